@@ -1,0 +1,16 @@
+# Flags that every target shares.
+add_library(nupa_flags INTERFACE)
+target_compile_options(nupa_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -fno-plt)
+if(NUPA_WERROR)
+  target_compile_options(nupa_flags INTERFACE -Werror)
+endif()
+if(NUPA_SANITIZE)
+  target_compile_options(nupa_flags INTERFACE -fsanitize=${NUPA_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(nupa_flags INTERFACE -fsanitize=${NUPA_SANITIZE})
+  if(NUPA_SANITIZE MATCHES thread)
+    # Fences pair with atomics that the tool does see.
+    target_compile_options(nupa_flags INTERFACE -Wno-tsan)
+  endif()
+endif()
+find_package(Threads REQUIRED)
+target_link_libraries(nupa_flags INTERFACE Threads::Threads)

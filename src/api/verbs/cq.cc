@@ -1,0 +1,163 @@
+/// Completion channels and queues.
+#include <cstring>
+
+#include "wrappers.h"
+
+namespace nupa::verbs {
+
+// The program's ibv_wc array is filled by the core directly.
+static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc));
+static_assert(offsetof(WorkCompletion, wr_id) == offsetof(ibv_wc, wr_id));
+static_assert(offsetof(WorkCompletion, status) == offsetof(ibv_wc, status));
+static_assert(offsetof(WorkCompletion, opcode) == offsetof(ibv_wc, opcode));
+static_assert(offsetof(WorkCompletion, vendor_err) == offsetof(ibv_wc, vendor_err));
+static_assert(offsetof(WorkCompletion, byte_len) == offsetof(ibv_wc, byte_len));
+static_assert(offsetof(WorkCompletion, imm_data) == offsetof(ibv_wc, imm_data));
+static_assert(offsetof(WorkCompletion, qp_num) == offsetof(ibv_wc, qp_num));
+static_assert(offsetof(WorkCompletion, src_qp) == offsetof(ibv_wc, src_qp));
+static_assert(offsetof(WorkCompletion, wc_flags) == offsetof(ibv_wc, wc_flags));
+static_assert(offsetof(WorkCompletion, pkey_index) == offsetof(ibv_wc, pkey_index));
+static_assert(offsetof(WorkCompletion, slid) == offsetof(ibv_wc, slid));
+static_assert(offsetof(WorkCompletion, sl) == offsetof(ibv_wc, sl));
+static_assert(offsetof(WorkCompletion, dlid_path_bits) == offsetof(ibv_wc, dlid_path_bits));
+
+namespace {
+
+VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* channel, void* cq_context) {
+  auto* made = new VCq{};
+  CqOptions options = wanted;
+  options.user_context = made;
+  options.channel = channel == nullptr ? nullptr : of(channel)->core;
+  auto core = core_of(context).create_cq(options);
+  if (!core) {
+    delete made;
+    return refuse(core.error().code);
+  }
+  made->core = core->release();
+  made->ex.context = context;
+  made->ex.channel = channel;
+  made->ex.cq_context = cq_context;
+  made->ex.handle = made->core->handle();
+  made->ex.cqe = static_cast<int>(made->core->entries());
+  pthread_mutex_init(&made->ex.mutex, nullptr);
+  pthread_cond_init(&made->ex.cond, nullptr);
+  if (channel != nullptr) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_RELAXED);
+  return made;
+}
+
+}  // namespace
+
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
+  constexpr uint64_t kKnownFields = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                                    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+  constexpr uint32_t kKnownFlags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  if (context == nullptr || attr == nullptr) return refuse(EINVAL);
+  if ((attr->wc_flags & ~kKnownFields) != 0 || (attr->comp_mask & ~kKnownMask) != 0) return refuse(EOPNOTSUPP);
+  const uint32_t flags = (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 ? attr->flags : 0;
+  if ((flags & ~kKnownFlags) != 0) return refuse(EOPNOTSUPP);
+  if (attr->comp_vector >= static_cast<uint32_t>(context->num_comp_vectors)) return refuse(EINVAL);
+  CqOptions options;
+  options.entries = attr->cqe;
+  options.timestamps = (attr->wc_flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                                          IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)) != 0;
+  options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
+  VCq* made = make_cq(context, options, attr->channel, attr->cq_context);
+  if (made == nullptr) return nullptr;
+  set_readers(made, attr->wc_flags);
+  return &made->ex;
+}
+
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr) {
+  if (cq == nullptr || attr == nullptr || (attr->attr_mask & ~IBV_CQ_ATTR_MODERATE) != 0) return answer(EINVAL);
+  if ((attr->attr_mask & IBV_CQ_ATTR_MODERATE) == 0) return 0;
+  return answer(of(cq)->core->moderate(attr->moderate.cq_count, attr->moderate.cq_period));
+}
+
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
+  return of(cq)->core->poll(reinterpret_cast<WorkCompletion*>(wc), count);
+}
+
+int req_notify_cq(ibv_cq* cq, int solicited_only) { return answer(of(cq)->core->arm(solicited_only != 0)); }
+
+}  // namespace nupa::verbs
+
+using namespace nupa::verbs;
+
+NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+  if (context == nullptr) return refuse(EINVAL);
+  auto core = core_of(context).create_channel();
+  if (!core) return refuse(core.error().code);
+  auto* made = new VChannel{};
+  made->core = core->release();
+  made->channel.context = context;
+  made->channel.fd = made->core->fd();
+  return &made->channel;
+}
+
+NUPA_VERBS int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+  if (channel == nullptr) return answer(EINVAL);
+  VChannel* made = of(channel);
+  if (const int error = made->core->close(); error != 0) return answer(error);
+  delete made->core;
+  delete made;
+  return 0;
+}
+
+NUPA_VERBS ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                                 int vector) {
+  if (context == nullptr || entries <= 0 || vector < 0 || vector >= context->num_comp_vectors) return refuse(EINVAL);
+  nupa::CqOptions options;
+  options.entries = static_cast<uint32_t>(entries);
+  VCq* made = make_cq(context, options, channel, cq_context);
+  return made == nullptr ? nullptr : ibv_cq_ex_to_cq(&made->ex);
+}
+
+NUPA_VERBS int ibv_resize_cq(ibv_cq* cq, int entries) {
+  if (cq == nullptr || entries <= 0) return answer(EINVAL);
+  const int error = of(cq)->core->resize(static_cast<uint32_t>(entries));
+  if (error == 0) cq->cqe = static_cast<int>(of(cq)->core->entries());
+  return answer(error);
+}
+
+NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {
+  if (cq == nullptr) return answer(EINVAL);
+  VCq* made = of(cq);
+  if (const int error = made->core->close(); error != 0) return answer(error);
+  // A program may still be handling an event of this queue in another thread: wait until each is acknowledged.
+  pthread_mutex_lock(&cq->mutex);
+  while (cq->comp_events_completed != made->core->events_delivered() ||
+         cq->async_events_completed != made->async_delivered.load())
+    pthread_cond_wait(&cq->cond, &cq->mutex);
+  pthread_mutex_unlock(&cq->mutex);
+  if (cq->channel != nullptr) __atomic_fetch_sub(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
+  pthread_cond_destroy(&cq->cond);
+  pthread_mutex_destroy(&cq->mutex);
+  delete made->core;
+  delete made;
+  return 0;
+}
+
+NUPA_VERBS int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
+  if (channel == nullptr || cq == nullptr || cq_context == nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
+  auto event = of(channel)->core->wait();
+  if (!event) {
+    errno = event.error().code;
+    return -1;
+  }
+  auto* made = static_cast<VCq*>((*event)->user_context());
+  *cq = ibv_cq_ex_to_cq(&made->ex);
+  *cq_context = made->ex.cq_context;
+  return 0;
+}
+
+NUPA_VERBS void ibv_ack_cq_events(ibv_cq* cq, unsigned int count) {
+  if (cq == nullptr) return;
+  pthread_mutex_lock(&cq->mutex);
+  cq->comp_events_completed += count;
+  pthread_cond_signal(&cq->cond);
+  pthread_mutex_unlock(&cq->mutex);
+}

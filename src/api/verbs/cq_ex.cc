@@ -1,0 +1,70 @@
+/// The extended completion queue: one entry at a time, read field by field.
+#include <ctime>
+
+#include "wrappers.h"
+
+namespace nupa::verbs {
+namespace {
+
+int take(VCq* cq) {
+  const int taken = cq->core->poll_ex(&cq->current, 1);
+  if (taken <= 0) return taken == 0 ? ENOENT : -taken;
+  cq->ex.status = static_cast<ibv_wc_status>(cq->current.wc.status);
+  cq->ex.wr_id = cq->current.wc.wr_id;
+  return 0;
+}
+
+int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
+  if (attr != nullptr && attr->comp_mask != 0) return EINVAL;
+  return take(of(cq));
+}
+int next_poll(ibv_cq_ex* cq) { return take(of(cq)); }
+void end_poll(ibv_cq_ex*) {}
+
+const WorkCompletion& wc_of(ibv_cq_ex* cq) { return of(cq)->current.wc; }
+ibv_wc_opcode read_opcode(ibv_cq_ex* cq) { return static_cast<ibv_wc_opcode>(wc_of(cq).opcode); }
+uint32_t read_vendor_err(ibv_cq_ex* cq) { return wc_of(cq).vendor_err; }
+uint32_t read_byte_len(ibv_cq_ex* cq) { return wc_of(cq).byte_len; }
+__be32 read_imm_data(ibv_cq_ex* cq) { return wc_of(cq).imm_data; }
+uint32_t read_qp_num(ibv_cq_ex* cq) { return wc_of(cq).qp_num; }
+uint32_t read_src_qp(ibv_cq_ex* cq) { return wc_of(cq).src_qp; }
+unsigned int read_wc_flags(ibv_cq_ex* cq) { return wc_of(cq).wc_flags; }
+uint32_t read_slid(ibv_cq_ex* cq) { return wc_of(cq).slid; }
+uint8_t read_sl(ibv_cq_ex* cq) { return wc_of(cq).sl; }
+uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return wc_of(cq).dlid_path_bits; }
+uint64_t read_completion_ts(ibv_cq_ex* cq) { return of(cq)->current.timestamp; }
+
+/// The stamp is in raw ticks: count back from now.
+uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
+  Device& device = core_of(cq->context);
+  const uint64_t khz = device.query().core_clock_khz;
+  const uint64_t age_ticks = device.clock() - of(cq)->current.timestamp;
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  return now_ns - static_cast<uint64_t>(static_cast<unsigned __int128>(age_ticks) * 1'000'000 / khz);
+}
+
+}  // namespace
+
+void set_readers(VCq* made, uint64_t wc_flags) {
+  ibv_cq_ex& cq = made->ex;
+  cq.start_poll = start_poll;
+  cq.next_poll = next_poll;
+  cq.end_poll = end_poll;
+  cq.read_opcode = read_opcode;
+  cq.read_vendor_err = read_vendor_err;
+  cq.read_wc_flags = read_wc_flags;
+  if (wc_flags & IBV_WC_EX_WITH_BYTE_LEN) cq.read_byte_len = read_byte_len;
+  if (wc_flags & IBV_WC_EX_WITH_IMM) cq.read_imm_data = read_imm_data;
+  if (wc_flags & IBV_WC_EX_WITH_QP_NUM) cq.read_qp_num = read_qp_num;
+  if (wc_flags & IBV_WC_EX_WITH_SRC_QP) cq.read_src_qp = read_src_qp;
+  if (wc_flags & IBV_WC_EX_WITH_SLID) cq.read_slid = read_slid;
+  if (wc_flags & IBV_WC_EX_WITH_SL) cq.read_sl = read_sl;
+  if (wc_flags & IBV_WC_EX_WITH_DLID_PATH_BITS) cq.read_dlid_path_bits = read_dlid_path_bits;
+  if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) cq.read_completion_ts = read_completion_ts;
+  if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+    cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
+}
+
+}  // namespace nupa::verbs

@@ -1,0 +1,95 @@
+/// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time, and the copies of kernel
+/// structures that rdma_cm's library uses. A provider never gets a device here, so none of them is called: each says
+/// that it does nothing.
+#include <cerrno>
+
+#include "wrappers.h"
+
+// Their arguments are never looked at, so the symbols are declared without them.
+#define NUPA_PRIVATE(name)   \
+  NUPA_VERBS int name(void) { \
+    errno = EOPNOTSUPP;      \
+    return EOPNOTSUPP;       \
+  }
+#define NUPA_PRIVATE_POINTER(name) \
+  NUPA_VERBS void* name(void) {     \
+    errno = EOPNOTSUPP;            \
+    return nullptr;                \
+  }
+#define NUPA_PRIVATE_VOID(name) \
+  NUPA_VERBS void name(void) {}
+
+/// Providers announce themselves from their constructors; there is no adapter for them.
+NUPA_VERBS void verbs_register_driver_34(const void*) {}
+/// A data symbol: whether objects of a vanished device may be destroyed.
+extern "C" __attribute__((visibility("default"))) bool verbs_allow_disassociate_destroy;
+bool verbs_allow_disassociate_destroy = false;
+
+NUPA_PRIVATE_VOID(__verbs_log)
+NUPA_PRIVATE_VOID(verbs_set_ops)
+NUPA_PRIVATE_VOID(verbs_uninit_context)
+NUPA_PRIVATE(__ioctl_final_num_attrs)
+NUPA_PRIVATE(ibv_read_ibdev_sysfs_file)
+NUPA_PRIVATE_POINTER(_verbs_init_and_alloc_context)
+NUPA_PRIVATE(execute_ioctl)
+NUPA_PRIVATE(ibv_cmd_advise_mr)
+NUPA_PRIVATE(ibv_cmd_alloc_dm)
+NUPA_PRIVATE(ibv_cmd_alloc_mw)
+NUPA_PRIVATE(ibv_cmd_alloc_pd)
+NUPA_PRIVATE(ibv_cmd_attach_mcast)
+NUPA_PRIVATE(ibv_cmd_close_xrcd)
+NUPA_PRIVATE(ibv_cmd_create_ah)
+NUPA_PRIVATE(ibv_cmd_create_counters)
+NUPA_PRIVATE(ibv_cmd_create_cq)
+NUPA_PRIVATE(ibv_cmd_create_cq_ex)
+NUPA_PRIVATE(ibv_cmd_create_flow)
+NUPA_PRIVATE(ibv_cmd_create_flow_action_esp)
+NUPA_PRIVATE(ibv_cmd_create_qp)
+NUPA_PRIVATE(ibv_cmd_create_qp_ex)
+NUPA_PRIVATE(ibv_cmd_create_qp_ex2)
+NUPA_PRIVATE(ibv_cmd_create_rwq_ind_table)
+NUPA_PRIVATE(ibv_cmd_create_srq)
+NUPA_PRIVATE(ibv_cmd_create_srq_ex)
+NUPA_PRIVATE(ibv_cmd_create_wq)
+NUPA_PRIVATE(ibv_cmd_dealloc_mw)
+NUPA_PRIVATE(ibv_cmd_dealloc_pd)
+NUPA_PRIVATE(ibv_cmd_dereg_mr)
+NUPA_PRIVATE(ibv_cmd_destroy_ah)
+NUPA_PRIVATE(ibv_cmd_destroy_counters)
+NUPA_PRIVATE(ibv_cmd_destroy_cq)
+NUPA_PRIVATE(ibv_cmd_destroy_flow)
+NUPA_PRIVATE(ibv_cmd_destroy_flow_action)
+NUPA_PRIVATE(ibv_cmd_destroy_qp)
+NUPA_PRIVATE(ibv_cmd_destroy_rwq_ind_table)
+NUPA_PRIVATE(ibv_cmd_destroy_srq)
+NUPA_PRIVATE(ibv_cmd_destroy_wq)
+NUPA_PRIVATE(ibv_cmd_detach_mcast)
+NUPA_PRIVATE(ibv_cmd_free_dm)
+NUPA_PRIVATE(ibv_cmd_get_context)
+NUPA_PRIVATE(ibv_cmd_modify_cq)
+NUPA_PRIVATE(ibv_cmd_modify_flow_action_esp)
+NUPA_PRIVATE(ibv_cmd_modify_qp)
+NUPA_PRIVATE(ibv_cmd_modify_qp_ex)
+NUPA_PRIVATE(ibv_cmd_modify_srq)
+NUPA_PRIVATE(ibv_cmd_modify_wq)
+NUPA_PRIVATE(ibv_cmd_open_qp)
+NUPA_PRIVATE(ibv_cmd_open_xrcd)
+NUPA_PRIVATE(ibv_cmd_poll_cq)
+NUPA_PRIVATE(ibv_cmd_post_recv)
+NUPA_PRIVATE(ibv_cmd_post_send)
+NUPA_PRIVATE(ibv_cmd_post_srq_recv)
+NUPA_PRIVATE(ibv_cmd_query_context)
+NUPA_PRIVATE(ibv_cmd_query_device_any)
+NUPA_PRIVATE(ibv_cmd_query_mr)
+NUPA_PRIVATE(ibv_cmd_query_port)
+NUPA_PRIVATE(ibv_cmd_query_qp)
+NUPA_PRIVATE(ibv_cmd_query_srq)
+NUPA_PRIVATE(ibv_cmd_read_counters)
+NUPA_PRIVATE(ibv_cmd_reg_dm_mr)
+NUPA_PRIVATE(ibv_cmd_reg_dmabuf_mr)
+NUPA_PRIVATE(ibv_cmd_reg_mr)
+NUPA_PRIVATE(ibv_cmd_req_notify_cq)
+NUPA_PRIVATE(ibv_cmd_rereg_mr)
+NUPA_PRIVATE(ibv_cmd_resize_cq)
+NUPA_PRIVATE(verbs_init_cq)
+NUPA_PRIVATE_POINTER(verbs_open_device)

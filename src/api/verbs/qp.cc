@@ -1,0 +1,317 @@
+/// Queue pairs: creation, modification, posting.
+#include <cstring>
+
+#include "wrappers.h"
+
+namespace nupa::verbs {
+
+// Scatter/gather lists are passed through.
+static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, length) == offsetof(ibv_sge, length) &&
+              offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
+static_assert(static_cast<int>(Opcode::kSend) == IBV_WR_SEND && static_cast<int>(Opcode::kBindMw) == IBV_WR_BIND_MW &&
+              static_cast<int>(Opcode::kAtomicWrite) == IBV_WR_ATOMIC_WRITE);
+static_assert(send_flag::kSignaled == IBV_SEND_SIGNALED && send_flag::kInline == IBV_SEND_INLINE &&
+              send_flag::kSolicited == IBV_SEND_SOLICITED && send_flag::kFence == IBV_SEND_FENCE);
+static_assert(static_cast<int>(QpState::kErr) == IBV_QPS_ERR && static_cast<int>(QpType::kXrcRecv) == IBV_QPT_XRC_RECV);
+static_assert(qp_attr::kDestQpn == IBV_QP_DEST_QPN && qp_attr::kRateLimit == IBV_QP_RATE_LIMIT);
+
+namespace {
+
+QpCap to_core(const ibv_qp_cap& cap) {
+  return {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data};
+}
+
+ibv_qp_cap from_core(const QpCap& cap) {
+  return {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data};
+}
+
+/// The first members of ibv_qp_init_attr and ibv_qp_init_attr_ex are the same.
+template <class Attr>
+VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) {
+  auto* made = new VQp{};
+  QpOptions options;
+  options.type = static_cast<QpType>(attr->qp_type);
+  options.send_cq = attr->send_cq == nullptr ? nullptr : of(attr->send_cq)->core;
+  options.recv_cq = attr->recv_cq == nullptr ? nullptr : of(attr->recv_cq)->core;
+  options.srq = attr->srq == nullptr ? nullptr : of(attr->srq)->core;
+  options.xrcd = xrcd == nullptr ? nullptr : of(xrcd)->core;
+  options.cap = to_core(attr->cap);
+  options.signal_all = attr->sq_sig_all != 0;
+  options.user_context = made;
+  auto core = core_of(context).create_qp(pd == nullptr ? nullptr : of(pd)->core, options);
+  if (!core) {
+    delete made;
+    return refuse(core.error().code);
+  }
+  made->core = core->release();
+  made->core->query(nullptr, &options);
+  attr->cap = from_core(options.cap);
+  made->max_inline = options.cap.max_inline_data;
+  ibv_qp& qp = made->ex.qp_base;
+  qp.context = context;
+  qp.qp_context = attr->qp_context;
+  qp.pd = pd;
+  qp.send_cq = attr->send_cq;
+  qp.recv_cq = attr->recv_cq;
+  qp.srq = attr->srq;
+  qp.handle = made->core->handle();
+  qp.qp_num = made->core->number();
+  qp.state = IBV_QPS_RESET;
+  qp.qp_type = attr->qp_type;
+  pthread_mutex_init(&qp.mutex, nullptr);
+  pthread_cond_init(&qp.cond, nullptr);
+  return made;
+}
+
+SendWr convert(const ibv_send_wr& wr) {
+  SendWr out;
+  out.wr_id = wr.wr_id;
+  out.sg_list = reinterpret_cast<const Sge*>(wr.sg_list);
+  out.num_sge = static_cast<uint32_t>(wr.num_sge);
+  out.opcode = static_cast<Opcode>(wr.opcode);
+  out.flags = wr.send_flags;
+  out.imm_or_rkey = wr.imm_data;
+  return out;
+}
+
+void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
+  switch (wr.opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_WRITE:
+      out->remote_addr = wr.wr.rdma.remote_addr;
+      out->rkey = wr.wr.rdma.rkey;
+      break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      out->remote_addr = wr.wr.atomic.remote_addr;
+      out->rkey = wr.wr.atomic.rkey;
+      out->compare_add = wr.wr.atomic.compare_add;
+      out->swap = wr.wr.atomic.swap;
+      break;
+    case IBV_WR_BIND_MW:
+      out->mw = wr.bind_mw.mw == nullptr ? nullptr : of(wr.bind_mw.mw)->core;
+      out->rkey = wr.bind_mw.rkey;
+      out->bind.region = wr.bind_mw.bind_info.mr == nullptr ? nullptr : of(wr.bind_mw.bind_info.mr)->core;
+      out->bind.addr = wr.bind_mw.bind_info.addr;
+      out->bind.length = wr.bind_mw.bind_info.length;
+      out->bind.access_flags = wr.bind_mw.bind_info.mw_access_flags;
+      break;
+    default:
+      if (type == IBV_QPT_UD) {
+        out->ah = wr.wr.ud.ah == nullptr ? nullptr : of(wr.wr.ud.ah)->core;
+        out->remote_qpn = wr.wr.ud.remote_qpn;
+        out->remote_qkey = wr.wr.ud.remote_qkey;
+      }
+      break;
+  }
+  if (type == IBV_QPT_XRC_SEND) out->remote_srqn = wr.qp_type.xrc.remote_srqn;
+}
+
+}  // namespace
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  QueuePair* core = of(qp)->core;
+  const ibv_qp_type type = qp->qp_type;
+  int error = 0;
+  core->post_begin();
+  for (; wr != nullptr; wr = wr->next) {
+    SendWr converted = convert(*wr);
+    convert_target(*wr, type, &converted);
+    error = core->post(converted);
+    if (__builtin_expect(error != 0, 0)) {
+      *bad_wr = wr;
+      break;
+    }
+  }
+  core->post_end();
+  return answer(error);
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  QueuePair* core = of(qp)->core;
+  for (; wr != nullptr; wr = wr->next) {
+    const int error = wr->num_sge < 0 ? EINVAL
+                                      : core->post_recv({wr->wr_id, reinterpret_cast<const Sge*>(wr->sg_list),
+                                                         static_cast<uint32_t>(wr->num_sge)});
+    if (__builtin_expect(error != 0, 0)) {
+      *bad_wr = wr;
+      return answer(error);
+    }
+  }
+  return 0;
+}
+
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
+  constexpr uint32_t kKnown = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+                              IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if (context == nullptr || attr == nullptr) return refuse(EINVAL);
+  if ((attr->comp_mask & ~kKnown) != 0) return refuse(EOPNOTSUPP);
+  if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr->create_flags != 0) return refuse(EOPNOTSUPP);
+  ibv_pd* pd = (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? attr->pd : nullptr;
+  ibv_xrcd* xrcd = (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 ? attr->xrcd : nullptr;
+  VQp* made = make_qp(context, pd, attr, xrcd);
+  if (made == nullptr) return nullptr;
+  if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0) {
+    if (const int error = set_builder(made, attr->send_ops_flags); error != 0) {
+      ibv_destroy_qp(&made->ex.qp_base);
+      return refuse(error);
+    }
+  }
+  return &made->ex.qp_base;
+}
+
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+  constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if (context == nullptr || attr == nullptr || attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED ||
+      (attr->comp_mask & kNeeded) != kNeeded || attr->qp_type != IBV_QPT_XRC_RECV || attr->xrcd == nullptr)
+    return refuse(EINVAL);
+  auto* made = new VQp{};
+  auto core = core_of(context).open_qp(*of(attr->xrcd)->core, attr->qp_num, made);
+  if (!core) {
+    delete made;
+    return refuse(core.error().code);
+  }
+  made->core = core->release();
+  ibv_qp& qp = made->ex.qp_base;
+  qp.context = context;
+  qp.qp_context = (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr->qp_context : nullptr;
+  qp.handle = made->core->handle();
+  qp.qp_num = made->core->number();
+  qp.qp_type = attr->qp_type;
+  pthread_mutex_init(&qp.mutex, nullptr);
+  pthread_cond_init(&qp.cond, nullptr);
+  return &qp;
+}
+
+}  // namespace nupa::verbs
+
+using namespace nupa::verbs;
+
+NUPA_VERBS ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  if (pd == nullptr || attr == nullptr) return refuse(EINVAL);
+  VQp* made = make_qp(pd->context, pd, attr, nullptr);
+  return made == nullptr ? nullptr : &made->ex.qp_base;
+}
+
+NUPA_VERBS ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  return qp == nullptr || of(qp)->builder == nullptr ? nullptr : &of(qp)->ex;
+}
+
+NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  if (qp == nullptr || attr == nullptr) return answer(EINVAL);
+  nupa::QpAttr core;
+  core.state = static_cast<nupa::QpState>(attr->qp_state);
+  core.cur_state = static_cast<nupa::QpState>(attr->cur_qp_state);
+  core.path_mtu = static_cast<uint32_t>(attr->path_mtu);
+  core.path_mig_state = static_cast<uint32_t>(attr->path_mig_state);
+  core.qkey = attr->qkey;
+  core.rq_psn = attr->rq_psn;
+  core.sq_psn = attr->sq_psn;
+  core.dest_qp_num = attr->dest_qp_num;
+  core.access_flags = attr->qp_access_flags;
+  if ((mask & IBV_QP_AV) != 0) core.av = to_core(attr->ah_attr);
+  core.pkey_index = attr->pkey_index;
+  core.en_sqd_async_notify = attr->en_sqd_async_notify;
+  core.max_rd_atomic = attr->max_rd_atomic;
+  core.max_dest_rd_atomic = attr->max_dest_rd_atomic;
+  core.min_rnr_timer = attr->min_rnr_timer;
+  core.port_num = attr->port_num;
+  core.timeout = attr->timeout;
+  core.retry_cnt = attr->retry_cnt;
+  core.rnr_retry = attr->rnr_retry;
+  core.rate_limit = attr->rate_limit;
+  const int error = of(qp)->core->modify(core, static_cast<uint32_t>(mask));
+  if (error == 0 && (mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
+  return answer(error);
+}
+
+NUPA_VERBS int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
+  if (qp == nullptr || attr == nullptr || init == nullptr) return answer(EINVAL);
+  nupa::QpAttr core;
+  nupa::QpOptions options;
+  if (const int error = of(qp)->core->query(&core, &options); error != 0) return answer(error);
+  std::memset(attr, 0, sizeof *attr);
+  attr->qp_state = static_cast<ibv_qp_state>(core.state);
+  attr->cur_qp_state = static_cast<ibv_qp_state>(core.cur_state);
+  attr->path_mtu = static_cast<ibv_mtu>(core.path_mtu);
+  attr->path_mig_state = static_cast<ibv_mig_state>(core.path_mig_state);
+  attr->qkey = core.qkey;
+  attr->rq_psn = core.rq_psn;
+  attr->sq_psn = core.sq_psn;
+  attr->dest_qp_num = core.dest_qp_num;
+  attr->qp_access_flags = core.access_flags;
+  attr->cap = from_core(core.cap);
+  from_core(core.av, &attr->ah_attr);
+  attr->pkey_index = core.pkey_index;
+  attr->en_sqd_async_notify = core.en_sqd_async_notify;
+  attr->sq_draining = core.sq_draining;
+  attr->max_rd_atomic = core.max_rd_atomic;
+  attr->max_dest_rd_atomic = core.max_dest_rd_atomic;
+  attr->min_rnr_timer = core.min_rnr_timer;
+  attr->port_num = core.port_num;
+  attr->timeout = core.timeout;
+  attr->retry_cnt = core.retry_cnt;
+  attr->rnr_retry = core.rnr_retry;
+  qp->state = attr->qp_state;
+  std::memset(init, 0, sizeof *init);
+  init->qp_context = qp->qp_context;
+  init->send_cq = qp->send_cq;
+  init->recv_cq = qp->recv_cq;
+  init->srq = qp->srq;
+  init->cap = from_core(options.cap);
+  init->qp_type = qp->qp_type;
+  init->sq_sig_all = options.signal_all;
+  return 0;
+}
+
+NUPA_VERBS int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t flags) {
+  // The last bytes of a write become visible last: what a poller on the last byte counts on. More is not promised
+  // for all lengths, and the ABI of this version has no weaker answer than "the whole message".
+  (void)qp;
+  (void)op;
+  (void)flags;
+  return 0;
+}
+
+NUPA_VERBS int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
+  if (qp == nullptr || ece == nullptr) return answer(EINVAL);
+  std::memset(ece, 0, sizeof *ece);  // no enhancement is offered
+  return 0;
+}
+
+NUPA_VERBS int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
+  if (qp == nullptr || ece == nullptr) return answer(EINVAL);
+  if (ece->comp_mask != 0) return answer(EINVAL);
+  // A vendor of zero asks for nothing (the manual: the options are then ignored).
+  return ece->vendor_id == 0 ? 0 : answer(EOPNOTSUPP);
+}
+
+NUPA_VERBS int ibv_destroy_qp(ibv_qp* qp) {
+  if (qp == nullptr) return answer(EINVAL);
+  VQp* made = of(qp);
+  if (const int error = made->core->close(); error != 0) return answer(error);
+  pthread_mutex_lock(&qp->mutex);
+  while (qp->events_completed != made->async_delivered.load()) pthread_cond_wait(&qp->cond, &qp->mutex);
+  pthread_mutex_unlock(&qp->mutex);
+  pthread_cond_destroy(&qp->cond);
+  pthread_mutex_destroy(&qp->mutex);
+  delete made->core;
+  delete made;
+  return 0;
+}
+
+NUPA_VERBS int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
+  if (qp == nullptr || gid == nullptr) return answer(EINVAL);
+  nupa::Gid group;
+  std::memcpy(group.raw.data(), gid->raw, 16);
+  return answer(of(qp)->core->attach_multicast(group, lid));
+}
+
+NUPA_VERBS int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
+  if (qp == nullptr || gid == nullptr) return answer(EINVAL);
+  nupa::Gid group;
+  std::memcpy(group.raw.data(), gid->raw, 16);
+  return answer(of(qp)->core->detach_multicast(group, lid));
+}

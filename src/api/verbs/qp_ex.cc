@@ -1,0 +1,195 @@
+/// The ibv_wr_* builder: requests are staged between wr_start and wr_complete.
+#include <cstring>
+
+#include "wrappers.h"
+
+namespace nupa::verbs {
+namespace {
+
+Builder& builder(ibv_qp_ex* qp) { return *of(qp)->builder; }
+
+Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
+  Builder& b = builder(qp);
+  Builder::Staged& staged = b.staged.emplace_back();
+  staged.wr.opcode = opcode;
+  staged.wr.wr_id = qp->wr_id;
+  staged.wr.flags = qp->wr_flags;
+  staged.first_sge = b.list.size();
+  return staged;
+}
+
+void stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_addr) {
+  SendWr& wr = stage(qp, opcode).wr;
+  wr.rkey = rkey;
+  wr.remote_addr = remote_addr;
+}
+
+/// The request that the set calls speak about. Without one the whole run fails.
+Builder::Staged* last(ibv_qp_ex* qp) {
+  Builder& b = builder(qp);
+  if (!b.staged.empty()) return &b.staged.back();
+  b.error = EINVAL;
+  return nullptr;
+}
+
+void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap) {
+  stage_remote(qp, Opcode::kCompareSwap, rkey, remote_addr);
+  builder(qp).staged.back().wr.compare_add = compare;
+  builder(qp).staged.back().wr.swap = swap;
+}
+
+void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uint64_t add) {
+  stage_remote(qp, Opcode::kFetchAdd, rkey, remote_addr);
+  builder(qp).staged.back().wr.compare_add = add;
+}
+
+void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, const void* value) {
+  stage_remote(qp, Opcode::kAtomicWrite, rkey, remote_addr);
+  std::memcpy(&builder(qp).staged.back().wr.compare_add, value, sizeof(uint64_t));
+}
+
+void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
+  SendWr& wr = stage(qp, Opcode::kBindMw).wr;
+  wr.mw = of(mw)->core;
+  wr.rkey = rkey;
+  wr.bind.region = info->mr == nullptr ? nullptr : of(info->mr)->core;
+  wr.bind.addr = info->addr;
+  wr.bind.length = info->length;
+  wr.bind.access_flags = info->mw_access_flags;
+}
+
+void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) { stage(qp, Opcode::kLocalInv).wr.imm_or_rkey = rkey; }
+void wr_rdma_read(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) { stage_remote(qp, Opcode::kRdmaRead, rkey, addr); }
+void wr_rdma_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) { stage_remote(qp, Opcode::kRdmaWrite, rkey, addr); }
+void wr_rdma_write_imm(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, __be32 imm) {
+  stage_remote(qp, Opcode::kRdmaWriteWithImm, rkey, addr);
+  builder(qp).staged.back().wr.imm_or_rkey = imm;
+}
+void wr_send(ibv_qp_ex* qp) { stage(qp, Opcode::kSend); }
+void wr_send_imm(ibv_qp_ex* qp, __be32 imm) { stage(qp, Opcode::kSendWithImm).wr.imm_or_rkey = imm; }
+void wr_send_inv(ibv_qp_ex* qp, uint32_t rkey) { stage(qp, Opcode::kSendWithInv).wr.imm_or_rkey = rkey; }
+
+void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) {
+  if (Builder::Staged* staged = last(qp)) {
+    staged->wr.ah = of(ah)->core;
+    staged->wr.remote_qpn = qpn;
+    staged->wr.remote_qkey = qkey;
+  }
+}
+
+void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {
+  if (Builder::Staged* staged = last(qp)) staged->wr.remote_srqn = number;
+}
+
+void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) {
+  Builder::Staged* staged = last(qp);
+  if (staged == nullptr) return;
+  Builder& b = builder(qp);
+  staged->inline_offset = b.inline_data.size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto* from = static_cast<const std::byte*>(list[i].addr);
+    b.inline_data.insert(b.inline_data.end(), from, from + list[i].length);
+  }
+  const size_t bytes = b.inline_data.size() - staged->inline_offset;
+  if (bytes > of(qp)->max_inline) b.error = EINVAL;
+  // The address is put in when nothing moves any more.
+  staged->wr.flags |= send_flag::kInline;
+  staged->wr.num_sge = 1;
+  b.list.push_back({0, static_cast<uint32_t>(bytes), 0});
+}
+
+void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) {
+  const ibv_data_buf one{addr, length};
+  wr_set_inline_data_list(qp, 1, &one);
+}
+
+void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
+  Builder::Staged* staged = last(qp);
+  if (staged == nullptr) return;
+  const auto* from = reinterpret_cast<const Sge*>(list);
+  builder(qp).list.insert(builder(qp).list.end(), from, from + count);
+  staged->wr.num_sge = static_cast<uint32_t>(count);
+}
+
+void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t addr, uint32_t length) {
+  const ibv_sge one{addr, length, lkey};
+  wr_set_sge_list(qp, 1, &one);
+}
+
+void reset(Builder& b) {
+  b.staged.clear();
+  b.list.clear();
+  b.inline_data.clear();
+  b.error = 0;
+}
+
+void wr_start(ibv_qp_ex* qp) {
+  builder(qp).mutex.lock();
+  reset(builder(qp));
+}
+
+int wr_complete(ibv_qp_ex* qp) {
+  Builder& b = builder(qp);
+  int error = b.error;
+  if (error == 0) {
+    QueuePair* core = of(qp)->core;
+    core->post_begin();
+    for (Builder::Staged& staged : b.staged) {
+      staged.wr.sg_list = b.list.data() + staged.first_sge;
+      if ((staged.wr.flags & send_flag::kInline) != 0 && staged.wr.num_sge == 1)
+        b.list[staged.first_sge].addr = reinterpret_cast<uint64_t>(b.inline_data.data() + staged.inline_offset);
+      error = core->post(staged.wr);
+      if (error != 0) break;
+    }
+    core->post_end();
+  }
+  reset(b);
+  b.mutex.unlock();
+  return answer(error);
+}
+
+void wr_abort(ibv_qp_ex* qp) {
+  reset(builder(qp));
+  builder(qp).mutex.unlock();
+}
+
+}  // namespace
+
+int set_builder(VQp* made, uint64_t flags) {
+  constexpr uint64_t kKnown = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+                              IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+                              IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+                              IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV |
+                              IBV_QP_EX_WITH_ATOMIC_WRITE;
+  constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  constexpr uint64_t kUnreliable = kSends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                   IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
+  const ibv_qp_type type = made->ex.qp_base.qp_type;
+  const uint64_t possible = type == IBV_QPT_UD ? kSends : type == IBV_QPT_UC ? kUnreliable : kKnown;
+  if ((flags & ~possible) != 0) return EOPNOTSUPP;
+  made->builder = std::make_unique<Builder>();
+  ibv_qp_ex& qp = made->ex;
+  if (flags & IBV_QP_EX_WITH_RDMA_WRITE) qp.wr_rdma_write = wr_rdma_write;
+  if (flags & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM) qp.wr_rdma_write_imm = wr_rdma_write_imm;
+  if (flags & IBV_QP_EX_WITH_SEND) qp.wr_send = wr_send;
+  if (flags & IBV_QP_EX_WITH_SEND_WITH_IMM) qp.wr_send_imm = wr_send_imm;
+  if (flags & IBV_QP_EX_WITH_RDMA_READ) qp.wr_rdma_read = wr_rdma_read;
+  if (flags & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) qp.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+  if (flags & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) qp.wr_atomic_fetch_add = wr_atomic_fetch_add;
+  if (flags & IBV_QP_EX_WITH_LOCAL_INV) qp.wr_local_inv = wr_local_inv;
+  if (flags & IBV_QP_EX_WITH_BIND_MW) qp.wr_bind_mw = wr_bind_mw;
+  if (flags & IBV_QP_EX_WITH_SEND_WITH_INV) qp.wr_send_inv = wr_send_inv;
+  if (flags & IBV_QP_EX_WITH_ATOMIC_WRITE) qp.wr_atomic_write = wr_atomic_write;
+  qp.wr_set_ud_addr = wr_set_ud_addr;
+  qp.wr_set_xrc_srqn = wr_set_xrc_srqn;
+  qp.wr_set_inline_data = wr_set_inline_data;
+  qp.wr_set_inline_data_list = wr_set_inline_data_list;
+  qp.wr_set_sge = wr_set_sge;
+  qp.wr_set_sge_list = wr_set_sge_list;
+  qp.wr_start = wr_start;
+  qp.wr_complete = wr_complete;
+  qp.wr_abort = wr_abort;
+  return 0;
+}
+
+}  // namespace nupa::verbs

@@ -1,0 +1,203 @@
+#pragma once
+/// What stands behind the structures of the verbs ABI: each begins with the ABI's part, so that a pointer the program
+/// holds is a cast away from the core's object.
+
+#include <infiniband/verbs.h>
+
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#include <nupa/device.h>
+
+#include <atomic>
+#include <endian.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#define NUPA_VERBS extern "C" __attribute__((visibility("default")))
+
+namespace nupa::verbs {
+
+/// Providers' helper libraries read their own table just behind ibv_device: they find zeros and let go.
+struct VDevice {
+  ibv_device device;
+  char reserved[512];
+};
+
+struct VPd;
+struct VMr;
+struct VDm;
+
+/// One core device with the objects that another handle on it may import by number.
+struct Opened {
+  std::unique_ptr<Device> core;
+  std::mutex mutex;
+  std::map<uint32_t, VPd*> pds;
+  std::map<uint32_t, VMr*> mrs;
+  std::map<uint32_t, VDm*> dms;
+};
+
+struct VContext {
+  verbs_context verbs;  ///< the program's ibv_context is its last member
+  std::shared_ptr<Opened> opened;
+};
+
+struct VPd {
+  ibv_pd pd;
+  ProtectionDomain* core;
+  VPd* original = nullptr;       ///< of a parent domain or an imported one
+  std::atomic<int> children{0};  ///< parent domains on it
+};
+
+struct VTd {
+  ibv_td td;
+  std::atomic<int> users{0};
+};
+
+struct VParentPd : VPd {
+  VTd* td = nullptr;
+};
+
+struct VMr {
+  ibv_mr mr;
+  MemoryRegion* core;
+  bool imported = false;
+};
+
+struct VMw {
+  ibv_mw mw;
+  MemoryWindow* core;
+};
+
+struct VDm {
+  ibv_dm dm;
+  DeviceMemory* core;
+  bool imported = false;
+};
+
+struct VAh {
+  ibv_ah ah;
+  AddressHandle* core;
+};
+
+struct VXrcd {
+  ibv_xrcd xrcd;
+  XrcDomain* core;
+};
+
+struct VChannel {
+  ibv_comp_channel channel;
+  CompletionChannel* core;
+};
+
+struct VCq {
+  ibv_cq_ex ex;
+  CompletionQueue* core;
+  WorkCompletionEx current;  ///< between start_poll and end_poll
+  std::atomic<uint32_t> async_delivered{0};
+};
+
+struct VSrq {
+  ibv_srq srq;
+  SharedReceiveQueue* core;
+  std::atomic<uint32_t> async_delivered{0};
+};
+
+/// Requests staged by the ibv_wr_* builder until ibv_wr_complete.
+struct Builder {
+  struct Staged {
+    SendWr wr;
+    size_t first_sge = 0;
+    size_t inline_offset = 0;
+  };
+  std::mutex mutex;
+  std::vector<Staged> staged;
+  std::vector<Sge> list;
+  std::vector<std::byte> inline_data;
+  int error = 0;
+};
+
+struct VQp {
+  ibv_qp_ex ex;
+  QueuePair* core;
+  std::unique_ptr<Builder> builder;
+  uint32_t max_inline = 0;
+  std::atomic<uint32_t> async_delivered{0};
+};
+
+inline VContext* context_of(ibv_context* context) {
+  auto* verbs = reinterpret_cast<char*>(context) - offsetof(verbs_context, context);
+  return reinterpret_cast<VContext*>(verbs);
+}
+inline Device& core_of(ibv_context* context) { return *context_of(context)->opened->core; }
+inline VPd* of(ibv_pd* pd) { return reinterpret_cast<VPd*>(pd); }
+inline VMr* of(ibv_mr* mr) { return reinterpret_cast<VMr*>(mr); }
+inline VMw* of(ibv_mw* mw) { return reinterpret_cast<VMw*>(mw); }
+inline VDm* of(ibv_dm* dm) { return reinterpret_cast<VDm*>(dm); }
+inline VAh* of(ibv_ah* ah) { return reinterpret_cast<VAh*>(ah); }
+inline VXrcd* of(ibv_xrcd* xrcd) { return reinterpret_cast<VXrcd*>(xrcd); }
+inline VChannel* of(ibv_comp_channel* channel) { return reinterpret_cast<VChannel*>(channel); }
+inline VCq* of(ibv_cq* cq) { return reinterpret_cast<VCq*>(cq); }
+inline VCq* of(ibv_cq_ex* cq) { return reinterpret_cast<VCq*>(cq); }
+inline VSrq* of(ibv_srq* srq) { return reinterpret_cast<VSrq*>(srq); }
+inline VQp* of(ibv_qp* qp) { return reinterpret_cast<VQp*>(qp); }
+inline VQp* of(ibv_qp_ex* qp) { return reinterpret_cast<VQp*>(qp); }
+
+/// Sets errno and returns null, as every verb that makes an object does when it fails.
+inline std::nullptr_t refuse(int error) {
+  errno = error;
+  return nullptr;
+}
+/// Sets errno and returns it, as the verbs that return an error do.
+inline int answer(int error) {
+  if (error != 0) errno = error;
+  return error;
+}
+
+AddressVector to_core(const ibv_ah_attr& attr);
+void from_core(const AddressVector& vector, ibv_ah_attr* attr);
+
+/// Fills the verbs_context's table of operations.
+void set_operations(verbs_context* verbs);
+
+// Each object's file gives the operations that are reached through the table.
+int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size_t length);
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
+                    size_t size);
+int query_rt_values(ibv_context* context, ibv_values_ex* values);
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr);
+int dealloc_td(ibv_td* td);
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr);
+ibv_mr* alloc_null_mr(ibv_pd* pd);
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned int access_flags);
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
+int free_dm(ibv_dm* dm);
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list, uint32_t count);
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type);
+int dealloc_mw(ibv_mw* mw);
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr);
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr);
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
+int req_notify_cq(ibv_cq* cq, int solicited_only);
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr);
+int get_srq_num(ibv_srq* srq, uint32_t* number);
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr);
+int close_xrcd(ibv_xrcd* xrcd);
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+/// Sets the builder's functions for the operations asked for. EOPNOTSUPP: one is not known.
+int set_builder(VQp* qp, uint64_t send_ops_flags);
+/// Moves the extended queue's functions in.
+void set_readers(VCq* cq, uint64_t wc_flags);
+
+}  // namespace nupa::verbs

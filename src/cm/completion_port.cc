@@ -1,0 +1,47 @@
+#include "cm/completion_port.h"
+
+#include <unistd.h>
+
+namespace nupa::cm {
+
+void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
+  segment::SegmentHeader& header = *owner.tables().header;
+  const uint64_t bit = uint64_t{1} << (index % 64);
+  if (kind == segment::attention::kQp) header.qp_attention[index / 64].fetch_or(bit);
+  if (kind == segment::attention::kSrq) header.srq_attention[index / 64].fetch_or(bit);
+  if (kind == segment::attention::kCq) header.cq_attention[index / 64].fetch_or(bit);
+  header.attention.fetch_or(kind);
+  owner.ring_doorbell();
+}
+
+void raise_cq_event(Peer& owner, uint32_t cq_index) {
+  segment::CqShared& cq = owner.tables().cq[cq_index];
+  cq.events.fetch_add(1, std::memory_order_acq_rel);
+  const uint32_t channel = cq.channel;
+  if (channel == 0) return;
+  const int fd = owner.channel_fd(channel - 1);
+  const uint64_t one = 1;
+  if (fd >= 0 && ::write(fd, &one, sizeof one) == sizeof one) return;
+  // The channel's descriptor has not arrived here yet: its owner wakes the sleeper itself.
+  call_attention(owner, segment::attention::kCq, cq_index);
+}
+
+bool CompletionPort::open() {
+  segment::CqShared& shared = owner_->tables().cq[index_];
+  const uint64_t where = shared.where.load(std::memory_order_acquire);
+  if (where == 0) return false;
+  const uint32_t log2 = segment::ring_log2(where);
+  auto slots = owner_->heap(segment::ring_offset(where), sizeof(segment::CqSlot) << log2);
+  if (!slots) return false;
+  timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;
+  ring_ = segment::CompletionRing(&shared, static_cast<segment::CqSlot*>(*slots), log2);
+  return true;
+}
+
+void CompletionPort::overrun() {
+  segment::CqShared& shared = owner_->tables().cq[index_];
+  if ((shared.flags & segment::kCqIgnoreOverrun) != 0) return;
+  if (shared.overrun.exchange(1) == 0) call_attention(*owner_, segment::attention::kCq, index_);
+}
+
+}  // namespace nupa::cm

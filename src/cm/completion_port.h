@@ -1,0 +1,61 @@
+#pragma once
+#include "base/clock.h"
+#include "cm/peer.h"
+#include "segment/completion_ring.h"
+
+namespace nupa::cm {
+
+/// Delivers an armed completion queue's event: counts it and wakes whoever sleeps on the channel. The caller owns the
+/// raising (CompletionRing::needs_event said true).
+void raise_cq_event(Peer& owner, uint32_t cq_index);
+
+/// Tells the owner that something of object `index` needs it: sets the bit and rings.
+void call_attention(Peer& owner, uint32_t kind, uint32_t index);
+
+/// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a time.
+class CompletionPort {
+ public:
+  CompletionPort() = default;
+  CompletionPort(Peer& owner, uint32_t cq_index) : owner_(&owner), index_(cq_index) {}
+  bool valid() const { return owner_ != nullptr; }
+
+  /// Pushes an entry signed by process `tag` and raises the event it may cause. False: the queue overran or is gone;
+  /// its owner has been told.
+  template <class Fill>
+  bool push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, Fill&& fill) {
+    for (;;) {
+      if (__builtin_expect(!ring_.valid(), 0) && !open()) return false;
+      switch (ring_.push(tag, intent, [&](segment::CqSlot& slot) {
+        fill(slot);
+        slot.timestamp = timestamps_ ? base::ticks() : 0;
+      })) {
+        case segment::CompletionRing::Push::kOk:
+          if (__builtin_expect(ring_.needs_event(solicited), 0)) raise_cq_event(*owner_, index_);
+          return true;
+        case segment::CompletionRing::Push::kMoved:
+          ring_ = {};
+          break;
+        case segment::CompletionRing::Push::kOverrun:
+          overrun();
+          return false;
+      }
+    }
+  }
+
+  /// Fetches the line that the next push will write, while there is time.
+  void prefetch() const {
+    if (ring_.valid())
+      __builtin_prefetch(&ring_.slot(ring_.shared()->tail.load(std::memory_order_relaxed)), 1, 3);
+  }
+
+ private:
+  bool open();
+  void overrun();
+
+  Peer* owner_ = nullptr;
+  uint32_t index_ = 0;
+  bool timestamps_ = false;
+  segment::CompletionRing ring_;
+};
+
+}  // namespace nupa::cm

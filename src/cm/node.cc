@@ -1,0 +1,519 @@
+#include "cm/node.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cm/introduction.h"
+#include "cm/runtime_dir.h"
+
+namespace nupa::cm {
+namespace {
+
+constexpr int64_t kHelloPatienceNs = 1'000'000'000;
+constexpr int64_t kAcceptPauseNs = 100'000'000;
+constexpr std::chrono::milliseconds kServicePatience{5};
+
+/// Reads the counter of an eventfd away.
+void drain(int fd) {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);
+}
+
+void command_name(char (&out)[64]) {
+  FILE* file = std::fopen("/proc/self/comm", "re");
+  if (file == nullptr) return;
+  if (std::fgets(out, sizeof out, file) != nullptr) out[std::strcspn(out, "\n")] = '\0';
+  std::fclose(file);
+}
+
+class NodeImpl;
+NodeImpl* g_node = nullptr;
+void fork_prepare();
+void fork_parent();
+void fork_child();
+void process_ends();
+
+}  // namespace
+
+/// Makes peers and changes their state, for the node alone.
+struct PeerMaker {
+  static std::unique_ptr<Peer> make(Introduced introduced, bool cma);
+};
+
+namespace {
+
+class NodeImpl final : public Node {
+ public:
+  explicit NodeImpl(NodeEvents& events) : events_(events) {}
+  ~NodeImpl() override { shut(); }
+
+  Result<void> start(int region_fd, const std::vector<Gid>& gids);
+
+  segment::Segment& segment() override { return *segment_; }
+  uint32_t slot() const override { return slot_; }
+  Peer& self() override { return *self_; }
+  Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
+  Peer* find(uint32_t slot) override;
+  std::vector<Peer*> peers() override;
+  std::vector<uint32_t> slots() override { return dir_->list(); }
+  Result<uint32_t> publish_channel(int event_fd) override;
+  void withdraw_channel(uint32_t index) override;
+  void kick() override;
+  bool on_service_thread() const override { return running_ && pthread_equal(pthread_self(), thread_); }
+  int internal_threads() const override { return 1; }
+
+  void before_fork() { mutex_.lock(); }
+  void after_fork_parent() { mutex_.unlock(); }
+  void after_fork_child();
+  void say_goodbye();
+
+ private:
+  struct Connection {
+    base::UniqueFd fd;
+    Peer* peer = nullptr;
+    bool observer = false;
+    int64_t hello_deadline_ns = 0;
+  };
+
+  static void* run(void* self) {
+    static_cast<NodeImpl*>(self)->serve();
+    return nullptr;
+  }
+  void shut();
+  void serve();
+  void accept_all();
+  void on_socket(int fd);
+  void on_message(Connection& connection, Received received);
+  void drop(int fd);
+  void expire(int64_t now);
+  Result<void> say_hello(int fd);
+  void send_channels(int fd);
+  Peer* adopt(Introduced introduced);
+  bool watch(int fd);
+  void add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
+
+  NodeEvents& events_;
+  std::unique_ptr<RuntimeDir> dir_;
+  std::unique_ptr<segment::Segment> segment_;
+  uint32_t slot_ = 0;
+  uint64_t instance_ = 0;
+  int region_fd_ = -1;
+  base::UniqueFd listener_;
+  base::UniqueFd epoll_;
+  base::UniqueFd doorbell_;
+  base::UniqueFd kick_;
+  std::unique_ptr<Peer> self_;
+
+  std::mutex mutex_;
+  std::unordered_map<int, Connection> connections_;
+  std::vector<std::unique_ptr<Peer>> all_peers_;
+  std::array<int, Peer::kMaxChannels> channels_;
+
+  pthread_t thread_{};
+  bool running_ = false;
+  bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
+  std::atomic<bool> stop_{false};
+  int64_t accept_again_ns_ = 0;
+};
+
+Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids) {
+  channels_.fill(-1);
+  region_fd_ = region_fd;
+  auto dir = RuntimeDir::open();
+  if (!dir) return tl::unexpected(dir.error());
+  dir_ = std::move(*dir);
+  auto segment = segment::Segment::create();
+  if (!segment) return tl::unexpected(segment.error());
+  segment_ = std::move(*segment);
+  doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!doorbell_ || !kick_ || !epoll_) return fail(errno, "no descriptor is to be had for the service thread");
+  if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
+
+  // The header is complete before the socket can be found.
+  segment::SegmentHeader& header = *segment_->tables().header;
+  header.instance = instance_;
+  header.pid = getpid();
+  header.uid = geteuid();
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  header.start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  command_name(header.command);
+  header.gid_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxGids));
+  std::copy_n(gids.begin(), header.gid_count, header.gids);
+  auto claimed = dir_->claim();
+  if (!claimed) return tl::unexpected(claimed.error());
+  slot_ = claimed->slot;
+  header.slot = slot_;
+  listener_ = std::move(claimed->listener);
+
+  Introduced me;
+  me.hello.slot = slot_;
+  me.hello.instance = instance_;
+  me.tables = segment_->tables();
+  me.credentials.pid = getpid();
+  me.doorbell.reset(dup(doorbell_.get()));
+  if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
+  self_ = PeerMaker::make(std::move(me), true);
+  self_->mark_self(*segment_);
+
+  if (!watch(listener_.get()) || !watch(doorbell_.get()) || !watch(kick_.get()))
+    return fail(errno, "the service thread cannot watch its descriptors");
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread_, nullptr, &NodeImpl::run, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return fail(error, "the service thread cannot be started");
+  running_ = true;
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(process_ends);
+  if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
+  g_node = this;
+  return {};
+}
+
+bool NodeImpl::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.fd = fd;
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void NodeImpl::say_goodbye() {
+  if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
+  segment_->tables().header->closing.store(1);
+  if (dir_ != nullptr) dir_->remove(slot_);
+  std::lock_guard lock(mutex_);
+  const Message goodbye{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kGoodbye), slot_, 0, instance_, 0};
+  for (auto& [fd, connection] : connections_)
+    if (connection.peer != nullptr) [[maybe_unused]]
+      auto sent = send_message(fd, goodbye, nullptr, 0);
+}
+
+void NodeImpl::shut() {
+  if (g_node == this) g_node = nullptr;
+  if (abandoned_) return;
+  say_goodbye();
+  if (running_) {
+    stop_ = true;
+    kick();
+    pthread_join(thread_, nullptr);
+    running_ = false;
+  }
+  connections_.clear();
+  if (dir_ != nullptr) dir_->sweep();
+}
+
+void NodeImpl::after_fork_child() {
+  // Sockets that this child kept open would hide the parent's death from its peers.
+  abandoned_ = true;
+  running_ = false;
+  for (auto& [fd, connection] : connections_) connection.fd.reset();
+  listener_.reset();
+  epoll_.reset();
+  doorbell_.reset();
+  kick_.reset();
+  mutex_.unlock();
+}
+
+Result<void> NodeImpl::say_hello(int fd) {
+  const Message hello{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kHello), slot_, 0, instance_,
+                      reinterpret_cast<uint64_t>(&instance_)};
+  const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.get()};
+  return send_message(fd, hello, fds, kMaxFds);
+}
+
+void NodeImpl::send_channels(int fd) {
+  for (uint32_t index = 0; index < channels_.size(); ++index) {
+    if (channels_[index] < 0) continue;
+    const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index,
+                          instance_, 0};
+    if (!send_message(fd, channel, &channels_[index], 1)) return;
+  }
+}
+
+Peer* NodeImpl::adopt(Introduced introduced) {
+  for (auto& peer : all_peers_)
+    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance) return peer.get();
+  const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
+  NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
+            cma ? "work" : "do not work: its service thread will copy");
+  all_peers_.push_back(PeerMaker::make(std::move(introduced), cma));
+  return all_peers_.back().get();
+}
+
+void NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
+  const int number = fd.get();
+  connections_[number] = Connection{std::move(fd), peer, false, deadline};
+  watch(number);
+}
+
+Peer* NodeImpl::find(uint32_t slot) {
+  if (slot == slot_) return self_.get();
+  std::lock_guard lock(mutex_);
+  for (auto peer = all_peers_.rbegin(); peer != all_peers_.rend(); ++peer)
+    if ((*peer)->slot() == slot && (*peer)->alive()) return peer->get();
+  return nullptr;
+}
+
+std::vector<Peer*> NodeImpl::peers() {
+  std::lock_guard lock(mutex_);
+  std::vector<Peer*> alive;
+  for (auto& peer : all_peers_)
+    if (peer->alive()) alive.push_back(peer.get());
+  return alive;
+}
+
+Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
+  if (Peer* known = find(slot); known != nullptr) return known;
+  auto socket = dir_->connect(slot);
+  if (!socket) {
+    const int code = socket.error().code;
+    return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has this slot");
+  }
+  if (auto sent = say_hello(socket->get()); !sent) return fail(EHOSTUNREACH, sent.error().what);
+  if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
+  const int64_t deadline = base::now_ns() + std::chrono::nanoseconds(timeout).count();
+  for (;;) {
+    const int64_t left = (deadline - base::now_ns()) / 1'000'000;
+    if (auto ready = wait_readable(socket->get(), static_cast<int>(std::max<int64_t>(left, 0))); !ready)
+      return tl::unexpected(ready.error());
+    auto received = receive_message(socket->get());
+    if (!received) {
+      if (received.error().code == EAGAIN) continue;
+      const int code = received.error().code;
+      return fail(code == ENOTCONN ? EHOSTUNREACH : code, received.error().what);
+    }
+    auto introduced = check_hello(socket->get(), std::move(*received));
+    if (!introduced) return tl::unexpected(introduced.error());
+    if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
+    std::lock_guard lock(mutex_);
+    Peer* peer = adopt(std::move(*introduced));
+    send_channels(socket->get());
+    add_connection(std::move(*socket), peer, 0);
+    return peer;
+  }
+}
+
+Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
+  std::lock_guard lock(mutex_);
+  const auto free = std::find(channels_.begin(), channels_.end(), -1);
+  if (free == channels_.end()) return fail(ENOSPC, "all completion channels of this process are in use");
+  *free = event_fd;
+  const auto index = static_cast<uint32_t>(free - channels_.begin());
+  self_->set_channel(index, event_fd);
+  const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index,
+                        instance_, 0};
+  for (auto& [fd, connection] : connections_)
+    if (connection.peer != nullptr) [[maybe_unused]]
+      auto sent = send_message(fd, channel, &event_fd, 1);
+  return index;
+}
+
+void NodeImpl::withdraw_channel(uint32_t index) {
+  std::lock_guard lock(mutex_);
+  channels_[index] = -1;
+  self_->set_channel(index, -1);
+  const Message gone{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannelGone), slot_, index,
+                     instance_, 0};
+  for (auto& [fd, connection] : connections_)
+    if (connection.peer != nullptr) [[maybe_unused]]
+      auto sent = send_message(fd, gone, nullptr, 0);
+}
+
+void NodeImpl::kick() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
+}
+
+void NodeImpl::accept_all() {
+  for (;;) {
+    base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        // No descriptor left: pause, instead of being told again and again that somebody knocks.
+        NUPA_WARN("cannot let another process in: %s", strerror(errno));
+        accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+      }
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    add_connection(std::move(fd), nullptr, base::now_ns() + kHelloPatienceNs);
+  }
+}
+
+void NodeImpl::on_message(Connection& connection, Received received) {
+  const auto kind = static_cast<MessageKind>(received.message.kind);
+  if (connection.peer == nullptr) {
+    connection.hello_deadline_ns = 0;
+    if (kind == MessageKind::kObserver) {
+      auto credentials = peer_credentials(connection.fd.get());
+      connection.observer = true;
+      if (!credentials || credentials->uid != geteuid() || !say_hello(connection.fd.get()))
+        shutdown(connection.fd.get(), SHUT_RDWR);
+      return;
+    }
+    auto introduced = check_hello(connection.fd.get(), std::move(received));
+    if (!introduced || !say_hello(connection.fd.get())) {
+      shutdown(connection.fd.get(), SHUT_RDWR);
+      return;
+    }
+    connection.peer = adopt(std::move(*introduced));
+    send_channels(connection.fd.get());
+    return;
+  }
+  const uint32_t index = received.message.index;
+  switch (kind) {
+    case MessageKind::kChannel:
+      if (index < Peer::kMaxChannels && received.fd_count == 1)
+        connection.peer->set_channel(index, received.fds[0].release());
+      break;
+    case MessageKind::kChannelGone:
+      if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);
+      break;
+    case MessageKind::kGoodbye:
+      connection.peer->mark_polite();
+      break;
+    default:
+      break;
+  }
+}
+
+void NodeImpl::on_socket(int fd) {
+  for (;;) {
+    auto received = receive_message(fd);
+    if (received) {
+      std::lock_guard lock(mutex_);
+      const auto found = connections_.find(fd);
+      if (found == connections_.end()) return;
+      on_message(found->second, std::move(*received));
+      continue;
+    }
+    if (received.error().code == EAGAIN) return;
+    if (received.error().code == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");
+    drop(fd);
+    return;
+  }
+}
+
+void NodeImpl::drop(int fd) {
+  Peer* gone = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = connections_.find(fd);
+    if (found == connections_.end()) return;
+    gone = found->second.peer;
+    connections_.erase(found);
+    if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
+  }
+  if (gone == nullptr) return;
+  NUPA_INFO("slot %u is gone%s", gone->slot(), gone->left_politely() ? "" : " without a word");
+  events_.on_peer_gone(*gone);
+  dir_->sweep();
+}
+
+void NodeImpl::expire(int64_t now) {
+  std::vector<int> late;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [fd, connection] : connections_)
+      if (connection.hello_deadline_ns != 0 && connection.hello_deadline_ns <= now) late.push_back(fd);
+  }
+  for (const int fd : late) drop(fd);
+  if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
+    accept_again_ns_ = 0;
+    watch(listener_.get());
+  }
+}
+
+void NodeImpl::serve() {
+  pthread_setname_np(pthread_self(), "nupa-service");
+  prctl(PR_SET_TIMERSLACK, 1);  // receiver-not-ready timers are as short as 10 us
+  while (!stop_) {
+    const int64_t now = base::now_ns();
+    int64_t wake = events_.on_tick(now);
+    bool handshaking = accept_again_ns_ != 0;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [fd, connection] : connections_) handshaking = handshaking || connection.hello_deadline_ns != 0;
+    }
+    if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
+    timespec patience{};
+    if (wake != INT64_MAX) {
+      const int64_t left = std::max<int64_t>(wake - base::now_ns(), 0);
+      patience = {left / 1'000'000'000, left % 1'000'000'000};
+    }
+    epoll_event ready[32];
+    const int count = epoll_pwait2(epoll_.get(), ready, 32, wake == INT64_MAX ? nullptr : &patience, nullptr);
+    for (int i = 0; i < count && !stop_; ++i) {
+      const int fd = ready[i].data.fd;
+      if (fd == listener_.get()) {
+        accept_all();
+      } else if (fd == doorbell_.get()) {
+        drain(fd);
+        events_.on_attention();
+      } else if (fd == kick_.get()) {
+        drain(fd);
+      } else {
+        on_socket(fd);
+      }
+    }
+    if (handshaking) expire(base::now_ns());
+  }
+}
+
+void fork_prepare() {
+  if (g_node != nullptr) g_node->before_fork();
+}
+void fork_parent() {
+  if (g_node != nullptr) g_node->after_fork_parent();
+}
+void fork_child() {
+  if (g_node != nullptr) g_node->after_fork_child();
+  g_node = nullptr;
+}
+void process_ends() {
+  if (g_node != nullptr) g_node->say_goodbye();
+}
+
+}  // namespace
+
+std::unique_ptr<Peer> PeerMaker::make(Introduced introduced, bool cma) {
+  auto peer = std::make_unique<Peer>();
+  peer->slot_ = introduced.hello.slot;
+  peer->instance_ = introduced.hello.instance;
+  peer->pid_ = introduced.credentials.pid;
+  peer->cma_works_ = cma;
+  peer->file_ = std::move(introduced.file);
+  peer->tables_ = introduced.tables;
+  peer->region_fd_ = std::move(introduced.region);
+  peer->doorbell_ = std::move(introduced.doorbell);
+  for (auto& fd : peer->channel_fds_) fd.store(-1);
+  return peer;
+}
+
+Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<Gid>& gids, NodeEvents& events) {
+  auto node = std::make_unique<NodeImpl>(events);
+  if (auto started = node->start(region_fd, gids); !started) return tl::unexpected(started.error());
+  return node;
+}
+
+}  // namespace nupa::cm

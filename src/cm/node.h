@@ -1,0 +1,60 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cm/peer.h"
+#include "segment/segment.h"
+
+namespace nupa::cm {
+
+/// What the service thread calls. Each returns soon and never waits for another process.
+class NodeEvents {
+ public:
+  virtual ~NodeEvents() = default;
+  /// The doorbell rang: look at the attention bits of the own segment.
+  virtual void on_attention() = 0;
+  /// A peer is gone. `peer.left_politely()` tells whether it said goodbye.
+  virtual void on_peer_gone(Peer& peer) = 0;
+  /// Time for pending work. Returns the nanoseconds (CLOCK_MONOTONIC) of the next wanted call, or INT64_MAX for none.
+  virtual int64_t on_tick(int64_t now_ns) = 0;
+};
+
+/// This process on this host: its slot and socket in the runtime directory, its segment, its peers, and the one
+/// service thread that answers them. The data path never needs that thread.
+class Node {
+ public:
+  /// Claims a slot, makes the segment, starts the service thread. `region_fd` is handed to peers.
+  /// `gids` are written to the header. `events` outlives the node.
+  /// EACCES, EPERM: the runtime directory is not this user's alone; ENOSPC: no free slot; limits of the process.
+  static Result<std::unique_ptr<Node>> open(int region_fd, const std::vector<Gid>& gids, NodeEvents& events);
+  /// Says goodbye to all peers, stops the thread, removes the socket.
+  virtual ~Node() = default;
+
+  virtual segment::Segment& segment() = 0;
+  virtual uint32_t slot() const = 0;
+  virtual Peer& self() = 0;
+
+  /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer.
+  /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped).
+  virtual Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
+  /// The process in `slot` if it was met before and lives, else null.
+  virtual Peer* find(uint32_t slot) = 0;
+  /// All peers that live, this process not among them.
+  virtual std::vector<Peer*> peers() = 0;
+  /// Slots of all processes in the runtime directory, this one among them (multicast looks for its members).
+  virtual std::vector<uint32_t> slots() = 0;
+
+  /// A completion channel's eventfd, to be known to all peers, now and later. Returns its index; ENOSPC at kMaxChannels.
+  virtual Result<uint32_t> publish_channel(int event_fd) = 0;
+  virtual void withdraw_channel(uint32_t index) = 0;
+
+  /// Makes the service thread call on_tick soon (new pending work). Any thread; one eventfd write at most.
+  virtual void kick() = 0;
+  virtual bool on_service_thread() const = 0;
+  /// How many threads of this process are the library's own.
+  virtual int internal_threads() const = 0;
+};
+
+}  // namespace nupa::cm

@@ -1,0 +1,74 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "segment/segment.h"
+
+namespace nupa::cm {
+
+/// Another process of this host and user that this one has met (or this process itself): its segment, its region
+/// file, the ways to wake it, whether it lives. Owned by the Node until the process closes the device; pointers to it
+/// stay valid until then, also after its death. All calls from any thread.
+class Peer {
+ public:
+  ~Peer();
+  uint32_t slot() const { return slot_; }
+  uint64_t instance() const { return instance_; }
+  bool is_self() const { return self_; }
+  /// False once its sockets hung up. One load: the data path asks.
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+  /// True if it said goodbye before it went (its end is then no fault).
+  bool left_politely() const { return polite_.load(std::memory_order_acquire); }
+
+  const segment::Tables& tables() const { return tables_; }
+  /// Its heap memory at `offset` (rings, piece lists).
+  Result<void*> heap(uint64_t offset, uint64_t length) {
+    return file_ == nullptr ? own_segment_->file().at(offset, length) : file_->at(offset, length);
+  }
+  /// Its region file (remapped memory): read and write.
+  int region_fd() const { return region_fd_.get(); }
+  /// Its process number as this process sees it; 0 if it is in a namespace that cannot be seen from here.
+  int pid() const { return pid_; }
+  /// True if process_vm_readv on it was tried and works.
+  bool cma_works() const { return cma_works_; }
+
+  /// Wakes its service thread (an eventfd write). Set the attention bits before.
+  void ring_doorbell() const;
+  /// The eventfd of its completion channel `index` (0-based), -1 if it has not reached this process yet:
+  /// then set the attention bits of the completion queue and ring the doorbell.
+  int channel_fd(uint32_t index) const;
+
+  static constexpr uint32_t kMaxChannels = 1024;
+
+  // For the node alone.
+  void mark_self(segment::Segment& own) {
+    self_ = true;
+    own_segment_ = &own;
+  }
+  void mark_polite() { polite_.store(true, std::memory_order_release); }
+  /// False if it was gone already.
+  bool mark_gone();
+  /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone.
+  void set_channel(uint32_t index, int fd);
+
+ private:
+  friend struct PeerMaker;
+  uint32_t slot_ = 0;
+  uint64_t instance_ = 0;
+  bool self_ = false;
+  std::atomic<bool> alive_{true};
+  std::atomic<bool> polite_{false};
+  int pid_ = 0;
+  bool cma_works_ = false;
+  std::unique_ptr<segment::MappedFile> file_;
+  segment::Segment* own_segment_ = nullptr;
+  segment::Tables tables_;
+  base::UniqueFd region_fd_;
+  base::UniqueFd doorbell_;
+  std::array<std::atomic<int>, kMaxChannels> channel_fds_;
+};
+
+}  // namespace nupa::cm

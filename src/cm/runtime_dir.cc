@@ -1,0 +1,196 @@
+#include "cm/runtime_dir.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "segment/layout.h"
+
+namespace nupa::cm {
+namespace {
+
+constexpr int kBacklog = 256;
+constexpr int64_t kLockPatienceNs = 2'000'000'000;
+constexpr const char* kSuffix = ".sock";
+
+std::string file_name(uint32_t slot) { return std::to_string(slot) + kSuffix; }
+
+/// The slot that a file name stands for, or 0.
+uint32_t slot_of_name(std::string_view name) {
+  if (name.size() <= 5 || name.substr(name.size() - 5) != kSuffix) return 0;
+  name.remove_suffix(5);
+  uint32_t slot = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), slot);
+  if (error != std::errc() || end != name.data() + name.size() || name[0] == '0') return 0;
+  return slot >= segment::kMinSlot && slot <= segment::kMaxSlot ? slot : 0;
+}
+
+/// A socket address holds 107 characters of path: go by the open folder instead of its name.
+sockaddr_un address_of(int dir, uint32_t slot) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%u%s", dir, slot, kSuffix);
+  return address;
+}
+
+std::vector<std::string> names_in(int dir) {
+  std::vector<std::string> names;
+  const int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* list = fd < 0 ? nullptr : fdopendir(fd);
+  if (list == nullptr) {
+    if (fd >= 0) close(fd);
+    return names;
+  }
+  while (const dirent* entry = readdir(list)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  closedir(list);
+  return names;
+}
+
+bool is_own_socket(int dir, const std::string& name) {
+  struct stat status;
+  return fstatat(dir, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(status.st_mode) &&
+         status.st_uid == geteuid();
+}
+
+}  // namespace
+
+std::string RuntimeDir::path_from_environment() {
+  if (const char* wanted = std::getenv("NUPA_RUNTIME_DIR"); wanted != nullptr && *wanted != '\0') return wanted;
+  if (const char* xdg = std::getenv("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != '\0' && ::access(xdg, W_OK) == 0)
+    return std::string(xdg) + "/nupa";
+  const std::string name = "nupa-" + std::to_string(geteuid());
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" + name : "/tmp/" + name;
+}
+
+Result<std::unique_ptr<RuntimeDir>> RuntimeDir::open() {
+  const std::string path = path_from_environment();
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    const int error = errno;
+    NUPA_WARN("runtime directory %s cannot be made: %s; set NUPA_RUNTIME_DIR", path.c_str(), strerror(error));
+    return fail(error, "the runtime directory cannot be made");
+  }
+  base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) {
+    const int error = errno == ELOOP ? ENOTDIR : errno;
+    NUPA_WARN("runtime directory %s is not a directory of one's own: %s", path.c_str(), strerror(error));
+    return fail(error, "the runtime directory is not a plain directory");
+  }
+  struct stat status;
+  if (fstat(fd.get(), &status) != 0) return fail(errno, "the runtime directory cannot be examined");
+  if (status.st_uid != geteuid()) {
+    NUPA_WARN("runtime directory %s belongs to user %u, not to %u: refused", path.c_str(), status.st_uid, geteuid());
+    return fail(EPERM, "the runtime directory belongs to another user");
+  }
+  if ((status.st_mode & 077) != 0) {
+    NUPA_WARN("runtime directory %s has mode %03o, open to others: refused; chmod 700 it", path.c_str(),
+              status.st_mode & 0777);
+    return fail(EACCES, "the runtime directory is open to other users");
+  }
+  return std::unique_ptr<RuntimeDir>(new RuntimeDir(path, std::move(fd)));
+}
+
+bool RuntimeDir::lock() const {
+  const int64_t deadline = base::now_ns() + kLockPatienceNs;
+  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return false;
+    if (base::now_ns() > deadline) return false;
+    usleep(200);
+  }
+  return true;
+}
+
+void RuntimeDir::unlock() const { flock(fd_.get(), LOCK_UN); }
+
+std::vector<uint32_t> RuntimeDir::list() const {
+  std::vector<uint32_t> slots;
+  for (const std::string& name : names_in(fd_.get()))
+    if (const uint32_t slot = slot_of_name(name); slot != 0 && is_own_socket(fd_.get(), name)) slots.push_back(slot);
+  std::sort(slots.begin(), slots.end());
+  return slots;
+}
+
+std::vector<std::string> RuntimeDir::strangers() const {
+  std::vector<std::string> names;
+  for (const std::string& name : names_in(fd_.get()))
+    if (slot_of_name(name) == 0 || !is_own_socket(fd_.get(), name)) names.push_back(name);
+  return names;
+}
+
+Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const {
+  base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fail(errno, "no socket is to be had");
+  const sockaddr_un address = address_of(fd_.get(), slot);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return fail(errno, "the process does not take connections");
+  return fd;
+}
+
+std::vector<uint32_t> RuntimeDir::sweep_locked(bool only_look) {
+  std::vector<uint32_t> dead;
+  for (const uint32_t slot : list()) {
+    auto connection = connect(slot);
+    if (connection || connection.error().code != ECONNREFUSED) continue;
+    if (!only_look) unlinkat(fd_.get(), file_name(slot).c_str(), 0);
+    dead.push_back(slot);
+  }
+  return dead;
+}
+
+std::vector<uint32_t> RuntimeDir::sweep(bool only_look) {
+  // A process between bind() and listen() refuses connections too: both happen under the lock.
+  if (!lock()) return {};
+  const std::vector<uint32_t> dead = sweep_locked(only_look);
+  unlock();
+  return dead;
+}
+
+Result<RuntimeDir::Claimed> RuntimeDir::claim() {
+  base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener) return fail(errno, "no socket is to be had");
+  if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
+  sweep_locked(false);
+  const std::vector<uint32_t> taken = list();
+  // Start anywhere: a number that was just given up may still be in somebody's hands.
+  constexpr uint32_t kSlots = segment::kMaxSlot - segment::kMinSlot + 1;
+  const auto start = static_cast<uint32_t>(base::now_ns() / 1000 % kSlots);
+  int error = ENOSPC;
+  uint32_t claimed = 0;
+  for (uint32_t i = 0; i < kSlots && claimed == 0; ++i) {
+    const uint32_t slot = segment::kMinSlot + (start + i) % kSlots;
+    if (std::binary_search(taken.begin(), taken.end(), slot)) continue;
+    const sockaddr_un address = address_of(fd_.get(), slot);
+    if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      error = errno;
+      if (error == EADDRINUSE) continue;
+      break;
+    }
+    if (listen(listener.get(), kBacklog) != 0) {
+      error = errno;
+      unlinkat(fd_.get(), file_name(slot).c_str(), 0);
+      break;
+    }
+    claimed = slot;
+  }
+  unlock();
+  if (claimed == 0) return fail(error, "no process slot is to be had in the runtime directory");
+  return Claimed{claimed, std::move(listener)};
+}
+
+void RuntimeDir::remove(uint32_t slot) { unlinkat(fd_.get(), file_name(slot).c_str(), 0); }
+
+}  // namespace nupa::cm

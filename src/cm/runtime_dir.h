@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include <nupa/result.h>
+
+namespace nupa::cm {
+
+/// The folder where the processes of one user find each other: one listening socket a process, named by its slot
+/// ("17.sock"), and nothing else. A socket that refuses connections belongs to a dead process.
+class RuntimeDir {
+ public:
+  /// NUPA_RUNTIME_DIR, else $XDG_RUNTIME_DIR/nupa, else /dev/shm/nupa-UID, else /tmp/nupa-UID.
+  static std::string path_from_environment();
+  /// Makes it if needed (mode 0700) and checks it. ENOTDIR; EPERM: another user's; EACCES: open to others;
+  /// ENOENT, EROFS, ENOSPC: cannot be made.
+  static Result<std::unique_ptr<RuntimeDir>> open();
+
+  const std::string& path() const { return path_; }
+
+  struct Claimed {
+    uint32_t slot;
+    base::UniqueFd listener;  ///< SOCK_SEQPACKET, non-blocking
+  };
+  /// Takes a free slot and listens there. ENOSPC: none is free; EBUSY: the folder stays locked.
+  Result<Claimed> claim();
+  /// Removes the socket of `slot`.
+  void remove(uint32_t slot);
+
+  /// Slots with a socket, dead or alive.
+  std::vector<uint32_t> list() const;
+  /// Connects to a slot's socket. ECONNREFUSED, ENOENT: nobody; EAGAIN: its queue is full.
+  Result<base::UniqueFd> connect(uint32_t slot) const;
+  /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
+  std::vector<uint32_t> sweep(bool only_look = false);
+  /// Entries that do not belong there (never touched).
+  std::vector<std::string> strangers() const;
+
+ private:
+  RuntimeDir(std::string path, base::UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  bool lock() const;
+  void unlock() const;
+  std::vector<uint32_t> sweep_locked(bool only_look);
+
+  std::string path_;
+  base::UniqueFd fd_;
+};
+
+}  // namespace nupa::cm

@@ -1,0 +1,90 @@
+#include "cm/wire.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace nupa::cm {
+
+Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count) {
+  iovec data{const_cast<Message*>(&message), sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (fd_count > 0) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), fds, fd_count * sizeof(int));
+  }
+  for (;;) {
+    const ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == sizeof message) return {};
+    if (sent < 0 && errno == EINTR) continue;
+    return fail(sent < 0 ? errno : EPROTO, "a message cannot be sent");
+  }
+}
+
+Result<Received> receive_message(int socket) {
+  Received received;
+  iovec data{&received.message, sizeof received.message};
+  // Room for more descriptors than belong there, so that a hostile sender's are received and closed, not leaked.
+  constexpr size_t kRoom = 16;
+  alignas(cmsghdr) char control[CMSG_SPACE(kRoom * sizeof(int))];
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  ssize_t got;
+  do {
+    got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return fail(errno == ECONNRESET ? ENOTCONN : errno, "no message");
+  bool too_many = false;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      base::UniqueFd owned(fd);
+      if (received.fd_count < kMaxFds)
+        received.fds[received.fd_count++] = std::move(owned);
+      else
+        too_many = true;
+    }
+  }
+  if (got == 0) return fail(ENOTCONN, "the other side hung up");
+  if (got != sizeof(Message) || too_many || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      received.message.magic != kWireMagic || received.message.version != kWireVersion)
+    return fail(EPROTO, "not a message of this protocol");
+  return received;
+}
+
+Result<void> wait_readable(int socket, int timeout_ms) {
+  pollfd ready{socket, POLLIN, 0};
+  for (;;) {
+    const int status = poll(&ready, 1, timeout_ms);
+    if (status > 0) return {};
+    if (status == 0) return fail(ETIMEDOUT, "the other process does not answer");
+    if (errno != EINTR) return fail(errno, "cannot wait for an answer");
+  }
+}
+
+Result<Credentials> peer_credentials(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
+    return fail(errno, "the other side's user is unknown");
+  return Credentials{credentials.pid, credentials.uid};
+}
+
+}  // namespace nupa::cm

@@ -1,0 +1,81 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "core/cq.h"
+
+namespace nupa::core {
+
+Channel::Channel(DeviceImpl& device, base::UniqueFd fd, uint32_t index)
+    : device_(device), fd_(std::move(fd)), index_(index) {
+  device_.users.add();
+}
+
+Channel::~Channel() {
+  if (open_ && close() != 0) NUPA_ERROR("completion channel deleted while queues use it");
+}
+
+int Channel::close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!cqs_.empty()) return EBUSY;
+  }
+  open_ = false;
+  device_.runtime().node().withdraw_channel(index_);
+  device_.users.drop();
+  return 0;
+}
+
+void Channel::attach(Cq* cq) {
+  std::lock_guard lock(mutex_);
+  cqs_.push_back(cq);
+}
+
+void Channel::detach(Cq* cq) {
+  std::lock_guard lock(mutex_);
+  cqs_.erase(std::remove(cqs_.begin(), cqs_.end(), cq), cqs_.end());
+  while (cq->take_event()) {
+    pollfd ready{fd_.get(), POLLIN, 0};
+    uint64_t one;
+    if (::poll(&ready, 1, 0) != 1 || ::read(fd_.get(), &one, sizeof one) != sizeof one) break;
+  }
+}
+
+void Channel::wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
+}
+
+Cq* Channel::next_with_event() {
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < cqs_.size(); ++i) {
+    Cq* cq = cqs_[(turn_ + i) % cqs_.size()];
+    if (!cq->take_event()) continue;
+    turn_ = (turn_ + i + 1) % cqs_.size();
+    return cq;
+  }
+  return nullptr;
+}
+
+Result<CompletionQueue*> Channel::wait() {
+  for (;;) {
+    uint64_t one;
+    if (::read(fd_.get(), &one, sizeof one) != sizeof one) return fail(errno, "no completion event");
+    if (Cq* cq = next_with_event(); cq != nullptr) return cq;
+    // The wake-up belonged to a queue that is gone by now: wait for the next.
+  }
+}
+
+Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
+  base::UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  if (!fd) return fail(errno, "cannot make an eventfd");
+  auto index = runtime_->node().publish_channel(fd.get());
+  if (!index) return tl::unexpected(index.error());
+  return std::make_unique<Channel>(*this, std::move(fd), *index);
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,279 @@
+#include "core/cq.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "base/log.h"
+#include "cm/completion_port.h"
+#include "core/device_attr.h"
+#include "core/qp.h"
+
+namespace nupa::core {
+
+using segment::Armed;
+using segment::CompletionRing;
+using segment::CqSlot;
+using segment::SlotState;
+
+namespace {
+
+/// An empty queue is polled this often before the core is offered to others, and then again after as many polls.
+constexpr uint32_t kPolitePolls = 1024;
+constexpr uint32_t kPoliteEvery = 128;
+
+}  // namespace
+
+Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block, uint32_t log2_slots,
+       const CqOptions& options)
+    : device_(device),
+      index_(index),
+      shared_(&device.runtime().tables().cq[index]),
+      block_(block),
+      ring_(shared_, static_cast<CqSlot*>(block.address), log2_slots),
+      user_context_(options.user_context),
+      channel_(static_cast<Channel*>(options.channel)),
+      timestamps_(options.timestamps) {
+  shared_->tail.store(0);
+  shared_->armed.store(static_cast<uint32_t>(Armed::kNo));
+  shared_->events.store(0);
+  shared_->overrun.store(0);
+  shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
+  shared_->flags = (options.timestamps ? segment::kCqTimestamps : 0) |
+                   (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
+  shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
+  if (channel_ != nullptr) channel_->attach(this);
+  device_.users.add();
+  device_.runtime().enter(this, index);
+}
+
+Cq::~Cq() {
+  if (open_ && close() != 0) NUPA_ERROR("completion queue %u deleted while in use", index_);
+}
+
+int Cq::close() {
+  if (users.any()) return EBUSY;
+  Runtime& runtime = device_.runtime();
+  open_ = false;
+  runtime.leave_cq(index_);
+  shared_->where.store(0);
+  if (channel_ != nullptr) channel_->detach(this);
+  device_.events().forget(this);
+  runtime.release(block_);
+  runtime.cq_numbers().give_back(index_);
+  device_.users.drop();
+  return 0;
+}
+
+void Cq::fill(const CqSlot& slot, WorkCompletion* wc) {
+  wc->wr_id = slot.wr_id;
+  wc->status = static_cast<WcStatus>(slot.status);
+  wc->opcode = static_cast<WcOpcode>(slot.opcode);
+  wc->vendor_err = slot.vendor_err;
+  wc->byte_len = slot.byte_len;
+  wc->imm_data = slot.imm_data;
+  wc->qp_num = slot.qp_num;
+  wc->src_qp = slot.src_qp;
+  wc->wc_flags = slot.wc_flags;
+  wc->pkey_index = 0;
+  wc->slid = 0;
+  wc->sl = slot.sl;
+  wc->dlid_path_bits = slot.dlid_path_bits;
+  // A queue pair's entries are purged when it goes, so the number still means the same queue pair.
+  Qp* qp = device_.runtime().qp_at(segment::index_of(slot.qp_num));
+  if (qp == nullptr) return;
+  if ((slot.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0)
+    qp->retire(slot.sq_position);
+  else
+    qp->count_received();
+}
+
+template <class Completion>
+int Cq::poll_into(Completion* completions, int count) {
+  int taken = 0;
+  lock_.lock();
+  while (taken < count) {
+    CqSlot& slot = ring_.slot(head_);
+    const uint64_t turn = ring_.turn(head_);
+    if (slot.stamp.load(std::memory_order_acquire) != segment::stamp(turn, SlotState::kReady)) break;
+    if (__builtin_expect(slot.status != segment::kVoidStatus, 1)) {
+      if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
+        fill(slot, &completions[taken].wc);
+        completions[taken].timestamp = slot.timestamp;
+      } else {
+        fill(slot, &completions[taken]);
+      }
+      ++taken;
+    }
+    slot.stamp.store(segment::stamp(turn + 1, SlotState::kFree), std::memory_order_release);
+    ++head_;
+  }
+  if (taken != 0) {
+    empty_polls_ = 0;
+    lock_.unlock();
+    return taken;
+  }
+  const uint32_t empty = ++empty_polls_;
+  lock_.unlock();
+  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
+  if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
+  if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
+  return 0;
+}
+
+int Cq::poll(WorkCompletion* completions, int count) { return poll_into(completions, count); }
+int Cq::poll_ex(WorkCompletionEx* completions, int count) { return poll_into(completions, count); }
+
+int Cq::arm(bool solicited_only) {
+  const auto wanted = static_cast<uint32_t>(solicited_only ? Armed::kSolicited : Armed::kNext);
+  uint32_t seen = shared_->armed.load();
+  while (seen < wanted) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
+    if (shared_->armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) {
+      if (seen == static_cast<uint32_t>(Armed::kNo)) armed_times_.fetch_add(1);
+      return 0;
+    }
+  }
+  return 0;
+}
+
+bool Cq::take_event() {
+  uint32_t taken = taken_.load();
+  while (taken != shared_->events.load(std::memory_order_acquire))
+    if (taken_.compare_exchange_weak(taken, taken + 1)) return true;
+  return false;
+}
+
+int Cq::moderate(uint16_t, uint16_t) {
+  // Moderation is a bound on how late an event may come, never a promise that it does: here it comes at once.
+  return 0;
+}
+
+int Cq::resize(uint32_t entries) {
+  const DeviceAttr limits = device_attr();
+  if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
+  const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
+  auto block = device_.runtime().allocate(sizeof(CqSlot) << log2);
+  if (!block) return block.error().code;
+
+  std::unique_lock lock(lock_);
+  CompletionRing fresh(shared_, static_cast<CqSlot*>(block->address), log2);
+  // From here on writers find every free slot closed, and the new place once it is told. Entries that are being
+  // written are waited for; a writer that died holds a claim that recover() voids.
+  const uint64_t old_capacity = ring_.capacity();
+  uint64_t kept = 0;
+  uint64_t position = head_;
+  base::Backoff backoff;
+  bool fits = true;
+  std::vector<CqSlot*> moved;
+  for (uint64_t seen_slots = 0; seen_slots < old_capacity; ++seen_slots, ++position) {
+    CqSlot& slot = ring_.slot(position);
+    const uint64_t turn = ring_.turn(position);
+    for (;;) {
+      uint64_t seen = slot.stamp.load(std::memory_order_acquire);
+      if (seen == segment::stamp(turn, SlotState::kFree)) {
+        if (slot.stamp.compare_exchange_strong(seen, segment::kStampClosed)) break;
+      } else if (seen == segment::stamp(turn, SlotState::kReady)) {
+        moved.push_back(&slot);
+        break;
+      } else {
+        lock.unlock();
+        backoff.pause();
+        lock.lock();
+      }
+    }
+  }
+  fits = moved.size() < fresh.capacity();
+  if (!fits) {  // open the old ring again, as it was
+    position = head_;
+    for (uint64_t i = 0; i < old_capacity; ++i, ++position) {
+      CqSlot& slot = ring_.slot(position);
+      if (slot.stamp.load() == segment::kStampClosed)
+        slot.stamp.store(segment::stamp(ring_.turn(position), SlotState::kFree), std::memory_order_release);
+    }
+    lock.unlock();
+    device_.runtime().release(*block);
+    return EINVAL;
+  }
+  for (CqSlot* from : moved) {
+    CqSlot& to = fresh.slot(kept);
+    to.wr_id = from->wr_id;
+    to.timestamp = from->timestamp;
+    to.byte_len = from->byte_len;
+    to.imm_data = from->imm_data;
+    to.qp_num = from->qp_num;
+    to.src_qp = from->src_qp;
+    to.sq_position = from->sq_position;
+    to.srq_number = from->srq_number;
+    to.status = from->status;
+    to.opcode = from->opcode;
+    to.wc_flags = from->wc_flags;
+    to.solicited = from->solicited;
+    to.vendor_err = from->vendor_err;
+    to.sl = from->sl;
+    to.dlid_path_bits = from->dlid_path_bits;
+    to.stamp.store(segment::stamp(fresh.turn(kept), SlotState::kReady), std::memory_order_release);
+    from->stamp.store(segment::kStampClosed, std::memory_order_release);
+    ++kept;
+  }
+  head_ = 0;
+  shared_->tail.store(kept);
+  ring_ = fresh;
+  const segment::Segment::Block old = block_;
+  block_ = *block;
+  shared_->where.store(segment::pack_ring(block->offset, log2), std::memory_order_release);
+  lock.unlock();
+  device_.runtime().release(old);
+  return 0;
+}
+
+void Cq::purge(uint32_t qp_num) {
+  std::lock_guard lock(lock_);
+  for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
+    CqSlot& slot = ring_.slot(position);
+    if (slot.stamp.load(std::memory_order_acquire) != segment::stamp(ring_.turn(position), SlotState::kReady)) {
+      if (segment::slot_state_of(slot.stamp.load()) == SlotState::kFree) break;
+      continue;
+    }
+    if (slot.qp_num == qp_num) slot.status = segment::kVoidStatus;
+  }
+}
+
+bool Cq::completed(uint64_t position) {
+  std::lock_guard lock(lock_);
+  if (position < head_) return true;
+  if (position >= head_ + ring_.capacity()) return false;
+  return ring_.slot(position).stamp.load(std::memory_order_acquire) ==
+         segment::stamp(ring_.turn(position), SlotState::kReady);
+}
+
+void Cq::recover(uint32_t dead_tag) {
+  {
+    std::lock_guard lock(lock_);
+    for (uint64_t i = 0; i < ring_.capacity(); ++i) {
+      CqSlot& slot = ring_.slots()[i];
+      const uint64_t seen = slot.stamp.load(std::memory_order_acquire);
+      if (seen == segment::kStampClosed || segment::slot_state_of(seen) != SlotState::kClaimed ||
+          segment::claimer_of(seen) != dead_tag)
+        continue;
+      slot.status = segment::kVoidStatus;
+      slot.stamp.store(segment::stamp((seen & segment::kStampBody) >> 2, SlotState::kReady),
+                       std::memory_order_release);
+    }
+  }
+  // A process that died between disarming and raising took an event with it.
+  if (shared_->armed.load() == static_cast<uint32_t>(Armed::kNo) && shared_->events.load() != armed_times_.load() &&
+      channel_ != nullptr) {
+    shared_->events.store(armed_times_.load());
+    channel_->wake();
+  }
+}
+
+void Cq::on_overrun() { device_.events().push({EventType::kCqErr, this, nullptr, nullptr, 1}); }
+
+void Cq::wake_channel() {
+  if (channel_ != nullptr) channel_->wake();
+}
+
+}  // namespace nupa::core

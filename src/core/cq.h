@@ -1,0 +1,96 @@
+#pragma once
+#include <vector>
+
+#include "base/spin.h"
+#include "core/objects.h"
+#include "segment/completion_ring.h"
+
+namespace nupa::core {
+
+class Channel final : public CompletionChannel {
+ public:
+  Channel(DeviceImpl& device, base::UniqueFd fd, uint32_t index);
+  ~Channel() override;
+  int fd() const override { return fd_.get(); }
+  Result<CompletionQueue*> wait() override;
+  int close() override;
+
+  uint32_t index() const { return index_; }
+  void attach(Cq* cq);
+  /// Also takes back the wake-ups of events that nobody will fetch any more.
+  void detach(Cq* cq);
+  void wake() const;
+
+ private:
+  Cq* next_with_event();
+
+  DeviceImpl& device_;
+  base::UniqueFd fd_;
+  uint32_t index_;
+  std::mutex mutex_;
+  std::vector<Cq*> cqs_;
+  size_t turn_ = 0;
+  bool open_ = true;
+};
+
+class Cq final : public CompletionQueue {
+ public:
+  /// The table entry is taken and the ring allocated by DeviceImpl::create_cq.
+  Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block, uint32_t log2_slots,
+     const CqOptions& options);
+  ~Cq() override;
+
+  int poll(WorkCompletion* completions, int count) override;
+  int poll_ex(WorkCompletionEx* completions, int count) override;
+  int arm(bool solicited_only) override;
+  int resize(uint32_t entries) override;
+  int moderate(uint16_t count, uint16_t period_us) override;
+  uint32_t entries() const override { return static_cast<uint32_t>(ring_.capacity()) - 1; }
+  uint32_t handle() const override { return index_; }
+  void* user_context() const override { return user_context_; }
+  CompletionChannel* channel() const override { return channel_; }
+  uint32_t events_delivered() const override { return taken_.load(); }
+  int close() override;
+
+  uint32_t index() const { return index_; }
+  bool timestamps() const { return timestamps_; }
+  DeviceImpl& device() { return device_; }
+  Users users;
+
+  /// Channel: takes one raised event; false if there is none.
+  bool take_event();
+  /// Throws away the entries of a queue pair that is reset or destroyed.
+  void purge(uint32_t qp_num);
+  /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
+  void recover(uint32_t dead_tag);
+  /// True if the entry at ring position `position` was completed (or taken since).
+  bool completed(uint64_t position);
+  void on_overrun();
+  /// Service thread: the event of a peer that could not reach the channel.
+  void wake_channel();
+
+  std::atomic<int> pending_qps{0};  ///< queue pairs with waiting requests that complete here
+
+ private:
+  template <class Completion>
+  int poll_into(Completion* completions, int count);
+  void fill(const segment::CqSlot& slot, WorkCompletion* wc);
+  void note_empty();
+
+  DeviceImpl& device_;
+  uint32_t index_;
+  segment::CqShared* shared_;
+  segment::Segment::Block block_;
+  segment::CompletionRing ring_;
+  void* user_context_;
+  Channel* channel_;
+  bool timestamps_;
+  base::SpinLock lock_;
+  uint64_t head_ = 0;
+  uint32_t empty_polls_ = 0;
+  std::atomic<uint32_t> taken_{0};
+  std::atomic<uint32_t> armed_times_{0};
+  bool open_ = true;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,272 @@
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "core/cq.h"
+#include "core/device_attr.h"
+#include "core/gid_table.h"
+#include "core/objects.h"
+#include "core/qp.h"
+#include "core/srq.h"
+
+namespace nupa::core {
+
+namespace {
+
+constexpr const char* kDeviceName = "nupa0";
+
+bool within(uint32_t value, int limit) { return value <= static_cast<uint32_t>(limit); }
+
+}  // namespace
+
+Pd::Pd(DeviceImpl& device, uint32_t number) : device_(device), number_(number) { device_.users.add(); }
+
+Pd::~Pd() {
+  if (open_ && close() != 0) NUPA_ERROR("protection domain %u deleted while in use", number_);
+}
+
+int Pd::close() {
+  if (users.any()) return EBUSY;
+  open_ = false;
+  device_.users.drop();
+  return 0;
+}
+
+Ah::Ah(DeviceImpl& device, Pd& pd, const AddressVector& vector)
+    : device_(device), pd_(pd), vector_(vector), handle_(device.runtime().next_handle()) {
+  pd_.users.add();
+  device_.users.add();
+}
+
+Ah::~Ah() {
+  if (open_) close();
+}
+
+int Ah::close() {
+  open_ = false;
+  pd_.users.drop();
+  device_.users.drop();
+  return 0;
+}
+
+Xrcd::Xrcd(DeviceImpl& device, uint64_t identity) : device_(device), identity_(identity) {
+  device_.users.add();
+  std::lock_guard lock(device_.runtime().xrc_mutex());
+  ++device_.runtime().xrc_users()[identity_];
+}
+
+Xrcd::~Xrcd() {
+  if (open_ && close() != 0) NUPA_ERROR("XRC domain deleted while in use");
+}
+
+int Xrcd::close() {
+  if (users.any()) return EBUSY;
+  open_ = false;
+  {
+    std::lock_guard lock(device_.runtime().xrc_mutex());
+    auto& domains = device_.runtime().xrc_users();
+    if (--domains[identity_] == 0) domains.erase(identity_);
+  }
+  device_.users.drop();
+  return 0;
+}
+
+Result<std::unique_ptr<EventQueue>> EventQueue::create() {
+  auto queue = std::make_unique<EventQueue>();
+  queue->fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  if (!queue->fd_) return fail(errno, "cannot make an eventfd");
+  return queue;
+}
+
+void EventQueue::push(const AsyncEvent& event) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(event);
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
+}
+
+Result<AsyncEvent> EventQueue::take() {
+  for (;;) {
+    uint64_t one;
+    if (::read(fd_.get(), &one, sizeof one) != sizeof one) return fail(errno, "no asynchronous event");
+    std::lock_guard lock(mutex_);
+    if (events_.empty()) continue;  // it named an object that is gone
+    const AsyncEvent event = events_.front();
+    events_.pop_front();
+    return event;
+  }
+}
+
+void EventQueue::forget(const void* object) {
+  std::lock_guard lock(mutex_);
+  events_.erase(std::remove_if(events_.begin(), events_.end(),
+                               [object](const AsyncEvent& event) {
+                                 return event.cq == object || event.qp == object || event.srq == object;
+                               }),
+                events_.end());
+}
+
+DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, std::string name)
+    : runtime_(std::move(runtime)), events_(std::move(events)), name_(std::move(name)) {}
+
+DeviceImpl::~DeviceImpl() {
+  if (open_ && close() != 0) NUPA_ERROR("device deleted while objects of it are alive");
+}
+
+int DeviceImpl::close() {
+  if (users.any()) return EBUSY;
+  open_ = false;
+  return 0;
+}
+
+DeviceAttr DeviceImpl::query() const { return device_attr(); }
+
+Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
+  if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  return port_attr();
+}
+
+Result<GidEntry> DeviceImpl::query_gid(uint8_t port_num, uint32_t index) const {
+  if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  const std::vector<GidEntry> table = read_gid_table();
+  if (index >= static_cast<uint32_t>(port_attr().gid_tbl_len)) return fail(EINVAL, "index beyond the GID table");
+  if (index >= table.size()) return fail(ENODATA, "the GID table entry is empty");
+  return table[index];
+}
+
+Result<uint16_t> DeviceImpl::query_pkey(uint8_t port_num, uint32_t index) const {
+  if (port_num != 1 || index != 0) return fail(EINVAL, "the device has one port with one P_Key");
+  return uint16_t{0xffff};  // the default partition, full member (IBTA 10.9.2)
+}
+
+uint64_t DeviceImpl::clock() const { return base::ticks(); }
+
+Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {
+  return std::make_unique<Pd>(*this, runtime_->next_handle());
+}
+
+Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& options) {
+  const DeviceAttr limits = device_attr();
+  if (options.entries == 0 || !within(options.entries, limits.max_cqe))
+    return fail(EINVAL, "completion queue size out of range");
+  const int64_t index = runtime_->cq_numbers().take();
+  if (index < 0) return fail(ENOMEM, "all completion queues of this process are in use");
+  // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
+  const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
+  auto block = runtime_->allocate(sizeof(segment::CqSlot) << log2);
+  if (!block) {
+    runtime_->cq_numbers().give_back(static_cast<uint32_t>(index));
+    return tl::unexpected(block.error());
+  }
+  return std::make_unique<Cq>(*this, static_cast<uint32_t>(index), *block, log2, options);
+}
+
+Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDomain& pd, const SrqOptions& options) {
+  const DeviceAttr limits = device_attr();
+  if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr) ||
+      !within(options.max_sge, limits.max_srq_sge) || options.limit > options.max_wr)
+    return fail(EINVAL, "shared receive queue size out of range");
+  if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
+    return fail(EINVAL, "an XRC shared receive queue needs a domain and a completion queue");
+  const int64_t index = runtime_->srq_numbers().take();
+  if (index < 0) return fail(ENOMEM, "all shared receive queues of this process are in use");
+  auto srq = std::make_unique<Srq>(*this, static_cast<Pd&>(pd), static_cast<uint32_t>(index), options);
+  const int error = srq->open();
+  if (error != 0) return fail(error, "no memory for the receive ring");
+  return srq;
+}
+
+Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, const QpOptions& options) {
+  const DeviceAttr limits = device_attr();
+  const bool xrc_receive = options.type == QpType::kXrcRecv;
+  const bool receives = options.type == QpType::kRc || options.type == QpType::kUc || options.type == QpType::kUd;
+  if (!receives && !xrc_receive && options.type != QpType::kXrcSend)
+    return fail(EOPNOTSUPP, "no such type of queue pair");
+  if (xrc_receive ? options.xrcd == nullptr : pd == nullptr || options.send_cq == nullptr)
+    return fail(EINVAL, "protection domain, completion queue or XRC domain missing");
+  if (receives && options.recv_cq == nullptr) return fail(EINVAL, "receive completion queue missing");
+  if (options.srq != nullptr && !receives) return fail(EINVAL, "this type takes no shared receive queue");
+  const QpCap& cap = options.cap;
+  if (!within(cap.max_send_wr, limits.max_qp_wr) || !within(cap.max_recv_wr, limits.max_qp_wr) ||
+      !within(cap.max_send_sge, limits.max_sge) || !within(cap.max_recv_sge, limits.max_sge) ||
+      cap.max_inline_data > limits.max_inline_data)
+    return fail(EINVAL, "queue sizes beyond the device's limits");
+  QpOptions adopted = options;
+  if (!receives) adopted.recv_cq = nullptr;
+  if (xrc_receive) {
+    adopted.send_cq = nullptr;
+    adopted.cap = {};
+  }
+  const int64_t index = runtime_->qp_numbers().take();
+  if (index < 0) return fail(ENOMEM, "all queue pairs of this process are in use");
+  auto qp = std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index),
+                                 adopted);
+  const int error = qp->open();
+  if (error != 0) return fail(error, "no memory for the receive ring");
+  return qp;
+}
+
+Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
+  if (segment::slot_of(qp_num) != runtime_->slot())
+    return fail(EOPNOTSUPP, "the queue pair belongs to another process");
+  Qp* qp = runtime_->qp_at(segment::index_of(qp_num));
+  if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
+    return fail(EINVAL, "no such XRC receive queue pair in this domain");
+  return std::make_unique<SharedQp>(*qp, user_context);
+}
+
+Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& pd, const AddressVector& vector) {
+  // RoCE has no local identifiers: every address is global (annex A17.4.1).
+  if (!vector.is_global || vector.port_num != 1) return fail(EINVAL, "the address must be global, on port 1");
+  if (!query_gid(1, vector.sgid_index)) return fail(EINVAL, "no such source GID");
+  return std::make_unique<Ah>(*this, static_cast<Pd&>(pd), vector);
+}
+
+Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
+  if ((oflags & ~(O_CREAT | O_EXCL)) != 0) return fail(EINVAL, "only O_CREAT and O_EXCL are known");
+  uint64_t identity;
+  if (fd < 0) {
+    if ((oflags & O_CREAT) == 0) return fail(EINVAL, "a private domain must be created");
+    identity = uint64_t{1} << 63 | uint64_t{runtime_->slot()} << 32 | runtime_->next_handle();
+  } else {
+    struct stat file;
+    if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
+    // Device and inode, mixed: the same file names the same domain in every process of this host.
+    identity = (static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino)) >> 1;
+    if ((oflags & O_EXCL) != 0) {
+      std::lock_guard lock(runtime_->xrc_mutex());
+      if (runtime_->xrc_users().count(identity) != 0) return fail(EEXIST, "the domain exists");
+    }
+  }
+  return std::make_unique<Xrcd>(*this, identity);
+}
+
+}  // namespace nupa::core
+
+namespace nupa {
+
+std::vector<DeviceName> list_devices() { return {{core::kDeviceName, core::node_guid()}}; }
+
+Result<std::unique_ptr<Device>> open_device(const std::string& name) {
+  if (name != core::kDeviceName) return fail(ENODEV, "no such device");
+  auto runtime = core::Runtime::acquire();
+  if (!runtime) {
+    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), runtime.error().what, strerror(runtime.error().code));
+    return tl::unexpected(runtime.error());
+  }
+  auto events = core::EventQueue::create();
+  if (!events) return tl::unexpected(events.error());
+  return std::make_unique<core::DeviceImpl>(std::move(*runtime), std::move(*events), name);
+}
+
+}  // namespace nupa

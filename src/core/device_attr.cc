@@ -1,0 +1,151 @@
+#include "core/device_attr.h"
+
+#include <cpuid.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "base/clock.h"
+#include "core/gid_table.h"
+#include "nupa_config.h"
+#include "segment/layout.h"
+
+namespace nupa::core {
+namespace {
+
+// Bits of the verbs ABI's ibv_device_cap_flags, only what is true of this device.
+constexpr uint32_t kCurrQpStateMod = 1u << 7;
+constexpr uint32_t kPortActiveEvent = 1u << 10;
+constexpr uint32_t kSysImageGuid = 1u << 11;
+constexpr uint32_t kRcRnrNakGen = 1u << 12;
+constexpr uint32_t kMemWindow = 1u << 17;
+constexpr uint32_t kXrc = 1u << 20;
+constexpr uint32_t kMemMgtExtensions = 1u << 21;
+constexpr uint32_t kMemWindowType2b = 1u << 24;
+
+constexpr uint32_t kOdpSend = 1u << 0;
+constexpr uint32_t kOdpRecv = 1u << 1;
+constexpr uint32_t kOdpWrite = 1u << 2;
+constexpr uint32_t kOdpRead = 1u << 3;
+constexpr uint32_t kOdpAtomic = 1u << 4;
+constexpr uint32_t kOdpSrqRecv = 1u << 5;
+constexpr uint64_t kOdpSupport = 1;
+
+constexpr int kAtomicGlobal = 2;
+constexpr int kManagementQps = 2;
+constexpr int kOutstandingReads = 16;
+
+/// Kilohertz of the time stamp counter: what the processor says of itself, else measured for half a millisecond.
+uint64_t clock_khz() {
+  unsigned denominator = 0, numerator = 0, crystal = 0, unused = 0;
+  if (__get_cpuid(0x15, &denominator, &numerator, &crystal, &unused) && denominator != 0 && numerator != 0 &&
+      crystal != 0)
+    return uint64_t{crystal} * numerator / denominator / 1000;
+  constexpr int64_t kMeasureNs = 500'000;
+  const int64_t start_ns = base::now_ns();
+  const uint64_t start = base::ticks();
+  while (base::now_ns() - start_ns < kMeasureNs) {
+  }
+  const uint64_t ticks = base::ticks() - start;
+  return ticks * 1'000'000 / static_cast<uint64_t>(base::now_ns() - start_ns);
+}
+
+DeviceAttr make() {
+  DeviceAttr attr;
+  std::snprintf(attr.fw_ver, sizeof attr.fw_ver, "%s", NUPA_VERSION);
+  attr.node_guid = node_guid();
+  attr.sys_image_guid = attr.node_guid;
+  attr.max_mr_size = ~uint64_t{0};
+  attr.page_size_cap = ~uint64_t{0} << 12;
+  attr.max_qp = static_cast<int>(segment::kMaxQp) - kManagementQps;
+  attr.max_qp_wr = 32768;
+  attr.device_cap_flags = kCurrQpStateMod | kPortActiveEvent | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc |
+                          kMemMgtExtensions | kMemWindowType2b;
+  attr.max_sge = 32;
+  attr.max_sge_rd = 32;
+  attr.max_cq = static_cast<int>(segment::kMaxCq) - 1;
+  attr.max_cqe = (1 << 20) - 1;
+  attr.max_mr = static_cast<int>(segment::kMaxMr) - 1;
+  attr.max_pd = 1 << 20;
+  attr.max_qp_rd_atom = kOutstandingReads;
+  attr.max_qp_init_rd_atom = kOutstandingReads;
+  attr.max_res_rd_atom = kOutstandingReads * attr.max_qp;
+  attr.atomic_cap = kAtomicGlobal;
+  attr.max_mw = attr.max_mr;
+  attr.max_mcast_grp = static_cast<int>(segment::kMaxMcast);
+  attr.max_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
+  attr.max_total_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
+  attr.max_ah = 1 << 20;
+  attr.max_srq = static_cast<int>(segment::kMaxSrq) - 1;
+  attr.max_srq_wr = 32768;
+  attr.max_srq_sge = 32;
+  attr.max_pkeys = 1;
+  attr.phys_port_cnt = 1;
+  attr.max_inline_data = 4096;
+  attr.max_dm_size = 64 << 20;
+  attr.completion_timestamp_mask = ~uint64_t{0};
+  attr.core_clock_khz = clock_khz();
+  attr.odp_general_caps = kOdpSupport;
+  attr.odp_caps_rc = kOdpSend | kOdpRecv | kOdpWrite | kOdpRead | kOdpAtomic | kOdpSrqRecv;
+  attr.odp_caps_xrc = attr.odp_caps_rc;
+  attr.odp_caps_uc = kOdpSend | kOdpRecv | kOdpWrite | kOdpSrqRecv;
+  attr.odp_caps_ud = kOdpSend | kOdpRecv | kOdpSrqRecv;
+  attr.max_cq_count = 0xffff;
+  attr.max_cq_period = 0xffff;
+  return attr;
+}
+
+}  // namespace
+
+const DeviceAttr& device_attr() {
+  static const DeviceAttr attr = make();
+  return attr;
+}
+
+PortAttr port_attr() {
+  constexpr uint32_t kActive = 4;
+  constexpr uint32_t kMtu4096 = 5;
+  constexpr uint32_t kIpBasedGids = 1u << 26;
+  constexpr uint32_t kCmSupport = 1u << 16;
+  PortAttr port;
+  port.state = kActive;
+  port.max_mtu = kMtu4096;
+  port.active_mtu = kMtu4096;
+  port.gid_tbl_len = static_cast<int>(segment::kMaxGids);
+  port.port_cap_flags = kIpBasedGids | kCmSupport;
+  port.max_msg_sz = 1u << 31;
+  port.pkey_tbl_len = 1;
+  port.active_width = 2;     // 4X
+  port.active_speed = 0x80;  // NDR: 4 x 100 Gb/s, the nearest code to what memory moves
+  port.phys_state = 5;       // link up
+  port.link_layer = 2;       // Ethernet
+  return port;
+}
+
+std::vector<Capability> explain_capabilities() {
+  const DeviceAttr& attr = device_attr();
+  const PortAttr port = port_attr();
+  const auto number = [](auto value) { return std::to_string(value); };
+  return {
+      {"max_qp", number(attr.max_qp), "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
+      {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
+      {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
+      {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},
+      {"max_cq", number(attr.max_cq), "size of the segment's completion queue table"},
+      {"max_cqe", number(attr.max_cqe), "choice: a ring of 64 MiB"},
+      {"max_mr", number(attr.max_mr), "size of the segment's key table, shared with windows"},
+      {"max_mw", number(attr.max_mw), "size of the segment's key table, shared with regions"},
+      {"max_mr_size", "2^64-1", "the address space"},
+      {"max_srq", number(attr.max_srq), "12 bits of a shared receive queue number"},
+      {"max_qp_rd_atom", number(attr.max_qp_rd_atom), "reads run at once in the post: none is ever outstanding"},
+      {"atomic_cap", "GLOB", "atomics are the processor's own instructions"},
+      {"max_mcast_grp", number(attr.max_mcast_grp), "size of the segment's multicast table"},
+      {"max_dm_size", number(attr.max_dm_size), "choice: device memory is shared memory of the host"},
+      {"on-demand paging", "RC UC UD XRC", "memory is reached through the process's own page tables"},
+      {"core_clock_khz", number(attr.core_clock_khz), "time stamp counter (CPUID 15h, else measured)"},
+      {"max_msg_sz", number(port.max_msg_sz), "IBTA 9.3.2: messages to 2 GiB"},
+      {"active_mtu", "4096", "the largest the specification has; memory needs no packets"},
+  };
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,402 @@
+#include "core/mr.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <shared_mutex>
+
+#include "base/log.h"
+
+namespace nupa::core {
+
+using segment::MrKind;
+using segment::MrPiece;
+using segment::MrShared;
+
+Result<KeyEntry> KeyEntry::take(Runtime& runtime) {
+  const int64_t index = runtime.mr_numbers().take();
+  if (index < 0) return fail(ENOMEM, "all keys of this process are in use");
+  KeyEntry entry(runtime, static_cast<uint32_t>(index));
+  ++entry.shared().generation;
+  return entry;
+}
+
+KeyEntry::~KeyEntry() {
+  if (runtime_ != nullptr) runtime_->mr_numbers().give_back(index_);
+}
+
+uint32_t KeyEntry::fresh_key() {
+  // The low byte follows the generation, so a key of the entry's last life opens nothing now.
+  return index_ << segment::kKeyBits | (++shared().generation & 0xff);
+}
+
+Mr::Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing)
+    : device_(device), pd_(&pd), entry_(std::move(entry)), backing_(backing) {}
+
+int Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
+  const int error = publish(spec, dm_piece);
+  if (error != 0) return error;
+  pd_->users.add();
+  device_.users.add();
+  open_ = true;
+  return 0;
+}
+
+int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece) {
+  std::vector<MrPiece> pieces;
+  bool holds_pages = false;
+  // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
+  constexpr uint32_t kReachable =
+      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kMwBind;
+  if (backing_ == Backing::kUser && (spec.access & kReachable) != 0) {
+    auto shared = device_.runtime().remapper().share(spec.addr, spec.length, (spec.access & ~access::kRemoteRead) != 0);
+    if (!shared) {
+      if (shared.error().code == EFAULT) return EFAULT;
+      NUPA_WARN("registering %p, %zu bytes: %s (errno %d)", spec.addr, static_cast<size_t>(spec.length),
+                shared.error().what, shared.error().code);
+      return shared.error().code;
+    }
+    holds_pages = true;
+    for (const region::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
+  } else if (dm_piece != nullptr) {
+    pieces.push_back(*dm_piece);
+  }
+  segment::Segment::Block block;
+  if (pieces.size() > segment::kInlinePieces) {
+    auto allocated = device_.runtime().allocate(pieces.size() * sizeof(MrPiece));
+    if (!allocated) {
+      if (holds_pages) device_.runtime().remapper().unshare(spec.addr, spec.length);
+      return allocated.error().code;
+    }
+    block = *allocated;
+    std::copy(pieces.begin(), pieces.end(), static_cast<MrPiece*>(block.address));
+  }
+  spec_ = spec;
+  shared_memory_ = holds_pages;
+  pieces_ = block;
+  MrShared& shared = entry_.shared();
+  key_ = entry_.fresh_key();
+  shared.pd = pd_->handle();
+  shared.access = spec.access;
+  shared.kind = static_cast<uint32_t>(backing_ == Backing::kNull ? MrKind::kNull : MrKind::kMemory);
+  shared.start = spec.iova;
+  shared.length = spec.length;
+  shared.delta = reinterpret_cast<uint64_t>(spec.addr) - spec.iova;
+  shared.pieces = block.offset;
+  shared.piece_count = static_cast<uint32_t>(pieces.size());
+  if (pieces.size() <= segment::kInlinePieces) std::copy(pieces.begin(), pieces.end(), shared.inline_pieces);
+  shared.parent = 0;
+  shared.qp_num = 0;
+  shared.key.store(key_, std::memory_order_release);
+  return 0;
+}
+
+void Mr::revoke() {
+  entry_.shared().key.store(0, std::memory_order_seq_cst);
+  // Whoever looked the key up before may still be copying; nobody starts anew.
+  device_.runtime().grace();
+  if (shared_memory_) device_.runtime().remapper().unshare(spec_.addr, spec_.length);
+  if (pieces_.size != 0) device_.runtime().release(pieces_);
+  pieces_ = {};
+  shared_memory_ = false;
+}
+
+Mr::~Mr() {
+  if (open_ && close() != 0) NUPA_ERROR("memory region 0x%x deleted while windows are bound to it", key_);
+}
+
+int Mr::close() {
+  if (windows.any()) return EBUSY;
+  open_ = false;
+  revoke();
+  if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
+  if (dm != nullptr) static_cast<Dm*>(dm)->users.drop();
+  pd_->users.drop();
+  device_.users.drop();
+  return 0;
+}
+
+int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t access) {
+  constexpr uint32_t kTranslation = 1;
+  constexpr uint32_t kPd = 2;
+  constexpr uint32_t kAccess = 4;
+  if (windows.any()) return EBUSY;
+  if (backing_ != Backing::kUser) return EOPNOTSUPP;
+  MrSpec wanted = spec_;
+  if ((flags & kTranslation) != 0) {
+    wanted.addr = addr;
+    wanted.length = length;
+    wanted.iova = reinterpret_cast<uint64_t>(addr);
+  }
+  if ((flags & kAccess) != 0) wanted.access = access;
+  const MrSpec before = spec_;
+  Pd* pd_before = pd_;
+  revoke();
+  if ((flags & kPd) != 0) pd_ = pd;
+  const int error = publish(wanted, nullptr);
+  if (error != 0) {
+    pd_ = pd_before;
+    if (publish(before, nullptr) != 0) NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
+    return error;
+  }
+  if (pd_ != pd_before) {
+    pd_->users.add();
+    pd_before->users.drop();
+  }
+  return 0;
+}
+
+Mw::Mw(DeviceImpl& device, Pd& pd, KeyEntry entry, MwType type)
+    : device_(device), pd_(pd), entry_(std::move(entry)), type_(type), rkey_(entry_.fresh_key()) {
+  pd_.users.add();
+  device_.users.add();
+}
+
+Mw::~Mw() {
+  if (open_) close();
+}
+
+int Mw::close() {
+  open_ = false;
+  entry_.shared().key.store(0, std::memory_order_seq_cst);
+  device_.runtime().grace();
+  if (bound_ != nullptr) bound_->windows.drop();
+  bound_ = nullptr;
+  pd_.users.drop();
+  device_.users.drop();
+  return 0;
+}
+
+WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_key) {
+  MrShared& shared = entry_.shared();
+  auto* region = static_cast<Mr*>(info.region);
+  if (&pd != &pd_) return WcStatus::kMwBindErr;
+  const bool unbind = info.length == 0;
+  if (!unbind) {
+    const MrSpec& spec = region->spec();
+    const uint64_t offset = info.addr - spec.iova;
+    constexpr uint32_t kRights =
+        access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
+    const uint32_t writes = info.access_flags & (access::kRemoteWrite | access::kRemoteAtomic);
+    if (&region->pd() != &pd_ || (spec.access & access::kMwBind) == 0 || (info.access_flags & ~kRights) != 0 ||
+        offset > spec.length || info.length > spec.length - offset ||
+        (writes != 0 && (spec.access & access::kLocalWrite) == 0))
+      return WcStatus::kMwBindErr;
+    if (type_ == MwType::kType1 && (info.access_flags & access::kZeroBased) != 0) return WcStatus::kMwBindErr;
+  }
+  if (type_ == MwType::kType2) {
+    // A type 2 window is bound once and then invalidated; the consumer owns the key's low byte (IBTA 10.6.7.2.2).
+    if (unbind || shared.key.load() != 0 || segment::key_index(new_key) != entry_.index())
+      return WcStatus::kMwBindErr;
+  } else {
+    new_key = entry_.fresh_key();
+  }
+  shared.key.store(0, std::memory_order_seq_cst);
+  Mr* previous = bound_;
+  bound_ = unbind ? nullptr : region;
+  if (bound_ != nullptr) bound_->windows.add();
+  if (previous != nullptr) previous->windows.drop();
+  if (unbind) {
+    rkey_.store(new_key);
+    return WcStatus::kSuccess;
+  }
+  const MrSpec& spec = region->spec();
+  const bool zero_based = (info.access_flags & access::kZeroBased) != 0;
+  const uint64_t address = info.addr - spec.iova + reinterpret_cast<uint64_t>(spec.addr);
+  ++shared.generation;
+  shared.pd = pd_.handle();
+  shared.access = info.access_flags;
+  shared.kind = static_cast<uint32_t>(MrKind::kWindow);
+  shared.start = zero_based ? 0 : info.addr;
+  shared.length = info.length;
+  shared.delta = address - shared.start;
+  shared.pieces = 0;
+  shared.piece_count = 0;
+  shared.parent = region->index();
+  shared.qp_num = type_ == MwType::kType2 ? qp_num : 0;
+  rkey_.store(new_key);
+  shared.key.store(new_key, std::memory_order_release);
+  return WcStatus::kSuccess;
+}
+
+bool invalidate_window(Runtime& runtime, uint32_t rkey, uint32_t qp_num) {
+  const uint32_t index = segment::key_index(rkey);
+  if (rkey == 0 || index >= segment::kMaxMr) return false;
+  MrShared& entry = runtime.tables().mr[index];
+  if (entry.kind != static_cast<uint32_t>(MrKind::kWindow) || entry.qp_num != qp_num) return false;
+  uint32_t expected = rkey;
+  return entry.key.compare_exchange_strong(expected, 0);
+}
+
+Dm::Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length)
+    : device_(device), piece_(piece), length_(length), handle_(device.runtime().next_handle()) {
+  device_.users.add();
+}
+
+Dm::~Dm() {
+  if (open_ && close() != 0) NUPA_ERROR("device memory deleted while registered");
+}
+
+int Dm::copy_to(uint64_t offset, const void* from, size_t length) {
+  if (offset > length_ || length > length_ - offset) return EFAULT;
+  std::memcpy(reinterpret_cast<std::byte*>(piece_.begin) + offset, from, length);
+  return 0;
+}
+
+int Dm::copy_from(void* to, uint64_t offset, size_t length) {
+  if (offset > length_ || length > length_ - offset) return EFAULT;
+  std::memcpy(to, reinterpret_cast<const std::byte*>(piece_.begin) + offset, length);
+  return 0;
+}
+
+int Dm::close() {
+  if (users.any()) return EBUSY;
+  open_ = false;
+  device_.runtime().remapper().release(piece_);
+  device_.users.drop();
+  return 0;
+}
+
+// ---- the device's factory calls -------------------------------------------------------------------------------
+
+namespace {
+
+constexpr uint32_t kKnownAccess = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                                  access::kRemoteAtomic | access::kMwBind | access::kZeroBased | access::kOnDemand |
+                                  access::kHugeTlb;
+
+/// IBTA 11.2.8.2: remote write and atomic rights need local write.
+bool valid_access(uint32_t flags) {
+  if ((flags & ~(kKnownAccess | access::kOptionalMask)) != 0) return false;
+  return (flags & (access::kRemoteWrite | access::kRemoteAtomic)) == 0 || (flags & access::kLocalWrite) != 0;
+}
+
+Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backing backing, const MrSpec& spec,
+                                           const MrPiece* piece) {
+  auto entry = KeyEntry::take(device.runtime());
+  if (!entry) return tl::unexpected(entry.error());
+  auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
+  const int error = region->open(spec, piece);
+  if (error != 0) return fail(error, error == EFAULT ? "the range is not mapped as asked" : "cannot share the memory");
+  return region;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, void* addr, size_t length,
+                                                         uint64_t iova, uint32_t access_flags) {
+  const auto start = reinterpret_cast<uint64_t>(addr);
+  if (!valid_access(access_flags)) return fail(EINVAL, "access flags unknown or contradictory");
+  if (length == 0 || start + length < start) return fail(EINVAL, "length is zero or leaves the address space");
+  const uint64_t first = (access_flags & access::kZeroBased) != 0 ? 0 : iova;
+  if (first + length < first) return fail(EINVAL, "the key's addresses would wrap");
+  return make(*this, static_cast<Pd&>(pd), Mr::Backing::kUser,
+              {addr, length, first, access_flags & ~access::kOptionalMask}, nullptr);
+}
+
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
+                                                                uint64_t iova, int fd, uint32_t access_flags) {
+  if (!valid_access(access_flags)) return fail(EINVAL, "access flags unknown or contradictory");
+  if (length == 0) return fail(EINVAL, "length is zero");
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (offset % page != 0 || length % page != 0) return fail(EINVAL, "offset and length must be whole pages");
+  const int protection = PROT_READ | ((access_flags & access::kLocalWrite) != 0 ? PROT_WRITE : 0);
+  void* addr = mmap(nullptr, length, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (addr == MAP_FAILED) return fail(errno, "the descriptor cannot be mapped");
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kMapped,
+                     {addr, length, iova, access_flags & ~access::kOptionalMask}, nullptr);
+  if (!region) munmap(addr, length);
+  return region;
+}
+
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain& pd) {
+  // Its addresses are never touched; one page stands for them.
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* addr = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (addr == MAP_FAILED) return fail(ENOMEM, "no address space");
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kNull, {addr, page, 0, access::kLocalWrite}, nullptr);
+  if (!region) {
+    munmap(addr, page);
+    return region;
+  }
+  // A null region answers at every address.
+  MrShared& shared = runtime_->tables().mr[static_cast<Mr&>(**region).index()];
+  shared.length = UINT64_MAX;
+  return region;
+}
+
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
+                                                            size_t length, uint32_t access_flags) {
+  auto& memory = static_cast<Dm&>(dm);
+  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) == 0)
+    return fail(EINVAL, "device memory is registered zero based, with valid access flags");
+  if (length == 0 || offset > memory.length() || length > memory.length() - offset)
+    return fail(EINVAL, "the range leaves the device memory");
+  const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
+                     {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0,
+                      access_flags & ~access::kOptionalMask},
+                     &piece);
+  if (region) {
+    memory.users.add();
+    static_cast<Mr&>(**region).dm = &memory;
+  }
+  return region;
+}
+
+int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
+                         uint32_t access_flags) {
+  constexpr uint32_t kAll = 7;
+  if (flags == 0 || (flags & ~kAll) != 0) return EINVAL;
+  if ((flags & 1) != 0 && (length == 0 || addr == nullptr)) return EINVAL;
+  if ((flags & 2) != 0 && pd == nullptr) return EINVAL;
+  if ((flags & 4) != 0 && !valid_access(access_flags)) return EINVAL;
+  return static_cast<Mr&>(region).reregister(flags, static_cast<Pd*>(pd), addr, length,
+                                             access_flags & ~access::kOptionalMask);
+}
+
+int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) {
+  constexpr uint32_t kPrefetch = 0;
+  constexpr uint32_t kPrefetchWrite = 1;
+  constexpr uint32_t kPrefetchNoFault = 2;
+  constexpr uint32_t kFlush = 1;
+  if (advice > kPrefetchNoFault || (flags & ~kFlush) != 0 || list == nullptr || count == 0) return EINVAL;
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t index = segment::key_index(list[i].lkey);
+    if (list[i].lkey == 0 || index >= segment::kMaxMr) return ENOENT;
+    const MrShared& mr = runtime_->tables().mr[index];
+    if (mr.key.load() != list[i].lkey) return ENOENT;
+    if (mr.pd != static_cast<Pd&>(pd).handle()) return EINVAL;
+    const uint64_t offset = list[i].addr - mr.start;
+    if (offset > mr.length || list[i].length > mr.length - offset) return EFAULT;
+    if (advice == kPrefetchWrite && (mr.access & access::kLocalWrite) == 0) return EPERM;
+    if (advice == kPrefetchNoFault || mr.kind == static_cast<uint32_t>(MrKind::kNull)) continue;
+    const uint64_t begin = (list[i].addr + mr.delta) & ~(page - 1);
+    const uint64_t end = (list[i].addr + mr.delta + list[i].length + page - 1) & ~(page - 1);
+    if (madvise(reinterpret_cast<void*>(begin), end - begin,
+                advice == kPrefetch ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) != 0)
+      return EFAULT;
+  }
+  return 0;
+}
+
+Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd, MwType type) {
+  if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "no such type of window");
+  auto entry = KeyEntry::take(*runtime_);
+  if (!entry) return tl::unexpected(entry.error());
+  return std::make_unique<Mw>(*this, static_cast<Pd&>(pd), std::move(*entry), type);
+}
+
+Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32_t log_align) {
+  constexpr uint32_t kPageLog = 12;
+  if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
+  if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");
+  auto piece = runtime_->remapper().allocate(length);
+  if (!piece) return tl::unexpected(piece.error());
+  return std::make_unique<Dm>(*this, *piece, length);
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,118 @@
+#pragma once
+#include "core/objects.h"
+
+namespace nupa::core {
+
+/// One entry of the key table, taken and given back.
+class KeyEntry {
+ public:
+  /// ENOMEM: the table is full.
+  static Result<KeyEntry> take(Runtime& runtime);
+  KeyEntry(KeyEntry&& other) noexcept : runtime_(other.runtime_), index_(other.index_) { other.runtime_ = nullptr; }
+  KeyEntry& operator=(KeyEntry&&) = delete;
+  ~KeyEntry();
+
+  uint32_t index() const { return index_; }
+  segment::MrShared& shared() const { return runtime_->tables().mr[index_]; }
+  /// A key of this entry that was not used lately.
+  uint32_t fresh_key();
+
+ private:
+  KeyEntry(Runtime& runtime, uint32_t index) : runtime_(&runtime), index_(index) {}
+  Runtime* runtime_;
+  uint32_t index_;
+};
+
+/// What a region is made of.
+struct MrSpec {
+  void* addr = nullptr;
+  uint64_t length = 0;
+  uint64_t iova = 0;
+  uint32_t access = 0;
+};
+
+class Mr final : public MemoryRegion {
+ public:
+  enum class Backing { kUser, kNull, kDm, kMapped };
+
+  Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing);
+  /// Publishes the region. EFAULT, ENOMEM, EFBIG.
+  int open(const MrSpec& spec, const segment::MrPiece* dm_piece);
+  ~Mr() override;
+
+  void* addr() const override { return spec_.addr; }
+  uint64_t length() const override { return spec_.length; }
+  uint32_t lkey() const override { return key_; }
+  uint32_t rkey() const override { return key_; }
+  uint32_t handle() const override { return entry_.index(); }
+  int close() override;
+
+  int reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t access);
+  Pd& pd() { return *pd_; }
+  const MrSpec& spec() const { return spec_; }
+  uint32_t index() const { return entry_.index(); }
+  DeviceMemory* dm = nullptr;  ///< kDm: what it lies in
+  Users windows;
+
+ private:
+  int publish(const MrSpec& spec, const segment::MrPiece* dm_piece);
+  void revoke();
+
+  DeviceImpl& device_;
+  Pd* pd_;
+  KeyEntry entry_;
+  Backing backing_;
+  MrSpec spec_;
+  uint32_t key_ = 0;
+  bool shared_memory_ = false;  ///< the remapper holds pages for it
+  segment::Segment::Block pieces_;
+  bool open_ = false;
+};
+
+class Mw final : public MemoryWindow {
+ public:
+  Mw(DeviceImpl& device, Pd& pd, KeyEntry entry, MwType type);
+  ~Mw() override;
+  uint32_t rkey() const override { return rkey_.load(); }
+  uint32_t handle() const override { return entry_.index(); }
+  MwType type() const override { return type_; }
+  int close() override;
+
+  /// Executes a bind posted on queue pair `qp_num` (IBTA 10.6.7.2). `new_key`: type 2, the consumer's choice.
+  WcStatus bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_key);
+  Pd& pd() { return pd_; }
+
+ private:
+  DeviceImpl& device_;
+  Pd& pd_;
+  KeyEntry entry_;
+  MwType type_;
+  std::atomic<uint32_t> rkey_;
+  Mr* bound_ = nullptr;
+  bool open_ = true;
+};
+
+class Dm final : public DeviceMemory {
+ public:
+  Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length);
+  ~Dm() override;
+  uint64_t length() const override { return length_; }
+  uint32_t handle() const override { return handle_; }
+  int copy_to(uint64_t offset, const void* from, size_t length) override;
+  int copy_from(void* to, uint64_t offset, size_t length) override;
+  int close() override;
+  const region::Piece& piece() const { return piece_; }
+  Users users;
+
+ private:
+  DeviceImpl& device_;
+  region::Piece piece_;
+  uint64_t length_;
+  uint32_t handle_;
+  bool open_ = true;
+};
+
+/// LOCAL_INV and the invalidating half of SEND_WITH_INV, on this process's own table. False: not such a window.
+bool invalidate_window(Runtime& runtime, uint32_t rkey, uint32_t qp_num);
+
+}  // namespace nupa::core

@@ -1,0 +1,140 @@
+#pragma once
+/// The small objects of the core and what they have in common.
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <nupa/device.h>
+#include "base/unique_fd.h"
+#include "core/runtime.h"
+
+namespace nupa::core {
+
+class DeviceImpl;
+
+/// Counts who uses an object: EBUSY while somebody does.
+class Users {
+ public:
+  void add() { count_.fetch_add(1); }
+  void drop() { count_.fetch_sub(1); }
+  bool any() const { return count_.load() != 0; }
+
+ private:
+  std::atomic<int> count_{0};
+};
+
+class Pd final : public ProtectionDomain {
+ public:
+  Pd(DeviceImpl& device, uint32_t number);
+  ~Pd() override;
+  uint32_t handle() const override { return number_; }
+  int close() override;
+
+  DeviceImpl& device() { return device_; }
+  Users users;
+
+ private:
+  DeviceImpl& device_;
+  uint32_t number_;
+  bool open_ = true;
+};
+
+class Ah final : public AddressHandle {
+ public:
+  Ah(DeviceImpl& device, Pd& pd, const AddressVector& vector);
+  ~Ah() override;
+  const AddressVector& vector() const override { return vector_; }
+  uint32_t handle() const override { return handle_; }
+  int close() override;
+  Pd& pd() const { return pd_; }
+
+ private:
+  DeviceImpl& device_;
+  Pd& pd_;
+  AddressVector vector_;
+  uint32_t handle_;
+  bool open_ = true;
+};
+
+class Xrcd final : public XrcDomain {
+ public:
+  Xrcd(DeviceImpl& device, uint64_t identity);
+  ~Xrcd() override;
+  int close() override;
+  uint64_t identity() const { return identity_; }
+  Users users;
+
+ private:
+  DeviceImpl& device_;
+  uint64_t identity_;
+  bool open_ = true;
+};
+
+/// Asynchronous events of one open, behind a descriptor that can be polled.
+class EventQueue {
+ public:
+  /// EMFILE, ENFILE, ENOMEM.
+  static Result<std::unique_ptr<EventQueue>> create();
+  int fd() const { return fd_.get(); }
+  void push(const AsyncEvent& event);
+  Result<AsyncEvent> take();
+  /// Forgets events that name an object which goes away.
+  void forget(const void* object);
+
+ private:
+  base::UniqueFd fd_;
+  std::mutex mutex_;
+  std::deque<AsyncEvent> events_;
+};
+
+/// One open of the device.
+class DeviceImpl final : public Device {
+ public:
+  DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, std::string name);
+  ~DeviceImpl() override;
+
+  const std::string& name() const override { return name_; }
+  DeviceAttr query() const override;
+  Result<PortAttr> query_port(uint8_t port_num) const override;
+  Result<GidEntry> query_gid(uint8_t port_num, uint32_t index) const override;
+  Result<uint16_t> query_pkey(uint8_t port_num, uint32_t index) const override;
+  uint64_t clock() const override;
+
+  Result<std::unique_ptr<ProtectionDomain>> alloc_pd() override;
+  Result<std::unique_ptr<MemoryRegion>> reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,
+                                               uint32_t access_flags) override;
+  Result<std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
+                                                      uint64_t iova, int fd, uint32_t access_flags) override;
+  Result<std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain& pd) override;
+  Result<std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
+                                                  size_t length, uint32_t access_flags) override;
+  int rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
+               uint32_t access_flags) override;
+  int advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) override;
+  Result<std::unique_ptr<MemoryWindow>> alloc_mw(ProtectionDomain& pd, MwType type) override;
+  Result<std::unique_ptr<DeviceMemory>> alloc_dm(size_t length, uint32_t log_align) override;
+  Result<std::unique_ptr<CompletionChannel>> create_channel() override;
+  Result<std::unique_ptr<CompletionQueue>> create_cq(const CqOptions& options) override;
+  Result<std::unique_ptr<SharedReceiveQueue>> create_srq(ProtectionDomain& pd, const SrqOptions& options) override;
+  Result<std::unique_ptr<QueuePair>> create_qp(ProtectionDomain* pd, const QpOptions& options) override;
+  Result<std::unique_ptr<QueuePair>> open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) override;
+  Result<std::unique_ptr<AddressHandle>> create_ah(ProtectionDomain& pd, const AddressVector& vector) override;
+  Result<std::unique_ptr<XrcDomain>> open_xrcd(int fd, int oflags) override;
+  int async_fd() const override { return events_->fd(); }
+  Result<AsyncEvent> next_event() override { return events_->take(); }
+  int close() override;
+
+  Runtime& runtime() { return *runtime_; }
+  EventQueue& events() { return *events_; }
+  Users users;
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+  std::unique_ptr<EventQueue> events_;
+  std::string name_;
+  bool open_ = true;
+};
+
+}  // namespace nupa::core

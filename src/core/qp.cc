@@ -1,0 +1,319 @@
+#include "core/qp.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "core/device_attr.h"
+#include "core/qp_state.h"
+
+namespace nupa::core {
+
+namespace {
+
+/// How long a state change waits for a peer that is in the middle of filling a receive.
+constexpr int64_t kFillWaitNs = 2'000'000'000;
+
+}  // namespace
+
+Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
+    : device_(device),
+      runtime_(device.runtime()),
+      pd_(pd),
+      index_(index),
+      qp_num_(segment::number_of(runtime_.slot(), index)),
+      options_(options),
+      send_cq_(static_cast<Cq*>(options.send_cq)),
+      recv_cq_(static_cast<Cq*>(options.recv_cq)),
+      srq_(static_cast<Srq*>(options.srq)),
+      xrcd_(static_cast<Xrcd*>(options.xrcd)),
+      shared_(&runtime_.tables().qp[index]),
+      send_lock_(shared_->send_lock) {}
+
+int Qp::open() {
+  const bool receives = options_.type != QpType::kXrcSend && options_.type != QpType::kXrcRecv && srq_ == nullptr;
+  if (receives) {
+    auto queue = ReceiveQueue::create(runtime_, shared_->recv, std::max(options_.cap.max_recv_wr, 1u),
+                                      std::max(options_.cap.max_recv_sge, 1u), pd_->handle());
+    if (!queue) {
+      runtime_.qp_numbers().give_back(index_);
+      return queue.error().code;
+    }
+    queue_ = std::move(*queue);
+    if (options_.cap.max_recv_wr != 0) options_.cap.max_recv_wr = queue_->capacity();
+  } else {
+    options_.cap.max_recv_wr = 0;
+    options_.cap.max_recv_sge = 0;
+  }
+  shared_->qp_num = qp_num_;
+  shared_->type = static_cast<uint32_t>(options_.type);
+  shared_->pd = pd_ == nullptr ? 0 : pd_->handle();
+  shared_->recv_cq = recv_cq_ == nullptr ? 0 : recv_cq_->index();
+  shared_->srq = srq_ == nullptr ? 0 : srq_->index() + 1;
+  shared_->xrcd = xrcd_ == nullptr ? 0 : xrcd_->identity();
+  shared_->access.store(0);
+  shared_->remote_qpn.store(0);
+  shared_->remote_slot.store(0);
+  shared_->qkey.store(0);
+  shared_->error.store(0);
+  shared_->sender_waits.store(0);
+  shared_->wake.store(0);
+  segment::QpCounters& counters = shared_->counters;
+  for (auto* counter : {&counters.messages, &counters.bytes, &counters.received, &counters.errors, &counters.rnr})
+    counter->store(0);
+  next_epoch();
+  shared_->in_use = 1;
+
+  auto& high_water = runtime_.tables().header->qp_high_water;
+  uint32_t seen = high_water.load();
+  while (seen <= index_ && !high_water.compare_exchange_weak(seen, index_ + 1)) {
+  }
+  if (send_cq_ != nullptr) {
+    send_cq_->users.add();
+    send_port_ = cm::CompletionPort(runtime_.node().self(), send_cq_->index());
+  }
+  if (recv_cq_ != nullptr) {
+    recv_cq_->users.add();
+    recv_port_ = cm::CompletionPort(runtime_.node().self(), recv_cq_->index());
+  }
+  if (srq_ != nullptr) srq_->users.add();
+  if (xrcd_ != nullptr) xrcd_->users.add();
+  if (pd_ != nullptr) pd_->users.add();
+  device_.users.add();
+  runtime_.enter(this, index_);
+  open_ = true;
+  return 0;
+}
+
+Qp::~Qp() {
+  if (open_ && close() != 0) NUPA_ERROR("queue pair 0x%06x deleted while in use", qp_num_);
+}
+
+int Qp::close() {
+  if (openers.any()) return EBUSY;
+  const segment::SegmentHeader& header = *runtime_.tables().header;
+  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
+    if (header.mcast[i].qp.load() == index_ + 1) return EBUSY;
+  open_ = false;
+  to_reset();
+  shared_->in_use = 0;
+  runtime_.leave_qp(index_);
+  queue_.reset();
+  device_.events().forget(this);
+  runtime_.qp_numbers().give_back(index_);
+  if (send_cq_ != nullptr) send_cq_->users.drop();
+  if (recv_cq_ != nullptr) recv_cq_->users.drop();
+  if (srq_ != nullptr) srq_->users.drop();
+  if (xrcd_ != nullptr) xrcd_->users.drop();
+  if (pd_ != nullptr) pd_->users.drop();
+  device_.users.drop();
+  return 0;
+}
+
+void Qp::set_state(QpState state) {
+  uint64_t word = shared_->state.load();
+  while (!shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), state))) {
+  }
+}
+
+void Qp::next_epoch() {
+  uint64_t word = shared_->state.load();
+  while (!shared_->state.compare_exchange_weak(
+      word, segment::pack_state(segment::epoch_of(word) + 1, QpState::kReset))) {
+  }
+}
+
+void Qp::apply(const QpAttr& attr, uint32_t mask) {
+  if (mask & qp_attr::kAccessFlags) attr_.access_flags = attr.access_flags;
+  if (mask & qp_attr::kPkeyIndex) attr_.pkey_index = attr.pkey_index;
+  if (mask & qp_attr::kPort) attr_.port_num = attr.port_num;
+  if (mask & qp_attr::kQkey) attr_.qkey = attr.qkey;
+  if (mask & qp_attr::kAv) attr_.av = attr.av;
+  if (mask & qp_attr::kPathMtu) attr_.path_mtu = attr.path_mtu;
+  if (mask & qp_attr::kTimeout) attr_.timeout = attr.timeout;
+  if (mask & qp_attr::kRetryCnt) attr_.retry_cnt = attr.retry_cnt;
+  if (mask & qp_attr::kRnrRetry) attr_.rnr_retry = attr.rnr_retry;
+  if (mask & qp_attr::kRqPsn) attr_.rq_psn = attr.rq_psn;
+  if (mask & qp_attr::kSqPsn) attr_.sq_psn = attr.sq_psn;
+  if (mask & qp_attr::kMaxQpRdAtomic) attr_.max_rd_atomic = attr.max_rd_atomic;
+  if (mask & qp_attr::kMaxDestRdAtomic) attr_.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  if (mask & qp_attr::kMinRnrTimer) attr_.min_rnr_timer = attr.min_rnr_timer;
+  if (mask & qp_attr::kDestQpn) attr_.dest_qp_num = attr.dest_qp_num;
+  if (mask & qp_attr::kPathMigState) attr_.path_mig_state = attr.path_mig_state;
+  if (mask & qp_attr::kEnSqdAsyncNotify) attr_.en_sqd_async_notify = attr.en_sqd_async_notify;
+}
+
+void Qp::publish_attributes() {
+  shared_->access.store(attr_.access_flags);
+  shared_->qkey.store(attr_.qkey);
+  shared_->rnr_timer.store(attr_.min_rnr_timer);
+}
+
+int Qp::to_rtr(const QpAttr& attr) {
+  auto endpoint = [&]() -> Result<std::unique_ptr<transport::Endpoint>> {
+    shared_->remote_qpn.store(attr_.dest_qp_num);
+    shared_->remote_slot.store(segment::slot_of(attr_.dest_qp_num));
+    set_state(QpState::kRtr);
+    return runtime_.window().connect({shared_, qp_num_, options_.type}, attr.av, attr_.dest_qp_num);
+  }();
+  if (!endpoint) return endpoint.error().code;
+  std::lock_guard lock(send_lock_);
+  endpoint_ = std::move(*endpoint);
+  return 0;
+}
+
+int Qp::to_reset() {
+  {
+    std::lock_guard lock(send_lock_);
+    next_epoch();
+    endpoint_.reset();
+    waiting_.clear();
+    runtime_.remove_pending(this);
+    send_tail_.store(send_head_);
+    shared_->error.store(0);
+    shared_->sender_waits.store(0);
+    shared_->remote_qpn.store(0);
+    shared_->remote_slot.store(0);
+  }
+  runtime_.grace();
+  drop_receives();
+  if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
+  if (recv_cq_ != nullptr && recv_cq_ != send_cq_) recv_cq_->purge(qp_num_);
+  last_wqe_told_ = false;
+  return 0;
+}
+
+int Qp::to_error() {
+  {
+    std::lock_guard lock(send_lock_);
+    set_state(QpState::kErr);
+    flush_sends();
+  }
+  runtime_.grace();
+  flush_receives(kFillWaitNs);
+  return 0;
+}
+
+int Qp::modify(const QpAttr& attr, uint32_t mask) {
+  std::lock_guard lock(attr_mutex_);
+  const QpState current = state();
+  QpState next = current;
+  const int refused = check_modify(options_.type, current, attr, mask, &next);
+  if (refused != 0) return refused;
+  {
+    std::lock_guard send(send_lock_);
+    apply(attr, mask);
+    patience_ = {attr_.timeout, attr_.retry_cnt, attr_.rnr_retry};
+    publish_attributes();
+  }
+  if ((mask & qp_attr::kState) == 0) return 0;
+  switch (next) {
+    case QpState::kReset:
+      attr_ = QpAttr{};
+      return to_reset();
+    case QpState::kErr:
+      return to_error();
+    case QpState::kRtr:
+      return to_rtr(attr);
+    case QpState::kSqd: {
+      std::lock_guard send(send_lock_);
+      set_state(QpState::kSqd);
+      // Requests run to their end when they are posted: none is half done here (IBTA 10.3.1.5).
+      if (attr_.en_sqd_async_notify != 0) device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
+      return 0;
+    }
+    case QpState::kRts: {
+      {
+        std::lock_guard send(send_lock_);
+        set_state(QpState::kRts);
+        if (waiting_.empty()) return 0;
+      }
+      runtime_.node().kick();
+      return 0;
+    }
+    case QpState::kInit:
+    default:
+      set_state(next);
+      return 0;
+  }
+}
+
+int Qp::query(QpAttr* attr, QpOptions* options) const {
+  std::lock_guard lock(attr_mutex_);
+  if (attr != nullptr) {
+    *attr = attr_;
+    attr->state = state();
+    attr->cur_state = attr->state;
+    attr->cap = options_.cap;
+  }
+  if (options != nullptr) *options = options_;
+  return 0;
+}
+
+bool Qp::connected_to(const cm::Peer& peer) const {
+  const QpState now = state();
+  return options_.type != QpType::kUd && now >= QpState::kRtr && now != QpState::kErr &&
+         shared_->remote_slot.load() == peer.slot();
+}
+
+bool Qp::handle_error() {
+  if (state() != QpState::kErr) return true;
+  if (!send_lock_.try_lock()) return false;
+  flush_sends();
+  send_lock_.unlock();
+  if (!flush_receives(0)) return false;
+  const uint32_t error = shared_->error.exchange(0);
+  if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});
+  return true;
+}
+
+bool Qp::handle_peer_gone(cm::Peer& peer) {
+  if (!connected_to(peer)) return true;
+  if (!send_lock_.try_lock()) return false;
+  if (peer.left_politely()) {
+    send_lock_.unlock();  // what waits for it fails when it is tried next; posted receives stay, as on an adapter
+    return true;
+  }
+  set_state(QpState::kErr);
+  if (!waiting_.empty()) {
+    const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
+    waiting_.pop_front();
+    fail_send(lost->wr, lost->position, WcStatus::kRetryExcErr);
+  }
+  send_lock_.unlock();
+  return handle_error();
+}
+
+int Qp::attach_multicast(const Gid& gid, uint16_t) {
+  if (options_.type != QpType::kUd || gid.raw[0] != 0xff) return EINVAL;
+  segment::SegmentHeader& header = *runtime_.tables().header;
+  std::lock_guard lock(attr_mutex_);
+  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
+    if (header.mcast[i].qp.load() == index_ + 1 && header.mcast[i].gid == gid) return 0;
+  for (uint32_t i = 0; i < segment::kMaxMcast; ++i) {
+    uint32_t free = 0;
+    // Taken with a number that no queue pair has until the group is written.
+    if (!header.mcast[i].qp.compare_exchange_strong(free, segment::kMaxQp + 1)) continue;
+    header.mcast[i].gid = gid;
+    uint32_t seen = header.mcast_high_water.load();
+    while (seen <= i && !header.mcast_high_water.compare_exchange_weak(seen, i + 1)) {
+    }
+    header.mcast[i].qp.store(index_ + 1, std::memory_order_release);
+    return 0;
+  }
+  return ENOMEM;
+}
+
+int Qp::detach_multicast(const Gid& gid, uint16_t) {
+  if (options_.type != QpType::kUd || gid.raw[0] != 0xff) return EINVAL;
+  segment::SegmentHeader& header = *runtime_.tables().header;
+  std::lock_guard lock(attr_mutex_);
+  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {
+    if (header.mcast[i].qp.load() != index_ + 1 || !(header.mcast[i].gid == gid)) continue;
+    header.mcast[i].qp.store(0, std::memory_order_release);
+    return 0;
+  }
+  return EINVAL;
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,172 @@
+#pragma once
+#include <deque>
+#include <vector>
+
+#include "cm/completion_port.h"
+#include "core/cq.h"
+#include "core/receive_queue.h"
+#include "core/srq.h"
+#include "segment/send_lock.h"
+#include "transport/transport.h"
+
+namespace nupa::core {
+
+/// A send request that could not be executed at once: a copy that outlives the caller's lists.
+struct WaitingWr {
+  SendWr wr;
+  std::vector<Sge> list;
+  std::vector<std::byte> inline_data;
+  AddressVector vector;
+  uint32_t position = 0;      ///< in the send queue
+  int64_t first_try_ns = 0;   ///< when the peer was first found not ready; 0: not tried yet
+  int64_t next_try_ns = 0;
+  transport::Verdict why = transport::Verdict::kDone;
+};
+
+class Qp final : public QueuePair {
+ public:
+  Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options);
+  /// Second half of the construction: rings and table entry. ENOMEM, EFBIG.
+  int open();
+  ~Qp() override;
+
+  uint32_t number() const override { return qp_num_; }
+  QpType type() const override { return options_.type; }
+  uint32_t handle() const override { return index_; }
+  void* user_context() const override { return options_.user_context; }
+  int modify(const QpAttr& attr, uint32_t mask) override;
+  int query(QpAttr* attr, QpOptions* options) const override;
+  void post_begin() override { send_lock_.lock(); }
+  int post(const SendWr& wr) override;
+  void post_end() override { send_lock_.unlock(); }
+  int post_recv(const RecvWr& wr) override;
+  int attach_multicast(const Gid& gid, uint16_t lid) override;
+  int detach_multicast(const Gid& gid, uint16_t lid) override;
+  int close() override;
+
+  uint32_t index() const { return index_; }
+  Cq* send_cq() const { return send_cq_; }
+  Cq* recv_cq() const { return recv_cq_; }
+  uint64_t xrcd_identity() const { return shared_->xrcd; }
+  Users openers;  ///< further handles made by open_qp
+
+  /// Completion queue: entries of the send queue up to `position` are free.
+  void retire(uint32_t position) { send_tail_.store(position, std::memory_order_release); }
+  void count_received() {
+    auto& counter = shared_->counters.received;
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  /// Tries the waiting requests. Returns when to try next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
+  /// Never blocks: if the send side is busy it asks to be called again.
+  int64_t progress(int64_t now_ns);
+  /// Service thread: a peer moved this queue pair to the error state. False: busy, call again.
+  bool handle_error();
+  /// Service thread: the process at the other end is gone.
+  bool handle_peer_gone(cm::Peer& peer);
+  bool connected_to(const cm::Peer& peer) const;
+  void recover(uint32_t dead_tag);
+
+ private:
+  struct Prepared;
+
+  QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
+  void set_state(QpState state);
+  void next_epoch();
+
+  // qp_send.cc
+  int check(const SendWr& wr) const;
+  WcStatus prepare(const SendWr& wr, Prepared* out);
+  transport::Outcome execute(const SendWr& wr, const AddressVector* vector, uint64_t* length);
+  void finish(const SendWr& wr, uint32_t position, const transport::Outcome& outcome, uint64_t length);
+  void keep(const SendWr& wr, uint32_t position, const transport::Outcome& outcome);
+  WcStatus run_local(const SendWr& wr);
+  void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
+  void flush_sends();
+  bool expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const;
+  int64_t next_try(const WaitingWr& waiting, int64_t now) const;
+
+  // qp_receive.cc
+  bool flush_receives(int64_t wait_ns);
+  void drop_receives();
+  void wake_sender();
+  void push_flush(const segment::RecvSlot& slot);
+  std::function<bool(uint32_t)> death_test();
+  std::function<bool(const segment::RecvSlot&)> completion_test();
+
+  // qp.cc
+  int to_rtr(const QpAttr& attr);
+  int to_reset();
+  int to_error();
+  void apply(const QpAttr& attr, uint32_t mask);
+  void publish_attributes();
+
+  DeviceImpl& device_;
+  Runtime& runtime_;
+  Pd* pd_;
+  uint32_t index_;
+  uint32_t qp_num_;
+  QpOptions options_;
+  Cq* send_cq_;
+  Cq* recv_cq_;
+  Srq* srq_;
+  Xrcd* xrcd_;
+  segment::QpShared* shared_;
+  segment::SendLock send_lock_;
+
+  // Under the send lock.
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  cm::CompletionPort send_port_;
+  uint32_t send_head_ = 0;
+  std::deque<std::unique_ptr<WaitingWr>> waiting_;
+  struct Patience {
+    uint8_t timeout = 0;
+    uint8_t retry_cnt = 0;
+    uint8_t rnr_retry = 0;
+  } patience_;
+  // Set by whoever polls the send completion queue.
+  std::atomic<uint32_t> send_tail_{0};
+
+  std::unique_ptr<ReceiveQueue> queue_;
+  cm::CompletionPort recv_port_;  ///< under flush_mutex_
+  std::mutex flush_mutex_;
+
+  mutable std::mutex attr_mutex_;  ///< modify, query
+  QpAttr attr_;
+  std::atomic<bool> last_wqe_told_{false};
+  std::atomic<bool> open_{false};
+};
+
+/// A further handle on an XRC_RECV queue pair.
+class SharedQp final : public QueuePair {
+ public:
+  SharedQp(Qp& qp, void* user_context) : qp_(qp), user_context_(user_context) { qp_.openers.add(); }
+  ~SharedQp() override {
+    if (open_) qp_.openers.drop();
+  }
+  uint32_t number() const override { return qp_.number(); }
+  QpType type() const override { return qp_.type(); }
+  uint32_t handle() const override { return qp_.handle(); }
+  void* user_context() const override { return user_context_; }
+  int modify(const QpAttr& attr, uint32_t mask) override { return qp_.modify(attr, mask); }
+  int query(QpAttr* attr, QpOptions* options) const override { return qp_.query(attr, options); }
+  void post_begin() override { qp_.post_begin(); }
+  int post(const SendWr& wr) override { return qp_.post(wr); }
+  void post_end() override { qp_.post_end(); }
+  int post_recv(const RecvWr& wr) override { return qp_.post_recv(wr); }
+  int attach_multicast(const Gid& gid, uint16_t lid) override { return qp_.attach_multicast(gid, lid); }
+  int detach_multicast(const Gid& gid, uint16_t lid) override { return qp_.detach_multicast(gid, lid); }
+  int close() override {
+    if (open_) qp_.openers.drop();
+    open_ = false;
+    return 0;
+  }
+
+ private:
+  Qp& qp_;
+  void* user_context_;
+  bool open_ = true;
+};
+
+}  // namespace nupa::core

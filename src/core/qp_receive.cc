@@ -1,0 +1,88 @@
+/// The receive side of a queue pair: posting, flushing, taking back what a dead peer held.
+#include <cerrno>
+
+#include "core/qp.h"
+
+namespace nupa::core {
+
+int Qp::post_recv(const RecvWr& wr) {
+  if (queue_ == nullptr) return EINVAL;  // a shared receive queue serves it, or XRC
+  const QpState now = state();
+  if (__builtin_expect(now == QpState::kReset, 0)) return EINVAL;
+  const int error = queue_->post(wr);
+  if (__builtin_expect(error != 0, 0)) return error;
+  if (__builtin_expect(shared_->sender_waits.load(std::memory_order_relaxed) != 0, 0)) wake_sender();
+  // A receive posted in the error state is flushed at once (IBTA 10.3.1.7).
+  if (__builtin_expect(now == QpState::kErr, 0) && !flush_receives(0))
+    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  return 0;
+}
+
+void Qp::wake_sender() {
+  if (shared_->sender_waits.exchange(0) == 0) return;
+  const uint32_t slot = shared_->remote_slot.load();
+  cm::Peer* peer = slot == runtime_.slot() ? &runtime_.node().self() : runtime_.node().find(slot);
+  if (peer == nullptr) return;
+  const uint32_t index = segment::index_of(shared_->remote_qpn.load());
+  peer->tables().qp[index].wake.store(1);
+  cm::call_attention(*peer, segment::attention::kQp, index);
+}
+
+std::function<bool(uint32_t)> Qp::death_test() {
+  return [this](uint32_t tag) {
+    if (tag == runtime_.tag()) return false;
+    const cm::Peer* peer = runtime_.node().find(tag & 0xfff);
+    return peer == nullptr || segment::owner_tag(peer->slot(), peer->instance()) != tag;
+  };
+}
+
+std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
+  return [this](const segment::RecvSlot& slot) {
+    const uint64_t completion = slot.completion.load(std::memory_order_acquire);
+    return completion != 0 && recv_cq_->completed(completion - 1);
+  };
+}
+
+void Qp::push_flush(const segment::RecvSlot& slot) {
+  recv_port_.push(runtime_.tag(), nullptr, true, [&](segment::CqSlot& entry) {
+    entry.wr_id = slot.wr_id;
+    entry.byte_len = 0;
+    entry.imm_data = 0;
+    entry.qp_num = qp_num_;
+    entry.src_qp = 0;
+    entry.sq_position = 0;
+    entry.srq_number = 0;
+    entry.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
+    entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
+    entry.wc_flags = 0;
+    entry.solicited = 0;
+    entry.vendor_err = 0;
+    entry.sl = 0;
+    entry.dlid_path_bits = 0;
+  });
+}
+
+bool Qp::flush_receives(int64_t wait_ns) {
+  std::lock_guard lock(flush_mutex_);
+  if (queue_ == nullptr) {
+    // IBTA 11.6.3.1: after this event no more receives of a shared queue are taken for this queue pair.
+    if (srq_ != nullptr && !last_wqe_told_.exchange(true))
+      device_.events().push({EventType::kQpLastWqeReached, nullptr, this, nullptr, 1});
+    return true;
+  }
+  return queue_->drain([this](const segment::RecvSlot& slot) { push_flush(slot); }, wait_ns, death_test(),
+                       completion_test());
+}
+
+void Qp::drop_receives() {
+  if (queue_ == nullptr) return;
+  constexpr int64_t kFillWaitNs = 2'000'000'000;
+  queue_->drain(nullptr, kFillWaitNs, death_test(), completion_test());
+}
+
+void Qp::recover(uint32_t dead_tag) {
+  // A connected queue pair goes to the error state and drain() takes care; datagrams go on.
+  if (options_.type == QpType::kUd && queue_ != nullptr) queue_->recover(dead_tag, completion_test());
+}
+
+}  // namespace nupa::core

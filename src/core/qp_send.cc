@@ -1,0 +1,329 @@
+/// The send side of a queue pair: checking and running requests, keeping the ones that have to wait.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "core/device_attr.h"
+#include "core/mr.h"
+#include "core/qp.h"
+#include "core/timers.h"
+
+namespace nupa::core {
+
+using transport::Outcome;
+using transport::Piece;
+using transport::Verdict;
+
+namespace {
+
+constexpr uint32_t kMaxSge = 32;
+constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
+constexpr uint64_t kMaxDatagram = 4096;
+/// Looking again for a peer that does not answer, or whose receive is awaited without a wake-up.
+constexpr int64_t kNoAnswerPauseNs = 500'000;
+constexpr int64_t kShortestRnrPauseNs = 50'000;
+
+constexpr uint32_t bit(Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); }
+constexpr uint32_t kSends = bit(Opcode::kSend) | bit(Opcode::kSendWithImm);
+constexpr uint32_t kWrites = bit(Opcode::kRdmaWrite) | bit(Opcode::kRdmaWriteWithImm);
+constexpr uint32_t kAtomics = bit(Opcode::kCompareSwap) | bit(Opcode::kFetchAdd);
+constexpr uint32_t kBinds = bit(Opcode::kBindMw) | bit(Opcode::kLocalInv) | bit(Opcode::kSendWithInv);
+
+/// IBTA table 89: operations by transport service.
+constexpr uint32_t allowed(QpType type) {
+  switch (type) {
+    case QpType::kRc:
+    case QpType::kXrcSend:
+      return kSends | kWrites | kAtomics | kBinds | bit(Opcode::kRdmaRead) | bit(Opcode::kAtomicWrite);
+    case QpType::kUc:
+      return kSends | kWrites | kBinds;
+    case QpType::kUd:
+      return kSends;
+    default:
+      return 0;
+  }
+}
+
+bool reads_memory_in(Opcode opcode) {
+  return opcode == Opcode::kRdmaRead || opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd;
+}
+
+bool is_local(Opcode opcode) { return opcode == Opcode::kBindMw || opcode == Opcode::kLocalInv; }
+
+WcOpcode completion_opcode(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kRdmaWrite:
+    case Opcode::kRdmaWriteWithImm:
+      return WcOpcode::kRdmaWrite;
+    case Opcode::kRdmaRead:
+      return WcOpcode::kRdmaRead;
+    case Opcode::kCompareSwap:
+      return WcOpcode::kCompareSwap;
+    case Opcode::kFetchAdd:
+      return WcOpcode::kFetchAdd;
+    case Opcode::kLocalInv:
+      return WcOpcode::kLocalInv;
+    case Opcode::kBindMw:
+      return WcOpcode::kBindMw;
+    case Opcode::kAtomicWrite:
+      return WcOpcode::kAtomicWrite;
+    default:
+      return WcOpcode::kSend;
+  }
+}
+
+}  // namespace
+
+struct Qp::Prepared {
+  uint32_t count = 0;
+  uint64_t length = 0;
+  Piece pieces[kMaxSge];
+};
+
+int Qp::check(const SendWr& wr) const {
+  if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (allowed(options_.type) & bit(wr.opcode)) == 0, 0))
+    return EINVAL;
+  if (__builtin_expect(wr.num_sge > options_.cap.max_send_sge, 0)) return EINVAL;
+  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= options_.cap.max_send_wr, 0))
+    return ENOMEM;
+  if ((wr.flags & send_flag::kInline) != 0) {
+    if (reads_memory_in(wr.opcode)) return EINVAL;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
+    if (bytes > options_.cap.max_inline_data) return EINVAL;
+  }
+  if (options_.type == QpType::kUd && wr.ah == nullptr) return EINVAL;
+  if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))
+    return EINVAL;
+  return 0;
+}
+
+WcStatus Qp::prepare(const SendWr& wr, Prepared* out) {
+  const bool inlined = (wr.flags & send_flag::kInline) != 0;
+  const uint32_t rights = reads_memory_in(wr.opcode) ? access::kLocalWrite : 0;
+  const segment::MrShared* table = runtime_.tables().mr;
+  for (uint32_t i = 0; i < wr.num_sge; ++i) {
+    const Sge& sge = wr.sg_list[i];
+    if (sge.length == 0) continue;
+    std::byte* data = reinterpret_cast<std::byte*>(sge.addr);
+    if (!inlined) {
+      const uint32_t index = segment::key_index(sge.lkey);
+      if (sge.lkey == 0 || index >= segment::kMaxMr) return WcStatus::kLocProtErr;
+      const segment::MrShared& mr = table[index];
+      const uint64_t offset = sge.addr - mr.start;
+      if (mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != shared_->pd || offset > mr.length ||
+          sge.length > mr.length - offset || (mr.access & rights) != rights ||
+          mr.kind == static_cast<uint32_t>(segment::MrKind::kWindow))
+        return WcStatus::kLocProtErr;
+      data = mr.kind == static_cast<uint32_t>(segment::MrKind::kNull)
+                 ? nullptr
+                 : reinterpret_cast<std::byte*>(sge.addr + mr.delta);
+    }
+    out->pieces[out->count++] = {data, sge.length};
+    out->length += sge.length;
+  }
+  const uint64_t limit = options_.type == QpType::kUd ? kMaxDatagram : kMaxMessage;
+  return out->length > limit ? WcStatus::kLocLenErr : WcStatus::kSuccess;
+}
+
+WcStatus Qp::run_local(const SendWr& wr) {
+  if (wr.opcode == Opcode::kLocalInv)
+    return invalidate_window(runtime_, wr.imm_or_rkey, qp_num_) ? WcStatus::kSuccess : WcStatus::kMwBindErr;
+  return static_cast<Mw*>(wr.mw)->bind(qp_num_, *pd_, wr.bind, wr.rkey);
+}
+
+Outcome Qp::execute(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
+  if (__builtin_expect(is_local(wr.opcode), 0)) return {Verdict::kDone, run_local(wr), 0};
+  Prepared prepared;
+  const WcStatus status = prepare(wr, &prepared);
+  if (__builtin_expect(status != WcStatus::kSuccess, 0)) return {Verdict::kDone, status, 0};
+  transport::Request request;
+  request.opcode = wr.opcode;
+  request.solicited = (wr.flags & send_flag::kSolicited) != 0;
+  request.imm_or_rkey = wr.imm_or_rkey;
+  request.rkey = wr.rkey;
+  request.remote_addr = wr.remote_addr;
+  request.compare_add = wr.compare_add;
+  request.swap = wr.swap;
+  request.remote_qpn = wr.remote_qpn;
+  request.remote_qkey = wr.remote_qkey;
+  request.remote_srqn = wr.remote_srqn;
+  request.vector = vector;
+  request.pieces = prepared.pieces;
+  request.piece_count = prepared.count;
+  request.length = prepared.length;
+  if (wr.opcode == Opcode::kAtomicWrite && prepared.length == 8) {
+    auto* value = reinterpret_cast<std::byte*>(&request.compare_add);
+    for (uint32_t i = 0; i < prepared.count; ++i) {
+      if (prepared.pieces[i].data != nullptr) std::memcpy(value, prepared.pieces[i].data, prepared.pieces[i].length);
+      value += prepared.pieces[i].length;
+    }
+  }
+  *length = prepared.length;
+  return endpoint_->execute(request);
+}
+
+void Qp::finish(const SendWr& wr, uint32_t position, const Outcome& outcome, uint64_t length) {
+  if (__builtin_expect(outcome.status != WcStatus::kSuccess, 0)) return fail_send(wr, position, outcome.status);
+  segment::QpCounters& counters = shared_->counters;
+  counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
+  if (options_.signal_all || (wr.flags & send_flag::kSignaled) != 0)
+    complete_send(wr, position, WcStatus::kSuccess, length);
+}
+
+int Qp::post(const SendWr& wr) {
+  const QpState now = state();
+  if (__builtin_expect(now < QpState::kRts, 0)) return EINVAL;
+  const int error = check(wr);
+  if (__builtin_expect(error != 0, 0)) return error;
+  const uint32_t position = ++send_head_;
+  if (__builtin_expect(now == QpState::kRts && waiting_.empty(), 1)) {
+    uint64_t length = 0;
+    const AddressVector* vector = wr.ah == nullptr ? nullptr : &wr.ah->vector();
+    const Outcome outcome = execute(wr, vector, &length);
+    if (__builtin_expect(outcome.verdict == Verdict::kDone, 1))
+      finish(wr, position, outcome, length);
+    else
+      keep(wr, position, outcome);
+    return 0;
+  }
+  if (now == QpState::kErr || now == QpState::kSqe) {
+    flush_sends();
+    complete_send(wr, position, WcStatus::kWrFlushErr, 0);
+    return 0;
+  }
+  keep(wr, position, {});
+  return 0;
+}
+
+void Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) {
+  auto kept = std::make_unique<WaitingWr>();
+  kept->wr = wr;
+  kept->position = position;
+  kept->list.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+  if ((wr.flags & send_flag::kInline) != 0) {
+    uint64_t bytes = 0;
+    for (const Sge& sge : kept->list) bytes += sge.length;
+    kept->inline_data.resize(bytes);
+    std::byte* to = kept->inline_data.data();
+    for (Sge& sge : kept->list) {
+      if (sge.length != 0) std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+      sge.addr = reinterpret_cast<uint64_t>(to);
+      to += sge.length;
+    }
+  }
+  kept->wr.sg_list = kept->list.data();
+  if (wr.ah != nullptr) kept->vector = wr.ah->vector();
+  WcStatus status = WcStatus::kSuccess;
+  if (outcome.verdict != Verdict::kDone) {
+    const int64_t now = base::now_ns();
+    kept->why = outcome.verdict;
+    kept->first_try_ns = now;
+    kept->next_try_ns = next_try(*kept, now);
+    shared_->counters.rnr.fetch_add(outcome.verdict == Verdict::kNotReady, std::memory_order_relaxed);
+    if (expired(*kept, now, &status)) return fail_send(wr, position, status);
+  }
+  waiting_.push_back(std::move(kept));
+  if (waiting_.size() == 1) runtime_.add_pending(this);
+}
+
+int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
+  if (waiting.why == Verdict::kNoAnswer) return now + kNoAnswerPauseNs;
+  return now + std::max(rnr_timer_ns(shared_->rnr_timer.load()), kShortestRnrPauseNs);
+}
+
+bool Qp::expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const {
+  if (waiting.why == Verdict::kNotReady) {
+    constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
+    if (patience_.rnr_retry == kForever) return false;
+    const int64_t patience = patience_.rnr_retry * rnr_timer_ns(shared_->rnr_timer.load());
+    *status = WcStatus::kRnrRetryExcErr;
+    return now - waiting.first_try_ns >= patience;
+  }
+  if (waiting.why == Verdict::kNoAnswer) {
+    if (patience_.timeout == 0) return false;
+    *status = WcStatus::kRetryExcErr;
+    return now - waiting.first_try_ns >= (patience_.retry_cnt + 1) * ack_timeout_ns(patience_.timeout);
+  }
+  return false;
+}
+
+int64_t Qp::progress(int64_t now_ns) {
+  if (!send_lock_.try_lock()) return now_ns + 20'000;
+  int64_t wanted = INT64_MAX;
+  while (!waiting_.empty() && state() == QpState::kRts) {
+    WaitingWr& waiting = *waiting_.front();
+    uint64_t length = 0;
+    const Outcome outcome = execute(waiting.wr, &waiting.vector, &length);
+    if (outcome.verdict != Verdict::kDone) {
+      if (waiting.why != outcome.verdict) {
+        waiting.first_try_ns = now_ns;
+        shared_->counters.rnr.fetch_add(outcome.verdict == Verdict::kNotReady, std::memory_order_relaxed);
+      }
+      waiting.why = outcome.verdict;
+      WcStatus status = WcStatus::kSuccess;
+      if (!expired(waiting, now_ns, &status)) {
+        wanted = next_try(waiting, now_ns);
+        break;
+      }
+      const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
+      waiting_.pop_front();
+      fail_send(lost->wr, lost->position, status);
+      break;
+    }
+    const std::unique_ptr<WaitingWr> done = std::move(waiting_.front());
+    waiting_.pop_front();
+    finish(done->wr, done->position, outcome, length);
+  }
+  if (waiting_.empty()) {
+    runtime_.remove_pending(this);
+  } else if (state() == QpState::kErr || state() == QpState::kSqe) {
+    flush_sends();
+  }
+  send_lock_.unlock();
+  return wanted;
+}
+
+void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+  const WcOpcode opcode = completion_opcode(wr.opcode);
+  send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, [&](segment::CqSlot& entry) {
+    entry.wr_id = wr.wr_id;
+    entry.byte_len = static_cast<uint32_t>(length);
+    entry.imm_data = 0;
+    entry.qp_num = qp_num_;
+    entry.src_qp = 0;
+    entry.sq_position = position;
+    entry.srq_number = 0;
+    entry.status = static_cast<uint8_t>(status);
+    entry.opcode = static_cast<uint8_t>(opcode);
+    entry.wc_flags = 0;
+    entry.solicited = 0;
+    entry.vendor_err = 0;
+    entry.sl = 0;
+    entry.dlid_path_bits = 0;
+  });
+}
+
+void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {
+  shared_->counters.errors.fetch_add(1, std::memory_order_relaxed);
+  const bool connected = options_.type == QpType::kRc || options_.type == QpType::kXrcSend;
+  // IBTA 10.3.1: an error stops RC in the error state; UC and UD stop their send queue only.
+  set_state(connected ? QpState::kErr : QpState::kSqe);
+  complete_send(wr, position, status, 0);
+  flush_sends();
+  // Receives are flushed by the service thread: this thread holds the send lock, and a peer may be filling one.
+  if (connected) cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+}
+
+void Qp::flush_sends() {
+  while (!waiting_.empty()) {
+    const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
+    waiting_.pop_front();
+    complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);
+  }
+  runtime_.remove_pending(this);
+}
+
+}  // namespace nupa::core

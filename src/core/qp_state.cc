@@ -1,0 +1,147 @@
+#include "core/qp_state.h"
+
+#include <cerrno>
+
+#include "core/device_attr.h"
+
+namespace nupa::core {
+namespace {
+
+using namespace qp_attr;  // NOLINT: the tables below are unreadable otherwise
+
+/// Attributes of one transition for one transport service.
+struct Rule {
+  uint32_t required;
+  uint32_t optional;
+};
+
+enum Service : int { kConnected, kUnreliableConnected, kDatagram, kXrcInitiator, kXrcTarget };
+
+Service service_of(QpType type) {
+  switch (type) {
+    case QpType::kRc:
+      return kConnected;
+    case QpType::kUc:
+      return kUnreliableConnected;
+    case QpType::kUd:
+      return kDatagram;
+    case QpType::kXrcSend:
+      return kXrcInitiator;
+    case QpType::kXrcRecv:
+      break;
+  }
+  return kXrcTarget;
+}
+
+constexpr uint32_t kPath = kAv | kPathMtu | kDestQpn | kRqPsn;
+
+constexpr Rule kResetToInit[] = {
+    {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kQkey, 0},
+    {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kAccessFlags, 0}};
+constexpr Rule kInitToInit[] = {{0, kPkeyIndex | kPort | kAccessFlags},
+                                {0, kPkeyIndex | kPort | kAccessFlags},
+                                {0, kPkeyIndex | kPort | kQkey},
+                                {0, kPkeyIndex | kPort | kAccessFlags},
+                                {0, kPkeyIndex | kPort | kAccessFlags}};
+constexpr Rule kInitToRtr[] = {
+    {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex},
+    {kPath, kAltPath | kAccessFlags | kPkeyIndex},
+    {0, kPkeyIndex | kQkey},
+    {kPath, kAltPath | kAccessFlags | kPkeyIndex},
+    {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex}};
+constexpr uint32_t kLiveOptions = kCurState | kAltPath | kAccessFlags | kPathMigState;
+constexpr Rule kRtrToRts[] = {
+    {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions | kMinRnrTimer},
+    {kSqPsn, kLiveOptions},
+    {kSqPsn, kCurState | kQkey | kRateLimit},
+    {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions},
+    {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer}};
+constexpr Rule kRtsToRts[] = {{0, kLiveOptions | kMinRnrTimer | kRateLimit},
+                              {0, kLiveOptions | kRateLimit},
+                              {0, kCurState | kQkey | kRateLimit},
+                              {0, kLiveOptions},
+                              {0, kLiveOptions | kMinRnrTimer}};
+constexpr Rule kRtsToSqd[] = {
+    {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}};
+constexpr Rule kSqdToRts[] = {{0, kLiveOptions | kMinRnrTimer},
+                              {0, kLiveOptions},
+                              {0, kCurState | kQkey},
+                              {0, kLiveOptions},
+                              {0, kLiveOptions | kMinRnrTimer}};
+constexpr uint32_t kDrainedPath = kPort | kAv | kPkeyIndex | kAltPath | kAccessFlags | kPathMigState;
+constexpr Rule kSqdToSqd[] = {
+    {0, kDrainedPath | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic | kMaxDestRdAtomic | kMinRnrTimer},
+    {0, kDrainedPath},
+    {0, kPkeyIndex | kQkey},
+    {0, kDrainedPath | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic},
+    {0, kDrainedPath | kTimeout | kMaxDestRdAtomic | kMinRnrTimer}};
+constexpr Rule kSqeToRts[] = {
+    {0, 0}, {0, kCurState | kAccessFlags}, {0, kCurState | kQkey}, {0, 0}, {0, 0}};
+
+const Rule* table_of(QpState from, QpState to, Service service) {
+  if (from == QpState::kReset && to == QpState::kInit) return kResetToInit;
+  if (from == QpState::kInit && to == QpState::kInit) return kInitToInit;
+  if (from == QpState::kInit && to == QpState::kRtr) return kInitToRtr;
+  if (from == QpState::kRtr && to == QpState::kRts) return kRtrToRts;
+  if (from == QpState::kRts && to == QpState::kRts) return kRtsToRts;
+  if (from == QpState::kRts && to == QpState::kSqd) return kRtsToSqd;
+  if (from == QpState::kSqd && to == QpState::kRts) return kSqdToRts;
+  if (from == QpState::kSqd && to == QpState::kSqd) return kSqdToSqd;
+  // Only services whose errors stop the send queue alone come back from it.
+  if (from == QpState::kSqe && to == QpState::kRts && (service == kUnreliableConnected || service == kDatagram))
+    return kSqeToRts;
+  return nullptr;
+}
+
+constexpr uint32_t kMaxNumber = 0xffffff;
+constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                                   access::kRemoteAtomic | access::kMwBind;
+constexpr uint32_t kMigrated = 0;
+
+bool valid_path(const AddressVector& vector) {
+  // RoCE: every path has a global route (annex A17.4.1).
+  return vector.is_global && vector.port_num == 1 && vector.sgid_index < static_cast<uint32_t>(port_attr().gid_tbl_len);
+}
+
+bool valid_values(const QpAttr& attr, uint32_t mask) {
+  const DeviceAttr& limits = device_attr();
+  if ((mask & kPort) && attr.port_num != 1) return false;
+  if ((mask & kPkeyIndex) && attr.pkey_index != 0) return false;
+  if ((mask & kAccessFlags) && (attr.access_flags & ~(kRemoteRights | access::kOptionalMask)) != 0) return false;
+  if ((mask & kPathMtu) && (attr.path_mtu < 1 || attr.path_mtu > 5)) return false;
+  if ((mask & kAv) && !valid_path(attr.av)) return false;
+  if ((mask & kDestQpn) && attr.dest_qp_num > kMaxNumber) return false;
+  if ((mask & kTimeout) && attr.timeout > 31) return false;
+  if ((mask & kRetryCnt) && attr.retry_cnt > 7) return false;
+  if ((mask & kRnrRetry) && attr.rnr_retry > 7) return false;
+  if ((mask & kMinRnrTimer) && attr.min_rnr_timer > 31) return false;
+  if ((mask & kMaxQpRdAtomic) && attr.max_rd_atomic > limits.max_qp_init_rd_atom) return false;
+  if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
+  // Automatic path migration is not advertised: there is one path, and it is the migrated one.
+  if (mask & kAltPath) return false;
+  if ((mask & kPathMigState) && attr.path_mig_state != kMigrated) return false;
+  // Rate limits are not advertised either.
+  return (mask & kRateLimit) == 0;
+}
+
+}  // namespace
+
+int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {
+  if ((mask & kCurState) != 0 && attr.cur_state != current) return EINVAL;
+  const QpState to = (mask & kState) != 0 ? attr.state : current;
+  if (static_cast<uint32_t>(to) > static_cast<uint32_t>(QpState::kErr)) return EINVAL;
+  *next = to;
+  // From anywhere to RESET and to the error state, with nothing else set (IBTA 10.3.1).
+  if ((mask & kState) != 0 && (to == QpState::kReset || to == QpState::kErr))
+    return (mask & ~(kState | kCurState)) == 0 ? 0 : EINVAL;
+  const Service service = service_of(type);
+  const Rule* table = table_of(current, to, service);
+  if (table == nullptr) return EINVAL;
+  const Rule rule = table[service];
+  const uint32_t given = mask & ~(kState | kCurState);
+  if ((given & rule.required) != rule.required) return EINVAL;
+  if ((given & ~(rule.required | rule.optional)) != 0) return EINVAL;
+  return valid_values(attr, mask) ? 0 : EINVAL;
+}
+
+}  // namespace nupa::core

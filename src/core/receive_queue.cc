@@ -1,0 +1,117 @@
+#include "core/receive_queue.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "base/clock.h"
+
+namespace nupa::core {
+
+using segment::ReceiveRing;
+using segment::RecvSlot;
+using segment::SlotState;
+
+Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, segment::RecvRing& shared,
+                                                           uint32_t max_wr, uint32_t max_sge, uint32_t pd) {
+  const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u) - 1));
+  const uint32_t stride = ReceiveRing::stride_for(max_sge);
+  auto block = runtime.allocate(uint64_t{stride} << log2);
+  if (!block) return tl::unexpected(block.error());
+  shared.stride = stride;
+  shared.max_sge = max_sge;
+  shared.pd = pd;
+  shared.posted.store(0);
+  shared.limit.store(0);
+  shared.consumed.store(0);
+  shared.where.store(segment::pack_ring(block->offset, log2), std::memory_order_release);
+  return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(runtime, shared, *block, log2));
+}
+
+ReceiveQueue::ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block,
+                           uint32_t log2)
+    : runtime_(runtime),
+      shared_(shared),
+      block_(block),
+      ring_(&shared, block.address, log2, shared.stride) {}
+
+ReceiveQueue::~ReceiveQueue() {
+  shared_.where.store(0);
+  runtime_.release(block_);
+}
+
+int ReceiveQueue::post(const RecvWr& wr) {
+  if (wr.num_sge > shared_.max_sge) return EINVAL;
+  std::lock_guard lock(lock_);
+  const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
+    slot.wr_id = wr.wr_id;
+    slot.num_sge = wr.num_sge;
+    for (uint32_t i = 0; i < wr.num_sge; ++i) (&slot.sge[0])[i] = wr.sg_list[i];
+  });
+  if (!posted) return ENOMEM;
+  ++posted_;
+  shared_.posted.store(posted_, std::memory_order_release);
+  return 0;
+}
+
+bool ReceiveQueue::drain_one(uint64_t position, const std::function<void(const RecvSlot&)>& flush,
+                             const std::function<bool(uint32_t)>& is_dead,
+                             const std::function<bool(const RecvSlot&)>& completed) {
+  RecvSlot& slot = ring_.slot(position);
+  const uint64_t turn = ring_.turn(position);
+  uint64_t seen = slot.stamp.load(std::memory_order_acquire);
+  if ((seen & segment::kStampBody) >> 2 != turn) return true;  // freed since
+  const ReceiveRing::Claim claim{&slot, position, turn};
+  if (segment::slot_state_of(seen) == SlotState::kClaimed) {
+    if (!is_dead(segment::claimer_of(seen))) return false;
+    if (flush && !completed(slot)) flush(slot);
+    ReceiveRing::finish(claim);
+    return true;
+  }
+  if (segment::slot_state_of(seen) != SlotState::kReady) return true;
+  if (!slot.stamp.compare_exchange_strong(seen, segment::claim_stamp(turn, runtime_.tag()))) return false;
+  if (flush) flush(slot);
+  ReceiveRing::finish(claim);
+  return true;
+}
+
+bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int64_t wait_ns,
+                         const std::function<bool(uint32_t)>& is_dead,
+                         const std::function<bool(const RecvSlot&)>& completed) {
+  std::lock_guard lock(lock_);
+  const uint64_t capacity = ring_.capacity();
+  const int64_t deadline = wait_ns == 0 ? 0 : base::now_ns() + wait_ns;
+  for (uint64_t position = posted_ > capacity ? posted_ - capacity : 0; position < posted_; ++position) {
+    base::Backoff backoff;
+    while (!drain_one(position, flush, is_dead, completed)) {
+      if (deadline == 0 || base::now_ns() > deadline) return false;
+      backoff.pause();
+    }
+  }
+  return true;
+}
+
+void ReceiveQueue::recover(uint32_t dead_tag, const std::function<bool(const RecvSlot&)>& completed) {
+  std::lock_guard lock(lock_);
+  const uint64_t capacity = ring_.capacity();
+  for (uint64_t position = posted_ > capacity ? posted_ - capacity : 0; position < posted_; ++position) {
+    RecvSlot& slot = ring_.slot(position);
+    const uint64_t seen = slot.stamp.load(std::memory_order_acquire);
+    if ((seen & segment::kStampBody) >> 2 != ring_.turn(position) ||
+        segment::slot_state_of(seen) != SlotState::kClaimed || segment::claimer_of(seen) != dead_tag)
+      continue;
+    const ReceiveRing::Claim claim{&slot, position, ring_.turn(position)};
+    if (completed(slot))
+      ReceiveRing::finish(claim);
+    else
+      ring_.put_back(claim);
+  }
+}
+
+uint64_t ReceiveQueue::waiting() const {
+  const uint64_t posted = shared_.posted.load();
+  const uint64_t consumed = shared_.consumed.load();
+  return posted > consumed ? posted - consumed : 0;
+}
+
+}  // namespace nupa::core

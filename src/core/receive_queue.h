@@ -1,0 +1,56 @@
+#pragma once
+#include <functional>
+#include <mutex>
+
+#include "base/spin.h"
+#include "core/runtime.h"
+#include "segment/receive_ring.h"
+
+namespace nupa::core {
+
+/// The owner's side of a receive queue, of a queue pair or shared.
+class ReceiveQueue {
+ public:
+  /// Allocates the ring for `max_wr` receives of up to `max_sge` entries and shows it to peers. ENOMEM, EFBIG.
+  static Result<std::unique_ptr<ReceiveQueue>> create(Runtime& runtime, segment::RecvRing& shared, uint32_t max_wr,
+                                                      uint32_t max_sge, uint32_t pd);
+  ~ReceiveQueue();
+  ReceiveQueue(const ReceiveQueue&) = delete;
+  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
+
+  uint32_t capacity() const { return static_cast<uint32_t>(ring_.capacity()); }
+  uint32_t max_sge() const { return shared_.max_sge; }
+  segment::ReceiveRing& ring() { return ring_; }
+  segment::RecvRing& shared() { return shared_; }
+
+  /// 0; EINVAL: too many entries; ENOMEM: full.
+  int post(const RecvWr& wr);
+
+  /// Takes every posted receive back and hands each to `flush` (null: drops it), oldest first. A receive that a peer
+  /// is filling is waited for up to `wait_ns`; one that a dead peer left is taken. False: some are still being filled.
+  bool drain(const std::function<void(const segment::RecvSlot&)>& flush, int64_t wait_ns,
+             const std::function<bool(uint32_t tag)>& is_dead,
+             const std::function<bool(const segment::RecvSlot&)>& completed);
+
+  /// What process `dead_tag` had claimed: completed ones are freed, the others are posted again.
+  /// `completed` tells whether the completion that a slot's claimer announced was made ready.
+  void recover(uint32_t dead_tag, const std::function<bool(const segment::RecvSlot&)>& completed);
+
+  /// Receives posted and not yet claimed, about.
+  uint64_t waiting() const;
+
+ private:
+  ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block, uint32_t log2);
+  bool drain_one(uint64_t position, const std::function<void(const segment::RecvSlot&)>& flush,
+                 const std::function<bool(uint32_t)>& is_dead,
+                 const std::function<bool(const segment::RecvSlot&)>& completed);
+
+  Runtime& runtime_;
+  segment::RecvRing& shared_;
+  segment::Segment::Block block_;
+  segment::ReceiveRing ring_;
+  base::SpinLock lock_;
+  uint64_t posted_ = 0;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,240 @@
+#include "core/runtime.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/spin.h"
+#include "core/cq.h"
+#include "core/gid_table.h"
+#include "core/qp.h"
+#include "core/srq.h"
+
+namespace nupa::core {
+
+namespace {
+
+std::mutex g_mutex;
+std::weak_ptr<Runtime> g_runtime;
+int g_owner_pid = 0;
+
+constexpr int64_t kGraceLimit = 2'000'000'000;
+constexpr int64_t kBusyPauseNs = 100'000;
+
+template <class T, size_t N>
+void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
+  uint32_t seen = high_water.load();
+  while (seen <= index && !high_water.compare_exchange_weak(seen, index + 1)) {
+  }
+}
+
+}  // namespace
+
+// Number 0 of each kind stays unused: a zero never means an object. Queue pairs 0 and 1 are management's.
+Runtime::Runtime()
+    : qp_numbers_(2, segment::kMaxQp),
+      cq_numbers_(1, segment::kMaxCq),
+      srq_numbers_(1, segment::kMaxSrq),
+      mr_numbers_(1, segment::kMaxMr) {}
+
+Runtime::~Runtime() = default;
+
+Result<std::shared_ptr<Runtime>> Runtime::acquire() {
+  std::lock_guard lock(g_mutex);
+  const int pid = getpid();
+  auto existing = g_owner_pid == pid ? g_runtime.lock() : nullptr;
+  if (existing) return existing;
+  std::shared_ptr<Runtime> runtime(new Runtime);
+  auto remapper = region::Remapper::create(region::policy_from_environment());
+  if (!remapper) return tl::unexpected(remapper.error());
+  runtime->remapper_ = std::move(*remapper);
+  std::vector<Gid> gids;
+  for (const GidEntry& entry : read_gid_table()) gids.push_back(entry.gid);
+  auto node = cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
+  if (!node) return tl::unexpected(node.error());
+  runtime->slot_ = (*node)->slot();
+  runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
+  {
+    // The service thread may call in from now on: it must find everything.
+    std::lock_guard objects(runtime->objects_mutex_);
+    runtime->node_ = std::move(*node);
+    runtime->window_ = std::make_unique<window::Window>(*runtime->node_);
+  }
+  runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
+  g_runtime = runtime;
+  g_owner_pid = pid;
+  return runtime;
+}
+
+void Runtime::enter(Qp* qp, uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  qps_[index].store(qp, std::memory_order_release);
+}
+
+void Runtime::enter(Cq* cq, uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  cqs_[index].store(cq, std::memory_order_release);
+  raise_high_water(cq_high_water_, index, cqs_);
+}
+
+void Runtime::enter(Srq* srq, uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  srqs_[index].store(srq, std::memory_order_release);
+  raise_high_water(srq_high_water_, index, srqs_);
+}
+
+void Runtime::leave_qp(uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  Qp* qp = qps_[index].exchange(nullptr);
+  if (qp != nullptr) remove_pending(qp);
+}
+
+void Runtime::leave_cq(uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  cqs_[index].store(nullptr);
+}
+
+void Runtime::leave_srq(uint32_t index) {
+  std::lock_guard lock(objects_mutex_);
+  srqs_[index].store(nullptr);
+}
+
+void Runtime::add_pending(Qp* qp) {
+  {
+    std::lock_guard lock(pending_mutex_);
+    if (pending_.insert(qp).second) qp->send_cq()->pending_qps.fetch_add(1);
+  }
+  if (!node_->on_service_thread()) node_->kick();
+}
+
+void Runtime::remove_pending(Qp* qp) {
+  std::lock_guard lock(pending_mutex_);
+  if (pending_.erase(qp) != 0) qp->send_cq()->pending_qps.fetch_sub(1);
+}
+
+void Runtime::progress(Cq* cq) {
+  // A thread that polls one queue must not fall asleep behind the service thread: it comes again anyway.
+  std::unique_lock objects(objects_mutex_, std::try_to_lock);
+  if (!objects.owns_lock()) return;
+  std::vector<Qp*> ready;
+  {
+    std::lock_guard lock(pending_mutex_);
+    for (Qp* qp : pending_)
+      if (qp->send_cq() == cq) ready.push_back(qp);
+  }
+  const int64_t now = base::now_ns();
+  for (Qp* qp : ready) qp->progress(now);
+}
+
+bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
+  const uint32_t count = std::min(tables.header->qp_high_water.load(), segment::kMaxQp);
+  const int64_t deadline = base::now_ns() + kGraceLimit;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t seen = tables.qp[i].send_lock.load(std::memory_order_seq_cst);
+    if ((seen & 1) == 0) continue;
+    base::Backoff backoff;
+    while (tables.qp[i].send_lock.load(std::memory_order_acquire) == seen) {
+      if (peer != nullptr && !peer->alive()) break;
+      if (base::now_ns() > deadline) return false;
+      backoff.pause();
+    }
+  }
+  return true;
+}
+
+bool Runtime::grace() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool all = grace_of(tables(), nullptr);
+  for (cm::Peer* peer : node_->peers()) all = grace_of(peer->tables(), peer) && all;
+  return all;
+}
+
+void Runtime::on_attention() {
+  segment::SegmentHeader& header = *tables().header;
+  const uint32_t kinds = header.attention.exchange(0);
+  // Requests of other processes first: somebody waits for each.
+  if ((kinds & segment::attention::kAgent) != 0) window_->agent().serve();
+  std::lock_guard lock(objects_mutex_);
+  const auto each = [](auto& words, auto&& visit) {
+    for (uint32_t word = 0; word < std::size(words); ++word)
+      for (uint64_t bits = words[word].exchange(0); bits != 0; bits &= bits - 1)
+        visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
+  };
+  if ((kinds & segment::attention::kQp) != 0) {
+    each(header.qp_attention, [&](uint32_t index) {
+      Qp* qp = qps_[index].load();
+      if (qp == nullptr) return;
+      if (tables().qp[index].wake.exchange(0) != 0) qp->progress(base::now_ns());
+      if (!qp->handle_error()) failed_.insert(index);
+    });
+  }
+  if ((kinds & segment::attention::kSrq) != 0) {
+    each(header.srq_attention, [&](uint32_t index) {
+      if (Srq* srq = srqs_[index].load(); srq != nullptr) srq->on_limit();
+    });
+  }
+  if ((kinds & segment::attention::kCq) != 0) {
+    each(header.cq_attention, [&](uint32_t index) {
+      Cq* cq = cqs_[index].load();
+      if (cq == nullptr) return;
+      if (tables().cq[index].overrun.load() == 1) {
+        tables().cq[index].overrun.store(2);  // told once
+        cq->on_overrun();
+      }
+      cq->wake_channel();
+    });
+  }
+}
+
+void Runtime::recover_from(cm::Peer& peer) {
+  const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
+  for (uint32_t i = 0; i < srq_high_water_.load(); ++i)
+    if (Srq* srq = srqs_[i].load(); srq != nullptr) srq->recover(dead);
+  const uint32_t qp_count = tables().header->qp_high_water.load();
+  for (uint32_t i = 0; i < qp_count; ++i)
+    if (Qp* qp = qps_[i].load(); qp != nullptr) qp->recover(dead);
+}
+
+void Runtime::on_peer_gone(cm::Peer& peer) {
+  std::lock_guard lock(objects_mutex_);
+  recover_from(peer);
+  const uint32_t qp_count = tables().header->qp_high_water.load();
+  for (uint32_t i = 0; i < qp_count; ++i) {
+    Qp* qp = qps_[i].load();
+    if (qp == nullptr || !qp->connected_to(peer)) continue;
+    // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
+    base::Backoff backoff;
+    for (int turn = 0; turn < 100000 && !qp->handle_peer_gone(peer); ++turn) backoff.pause();
+    if (tables().qp[i].error.load() != 0 || segment::state_of(tables().qp[i].state.load()) == QpState::kErr)
+      failed_.insert(i);
+  }
+  const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
+  for (uint32_t i = 0; i < cq_high_water_.load(); ++i)
+    if (Cq* cq = cqs_[i].load(); cq != nullptr) cq->recover(dead);
+  if (!failed_.empty()) node_->kick();
+}
+
+int64_t Runtime::on_tick(int64_t now_ns) {
+  std::lock_guard lock(objects_mutex_);
+  if (node_ == nullptr) return now_ns + kBusyPauseNs;
+  int64_t wanted = INT64_MAX;
+  for (auto failed = failed_.begin(); failed != failed_.end();) {
+    Qp* qp = qps_[*failed].load();
+    if (qp == nullptr || qp->handle_error()) {
+      failed = failed_.erase(failed);
+    } else {
+      wanted = now_ns + kBusyPauseNs;
+      ++failed;
+    }
+  }
+  std::vector<Qp*> pending;
+  {
+    std::lock_guard lock2(pending_mutex_);
+    pending.assign(pending_.begin(), pending_.end());
+  }
+  for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
+  return wanted;
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,108 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "cm/node.h"
+#include "core/index_pool.h"
+#include "region/remapper.h"
+#include "transport/window/window.h"
+
+namespace nupa::core {
+
+class Cq;
+class Qp;
+class Srq;
+
+/// What all opens of the device in this process share: the node, the numbers, the objects by number, pending work.
+/// Made by the first open, gone with the last close.
+class Runtime final : public cm::NodeEvents {
+ public:
+  static Result<std::shared_ptr<Runtime>> acquire();
+  ~Runtime() override;
+
+  cm::Node& node() { return *node_; }
+  segment::Segment& segment() { return node_->segment(); }
+  const segment::Tables& tables() { return node_->segment().tables(); }
+  region::Remapper& remapper() { return *remapper_; }
+  window::Window& window() { return *window_; }
+  uint32_t slot() const { return slot_; }
+  /// How this process signs claims in rings.
+  uint32_t tag() const { return tag_; }
+
+  IndexPool& qp_numbers() { return qp_numbers_; }
+  IndexPool& cq_numbers() { return cq_numbers_; }
+  IndexPool& srq_numbers() { return srq_numbers_; }
+  IndexPool& mr_numbers() { return mr_numbers_; }
+  uint32_t next_handle() { return next_handle_.fetch_add(1); }
+
+  void enter(Qp* qp, uint32_t index);
+  void enter(Cq* cq, uint32_t index);
+  void enter(Srq* srq, uint32_t index);
+  /// After these return the service thread no longer touches the object.
+  void leave_qp(uint32_t index);
+  void leave_cq(uint32_t index);
+  void leave_srq(uint32_t index);
+  /// Valid while the object is not destroyed, which the caller has to know. One load.
+  Qp* qp_at(uint32_t index) { return qps_[index].load(std::memory_order_acquire); }
+
+  /// Queue pairs with requests that wait for the peer. Any thread.
+  void add_pending(Qp* qp);
+  void remove_pending(Qp* qp);
+  /// Tries all pending queue pairs that complete to `cq`; for threads that poll it.
+  void progress(Cq* cq);
+
+  /// Waits until no process (this one too) is inside an operation that it began before this call, so that whatever
+  /// was revoked before is not used any more. False if one did not move on for kGraceLimit (it is stopped).
+  bool grace();
+
+  /// Allocates and gives back ring memory; `exposed`: peers may have mapped it.
+  Result<segment::Segment::Block> allocate(uint64_t bytes) { return segment().allocate(bytes); }
+  void release(const segment::Segment::Block& block) { segment().release(block, grace()); }
+
+  /// The identity of the XRC domain of a file (device and inode), or a private one.
+  std::mutex& xrc_mutex() { return xrc_mutex_; }
+  std::map<uint64_t, int>& xrc_users() { return xrc_users_; }
+
+  void on_attention() override;
+  void on_peer_gone(cm::Peer& peer) override;
+  int64_t on_tick(int64_t now_ns) override;
+
+ private:
+  Runtime();
+  static int64_t kGraceLimitNs();
+  bool grace_of(const segment::Tables& tables, cm::Peer* peer);
+  void recover_from(cm::Peer& peer);
+
+  IndexPool qp_numbers_;
+  IndexPool cq_numbers_;
+  IndexPool srq_numbers_;
+  IndexPool mr_numbers_;
+  std::atomic<uint32_t> next_handle_{1};
+  uint32_t slot_ = 0;
+  uint32_t tag_ = 0;
+
+  /// Held by the service thread while it touches objects, and by whoever removes one.
+  std::mutex objects_mutex_;
+  std::array<std::atomic<Qp*>, segment::kMaxQp> qps_{};
+  std::array<std::atomic<Cq*>, segment::kMaxCq> cqs_{};
+  std::array<std::atomic<Srq*>, segment::kMaxSrq> srqs_{};
+  std::atomic<uint32_t> cq_high_water_{0};
+  std::atomic<uint32_t> srq_high_water_{0};
+
+  std::mutex pending_mutex_;
+  std::set<Qp*> pending_;
+  std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled; service thread only
+
+  std::mutex xrc_mutex_;
+  std::map<uint64_t, int> xrc_users_;
+
+  std::unique_ptr<region::Remapper> remapper_;
+  std::unique_ptr<cm::Node> node_;
+  std::unique_ptr<window::Window> window_;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,104 @@
+#include "core/srq.h"
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "core/device_attr.h"
+#include "core/qp.h"
+
+namespace nupa::core {
+
+Srq::Srq(DeviceImpl& device, Pd& pd, uint32_t index, const SrqOptions& options)
+    : device_(device), pd_(pd), index_(index), options_(options), shared_(&device.runtime().tables().srq[index]) {}
+
+int Srq::open() {
+  Runtime& runtime = device_.runtime();
+  auto queue = ReceiveQueue::create(runtime, shared_->recv, options_.max_wr, options_.max_sge, pd_.handle());
+  if (!queue) {
+    runtime.srq_numbers().give_back(index_);
+    return queue.error().code;
+  }
+  queue_ = std::move(*queue);
+  shared_->number = segment::number_of(runtime.slot(), index_);
+  shared_->type = static_cast<uint32_t>(options_.type);
+  if (options_.type == SrqType::kXrc) {
+    cq_ = static_cast<Cq*>(options_.cq);
+    xrcd_ = static_cast<Xrcd*>(options_.xrcd);
+    shared_->cq = cq_->index();
+    shared_->xrcd = xrcd_->identity();
+    cq_->users.add();
+    xrcd_->users.add();
+  }
+  shared_->recv.limit.store(options_.limit);
+  std::atomic_thread_fence(std::memory_order_release);
+  shared_->in_use = 1;
+  pd_.users.add();
+  device_.users.add();
+  runtime.enter(this, index_);
+  open_ = true;
+  return 0;
+}
+
+Srq::~Srq() {
+  if (open_ && close() != 0) NUPA_ERROR("shared receive queue %u deleted while in use", index_);
+}
+
+int Srq::close() {
+  if (users.any()) return EBUSY;
+  Runtime& runtime = device_.runtime();
+  open_ = false;
+  runtime.leave_srq(index_);
+  shared_->in_use = 0;
+  runtime.grace();
+  queue_.reset();
+  device_.events().forget(this);
+  runtime.srq_numbers().give_back(index_);
+  if (cq_ != nullptr) cq_->users.drop();
+  if (xrcd_ != nullptr) xrcd_->users.drop();
+  pd_.users.drop();
+  device_.users.drop();
+  return 0;
+}
+
+int Srq::post_recv(const RecvWr& wr) { return queue_->post(wr); }
+
+int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
+  constexpr uint32_t kMaxWr = 1;
+  constexpr uint32_t kLimit = 2;
+  if ((mask & ~(kMaxWr | kLimit)) != 0) return EINVAL;
+  // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): only what is there already can be asked for.
+  if ((mask & kMaxWr) != 0 && max_wr > queue_->capacity()) return EINVAL;
+  if ((mask & kLimit) != 0) {
+    if (limit > queue_->capacity()) return EINVAL;
+    queue_->shared().limit.store(limit);
+    if (limit != 0 && queue_->waiting() < limit) {
+      uint32_t armed = limit;
+      if (queue_->shared().limit.compare_exchange_strong(armed, 0)) on_limit();
+    }
+  }
+  return 0;
+}
+
+int Srq::query(uint32_t* max_wr, uint32_t* max_sge, uint32_t* limit) const {
+  if (max_wr != nullptr) *max_wr = queue_->capacity();
+  if (max_sge != nullptr) *max_sge = queue_->max_sge();
+  if (limit != nullptr) *limit = shared_->recv.limit.load();
+  return 0;
+}
+
+uint32_t Srq::number() const { return shared_->number; }
+
+void Srq::on_limit() { device_.events().push({EventType::kSrqLimitReached, nullptr, nullptr, this, 1}); }
+
+void Srq::recover(uint32_t dead_tag) {
+  queue_->recover(dead_tag, [this](const segment::RecvSlot& slot) {
+    const uint64_t completion = slot.completion.load(std::memory_order_acquire);
+    const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
+    if (completion == 0) return false;
+    if (cq_ != nullptr) return cq_->completed(completion - 1);
+    Qp* qp = claimed_for == 0 ? nullptr : device_.runtime().qp_at(claimed_for - 1);
+    return qp != nullptr && qp->recv_cq()->completed(completion - 1);
+  });
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,42 @@
+#pragma once
+#include "core/cq.h"
+#include "core/receive_queue.h"
+
+namespace nupa::core {
+
+class Srq final : public SharedReceiveQueue {
+ public:
+  Srq(DeviceImpl& device, Pd& pd, uint32_t index, const SrqOptions& options);
+  /// Second half of the construction: the ring. ENOMEM, EFBIG.
+  int open();
+  ~Srq() override;
+
+  int post_recv(const RecvWr& wr) override;
+  int modify(uint32_t mask, uint32_t max_wr, uint32_t limit) override;
+  int query(uint32_t* max_wr, uint32_t* max_sge, uint32_t* limit) const override;
+  uint32_t number() const override;
+  uint32_t handle() const override { return index_; }
+  void* user_context() const override { return options_.user_context; }
+  int close() override;
+
+  uint32_t index() const { return index_; }
+  Pd& pd() { return pd_; }
+  Cq* cq() { return cq_; }
+  Users users;
+
+  void on_limit();
+  void recover(uint32_t dead_tag);
+
+ private:
+  DeviceImpl& device_;
+  Pd& pd_;
+  uint32_t index_;
+  SrqOptions options_;
+  Cq* cq_ = nullptr;
+  Xrcd* xrcd_ = nullptr;
+  segment::SrqShared* shared_;
+  std::unique_ptr<ReceiveQueue> queue_;
+  bool open_ = false;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,18 @@
+#pragma once
+#include <array>
+#include <cstdint>
+
+namespace nupa::core {
+
+/// Local ACK timeout code to nanoseconds: 4.096 us x 2^code, 0 means none (IBTA 9.7.6.1.3).
+constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : INT64_C(4096) << (code & 31); }
+
+/// RNR NAK timer code to nanoseconds (IBTA table 45; the table is in units of 10 us).
+constexpr int64_t rnr_timer_ns(uint32_t code) {
+  constexpr std::array<int64_t, 32> kTensOfMicroseconds = {
+      65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
+      256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  return kTensOfMicroseconds[code & 31] * 10'000;
+}
+
+}  // namespace nupa::core

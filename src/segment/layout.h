@@ -1,0 +1,279 @@
+#pragma once
+/// What a process shows to others of the same user: its queue pairs, keys and rings, in one memfd ("segment").
+/// Everything here is position independent, lives zero-initialised in shared memory and is lock-free: a process that
+/// is killed at any instruction leaves nothing that another one could wait for without noticing the death
+/// (docs/window.md says how each half-done step is recognised).
+///
+///   offset      size     what
+///   0           64 KiB   SegmentHeader
+///   64 KiB      2 MiB    QpShared[kMaxQp]
+///   +2 MiB      2 MiB    CqShared[kMaxCq]
+///   +2 MiB      1 MiB    SrqShared[kMaxSrq]
+///   8 MiB       32 MiB   MrShared[kMaxMr]
+///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <nupa/types.h>
+
+namespace nupa::segment {
+
+constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
+constexpr uint32_t kLayoutVersion = 1;
+
+/// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
+constexpr uint32_t kIndexBits = 12;
+constexpr uint32_t kMaxQp = 1u << kIndexBits;
+constexpr uint32_t kMaxSrq = 1u << kIndexBits;
+constexpr uint32_t kMaxCq = 1u << 14;
+constexpr uint32_t kMaxMr = 1u << 18;
+constexpr uint32_t kMinSlot = 1;
+constexpr uint32_t kMaxSlot = 4094;
+constexpr uint32_t kMaxGids = 32;
+
+constexpr uint32_t number_of(uint32_t slot, uint32_t index) { return slot << kIndexBits | index; }
+constexpr uint32_t slot_of(uint32_t number) { return number >> kIndexBits; }
+constexpr uint32_t index_of(uint32_t number) { return number & (kMaxQp - 1); }
+
+constexpr uint64_t kHeaderOffset = 0;
+constexpr uint64_t kQpOffset = 64 << 10;
+constexpr uint64_t kCqOffset = kQpOffset + (2 << 20);
+constexpr uint64_t kSrqOffset = kCqOffset + (2 << 20);
+constexpr uint64_t kMrOffset = 8 << 20;
+constexpr uint64_t kHeapOffset = 48 << 20;
+constexpr uint64_t kPage = 4096;
+
+/// Why a peer calls for the owner's attention: bits of SegmentHeader::attention.
+namespace attention {
+constexpr uint32_t kQp = 1u << 0;     ///< a bit in qp_attention: error, wake of a waiting sender, agent work
+constexpr uint32_t kCq = 1u << 1;     ///< a bit in cq_attention: an event to deliver, an overrun
+constexpr uint32_t kSrq = 1u << 2;    ///< a bit in srq_attention: limit reached
+constexpr uint32_t kAgent = 1u << 3;  ///< a bit in agent_attention (by the asking process's slot): a copy or atomic to do
+}  // namespace attention
+
+/// A request to another process's service thread for memory that neither a mapping nor the kernel's cross-memory copy
+/// reaches (atomics on unaligned ends of regions, processes in other PID namespaces). Lies in the asker's segment.
+enum class AgentState : uint32_t { kFree = 0, kTaken = 1, kAsked = 2, kServed = 3 };
+enum class AgentOp : uint32_t { kWrite = 1, kRead = 2, kCompareSwap = 3, kFetchAdd = 4, kAtomicWrite = 5 };
+struct alignas(64) AgentShared {
+  std::atomic<uint32_t> state;  ///< AgentState
+  uint32_t op;                  ///< AgentOp
+  uint64_t target_instance;     ///< whom it asks
+  uint64_t address;             ///< in the target's address space
+  uint64_t length;
+  uint64_t bounce;              ///< heap offset in the asker's segment
+  uint64_t operand;             ///< compare or add or the bytes to write; then the value found
+  uint64_t swap;
+  uint32_t status;              ///< errno of the copy, 0: done
+};
+constexpr uint32_t kAgents = 16;
+constexpr uint64_t kBounceBytes = 256 << 10;
+
+/// A queue pair's membership in a multicast group.
+struct McastShared {
+  std::atomic<uint32_t> qp;  ///< index plus 1; 0: free entry
+  uint32_t pad;
+  Gid gid;
+};
+constexpr uint32_t kMaxMcast = 1024;
+
+struct alignas(64) SegmentHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t slot;
+  uint64_t instance;    ///< random; tells this process from an earlier one in the same slot
+  int32_t pid;          ///< in the owner's namespace; for people
+  uint32_t uid;
+  uint64_t start_ns;    ///< CLOCK_REALTIME when it opened the device
+  char command[64];     ///< for people
+  uint32_t gid_count;
+  std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
+  std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
+  Gid gids[kMaxGids];
+
+  alignas(64) std::atomic<uint32_t> attention;
+  alignas(64) std::atomic<uint64_t> qp_attention[kMaxQp / 64];
+  alignas(64) std::atomic<uint64_t> srq_attention[kMaxSrq / 64];
+  alignas(64) std::atomic<uint64_t> cq_attention[kMaxCq / 64];
+  alignas(64) std::atomic<uint64_t> agent_attention[4096 / 64];
+  AgentShared agents[kAgents];
+  alignas(64) std::atomic<uint32_t> mcast_high_water;  ///< entries at and above were never used
+  McastShared mcast[kMaxMcast];
+};
+static_assert(sizeof(SegmentHeader) <= kQpOffset);
+
+/// A ring's place: heap offset (page aligned) with log2 of its slots in the low bits. 0: none.
+constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots) { return offset | log2_slots; }
+constexpr uint64_t ring_offset(uint64_t where) { return where & ~(kPage - 1); }
+constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
+
+/// States of one ring slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).
+/// A claimed slot names the claiming process in the top 16 bits, so that its death can be told from its slowness.
+enum class SlotState : uint64_t { kFree = 0, kClaimed = 1, kReady = 2 };
+constexpr uint64_t stamp(uint64_t turn, SlotState state) { return turn << 2 | static_cast<uint64_t>(state); }
+constexpr uint64_t claim_stamp(uint64_t turn, uint32_t owner_slot) {
+  return uint64_t{owner_slot} << 48 | turn << 2 | static_cast<uint64_t>(SlotState::kClaimed);
+}
+constexpr uint32_t claimer_of(uint64_t stamp_value) { return static_cast<uint32_t>(stamp_value >> 48); }
+constexpr SlotState slot_state_of(uint64_t stamp_value) { return static_cast<SlotState>(stamp_value & 3); }
+constexpr uint64_t kStampBody = (uint64_t{1} << 48) - 1;
+/// How a process signs its claims: its slot with four bits of its instance, so that a newcomer in a dead process's
+/// slot is not taken for the dead.
+constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
+  return slot | static_cast<uint32_t>(instance & 0xf) << 12;
+}
+constexpr uint64_t kStampClosed = ~uint64_t{0};  ///< the ring moved (a resize): look up its place again
+
+/// One completion, a cache line.
+struct alignas(64) CqSlot {
+  std::atomic<uint64_t> stamp;
+  uint64_t wr_id;
+  uint64_t timestamp;
+  uint32_t byte_len;
+  uint32_t imm_data;
+  uint32_t qp_num;
+  uint32_t src_qp;
+  uint32_t sq_position;  ///< send completions: the send queue is free up to here
+  uint32_t srq_number;   ///< receive completions from a shared receive queue, else 0
+  uint8_t status;        ///< WcStatus, or kVoidStatus
+  uint8_t opcode;        ///< WcOpcode
+  uint8_t wc_flags;
+  uint8_t solicited;
+  uint32_t vendor_err;
+  uint8_t sl;
+  uint8_t dlid_path_bits;
+};
+static_assert(sizeof(CqSlot) == 64);
+/// An entry whose writer died before it was complete: skipped by the reader.
+constexpr uint8_t kVoidStatus = 0xff;
+
+/// What makes a completion queue raise an event.
+enum class Armed : uint32_t { kNo = 0, kSolicited = 1, kNext = 2 };
+
+struct alignas(64) CqShared {
+  // Written by the owner, read by everybody.
+  std::atomic<uint64_t> where;
+  uint32_t channel;  ///< index of the owner's completion channel plus 1; 0: none
+  uint32_t flags;    ///< kCqTimestamps, kCqIgnoreOverrun
+  // Written by producers.
+  alignas(64) std::atomic<uint64_t> tail;  ///< a hint: where to look for the next free slot
+  std::atomic<uint32_t> armed;             ///< Armed; who takes it back to kNo raises the event
+  std::atomic<uint32_t> events;            ///< raised so far, wraps
+  std::atomic<uint32_t> overrun;
+};
+static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
+constexpr uint32_t kCqTimestamps = 1;
+constexpr uint32_t kCqIgnoreOverrun = 2;
+
+/// One posted receive. A line holds the head and two entries of its scatter list; longer lists follow.
+struct alignas(64) RecvSlot {
+  std::atomic<uint64_t> stamp;  ///< kFree, kReady (posted) or kClaimed
+  uint64_t wr_id;
+  uint32_t num_sge;
+  std::atomic<uint32_t> claim_qp;      ///< written by the claimer: for which queue pair of the owner, 0: not yet said
+  std::atomic<uint64_t> completion;    ///< written by the claimer: completion ring position plus 1, before it is ready
+  Sge sge[2];
+};
+static_assert(sizeof(RecvSlot) == 64);
+
+/// A receive queue, of a queue pair or shared.
+struct RecvRing {
+  std::atomic<uint64_t> where;
+  uint32_t stride;   ///< bytes between slots
+  uint32_t max_sge;
+  std::atomic<uint64_t> posted;  ///< positions below this were posted (read only when a limit is armed)
+  std::atomic<uint32_t> limit;   ///< shared receive queues: armed limit, 0: none
+  uint32_t pd;                   ///< protection domain of the receive buffers
+  alignas(64) std::atomic<uint64_t> consumed;  ///< a hint: the first position that may be unclaimed
+};
+
+/// State and incarnation of a queue pair in one word: the state in the low 8 bits, above it a number that grows with
+/// each RESET, so that a peer of an earlier life sees with one load that it is not meant.
+constexpr uint64_t pack_state(uint64_t epoch, QpState state) { return epoch << 8 | static_cast<uint64_t>(state); }
+constexpr QpState state_of(uint64_t word) { return static_cast<QpState>(word & 0xff); }
+constexpr uint64_t epoch_of(uint64_t word) { return word >> 8; }
+
+/// Counters for people (`nupa stat`): written under the send lock, read by anybody.
+struct QpCounters {
+  std::atomic<uint64_t> messages;
+  std::atomic<uint64_t> bytes;
+  std::atomic<uint64_t> received;  ///< receive completions polled
+  std::atomic<uint64_t> errors;
+  std::atomic<uint64_t> rnr;
+};
+
+struct alignas(64) QpShared {
+  // Line 0: what a sender reads on each message; changes only with the state.
+  std::atomic<uint64_t> state;     ///< pack_state; 0 with in_use 0: no such queue pair
+  uint32_t in_use;
+  uint32_t qp_num;
+  uint32_t type;                   ///< QpType
+  uint32_t pd;
+  std::atomic<uint32_t> access;    ///< access bits for inbound requests
+  std::atomic<uint32_t> remote_qpn;
+  std::atomic<uint32_t> remote_slot;
+  std::atomic<uint32_t> qkey;
+  uint32_t recv_cq;                ///< index
+  uint32_t srq;                    ///< index plus 1; 0: own receive ring
+  uint64_t xrcd;                   ///< identity of the XRC domain, 0: none
+  std::atomic<uint32_t> rnr_timer; ///< IBTA table 45 code
+  // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
+  alignas(64) std::atomic<uint32_t> send_lock;
+  // Line 2: what peers ask of the owner.
+  alignas(64) std::atomic<uint32_t> error;       ///< EventType plus 1 of a failure that a peer's request caused
+  std::atomic<uint32_t> sender_waits;            ///< a sender found no receive posted: wake it at the next post
+  std::atomic<uint32_t> wake;                    ///< the receive this queue pair's sender waited for may be there now
+  // Line 3 and 4: the receive ring.
+  alignas(64) RecvRing recv;
+  alignas(64) QpCounters counters;
+};
+static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
+
+struct alignas(64) SrqShared {
+  uint32_t in_use;
+  uint32_t number;
+  uint32_t type;   ///< SrqType
+  uint32_t cq;     ///< XRC: index of the completion queue
+  uint64_t xrcd;   ///< XRC: identity of the domain
+  alignas(64) RecvRing recv;
+};
+static_assert(sizeof(SrqShared) * kMaxSrq <= kMrOffset - kSrqOffset);
+
+enum class MrKind : uint32_t {
+  kMemory = 1,  ///< the owner's address space; parts of it may be in the region file
+  kWindow = 2,  ///< a memory window on another entry
+  kNull = 3,    ///< reads zeros, swallows writes; local only
+};
+
+/// A part of a region that the region file backs: owner's addresses [begin, end), pages.
+struct MrPiece {
+  uint64_t begin;
+  uint64_t end;
+  uint64_t file_offset;
+};
+constexpr uint32_t kInlinePieces = 2;
+
+/// One registered region or bound window. The key is written last and cleared first; a reader loads it before and after.
+struct alignas(64) MrShared {
+  std::atomic<uint32_t> key;   ///< lkey and rkey; 0: invalid
+  uint32_t pd;
+  uint32_t access;
+  uint32_t kind;               ///< MrKind
+  uint64_t start;              ///< first address as keys name it
+  uint64_t length;
+  uint64_t delta;              ///< owner's virtual address minus key address
+  uint64_t pieces;             ///< heap offset of MrPiece[piece_count] if there are more than kInlinePieces
+  uint32_t piece_count;
+  uint32_t parent;             ///< kWindow: index of the region; type 2 windows are bound to queue pair `qp_num`
+  uint32_t qp_num;
+  uint32_t generation;         ///< grows with each reuse of the entry
+  MrPiece inline_pieces[kInlinePieces];
+};
+static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kHeapOffset - kMrOffset);
+
+constexpr uint32_t kKeyBits = 8;  ///< the low bits of a key, that the owner may choose (IBTA 10.6.3.4)
+constexpr uint32_t key_index(uint32_t key) { return key >> kKeyBits; }
+
+}  // namespace nupa::segment

@@ -1,0 +1,43 @@
+#include "segment/mapped_file.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace nupa::segment {
+
+MappedFile::~MappedFile() {
+  for (const auto& [offset, mapping] : mappings_) munmap(mapping.address, mapping.length);
+}
+
+Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
+  // Windows and large objects live in one map: an object larger than a window starts at a multiple of its own size,
+  // which is a multiple of the window, so the two kinds never overlap with different extents for one object.
+  const bool large = length > kWindow;
+  const uint64_t start = large ? offset : offset & ~(kWindow - 1);
+  const uint64_t span = large ? length : kWindow;
+  if (!large && offset - start + length > kWindow) return fail(ERANGE, "an object straddles two windows");
+  std::lock_guard lock(mutex_);
+  // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
+  const uint64_t key = start | (large ? 1 : 0);
+  auto found = mappings_.find(key);
+  if (found != mappings_.end() && found->second.length < span) {
+    munmap(found->second.address, found->second.length);
+    mappings_.erase(found);
+    found = mappings_.end();
+  }
+  if (found == mappings_.end()) {
+    struct stat file;
+    if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
+    if (static_cast<uint64_t>(file.st_size) < offset + length) return fail(ERANGE, "beyond the end of the shared file");
+    void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
+    if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
+    // A core dump wants the program's memory, not the sparse tables behind it.
+    madvise(address, span, MADV_DONTDUMP);
+    found = mappings_.emplace(key, Mapping{address, span}).first;
+  }
+  return static_cast<std::byte*>(found->second.address) + (offset - start);
+}
+
+}  // namespace nupa::segment

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "base/unique_fd.h"
+#include <nupa/result.h>
+
+namespace nupa::segment {
+
+/// A shared file, mapped piece by piece as it is needed: windows of kWindow bytes, aligned, or one mapping of its own
+/// for an object that is larger. Mappings stay until the object goes. Any thread.
+class MappedFile {
+ public:
+  static constexpr uint64_t kWindow = 16 << 20;
+
+  explicit MappedFile(base::UniqueFd fd) : fd_(std::move(fd)) {}
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  int fd() const { return fd_.get(); }
+  /// The address of [offset, offset+length). An object of up to kWindow bytes must not straddle a window (power-of-two
+  /// sizes at their natural alignment never do). ENOMEM: the process may map no more; ERANGE: beyond the file's end.
+  Result<void*> at(uint64_t offset, uint64_t length);
+
+ private:
+  base::UniqueFd fd_;
+  std::mutex mutex_;
+  struct Mapping {
+    void* address;
+    uint64_t length;
+  };
+  std::map<uint64_t, Mapping> mappings_;
+};
+
+}  // namespace nupa::segment

@@ -1,0 +1,108 @@
+#pragma once
+#include "segment/layout.h"
+
+namespace nupa::segment {
+
+/// A receive queue as a sender (claim) and as its owner (post, drain) see it. A slot goes free -> ready (posted) ->
+/// claimed(by whom) -> free of the next turn; senders of several processes claim in posting order.
+class ReceiveRing {
+ public:
+  ReceiveRing() = default;
+  ReceiveRing(RecvRing* shared, void* slots, uint32_t log2_slots, uint32_t stride)
+      : shared_(shared),
+        slots_(static_cast<std::byte*>(slots)),
+        log2_(log2_slots),
+        mask_((uint64_t{1} << log2_slots) - 1),
+        stride_(stride) {}
+
+  RecvRing* shared() const { return shared_; }
+  bool valid() const { return slots_ != nullptr; }
+  uint64_t capacity() const { return mask_ + 1; }
+  RecvSlot& slot(uint64_t position) const {
+    return *reinterpret_cast<RecvSlot*>(slots_ + (position & mask_) * stride_);
+  }
+  uint64_t turn(uint64_t position) const { return position >> log2_; }
+
+  static constexpr uint32_t stride_for(uint32_t max_sge) {
+    const uint32_t bytes = 32 + 16 * (max_sge < 2 ? 2 : max_sge);
+    return (bytes + 63) / 64 * 64;
+  }
+
+  /// A claimed receive: the slot is the claimer's until finish() or put_back().
+  struct Claim {
+    RecvSlot* slot = nullptr;
+    uint64_t position = 0;
+    uint64_t turn = 0;
+    explicit operator bool() const { return slot != nullptr; }
+  };
+
+  /// Takes the oldest posted receive for process `owner`; empty if none is posted.
+  Claim claim(uint32_t owner) {
+    uint64_t position = shared_->consumed.load(std::memory_order_acquire);
+    for (;;) {
+      RecvSlot& candidate = slot(position);
+      const uint64_t now_turn = turn(position);
+      uint64_t seen = stamp(now_turn, SlotState::kReady);
+      if (candidate.stamp.compare_exchange_strong(seen, claim_stamp(now_turn, owner), std::memory_order_seq_cst,
+                                                  std::memory_order_acquire)) {
+        uint64_t hint = position;
+        shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+        return {&candidate, position, now_turn};
+      }
+      const uint64_t seen_turn = (seen & kStampBody) >> 2;
+      if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
+      // Taken by another (claimed in this turn) or already free for a later turn: help and go on.
+      uint64_t hint = position;
+      shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+      const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
+      position = consumed > position ? consumed : position + 1;
+    }
+  }
+
+  /// The claimer has completed the receive: the slot may be posted anew.
+  static void finish(const Claim& claim) {
+    claim.slot->claim_qp.store(0, std::memory_order_relaxed);
+    claim.slot->completion.store(0, std::memory_order_relaxed);
+    claim.slot->stamp.store(stamp(claim.turn + 1, SlotState::kFree), std::memory_order_release);
+  }
+
+  /// The claimer found that it must not use it: it is posted again where it was.
+  void put_back(const Claim& claim) {
+    claim.slot->claim_qp.store(0, std::memory_order_relaxed);
+    claim.slot->completion.store(0, std::memory_order_relaxed);
+    claim.slot->stamp.store(stamp(claim.turn, SlotState::kReady), std::memory_order_release);
+    lower_hint(claim.position);
+  }
+
+  /// Owner only, one thread at a time: posts at `position` (counted by the owner). False: the ring is full.
+  template <class Fill>
+  bool post(uint64_t position, Fill&& fill) {
+    RecvSlot& target = slot(position);
+    const uint64_t now_turn = turn(position);
+    const uint64_t seen = target.stamp.load(std::memory_order_acquire);
+    if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {
+      // A receive that was put back while another claimer helped the hint past it would stay unseen: show it again.
+      if (now_turn > 0 && seen == stamp(now_turn - 1, SlotState::kReady)) lower_hint(position - capacity());
+      return false;
+    }
+    fill(target);
+    target.stamp.store(stamp(now_turn, SlotState::kReady), std::memory_order_release);
+    return true;
+  }
+
+ private:
+  /// The hint may have gone past a receive that is posted: it would be lost to everybody.
+  void lower_hint(uint64_t position) {
+    uint64_t hint = shared_->consumed.load(std::memory_order_acquire);
+    while (hint > position && !shared_->consumed.compare_exchange_weak(hint, position, std::memory_order_acq_rel)) {
+    }
+  }
+
+  RecvRing* shared_ = nullptr;
+  std::byte* slots_ = nullptr;
+  uint32_t log2_ = 0;
+  uint64_t mask_ = 0;
+  uint32_t stride_ = 64;
+};
+
+}  // namespace nupa::segment

@@ -1,0 +1,166 @@
+#include "transport/window/agent.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/spin.h"
+
+namespace nupa::window {
+namespace {
+
+using segment::AgentOp;
+using segment::AgentShared;
+using segment::AgentState;
+
+/// memcpy within this process that answers EFAULT where a plain one would fault: the memory may be unmapped by now.
+int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_target) {
+  void* remote = remote_is_target ? to : const_cast<void*>(from);
+  void* local = remote_is_target ? const_cast<void*>(from) : to;
+  iovec mine{local, length};
+  iovec theirs{remote, length};
+  const ssize_t moved = remote_is_target ? process_vm_writev(getpid(), &mine, 1, &theirs, 1, 0)
+                                         : process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0);
+  if (moved == static_cast<ssize_t>(length)) return 0;
+  if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // forbidden here: trust that the region is still mapped
+    std::memcpy(to, from, length);
+    return 0;
+  }
+  return EFAULT;
+}
+
+int execute(AgentShared& request, std::byte* bounce) {
+  void* memory = reinterpret_cast<void*>(request.address);
+  const auto op = static_cast<AgentOp>(request.op);
+  if (op == AgentOp::kWrite) return copy_checked(memory, bounce, request.length, true);
+  if (op == AgentOp::kRead) return copy_checked(bounce, memory, request.length, false);
+  uint64_t probe;
+  if (request.address % 8 != 0 || copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
+  auto* word = static_cast<uint64_t*>(memory);
+  switch (op) {
+    case AgentOp::kCompareSwap: {
+      uint64_t found = request.operand;
+      __atomic_compare_exchange_n(word, &found, request.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+      request.operand = found;
+      return 0;
+    }
+    case AgentOp::kFetchAdd:
+      request.operand = __atomic_fetch_add(word, request.operand, __ATOMIC_SEQ_CST);
+      return 0;
+    case AgentOp::kAtomicWrite:
+      __atomic_store_n(word, request.operand, __ATOMIC_SEQ_CST);
+      return 0;
+    default:
+      return EINVAL;
+  }
+}
+
+}  // namespace
+
+AgentShared* Agent::take() {
+  base::Backoff backoff;
+  for (;;) {
+    for (AgentShared& request : node_.segment().tables().header->agents) {
+      auto free = static_cast<uint32_t>(AgentState::kFree);
+      if (request.state.compare_exchange_strong(free, static_cast<uint32_t>(AgentState::kTaken))) return &request;
+    }
+    backoff.pause();
+  }
+}
+
+Result<std::byte*> Agent::bounce_of(uint32_t index) {
+  std::lock_guard lock(mutex_);
+  if (bounce_[index].address == nullptr) {
+    auto block = node_.segment().allocate(segment::kBounceBytes);
+    if (!block) return tl::unexpected(block.error());
+    bounce_[index] = *block;
+  }
+  return static_cast<std::byte*>(bounce_[index].address);
+}
+
+WcStatus Agent::ask(cm::Peer& peer, AgentShared& request) {
+  request.target_instance = peer.instance();
+  request.status = 0;
+  request.state.store(static_cast<uint32_t>(AgentState::kAsked), std::memory_order_release);
+  segment::SegmentHeader& theirs = *peer.tables().header;
+  theirs.agent_attention[node_.slot() / 64].fetch_or(uint64_t{1} << (node_.slot() % 64));
+  theirs.attention.fetch_or(segment::attention::kAgent);
+  peer.ring_doorbell();
+  base::Backoff backoff;
+  while (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kServed)) {
+    if (!peer.alive()) return WcStatus::kRetryExcErr;
+    if (node_.on_service_thread()) serve();
+    backoff.pause();
+  }
+  return request.status == 0 ? WcStatus::kSuccess : WcStatus::kRemOpErr;
+}
+
+WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+  AgentShared* request = take();
+  const auto index = static_cast<uint32_t>(request - node_.segment().tables().header->agents);
+  WcStatus status = WcStatus::kSuccess;
+  auto bounce = bounce_of(index);
+  if (!bounce) {
+    NUPA_WARN("no memory for a bounce buffer: %s", bounce.error().what);
+    status = WcStatus::kGeneralErr;
+  }
+  while (status == WcStatus::kSuccess && length > 0) {
+    const uint64_t step = std::min(length, segment::kBounceBytes);
+    request->op = static_cast<uint32_t>(write ? AgentOp::kWrite : AgentOp::kRead);
+    request->address = remote;
+    request->length = step;
+    request->bounce = bounce_[index].offset;
+    if (write) std::memcpy(*bounce, local, step);
+    status = ask(peer, *request);
+    if (status == WcStatus::kSuccess && !write) std::memcpy(local, *bounce, step);
+    remote += step;
+    local += step;
+    length -= step;
+  }
+  request->state.store(static_cast<uint32_t>(AgentState::kFree), std::memory_order_release);
+  return status;
+}
+
+WcStatus Agent::atomic(cm::Peer& peer, AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
+  AgentShared* request = take();
+  request->op = static_cast<uint32_t>(op);
+  request->address = remote;
+  request->length = 8;
+  request->operand = *operand;
+  request->swap = swap;
+  const WcStatus status = ask(peer, *request);
+  *operand = request->operand;
+  request->state.store(static_cast<uint32_t>(AgentState::kFree), std::memory_order_release);
+  return status;
+}
+
+void Agent::serve() {
+  segment::SegmentHeader& mine = *node_.segment().tables().header;
+  for (uint32_t word = 0; word < std::size(mine.agent_attention); ++word) {
+    uint64_t bits = mine.agent_attention[word].exchange(0);
+    for (; bits != 0; bits &= bits - 1) {
+      const uint32_t slot = word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      cm::Peer* peer = node_.find(slot);
+      if (peer == nullptr) continue;
+      for (AgentShared& request : peer->tables().header->agents) {
+        if (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kAsked)) continue;
+        if (request.target_instance != mine.instance) continue;
+        std::byte* bounce = nullptr;
+        if (static_cast<AgentOp>(request.op) <= AgentOp::kRead) {
+          auto block = peer->heap(request.bounce, segment::kBounceBytes);
+          if (block && request.length <= segment::kBounceBytes) bounce = static_cast<std::byte*>(*block);
+          request.status = bounce == nullptr ? EINVAL : static_cast<uint32_t>(execute(request, bounce));
+        } else {
+          request.status = static_cast<uint32_t>(execute(request, nullptr));
+        }
+        request.state.store(static_cast<uint32_t>(AgentState::kServed), std::memory_order_release);
+      }
+    }
+  }
+}
+
+}  // namespace nupa::window

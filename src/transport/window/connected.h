@@ -1,0 +1,40 @@
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "transport/window/target.h"
+#include "transport/window/window.h"
+
+namespace nupa::window {
+
+/// The initiator's side of an RC, UC or XRC queue pair (IBTA 9.7, 9.8).
+class Connected final : public transport::Endpoint {
+ public:
+  Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn);
+
+  transport::Outcome execute(const transport::Request& request) override;
+  const char* name() const override { return "window"; }
+
+ private:
+  transport::Outcome send(const transport::Request& request);
+  transport::Outcome rdma_write(const transport::Request& request);
+  transport::Outcome rdma_read(const transport::Request& request);
+  transport::Outcome atomic(const transport::Request& request);
+  transport::Outcome atomic_write(const transport::Request& request);
+
+  bool find_target();
+  bool reliable() const { return qp_.type != QpType::kUc; }
+  /// The responder refuses: RC and XRC report it on both sides, UC drops the message (IBTA 9.9.3, class D).
+  transport::Outcome refuse(EventType event, WcStatus status);
+  transport::Outcome not_ready();
+  Message message_for(const transport::Request& request) const;
+
+  Window& window_;
+  transport::LocalQp qp_;
+  AddressVector vector_;
+  uint32_t remote_qpn_;
+  std::optional<Target> target_;
+  int64_t next_search_ns_ = 0;
+};
+
+}  // namespace nupa::window

@@ -1,0 +1,45 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace nupa::window {
+
+/// Stores the 1 to 8 bytes at the end of a message. An aligned 1, 2, 4 or 8 bytes are one store: a reader polling on
+/// that word sees the old or the new value, nothing between.
+inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
+  const bool aligned = (reinterpret_cast<uintptr_t>(to) & (length - 1)) == 0;
+  if (length == 8 && aligned) {
+    uint64_t value;
+    std::memcpy(&value, from, 8);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(to), value, __ATOMIC_RELEASE);
+  } else if (length == 4 && aligned) {
+    uint32_t value;
+    std::memcpy(&value, from, 4);
+    __atomic_store_n(reinterpret_cast<uint32_t*>(to), value, __ATOMIC_RELEASE);
+  } else if (length == 2 && aligned) {
+    uint16_t value;
+    std::memcpy(&value, from, 2);
+    __atomic_store_n(reinterpret_cast<uint16_t*>(to), value, __ATOMIC_RELEASE);
+  } else {
+    for (uint64_t i = 0; i < length; ++i)
+      __atomic_store_n(reinterpret_cast<uint8_t*>(to) + i, static_cast<uint8_t>(from[i]), __ATOMIC_RELEASE);
+  }
+}
+
+/// memmove whose last word becomes visible after everything before it: programs poll on the last byte of an RDMA WRITE.
+/// x86 keeps stores in order; memmove alone would write the end of a short block first.
+inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length) {
+  if (length == 0) return;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(to) + length;
+  uint64_t tail = end - ((end - 1) & ~uintptr_t{7});
+  if (tail > length) tail = length;
+  const uint64_t body = length - tail;
+  if (body > 0) {
+    std::memmove(to, from, body);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  store_tail(to + body, from + body, tail);
+}
+
+}  // namespace nupa::window

@@ -1,0 +1,154 @@
+#include "transport/window/datagram.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace nupa::window {
+
+using transport::Outcome;
+using transport::Piece;
+using transport::Request;
+using transport::Verdict;
+
+namespace {
+
+/// Before the payload of each datagram stand 40 bytes (IBTA 11.4.1.2, RoCEv2 annex A17.4.5): a global route header,
+/// or for IPv4 20 bytes without meaning and the IPv4 header.
+constexpr uint32_t kGrhBytes = 40;
+constexpr uint8_t kIbTransport = 0x1b;
+constexpr uint8_t kUdp = 17;
+/// UDP header, base and datagram extended transport headers, invariant CRC.
+constexpr uint32_t kWireOverhead = 8 + 12 + 8 + 4;
+
+bool is_ipv4(const Gid& gid) {
+  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::memcmp(gid.raw.data(), kPrefix, sizeof kPrefix) == 0;
+}
+
+using Header = std::array<std::byte, kGrhBytes>;
+
+void put16(Header& header, size_t at, uint32_t value) {
+  header[at] = static_cast<std::byte>(value >> 8);
+  header[at + 1] = static_cast<std::byte>(value);
+}
+
+Header route_header(const AddressVector& vector, const Gid& source, uint64_t payload) {
+  Header header{};
+  const auto length = static_cast<uint32_t>(payload);
+  if (is_ipv4(vector.dgid)) {
+    constexpr size_t ip = 20;
+    header[ip] = std::byte{0x45};
+    header[ip + 1] = static_cast<std::byte>(vector.traffic_class);
+    put16(header, ip + 2, 20 + kWireOverhead + length);
+    header[ip + 8] = static_cast<std::byte>(vector.hop_limit == 0 ? 64 : vector.hop_limit);
+    header[ip + 9] = std::byte{kUdp};
+    std::memcpy(&header[ip + 12], &source.raw[12], 4);
+    std::memcpy(&header[ip + 16], &vector.dgid.raw[12], 4);
+    uint32_t sum = 0;
+    for (size_t i = ip; i < kGrhBytes; i += 2)
+      sum += static_cast<uint32_t>(header[i]) << 8 | static_cast<uint32_t>(header[i + 1]);
+    sum = (sum & 0xffff) + (sum >> 16);
+    put16(header, ip + 10, ~(sum + (sum >> 16)) & 0xffff);
+    return header;
+  }
+  const uint32_t first = htonl(6u << 28 | uint32_t{vector.traffic_class} << 20 | (vector.flow_label & 0xfffff));
+  std::memcpy(header.data(), &first, 4);
+  put16(header, 4, kWireOverhead + length);
+  header[6] = std::byte{kIbTransport};
+  header[7] = static_cast<std::byte>(vector.hop_limit);
+  std::memcpy(&header[8], source.raw.data(), 16);
+  std::memcpy(&header[24], vector.dgid.raw.data(), 16);
+  return header;
+}
+
+}  // namespace
+
+Target* Datagram::find(uint32_t qpn, const Gid& dgid) {
+  if (last_qpn_ == qpn && last_ != nullptr && last_->peer().alive()) return last_;
+  last_ = nullptr;
+  auto found = targets_.find(qpn);
+  if (found == targets_.end() || !found->second->peer().alive()) {
+    auto peer = window_.find_peer(qpn, dgid, std::chrono::milliseconds(100));
+    if (!peer) return nullptr;
+    if (targets_.size() >= kMaxTargets) targets_.clear();
+    auto target = std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn));
+    found = targets_.insert_or_assign(qpn, std::move(target)).first;
+  }
+  last_qpn_ = qpn;
+  last_ = found->second.get();
+  return last_;
+}
+
+void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
+  if (!target.ready(0, 0) || target.remote().type != static_cast<uint32_t>(QpType::kUd)) return;
+  if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
+  auto claim = target.claim();
+  if (!claim) return;
+  if (Target::room(claim) < request.length + kGrhBytes) {
+    target.put_back(claim);
+    return;
+  }
+  const segment::SegmentHeader& mine = *window_.node().segment().tables().header;
+  const uint32_t gid_index = std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1);
+  Header header = route_header(*request.vector, mine.gids[gid_index], request.length);
+
+  constexpr uint32_t kInPlace = 8;
+  Piece few[kInPlace];
+  std::unique_ptr<Piece[]> many;
+  Piece* pieces = few;
+  if (request.piece_count + 1 > kInPlace) {
+    many = std::make_unique<Piece[]>(request.piece_count + 1);
+    pieces = many.get();
+  }
+  pieces[0] = {header.data(), header.size()};
+  std::copy_n(request.pieces, request.piece_count, pieces + 1);
+
+  Message message;
+  message.byte_len = static_cast<uint32_t>(request.length) + kGrhBytes;
+  message.src_qp = qp_.qp_num;
+  message.solicited = request.solicited;
+  message.sl = request.vector->sl;
+  message.wc_flags = wc_flag::kGrh;
+  if (request.opcode == Opcode::kSendWithImm) {
+    message.wc_flags |= wc_flag::kWithImm;
+    message.imm_data = request.imm_or_rkey;
+  }
+  target.deliver(claim, pieces, request.piece_count + 1, request.length + kGrhBytes, message);
+}
+
+void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
+  for (const uint32_t slot : window_.node().slots()) {
+    cm::Peer* peer = nullptr;
+    if (slot == window_.node().slot()) {
+      peer = &window_.node().self();
+    } else if (auto met = window_.node().connect(slot, std::chrono::milliseconds(100)); met) {
+      peer = *met;
+    }
+    if (peer == nullptr) continue;
+    const segment::SegmentHeader& header = *peer->tables().header;
+    const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
+    for (uint32_t i = 0; i < members; ++i) {
+      const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
+      if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
+      Target target(window_.node(), window_.memory_of(*peer), member - 1);
+      deliver(target, request, qkey);
+    }
+  }
+}
+
+Outcome Datagram::execute(const Request& request) {
+  // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
+  const bool own_qkey = (request.remote_qkey & 0x80000000u) != 0;
+  const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.remote_qkey;
+  if (request.vector->dgid.raw[0] == 0xff) {
+    deliver_multicast(request, qkey);
+  } else if (Target* target = find(request.remote_qpn, request.vector->dgid); target != nullptr) {
+    deliver(*target, request, qkey);
+  }
+  return {};
+}
+
+}  // namespace nupa::window

@@ -1,0 +1,257 @@
+#include "transport/window/remote_memory.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "base/log.h"
+#include "transport/window/agent.h"
+#include "transport/window/copy.h"
+
+namespace nupa::window {
+namespace {
+
+using segment::MrKind;
+using segment::MrPiece;
+using segment::MrShared;
+using transport::Piece;
+
+struct Run {
+  size_t first = 0;
+  size_t count = 0;
+  uint64_t bytes = 0;
+};
+
+/// The longest run of pieces without a gap: that is what one mapping can show.
+Run longest_run(const std::vector<MrPiece>& pieces) {
+  Run best;
+  for (size_t i = 0; i < pieces.size();) {
+    Run run{i, 1, pieces[i].end - pieces[i].begin};
+    while (i + run.count < pieces.size() && pieces[i + run.count].begin == pieces[i + run.count - 1].end) {
+      run.bytes += pieces[i + run.count].end - pieces[i + run.count].begin;
+      ++run.count;
+    }
+    if (run.bytes > best.bytes) best = run;
+    i += run.count;
+  }
+  return best;
+}
+
+std::shared_ptr<MappedRegion> nothing() { return std::make_shared<MappedRegion>(nullptr, 0, 0); }
+
+std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPiece>& pieces) {
+  const Run run = longest_run(pieces);
+  if (run.count == 0) return nothing();
+  void* base = mmap(nullptr, run.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return nothing();
+  auto region = std::make_shared<MappedRegion>(static_cast<std::byte*>(base), pieces[run.first].begin,
+                                               pieces[run.first].begin + run.bytes);
+  std::byte* at = static_cast<std::byte*>(base);
+  for (size_t i = run.first; i < run.first + run.count; ++i) {
+    const uint64_t bytes = pieces[i].end - pieces[i].begin;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer.region_fd(),
+             static_cast<off_t>(pieces[i].file_offset)) == MAP_FAILED) {
+      NUPA_INFO("cannot map a region of slot %u (%s): falling back to copies by the kernel", peer.slot(),
+                strerror(errno));
+      return nothing();
+    }
+    at += bytes;
+  }
+  return region;
+}
+
+/// Moves bytes by process_vm_writev or process_vm_readv, whatever of it is not mapped.
+WcStatus copy_by_kernel(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+  while (length > 0) {
+    iovec mine{local, length};
+    iovec theirs{reinterpret_cast<void*>(remote), length};
+    const ssize_t moved = write ? process_vm_writev(peer.pid(), &mine, 1, &theirs, 1, 0)
+                                : process_vm_readv(peer.pid(), &mine, 1, &theirs, 1, 0);
+    if (moved <= 0) {
+      if (moved < 0 && errno == EINTR) continue;
+      if (moved < 0 && errno == ESRCH) return WcStatus::kRetryExcErr;
+      return WcStatus::kRemOpErr;
+    }
+    remote += static_cast<uint64_t>(moved);
+    local += moved;
+    length -= static_cast<uint64_t>(moved);
+  }
+  return WcStatus::kSuccess;
+}
+
+WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uint64_t remote, std::byte* local,
+                   uint64_t length) {
+  if (length == 0) return WcStatus::kSuccess;
+  const MappedRegion* region = range.region;
+  if (region == nullptr || (region->base() != nullptr && remote >= region->begin() && remote < region->end())) {
+    const uint64_t here = region == nullptr ? length : std::min(length, region->end() - remote);
+    std::byte* mapped = region == nullptr ? reinterpret_cast<std::byte*>(remote)
+                                          : region->base() + (remote - region->begin());
+    if (write)
+      copy_in_order(mapped, local, here);
+    else
+      std::memmove(local, mapped, here);
+    return copy_span(memory, range, write, remote + here, local + here, length - here);
+  }
+  uint64_t outside = length;
+  if (region->base() != nullptr && remote < region->begin())
+    outside = std::min(length, region->begin() - remote);
+  cm::Peer& peer = memory.peer();
+  const WcStatus status = peer.cma_works() ? copy_by_kernel(peer, write, remote, local, outside)
+                                           : memory.agent().copy(peer, write, remote, local, outside);
+  if (status != WcStatus::kSuccess) return status;
+  return copy_span(memory, range, write, remote + outside, local + outside, length - outside);
+}
+
+WcStatus copy_pieces(PeerMemory& memory, const RemoteRange& range, bool write, const Piece* pieces, uint32_t count) {
+  uint64_t remote = range.address;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Piece& piece = pieces[i];
+    if (piece.length == 0) continue;
+    if (piece.data == nullptr) {  // a null region: zeros out, nothing in
+      if (write) {
+        static const std::byte zeros[4096] = {};
+        for (uint64_t done = 0; done < piece.length;) {
+          const uint64_t step = std::min<uint64_t>(sizeof zeros, piece.length - done);
+          const WcStatus status =
+              copy_span(memory, range, true, remote + done, const_cast<std::byte*>(zeros), step);
+          if (status != WcStatus::kSuccess) return status;
+          done += step;
+        }
+      }
+    } else {
+      const WcStatus status = copy_span(memory, range, write, remote, piece.data, piece.length);
+      if (status != WcStatus::kSuccess) return status;
+    }
+    remote += piece.length;
+  }
+  return WcStatus::kSuccess;
+}
+
+}  // namespace
+
+MappedRegion::~MappedRegion() {
+  if (base_ != nullptr) munmap(base_, end_ - begin_);
+}
+
+std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generation) {
+  std::lock_guard lock(mutex_);
+  Entry& entry = entries_[index];
+  if (entry.generation == generation) {
+    if (auto region = entry.region.lock()) return region;
+  }
+  const MrShared& mr = peer_.tables().mr[index];
+  std::vector<MrPiece> pieces;
+  if (mr.piece_count <= segment::kInlinePieces) {
+    pieces.assign(mr.inline_pieces, mr.inline_pieces + mr.piece_count);
+  } else {
+    auto list = peer_.heap(mr.pieces, mr.piece_count * sizeof(MrPiece));
+    if (list) {
+      const auto* first = static_cast<const MrPiece*>(*list);
+      pieces.assign(first, first + mr.piece_count);
+    }
+  }
+  auto region = map_pieces(peer_, pieces);
+  entry = {generation, region};
+  return region;
+}
+
+bool KeyCache::load(uint32_t key, Entry* out) {
+  const uint32_t index = segment::key_index(key);
+  if (index >= segment::kMaxMr) return false;
+  cm::Peer& peer = memory_->peer();
+  const MrShared& mr = peer.tables().mr[index];
+  if (key == 0 || mr.key.load(std::memory_order_acquire) != key) return false;
+  Entry entry;
+  entry.key = key;
+  entry.generation = mr.generation;
+  entry.pd = mr.pd;
+  entry.access = mr.access;
+  entry.start = mr.start;
+  entry.length = mr.length;
+  entry.delta = mr.delta;
+  entry.entry = &mr;
+  uint32_t memory_index = index;
+  uint32_t memory_generation = mr.generation;
+  if (mr.kind == static_cast<uint32_t>(MrKind::kWindow)) {
+    const uint32_t parent_index = mr.parent;
+    if (parent_index >= segment::kMaxMr) return false;
+    const MrShared& parent = peer.tables().mr[parent_index];
+    entry.qp_num = mr.qp_num;
+    entry.parent = &parent;
+    entry.parent_key = parent.key.load(std::memory_order_acquire);
+    memory_index = parent_index;
+    memory_generation = parent.generation;
+    if (entry.parent_key == 0) return false;
+  }
+  entry.null_region = mr.kind == static_cast<uint32_t>(MrKind::kNull);
+  if (!peer.is_self() && !entry.null_region) entry.region = memory_->map(memory_index, memory_generation);
+  // The entry may have changed while it was read: then it is not the one that was asked for.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (mr.key.load(std::memory_order_relaxed) != key || mr.generation != entry.generation) return false;
+  *out = std::move(entry);
+  return true;
+}
+
+bool KeyCache::resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
+                       uint32_t remote_qpn, RemoteRange* range) {
+  Entry& entry = cache_[segment::key_index(key) % kEntries];
+  const bool cached = entry.key == key && key != 0 && entry.entry->key.load(std::memory_order_acquire) == key &&
+                      entry.entry->generation == entry.generation &&
+                      (entry.parent == nullptr ||
+                       entry.parent->key.load(std::memory_order_acquire) == entry.parent_key);
+  if (__builtin_expect(!cached, 0) && !load(key, &entry)) {
+    entry = Entry{};
+    return false;
+  }
+  if ((entry.access & rights) != rights || entry.pd != pd) return false;
+  if (entry.qp_num != 0 && entry.qp_num != remote_qpn) return false;
+  const uint64_t offset = address - entry.start;
+  if (offset > entry.length || length > entry.length - offset) return false;
+  range->address = address + entry.delta;
+  range->length = length;
+  range->region = entry.region.get();
+  range->null_region = entry.null_region;
+  return true;
+}
+
+std::byte* direct_pointer(const RemoteRange& range) {
+  if (range.null_region) return nullptr;
+  if (range.region == nullptr) return reinterpret_cast<std::byte*>(range.address);
+  const MappedRegion& region = *range.region;
+  if (region.base() == nullptr || range.address < region.begin() || range.address > region.end() ||
+      range.length > region.end() - range.address)
+    return nullptr;
+  return region.base() + (range.address - region.begin());
+}
+
+WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
+  if (__builtin_expect(count == 1 && pieces[0].data != nullptr, 1)) {
+    if (std::byte* to = direct_pointer(range); to != nullptr) {
+      copy_in_order(to, pieces[0].data, pieces[0].length);
+      return WcStatus::kSuccess;
+    }
+  }
+  if (range.null_region) return WcStatus::kSuccess;
+  return copy_pieces(memory, range, true, pieces, count);
+}
+
+WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
+  if (__builtin_expect(count == 1 && pieces[0].data != nullptr, 1)) {
+    if (const std::byte* from = direct_pointer(range); from != nullptr) {
+      copy_in_order(pieces[0].data, from, pieces[0].length);
+      return WcStatus::kSuccess;
+    }
+  }
+  if (range.null_region) {
+    for (uint32_t i = 0; i < count; ++i)
+      if (pieces[i].data != nullptr) std::memset(pieces[i].data, 0, pieces[i].length);
+    return WcStatus::kSuccess;
+  }
+  return copy_pieces(memory, range, false, pieces, count);
+}
+
+}  // namespace nupa::window

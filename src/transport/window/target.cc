@@ -1,0 +1,231 @@
+#include "transport/window/target.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace nupa::window {
+
+using segment::QpShared;
+using segment::ReceiveRing;
+using segment::RecvSlot;
+using transport::Piece;
+
+Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index)
+    : node_(node),
+      memory_(memory),
+      remote_(&memory->peer().tables().qp[qp_index]),
+      qp_index_(qp_index),
+      tag_(segment::owner_tag(node.slot(), node.self().instance())),
+      remote_keys_(memory),
+      buffer_keys_(memory) {}
+
+bool Target::open_receive(cm::Peer& owner, segment::RecvRing& ring) {
+  const uint64_t where = ring.where.load(std::memory_order_acquire);
+  recv_ = {};
+  if (where == 0) return false;
+  const uint32_t log2 = segment::ring_log2(where);
+  auto slots = owner.heap(segment::ring_offset(where), uint64_t{ring.stride} << log2);
+  if (!slots) return false;
+  recv_ = ReceiveRing(&ring, *slots, log2, ring.stride);
+  return true;
+}
+
+bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
+  accepted_ = ~uint64_t{0};
+  if (!peer().alive()) return false;
+  const uint64_t word = remote_->state.load(std::memory_order_acquire);
+  const QpState state = segment::state_of(word);
+  if (remote_->in_use == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
+  if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
+    return false;
+  recv_ = {};
+  srq_index_ = remote_->srq;
+  srq_number_ = 0;
+  const bool xrc = remote_->type == static_cast<uint32_t>(QpType::kXrcRecv);
+  if (!xrc) {
+    if (srq_index_ != 0) {
+      if (srq_index_ > segment::kMaxSrq) return false;
+      segment::SrqShared& srq = peer().tables().srq[srq_index_ - 1];
+      srq_number_ = srq.number;
+      open_receive(peer(), srq.recv);
+    } else {
+      open_receive(peer(), remote_->recv);
+    }
+    if (remote_->recv_cq >= segment::kMaxCq) return false;
+    completions_ = cm::CompletionPort(peer(), remote_->recv_cq);
+  }
+  accepted_ = word;
+  return true;
+}
+
+bool Target::select_srq(uint32_t number, uint64_t xrcd) {
+  if (number == srq_number_ && recv_.valid()) return true;
+  srq_number_ = 0;
+  const uint32_t slot = segment::slot_of(number);
+  const uint32_t index = segment::index_of(number);
+  cm::Peer* owner = slot == peer().slot() ? &peer() : nullptr;
+  if (owner == nullptr) {
+    auto met = node_.connect(slot, std::chrono::milliseconds(200));
+    if (!met) return false;
+    owner = *met;
+  }
+  segment::SrqShared& srq = owner->tables().srq[index];
+  if (srq.in_use == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) ||
+      srq.xrcd != xrcd || srq.cq >= segment::kMaxCq)
+    return false;
+  if (owner != &peer()) {
+    // The receive buffers belong to another process of the same XRC domain: its keys, its memory.
+    buffer_keys_ = KeyCache(std::make_shared<PeerMemory>(*owner, memory_->agent()));
+  } else {
+    buffer_keys_ = KeyCache(memory_);
+  }
+  if (!open_receive(*owner, srq.recv)) return false;
+  completions_ = cm::CompletionPort(*owner, srq.cq);
+  srq_index_ = index + 1;
+  srq_number_ = number;
+  return true;
+}
+
+ReceiveRing::Claim Target::claim() {
+  if (!recv_.valid()) return {};
+  ReceiveRing::Claim claim = recv_.claim(tag_);
+  if (!claim) return {};
+  claim.slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
+  // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
+  // and both sides are ordered by a full barrier, so one of the two sees the other.
+  if (__builtin_expect(remote_->state.load(std::memory_order_seq_cst) != accepted_, 0)) {
+    recv_.put_back(claim);
+    return {};
+  }
+  if (__builtin_expect(srq_index_ != 0, 0)) check_limit();
+  return claim;
+}
+
+void Target::check_limit() {
+  segment::RecvRing& ring = *recv_.shared();
+  uint32_t limit = ring.limit.load(std::memory_order_acquire);
+  if (limit == 0) return;
+  const uint64_t posted = ring.posted.load(std::memory_order_acquire);
+  const uint64_t consumed = ring.consumed.load(std::memory_order_acquire);
+  if (posted > consumed && posted - consumed >= limit) return;
+  // The event is raised once per arming (IBTA 10.2.9.4): whoever takes the limit away raises it.
+  if (ring.limit.compare_exchange_strong(limit, 0)) {
+    cm::Peer& owner = buffer_keys_.memory().peer();
+    cm::call_attention(owner, segment::attention::kSrq, srq_index_ - 1);
+  }
+}
+
+uint64_t Target::room(const ReceiveRing::Claim& claim) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < claim.slot->num_sge; ++i) bytes += claim.slot->sge[i].length;
+  return bytes;
+}
+
+WcStatus Target::scatter(const ReceiveRing::Claim& claim, const Piece* pieces, uint32_t count, uint64_t length) {
+  const uint32_t pd = recv_.shared()->pd;
+  const RecvSlot& slot = *claim.slot;
+  RemoteRange range;
+  if (__builtin_expect(slot.num_sge > 0 && slot.sge[0].length >= length, 1)) {
+    if (length == 0) return WcStatus::kSuccess;
+    if (!buffer_keys_.resolve(slot.sge[0].lkey, slot.sge[0].addr, slot.sge[0].length, access::kLocalWrite, pd, 0,
+                              &range))
+      return WcStatus::kRemOpErr;
+    range.length = length;
+    return write_remote(buffer_keys_.memory(), range, pieces, count);
+  }
+  uint32_t piece = 0;
+  uint64_t used = 0;  // of pieces[piece]
+  for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
+    const Sge& sge = slot.sge[i];
+    if (sge.length == 0) continue;
+    if (!buffer_keys_.resolve(sge.lkey, sge.addr, sge.length, access::kLocalWrite, pd, 0, &range))
+      return WcStatus::kRemOpErr;
+    uint64_t left = std::min<uint64_t>(sge.length, length);
+    length -= left;
+    while (left > 0) {
+      const Piece& source = pieces[piece];
+      const uint64_t step = std::min(left, source.length - used);
+      if (step > 0) {
+        const Piece part{source.data == nullptr ? nullptr : source.data + used, step};
+        range.length = step;
+        const WcStatus status = write_remote(buffer_keys_.memory(), range, &part, 1);
+        if (status != WcStatus::kSuccess) return status;
+      }
+      range.address += step;
+      left -= step;
+      used += step;
+      if (used == source.length) {
+        ++piece;
+        used = 0;
+      }
+    }
+  }
+  return WcStatus::kSuccess;
+}
+
+WcStatus Target::deliver(const ReceiveRing::Claim& claim, const Piece* pieces, uint32_t count, uint64_t length,
+                         const Message& message) {
+  const WcStatus status = scatter(claim, pieces, count, length);
+  if (__builtin_expect(status == WcStatus::kSuccess, 1)) {
+    complete(claim, message, WcStatus::kSuccess);
+    return WcStatus::kSuccess;
+  }
+  if (status == WcStatus::kRetryExcErr) {  // the receiver died meanwhile: nobody will read this
+    ReceiveRing::finish(claim);
+    return status;
+  }
+  // The receiver's own buffer is at fault: local protection error there, remote operational error here.
+  complete(claim, message, WcStatus::kLocProtErr);
+  fail(EventType::kQpFatal);
+  return WcStatus::kRemOpErr;
+}
+
+void Target::complete(const ReceiveRing::Claim& claim, const Message& message, WcStatus status) {
+  const RecvSlot& slot = *claim.slot;
+  completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess,
+                    [&](segment::CqSlot& entry) {
+                      entry.wr_id = slot.wr_id;
+                      entry.byte_len = message.byte_len;
+                      entry.imm_data = message.imm_data;
+                      entry.qp_num = remote_->qp_num;
+                      entry.src_qp = message.src_qp;
+                      entry.srq_number = srq_number_;
+                      entry.status = static_cast<uint8_t>(status);
+                      entry.opcode = static_cast<uint8_t>(message.opcode);
+                      entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
+                      entry.solicited = message.solicited;
+                      entry.vendor_err = 0;
+                      entry.sl = message.sl;
+                      entry.dlid_path_bits = 0;
+                    });
+  ReceiveRing::finish(claim);
+  // The next receive is needed with the next message: fetch it while nobody waits.
+  __builtin_prefetch(&recv_.slot(claim.position + 1), 1, 3);
+}
+
+bool Target::resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {
+  if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
+  return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
+}
+
+bool Target::invalidate(uint32_t rkey) {
+  const uint32_t index = segment::key_index(rkey);
+  if (rkey == 0 || index >= segment::kMaxMr) return false;
+  segment::MrShared& entry = peer().tables().mr[index];
+  if (entry.kind != static_cast<uint32_t>(segment::MrKind::kWindow) || entry.qp_num != remote_->qp_num) return false;
+  uint32_t expected = rkey;
+  return entry.key.compare_exchange_strong(expected, 0);
+}
+
+void Target::fail(EventType event) {
+  uint64_t word = remote_->state.load();
+  if (segment::epoch_of(word) != segment::epoch_of(accepted_)) return;
+  remote_->error.store(static_cast<uint32_t>(event) + 1, std::memory_order_release);
+  while (segment::epoch_of(word) == segment::epoch_of(accepted_) && segment::state_of(word) != QpState::kErr &&
+         !remote_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), QpState::kErr))) {
+  }
+  cm::call_attention(peer(), segment::attention::kQp, qp_index_);
+}
+
+}  // namespace nupa::window

@@ -1,0 +1,35 @@
+#include "transport/window/window.h"
+
+#include <cerrno>
+
+#include "transport/window/connected.h"
+#include "transport/window/datagram.h"
+
+namespace nupa::window {
+
+Result<std::unique_ptr<transport::Endpoint>> Window::connect(const transport::LocalQp& qp,
+                                                             const AddressVector& vector, uint32_t remote_qpn) {
+  if (qp.type == QpType::kUd) return std::make_unique<Datagram>(*this, qp);
+  return std::make_unique<Connected>(*this, qp, vector, remote_qpn);
+}
+
+std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
+  std::lock_guard lock(mutex_);
+  auto& memory = memories_[&peer];
+  if (memory == nullptr) memory = std::make_shared<PeerMemory>(peer, agent_);
+  return memory;
+}
+
+Result<cm::Peer*> Window::find_peer(uint32_t qpn, const Gid& dgid, std::chrono::milliseconds wait) {
+  const uint32_t slot = segment::slot_of(qpn);
+  if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
+  auto peer = node_.connect(slot, wait);
+  if (!peer) return peer;
+  const segment::SegmentHeader& header = *(*peer)->tables().header;
+  const uint32_t count = std::min(header.gid_count, segment::kMaxGids);
+  for (uint32_t i = 0; i < count; ++i)
+    if (header.gids[i] == dgid) return peer;
+  return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");
+}
+
+}  // namespace nupa::window

@@ -1,0 +1,39 @@
+#pragma once
+/// The window transport, direct mode: both ends are processes of one user on one host. The initiator's thread does all
+/// the work in execute(): it plays the responder's part on the peer's shared objects and copies straight into or out
+/// of the peer's memory. No other thread runs and, once the first request has found its way, no system call is made.
+
+#include <mutex>
+#include <unordered_map>
+
+#include "cm/node.h"
+#include "transport/transport.h"
+#include "transport/window/agent.h"
+#include "transport/window/remote_memory.h"
+
+namespace nupa::window {
+
+class Window final : public transport::Transport {
+ public:
+  explicit Window(cm::Node& node) : node_(node), agent_(node) {}
+
+  Result<std::unique_ptr<transport::Endpoint>> connect(const transport::LocalQp& qp, const AddressVector& vector,
+                                                       uint32_t remote_qpn) override;
+
+  /// The mappings of one peer, shared by all endpoints that lead to it.
+  std::shared_ptr<PeerMemory> memory_of(cm::Peer& peer);
+  /// Finds the process that owns queue pair `qpn` and has `dgid`; waits at most `wait`.
+  /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect.
+  Result<cm::Peer*> find_peer(uint32_t qpn, const Gid& dgid, std::chrono::milliseconds wait);
+
+  cm::Node& node() { return node_; }
+  Agent& agent() { return agent_; }
+
+ private:
+  cm::Node& node_;
+  Agent agent_;
+  std::mutex mutex_;
+  std::unordered_map<cm::Peer*, std::shared_ptr<PeerMemory>> memories_;
+};
+
+}  // namespace nupa::window
