@@ -1,4 +1,5 @@
 #pragma once
+#include "base/spin.h"
 #include "segment/layout.h"
 
 namespace nupa::segment {
@@ -79,7 +80,15 @@ class ReceiveRing {
   bool post(uint64_t position, Fill&& fill) {
     RecvSlot& target = slot(position);
     const uint64_t now_turn = turn(position);
-    const uint64_t seen = target.stamp.load(std::memory_order_acquire);
+    uint64_t seen = target.stamp.load(std::memory_order_acquire);
+    // A claimer completes the receive first and frees the slot then: an owner that is quick to poll and to post anew
+    // meets it in between and waits those few instructions. A claimer that was stopped just there makes it "full".
+    base::Backoff backoff;
+    for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimPatience, 0);
+         ++turns) {
+      backoff.pause();
+      seen = target.stamp.load(std::memory_order_acquire);
+    }
     if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {
       // A receive that was put back while another claimer helped the hint past it would stay unseen: show it again.
       if (now_turn > 0 && seen == stamp(now_turn - 1, SlotState::kReady)) lower_hint(position - capacity());
@@ -91,6 +100,8 @@ class ReceiveRing {
   }
 
  private:
+  static constexpr int kClaimPatience = 20000;
+
   /// The hint may have gone past a receive that is posted: it would be lost to everybody.
   void lower_hint(uint64_t position) {
     uint64_t hint = shared_->consumed.load(std::memory_order_acquire);
