@@ -387,12 +387,22 @@ void Remapper::after_fork_child() {
     copy_out_of_file(file_.get(), interval.file_offset, length, static_cast<std::byte*>(fresh));
     mremap(fresh, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(begin));
   }
+  intervals_.clear();
+  active_.clear();
+  // From here on this object is the child's own: an inherited context may still allocate device memory.
   file_.reset();
+  next_offset_ = 0;
+  file_size_ = 0;
+  if (auto file = base::make_shared_file("nupa-region")) file_ = std::move(*file);
+  struct stat status;
+  if (fstat(file_.get(), &status) == 0) inode_ = status.st_ino;
   if (fork_pipe_[1] >= 0) {
     close(fork_pipe_[0]);
     close(fork_pipe_[1]);
+    fork_pipe_[0] = fork_pipe_[1] = -1;
   }
-  // The object itself belongs to the parent and is never touched again here.
+  mutex_.unlock();
+  copy_mutex_.unlock();
 }
 
 }  // namespace nupa::region

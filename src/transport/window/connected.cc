@@ -48,6 +48,8 @@ Outcome Connected::execute(const Request& request) {
     if (!target_->peer().alive()) return failed(WcStatus::kRetryExcErr);
     return kUnanswered;
   }
+  if (qp_.type == QpType::kXrcSend && !target_->select_srq(request.remote_srqn, target_->remote().xrcd))
+    return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   switch (request.opcode) {
     case Opcode::kRdmaWrite:
     case Opcode::kRdmaWriteWithImm:
@@ -99,8 +101,6 @@ Message Connected::message_for(const Request& request) const {
 }
 
 Outcome Connected::send(const Request& request) {
-  if (qp_.type == QpType::kXrcSend && !target_->select_srq(request.remote_srqn, target_->remote().xrcd))
-    return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   auto claim = target_->claim();
   if (__builtin_expect(!claim, 0)) return not_ready();
   Message message = message_for(request);
@@ -134,8 +134,6 @@ Outcome Connected::rdma_write(const Request& request) {
     const WcStatus status = write_remote(target_->memory(), range, request.pieces, request.piece_count);
     return status == WcStatus::kSuccess || !reliable() ? kSucceeded : failed(status);
   }
-  if (qp_.type == QpType::kXrcSend && !target_->select_srq(request.remote_srqn, target_->remote().xrcd))
-    return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   auto claim = target_->claim();
   if (!claim) return not_ready();
   if (request.length > 0) {
@@ -170,12 +168,12 @@ Outcome Connected::atomic(const Request& request) {
       __atomic_compare_exchange_n(word, &found, request.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     else
       found = __atomic_fetch_add(word, request.compare_add, __ATOMIC_SEQ_CST);
-  } else if (target_->peer().is_self()) {
+  } else if (target_->memory().peer().is_self()) {
     // A key may name memory at an odd place although the key's own address is even: the specification's answer.
     return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   } else {
     const WcStatus status = window_.agent().atomic(
-        target_->peer(), swap ? segment::AgentOp::kCompareSwap : segment::AgentOp::kFetchAdd, range.address, &found,
+        target_->memory().peer(), swap ? segment::AgentOp::kCompareSwap : segment::AgentOp::kFetchAdd, range.address, &found,
         request.swap);
     if (status != WcStatus::kSuccess) return failed(status);
   }
@@ -201,8 +199,8 @@ Outcome Connected::atomic_write(const Request& request) {
     __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
     return kSucceeded;
   }
-  if (target_->peer().is_self()) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
-  return failed(window_.agent().atomic(target_->peer(), segment::AgentOp::kAtomicWrite, range.address, &value, 0));
+  if (target_->memory().peer().is_self()) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
+  return failed(window_.agent().atomic(target_->memory().peer(), segment::AgentOp::kAtomicWrite, range.address, &value, 0));
 }
 
 }  // namespace nupa::window

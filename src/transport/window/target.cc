@@ -206,6 +206,10 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
 
 bool Target::resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {
   if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
+  // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
+  if (__builtin_expect(remote_->type == static_cast<uint32_t>(QpType::kXrcRecv), 0))
+    return recv_.valid() && buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd,
+                                                 remote_->qp_num, range);
   return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
 }
 

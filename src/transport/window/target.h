@@ -63,7 +63,10 @@ class Target {
   /// process's. False: there is none.
   bool select_srq(uint32_t number, uint64_t xrcd);
 
-  PeerMemory& memory() { return *memory_; }
+  /// Where resolve() found the range.
+  PeerMemory& memory() {
+    return remote_->type == static_cast<uint32_t>(QpType::kXrcRecv) ? buffer_keys_.memory() : *memory_;
+  }
 
  private:
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
