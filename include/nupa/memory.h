@@ -55,7 +55,8 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
   virtual uint64_t length() const = 0;
   virtual uint32_t handle() const = 0;
-  /// Copies `length` bytes to offset. 0, or EFAULT when the range leaves the allocation.
+  /// Copies `length` bytes to offset. 0; EFAULT: the range leaves the allocation; EINVAL: offset or length is not a
+  /// multiple of 4.
   virtual int copy_to(uint64_t offset, const void* from, size_t length) = 0;
   virtual int copy_from(void* to, uint64_t offset, size_t length) = 0;
   virtual int close() = 0;

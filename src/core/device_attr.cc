@@ -31,6 +31,8 @@ constexpr uint32_t kOdpAtomic = 1u << 4;
 constexpr uint32_t kOdpSrqRecv = 1u << 5;
 constexpr uint64_t kOdpSupport = 1;
 
+/// A locally administered identifier (bit 1 of the first octet), "NU": there is no vendor.
+constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
 constexpr int kManagementQps = 2;
 constexpr int kOutstandingReads = 16;
@@ -55,6 +57,7 @@ DeviceAttr make() {
   std::snprintf(attr.fw_ver, sizeof attr.fw_ver, "%s", NUPA_VERSION);
   attr.node_guid = node_guid();
   attr.sys_image_guid = attr.node_guid;
+  attr.vendor_id = kVendor;
   attr.max_mr_size = ~uint64_t{0};
   attr.page_size_cap = ~uint64_t{0} << 12;
   attr.max_qp = static_cast<int>(segment::kMaxQp) - kManagementQps;

@@ -36,7 +36,7 @@ Mr::Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing)
     : device_(device), pd_(&pd), entry_(std::move(entry)), backing_(backing) {}
 
 int Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
-  const int error = publish(spec, dm_piece);
+  const int error = publish(spec, dm_piece, false);
   if (error != 0) return error;
   pd_->users.add();
   device_.users.add();
@@ -44,7 +44,7 @@ int Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
   return 0;
 }
 
-int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece) {
+int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   std::vector<MrPiece> pieces;
   bool holds_pages = false;
   // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
@@ -77,7 +77,11 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece) {
   shared_memory_ = holds_pages;
   pieces_ = block;
   MrShared& shared = entry_.shared();
-  key_ = entry_.fresh_key();
+  // A new generation either way: what peers remember of the old registration is void.
+  if (keep_key)
+    ++shared.generation;
+  else
+    key_ = entry_.fresh_key();
   shared.pd = pd_->handle();
   shared.access = spec.access;
   shared.kind = static_cast<uint32_t>(backing_ == Backing::kNull ? MrKind::kNull : MrKind::kMemory);
@@ -108,7 +112,7 @@ Mr::~Mr() {
 }
 
 int Mr::close() {
-  if (windows.any()) return EBUSY;
+  if (has_live_window()) return EBUSY;
   open_ = false;
   revoke();
   if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
@@ -122,7 +126,7 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   constexpr uint32_t kTranslation = 1;
   constexpr uint32_t kPd = 2;
   constexpr uint32_t kAccess = 4;
-  if (windows.any()) return EBUSY;
+  if (has_live_window()) return EBUSY;
   if (backing_ != Backing::kUser) return EOPNOTSUPP;
   MrSpec wanted = spec_;
   if ((flags & kTranslation) != 0) {
@@ -135,10 +139,10 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   Pd* pd_before = pd_;
   revoke();
   if ((flags & kPd) != 0) pd_ = pd;
-  const int error = publish(wanted, nullptr);
+  const int error = publish(wanted, nullptr, true);
   if (error != 0) {
     pd_ = pd_before;
-    if (publish(before, nullptr) != 0) NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
+    if (publish(before, nullptr, true) != 0) NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
     return error;
   }
   if (pd_ != pd_before) {
@@ -146,6 +150,28 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
     pd_before->users.drop();
   }
   return 0;
+}
+
+namespace {
+/// Which windows are bound where; taken by binds and deregistrations only.
+std::mutex g_windows_mutex;
+}  // namespace
+
+bool Mr::has_live_window() {
+  std::lock_guard lock(g_windows_mutex);
+  for (auto window = windows.begin(); window != windows.end();) {
+    if (!(*window)->invalidated()) return true;
+    (*window)->let_go();
+    window = windows.erase(window);
+  }
+  return false;
+}
+
+void Mw::attach(Mr* region) {
+  std::lock_guard lock(g_windows_mutex);
+  if (bound_ != nullptr) bound_->windows.erase(this);
+  bound_ = region;
+  if (bound_ != nullptr) bound_->windows.insert(this);
 }
 
 Mw::Mw(DeviceImpl& device, Pd& pd, KeyEntry entry, MwType type)
@@ -162,8 +188,7 @@ int Mw::close() {
   open_ = false;
   entry_.shared().key.store(0, std::memory_order_seq_cst);
   device_.runtime().grace();
-  if (bound_ != nullptr) bound_->windows.drop();
-  bound_ = nullptr;
+  attach(nullptr);
   pd_.users.drop();
   device_.users.drop();
   return 0;
@@ -178,7 +203,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
     const MrSpec& spec = region->spec();
     const uint64_t offset = info.addr - spec.iova;
     constexpr uint32_t kRights =
-        access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
+        access::kLocalWrite | access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
     const uint32_t writes = info.access_flags & (access::kRemoteWrite | access::kRemoteAtomic);
     if (&region->pd() != &pd_ || (spec.access & access::kMwBind) == 0 || (info.access_flags & ~kRights) != 0 ||
         offset > spec.length || info.length > spec.length - offset ||
@@ -194,10 +219,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
     new_key = entry_.fresh_key();
   }
   shared.key.store(0, std::memory_order_seq_cst);
-  Mr* previous = bound_;
-  bound_ = unbind ? nullptr : region;
-  if (bound_ != nullptr) bound_->windows.add();
-  if (previous != nullptr) previous->windows.drop();
+  attach(unbind ? nullptr : region);
   if (unbind) {
     rkey_.store(new_key);
     return WcStatus::kSuccess;
@@ -230,6 +252,11 @@ bool invalidate_window(Runtime& runtime, uint32_t rkey, uint32_t qp_num) {
   return entry.key.compare_exchange_strong(expected, 0);
 }
 
+namespace {
+/// Adapters move device memory in words of four bytes, and programs are written for that.
+constexpr uint64_t kDmGrain = 4;
+}  // namespace
+
 Dm::Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length)
     : device_(device), piece_(piece), length_(length), handle_(device.runtime().next_handle()) {
   device_.users.add();
@@ -240,12 +267,14 @@ Dm::~Dm() {
 }
 
 int Dm::copy_to(uint64_t offset, const void* from, size_t length) {
+  if ((offset | length) % kDmGrain != 0) return EINVAL;
   if (offset > length_ || length > length_ - offset) return EFAULT;
   std::memcpy(reinterpret_cast<std::byte*>(piece_.begin) + offset, from, length);
   return 0;
 }
 
 int Dm::copy_from(void* to, uint64_t offset, size_t length) {
+  if ((offset | length) % kDmGrain != 0) return EINVAL;
   if (offset > length_ || length > length_ - offset) return EFAULT;
   std::memcpy(to, reinterpret_cast<const std::byte*>(piece_.begin) + offset, length);
   return 0;
@@ -332,7 +361,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
   auto& memory = static_cast<Dm&>(dm);
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) == 0)
     return fail(EINVAL, "device memory is registered zero based, with valid access flags");
-  if (length == 0 || offset > memory.length() || length > memory.length() - offset)
+  if (offset > memory.length() || length > memory.length() - offset)
     return fail(EINVAL, "the range leaves the device memory");
   const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,

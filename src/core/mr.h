@@ -1,4 +1,6 @@
 #pragma once
+#include <set>
+
 #include "core/objects.h"
 
 namespace nupa::core {
@@ -31,6 +33,8 @@ struct MrSpec {
   uint32_t access = 0;
 };
 
+class Mw;
+
 class Mr final : public MemoryRegion {
  public:
   enum class Backing { kUser, kNull, kDm, kMapped };
@@ -52,10 +56,13 @@ class Mr final : public MemoryRegion {
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }
   DeviceMemory* dm = nullptr;  ///< kDm: what it lies in
-  Users windows;
+  /// Windows bound to this region; some may have been invalidated since.
+  std::set<Mw*> windows;
+  /// True if a window on it still opens something; the invalidated ones are let go.
+  bool has_live_window();
 
  private:
-  int publish(const MrSpec& spec, const segment::MrPiece* dm_piece);
+  int publish(const MrSpec& spec, const segment::MrPiece* dm_piece, bool keep_key);
   void revoke();
 
   DeviceImpl& device_;
@@ -81,8 +88,12 @@ class Mw final : public MemoryWindow {
   /// Executes a bind posted on queue pair `qp_num` (IBTA 10.6.7.2). `new_key`: type 2, the consumer's choice.
   WcStatus bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_key);
   Pd& pd() { return pd_; }
+  bool invalidated() const { return entry_.shared().key.load() == 0; }
+  void let_go() { bound_ = nullptr; }
 
  private:
+  void attach(Mr* region);
+
   DeviceImpl& device_;
   Pd& pd_;
   KeyEntry entry_;

@@ -95,7 +95,7 @@ const Rule* table_of(QpState from, QpState to, Service service) {
 
 constexpr uint32_t kMaxNumber = 0xffffff;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                                   access::kRemoteAtomic | access::kMwBind;
+                                   access::kRemoteAtomic | access::kMwBind | access::kOnDemand;
 constexpr uint32_t kMigrated = 0;
 
 bool valid_path(const AddressVector& vector) {

@@ -270,9 +270,10 @@ NUPA_VERBS ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* ent
                                         uint32_t flags, size_t size) {
   if (context == nullptr || entries == nullptr || flags != 0 || size < sizeof(ibv_gid_entry)) return -EINVAL;
   size_t count = 0;
-  for (uint32_t index = 0; count < max_entries; ++index) {
+  for (uint32_t index = 0;; ++index) {
     auto found = core_of(context).query_gid(1, index);
     if (!found) break;
+    if (count == max_entries) return -EINVAL;  // the whole table or nothing
     fill(*found, reinterpret_cast<ibv_gid_entry*>(reinterpret_cast<char*>(entries) + count * size));
     ++count;
   }
