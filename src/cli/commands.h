@@ -1,0 +1,26 @@
+#pragma once
+/// The subcommands of `nupa`. Each returns the exit status.
+#include <string>
+#include <vector>
+
+namespace nupa::cli {
+
+struct RunOptions {
+  std::string transport = "auto";
+  bool verbose = false;
+  std::vector<std::string> command;
+};
+/// Replaces this process by the program. Returns only if that fails: 127 not found, 126 not executable.
+int run(const RunOptions& options);
+
+int devices(bool json);
+/// `watch_seconds` 0: once.
+int stat(bool json, double watch_seconds);
+int clean(bool dry_run);
+/// 1 if there is a problem.
+int doctor(bool json);
+
+/// The folder of the drop-in libraries, found from where this program lies; empty if there is none.
+std::string dropin_folder();
+
+}  // namespace nupa::cli

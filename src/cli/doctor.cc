@@ -1,0 +1,135 @@
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/shared_file.h"
+#include "cm/runtime_dir.h"
+#include "commands.h"
+#include "region/write_guard.h"
+
+namespace nupa::cli {
+namespace {
+
+struct Finding {
+  const char* level;  ///< OK, NOTE or PROBLEM
+  std::string subject;
+  std::string found;
+  std::string remedy;
+};
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+Finding runtime_directory() {
+  auto dir = cm::RuntimeDir::open();
+  if (dir) return {"OK", "runtime directory", (*dir)->path(), ""};
+  return {"PROBLEM", "runtime directory", dir.error().what,
+          "give NUPA_RUNTIME_DIR a directory of your own with mode 0700"};
+}
+
+Finding limit(const char* name, int resource, rlim_t enough, const char* unit, const char* remedy) {
+  rlimit value{};
+  getrlimit(static_cast<__rlimit_resource>(resource), &value);
+  const bool fine = value.rlim_cur == RLIM_INFINITY || value.rlim_cur >= enough;
+  const std::string found = value.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} {}", value.rlim_cur, unit);
+  return {fine ? "OK" : "PROBLEM", name, found, fine ? "" : remedy};
+}
+
+Finding shared_memory() {
+  auto file = base::make_shared_file("nupa-doctor");
+  if (file && base::grow_shared_file(file->get(), 64 << 20)) return {"OK", "memfd", "works", ""};
+  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what, "allow memfd_create (seccomp) and raise ulimit -f"};
+}
+
+Finding cross_memory() {
+  const uint64_t here = 1;
+  uint64_t there = 0;
+  iovec mine{&there, sizeof there};
+  iovec theirs{const_cast<uint64_t*>(&here), sizeof here};
+  const bool works = process_vm_readv(getppid(), &mine, 1, &theirs, 0, 0) >= 0 || errno != EPERM;
+  const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
+  if (works && (scope.empty() || scope == "0")) return {"OK", "cross-memory copies", "allowed", ""};
+  return {"NOTE", "cross-memory copies", "ptrace_scope " + scope,
+          "unaligned ends of buffers are copied by the other side's service thread (slower); "
+          "sysctl kernel.yama.ptrace_scope=0 lifts it"};
+}
+
+Finding write_guard() {
+  switch (region::WriteGuard::available()) {
+    case region::WriteGuard::Kind::kFull:
+      return {"OK", "userfaultfd", "full", ""};
+    case region::WriteGuard::Kind::kUserOnly:
+      return {"NOTE", "userfaultfd", "user mode only",
+              "buffers that a program with several threads registers are reached by kernel copies (about 0.3 us more); "
+              "sysctl vm.unprivileged_userfaultfd=1 lets them be mapped"};
+    default:
+      return {"NOTE", "userfaultfd", "not available",
+              "buffers that a program with several threads registers are reached by kernel copies (about 0.3 us more)"};
+  }
+}
+
+Finding map_count() {
+  const std::string text = first_line("/proc/sys/vm/max_map_count");
+  const bool fine = text.empty() || std::atol(text.c_str()) >= 65530;
+  return {fine ? "OK" : "NOTE", "vm.max_map_count", text, fine ? "" : "sysctl vm.max_map_count=65530 or more"};
+}
+
+Finding huge_pages() {
+  const std::string text = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const bool never = text.find("[never]") != std::string::npos || text.find("[deny]") != std::string::npos;
+  return {never ? "NOTE" : "OK", "huge pages for shared memory", text,
+          never ? "buffers of many MiB copy faster with `echo advise > "
+                  "/sys/kernel/mm/transparent_hugepage/shmem_enabled`"
+                : ""};
+}
+
+Finding cores() {
+  const unsigned count = std::thread::hardware_concurrency();
+  return {count >= 2 ? "OK" : "NOTE", "processor cores", std::to_string(count),
+          count >= 2 ? "" : "two processes that poll share one core: latencies are the scheduler's"};
+}
+
+Finding libraries() {
+  const std::string folder = dropin_folder();
+  if (folder.empty()) return {"PROBLEM", "drop-in libraries", "not found", "build or install NUPA completely"};
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  if (path != nullptr && std::string(path).find("libibverbs") != std::string::npos)
+    return {"NOTE", "drop-in libraries", folder, "LD_LIBRARY_PATH names another libibverbs"};
+  return {"OK", "drop-in libraries", folder, ""};
+}
+
+}  // namespace
+
+int doctor(bool json) {
+  const Finding findings[] = {
+      libraries(), runtime_directory(), shared_memory(),
+      limit("open files (ulimit -n)", RLIMIT_NOFILE, 256, "descriptors", "ulimit -n 1024 or more"),
+      limit("file size (ulimit -f)", RLIMIT_FSIZE, 256 << 20, "bytes", "ulimit -f unlimited: shared memory counts"),
+      write_guard(), cross_memory(), map_count(), huge_pages(), cores()};
+  bool problem = false;
+  nlohmann::json out = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    problem = problem || finding.level[0] == 'P';
+    if (json) {
+      out.push_back({{"level", finding.level}, {"subject", finding.subject}, {"found", finding.found},
+                     {"remedy", finding.remedy}});
+    } else {
+      fmt::print("{:<8} {:<30} {}\n", finding.level, finding.subject, finding.found);
+      if (!finding.remedy.empty()) fmt::print("{:<8} {:<30} -> {}\n", "", "", finding.remedy);
+    }
+  }
+  if (json) fmt::print("{}\n", out.dump(2));
+  return problem ? 1 : 0;
+}
+
+}  // namespace nupa::cli

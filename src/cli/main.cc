@@ -1,0 +1,54 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "commands.h"
+#include "nupa_config.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"NUPA: RDMA verbs on any Linux machine, with no adapter, no kernel module and no root"};
+  app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Environment:\n"
+      "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
+      "  NUPA_TRANSPORT     auto or window\n"
+      "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
+      "  NUPA_LOG           error, warn, info or debug");
+
+  nupa::cli::RunOptions run_options;
+  CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
+  run->add_option("--transport", run_options.transport, "auto or window")
+      ->check(CLI::IsMember({"auto", "window"}))
+      ->capture_default_str();
+  run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
+  run->add_option("command", run_options.command, "Program and its arguments")->required();
+  run->positionals_at_end();
+  run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
+
+  bool json = false;
+  double watch = 0;
+  bool dry_run = false;
+  CLI::App* devices = app.add_subcommand("devices", "Show the device, its addresses, and where each capability comes from");
+  devices->add_flag("--json", json, "Machine-readable output");
+  CLI::App* stat = app.add_subcommand("stat", "Show the live queue pairs of all this user's processes");
+  stat->add_flag("--json", json, "Machine-readable output");
+  stat->add_option("--watch", watch, "Repeat every so many seconds")->check(CLI::PositiveNumber);
+  CLI::App* clean = app.add_subcommand("clean", "Remove what no live process holds");
+  clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
+  CLI::App* doctor = app.add_subcommand("doctor", "Show what on this machine helps or hinders, and the remedy");
+  doctor->add_flag("--json", json, "Machine-readable output");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {  // --help, --version
+    return app.exit(wanted);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "nupa: %s (see nupa --help)\n", error.what());
+    return 2;
+  }
+  if (*run) return nupa::cli::run(run_options);
+  if (*devices) return nupa::cli::devices(json);
+  if (*stat) return nupa::cli::stat(json, watch);
+  if (*clean) return nupa::cli::clean(dry_run);
+  return nupa::cli::doctor(json);
+}

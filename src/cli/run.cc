@@ -1,0 +1,63 @@
+#include <climits>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+#include "commands.h"
+#include "nupa_config.h"
+
+namespace nupa::cli {
+namespace {
+
+/// Puts `value` in front of a colon-separated variable.
+void prepend(const char* name, const std::string& value) {
+  const char* before = std::getenv(name);
+  const std::string joined = before == nullptr || *before == '\0' ? value : value + ":" + before;
+  setenv(name, joined.c_str(), 1);
+}
+
+}  // namespace
+
+std::string dropin_folder() {
+  char self[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (length <= 0) return {};
+  self[length] = '\0';
+  *std::strrchr(self, '/') = '\0';
+  for (const char* place : {NUPA_DROPIN_IN_BUILD, NUPA_DROPIN_INSTALLED}) {
+    char resolved[PATH_MAX];
+    const std::string folder = std::string(self) + "/" + place;
+    if (access((folder + "/libibverbs.so.1").c_str(), R_OK) == 0 && realpath(folder.c_str(), resolved) != nullptr)
+      return resolved;
+  }
+  return {};
+}
+
+int run(const RunOptions& options) {
+  const std::string folder = dropin_folder();
+  if (folder.empty()) {
+    std::fprintf(stderr, "nupa: the drop-in libraries are not where this program expects them (%s)\n",
+                 NUPA_DROPIN_INSTALLED);
+    return 1;
+  }
+  prepend("LD_LIBRARY_PATH", folder);
+  const std::string preload = folder + "/libnupa-preload.so";
+  if (access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
+  if (options.verbose) {
+    setenv("NUPA_LOG", "info", 0);
+    std::fprintf(stderr, "nupa: %s with libraries from %s, transport %s\n", options.command[0].c_str(), folder.c_str(),
+                 options.transport.c_str());
+  }
+  std::vector<char*> arguments;
+  for (const std::string& argument : options.command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  const int error = errno;
+  std::fprintf(stderr, "nupa: %s: %s\n", arguments[0], std::strerror(error));
+  return error == ENOENT ? 127 : 126;
+}
+
+}  // namespace nupa::cli

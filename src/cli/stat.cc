@@ -1,0 +1,118 @@
+#include <fmt/core.h>
+
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "commands.h"
+#include "observe.h"
+
+namespace nupa::cli {
+namespace {
+
+const char* name_of(QpType type) {
+  switch (type) {
+    case QpType::kRc:
+      return "RC";
+    case QpType::kUc:
+      return "UC";
+    case QpType::kUd:
+      return "UD";
+    case QpType::kXrcSend:
+      return "XRC_SEND";
+    case QpType::kXrcRecv:
+      return "XRC_RECV";
+  }
+  return "?";
+}
+
+const char* name_of(QpState state) {
+  static constexpr const char* kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+  return static_cast<uint32_t>(state) < std::size(kNames) ? kNames[static_cast<uint32_t>(state)] : "?";
+}
+
+nlohmann::json look(const std::vector<Observed>& processes) {
+  std::map<uint32_t, std::string> names;
+  for (const Observed& observed : processes) {
+    const segment::SegmentHeader& header = *observed.process.tables.header;
+    names[header.slot] = fmt::format("{}[{}]", header.command, header.pid);
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Observed& observed : processes) {
+    const segment::SegmentHeader& header = *observed.process.tables.header;
+    const uint32_t count = std::min(header.qp_high_water.load(), segment::kMaxQp);
+    for (uint32_t i = 0; i < count; ++i) {
+      const segment::QpShared& qp = observed.process.tables.qp[i];
+      if (qp.in_use == 0) continue;
+      const uint32_t peer = qp.remote_slot.load();
+      const auto type = static_cast<QpType>(qp.type);
+      const bool connected = type != QpType::kUd && peer != 0;
+      rows.push_back({{"pid", header.pid},
+                      {"command", header.command},
+                      {"slot", header.slot},
+                      {"qp_num", qp.qp_num},
+                      {"type", name_of(type)},
+                      {"state", name_of(segment::state_of(qp.state.load()))},
+                      {"transport", "window"},
+                      {"peer_qp_num", qp.remote_qpn.load()},
+                      {"peer", connected ? (names.count(peer) != 0 ? names[peer] : "gone") : ""},
+                      {"messages", qp.counters.messages.load()},
+                      {"bytes", qp.counters.bytes.load()},
+                      {"received", qp.counters.received.load()},
+                      {"errors", qp.counters.errors.load()},
+                      {"rnr", qp.counters.rnr.load()}});
+    }
+  }
+  return rows;
+}
+
+void print(const nlohmann::json& rows) {
+  fmt::print("{:<22} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "QP", "TYPE", "STATE",
+             "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
+  for (const auto& row : rows) {
+    fmt::print("{:<22} {:#08x} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n",
+               fmt::format("{}[{}]", row["command"].get<std::string>(), row["pid"].get<int>()),
+               row["qp_num"].get<uint32_t>(), row["type"].get<std::string>(), row["state"].get<std::string>(),
+               row["transport"].get<std::string>(), row["peer"].get<std::string>(), row["messages"].get<uint64_t>(),
+               row["bytes"].get<uint64_t>(), row["received"].get<uint64_t>(), row["errors"].get<uint64_t>(),
+               row["rnr"].get<uint64_t>());
+  }
+}
+
+}  // namespace
+
+int stat(bool json, double watch_seconds) {
+  auto dir = cm::RuntimeDir::open();
+  if (!dir) {
+    fmt::print(stderr, "nupa: {}\n", dir.error().what);
+    return 1;
+  }
+  for (;;) {
+    const nlohmann::json rows = look(observe_all(**dir));
+    if (json)
+      fmt::print("{}\n", rows.dump(2));
+    else
+      print(rows);
+    if (watch_seconds <= 0) return 0;
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds));
+  }
+}
+
+int clean(bool dry_run) {
+  auto dir = cm::RuntimeDir::open();
+  if (!dir) {
+    fmt::print(stderr, "nupa: {}\n", dir.error().what);
+    return 1;
+  }
+  const auto dead = (*dir)->sweep(dry_run);
+  for (const uint32_t slot : dead)
+    fmt::print("{} {}/{}.sock\n", dry_run ? "would remove" : "removed", (*dir)->path(), slot);
+  if (dead.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
+  for (const std::string& name : (*dir)->strangers())
+    fmt::print("left alone: {}/{} (not NUPA's)\n", (*dir)->path(), name);
+  return 0;
+}
+
+}  // namespace nupa::cli
