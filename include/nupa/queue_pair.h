@@ -12,15 +12,15 @@ struct SendWr {
   const Sge* sg_list = nullptr;
   uint32_t num_sge = 0;
   Opcode opcode = Opcode::kSend;
-  uint32_t flags = 0;        ///< send_flag bits
-  uint32_t imm_or_rkey = 0;  ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate
-  uint32_t rkey = 0;         ///< RDMA and atomics; BIND_MW of a type 2 window: the window's new rkey
-  uint64_t remote_addr = 0;  ///< RDMA and atomics
-  uint64_t compare_add = 0;  ///< atomics; kAtomicWrite: the 8 bytes
-  uint64_t swap = 0;         ///< kCompareSwap
-  uint32_t remote_qpn = 0;   ///< UD
-  uint32_t remote_qkey = 0;  ///< UD; the high bit set: the queue pair's own Q_Key is used
-  uint32_t remote_srqn = 0;  ///< XRC
+  uint32_t flags = 0;                 ///< send_flag bits
+  uint32_t imm_or_rkey = 0;           ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate
+  uint32_t rkey = 0;                  ///< RDMA and atomics; BIND_MW of a type 2 window: the window's new rkey
+  uint64_t remote_addr = 0;           ///< RDMA and atomics
+  uint64_t compare_add = 0;           ///< atomics; kAtomicWrite: the 8 bytes
+  uint64_t swap = 0;                  ///< kCompareSwap
+  uint32_t remote_qpn = 0;            ///< UD
+  uint32_t remote_qkey = 0;           ///< UD; the high bit set: the queue pair's own Q_Key is used
+  uint32_t remote_srqn = 0;           ///< XRC
   const AddressHandle* ah = nullptr;  ///< UD
   MemoryWindow* mw = nullptr;         ///< kBindMw
   MwBindInfo bind;                    ///< kBindMw
@@ -39,8 +39,8 @@ struct SrqOptions {
   uint32_t max_sge = 1;
   uint32_t limit = 0;
   SrqType type = SrqType::kBasic;
-  XrcDomain* xrcd = nullptr;            ///< kXrc
-  CompletionQueue* cq = nullptr;        ///< kXrc: where its receives complete
+  XrcDomain* xrcd = nullptr;      ///< kXrc
+  CompletionQueue* cq = nullptr;  ///< kXrc: where its receives complete
   void* user_context = nullptr;
 };
 

@@ -15,8 +15,6 @@ template <class T>
 using Result = tl::expected<T, Error>;
 
 /// Builds the failed side of a Result.
-inline tl::unexpected<Error> fail(int code, const char* what) {
-  return tl::unexpected<Error>(Error{code, what});
-}
+inline tl::unexpected<Error> fail(int code, const char* what) { return tl::unexpected<Error>(Error{code, what}); }
 
 }  // namespace nupa

@@ -32,8 +32,8 @@ void log(LogLevel level, const char* format, ...) {
   // A log line must not disturb the errno that the caller is about to report.
   const int saved_errno = errno;
   char line[512];
-  int used = std::snprintf(line, sizeof line, "nupa[%d] %s: ", static_cast<int>(getpid()),
-                           kNames[static_cast<int>(level)]);
+  int used =
+      std::snprintf(line, sizeof line, "nupa[%d] %s: ", static_cast<int>(getpid()), kNames[static_cast<int>(level)]);
   va_list arguments;
   va_start(arguments, format);
   const int body = std::vsnprintf(line + used, sizeof line - static_cast<size_t>(used) - 1, format, arguments);

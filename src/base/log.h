@@ -17,13 +17,13 @@ void log(LogLevel level, const char* format, ...) __attribute__((format(printf, 
 
 #define NUPA_ERROR(...) ::nupa::base::log(::nupa::base::LogLevel::kError, __VA_ARGS__)
 #define NUPA_WARN(...) ::nupa::base::log(::nupa::base::LogLevel::kWarn, __VA_ARGS__)
-#define NUPA_INFO(...)                                                              \
-  do {                                                                              \
-    if (::nupa::base::log_enabled(::nupa::base::LogLevel::kInfo))                   \
-      ::nupa::base::log(::nupa::base::LogLevel::kInfo, __VA_ARGS__);                \
+#define NUPA_INFO(...)                                               \
+  do {                                                               \
+    if (::nupa::base::log_enabled(::nupa::base::LogLevel::kInfo))    \
+      ::nupa::base::log(::nupa::base::LogLevel::kInfo, __VA_ARGS__); \
   } while (0)
-#define NUPA_DEBUG(...)                                                             \
-  do {                                                                              \
-    if (::nupa::base::log_enabled(::nupa::base::LogLevel::kDebug))                  \
-      ::nupa::base::log(::nupa::base::LogLevel::kDebug, __VA_ARGS__);               \
+#define NUPA_DEBUG(...)                                               \
+  do {                                                                \
+    if (::nupa::base::log_enabled(::nupa::base::LogLevel::kDebug))    \
+      ::nupa::base::log(::nupa::base::LogLevel::kDebug, __VA_ARGS__); \
   } while (0)

@@ -43,8 +43,9 @@ int devices(bool json) {
       out.push_back(one);
       continue;
     }
-    fmt::print("{}\n  node GUID     {}\n  version       {}\n  port 1        {}, MTU 4096, link layer Ethernet\n", device.name,
-               guid_text(device.node_guid), core::device_attr().fw_ver, port.state == 4 ? "active" : "down");
+    fmt::print("{}\n  node GUID     {}\n  version       {}\n  port 1        {}, MTU 4096, link layer Ethernet\n",
+               device.name, guid_text(device.node_guid), core::device_attr().fw_ver,
+               port.state == 4 ? "active" : "down");
     for (const GidEntry& gid : gids) fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, text_of(gid.gid));
     for (const auto& c : capabilities) fmt::print("  {:<17} {:<20} {}\n", c.name, c.value, c.source);
   }

@@ -48,7 +48,8 @@ Finding limit(const char* name, int resource, rlim_t enough, const char* unit, c
 Finding shared_memory() {
   auto file = base::make_shared_file("nupa-doctor");
   if (file && base::grow_shared_file(file->get(), 64 << 20)) return {"OK", "memfd", "works", ""};
-  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what, "allow memfd_create (seccomp) and raise ulimit -f"};
+  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what,
+          "allow memfd_create (seccomp) and raise ulimit -f"};
 }
 
 Finding cross_memory() {
@@ -112,16 +113,24 @@ Finding libraries() {
 
 int doctor(bool json) {
   const Finding findings[] = {
-      libraries(), runtime_directory(), shared_memory(),
+      libraries(),
+      runtime_directory(),
+      shared_memory(),
       limit("open files (ulimit -n)", RLIMIT_NOFILE, 256, "descriptors", "ulimit -n 1024 or more"),
       limit("file size (ulimit -f)", RLIMIT_FSIZE, 256 << 20, "bytes", "ulimit -f unlimited: shared memory counts"),
-      write_guard(), cross_memory(), map_count(), huge_pages(), cores()};
+      write_guard(),
+      cross_memory(),
+      map_count(),
+      huge_pages(),
+      cores()};
   bool problem = false;
   nlohmann::json out = nlohmann::json::array();
   for (const Finding& finding : findings) {
     problem = problem || finding.level[0] == 'P';
     if (json) {
-      out.push_back({{"level", finding.level}, {"subject", finding.subject}, {"found", finding.found},
+      out.push_back({{"level", finding.level},
+                     {"subject", finding.subject},
+                     {"found", finding.found},
                      {"remedy", finding.remedy}});
     } else {
       fmt::print("{:<8} {:<30} {}\n", finding.level, finding.subject, finding.found);

@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
   bool json = false;
   double watch = 0;
   bool dry_run = false;
-  CLI::App* devices = app.add_subcommand("devices", "Show the device, its addresses, and where each capability comes from");
+  CLI::App* devices =
+      app.add_subcommand("devices", "Show the device, its addresses, and where each capability comes from");
   devices->add_flag("--json", json, "Machine-readable output");
   CLI::App* stat = app.add_subcommand("stat", "Show the live queue pairs of all this user's processes");
   stat->add_flag("--json", json, "Machine-readable output");

@@ -68,8 +68,8 @@ nlohmann::json look(const std::vector<Observed>& processes) {
 }
 
 void print(const nlohmann::json& rows) {
-  fmt::print("{:<22} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "QP", "TYPE", "STATE",
-             "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
+  fmt::print("{:<22} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "QP", "TYPE",
+             "STATE", "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
   for (const auto& row : rows) {
     fmt::print("{:<22} {:#08x} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n",
                fmt::format("{}[{}]", row["command"].get<std::string>(), row["pid"].get<int>()),

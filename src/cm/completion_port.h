@@ -12,7 +12,8 @@ void raise_cq_event(Peer& owner, uint32_t cq_index);
 /// Tells the owner that something of object `index` needs it: sets the bit and rings.
 void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
-/// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a time.
+/// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a
+/// time.
 class CompletionPort {
  public:
   CompletionPort() = default;
@@ -44,8 +45,7 @@ class CompletionPort {
 
   /// Fetches the line that the next push will write, while there is time.
   void prefetch() const {
-    if (ring_.valid())
-      __builtin_prefetch(&ring_.slot(ring_.shared()->tail.load(std::memory_order_relaxed)), 1, 3);
+    if (ring_.valid()) __builtin_prefetch(&ring_.slot(ring_.shared()->tail.load(std::memory_order_relaxed)), 1, 3);
   }
 
  private:

@@ -15,8 +15,8 @@ Result<Introduced> check_hello(int socket, Received received) {
   auto credentials = peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
   if (credentials->uid != geteuid()) {
-    NUPA_WARN("process %d of user %u refused: memory is shared with this user's own processes only",
-              credentials->pid, credentials->uid);
+    NUPA_WARN("process %d of user %u refused: memory is shared with this user's own processes only", credentials->pid,
+              credentials->uid);
     return fail(EACCES, "the process belongs to another user");
   }
   if (static_cast<MessageKind>(received.message.kind) != MessageKind::kHello || received.fd_count != kMaxFds ||

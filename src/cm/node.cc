@@ -234,8 +234,8 @@ void NodeImpl::after_fork_child() {
 }
 
 Result<void> NodeImpl::say_hello(int fd) {
-  const Message hello{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kHello), slot_, 0, instance_,
-                      reinterpret_cast<uint64_t>(&instance_)};
+  const Message hello{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kHello), slot_,
+                      0,          instance_,    reinterpret_cast<uint64_t>(&instance_)};
   const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.get()};
   return send_message(fd, hello, fds, kMaxFds);
 }
@@ -243,8 +243,8 @@ Result<void> NodeImpl::say_hello(int fd) {
 void NodeImpl::send_channels(int fd) {
   for (uint32_t index = 0; index < channels_.size(); ++index) {
     if (channels_[index] < 0) continue;
-    const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index,
-                          instance_, 0};
+    const Message channel{
+        kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_, 0};
     if (!send_message(fd, channel, &channels_[index], 1)) return;
   }
 }
@@ -319,8 +319,8 @@ Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   *free = event_fd;
   const auto index = static_cast<uint32_t>(free - channels_.begin());
   self_->set_channel(index, event_fd);
-  const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index,
-                        instance_, 0};
+  const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_,
+                        0};
   for (auto& [fd, connection] : connections_)
     if (connection.peer != nullptr) [[maybe_unused]]
       auto sent = send_message(fd, channel, &event_fd, 1);
@@ -331,8 +331,8 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
   channels_[index] = -1;
   self_->set_channel(index, -1);
-  const Message gone{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannelGone), slot_, index,
-                     instance_, 0};
+  const Message gone{
+      kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannelGone), slot_, index, instance_, 0};
   for (auto& [fd, connection] : connections_)
     if (connection.peer != nullptr) [[maybe_unused]]
       auto sent = send_message(fd, gone, nullptr, 0);

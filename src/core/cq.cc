@@ -41,8 +41,8 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   shared_->events.store(0);
   shared_->overrun.store(0);
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
-  shared_->flags = (options.timestamps ? segment::kCqTimestamps : 0) |
-                   (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
+  shared_->flags =
+      (options.timestamps ? segment::kCqTimestamps : 0) | (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
   shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
   if (channel_ != nullptr) channel_->attach(this);
   device_.users.add();
@@ -258,8 +258,7 @@ void Cq::recover(uint32_t dead_tag) {
           segment::claimer_of(seen) != dead_tag)
         continue;
       slot.status = segment::kVoidStatus;
-      slot.stamp.store(segment::stamp((seen & segment::kStampBody) >> 2, SlotState::kReady),
-                       std::memory_order_release);
+      slot.stamp.store(segment::stamp((seen & segment::kStampBody) >> 2, SlotState::kReady), std::memory_order_release);
     }
   }
   // A process that died between disarming and raising took an event with it.

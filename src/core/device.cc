@@ -209,8 +209,8 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
   }
   const int64_t index = runtime_->qp_numbers().take();
   if (index < 0) return fail(ENOMEM, "all queue pairs of this process are in use");
-  auto qp = std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index),
-                                 adopted);
+  auto qp =
+      std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index), adopted);
   const int error = qp->open();
   if (error != 0) return fail(error, "no memory for the receive ring");
   return qp;

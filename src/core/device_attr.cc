@@ -130,7 +130,8 @@ std::vector<Capability> explain_capabilities() {
   const PortAttr port = port_attr();
   const auto number = [](auto value) { return std::to_string(value); };
   return {
-      {"max_qp", number(attr.max_qp), "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
+      {"max_qp", number(attr.max_qp),
+       "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
       {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
       {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
       {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},

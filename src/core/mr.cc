@@ -142,7 +142,8 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   const int error = publish(wanted, nullptr, true);
   if (error != 0) {
     pd_ = pd_before;
-    if (publish(before, nullptr, true) != 0) NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
+    if (publish(before, nullptr, true) != 0)
+      NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
     return error;
   }
   if (pd_ != pd_before) {
@@ -202,8 +203,8 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
   if (!unbind) {
     const MrSpec& spec = region->spec();
     const uint64_t offset = info.addr - spec.iova;
-    constexpr uint32_t kRights =
-        access::kLocalWrite | access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
+    constexpr uint32_t kRights = access::kLocalWrite | access::kRemoteRead | access::kRemoteWrite |
+                                 access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
     const uint32_t writes = info.access_flags & (access::kRemoteWrite | access::kRemoteAtomic);
     if (&region->pd() != &pd_ || (spec.access & access::kMwBind) == 0 || (info.access_flags & ~kRights) != 0 ||
         offset > spec.length || info.length > spec.length - offset ||
@@ -213,8 +214,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
   }
   if (type_ == MwType::kType2) {
     // A type 2 window is bound once and then invalidated; the consumer owns the key's low byte (IBTA 10.6.7.2.2).
-    if (unbind || shared.key.load() != 0 || segment::key_index(new_key) != entry_.index())
-      return WcStatus::kMwBindErr;
+    if (unbind || shared.key.load() != 0 || segment::key_index(new_key) != entry_.index()) return WcStatus::kMwBindErr;
   } else {
     new_key = entry_.fresh_key();
   }
@@ -314,8 +314,8 @@ Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backi
 
 }  // namespace
 
-Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, void* addr, size_t length,
-                                                         uint64_t iova, uint32_t access_flags) {
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,
+                                                         uint32_t access_flags) {
   const auto start = reinterpret_cast<uint64_t>(addr);
   if (!valid_access(access_flags)) return fail(EINVAL, "access flags unknown or contradictory");
   if (length == 0 || start + length < start) return fail(EINVAL, "length is zero or leaves the address space");
@@ -364,10 +364,9 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
   if (offset > memory.length() || length > memory.length() - offset)
     return fail(EINVAL, "the range leaves the device memory");
   const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
-  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
-                     {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0,
-                      access_flags & ~access::kOptionalMask},
-                     &piece);
+  auto region = make(
+      *this, static_cast<Pd&>(pd), Mr::Backing::kDm,
+      {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0, access_flags & ~access::kOptionalMask}, &piece);
   if (region) {
     memory.users.add();
     static_cast<Mr&>(**region).dm = &memory;

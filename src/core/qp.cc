@@ -118,8 +118,8 @@ void Qp::set_state(QpState state) {
 
 void Qp::next_epoch() {
   uint64_t word = shared_->state.load();
-  while (!shared_->state.compare_exchange_weak(
-      word, segment::pack_state(segment::epoch_of(word) + 1, QpState::kReset))) {
+  while (
+      !shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word) + 1, QpState::kReset))) {
   }
 }
 

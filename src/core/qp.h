@@ -17,8 +17,8 @@ struct WaitingWr {
   std::vector<Sge> list;
   std::vector<std::byte> inline_data;
   AddressVector vector;
-  uint32_t position = 0;      ///< in the send queue
-  int64_t first_try_ns = 0;   ///< when the peer was first found not ready; 0: not tried yet
+  uint32_t position = 0;     ///< in the send queue
+  int64_t first_try_ns = 0;  ///< when the peer was first found not ready; 0: not tried yet
   int64_t next_try_ns = 0;
   transport::Verdict why = transport::Verdict::kDone;
 };

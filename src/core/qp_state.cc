@@ -35,34 +35,37 @@ Service service_of(QpType type) {
 
 constexpr uint32_t kPath = kAv | kPathMtu | kDestQpn | kRqPsn;
 
-constexpr Rule kResetToInit[] = {
-    {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kQkey, 0},
-    {kPkeyIndex | kPort | kAccessFlags, 0}, {kPkeyIndex | kPort | kAccessFlags, 0}};
+constexpr Rule kResetToInit[] = {{kPkeyIndex | kPort | kAccessFlags, 0},
+                                 {kPkeyIndex | kPort | kAccessFlags, 0},
+                                 {kPkeyIndex | kPort | kQkey, 0},
+                                 {kPkeyIndex | kPort | kAccessFlags, 0},
+                                 {kPkeyIndex | kPort | kAccessFlags, 0}};
 constexpr Rule kInitToInit[] = {{0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kQkey},
                                 {0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kAccessFlags}};
-constexpr Rule kInitToRtr[] = {
-    {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex},
-    {kPath, kAltPath | kAccessFlags | kPkeyIndex},
-    {0, kPkeyIndex | kQkey},
-    {kPath, kAltPath | kAccessFlags | kPkeyIndex},
-    {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex}};
+constexpr Rule kInitToRtr[] = {{kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex},
+                               {kPath, kAltPath | kAccessFlags | kPkeyIndex},
+                               {0, kPkeyIndex | kQkey},
+                               {kPath, kAltPath | kAccessFlags | kPkeyIndex},
+                               {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex}};
 constexpr uint32_t kLiveOptions = kCurState | kAltPath | kAccessFlags | kPathMigState;
-constexpr Rule kRtrToRts[] = {
-    {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions | kMinRnrTimer},
-    {kSqPsn, kLiveOptions},
-    {kSqPsn, kCurState | kQkey | kRateLimit},
-    {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions},
-    {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer}};
+constexpr Rule kRtrToRts[] = {{kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions | kMinRnrTimer},
+                              {kSqPsn, kLiveOptions},
+                              {kSqPsn, kCurState | kQkey | kRateLimit},
+                              {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions},
+                              {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer}};
 constexpr Rule kRtsToRts[] = {{0, kLiveOptions | kMinRnrTimer | kRateLimit},
                               {0, kLiveOptions | kRateLimit},
                               {0, kCurState | kQkey | kRateLimit},
                               {0, kLiveOptions},
                               {0, kLiveOptions | kMinRnrTimer}};
-constexpr Rule kRtsToSqd[] = {
-    {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}, {0, kEnSqdAsyncNotify}};
+constexpr Rule kRtsToSqd[] = {{0, kEnSqdAsyncNotify},
+                              {0, kEnSqdAsyncNotify},
+                              {0, kEnSqdAsyncNotify},
+                              {0, kEnSqdAsyncNotify},
+                              {0, kEnSqdAsyncNotify}};
 constexpr Rule kSqdToRts[] = {{0, kLiveOptions | kMinRnrTimer},
                               {0, kLiveOptions},
                               {0, kCurState | kQkey},
@@ -75,8 +78,7 @@ constexpr Rule kSqdToSqd[] = {
     {0, kPkeyIndex | kQkey},
     {0, kDrainedPath | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic},
     {0, kDrainedPath | kTimeout | kMaxDestRdAtomic | kMinRnrTimer}};
-constexpr Rule kSqeToRts[] = {
-    {0, 0}, {0, kCurState | kAccessFlags}, {0, kCurState | kQkey}, {0, 0}, {0, 0}};
+constexpr Rule kSqeToRts[] = {{0, 0}, {0, kCurState | kAccessFlags}, {0, kCurState | kQkey}, {0, 0}, {0, 0}};
 
 const Rule* table_of(QpState from, QpState to, Service service) {
   if (from == QpState::kReset && to == QpState::kInit) return kResetToInit;

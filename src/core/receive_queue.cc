@@ -12,8 +12,8 @@ using segment::ReceiveRing;
 using segment::RecvSlot;
 using segment::SlotState;
 
-Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, segment::RecvRing& shared,
-                                                           uint32_t max_wr, uint32_t max_sge, uint32_t pd) {
+Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, segment::RecvRing& shared, uint32_t max_wr,
+                                                           uint32_t max_sge, uint32_t pd) {
   const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u) - 1));
   const uint32_t stride = ReceiveRing::stride_for(max_sge);
   auto block = runtime.allocate(uint64_t{stride} << log2);
@@ -30,10 +30,7 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, seg
 
 ReceiveQueue::ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block,
                            uint32_t log2)
-    : runtime_(runtime),
-      shared_(shared),
-      block_(block),
-      ring_(&shared, block.address, log2, shared.stride) {}
+    : runtime_(runtime), shared_(shared), block_(block), ring_(&shared, block.address, log2, shared.stride) {}
 
 ReceiveQueue::~ReceiveQueue() {
   shared_.where.store(0);

@@ -205,8 +205,10 @@ void Remapper::drop_stale(const std::vector<Vma>& vmas, uintptr_t begin, uintptr
 
 bool Remapper::overlaps_unshared(uintptr_t begin, uintptr_t end) const {
   // A peer may be writing such a range through the kernel, into the pages that would be left behind.
-  return std::any_of(active_.begin(), active_.end(),
-                     [&](const auto& range) { return range.first < end && range.second > begin; });
+  for (const auto& [start, registration] : active_)
+    for (const auto& [from, to] : registration.copied)
+      if (from < end && to > begin) return true;
+  return false;
 }
 
 int Remapper::move_in(uintptr_t begin, uintptr_t end, Safety safety) {
@@ -254,8 +256,8 @@ bool Remapper::move_out(uintptr_t begin, const Interval& interval, Safety safety
     }
     const bool copied = (safety == Safety::kAlone || guard != nullptr) &&
                         copy_out_of_file(file_.get(), offset, length, static_cast<std::byte*>(fresh));
-    if (!copied || mremap(fresh, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(at)) ==
-                       MAP_FAILED) {
+    if (!copied ||
+        mremap(fresh, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(at)) == MAP_FAILED) {
       munmap(fresh, length);
       return false;
     }
@@ -307,7 +309,14 @@ Result<std::vector<Piece>> Remapper::share(void* address, uint64_t length, bool 
         pieces.push_back({it->first, it->second.end, it->second.file_offset});
     }
   }
-  active_.emplace(first, last);
+  Registration registration{last, {}};
+  uintptr_t at = first;
+  for (const Piece& piece : pieces) {
+    if (piece.begin > at) registration.copied.emplace_back(at, piece.begin);
+    at = piece.end;
+  }
+  if (at < last) registration.copied.emplace_back(at, last);
+  active_.emplace(first, std::move(registration));
   return pieces;
 }
 
@@ -317,7 +326,7 @@ void Remapper::unshare(void* address, uint64_t length) {
   std::unique_lock copies(copy_mutex_);
   std::lock_guard lock(mutex_);
   auto [from, to] = active_.equal_range(first);
-  const auto found = std::find_if(from, to, [&](const auto& range) { return range.second == last; });
+  const auto found = std::find_if(from, to, [&](const auto& range) { return range.second.end == last; });
   if (found == to) return;
   active_.erase(found);
   const uintptr_t begin = page_up(first);

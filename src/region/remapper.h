@@ -90,7 +90,11 @@ class Remapper {
   uint64_t next_offset_ = 0;
   uint64_t file_size_ = 0;
   Intervals intervals_;
-  std::multimap<uintptr_t, uintptr_t> active_;  ///< registered ranges, to the byte
+  struct Registration {
+    uintptr_t end;
+    std::vector<std::pair<uintptr_t, uintptr_t>> copied;  ///< its parts that peers reach through the kernel
+  };
+  std::multimap<uintptr_t, Registration> active_;  ///< registered ranges, to the byte
 
   int fork_pipe_[2] = {-1, -1};
 };

@@ -47,10 +47,10 @@ WriteGuard::Kind WriteGuard::available() {
 }
 
 Result<std::unique_ptr<WriteGuard>> WriteGuard::protect(uintptr_t begin, uint64_t length) {
-  base::UniqueFd fd = available() == Kind::kFull
-                          ? open_full()
-                          : base::UniqueFd(static_cast<int>(
-                                syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly)));
+  base::UniqueFd fd =
+      available() == Kind::kFull
+          ? open_full()
+          : base::UniqueFd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly)));
   if (!fd || !handshake(fd.get())) return fail(errno, "userfaultfd is not to be had");
   uffdio_register registration{};
   registration.range = {begin, length};
@@ -64,7 +64,8 @@ Result<std::unique_ptr<WriteGuard>> WriteGuard::protect(uintptr_t begin, uint64_
 }
 
 WriteGuard::~WriteGuard() {
-  // If the range is still the guarded mapping, lift the protection; then wake whoever waits, also where it was replaced.
+  // If the range is still the guarded mapping, lift the protection; then wake whoever waits, also where it was
+  // replaced.
   uffdio_writeprotect protection{{begin_, length_}, 0};
   ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &protection);
   uffdio_range range{begin_, length_};

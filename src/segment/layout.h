@@ -47,10 +47,11 @@ constexpr uint64_t kPage = 4096;
 
 /// Why a peer calls for the owner's attention: bits of SegmentHeader::attention.
 namespace attention {
-constexpr uint32_t kQp = 1u << 0;     ///< a bit in qp_attention: error, wake of a waiting sender, agent work
-constexpr uint32_t kCq = 1u << 1;     ///< a bit in cq_attention: an event to deliver, an overrun
-constexpr uint32_t kSrq = 1u << 2;    ///< a bit in srq_attention: limit reached
-constexpr uint32_t kAgent = 1u << 3;  ///< a bit in agent_attention (by the asking process's slot): a copy or atomic to do
+constexpr uint32_t kQp = 1u << 0;   ///< a bit in qp_attention: error, wake of a waiting sender, agent work
+constexpr uint32_t kCq = 1u << 1;   ///< a bit in cq_attention: an event to deliver, an overrun
+constexpr uint32_t kSrq = 1u << 2;  ///< a bit in srq_attention: limit reached
+constexpr uint32_t kAgent =
+    1u << 3;  ///< a bit in agent_attention (by the asking process's slot): a copy or atomic to do
 }  // namespace attention
 
 /// A request to another process's service thread for memory that neither a mapping nor the kernel's cross-memory copy
@@ -63,10 +64,10 @@ struct alignas(64) AgentShared {
   uint64_t target_instance;     ///< whom it asks
   uint64_t address;             ///< in the target's address space
   uint64_t length;
-  uint64_t bounce;              ///< heap offset in the asker's segment
-  uint64_t operand;             ///< compare or add or the bytes to write; then the value found
+  uint64_t bounce;   ///< heap offset in the asker's segment
+  uint64_t operand;  ///< compare or add or the bytes to write; then the value found
   uint64_t swap;
-  uint32_t status;              ///< errno of the copy, 0: done
+  uint32_t status;  ///< errno of the copy, 0: done
 };
 constexpr uint32_t kAgents = 16;
 constexpr uint64_t kBounceBytes = 256 << 10;
@@ -83,11 +84,11 @@ struct alignas(64) SegmentHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t slot;
-  uint64_t instance;    ///< random; tells this process from an earlier one in the same slot
-  int32_t pid;          ///< in the owner's namespace; for people
+  uint64_t instance;  ///< random; tells this process from an earlier one in the same slot
+  int32_t pid;        ///< in the owner's namespace; for people
   uint32_t uid;
-  uint64_t start_ns;    ///< CLOCK_REALTIME when it opened the device
-  char command[64];     ///< for people
+  uint64_t start_ns;  ///< CLOCK_REALTIME when it opened the device
+  char command[64];   ///< for people
   uint32_t gid_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
@@ -172,8 +173,8 @@ struct alignas(64) RecvSlot {
   std::atomic<uint64_t> stamp;  ///< kFree, kReady (posted) or kClaimed
   uint64_t wr_id;
   uint32_t num_sge;
-  std::atomic<uint32_t> claim_qp;      ///< written by the claimer: for which queue pair of the owner, 0: not yet said
-  std::atomic<uint64_t> completion;    ///< written by the claimer: completion ring position plus 1, before it is ready
+  std::atomic<uint32_t> claim_qp;    ///< written by the claimer: for which queue pair of the owner, 0: not yet said
+  std::atomic<uint64_t> completion;  ///< written by the claimer: completion ring position plus 1, before it is ready
   Sge sge[2];
 };
 static_assert(sizeof(RecvSlot) == 64);
@@ -181,11 +182,11 @@ static_assert(sizeof(RecvSlot) == 64);
 /// A receive queue, of a queue pair or shared.
 struct RecvRing {
   std::atomic<uint64_t> where;
-  uint32_t stride;   ///< bytes between slots
+  uint32_t stride;  ///< bytes between slots
   uint32_t max_sge;
-  std::atomic<uint64_t> posted;  ///< positions below this were posted (read only when a limit is armed)
-  std::atomic<uint32_t> limit;   ///< shared receive queues: armed limit, 0: none
-  uint32_t pd;                   ///< protection domain of the receive buffers
+  std::atomic<uint64_t> posted;                ///< positions below this were posted (read only when a limit is armed)
+  std::atomic<uint32_t> limit;                 ///< shared receive queues: armed limit, 0: none
+  uint32_t pd;                                 ///< protection domain of the receive buffers
   alignas(64) std::atomic<uint64_t> consumed;  ///< a hint: the first position that may be unclaimed
 };
 
@@ -206,25 +207,25 @@ struct QpCounters {
 
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
-  std::atomic<uint64_t> state;     ///< pack_state; 0 with in_use 0: no such queue pair
+  std::atomic<uint64_t> state;  ///< pack_state; 0 with in_use 0: no such queue pair
   uint32_t in_use;
   uint32_t qp_num;
-  uint32_t type;                   ///< QpType
+  uint32_t type;  ///< QpType
   uint32_t pd;
-  std::atomic<uint32_t> access;    ///< access bits for inbound requests
+  std::atomic<uint32_t> access;  ///< access bits for inbound requests
   std::atomic<uint32_t> remote_qpn;
   std::atomic<uint32_t> remote_slot;
   std::atomic<uint32_t> qkey;
-  uint32_t recv_cq;                ///< index
-  uint32_t srq;                    ///< index plus 1; 0: own receive ring
-  uint64_t xrcd;                   ///< identity of the XRC domain, 0: none
-  std::atomic<uint32_t> rnr_timer; ///< IBTA table 45 code
+  uint32_t recv_cq;                 ///< index
+  uint32_t srq;                     ///< index plus 1; 0: own receive ring
+  uint64_t xrcd;                    ///< identity of the XRC domain, 0: none
+  std::atomic<uint32_t> rnr_timer;  ///< IBTA table 45 code
   // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
   // Line 2: what peers ask of the owner.
-  alignas(64) std::atomic<uint32_t> error;       ///< EventType plus 1 of a failure that a peer's request caused
-  std::atomic<uint32_t> sender_waits;            ///< a sender found no receive posted: wake it at the next post
-  std::atomic<uint32_t> wake;                    ///< the receive this queue pair's sender waited for may be there now
+  alignas(64) std::atomic<uint32_t> error;  ///< EventType plus 1 of a failure that a peer's request caused
+  std::atomic<uint32_t> sender_waits;       ///< a sender found no receive posted: wake it at the next post
+  std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
   // Line 3 and 4: the receive ring.
   alignas(64) RecvRing recv;
   alignas(64) QpCounters counters;
@@ -234,9 +235,9 @@ static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset 
 struct alignas(64) SrqShared {
   uint32_t in_use;
   uint32_t number;
-  uint32_t type;   ///< SrqType
-  uint32_t cq;     ///< XRC: index of the completion queue
-  uint64_t xrcd;   ///< XRC: identity of the domain
+  uint32_t type;  ///< SrqType
+  uint32_t cq;    ///< XRC: index of the completion queue
+  uint64_t xrcd;  ///< XRC: identity of the domain
   alignas(64) RecvRing recv;
 };
 static_assert(sizeof(SrqShared) * kMaxSrq <= kMrOffset - kSrqOffset);
@@ -255,20 +256,21 @@ struct MrPiece {
 };
 constexpr uint32_t kInlinePieces = 2;
 
-/// One registered region or bound window. The key is written last and cleared first; a reader loads it before and after.
+/// One registered region or bound window. The key is written last and cleared first; a reader loads it before and
+/// after.
 struct alignas(64) MrShared {
-  std::atomic<uint32_t> key;   ///< lkey and rkey; 0: invalid
+  std::atomic<uint32_t> key;  ///< lkey and rkey; 0: invalid
   uint32_t pd;
   uint32_t access;
-  uint32_t kind;               ///< MrKind
-  uint64_t start;              ///< first address as keys name it
+  uint32_t kind;   ///< MrKind
+  uint64_t start;  ///< first address as keys name it
   uint64_t length;
-  uint64_t delta;              ///< owner's virtual address minus key address
-  uint64_t pieces;             ///< heap offset of MrPiece[piece_count] if there are more than kInlinePieces
+  uint64_t delta;   ///< owner's virtual address minus key address
+  uint64_t pieces;  ///< heap offset of MrPiece[piece_count] if there are more than kInlinePieces
   uint32_t piece_count;
-  uint32_t parent;             ///< kWindow: index of the region; type 2 windows are bound to queue pair `qp_num`
+  uint32_t parent;  ///< kWindow: index of the region; type 2 windows are bound to queue pair `qp_num`
   uint32_t qp_num;
-  uint32_t generation;         ///< grows with each reuse of the entry
+  uint32_t generation;  ///< grows with each reuse of the entry
   MrPiece inline_pieces[kInlinePieces];
 };
 static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kHeapOffset - kMrOffset);

@@ -4,11 +4,11 @@
 
 #include "wrappers.h"
 
-#define NUPA_OLD(name, node)                                                    \
+#define NUPA_OLD(name, node)                                                           \
   extern "C" __attribute__((visibility("default"), used)) long nupa_old_##name(void) { \
-    errno = ENOSYS;                                                             \
-    return 0;                                                                   \
-  }                                                                             \
+    errno = ENOSYS;                                                                    \
+    return 0;                                                                          \
+  }                                                                                    \
   __asm__(".symver nupa_old_" #name "," #name "@" node);
 
 NUPA_OLD(ibv_ack_async_event, "IBVERBS_1.0")

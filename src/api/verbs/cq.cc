@@ -59,8 +59,8 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
   if (attr->comp_vector >= static_cast<uint32_t>(context->num_comp_vectors)) return refuse(EINVAL);
   CqOptions options;
   options.entries = attr->cqe;
-  options.timestamps = (attr->wc_flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-                                          IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)) != 0;
+  options.timestamps =
+      (attr->wc_flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)) != 0;
   options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
   VCq* made = make_cq(context, options, attr->channel, attr->cq_context);
   if (made == nullptr) return nullptr;

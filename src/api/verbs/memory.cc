@@ -129,8 +129,9 @@ int free_dm(ibv_dm* dm) {
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list, uint32_t count) {
   if (pd == nullptr) return answer(EINVAL);
-  return answer(core_of(pd->context)
-                    .advise_mr(*of(pd)->core, static_cast<uint32_t>(advice), flags, reinterpret_cast<Sge*>(list), count));
+  return answer(
+      core_of(pd->context)
+          .advise_mr(*of(pd)->core, static_cast<uint32_t>(advice), flags, reinterpret_cast<Sge*>(list), count));
 }
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
@@ -292,8 +293,8 @@ NUPA_VERBS ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint6
 NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
                                      int access_flags) {
   if (pd == nullptr) return refuse(EINVAL);
-  auto core = core_of(pd->context)
-                  .reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
+  auto core =
+      core_of(pd->context).reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
   if (!core) return refuse(core.error().code);
   return wrap(pd, std::move(*core), nullptr);
 }

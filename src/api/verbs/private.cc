@@ -6,13 +6,13 @@
 #include "wrappers.h"
 
 // Their arguments are never looked at, so the symbols are declared without them.
-#define NUPA_PRIVATE(name)   \
+#define NUPA_PRIVATE(name)    \
   NUPA_VERBS int name(void) { \
-    errno = EOPNOTSUPP;      \
-    return EOPNOTSUPP;       \
+    errno = EOPNOTSUPP;       \
+    return EOPNOTSUPP;        \
   }
 #define NUPA_PRIVATE_POINTER(name) \
-  NUPA_VERBS void* name(void) {     \
+  NUPA_VERBS void* name(void) {    \
     errno = EOPNOTSUPP;            \
     return nullptr;                \
   }

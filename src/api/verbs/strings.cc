@@ -25,13 +25,13 @@ struct Rate {
 
 /// IBTA table 235 (static rate): lanes times the bits that a lane carries after encoding.
 constexpr Rate kRates[] = {
-    {IBV_RATE_2_5_GBPS, 1, 2500},     {IBV_RATE_5_GBPS, 2, 5000},       {IBV_RATE_10_GBPS, 4, 10000},
-    {IBV_RATE_20_GBPS, 8, 20000},     {IBV_RATE_30_GBPS, 12, 30000},    {IBV_RATE_40_GBPS, 16, 40000},
-    {IBV_RATE_60_GBPS, 24, 60000},    {IBV_RATE_80_GBPS, 32, 80000},    {IBV_RATE_120_GBPS, 48, 120000},
-    {IBV_RATE_14_GBPS, -1, 14062},    {IBV_RATE_56_GBPS, -1, 56250},    {IBV_RATE_112_GBPS, -1, 112500},
-    {IBV_RATE_168_GBPS, -1, 168750},  {IBV_RATE_25_GBPS, -1, 25781},    {IBV_RATE_100_GBPS, -1, 103125},
-    {IBV_RATE_200_GBPS, -1, 206250},  {IBV_RATE_300_GBPS, -1, 309375},  {IBV_RATE_28_GBPS, 11, 28125},
-    {IBV_RATE_50_GBPS, 20, 53125},    {IBV_RATE_400_GBPS, 160, 425000}, {IBV_RATE_600_GBPS, 240, 637500},
+    {IBV_RATE_2_5_GBPS, 1, 2500},     {IBV_RATE_5_GBPS, 2, 5000},         {IBV_RATE_10_GBPS, 4, 10000},
+    {IBV_RATE_20_GBPS, 8, 20000},     {IBV_RATE_30_GBPS, 12, 30000},      {IBV_RATE_40_GBPS, 16, 40000},
+    {IBV_RATE_60_GBPS, 24, 60000},    {IBV_RATE_80_GBPS, 32, 80000},      {IBV_RATE_120_GBPS, 48, 120000},
+    {IBV_RATE_14_GBPS, -1, 14062},    {IBV_RATE_56_GBPS, -1, 56250},      {IBV_RATE_112_GBPS, -1, 112500},
+    {IBV_RATE_168_GBPS, -1, 168750},  {IBV_RATE_25_GBPS, -1, 25781},      {IBV_RATE_100_GBPS, -1, 103125},
+    {IBV_RATE_200_GBPS, -1, 206250},  {IBV_RATE_300_GBPS, -1, 309375},    {IBV_RATE_28_GBPS, 11, 28125},
+    {IBV_RATE_50_GBPS, 20, 53125},    {IBV_RATE_400_GBPS, 160, 425000},   {IBV_RATE_600_GBPS, 240, 637500},
     {IBV_RATE_800_GBPS, 320, 850000}, {IBV_RATE_1200_GBPS, 480, 1275000},
 };
 
@@ -94,15 +94,20 @@ NUPA_VERBS const char* ibv_event_type_str(ibv_event_type event) {
 }
 
 NUPA_VERBS const char* ibv_node_type_str(ibv_node_type type) {
-  static constexpr std::array<const char*, 8> kNames = {nullptr, "InfiniBand channel adapter", "InfiniBand switch",
-                                                        "InfiniBand router", "iWARP NIC", "usNIC", "usNIC UDP",
+  static constexpr std::array<const char*, 8> kNames = {nullptr,
+                                                        "InfiniBand channel adapter",
+                                                        "InfiniBand switch",
+                                                        "InfiniBand router",
+                                                        "iWARP NIC",
+                                                        "usNIC",
+                                                        "usNIC UDP",
                                                         "unspecified"};
   return pick(kNames, type);
 }
 
 NUPA_VERBS const char* ibv_port_state_str(ibv_port_state state) {
-  static constexpr std::array<const char*, 6> kNames = {"no state change (NOP)", "PORT_DOWN", "PORT_INIT",
-                                                        "PORT_ARMED", "PORT_ACTIVE", "PORT_ACTIVE_DEFER"};
+  static constexpr std::array<const char*, 6> kNames = {
+      "no state change (NOP)", "PORT_DOWN", "PORT_INIT", "PORT_ARMED", "PORT_ACTIVE", "PORT_ACTIVE_DEFER"};
   return state < IBV_PORT_NOP || state > IBV_PORT_ACTIVE_DEFER ? "invalid state" : pick(kNames, state);
 }
 
@@ -162,8 +167,8 @@ NUPA_VERBS int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* at
     errno = EOPNOTSUPP;
     return -1;
   }
-  const uint8_t address[ETHERNET_LL_SIZE] = {static_cast<uint8_t>(gid[8] ^ 2), gid[9], gid[10],
-                                             gid[13],                          gid[14], gid[15]};
+  const uint8_t address[ETHERNET_LL_SIZE] = {
+      static_cast<uint8_t>(gid[8] ^ 2), gid[9], gid[10], gid[13], gid[14], gid[15]};
   std::memcpy(mac, address, sizeof address);
   if (vid != nullptr) *vid = 0xffff;
   return 0;

@@ -172,9 +172,9 @@ Outcome Connected::atomic(const Request& request) {
     // A key may name memory at an odd place although the key's own address is even: the specification's answer.
     return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   } else {
-    const WcStatus status = window_.agent().atomic(
-        target_->memory().peer(), swap ? segment::AgentOp::kCompareSwap : segment::AgentOp::kFetchAdd, range.address, &found,
-        request.swap);
+    const WcStatus status = window_.agent().atomic(target_->memory().peer(),
+                                                   swap ? segment::AgentOp::kCompareSwap : segment::AgentOp::kFetchAdd,
+                                                   range.address, &found, request.swap);
     if (status != WcStatus::kSuccess) return failed(status);
   }
   const auto* from = reinterpret_cast<const std::byte*>(&found);
@@ -200,7 +200,8 @@ Outcome Connected::atomic_write(const Request& request) {
     return kSucceeded;
   }
   if (target_->memory().peer().is_self()) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
-  return failed(window_.agent().atomic(target_->memory().peer(), segment::AgentOp::kAtomicWrite, range.address, &value, 0));
+  return failed(
+      window_.agent().atomic(target_->memory().peer(), segment::AgentOp::kAtomicWrite, range.address, &value, 0));
 }
 
 }  // namespace nupa::window

@@ -88,8 +88,8 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
   const MappedRegion* region = range.region;
   if (region == nullptr || (region->base() != nullptr && remote >= region->begin() && remote < region->end())) {
     const uint64_t here = region == nullptr ? length : std::min(length, region->end() - remote);
-    std::byte* mapped = region == nullptr ? reinterpret_cast<std::byte*>(remote)
-                                          : region->base() + (remote - region->begin());
+    std::byte* mapped =
+        region == nullptr ? reinterpret_cast<std::byte*>(remote) : region->base() + (remote - region->begin());
     if (write)
       copy_in_order(mapped, local, here);
     else
@@ -97,8 +97,7 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
     return copy_span(memory, range, write, remote + here, local + here, length - here);
   }
   uint64_t outside = length;
-  if (region->base() != nullptr && remote < region->begin())
-    outside = std::min(length, region->begin() - remote);
+  if (region->base() != nullptr && remote < region->begin()) outside = std::min(length, region->begin() - remote);
   cm::Peer& peer = memory.peer();
   const WcStatus status = peer.cma_works() ? copy_by_kernel(peer, write, remote, local, outside)
                                            : memory.agent().copy(peer, write, remote, local, outside);
@@ -116,8 +115,7 @@ WcStatus copy_pieces(PeerMemory& memory, const RemoteRange& range, bool write, c
         static const std::byte zeros[4096] = {};
         for (uint64_t done = 0; done < piece.length;) {
           const uint64_t step = std::min<uint64_t>(sizeof zeros, piece.length - done);
-          const WcStatus status =
-              copy_span(memory, range, true, remote + done, const_cast<std::byte*>(zeros), step);
+          const WcStatus status = copy_span(memory, range, true, remote + done, const_cast<std::byte*>(zeros), step);
           if (status != WcStatus::kSuccess) return status;
           done += step;
         }
@@ -199,10 +197,10 @@ bool KeyCache::load(uint32_t key, Entry* out) {
 bool KeyCache::resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
                        uint32_t remote_qpn, RemoteRange* range) {
   Entry& entry = cache_[segment::key_index(key) % kEntries];
-  const bool cached = entry.key == key && key != 0 && entry.entry->key.load(std::memory_order_acquire) == key &&
-                      entry.entry->generation == entry.generation &&
-                      (entry.parent == nullptr ||
-                       entry.parent->key.load(std::memory_order_acquire) == entry.parent_key);
+  const bool cached =
+      entry.key == key && key != 0 && entry.entry->key.load(std::memory_order_acquire) == key &&
+      entry.entry->generation == entry.generation &&
+      (entry.parent == nullptr || entry.parent->key.load(std::memory_order_acquire) == entry.parent_key);
   if (__builtin_expect(!cached, 0) && !load(key, &entry)) {
     entry = Entry{};
     return false;

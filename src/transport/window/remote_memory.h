@@ -52,10 +52,10 @@ class PeerMemory {
 
 /// A checked range of a peer's memory.
 struct RemoteRange {
-  uint64_t address = 0;                    ///< the peer's virtual address
+  uint64_t address = 0;  ///< the peer's virtual address
   uint64_t length = 0;
-  const MappedRegion* region = nullptr;    ///< null: the peer is this process
-  bool null_region = false;                ///< swallows writes
+  const MappedRegion* region = nullptr;  ///< null: the peer is this process
+  bool null_region = false;              ///< swallows writes
 };
 
 /// What a remote key opens, cached per endpoint. Calls are serialised by the queue pair's send lock.

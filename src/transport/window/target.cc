@@ -71,8 +71,8 @@ bool Target::select_srq(uint32_t number, uint64_t xrcd) {
     owner = *met;
   }
   segment::SrqShared& srq = owner->tables().srq[index];
-  if (srq.in_use == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) ||
-      srq.xrcd != xrcd || srq.cq >= segment::kMaxCq)
+  if (srq.in_use == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) || srq.xrcd != xrcd ||
+      srq.cq >= segment::kMaxCq)
     return false;
   if (owner != &peer()) {
     // The receive buffers belong to another process of the same XRC domain: its keys, its memory.
@@ -208,8 +208,8 @@ bool Target::resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t 
   if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
   // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
   if (__builtin_expect(remote_->type == static_cast<uint32_t>(QpType::kXrcRecv), 0))
-    return recv_.valid() && buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd,
-                                                 remote_->qp_num, range);
+    return recv_.valid() &&
+           buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd, remote_->qp_num, range);
   return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
 }
 

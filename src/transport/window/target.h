@@ -79,14 +79,14 @@ class Target {
   std::shared_ptr<PeerMemory> memory_;
   segment::QpShared* remote_;
   uint32_t qp_index_;
-  uint32_t tag_;                ///< this process's signature on claims
+  uint32_t tag_;  ///< this process's signature on claims
   uint64_t accepted_ = ~uint64_t{0};
-  uint32_t srq_index_ = 0;      ///< plus 1
+  uint32_t srq_index_ = 0;  ///< plus 1
   uint32_t srq_number_ = 0;
   segment::ReceiveRing recv_;
   cm::CompletionPort completions_;
-  KeyCache remote_keys_;        ///< rkeys of requests
-  KeyCache buffer_keys_;        ///< lkeys of the receiver's buffers
+  KeyCache remote_keys_;  ///< rkeys of requests
+  KeyCache buffer_keys_;  ///< lkeys of the receiver's buffers
 };
 
 }  // namespace nupa::window

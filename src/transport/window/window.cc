@@ -7,8 +7,8 @@
 
 namespace nupa::window {
 
-Result<std::unique_ptr<transport::Endpoint>> Window::connect(const transport::LocalQp& qp,
-                                                             const AddressVector& vector, uint32_t remote_qpn) {
+Result<std::unique_ptr<transport::Endpoint>> Window::connect(const transport::LocalQp& qp, const AddressVector& vector,
+                                                             uint32_t remote_qpn) {
   if (qp.type == QpType::kUd) return std::make_unique<Datagram>(*this, qp);
   return std::make_unique<Connected>(*this, qp, vector, remote_qpn);
 }

@@ -1,0 +1,31 @@
+# Shared by the scripts: where things are, and packages that a step needs.
+set -euo pipefail
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev"
+TEST_PACKAGES="libgtest-dev ibverbs-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format"
+
+say() { printf '== %s\n' "$*"; }
+
+# need_packages NAME...: installs what is missing with apt, as root or by sudo; says what to do otherwise.
+need_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  local as=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+      as=(sudo)
+    else
+      echo "These Debian packages are missing: ${missing[*]}" >&2
+      echo "Install them as root: apt-get install ${missing[*]}" >&2
+      return 1
+    fi
+  fi
+  say "installing ${missing[*]}"
+  "${as[@]}" apt-get update -qq
+  # Documentation folders are wanted: rdma-core ships its test suite in one.
+  DEBIAN_FRONTEND=noninteractive "${as[@]}" apt-get install -y -qq --no-install-recommends \
+    -o Dpkg::Options::=--path-include=/usr/share/doc/rdma-core/* "${missing[@]}" >/dev/null
+}

@@ -1,0 +1,183 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "segment/completion_ring.h"
+#include "segment/receive_ring.h"
+#include "segment/segment.h"
+
+namespace nupa::segment {
+namespace {
+
+struct CqFixture {
+  explicit CqFixture(uint32_t log2_slots)
+      : log2(log2_slots), slots(new CqSlot[size_t{1} << log2_slots]()), ring(&shared, slots.get(), log2_slots) {}
+  uint32_t log2;
+  CqShared shared{};
+  std::unique_ptr<CqSlot[]> slots;
+  CompletionRing ring;
+  uint64_t head = 0;
+
+  /// Takes the next entry; false if there is none.
+  bool take(uint64_t* wr_id) {
+    CqSlot& slot = ring.slot(head);
+    if (slot.stamp.load(std::memory_order_acquire) != stamp(ring.turn(head), SlotState::kReady)) return false;
+    *wr_id = slot.wr_id;
+    slot.stamp.store(stamp(ring.turn(head) + 1, SlotState::kFree), std::memory_order_release);
+    ++head;
+    return true;
+  }
+};
+
+TEST(CompletionRing, KeepsOrderOverManyTurns) {
+  CqFixture cq(2);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, [&](CqSlot& slot) { slot.wr_id = i; }));
+    uint64_t got;
+    ASSERT_TRUE(cq.take(&got));
+    ASSERT_EQ(i, got);
+    ASSERT_FALSE(cq.take(&got));
+  }
+}
+
+TEST(CompletionRing, FullRingIsAnOverrun) {
+  CqFixture cq(2);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, [](CqSlot&) {}));
+  EXPECT_EQ(CompletionRing::Push::kOverrun, cq.ring.push(1, nullptr, [](CqSlot&) {}));
+  uint64_t got;
+  ASSERT_TRUE(cq.take(&got));
+  EXPECT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, [](CqSlot&) {}));
+}
+
+TEST(CompletionRing, ManyWritersLoseNothing) {
+  constexpr int kWriters = 4;
+  constexpr uint64_t kEach = 20000;
+  CqFixture cq(6);
+  std::vector<std::thread> writers;
+  for (uint32_t w = 0; w < kWriters; ++w) {
+    writers.emplace_back([&cq, w] {
+      for (uint64_t i = 0; i < kEach;) {
+        if (cq.ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = uint64_t{w} << 32 | i; }) ==
+            CompletionRing::Push::kOk)
+          ++i;
+        else
+          std::this_thread::yield();
+      }
+    });
+  }
+  uint64_t next[kWriters] = {};
+  for (uint64_t taken = 0; taken < kWriters * kEach;) {
+    uint64_t got;
+    if (!cq.take(&got)) {
+      std::this_thread::yield();
+      continue;
+    }
+    ASSERT_EQ(next[got >> 32], got & 0xffffffff) << "entries of one writer are in order";
+    ++next[got >> 32];
+    ++taken;
+  }
+  for (auto& writer : writers) writer.join();
+}
+
+TEST(CompletionRing, ClosedRingSendsWritersToTheNewPlace) {
+  CqFixture cq(1);
+  for (int i = 0; i < 2; ++i) cq.slots[i].stamp.store(kStampClosed);
+  EXPECT_EQ(CompletionRing::Push::kMoved, cq.ring.push(1, nullptr, [](CqSlot&) {}));
+}
+
+TEST(CompletionRing, EventIsTakenOnce) {
+  CqFixture cq(2);
+  cq.shared.armed.store(static_cast<uint32_t>(Armed::kSolicited));
+  EXPECT_FALSE(cq.ring.needs_event(false));
+  EXPECT_TRUE(cq.ring.needs_event(true));
+  EXPECT_FALSE(cq.ring.needs_event(true));
+  cq.shared.armed.store(static_cast<uint32_t>(Armed::kNext));
+  EXPECT_TRUE(cq.ring.needs_event(false));
+}
+
+struct RqFixture {
+  explicit RqFixture(uint32_t log2_slots)
+      : slots(new RecvSlot[size_t{1} << log2_slots]()), ring(&shared, slots.get(), log2_slots, sizeof(RecvSlot)) {}
+  RecvRing shared{};
+  std::unique_ptr<RecvSlot[]> slots;
+  ReceiveRing ring;
+};
+
+TEST(ReceiveRing, HandsOutInPostingOrderAndRefusesWhenFull) {
+  RqFixture rq(1);
+  EXPECT_FALSE(rq.ring.claim(1));
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; }));
+  EXPECT_FALSE(rq.ring.post(2, [](RecvSlot&) {}));
+  auto first = rq.ring.claim(1);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(0u, first.slot->wr_id);
+  ReceiveRing::finish(first);
+  EXPECT_TRUE(rq.ring.post(2, [](RecvSlot& slot) { slot.wr_id = 2; }));
+  EXPECT_EQ(1u, rq.ring.claim(1).slot->wr_id);
+  EXPECT_EQ(2u, rq.ring.claim(1).slot->wr_id);
+  EXPECT_FALSE(rq.ring.claim(1));
+}
+
+TEST(ReceiveRing, PutBackIsHandedOutAgain) {
+  RqFixture rq(2);
+  for (uint64_t i = 0; i < 3; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
+  auto first = rq.ring.claim(7);
+  rq.ring.put_back(first);
+  EXPECT_EQ(0u, rq.ring.claim(8).slot->wr_id);
+}
+
+TEST(ReceiveRing, ConcurrentClaimersGetEachReceiveOnce) {
+  constexpr uint64_t kTotal = 40000;
+  RqFixture rq(5);
+  std::vector<std::atomic<int>> seen(kTotal);
+  std::atomic<uint64_t> claimed{0};
+  std::vector<std::thread> claimers;
+  for (uint32_t t = 1; t <= 3; ++t) {
+    claimers.emplace_back([&, t] {
+      while (claimed.load() < kTotal) {
+        auto claim = rq.ring.claim(t);
+        if (!claim) {
+          std::this_thread::yield();
+          continue;
+        }
+        seen[claim.slot->wr_id].fetch_add(1);
+        ReceiveRing::finish(claim);
+        claimed.fetch_add(1);
+      }
+    });
+  }
+  for (uint64_t position = 0; position < kTotal;) {
+    if (rq.ring.post(position, [&](RecvSlot& slot) { slot.wr_id = position; }))
+      ++position;
+    else
+      std::this_thread::yield();
+  }
+  for (auto& claimer : claimers) claimer.join();
+  for (uint64_t i = 0; i < kTotal; ++i) ASSERT_EQ(1, seen[i].load()) << i;
+}
+
+TEST(Segment, BlocksAreZeroedAlignedAndReused) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment);
+  auto a = (*segment)->allocate(100);
+  auto b = (*segment)->allocate(70000);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(4096u, a->size);
+  EXPECT_EQ(131072u, b->size);
+  EXPECT_EQ(0u, b->offset % b->size);
+  static_cast<char*>(b->address)[5] = 1;
+  (*segment)->release(*b, true);
+  auto again = (*segment)->allocate(100000);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(b->offset, again->offset);
+  EXPECT_EQ(0, static_cast<char*>(again->address)[5]);
+  (*segment)->release(*again, false);
+  auto other = (*segment)->allocate(100000);
+  EXPECT_NE(again->offset, other->offset);
+}
+
+}  // namespace
+}  // namespace nupa::segment
