@@ -55,6 +55,7 @@ Cq* Channel::next_with_event() {
   for (size_t i = 0; i < cqs_.size(); ++i) {
     Cq* cq = cqs_[(turn_ + i) % cqs_.size()];
     if (!cq->take_event()) continue;
+    cq->count_delivered();
     turn_ = (turn_ + i + 1) % cqs_.size();
     return cq;
   }

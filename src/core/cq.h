@@ -49,7 +49,7 @@ class Cq final : public CompletionQueue {
   uint32_t handle() const override { return index_; }
   void* user_context() const override { return user_context_; }
   CompletionChannel* channel() const override { return channel_; }
-  uint32_t events_delivered() const override { return taken_.load(); }
+  uint32_t events_delivered() const override { return delivered_.load(); }
   int close() override;
 
   uint32_t index() const { return index_; }
@@ -59,6 +59,7 @@ class Cq final : public CompletionQueue {
 
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
+  void count_delivered() { delivered_.fetch_add(1); }
   /// Throws away the entries of a queue pair that is reset or destroyed.
   void purge(uint32_t qp_num);
   /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
@@ -88,7 +89,8 @@ class Cq final : public CompletionQueue {
   base::SpinLock lock_;
   uint64_t head_ = 0;
   uint32_t empty_polls_ = 0;
-  std::atomic<uint32_t> taken_{0};
+  std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue
+  std::atomic<uint32_t> delivered_{0};  ///< handed out
   std::atomic<uint32_t> armed_times_{0};
   bool open_ = true;
 };

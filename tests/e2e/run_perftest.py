@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""Debian's perftest, unmodified, between two processes: each program with the options its users take."""
+from pairs import finish, free_port, run_pair
+
+CASES = []
+for size in ("-s 1", "-s 8", "-s 4096", "-s 65536", "-s 1000003"):
+    for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat"):
+        CASES.append("%s %s -n 500" % (program, size))
+for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw"):
+    for option in ("-s 8 -n 2000", "-s 65536 -n 500", "-s 1000003 -n 100", "-a -n 100", "-b -s 4096 -n 1000",
+                   "-q 64 -s 1024 -n 200", "-e -s 4096 -n 500", "-Q 1 -s 64 -n 1000", "-m 1024 -s 4096 -n 500",
+                   "-D 1 -s 4096", "-l 8 -s 64 -n 1600"):
+        CASES.append("%s %s" % (program, option))
+CASES += ["ib_write_lat -a -n 100", "ib_read_lat -a -n 100", "ib_send_lat -a -n 100", "ib_send_lat -e -n 300",
+          "ib_atomic_lat -n 500", "ib_atomic_lat -A CMP_AND_SWAP -n 500", "ib_atomic_bw -n 1000",
+          "ib_atomic_bw -A CMP_AND_SWAP -n 1000", "ib_atomic_bw -q 16 -n 500", "ib_atomic_bw -b -n 500",
+          "ib_write_lat -I 64 -s 64 -n 500", "ib_send_lat -I 128 -s 128 -n 500", "ib_write_bw -I 64 -s 64 -n 1000",
+          "ib_send_bw --use-srq -s 1024 -n 500", "ib_send_bw --use-srq -q 8 -s 1024 -n 200",
+          "ib_send_lat --use-srq -s 64 -n 300", "ib_send_bw -r 64 -s 512 -n 1000"]
+for program in ("ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"):
+    CASES.append("%s -c UC -s 4096 -n 500" % program)
+for program in ("ib_send_lat", "ib_send_bw"):
+    CASES.append("%s -c UD -s 1024 -n 500" % program)
+for program in ("ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw", "ib_read_lat", "ib_read_bw",
+                "ib_atomic_lat", "ib_atomic_bw"):
+    CASES.append("%s -c XRC -n 500%s" % (program, "" if "atomic" in program else " -s 1024"))
+for case in CASES:
+    port = free_port()
+    command = case.replace(" ", " -d nupa0 -x 1 -p %d " % port, 1)
+    run_pair(case, command, command + " 127.0.0.1", port)
+finish()
