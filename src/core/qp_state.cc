@@ -45,17 +45,20 @@ constexpr Rule kInitToInit[] = {{0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kQkey},
                                 {0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kAccessFlags}};
-constexpr Rule kInitToRtr[] = {{kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex},
+// XRC: each side takes the responder's attributes too, as perftest gives them to both.
+constexpr uint32_t kResponder = kMaxDestRdAtomic | kMinRnrTimer;
+constexpr uint32_t kRequester = kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic;
+constexpr Rule kInitToRtr[] = {{kPath | kResponder, kAltPath | kAccessFlags | kPkeyIndex},
                                {kPath, kAltPath | kAccessFlags | kPkeyIndex},
                                {0, kPkeyIndex | kQkey},
-                               {kPath, kAltPath | kAccessFlags | kPkeyIndex},
-                               {kPath | kMaxDestRdAtomic | kMinRnrTimer, kAltPath | kAccessFlags | kPkeyIndex}};
+                               {kPath, kAltPath | kAccessFlags | kPkeyIndex | kResponder},
+                               {kPath | kResponder, kAltPath | kAccessFlags | kPkeyIndex}};
 constexpr uint32_t kLiveOptions = kCurState | kAltPath | kAccessFlags | kPathMigState;
 constexpr Rule kRtrToRts[] = {{kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions | kMinRnrTimer},
                               {kSqPsn, kLiveOptions},
                               {kSqPsn, kCurState | kQkey | kRateLimit},
                               {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions},
-                              {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer}};
+                              {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer | kRequester}};
 constexpr Rule kRtsToRts[] = {{0, kLiveOptions | kMinRnrTimer | kRateLimit},
                               {0, kLiveOptions | kRateLimit},
                               {0, kCurState | kQkey | kRateLimit},
