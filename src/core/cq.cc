@@ -78,7 +78,7 @@ void Cq::fill(const CqSlot& slot, WorkCompletion* wc) {
   wc->src_qp = slot.src_qp;
   wc->wc_flags = slot.wc_flags;
   wc->pkey_index = 0;
-  wc->slid = 0;
+  wc->slid = slot.slid;
   wc->sl = slot.sl;
   wc->dlid_path_bits = slot.dlid_path_bits;
   // A queue pair's entries are purged when it goes, so the number still means the same queue pair.
@@ -213,6 +213,7 @@ int Cq::resize(uint32_t entries) {
     to.vendor_err = from->vendor_err;
     to.sl = from->sl;
     to.dlid_path_bits = from->dlid_path_bits;
+    to.slid = from->slid;
     to.stamp.store(segment::stamp(fresh.turn(kept), SlotState::kReady), std::memory_order_release);
     from->stamp.store(segment::kStampClosed, std::memory_order_release);
     ++kept;

@@ -226,9 +226,10 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t
 }
 
 Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& pd, const AddressVector& vector) {
-  // RoCE has no local identifiers: every address is global (annex A17.4.1).
-  if (!vector.is_global || vector.port_num != 1) return fail(EINVAL, "the address must be global, on port 1");
-  if (!query_gid(1, vector.sgid_index)) return fail(EINVAL, "no such source GID");
+  if (vector.port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  // RoCE has no local identifiers but the one that names this host: every other address is global (annex A17.4.1).
+  if (!vector.is_global && vector.dlid != kHostLid) return fail(EINVAL, "the address must be global");
+  if (vector.is_global && !query_gid(1, vector.sgid_index)) return fail(EINVAL, "no such source GID");
   return std::make_unique<Ah>(*this, static_cast<Pd&>(pd), vector);
 }
 

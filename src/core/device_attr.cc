@@ -117,6 +117,7 @@ PortAttr port_attr() {
   port.gid_tbl_len = static_cast<int>(segment::kMaxGids);
   port.port_cap_flags = kIpBasedGids | kCmSupport;
   port.max_msg_sz = 1u << 31;
+  port.lid = kHostLid;
   port.pkey_tbl_len = 1;
   port.active_width = 2;     // 4X
   port.active_speed = 0x80;  // NDR: 4 x 100 Gb/s, the nearest code to what memory moves

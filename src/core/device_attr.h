@@ -10,6 +10,10 @@ namespace nupa::core {
 const DeviceAttr& device_attr();
 PortAttr port_attr();
 
+/// Local identifiers say nothing on Ethernet. This one stands for "this host", so that programs which know no GIDs
+/// (qperf without a connection manager) still name their peer: its queue pair number does the rest.
+constexpr uint16_t kHostLid = 1;
+
 /// A capability with where it comes from, for people.
 struct Capability {
   std::string name;

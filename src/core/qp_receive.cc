@@ -59,6 +59,7 @@ void Qp::push_flush(const segment::RecvSlot& slot) {
     entry.vendor_err = 0;
     entry.sl = 0;
     entry.dlid_path_bits = 0;
+    entry.slid = 0;
   });
 }
 

@@ -303,6 +303,7 @@ void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uin
     entry.vendor_err = 0;
     entry.sl = 0;
     entry.dlid_path_bits = 0;
+    entry.slid = 0;
   });
 }
 

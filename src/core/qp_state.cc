@@ -104,8 +104,10 @@ constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | 
 constexpr uint32_t kMigrated = 0;
 
 bool valid_path(const AddressVector& vector) {
-  // RoCE: every path has a global route (annex A17.4.1).
-  return vector.is_global && vector.port_num == 1 && vector.sgid_index < static_cast<uint32_t>(port_attr().gid_tbl_len);
+  // RoCE: every path has a global route (annex A17.4.1), except to this host by its own local identifier.
+  if (vector.port_num != 1) return false;
+  if (!vector.is_global) return vector.dlid == kHostLid;
+  return vector.sgid_index < static_cast<uint32_t>(port_attr().gid_tbl_len);
 }
 
 bool valid_values(const QpAttr& attr, uint32_t mask) {

@@ -145,6 +145,7 @@ struct alignas(64) CqSlot {
   uint32_t vendor_err;
   uint8_t sl;
   uint8_t dlid_path_bits;
+  uint16_t slid;  ///< 0 where the address was global
 };
 static_assert(sizeof(CqSlot) == 64);
 /// An entry whose writer died before it was complete: skipped by the reader.

@@ -74,6 +74,7 @@ TEST(QpStateTable91, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kInit, QpState::kRtr, kRtr, attr));
   attr = good_path();
   attr.av.is_global = false;
+  attr.av.dlid = 7;
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kInit, QpState::kRtr, kRtr, attr));
   attr = good_path();
   attr.dest_qp_num = 1 << 24;

@@ -36,7 +36,7 @@ bool Connected::find_target() {
   const int64_t now = base::now_ns();
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
-  auto peer = window_.find_peer(remote_qpn_, vector_.dgid, kSearchWait);
+  auto peer = window_.find_peer(remote_qpn_, vector_, kSearchWait);
   if (!peer) return false;
   target_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_));
   return true;

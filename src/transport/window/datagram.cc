@@ -66,12 +66,12 @@ Header route_header(const AddressVector& vector, const Gid& source, uint64_t pay
 
 }  // namespace
 
-Target* Datagram::find(uint32_t qpn, const Gid& dgid) {
+Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
   if (last_qpn_ == qpn && last_ != nullptr && last_->peer().alive()) return last_;
   last_ = nullptr;
   auto found = targets_.find(qpn);
   if (found == targets_.end() || !found->second->peer().alive()) {
-    auto peer = window_.find_peer(qpn, dgid, std::chrono::milliseconds(100));
+    auto peer = window_.find_peer(qpn, vector, std::chrono::milliseconds(100));
     if (!peer) return nullptr;
     if (targets_.size() >= kMaxTargets) targets_.clear();
     auto target = std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn));
@@ -111,7 +111,8 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   message.src_qp = qp_.qp_num;
   message.solicited = request.solicited;
   message.sl = request.vector->sl;
-  message.wc_flags = wc_flag::kGrh;
+  message.slid = request.vector->is_global ? 0 : request.vector->dlid;
+  message.wc_flags = request.vector->is_global ? wc_flag::kGrh : 0;
   if (request.opcode == Opcode::kSendWithImm) {
     message.wc_flags |= wc_flag::kWithImm;
     message.imm_data = request.imm_or_rkey;
@@ -143,9 +144,9 @@ Outcome Datagram::execute(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
   const bool own_qkey = (request.remote_qkey & 0x80000000u) != 0;
   const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.remote_qkey;
-  if (request.vector->dgid.raw[0] == 0xff) {
+  if (request.vector->is_global && request.vector->dgid.raw[0] == 0xff) {
     deliver_multicast(request, qkey);
-  } else if (Target* target = find(request.remote_qpn, request.vector->dgid); target != nullptr) {
+  } else if (Target* target = find(request.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);
   }
   return {};

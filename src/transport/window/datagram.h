@@ -19,7 +19,7 @@ class Datagram final : public transport::Endpoint {
  private:
   void deliver(Target& target, const transport::Request& request, uint32_t qkey);
   void deliver_multicast(const transport::Request& request, uint32_t qkey);
-  Target* find(uint32_t qpn, const Gid& dgid);
+  Target* find(uint32_t qpn, const AddressVector& vector);
 
   /// Destinations remembered; beyond this many all are looked up anew.
   static constexpr size_t kMaxTargets = 1024;

@@ -197,6 +197,7 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
                       entry.solicited = message.solicited;
                       entry.vendor_err = 0;
                       entry.sl = message.sl;
+                      entry.slid = message.slid;
                       entry.dlid_path_bits = 0;
                     });
   ReceiveRing::finish(claim);

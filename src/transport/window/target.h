@@ -16,6 +16,7 @@ struct Message {
   uint32_t byte_len = 0;
   uint32_t src_qp = 0;
   uint8_t sl = 0;
+  uint16_t slid = 0;
   bool solicited = false;
 };
 

@@ -20,15 +20,15 @@ std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
   return memory;
 }
 
-Result<cm::Peer*> Window::find_peer(uint32_t qpn, const Gid& dgid, std::chrono::milliseconds wait) {
+Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
   auto peer = node_.connect(slot, wait);
-  if (!peer) return peer;
+  if (!peer || !vector.is_global) return peer;
   const segment::SegmentHeader& header = *(*peer)->tables().header;
   const uint32_t count = std::min(header.gid_count, segment::kMaxGids);
   for (uint32_t i = 0; i < count; ++i)
-    if (header.gids[i] == dgid) return peer;
+    if (header.gids[i] == vector.dgid) return peer;
   return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");
 }
 

@@ -22,9 +22,9 @@ class Window final : public transport::Transport {
 
   /// The mappings of one peer, shared by all endpoints that lead to it.
   std::shared_ptr<PeerMemory> memory_of(cm::Peer& peer);
-  /// Finds the process that owns queue pair `qpn` and has `dgid`; waits at most `wait`.
+  /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.
   /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect.
-  Result<cm::Peer*> find_peer(uint32_t qpn, const Gid& dgid, std::chrono::milliseconds wait);
+  Result<cm::Peer*> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
 
   cm::Node& node() { return node_; }
   Agent& agent() { return agent_; }

@@ -1,0 +1,209 @@
+// What this machine can do at best, for the figures to be compared with: printed as one JSON object.
+//   machine_limits [--cores A,B] [--sizes BYTES,...] [--quick]
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  int core_a = 0;
+  int core_b = 1;
+  bool quick = false;
+  std::vector<size_t> sizes = {64 << 10, 1 << 20, 16 << 20};
+};
+
+double elapsed_ns(Clock::time_point since) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - since).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+bool pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
+}
+
+// The compiler must believe that the bytes are read, or it drops the copy.
+void used(void* bytes) { asm volatile("" : : "r"(bytes) : "memory"); }
+
+// Spins until the flag has the value. Yields after long, so that one core for both threads still ends.
+void wait_for(const std::atomic<uint64_t>& flag, uint64_t value) {
+  for (int spins = 0; flag.load(std::memory_order_acquire) != value; ++spins) {
+    if (spins > 100000) {
+      sched_yield();
+      spins = 0;
+    }
+  }
+}
+
+// One way of a cache line between two cores, in nanoseconds: half of a round trip on one line, the median of many
+// blocks (a block is long enough for the clock's own cost not to count, short enough to escape the scheduler).
+double line_transfer_ns(const Options& options) {
+  constexpr uint64_t kBlock = 200;
+  const uint64_t blocks = options.quick ? 500 : 2000;
+  struct alignas(128) Line {
+    std::atomic<uint64_t> value{0};
+  };
+  static Line line;
+  line.value = 0;
+  std::thread peer([&] {
+    pin(options.core_b);
+    for (uint64_t turn = 0; turn < blocks * kBlock; ++turn) {
+      wait_for(line.value, 2 * turn + 1);
+      line.value.store(2 * turn + 2, std::memory_order_release);
+    }
+  });
+  pin(options.core_a);
+  std::vector<double> samples;
+  uint64_t turn = 0;
+  for (uint64_t block = 0; block < blocks; ++block) {
+    const auto start = Clock::now();
+    for (uint64_t i = 0; i < kBlock; ++i, ++turn) {
+      line.value.store(2 * turn + 1, std::memory_order_release);
+      wait_for(line.value, 2 * turn + 2);
+    }
+    samples.push_back(elapsed_ns(start) / (2.0 * kBlock));
+  }
+  peer.join();
+  return median(samples);
+}
+
+// Bandwidth of memcpy on one core in 10^9 bytes a second, between two warm buffers of `size` bytes. `shared`: the
+// destination is a shared mapping, as memory that two processes reach must be.
+double memcpy_rate(size_t size, bool shared, bool quick) {
+  void* from = nullptr;
+  if (posix_memalign(&from, 4096, size) != 0) return 0;
+  void* to = nullptr;
+  if (shared) {
+    to = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (to == MAP_FAILED) to = nullptr;
+  } else if (posix_memalign(&to, 4096, size) != 0) {
+    to = nullptr;
+  }
+  if (to == nullptr) {
+    free(from);
+    return 0;
+  }
+  memset(from, 1, size);
+  memset(to, 2, size);
+  const size_t copies = std::max<size_t>(1, (32 << 20) / size);
+  const double total_ns = quick ? 60e6 : 200e6;
+  std::vector<double> samples;
+  const auto begin = Clock::now();
+  while (elapsed_ns(begin) < total_ns || samples.size() < 5) {
+    const auto start = Clock::now();
+    for (size_t i = 0; i < copies; ++i) {
+      memcpy(to, from, size);
+      used(to);
+    }
+    samples.push_back(static_cast<double>(size * copies) / elapsed_ns(start));
+  }
+  free(from);
+  if (shared) {
+    munmap(to, size);
+  } else {
+    free(to);
+  }
+  return median(samples);
+}
+
+template <typename Call>
+double call_ns(Call call, bool quick) {
+  constexpr int kBlock = 1000;
+  std::vector<double> samples;
+  for (int block = 0; block < (quick ? 50 : 300); ++block) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kBlock; ++i) call();
+    samples.push_back(elapsed_ns(start) / kBlock);
+  }
+  return median(samples);
+}
+
+// Ticks a microsecond of the counter that perftest reads; 0 where this program cannot read it.
+double ticks_per_us() {
+#if defined(__x86_64__)
+  const auto start = Clock::now();
+  const uint64_t ticks = __rdtsc();
+  while (elapsed_ns(start) < 50e6) {
+  }
+  const uint64_t passed = __rdtsc() - ticks;
+  return static_cast<double>(passed) * 1000.0 / elapsed_ns(start);
+#else
+  return 0;
+#endif
+}
+
+bool parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--quick") {
+      options.quick = true;
+    } else if (name == "--cores" && i + 1 < argc) {
+      if (sscanf(argv[++i], "%d,%d", &options.core_a, &options.core_b) != 2) return false;
+    } else if (name == "--sizes" && i + 1 < argc) {
+      options.sizes.clear();
+      char* rest = argv[++i];
+      while (*rest != '\0') {
+        options.sizes.push_back(strtoull(rest, &rest, 10));
+        if (options.sizes.back() == 0 || (*rest != '\0' && *rest++ != ',')) return false;
+      }
+    } else {
+      return false;
+    }
+  }
+  return !options.sizes.empty();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    fprintf(stderr, "usage: machine_limits [--cores A,B] [--sizes BYTES,...] [--quick]\n");
+    return 2;
+  }
+  for (const int core : {options.core_b, options.core_a}) {
+    if (!pin(core)) {
+      fprintf(stderr, "machine_limits: cannot run on core %d\n", core);
+      return 1;
+    }
+  }
+  printf("{\"line_ns\": %.2f", line_transfer_ns(options));
+  printf(", \"syscall_ns\": %.2f", call_ns([] { syscall(SYS_getppid); }, options.quick));
+  printf(", \"yield_ns\": %.2f", call_ns([] { sched_yield(); }, options.quick));
+  printf(", \"ticks_per_us\": %.3f", ticks_per_us());
+  for (const bool shared : {false, true}) {
+    printf(", \"%s\": {", shared ? "memcpy_shared" : "memcpy");
+    for (size_t i = 0; i < options.sizes.size(); ++i) {
+      printf("%s\"%zu\": %.4f", i == 0 ? "" : ", ", options.sizes[i],
+             memcpy_rate(options.sizes[i], shared, options.quick));
+    }
+    printf("}");
+  }
+  printf("}\n");
+  return 0;
+}
