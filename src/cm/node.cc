@@ -81,6 +81,17 @@ class NodeImpl final : public Node {
   void after_fork_parent() { mutex_.unlock(); }
   void after_fork_child();
   void say_goodbye();
+  /// Buries who was killed before anybody met it. The kernel closes a killed process's descriptors one after the
+  /// other: another one may have told of the death before the socket refuses, so who goes looks twice.
+  void sweep() {
+    constexpr int kLooks = 3;
+    constexpr useconds_t kPauseUs = 1000;
+    for (int look = 0; look < kLooks; ++look) {
+      dir_->sweep();
+      if (dir_->list().empty()) return;
+      usleep(kPauseUs);
+    }
+  }
 
  private:
   struct Connection {
@@ -218,7 +229,7 @@ void NodeImpl::shut() {
     running_ = false;
   }
   connections_.clear();
-  if (dir_ != nullptr) dir_->sweep();
+  if (dir_ != nullptr) sweep();
 }
 
 void NodeImpl::after_fork_child() {
@@ -491,7 +502,9 @@ void fork_child() {
   g_node = nullptr;
 }
 void process_ends() {
-  if (g_node != nullptr) g_node->say_goodbye();
+  if (g_node == nullptr) return;
+  g_node->say_goodbye();
+  g_node->sweep();
 }
 
 }  // namespace

@@ -159,7 +159,28 @@ int Qp::to_rtr(const QpAttr& attr) {
   if (!endpoint) return endpoint.error().code;
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);
+  if (endpoint_->reach() != transport::Endpoint::Reach::kMet) runtime_.add_unmet(this);
   return 0;
+}
+
+bool Qp::look_for_peer(bool give_up) {
+  if (!send_lock_.try_lock()) return false;
+  const QpState now = state();
+  const bool looking = endpoint_ != nullptr && now >= QpState::kRtr && now != QpState::kErr;
+  const auto reach = looking ? endpoint_->reach() : transport::Endpoint::Reach::kMet;
+  if (reach == transport::Endpoint::Reach::kGone && give_up) fail_for_lost_peer();
+  send_lock_.unlock();
+  if (reach == transport::Endpoint::Reach::kGone && give_up)
+    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  return reach == transport::Endpoint::Reach::kMet || give_up;
+}
+
+void Qp::fail_for_lost_peer() {
+  set_state(QpState::kErr);
+  if (waiting_.empty()) return;
+  const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
+  waiting_.pop_front();
+  fail_send(lost->wr, lost->position, WcStatus::kRetryExcErr);
 }
 
 int Qp::to_reset() {
@@ -274,12 +295,7 @@ bool Qp::handle_peer_gone(cm::Peer& peer) {
     send_lock_.unlock();  // what waits for it fails when it is tried next; posted receives stay, as on an adapter
     return true;
   }
-  set_state(QpState::kErr);
-  if (!waiting_.empty()) {
-    const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
-    waiting_.pop_front();
-    fail_send(lost->wr, lost->position, WcStatus::kRetryExcErr);
-  }
+  fail_for_lost_peer();
   send_lock_.unlock();
   return handle_error();
 }

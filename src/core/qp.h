@@ -65,6 +65,9 @@ class Qp final : public QueuePair {
   /// Service thread: the process at the other end is gone.
   bool handle_peer_gone(cm::Peer& peer);
   bool connected_to(const cm::Peer& peer) const;
+  /// Service thread: looks for the other end. True if there is nothing more to look for. `give_up`: if it is gone,
+  /// the queue pair fails as when a peer dies.
+  bool look_for_peer(bool give_up);
   void recover(uint32_t dead_tag);
 
  private:
@@ -101,6 +104,7 @@ class Qp final : public QueuePair {
   int to_error();
   void apply(const QpAttr& attr, uint32_t mask);
   void publish_attributes();
+  void fail_for_lost_peer();
 
   DeviceImpl& device_;
   Runtime& runtime_;

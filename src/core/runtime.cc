@@ -21,6 +21,9 @@ int g_owner_pid = 0;
 
 constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
+/// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
+constexpr int64_t kUnmetPatienceNs = 400'000'000;
+constexpr int64_t kUnmetPauseNs = 50'000'000;
 
 template <class T, size_t N>
 void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
@@ -87,7 +90,9 @@ void Runtime::enter(Srq* srq, uint32_t index) {
 void Runtime::leave_qp(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
   Qp* qp = qps_[index].exchange(nullptr);
-  if (qp != nullptr) remove_pending(qp);
+  if (qp == nullptr) return;
+  remove_pending(qp);
+  remove_unmet(qp);
 }
 
 void Runtime::leave_cq(uint32_t index) {
@@ -111,6 +116,19 @@ void Runtime::add_pending(Qp* qp) {
 void Runtime::remove_pending(Qp* qp) {
   std::lock_guard lock(pending_mutex_);
   if (pending_.erase(qp) != 0) qp->send_cq()->pending_qps.fetch_sub(1);
+}
+
+void Runtime::add_unmet(Qp* qp) {
+  {
+    std::lock_guard lock(pending_mutex_);
+    unmet_.emplace(qp, base::now_ns());
+  }
+  node_->kick();
+}
+
+void Runtime::remove_unmet(Qp* qp) {
+  std::lock_guard lock(pending_mutex_);
+  unmet_.erase(qp);
 }
 
 void Runtime::progress(Cq* cq) {
@@ -234,6 +252,17 @@ int64_t Runtime::on_tick(int64_t now_ns) {
     pending.assign(pending_.begin(), pending_.end());
   }
   for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
+  std::vector<std::pair<Qp*, int64_t>> unmet;
+  {
+    std::lock_guard lock2(pending_mutex_);
+    unmet.assign(unmet_.begin(), unmet_.end());
+  }
+  for (const auto& [qp, since] : unmet) {
+    if (qp->look_for_peer(now_ns - since > kUnmetPatienceNs))
+      remove_unmet(qp);
+    else
+      wanted = std::min(wanted, now_ns + kUnmetPauseNs);
+  }
   return wanted;
 }
 

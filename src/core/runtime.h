@@ -52,6 +52,10 @@ class Runtime final : public cm::NodeEvents {
   /// Queue pairs with requests that wait for the peer. Any thread.
   void add_pending(Qp* qp);
   void remove_pending(Qp* qp);
+  /// Queue pairs whose other end was not found when they were connected: looked for until it is, or until it is sure
+  /// that it died before anybody met it.
+  void add_unmet(Qp* qp);
+  void remove_unmet(Qp* qp);
   /// Tries all pending queue pairs that complete to `cq`; for threads that poll it.
   void progress(Cq* cq);
 
@@ -95,7 +99,8 @@ class Runtime final : public cm::NodeEvents {
 
   std::mutex pending_mutex_;
   std::set<Qp*> pending_;
-  std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled; service thread only
+  std::map<Qp*, int64_t> unmet_;  ///< with the time since when; under pending_mutex_
+  std::set<uint32_t> failed_;     ///< queue pairs whose error is still to be handled; service thread only
 
   std::mutex xrc_mutex_;
   std::map<uint64_t, int> xrc_users_;

@@ -57,6 +57,9 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
   virtual Outcome execute(const Request& request) = 0;
+  /// Looks for the other end if it is not known yet. kGone: it should be on this host, and is not.
+  enum class Reach : uint8_t { kMet, kUnknown, kGone };
+  virtual Reach reach() = 0;
   /// A line for people: where the other end is ("window", "slot 3").
   virtual const char* name() const = 0;
 };

@@ -33,6 +33,7 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
     delete made;
     return refuse(core.error().code);
   }
+  enter(context, core->get());
   made->core = core->release();
   made->ex.context = context;
   made->ex.channel = channel;
@@ -64,6 +65,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
   options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
   VCq* made = make_cq(context, options, attr->channel, attr->cq_context);
   if (made == nullptr) return nullptr;
+  made->single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
   set_readers(made, attr->wc_flags);
   return &made->ex;
 }
@@ -125,9 +127,9 @@ NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {
   VCq* made = of(cq);
   if (const int error = made->core->close(); error != 0) return answer(error);
   // A program may still be handling an event of this queue in another thread: wait until each is acknowledged.
+  const uint32_t async_delivered = leave(cq->context, made->core, made->async_delivered);
   pthread_mutex_lock(&cq->mutex);
-  while (cq->comp_events_completed != made->core->events_delivered() ||
-         cq->async_events_completed != made->async_delivered.load())
+  while (cq->comp_events_completed != made->core->events_delivered() || cq->async_events_completed != async_delivered)
     pthread_cond_wait(&cq->cond, &cq->mutex);
   pthread_mutex_unlock(&cq->mutex);
   if (cq->channel != nullptr) __atomic_fetch_sub(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);

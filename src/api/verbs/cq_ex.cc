@@ -14,12 +14,23 @@ int take(VCq* cq) {
   return 0;
 }
 
+/// On success the queue is this thread's until end_poll: the current completion is read field by field. After any
+/// other answer end_poll is not called.
 int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
   if (attr != nullptr && attr->comp_mask != 0) return EINVAL;
-  return take(of(cq));
+  of(cq)->polling.lock();
+  const int error = take(of(cq));
+  if (error != 0) of(cq)->polling.unlock();
+  return error;
 }
 int next_poll(ibv_cq_ex* cq) { return take(of(cq)); }
-void end_poll(ibv_cq_ex*) {}
+void end_poll(ibv_cq_ex* cq) { of(cq)->polling.unlock(); }
+
+// The same for one thread.
+int start_poll_alone(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
+  return attr != nullptr && attr->comp_mask != 0 ? EINVAL : take(of(cq));
+}
+void end_poll_alone(ibv_cq_ex*) {}
 
 const WorkCompletion& wc_of(ibv_cq_ex* cq) { return of(cq)->current.wc; }
 ibv_wc_opcode read_opcode(ibv_cq_ex* cq) { return static_cast<ibv_wc_opcode>(wc_of(cq).opcode); }
@@ -36,22 +47,21 @@ uint64_t read_completion_ts(ibv_cq_ex* cq) { return of(cq)->current.timestamp; }
 
 /// The stamp is in raw ticks: count back from now.
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
-  Device& device = core_of(cq->context);
-  const uint64_t khz = device.query().core_clock_khz;
-  const uint64_t age_ticks = device.clock() - of(cq)->current.timestamp;
+  const auto age_ticks = static_cast<int64_t>(core_of(cq->context).clock() - of(cq)->current.timestamp);
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   const uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-  return now_ns - static_cast<uint64_t>(static_cast<unsigned __int128>(age_ticks) * 1'000'000 / khz);
+  return now_ns - static_cast<uint64_t>(static_cast<__int128>(age_ticks) * 1'000'000 / of(cq)->clock_khz);
 }
 
 }  // namespace
 
 void set_readers(VCq* made, uint64_t wc_flags) {
   ibv_cq_ex& cq = made->ex;
-  cq.start_poll = start_poll;
+  made->clock_khz = core_of(cq.context).query().core_clock_khz;
+  cq.start_poll = made->single_threaded ? start_poll_alone : start_poll;
   cq.next_poll = next_poll;
-  cq.end_poll = end_poll;
+  cq.end_poll = made->single_threaded ? end_poll_alone : end_poll;
   cq.read_opcode = read_opcode;
   cq.read_vendor_err = read_vendor_err;
   cq.read_wc_flags = read_wc_flags;

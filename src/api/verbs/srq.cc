@@ -19,6 +19,7 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) {
     delete made;
     return refuse(core.error().code);
   }
+  enter(pd->context, core->get());
   made->core = core->release();
   made->srq.context = pd->context;
   made->srq.srq_context = srq_context;
@@ -102,8 +103,9 @@ NUPA_VERBS int ibv_destroy_srq(ibv_srq* srq) {
   if (srq == nullptr) return answer(EINVAL);
   VSrq* made = of(srq);
   if (const int error = made->core->close(); error != 0) return answer(error);
+  const uint32_t delivered = leave(srq->context, made->core, made->async_delivered);
   pthread_mutex_lock(&srq->mutex);
-  while (srq->events_completed != made->async_delivered.load()) pthread_cond_wait(&srq->cond, &srq->mutex);
+  while (srq->events_completed != delivered) pthread_cond_wait(&srq->cond, &srq->mutex);
   pthread_mutex_unlock(&srq->mutex);
   pthread_cond_destroy(&srq->cond);
   pthread_mutex_destroy(&srq->mutex);

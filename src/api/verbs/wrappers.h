@@ -10,14 +10,16 @@
 
 #include <nupa/device.h>
 
-#include <atomic>
 #include <endian.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <unordered_set>
 #include <vector>
 
 #define NUPA_VERBS extern "C" __attribute__((visibility("default")))
@@ -41,6 +43,9 @@ struct Opened {
   std::map<uint32_t, VPd*> pds;
   std::map<uint32_t, VMr*> mrs;
   std::map<uint32_t, VDm*> dms;
+  /// Core objects that asynchronous events name and that are not destroyed. An event is handed out, and counted, under
+  /// the mutex: who destroys an object either finds it counted and waits, or nobody gets it any more.
+  std::unordered_set<const void*> alive;
 };
 
 struct VContext {
@@ -99,14 +104,17 @@ struct VChannel {
 struct VCq {
   ibv_cq_ex ex;
   CompletionQueue* core;
-  WorkCompletionEx current;  ///< between start_poll and end_poll
-  std::atomic<uint32_t> async_delivered{0};
+  WorkCompletionEx current;     ///< between start_poll and end_poll
+  std::mutex polling;           ///< held from a start_poll that found something to end_poll
+  bool single_threaded = false; ///< the program promised it: `polling` is not taken
+  uint64_t clock_khz = 0;
+  uint32_t async_delivered = 0;  ///< guarded by Opened::mutex, as in the types below
 };
 
 struct VSrq {
   ibv_srq srq;
   SharedReceiveQueue* core;
-  std::atomic<uint32_t> async_delivered{0};
+  uint32_t async_delivered = 0;
 };
 
 /// Requests staged by the ibv_wr_* builder until ibv_wr_complete.
@@ -114,13 +122,13 @@ struct Builder {
   struct Staged {
     SendWr wr;
     size_t first_sge = 0;
-    size_t inline_offset = 0;
+    size_t inline_offset = 0;  ///< with send_flag::kInline
   };
   std::mutex mutex;
   std::vector<Staged> staged;
   std::vector<Sge> list;
   std::vector<std::byte> inline_data;
-  int error = 0;
+  int error = 0;  ///< the first fault since wr_start
 };
 
 struct VQp {
@@ -128,7 +136,8 @@ struct VQp {
   QueuePair* core;
   std::unique_ptr<Builder> builder;
   uint32_t max_inline = 0;
-  std::atomic<uint32_t> async_delivered{0};
+  uint32_t max_sge = 0;
+  uint32_t async_delivered = 0;
 };
 
 inline VContext* context_of(ibv_context* context) {
@@ -158,6 +167,20 @@ inline std::nullptr_t refuse(int error) {
 inline int answer(int error) {
   if (error != 0) errno = error;
   return error;
+}
+
+/// The objects that asynchronous events can name, from their creation to the moment that their destruction is decided.
+inline void enter(ibv_context* context, const void* core) {
+  Opened& opened = *context_of(context)->opened;
+  std::lock_guard lock(opened.mutex);
+  opened.alive.insert(core);
+}
+/// Returns how many events were handed out: as many have to be acknowledged before the object may go.
+inline uint32_t leave(ibv_context* context, const void* core, const uint32_t& delivered) {
+  Opened& opened = *context_of(context)->opened;
+  std::lock_guard lock(opened.mutex);
+  opened.alive.erase(core);
+  return delivered;
 }
 
 AddressVector to_core(const ibv_ah_attr& attr);
@@ -197,7 +220,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
 /// Sets the builder's functions for the operations asked for. EOPNOTSUPP: one is not known.
 int set_builder(VQp* qp, uint64_t send_ops_flags);
-/// Moves the extended queue's functions in.
+/// Sets the functions that take completions one by one and read the fields asked for.
 void set_readers(VCq* cq, uint64_t wc_flags);
 
 }  // namespace nupa::verbs

@@ -1,6 +1,7 @@
 #include "transport/window/connected.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/clock.h"
@@ -37,9 +38,18 @@ bool Connected::find_target() {
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
   auto peer = window_.find_peer(remote_qpn_, vector_, kSearchWait);
+  search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
   target_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_));
   return true;
+}
+
+transport::Endpoint::Reach Connected::reach() {
+  if (target_ || find_target()) return Reach::kMet;
+  const bool here = vector_.is_global ? window_.has_gid(vector_.dgid) : true;
+  const uint32_t slot = segment::slot_of(remote_qpn_);
+  const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
+  return search_error_ == EHOSTUNREACH && here && possible ? Reach::kGone : Reach::kUnknown;
 }
 
 Outcome Connected::execute(const Request& request) {

@@ -13,6 +13,7 @@ class Connected final : public transport::Endpoint {
   Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn);
 
   transport::Outcome execute(const transport::Request& request) override;
+  Reach reach() override;
   const char* name() const override { return "window"; }
 
  private:
@@ -35,6 +36,7 @@ class Connected final : public transport::Endpoint {
   uint32_t remote_qpn_;
   std::optional<Target> target_;
   int64_t next_search_ns_ = 0;
+  int search_error_ = 0;
 };
 
 }  // namespace nupa::window

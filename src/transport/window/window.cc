@@ -1,5 +1,6 @@
 #include "transport/window/window.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "transport/window/connected.h"
@@ -18,6 +19,12 @@ std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
   auto& memory = memories_[&peer];
   if (memory == nullptr) memory = std::make_shared<PeerMemory>(peer, agent_);
   return memory;
+}
+
+bool Window::has_gid(const Gid& gid) const {
+  const segment::SegmentHeader& header = *node_.segment().tables().header;
+  return std::find(header.gids, header.gids + std::min(header.gid_count, segment::kMaxGids), gid) !=
+         header.gids + std::min(header.gid_count, segment::kMaxGids);
 }
 
 Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {

@@ -26,6 +26,8 @@ class Window final : public transport::Transport {
   /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect.
   Result<cm::Peer*> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
 
+  /// True if `gid` is one of this host's, as this process knows them.
+  bool has_gid(const Gid& gid) const;
   cm::Node& node() { return node_; }
   Agent& agent() { return agent_; }
 

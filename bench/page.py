@@ -1,0 +1,166 @@
+"""The report as one HTML page: no other file, no network; light or dark as the reader's system is."""
+import html
+
+import text
+from figures import quantity
+from items import BANDWIDTH_SIZES, LATENCY_SIZES, size_name
+from plots import legend, plot
+
+STYLE = """
+:root { color-scheme: light dark; --back: #f7f8fa; --card: #ffffff; --ink: #16202c; --soft: #5b6776; --line: #e1e5ea;
+  --minor: #eff1f4; --nupa-write: #1f5fe0; --nupa-read: #0e8fa8; --nupa-send: #7a3ff2; --shm-put: #d9730d;
+  --shm-tag: #a8500a; --tcp: #c2293d; --limit: #7a8694; --good: #137a3f; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --back: #10151b; --card: #181f27; --ink: #e7ecf2; --soft: #9aa7b5;
+  --line: #2b343f; --minor: #202832; --nupa-write: #6c9bff; --nupa-read: #3cc4dd; --nupa-send: #ad88ff;
+  --shm-put: #ffa14a; --shm-tag: #d98032; --tcp: #ff7585; --limit: #8b98a7; --good: #56c98a; --bad: #ff8a80; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans",
+  sans-serif; }
+main { max-width: 960px; margin: 0 auto; padding: 40px 20px 64px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.01em; }
+h2 { font-size: 20px; margin: 0 0 4px; }
+p { margin: 0 0 12px; }
+.soft { color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 22px 24px; margin-top: 20px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 16px; margin-top: 24px; }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 16px 20px; }
+.tile b { display: block; font-size: 28px; line-height: 1.25; letter-spacing: -0.01em; white-space: nowrap; }
+.tile span { display: block; font-size: 14px; color: var(--soft); }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font-size: 12px; }
+.grid line { stroke: var(--line); } .grid line.minor { stroke: var(--minor); }
+.series { stroke: currentColor; fill: currentColor; } .series polyline { fill: none; stroke-width: 2.2;
+  stroke-linejoin: round; }
+.nupa-write { color: var(--nupa-write); } .nupa-read { color: var(--nupa-read); } .nupa-send { color: var(--nupa-send); }
+.shm-put { color: var(--shm-put); } .shm-tag { color: var(--shm-tag); } .tcp { color: var(--tcp); }
+.limit { color: var(--limit); } .limit polyline { stroke-dasharray: 6 5; }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; list-style: none; padding: 0; margin: 6px 0 14px; font-size: 14px; }
+.legend li { display: flex; align-items: center; gap: 8px; } .key { width: 34px; flex: none; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
+th { font-weight: 600; color: var(--soft); } th, td { padding: 6px 10px; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); } th:first-child, td:first-child { text-align: left; padding-left: 0; }
+tr.group td { border-top: 2px solid var(--line); } tr:last-child td { border-bottom: 0; }
+td.ours { font-weight: 600; } td.wrap { white-space: normal; min-width: 220px; }
+.met { color: var(--good); font-weight: 600; } .missed { color: var(--bad); font-weight: 600; }
+.absent { color: var(--soft); } dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 8px 0 0;
+  font-size: 14px; } dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+code { font: 13px ui-monospace, "DejaVu Sans Mono", monospace; }
+"""
+
+
+def _points(medians, name, sizes):
+    found = [(size, medians.get("%s.%d" % (name, size))) for size in sizes]
+    return [(size, value) for size, value in found if value]
+
+
+def _latency_series(medians):
+    def line(title, style, marker, name):
+        return title, style, marker, _points(medians, name, LATENCY_SIZES)
+    limit = [(size, medians.latency_limit(size)) for size in LATENCY_SIZES]
+    return [line("NUPA write", "nupa-write", "circle", "nupa.write_lat"),
+            line("NUPA read", "nupa-read", "square", "nupa.read_lat"),
+            line("NUPA send", "nupa-send", "diamond", "nupa.send_lat"),
+            line("UCX shared memory, put", "shm-put", "circle", "ucx_shm.put_lat"),
+            line("UCX shared memory, tag", "shm-tag", "diamond", "ucx_shm.tag_lat"),
+            line("UCX TCP, tag", "tcp", "diamond", "ucx_tcp.tag_lat"),
+            ("limit: cache line's way and copy", "limit", None, [point for point in limit if point[1]])]
+
+
+def _bandwidth_series(medians):
+    def line(title, style, marker, name):
+        return title, style, marker, _points(medians, name, BANDWIDTH_SIZES)
+    return [line("NUPA write", "nupa-write", "circle", "nupa.write_bw"),
+            line("NUPA read", "nupa-read", "square", "nupa.read_bw"),
+            line("NUPA send", "nupa-send", "diamond", "nupa.send_bw"),
+            line("UCX shared memory, put", "shm-put", "circle", "ucx_shm.put_bw"),
+            line("UCX shared memory, tag", "shm-tag", "diamond", "ucx_shm.tag_bw"),
+            line("UCX TCP, put", "tcp", "circle", "ucx_tcp.put_bw"),
+            line("limit: memcpy on one core", "limit", None, "limit.memcpy")]
+
+
+def _tiles(medians):
+    tiles = []
+    write, line = medians.get("nupa.write_lat.8"), medians.get("limit.line")
+    if write and line:
+        tiles.append((quantity(write, "ns"), "to write 8 bytes, %.1f cache-line transfers" % (write / line)))
+    send, tag = medians.get("nupa.send_lat.8"), medians.get("ucx_shm.tag_lat.8")
+    if send and tag:
+        tiles.append((quantity(send, "ns"), "to send 8 bytes; UCX shared memory takes %s" % quantity(tag, "ns")))
+    tcp = medians.get("ucx_tcp.tag_lat.8")
+    if write and tcp:
+        tiles.append(("%.0f times" % (tcp / write), "lower latency than UCX over TCP, 8 bytes"))
+    bandwidth, copy = medians.get("nupa.write_bw.65536"), medians.get("limit.memcpy.65536")
+    if bandwidth and copy:
+        tiles.append((quantity(bandwidth, "GB/s"), "writes of 64 KiB, %.0f %% of memcpy" % (100 * bandwidth / copy)))
+    return '<div class="tiles">%s</div>' % "".join(
+        '<div class="tile"><b>%s</b><span>%s</span></div>' % tuple(map(html.escape, tile)) for tile in tiles)
+
+
+def _row(cells, tag="td", style=""):
+    return "<tr%s>%s</tr>" % (style, "".join("<%s%s>%s</%s>" % (tag, extra, html.escape(cell), tag)
+                                             for cell, extra in cells))
+
+
+def _comparison_table(rows):
+    parts = ['<div class="scroll"><table>', _row([(name, "") for name in text.HEAD + ("UCX shm / NUPA",)], "th")]
+    before = None
+    for row in rows:
+        ours, shared = row[3], row[4]
+        gain = "-"
+        if ours and shared:
+            gain = "%.2f x" % (shared / ours if row[2] == "ns" else ours / shared)
+        cells = [(row[0] if row[0] != before else "", ""), (size_name(row[1]), "")]
+        cells += [(quantity(value, row[2]), ' class="ours"' if i == 0 else "") for i, value in enumerate(row[3:])]
+        parts.append(_row(cells + [(gain, "")], style=' class="group"' if before and row[0] != before else ""))
+        before = row[0]
+    return "".join(parts) + "</table></div>"
+
+
+def _figure_table(promised):
+    parts = ['<div class="scroll"><table>', _row([(name, "") for name in ("figure", "measured", "target", "")], "th")]
+    for figure in promised:
+        name, value, target, met = text.figure_cells(figure)
+        style = {True: ' class="met"', False: ' class="missed"', None: ' class="absent"'}[figure["met"]]
+        name += ", over " + figure["basis"] if figure["basis"] else ""
+        parts.append(_row([(name, ' class="wrap"'), (value, ' class="ours"'), (target, ""), (met, style)]))
+    return "".join(parts) + "</table></div>"
+
+
+def _list(pairs):
+    return "<dl>%s</dl>" % "".join("<dt>%s</dt><dd>%s</dd>" % tuple(html.escape(str(word)) for word in pair)
+                                   for pair in pairs)
+
+
+def _section(title, lead, *body):
+    lead = '<p class="soft">%s</p>' % html.escape(lead) if lead else ""
+    return "<section><h2>%s</h2>%s%s</section>" % (html.escape(title), lead, "".join(body))
+
+
+def page(about, medians, rows, promised, failures, demo):
+    latency, bandwidth = _latency_series(medians), _bandwidth_series(medians)
+    lead = "Debian's unmodified perftest over nupa0 between two processes, beside UCX and the machine's limits. %s." % (
+        "Medians of %d rounds of one interleaved run" % about["rounds"] if about["rounds"] > 1 else "One round")
+    parts = ["<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>NUPA measured</title>",
+             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>%s</style></head><body><main>'
+             % STYLE, "<h1>NUPA measured</h1>", '<p class="soft">%s</p>' % html.escape(lead),
+             '<p class="soft">%s</p>' % html.escape("%s, %s, %s" % (about["cpu"], about["system"], about["date"])),
+             _tiles(medians),
+             _section("Latency over message size", "Median; lower is better. Write, send, put and tag: half of a round trip. "
+                      "Read: the whole operation.", legend(latency),
+                      plot("Latency over message size", latency, "latency", size_name,
+                           lambda value: quantity(value, "ns"))),
+             _section("Bandwidth over message size", "Higher is better; one direction, 10^9 bytes a second.",
+                      legend(bandwidth), plot("Bandwidth over message size", bandwidth, "bandwidth", size_name,
+                                              lambda value: quantity(value, "GB/s"))),
+             _section("By test and size", "Beside write, read, send and atomic: UCX's put, get, tag and fetch-add. The last "
+                      "column says how many times better NUPA is than UCX over shared memory.", _comparison_table(rows))]
+    if not demo:
+        parts.append(_section("Figures and targets", "Ratios have both sides from this run.", _figure_table(promised)))
+    parts.append(_section("The machine's limits", "", _list(text.limits(medians))))
+    details = [(name.capitalize(), about[name]) for name in ("cpu", "caches", "memory", "system", "huge pages", "programs")]
+    details += [("Cores", "server on %d, client on %d" % tuple(about["cores"])), ("Command", about["command"])]
+    parts.append(_section("How it was measured", text.disturbance(about), _list(details)))
+    if failures:
+        parts.append(_section("Failed", "", _list(failures.items())))
+    return "\n".join(parts) + "</main></body></html>\n"

@@ -1,0 +1,154 @@
+#!/usr/bin/python3
+"""Measures NUPA beside UCX and the machine's limits in one interleaved run: every round runs every item once; medians
+and ratios come at the end. Needs the build, perftest and ucx-utils; Python's standard library is enough."""
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+import machine
+import page
+import text
+from figures import DISTURBED, Medians, comparison, figures
+from items import Setting, catalogue
+from pairs import Disturbance, Failed, choose_cores
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Progress:
+    """One line that is written over on a terminal; elsewhere a line every few seconds."""
+
+    def __init__(self, total):
+        self.total = total
+        self.done = 0
+        self.begun = self.last = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def show(self, round_number, rounds, name):
+        percent = 100 * self.done // self.total
+        line = "[%3d/%d %3d %%] round %d of %d: %s" % (self.done + 1, self.total, percent, round_number, rounds, name)
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write("\r\033[K" + line[:width])
+        elif self.done == 0 or time.monotonic() - self.last > 5:
+            self.last = time.monotonic()
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    def step(self):
+        self.done += 1
+
+    def close(self):
+        clear = "\r\033[K" if self.terminal else ""
+        sys.stderr.write("%smeasured in %.0f s\n" % (clear, time.monotonic() - self.begun))
+
+
+def measure(item, cores, retries):
+    """The item's samples, of the calmest of at most 1 + retries attempts; each says how much others disturbed it."""
+    best = None
+    for _ in range(1 + retries):
+        disturbance = Disturbance(cores)
+        samples = item.run()
+        foreign = round(disturbance.share(), 3)
+        if best is None or foreign < best[0]:
+            best = foreign, samples
+        if foreign <= DISTURBED:
+            break
+    return {name: dict(sample, foreign=best[0]) for name, sample in best[1].items()}
+
+
+def run(items, rounds, cores, retries):
+    """(samples, failures): {sample's name: [one a round]}, {item's name: last reason}."""
+    samples, failures = {}, {}
+    progress = Progress(rounds * len(items))
+    for round_number in range(1, rounds + 1):
+        for item in items:
+            progress.show(round_number, rounds, item.name)
+            try:
+                for name, sample in measure(item, cores, retries).items():
+                    samples.setdefault(name, []).append(dict(sample, round=round_number))
+            except Failed as failure:
+                failures[item.name] = str(failure)
+            progress.step()
+    progress.close()
+    return samples, failures
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="the build folder (default: build)")
+    parser.add_argument("--out", help="where results.json and report.html go (default: BUILD/bench)")
+    parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
+    parser.add_argument("--retries", type=int, default=1,
+                        help="how often a sample that others disturb is measured again (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="under a minute: one round, short measurements")
+    parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
+    parser.add_argument("--only", metavar="WORDS", help="only items whose name has these words; machine limits always")
+    parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance.md")
+    chosen = parser.parse_args()
+    chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
+    chosen.out = chosen.out or os.path.join(chosen.build, "bench")
+    if chosen.rounds < 1 or chosen.retries < 0:
+        parser.error("--rounds and --retries count up from 1 and 0")
+    return chosen
+
+
+def what_is_missing(build):
+    for path in ("bin/nupa", "bench/machine_limits", "bench/many_qps"):
+        if not os.access(os.path.join(build, path), os.X_OK):
+            return "%s is not there: run scripts/build first" % os.path.join(build, path)
+    for program, package in (("ib_write_lat", "perftest"), ("ucx_perftest", "ucx-utils"), ("taskset", "util-linux")):
+        if shutil.which(program) is None:
+            return "%s is not there: apt-get install %s" % (program, package)
+    return None
+
+
+def main():
+    chosen = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    cores = choose_cores()
+    setting = Setting(chosen.build, cores, 0.06 if chosen.quick else 0.1 if chosen.demo else 0.25,
+                      chosen.quick or chosen.demo)
+    items = catalogue(setting, chosen.demo)
+    if chosen.only:
+        items = items[:1] + [item for item in items[1:] if chosen.only.lower() in item.name.lower()]
+    if chosen.list:
+        for item in items:
+            print("%-28s %s" % (item.name, item.command))
+        return 0
+    missing = what_is_missing(chosen.build)
+    if missing:
+        print("bench/run.py: " + missing, file=sys.stderr)
+        return 2
+    command = "bench/run.py" + "".join(" " + word for word in sys.argv[1:])
+    about = machine.describe(chosen.build, cores, command, chosen.rounds)
+    samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries)
+    medians = Medians(samples)
+    rows, promised = comparison(medians), figures(medians)
+    about["disturbed"], about["samples"] = medians.disturbed()
+
+    os.makedirs(chosen.out, exist_ok=True)
+    results = os.path.join(chosen.out, "results.json")
+    with open(results, "w") as out:
+        json.dump({"machine": about, "figures": promised, "failed": failures, "samples": samples}, out, indent=1)
+    report = os.path.join(chosen.out, "report.html")
+    with open(report, "w") as out:
+        out.write(page.page(about, medians, rows, promised, failures, chosen.demo))
+    print(text.terminal(about, medians, rows, promised, failures, chosen.demo))
+    if chosen.write_docs:
+        with open(os.path.join(ROOT, "docs", "performance.md"), "w") as out:
+            out.write(text.document(about, medians, rows, promised, failures))
+    print("Every sample: %s\nPlots:        %s" % (results, report))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

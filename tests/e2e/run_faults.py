@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""What happens when a peer dies, stops, or the machine is short of something. NUPA_FAULT_ROUNDS: kills (default 40)."""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pairs import NUPA, finish, free_port, last_line, outcome, start, stop, wait_listening
+
+ROUNDS = int(os.environ.get("NUPA_FAULT_ROUNDS", "40"))
+SEED = int(os.environ.get("NUPA_FAULT_SEED", str(random.SystemRandom().randrange(1 << 30))))
+random.seed(SEED)
+os.environ["NUPA_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="nupa-faults-")
+
+
+def leftovers():
+    done = subprocess.run([NUPA, "clean", "--dry-run"], capture_output=True, text=True, timeout=30)
+    return [line for line in done.stdout.splitlines() if line.startswith("would remove")]
+
+
+def real_pid(process):
+    return process.pid  # nupa run replaces itself by the program
+
+
+def pair(options):
+    port = free_port()
+    base = "ibv_rc_pingpong -d nupa0 -g 1 -p %d %s" % (port, options)
+    outs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+    server = start(base, out=outs[0])
+    if not wait_listening(port, server):
+        stop(server)
+        return None
+    client = start(base + " 127.0.0.1", out=outs[1])
+    return server, client, outs
+
+
+def kill_one(options, name):
+    """The survivor must end by itself, with an error, soon; and nothing stays behind."""
+    slowest, bad = 0.0, []
+    for turn in range(ROUNDS):
+        started = pair(options)
+        if started is None:
+            bad.append("round %d: server did not start" % turn)
+            break
+        server, client, outs = started
+        victim, survivor = (server, client) if turn % 2 else (client, server)
+        time.sleep(random.uniform(0.0, 0.25))
+        os.kill(real_pid(victim), signal.SIGKILL)
+        killed_at = time.time()
+        try:
+            status = survivor.wait(5)
+            slowest = max(slowest, time.time() - killed_at)
+            if status < 0:
+                bad.append("round %d: survivor ended by signal %d" % (turn, -status))
+            if status == 0:
+                bad.append("round %d: survivor saw no error" % turn)
+        except subprocess.TimeoutExpired:
+            bad.append("round %d: survivor hangs: %s" % (turn, last_line(outs[1 - (turn % 2)])))
+        stop(server)
+        stop(client)
+        left = leftovers()
+        if left:
+            bad.append("round %d: left behind %s" % (turn, left))
+            subprocess.run([NUPA, "clean"], capture_output=True)
+        if len(bad) > 3:
+            break
+    outcome(not bad, name, "seed %d: %s" % (SEED, "; ".join(bad)))
+    outcome(slowest < 2.0, name + "-soon", "slowest %.2f s" % slowest)
+
+
+def stop_and_continue():
+    started = pair("-n 400000")
+    server, client, _ = started
+    time.sleep(0.2)
+    os.kill(real_pid(server), signal.SIGSTOP)
+    time.sleep(1.0)
+    alive = client.poll() is None
+    os.kill(real_pid(server), signal.SIGCONT)
+    try:
+        ok = client.wait(30) == 0 and server.wait(30) == 0
+    except subprocess.TimeoutExpired:
+        ok = False
+    stop(server)
+    stop(client)
+    outcome(alive and ok, "sigstop-sigcont")
+
+
+def limited(name, setup, expected):
+    """A program under a limit gets an error from the call concerned and lives to report it."""
+    done = subprocess.run(["bash", "-c", setup + "; exec %s run -- ibv_devinfo" % NUPA], capture_output=True, text=True,
+                          timeout=30)
+    text = done.stdout + done.stderr
+    outcome(done.returncode >= 0 and done.returncode < 128 and expected in text, name,
+            "status %d: %s" % (done.returncode, text[-200:]))
+
+
+def hostile(name, prepare, expected):
+    folder = tempfile.mkdtemp(prefix="nupa-hostile-")
+    path = prepare(folder)
+    env = dict(os.environ, NUPA_RUNTIME_DIR=path)
+    done = subprocess.run([NUPA, "run", "--", "ibv_devinfo"], capture_output=True, text=True, timeout=30, env=env)
+    text = done.stdout + done.stderr
+    outcome(0 <= done.returncode < 128 and expected in text, name, "status %d: %s" % (done.returncode, text[-300:]))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def with_mode(folder):
+    os.chmod(folder, 0o777)
+    return folder
+
+
+def with_link(folder):
+    os.mkdir(folder + "/real", 0o700)
+    os.symlink(folder + "/real", folder + "/link")
+    return folder + "/link"
+
+
+def with_file(folder):
+    open(folder + "/plain", "w").close()
+    return folder + "/plain"
+
+
+def with_garbage(folder):
+    for junk in ("17.sock", "garbage", "0.sock", "99999.sock", "abc.sock"):
+        with open(os.path.join(folder, junk), "w") as text:
+            text.write("junk")
+    os.mkdir(folder + "/33.sock")
+    return folder
+
+
+def with_owner(folder):
+    os.chown(folder, 65534, 65534)
+    return folder
+
+
+kill_one("-n 100000000", "kill-9-polling")
+kill_one("-n 100000000 -e", "kill-9-sleeping")
+stop_and_continue()
+limited("limit-files", "ulimit -n 8", "Failed")
+limited("limit-file-size", "ulimit -f 1024", "Failed")
+limited("limit-address-space", "ulimit -v 60000", "Failed")
+hostile("runtime-dir-open-to-others", with_mode, "refused")
+hostile("runtime-dir-symlink", with_link, "Failed")
+hostile("runtime-dir-plain-file", with_file, "Failed")
+hostile("runtime-dir-garbage", with_garbage, "PORT_ACTIVE")
+if os.geteuid() == 0:
+    hostile("runtime-dir-other-owner", with_owner, "refused")
+shutil.rmtree(os.environ["NUPA_RUNTIME_DIR"], ignore_errors=True)
+finish()
