@@ -1,102 +1,113 @@
 #pragma once
-/// Registered memory that peers reach with plain loads and stores. See docs/memory.md.
+#include <nupa/result.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
-#include "base/unique_fd.h"
-#include "region/vma.h"
+#include "region/fork_snapshot.h"
+#include "region/interval_map.h"
+#include "region/page_mover.h"
+#include "region/piece.h"
+#include "region/region_file.h"
 
 namespace nupa::region {
 
-/// Pages [begin, end) of this process, backed by the region file from file_offset on.
-struct Piece {
-  uintptr_t begin = 0;
-  uintptr_t end = 0;
-  uint64_t file_offset = 0;
-};
-
 enum class Policy {
-  kAuto,    ///< remap where it is safe
-  kAlways,  ///< also where a system call of another thread into the buffer could fail meanwhile
-  kNever,
+  kAuto,    ///< remap where nothing that the program does can fail of it
+  kAlways,  ///< also where a system call of another thread into the buffer may meanwhile fail with
+            ///< EFAULT
+  kNever,   ///< remap nothing
 };
 
-/// NUPA_REMAP = auto (default), always, never.
+/// NUPA_REMAP = auto (the default), always or never.
 Policy policy_from_environment();
 
-/// Moves the whole pages of registered buffers into this process's region file, and back. Any thread.
-class Remapper {
+struct RemapOptions {
+  /// Mappings that remapping may make; the kernel allows a process 65,530 in all
+  /// (vm.max_map_count).
+  size_t max_pieces = 16384;
+  /// False leaves UFFDIO_MOVE unused, as on a kernel older than Linux 6.8.
+  bool may_move = true;
+};
+
+/// Makes registered memory of this process reachable by plain loads and stores of another one:
+/// moves the whole pages of a buffer into the region file, which peers map, and back.
+/// docs/memory.md tells how and what it costs. Any thread.
+///
+/// fork(): the child gets a private copy of every shared page and a remapper that shares nothing
+/// more; the parent's fork() returns when the copies are made. Pages of allocate() stay common to
+/// both.
+class Remapper final : private ForkParticipant {
  public:
   /// EMFILE, ENFILE, ENOMEM.
-  static Result<std::unique_ptr<Remapper>> create(Policy policy);
-  ~Remapper();
+  static Result<std::unique_ptr<Remapper>> create(Policy policy, const RemapOptions& options = {});
+  /// Makes private again what is still shared, the pieces of allocate() excepted.
+  ~Remapper() override;
 
-  /// The region file: peers map it.
-  int fd() const { return file_.get(); }
+  /// The region file, to be passed to peers; -1 in a child of fork until it calls allocate().
+  int fd() const { return file_.fd(); }
+  /// Its length in bytes, mostly of holes.
+  uint64_t size() const;
 
-  /// Makes what is safe and worth it of [address, address+length) reachable; returns those pieces, sorted, perhaps
-  /// none. EFAULT: not mapped, or not writable though `writable`; EFBIG, ENOMEM: a limit of the process.
-  /// Pair each success with one unshare() of the same range.
-  Result<std::vector<Piece>> share(void* address, uint64_t length, bool writable);
-  /// The last unshare() of a page makes it private again, with its content. No peer may write it any more.
-  void unshare(void* address, uint64_t length);
+  /// Makes the whole pages inside [address, address+length) reachable as far as that is possible
+  /// and safe, and returns those that are, sorted and disjoint; perhaps none: the rest is for
+  /// process_vm_readv and its like. Only private anonymous writable memory moves; a limit on
+  /// mappings or memory gives fewer pieces. EFAULT: not all mapped, not readable, or not writable
+  /// though `writable_needed`. EFBIG: RLIMIT_FSIZE. Pair each success with one unshare() of the
+  /// same range. Signals wait until it returns.
+  Result<std::vector<Piece>> share(void* address, size_t length, bool writable_needed);
 
-  /// Memory that is shared from the start. ENOMEM, EFBIG.
-  Result<Piece> allocate(uint64_t length);
-  void release(const Piece& piece);
+  /// Gives back what share() returned for the same range. Pages without another holder become
+  /// private memory again with the same content; no peer may be writing them. What the program
+  /// unmapped or replaced is left alone.
+  void unshare(void* address, size_t length);
 
-  /// Threads of the library itself: they take copy_mutex() shared before they write a program's memory.
+  /// Threads of the library itself: they hold copy_mutex() shared when they write a program's
+  /// memory, and so do not count as others.
   void set_internal_threads(int count) { internal_threads_ = count; }
   std::shared_mutex& copy_mutex() { return copy_mutex_; }
 
-  /// fork() handlers.
-  void before_fork();
-  void after_fork_parent();
-  void after_fork_child();
+  /// Zeroed memory that is shared from the start, whole pages. ENOMEM, EFBIG; EINVAL for none.
+  Result<Piece> allocate(size_t length);
+  void release(const Piece& piece);
 
  private:
-  struct Interval {
-    uintptr_t end;
-    uint64_t file_offset;
-    uint32_t users;
-  };
-  using Intervals = std::map<uintptr_t, Interval>;
+  /// One successful share(), keyed by its first byte and the byte after its last.
+  using Registrations = std::multimap<std::pair<uintptr_t, uintptr_t>, std::vector<Piece>>;
 
-  Remapper(base::UniqueFd file, uint64_t inode, Policy policy)
-      : file_(std::move(file)), inode_(inode), policy_(policy) {}
+  Remapper(RegionFile file, Policy policy, const RemapOptions& options);
 
-  Result<uint64_t> reserve(uint64_t length);
-  void split_at(uintptr_t address);
-  void drop_stale(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t end);
-  bool overlaps_unshared(uintptr_t begin, uintptr_t end) const;
-  /// How the present moment allows memory to move: not at all, guarded, or freely (no other thread).
-  enum class Safety { kUnsafe, kGuarded, kAlone };
-  Safety safety() const;
-  int move_in(uintptr_t begin, uintptr_t end, Safety safety);
-  bool move_out(uintptr_t begin, const Interval& interval, Safety safety);
+  void before_fork() override;
+  void after_fork_in_parent() override;
+  void after_fork_in_child() override;
 
-  base::UniqueFd file_;
-  uint64_t inode_;
-  Policy policy_;
+  Company company() const;
+  int move_in(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas);
+  void move_out_unused(uintptr_t begin, uintptr_t end);
+  void forget_stale(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas);
+  void follow(const Piece& gone);
+  bool reached_by_kernel(uintptr_t begin, uintptr_t end) const;
+
+  RegionFile file_;
+  const Policy policy_;
+  const RemapOptions options_;
   std::atomic<int> internal_threads_{0};
   std::shared_mutex copy_mutex_;
 
-  std::mutex mutex_;
-  uint64_t next_offset_ = 0;
-  uint64_t file_size_ = 0;
-  Intervals intervals_;
-  struct Registration {
-    uintptr_t end;
-    std::vector<std::pair<uintptr_t, uintptr_t>> copied;  ///< its parts that peers reach through the kernel
-  };
-  std::multimap<uintptr_t, Registration> active_;  ///< registered ranges, to the byte
-
-  int fork_pipe_[2] = {-1, -1};
+  mutable std::mutex mutex_;  ///< taken before copy_mutex_
+  PageMover mover_;
+  IntervalMap intervals_;
+  Registrations registrations_;
+  bool told_unsafe_ = false;
+  bool left_over_ = false;  ///< some pages without a holder are still shared
+  bool in_child_ = false;
 };
 
 }  // namespace nupa::region

@@ -1,8 +1,8 @@
 #pragma once
+#include <nupa/result.h>
+
 #include <cstdint>
 #include <vector>
-
-#include <nupa/result.h>
 
 namespace nupa::region {
 
@@ -14,13 +14,26 @@ struct Vma {
   bool writable = false;
   bool executable = false;
   bool shared = false;
+  bool plain = false;  ///< the program's own anonymous memory: heap or mmap; not the stack, not the
+                       ///< kernel's pages
   uint64_t file_offset = 0;
-  uint64_t inode = 0;
-  bool plain = false;  ///< anonymous memory of the program: heap or mmap, not the stack nor the kernel's own pages
+  uint64_t device = 0;  ///< as makedev(3) packs it
+  uint64_t inode = 0;   ///< 0: no file
 };
 
-/// The mappings that touch [begin, end), in order. Uses the PROCMAP_QUERY ioctl (Linux 6.11) or reads the text.
-/// Errors of open and read on /proc/self/maps.
+/// The mappings that touch [begin, end), in order of address. Asks the kernel by the PROCMAP_QUERY
+/// ioctl (Linux 6.11) and else reads the text of /proc/self/maps. Errors: those of opening that
+/// file. Any thread.
 Result<std::vector<Vma>> list_vmas(uintptr_t begin, uintptr_t end);
+
+/// The same from the text alone, for kernels without the ioctl.
+Result<std::vector<Vma>> list_vmas_by_text(uintptr_t begin, uintptr_t end);
+
+/// Which pages of [begin, end) hold anything, present or swapped out, by /proc/self/pagemap; all,
+/// if it cannot be read.
+std::vector<bool> touched_pages(uintptr_t begin, uintptr_t end);
+
+/// Threads of this process; INT32_MAX if the kernel does not tell.
+int thread_count();
 
 }  // namespace nupa::region

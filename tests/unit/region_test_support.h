@@ -1,0 +1,100 @@
+#pragma once
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "region/remapper.h"
+
+namespace nupa::region::testing {
+
+/// Private anonymous memory with unmapped or foreign neighbours, gone at the end.
+class Memory {
+ public:
+  explicit Memory(size_t pages, int protection = PROT_READ | PROT_WRITE, int flags = MAP_PRIVATE | MAP_ANONYMOUS)
+      : length_(pages * kPageSize) {
+    data_ = static_cast<uint8_t*>(mmap(nullptr, length_, protection, flags, -1, 0));
+    EXPECT_NE(data_, MAP_FAILED);
+  }
+  ~Memory() { munmap(data_, length_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  uint8_t* data() { return data_; }
+  size_t size() const { return length_; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
+  /// A different byte for each place, so that a page in the wrong place shows.
+  static uint8_t pattern(size_t i) { return static_cast<uint8_t>(i * 31 + i / kPageSize * 7 + 1); }
+  void fill() {
+    for (size_t i = 0; i < length_; ++i) data_[i] = pattern(i);
+  }
+  bool filled() const {
+    for (size_t i = 0; i < length_; ++i)
+      if (data_[i] != pattern(i)) return false;
+    return true;
+  }
+
+ private:
+  size_t length_;
+  uint8_t* data_ = nullptr;
+};
+
+/// What a peer has: a mapping of its own of a piece.
+class View {
+ public:
+  View(int fd, const Piece& piece) : length_(piece.length()) {
+    data_ = static_cast<uint8_t*>(
+        mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(piece.file_offset)));
+    EXPECT_NE(data_, MAP_FAILED);
+  }
+  ~View() { munmap(data_, length_); }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  uint8_t* data() { return data_; }
+
+ private:
+  size_t length_;
+  uint8_t* data_ = nullptr;
+};
+
+inline std::unique_ptr<Remapper> make_remapper(Policy policy = Policy::kAuto, const RemapOptions& options = {}) {
+  auto made = Remapper::create(policy, options);
+  EXPECT_TRUE(made.has_value());
+  return made ? std::move(*made) : nullptr;
+}
+
+inline uint64_t bytes_of(const std::vector<Piece>& pieces) {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.length();
+  return bytes;
+}
+
+/// True if the kernel maps `address` shared.
+inline bool is_shared(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  auto vmas = list_vmas(at, at + 1);
+  return vmas && vmas->size() == 1 && vmas->front().shared;
+}
+
+/// Runs `body` in a child of fork and returns its result; 1000 + the signal that ended it.
+inline int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/// The ways in which memory moves; each must keep every promise.
+struct Way {
+  const char* name;
+  bool may_move;
+};
+constexpr Way kWays[] = {{"Moved", true}, {"Protected", false}};
+
+}  // namespace nupa::region::testing
