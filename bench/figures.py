@@ -66,7 +66,9 @@ def _figure(name, value, source, basis_name, most, least, unit, have, base):
     met = None
     if value is not None and (most is not None or least is not None):
         met = value <= most if most is not None else value >= least
-    target = "at most %g" % most if most is not None else "at least %g" % least if least is not None else "stated"
+    target = "stated"
+    if most is not None or least is not None:
+        target = ("at most %g %s" % (most, unit)) if most is not None else "at least %g %s" % (least, unit)
     return {"name": name, "value": value, "unit": unit, "basis": basis_name, "target": target, "met": met,
             "source": source, "measured": have, "basis_value": base}
 
@@ -114,6 +116,8 @@ def quantity(value, unit):
         return "%.2f" % value
     if unit == "B":
         return "%.0f B" % value
+    if unit == "GB/s" and value < 1:
+        return quantity(value * 1000, "MB/s")
     return ("%.0f %s" if value >= 1000 else "%.3g %s") % (value, unit)
 
 

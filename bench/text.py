@@ -25,7 +25,7 @@ def figure_cells(figure):
     value = quantity(figure["value"], figure["unit"])
     if figure["unit"] == "x" and figure["value"] is not None:
         value += " x"
-    return [figure["name"], value, figure["target"] + (" x" if figure["unit"] == "x" else ""), verdict(figure)]
+    return [figure["name"], value, figure["target"], verdict(figure)]
 
 
 def limits(medians):

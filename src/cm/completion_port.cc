@@ -31,10 +31,10 @@ bool CompletionPort::open() {
   const uint64_t where = shared.where.load(std::memory_order_acquire);
   if (where == 0) return false;
   const uint32_t log2 = segment::ring_log2(where);
-  auto slots = owner_->heap(segment::ring_offset(where), sizeof(segment::CqSlot) << log2);
+  auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
   if (!slots) return false;
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;
-  ring_ = segment::CompletionRing(&shared, static_cast<segment::CqSlot*>(*slots), log2);
+  ring_ = segment::CompletionRing(&shared, *slots, log2);
   return true;
 }
 

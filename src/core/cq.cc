@@ -16,7 +16,6 @@ namespace nupa::core {
 using segment::Armed;
 using segment::CompletionRing;
 using segment::CqSlot;
-using segment::SlotState;
 
 namespace {
 
@@ -32,7 +31,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
       index_(index),
       shared_(&device.runtime().tables().cq[index]),
       block_(block),
-      ring_(shared_, static_cast<CqSlot*>(block.address), log2_slots),
+      ring_(shared_, block.address, log2_slots),
       user_context_(options.user_context),
       channel_(static_cast<Channel*>(options.channel)),
       timestamps_(options.timestamps) {
@@ -97,7 +96,7 @@ int Cq::poll_into(Completion* completions, int count) {
   while (taken < count) {
     CqSlot& slot = ring_.slot(head_);
     const uint64_t turn = ring_.turn(head_);
-    if (slot.stamp.load(std::memory_order_acquire) != segment::stamp(turn, SlotState::kReady)) break;
+    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(turn)) break;
     if (__builtin_expect(slot.status != segment::kVoidStatus, 1)) {
       if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
         fill(slot, &completions[taken].wc);
@@ -107,7 +106,7 @@ int Cq::poll_into(Completion* completions, int count) {
       }
       ++taken;
     }
-    slot.stamp.store(segment::stamp(turn + 1, SlotState::kFree), std::memory_order_release);
+    slot.stamp.store(CompletionRing::free_stamp(turn + 1), std::memory_order_release);
     ++head_;
   }
   if (taken != 0) {
@@ -154,11 +153,11 @@ int Cq::resize(uint32_t entries) {
   const DeviceAttr limits = device_attr();
   if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
-  auto block = device_.runtime().allocate(sizeof(CqSlot) << log2);
+  auto block = device_.runtime().allocate(CompletionRing::bytes_for(log2));
   if (!block) return block.error().code;
 
   std::unique_lock lock(lock_);
-  CompletionRing fresh(shared_, static_cast<CqSlot*>(block->address), log2);
+  CompletionRing fresh(shared_, block->address, log2);
   // From here on writers find every free slot closed, and the new place once it is told. Entries that are being
   // written are waited for; a writer that died holds a claim that recover() voids.
   const uint64_t old_capacity = ring_.capacity();
@@ -166,37 +165,28 @@ int Cq::resize(uint32_t entries) {
   uint64_t position = head_;
   base::Backoff backoff;
   bool fits = true;
-  std::vector<CqSlot*> moved;
+  std::vector<uint64_t> moved;
   for (uint64_t seen_slots = 0; seen_slots < old_capacity; ++seen_slots, ++position) {
     CqSlot& slot = ring_.slot(position);
-    const uint64_t turn = ring_.turn(position);
-    for (;;) {
-      uint64_t seen = slot.stamp.load(std::memory_order_acquire);
-      if (seen == segment::stamp(turn, SlotState::kFree)) {
-        if (slot.stamp.compare_exchange_strong(seen, segment::kStampClosed)) break;
-      } else if (seen == segment::stamp(turn, SlotState::kReady)) {
-        moved.push_back(&slot);
-        break;
-      } else {
-        lock.unlock();
-        backoff.pause();
-        lock.lock();
-      }
+    const uint64_t ready = CompletionRing::ready_stamp(ring_.turn(position));
+    while (!ring_.close(position) && slot.stamp.load(std::memory_order_acquire) != ready) {
+      lock.unlock();
+      backoff.pause();
+      lock.lock();
     }
+    if (slot.stamp.load(std::memory_order_acquire) == ready) moved.push_back(position);
   }
   fits = moved.size() < fresh.capacity();
   if (!fits) {  // open the old ring again, as it was
     position = head_;
-    for (uint64_t i = 0; i < old_capacity; ++i, ++position) {
-      CqSlot& slot = ring_.slot(position);
-      if (slot.stamp.load() == segment::kStampClosed)
-        slot.stamp.store(segment::stamp(ring_.turn(position), SlotState::kFree), std::memory_order_release);
-    }
+    for (uint64_t i = 0; i < old_capacity; ++i, ++position)
+      if (ring_.slot(position).stamp.load() == CompletionRing::free_stamp(ring_.turn(position))) ring_.reopen(position);
     lock.unlock();
     device_.runtime().release(*block);
     return EINVAL;
   }
-  for (CqSlot* from : moved) {
+  for (const uint64_t at : moved) {
+    const CqSlot* from = &ring_.slot(at);
     CqSlot& to = fresh.slot(kept);
     to.wr_id = from->wr_id;
     to.timestamp = from->timestamp;
@@ -214,8 +204,8 @@ int Cq::resize(uint32_t entries) {
     to.sl = from->sl;
     to.dlid_path_bits = from->dlid_path_bits;
     to.slid = from->slid;
-    to.stamp.store(segment::stamp(fresh.turn(kept), SlotState::kReady), std::memory_order_release);
-    from->stamp.store(segment::kStampClosed, std::memory_order_release);
+    fresh.claim(kept).store(fresh.turn(kept));
+    to.stamp.store(CompletionRing::ready_stamp(fresh.turn(kept)), std::memory_order_release);
     ++kept;
   }
   head_ = 0;
@@ -233,10 +223,7 @@ void Cq::purge(uint32_t qp_num) {
   std::lock_guard lock(lock_);
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
     CqSlot& slot = ring_.slot(position);
-    if (slot.stamp.load(std::memory_order_acquire) != segment::stamp(ring_.turn(position), SlotState::kReady)) {
-      if (segment::slot_state_of(slot.stamp.load()) == SlotState::kFree) break;
-      continue;
-    }
+    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(ring_.turn(position))) continue;
     if (slot.qp_num == qp_num) slot.status = segment::kVoidStatus;
   }
 }
@@ -246,21 +233,13 @@ bool Cq::completed(uint64_t position) {
   if (position < head_) return true;
   if (position >= head_ + ring_.capacity()) return false;
   return ring_.slot(position).stamp.load(std::memory_order_acquire) ==
-         segment::stamp(ring_.turn(position), SlotState::kReady);
+         CompletionRing::ready_stamp(ring_.turn(position));
 }
 
 void Cq::recover(uint32_t dead_tag) {
   {
     std::lock_guard lock(lock_);
-    for (uint64_t i = 0; i < ring_.capacity(); ++i) {
-      CqSlot& slot = ring_.slots()[i];
-      const uint64_t seen = slot.stamp.load(std::memory_order_acquire);
-      if (seen == segment::kStampClosed || segment::slot_state_of(seen) != SlotState::kClaimed ||
-          segment::claimer_of(seen) != dead_tag)
-        continue;
-      slot.status = segment::kVoidStatus;
-      slot.stamp.store(segment::stamp((seen & segment::kStampBody) >> 2, SlotState::kReady), std::memory_order_release);
-    }
+    ring_.void_claims_of(dead_tag);
   }
   // A process that died between disarming and raising took an event with it.
   if (shared_->armed.load() == static_cast<uint32_t>(Armed::kNo) && shared_->events.load() != armed_times_.load() &&

@@ -125,7 +125,6 @@ constexpr uint64_t kStampBody = (uint64_t{1} << 48) - 1;
 constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
   return slot | static_cast<uint32_t>(instance & 0xf) << 12;
 }
-constexpr uint64_t kStampClosed = ~uint64_t{0};  ///< the ring moved (a resize): look up its place again
 
 /// One completion, a cache line.
 struct alignas(64) CqSlot {
@@ -155,15 +154,15 @@ constexpr uint8_t kVoidStatus = 0xff;
 enum class Armed : uint32_t { kNo = 0, kSolicited = 1, kNext = 2 };
 
 struct alignas(64) CqShared {
-  // Written by the owner, read by everybody.
+  // Read by everybody, hardly ever written: the owner looks at it with each empty poll.
   std::atomic<uint64_t> where;
   uint32_t channel;  ///< index of the owner's completion channel plus 1; 0: none
   uint32_t flags;    ///< kCqTimestamps, kCqIgnoreOverrun
-  // Written by producers.
+  std::atomic<uint32_t> overrun;
+  // Written by producers with each entry.
   alignas(64) std::atomic<uint64_t> tail;  ///< a hint: where to look for the next free slot
   std::atomic<uint32_t> armed;             ///< Armed; who takes it back to kNo raises the event
   std::atomic<uint32_t> events;            ///< raised so far, wraps
-  std::atomic<uint32_t> overrun;
 };
 static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
 constexpr uint32_t kCqTimestamps = 1;

@@ -14,19 +14,19 @@ namespace {
 
 struct CqFixture {
   explicit CqFixture(uint32_t log2_slots)
-      : log2(log2_slots), slots(new CqSlot[size_t{1} << log2_slots]()), ring(&shared, slots.get(), log2_slots) {}
+      : log2(log2_slots), memory(new CqSlot[(size_t{1} << log2_slots) * 2]()), ring(&shared, memory.get(), log2_slots) {}
   uint32_t log2;
   CqShared shared{};
-  std::unique_ptr<CqSlot[]> slots;
+  std::unique_ptr<CqSlot[]> memory;  // claims lie behind the slots
   CompletionRing ring;
   uint64_t head = 0;
 
   /// Takes the next entry; false if there is none.
   bool take(uint64_t* wr_id) {
     CqSlot& slot = ring.slot(head);
-    if (slot.stamp.load(std::memory_order_acquire) != stamp(ring.turn(head), SlotState::kReady)) return false;
+    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(ring.turn(head))) return false;
     *wr_id = slot.wr_id;
-    slot.stamp.store(stamp(ring.turn(head) + 1, SlotState::kFree), std::memory_order_release);
+    slot.stamp.store(CompletionRing::free_stamp(ring.turn(head) + 1), std::memory_order_release);
     ++head;
     return true;
   }
@@ -84,8 +84,24 @@ TEST(CompletionRing, ManyWritersLoseNothing) {
 
 TEST(CompletionRing, ClosedRingSendsWritersToTheNewPlace) {
   CqFixture cq(1);
-  for (int i = 0; i < 2; ++i) cq.slots[i].stamp.store(kStampClosed);
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(cq.ring.close(i));
   EXPECT_EQ(CompletionRing::Push::kMoved, cq.ring.push(1, nullptr, [](CqSlot&) {}));
+}
+
+TEST(CompletionRing, ADeadWritersClaimIsVoided) {
+  CqFixture cq(2);
+  // A writer that dies in fill(): the exception stands for its end.
+  EXPECT_ANY_THROW(cq.ring.push(9, nullptr, [](CqSlot&) { throw 1; }));
+  ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(3, nullptr, [](CqSlot& slot) { slot.wr_id = 5; }));
+  uint64_t got;
+  EXPECT_FALSE(cq.take(&got)) << "the hole holds up what comes after";
+  cq.ring.void_claims_of(3);
+  EXPECT_FALSE(cq.take(&got)) << "a live writer's entries stay";
+  cq.ring.void_claims_of(9);
+  ASSERT_TRUE(cq.take(&got));
+  EXPECT_EQ(kVoidStatus, cq.ring.slot(0).status);
+  ASSERT_TRUE(cq.take(&got));
+  EXPECT_EQ(5u, got);
 }
 
 TEST(CompletionRing, EventIsTakenOnce) {

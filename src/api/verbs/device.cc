@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "wrappers.h"
 
@@ -13,7 +14,9 @@ namespace nupa::verbs {
 namespace {
 
 std::mutex g_mutex;
-std::map<uint64_t, std::weak_ptr<Opened>> g_opened;  ///< by inode of the command descriptor
+/// Device and inode of a command descriptor: the same for every dup() of it. {0, 0}: not a descriptor.
+using FileIdentity = std::pair<uint64_t, uint64_t>;
+std::map<FileIdentity, std::weak_ptr<Opened>> g_opened;
 
 VDevice* the_device() {
   static VDevice* device = [] {
@@ -31,9 +34,10 @@ VDevice* the_device() {
   return device;
 }
 
-uint64_t inode_of(int fd) {
+FileIdentity identity_of(int fd) {
   struct stat status;
-  return fd >= 0 && fstat(fd, &status) == 0 ? status.st_ino : 0;
+  if (fd < 0 || fstat(fd, &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
 }
 
 ibv_context* make_context(std::shared_ptr<Opened> opened, int cmd_fd) {
@@ -91,7 +95,9 @@ void fill(const DeviceAttr& from, ibv_device_attr* to) {
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
                     size_t size) {
-  if (attr == nullptr || size < sizeof(ibv_device_attr) || (input != nullptr && input->comp_mask != 0))
+  // Older programs know fewer fields, newer ones more; what this version does not know stays zero.
+  constexpr size_t kLeast = offsetof(ibv_device_attr_ex, odp_caps);
+  if (attr == nullptr || size < kLeast || (input != nullptr && input->comp_mask != 0))
     return answer(EINVAL);
   const DeviceAttr from = core_of(context).query();
   ibv_device_attr_ex full{};
@@ -107,6 +113,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.cq_mod_caps = {from.max_cq_count, from.max_cq_period};
   full.max_dm_size = from.max_dm_size;
   full.phys_port_cnt_ex = from.phys_port_cnt;
+  std::memset(attr, 0, size);
   std::memcpy(attr, &full, std::min(size, sizeof full));
   return 0;
 }
@@ -175,12 +182,12 @@ NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) {
   if (!core) return refuse(core.error().code);
   // A file of its own stands for the kernel's command descriptor: whoever has it can import the context.
   const int cmd_fd = memfd_create("nupa-context", MFD_CLOEXEC);
-  if (cmd_fd < 0) return nullptr;
+  if (cmd_fd < 0) return refuse(errno);
   auto opened = std::make_shared<Opened>();
   opened->core = std::move(*core);
   {
     std::lock_guard lock(g_mutex);
-    g_opened[inode_of(cmd_fd)] = opened;
+    g_opened[identity_of(cmd_fd)] = opened;
   }
   return make_context(std::move(opened), cmd_fd);
 }
@@ -191,7 +198,7 @@ NUPA_VERBS int ibv_close_device(ibv_context* context) {
   if (made->opened.use_count() == 1) {
     {
       std::lock_guard lock(g_mutex);
-      g_opened.erase(inode_of(context->cmd_fd));
+      g_opened.erase(identity_of(context->cmd_fd));
     }
     // The kernel frees what a program forgot when it closes the descriptor; here it stays until the process ends.
     if (made->opened->core->close() != 0) [[maybe_unused]]
@@ -207,11 +214,11 @@ NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) {
   std::shared_ptr<Opened> opened;
   {
     std::lock_guard lock(g_mutex);
-    const auto found = g_opened.find(inode_of(cmd_fd));
+    const auto found = g_opened.find(identity_of(cmd_fd));
     if (found != g_opened.end()) opened = found->second.lock();
   }
   // A context of another process cannot be imported: its memory is that process's.
-  if (opened == nullptr) return refuse(cmd_fd < 0 || inode_of(cmd_fd) == 0 ? EBADF : EOPNOTSUPP);
+  if (opened == nullptr) return refuse(identity_of(cmd_fd) == FileIdentity{} ? EBADF : EOPNOTSUPP);
   return make_context(std::move(opened), cmd_fd);
 }
 

@@ -275,7 +275,7 @@ NUPA_VERBS ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
 }
 
 NUPA_VERBS void ibv_unimport_pd(ibv_pd* pd) {
-  if (pd != nullptr) ibv_dealloc_pd(pd);
+  if (pd != nullptr && of(pd)->original != nullptr) ibv_dealloc_pd(pd);
 }
 
 NUPA_VERBS ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access_flags) {
@@ -296,7 +296,8 @@ NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length,
   auto core =
       core_of(pd->context).reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
   if (!core) return refuse(core.error().code);
-  return wrap(pd, std::move(*core), nullptr);
+  // What the program knows of the region's place is the offset within the descriptor.
+  return wrap(pd, std::move(*core), reinterpret_cast<void*>(offset));
 }
 
 NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access_flags) {

@@ -1,6 +1,5 @@
-/// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time, and the copies of kernel
-/// structures that rdma_cm's library uses. A provider never gets a device here, so none of them is called: each says
-/// that it does nothing.
+/// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time. A provider never gets a
+/// device here, so none of them has anything to work on: each says so in the way of its kind.
 #include <cerrno>
 
 #include "wrappers.h"
@@ -16,6 +15,12 @@
     errno = EOPNOTSUPP;            \
     return nullptr;                \
   }
+// Those whose positive result is a number of bytes or completions.
+#define NUPA_PRIVATE_COUNT(name) \
+  NUPA_VERBS int name(void) {    \
+    errno = EOPNOTSUPP;          \
+    return -1;                   \
+  }
 #define NUPA_PRIVATE_VOID(name) \
   NUPA_VERBS void name(void) {}
 
@@ -25,11 +30,14 @@ NUPA_VERBS void verbs_register_driver_34(const void*) {}
 extern "C" __attribute__((visibility("default"))) bool verbs_allow_disassociate_destroy;
 bool verbs_allow_disassociate_destroy = false;
 
+/// How many attributes an ioctl command has: none.
+NUPA_VERBS unsigned int __ioctl_final_num_attrs(unsigned int) { return 0; }
+
 NUPA_PRIVATE_VOID(__verbs_log)
 NUPA_PRIVATE_VOID(verbs_set_ops)
 NUPA_PRIVATE_VOID(verbs_uninit_context)
-NUPA_PRIVATE(__ioctl_final_num_attrs)
-NUPA_PRIVATE(ibv_read_ibdev_sysfs_file)
+NUPA_PRIVATE_COUNT(ibv_read_ibdev_sysfs_file)
+NUPA_PRIVATE_COUNT(ibv_cmd_poll_cq)
 NUPA_PRIVATE_POINTER(_verbs_init_and_alloc_context)
 NUPA_PRIVATE(execute_ioctl)
 NUPA_PRIVATE(ibv_cmd_advise_mr)
@@ -74,7 +82,6 @@ NUPA_PRIVATE(ibv_cmd_modify_srq)
 NUPA_PRIVATE(ibv_cmd_modify_wq)
 NUPA_PRIVATE(ibv_cmd_open_qp)
 NUPA_PRIVATE(ibv_cmd_open_xrcd)
-NUPA_PRIVATE(ibv_cmd_poll_cq)
 NUPA_PRIVATE(ibv_cmd_post_recv)
 NUPA_PRIVATE(ibv_cmd_post_send)
 NUPA_PRIVATE(ibv_cmd_post_srq_recv)
@@ -91,5 +98,5 @@ NUPA_PRIVATE(ibv_cmd_reg_mr)
 NUPA_PRIVATE(ibv_cmd_req_notify_cq)
 NUPA_PRIVATE(ibv_cmd_rereg_mr)
 NUPA_PRIVATE(ibv_cmd_resize_cq)
-NUPA_PRIVATE(verbs_init_cq)
+NUPA_PRIVATE_VOID(verbs_init_cq)
 NUPA_PRIVATE_POINTER(verbs_open_device)

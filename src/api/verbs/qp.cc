@@ -5,9 +5,6 @@
 
 namespace nupa::verbs {
 
-// Scatter/gather lists are passed through.
-static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, length) == offsetof(ibv_sge, length) &&
-              offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 static_assert(static_cast<int>(Opcode::kSend) == IBV_WR_SEND && static_cast<int>(Opcode::kBindMw) == IBV_WR_BIND_MW &&
               static_cast<int>(Opcode::kAtomicWrite) == IBV_WR_ATOMIC_WRITE);
 static_assert(send_flag::kSignaled == IBV_SEND_SIGNALED && send_flag::kInline == IBV_SEND_INLINE &&
@@ -43,10 +40,12 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) {
     delete made;
     return refuse(core.error().code);
   }
+  enter(context, core->get());
   made->core = core->release();
   made->core->query(nullptr, &options);
   attr->cap = from_core(options.cap);
   made->max_inline = options.cap.max_inline_data;
+  made->max_sge = options.cap.max_send_sge;
   ibv_qp& qp = made->ex.qp_base;
   qp.context = context;
   qp.qp_context = attr->qp_context;
@@ -67,7 +66,7 @@ SendWr convert(const ibv_send_wr& wr) {
   SendWr out;
   out.wr_id = wr.wr_id;
   out.sg_list = reinterpret_cast<const Sge*>(wr.sg_list);
-  out.num_sge = static_cast<uint32_t>(wr.num_sge);
+  out.num_sge = list_length(wr.sg_list, wr.num_sge);
   out.opcode = static_cast<Opcode>(wr.opcode);
   out.flags = wr.send_flags;
   out.imm_or_rkey = wr.imm_data;
@@ -121,7 +120,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     convert_target(*wr, type, &converted);
     error = core->post(converted);
     if (__builtin_expect(error != 0, 0)) {
-      *bad_wr = wr;
+      if (bad_wr != nullptr) *bad_wr = wr;
       break;
     }
   }
@@ -132,11 +131,9 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   QueuePair* core = of(qp)->core;
   for (; wr != nullptr; wr = wr->next) {
-    const int error = wr->num_sge < 0 ? EINVAL
-                                      : core->post_recv({wr->wr_id, reinterpret_cast<const Sge*>(wr->sg_list),
-                                                         static_cast<uint32_t>(wr->num_sge)});
+    const int error = core->post_recv(convert(*wr));
     if (__builtin_expect(error != 0, 0)) {
-      *bad_wr = wr;
+      if (bad_wr != nullptr) *bad_wr = wr;
       return answer(error);
     }
   }
@@ -151,15 +148,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr->create_flags != 0) return refuse(EOPNOTSUPP);
   ibv_pd* pd = (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? attr->pd : nullptr;
   ibv_xrcd* xrcd = (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 ? attr->xrcd : nullptr;
+  const bool builds = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+  if (builds && !can_build(attr->qp_type, attr->send_ops_flags)) return refuse(EOPNOTSUPP);
   VQp* made = make_qp(context, pd, attr, xrcd);
-  if (made == nullptr) return nullptr;
-  if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0) {
-    if (const int error = set_builder(made, attr->send_ops_flags); error != 0) {
-      ibv_destroy_qp(&made->ex.qp_base);
-      return refuse(error);
-    }
-  }
-  return &made->ex.qp_base;
+  if (made != nullptr && builds) set_builder(made, attr->send_ops_flags);
+  return made == nullptr ? nullptr : &made->ex.qp_base;
 }
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
@@ -173,9 +166,13 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
     delete made;
     return refuse(core.error().code);
   }
+  enter(context, core->get());
   made->core = core->release();
+  QpAttr current;
+  made->core->query(&current, nullptr);
   ibv_qp& qp = made->ex.qp_base;
   qp.context = context;
+  qp.state = static_cast<ibv_qp_state>(current.state);
   qp.qp_context = (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr->qp_context : nullptr;
   qp.handle = made->core->handle();
   qp.qp_num = made->core->number();
@@ -292,8 +289,9 @@ NUPA_VERBS int ibv_destroy_qp(ibv_qp* qp) {
   if (qp == nullptr) return answer(EINVAL);
   VQp* made = of(qp);
   if (const int error = made->core->close(); error != 0) return answer(error);
+  const uint32_t delivered = leave(qp->context, made->core, made->async_delivered);
   pthread_mutex_lock(&qp->mutex);
-  while (qp->events_completed != made->async_delivered.load()) pthread_cond_wait(&qp->cond, &qp->mutex);
+  while (qp->events_completed != delivered) pthread_cond_wait(&qp->cond, &qp->mutex);
   pthread_mutex_unlock(&qp->mutex);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);

@@ -9,13 +9,17 @@ namespace {
 Builder& builder(ibv_qp_ex* qp) { return *of(qp)->builder; }
 
 Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
-  Builder& b = builder(qp);
-  Builder::Staged& staged = b.staged.emplace_back();
+  Builder::Staged& staged = builder(qp).staged.emplace_back();
   staged.wr.opcode = opcode;
   staged.wr.wr_id = qp->wr_id;
-  staged.wr.flags = qp->wr_flags;
-  staged.first_sge = b.list.size();
+  // Inline is what wr_set_inline_data says, never a flag of the caller (ibv_wr_post's manual).
+  staged.wr.flags = qp->wr_flags & ~send_flag::kInline;
   return staged;
+}
+
+/// The builder's calls return nothing: the first fault waits for wr_complete.
+void remember(ibv_qp_ex* qp, int error) {
+  if (builder(qp).error == 0) builder(qp).error = error;
 }
 
 void stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_addr) {
@@ -26,9 +30,8 @@ void stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_a
 
 /// The request that the set calls speak about. Without one the whole run fails.
 Builder::Staged* last(ibv_qp_ex* qp) {
-  Builder& b = builder(qp);
-  if (!b.staged.empty()) return &b.staged.back();
-  b.error = EINVAL;
+  if (!builder(qp).staged.empty()) return &builder(qp).staged.back();
+  remember(qp, EINVAL);
   return nullptr;
 }
 
@@ -45,11 +48,13 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uin
 
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, const void* value) {
   stage_remote(qp, Opcode::kAtomicWrite, rkey, remote_addr);
+  if (value == nullptr) return remember(qp, EINVAL);
   std::memcpy(&builder(qp).staged.back().wr.compare_add, value, sizeof(uint64_t));
 }
 
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
   SendWr& wr = stage(qp, Opcode::kBindMw).wr;
+  if (mw == nullptr || info == nullptr) return remember(qp, EINVAL);
   wr.mw = of(mw)->core;
   wr.rkey = rkey;
   wr.bind.region = info->mr == nullptr ? nullptr : of(info->mr)->core;
@@ -70,6 +75,7 @@ void wr_send_imm(ibv_qp_ex* qp, __be32 imm) { stage(qp, Opcode::kSendWithImm).wr
 void wr_send_inv(ibv_qp_ex* qp, uint32_t rkey) { stage(qp, Opcode::kSendWithInv).wr.imm_or_rkey = rkey; }
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) {
+  if (ah == nullptr) return remember(qp, EINVAL);
   if (Builder::Staged* staged = last(qp)) {
     staged->wr.ah = of(ah)->core;
     staged->wr.remote_qpn = qpn;
@@ -84,17 +90,21 @@ void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {
 void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) {
   Builder::Staged* staged = last(qp);
   if (staged == nullptr) return;
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (list[i].length > of(qp)->max_inline - bytes) return remember(qp, EINVAL);
+    bytes += list[i].length;
+  }
   Builder& b = builder(qp);
   staged->inline_offset = b.inline_data.size();
   for (size_t i = 0; i < count; ++i) {
     const auto* from = static_cast<const std::byte*>(list[i].addr);
     b.inline_data.insert(b.inline_data.end(), from, from + list[i].length);
   }
-  const size_t bytes = b.inline_data.size() - staged->inline_offset;
-  if (bytes > of(qp)->max_inline) b.error = EINVAL;
-  // The address is put in when nothing moves any more.
   staged->wr.flags |= send_flag::kInline;
   staged->wr.num_sge = 1;
+  staged->first_sge = b.list.size();
+  // The address is put in when the buffer grows no more.
   b.list.push_back({0, static_cast<uint32_t>(bytes), 0});
 }
 
@@ -106,9 +116,13 @@ void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) {
 void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   Builder::Staged* staged = last(qp);
   if (staged == nullptr) return;
+  if (count > of(qp)->max_sge || (list == nullptr && count != 0)) return remember(qp, EINVAL);
+  Builder& b = builder(qp);
   const auto* from = reinterpret_cast<const Sge*>(list);
-  builder(qp).list.insert(builder(qp).list.end(), from, from + count);
+  staged->wr.flags &= ~send_flag::kInline;
   staged->wr.num_sge = static_cast<uint32_t>(count);
+  staged->first_sge = b.list.size();
+  b.list.insert(b.list.end(), from, from + count);
 }
 
 void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t addr, uint32_t length) {
@@ -123,10 +137,7 @@ void reset(Builder& b) {
   b.error = 0;
 }
 
-void wr_start(ibv_qp_ex* qp) {
-  builder(qp).mutex.lock();
-  reset(builder(qp));
-}
+void wr_start(ibv_qp_ex* qp) { builder(qp).mutex.lock(); }
 
 int wr_complete(ibv_qp_ex* qp) {
   Builder& b = builder(qp);
@@ -136,7 +147,7 @@ int wr_complete(ibv_qp_ex* qp) {
     core->post_begin();
     for (Builder::Staged& staged : b.staged) {
       staged.wr.sg_list = b.list.data() + staged.first_sge;
-      if ((staged.wr.flags & send_flag::kInline) != 0 && staged.wr.num_sge == 1)
+      if ((staged.wr.flags & send_flag::kInline) != 0)
         b.list[staged.first_sge].addr = reinterpret_cast<uint64_t>(b.inline_data.data() + staged.inline_offset);
       error = core->post(staged.wr);
       if (error != 0) break;
@@ -155,19 +166,32 @@ void wr_abort(ibv_qp_ex* qp) {
 
 }  // namespace
 
-int set_builder(VQp* made, uint64_t flags) {
-  constexpr uint64_t kKnown = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-                              IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
-                              IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-                              IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV |
-                              IBV_QP_EX_WITH_ATOMIC_WRITE;
-  constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-  constexpr uint64_t kUnreliable = kSends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+bool can_build(ibv_qp_type type, uint64_t flags) {
+  constexpr uint64_t kDatagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  constexpr uint64_t kUnreliable = kDatagram | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
-  const ibv_qp_type type = made->ex.qp_base.qp_type;
-  const uint64_t possible = type == IBV_QPT_UD ? kSends : type == IBV_QPT_UC ? kUnreliable : kKnown;
-  if ((flags & ~possible) != 0) return EOPNOTSUPP;
+  constexpr uint64_t kReliable = kUnreliable | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
+  switch (type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_XRC_SEND:
+      return (flags & ~kReliable) == 0;
+    case IBV_QPT_UC:
+      return (flags & ~kUnreliable) == 0;
+    case IBV_QPT_UD:
+      return (flags & ~kDatagram) == 0;
+    default:
+      return flags == 0;
+  }
+}
+
+void set_builder(VQp* made, uint64_t flags) {
+  // Room for a usual run, so that the first ones do not allocate.
+  constexpr size_t kUsualRun = 32;
   made->builder = std::make_unique<Builder>();
+  made->builder->staged.reserve(kUsualRun);
+  made->builder->list.reserve(kUsualRun * 2);
+  made->builder->inline_data.reserve(made->max_inline);
   ibv_qp_ex& qp = made->ex;
   if (flags & IBV_QP_EX_WITH_RDMA_WRITE) qp.wr_rdma_write = wr_rdma_write;
   if (flags & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM) qp.wr_rdma_write_imm = wr_rdma_write_imm;
@@ -189,7 +213,6 @@ int set_builder(VQp* made, uint64_t flags) {
   qp.wr_start = wr_start;
   qp.wr_complete = wr_complete;
   qp.wr_abort = wr_abort;
-  return 0;
 }
 
 }  // namespace nupa::verbs

@@ -5,10 +5,6 @@
 
 namespace nupa::verbs {
 
-// Scatter lists are passed through.
-static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
-              offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
-
 namespace {
 
 ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) {
@@ -63,11 +59,9 @@ int get_srq_num(ibv_srq* srq, uint32_t* number) {
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   SharedReceiveQueue* core = of(srq)->core;
   for (; wr != nullptr; wr = wr->next) {
-    const int error = wr->num_sge < 0 ? EINVAL
-                                      : core->post_recv({wr->wr_id, reinterpret_cast<const Sge*>(wr->sg_list),
-                                                         static_cast<uint32_t>(wr->num_sge)});
+    const int error = core->post_recv(convert(*wr));
     if (__builtin_expect(error != 0, 0)) {
-      *bad_wr = wr;
+      if (bad_wr != nullptr) *bad_wr = wr;
       return answer(error);
     }
   }

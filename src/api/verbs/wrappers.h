@@ -183,6 +183,18 @@ inline uint32_t leave(ibv_context* context, const void* core, const uint32_t& de
   return delivered;
 }
 
+// Scatter/gather lists are passed through.
+static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
+              offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
+
+/// A count that is negative, or that no list stands behind, becomes one that no queue allows: EINVAL.
+inline uint32_t list_length(const ibv_sge* list, int count) {
+  return list == nullptr && count != 0 ? UINT32_MAX : static_cast<uint32_t>(count);
+}
+inline RecvWr convert(const ibv_recv_wr& wr) {
+  return {wr.wr_id, reinterpret_cast<const Sge*>(wr.sg_list), list_length(wr.sg_list, wr.num_sge)};
+}
+
 AddressVector to_core(const ibv_ah_attr& attr);
 void from_core(const AddressVector& vector, ibv_ah_attr* attr);
 
@@ -218,8 +230,10 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
-/// Sets the builder's functions for the operations asked for. EOPNOTSUPP: one is not known.
-int set_builder(VQp* qp, uint64_t send_ops_flags);
+/// Whether the builder has every operation asked for, for a queue pair of this type.
+bool can_build(ibv_qp_type type, uint64_t send_ops_flags);
+/// Sets the builder's functions for these operations.
+void set_builder(VQp* qp, uint64_t send_ops_flags);
 /// Sets the functions that take completions one by one and read the fields asked for.
 void set_readers(VCq* cq, uint64_t wc_flags);
 

@@ -27,7 +27,7 @@ constexpr int64_t kSearchPauseNs = 1'000'000;
 }  // namespace
 
 Connected::Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn)
-    : window_(window), qp_(qp), vector_(vector), remote_qpn_(remote_qpn) {
+    : window_(window), qp_(qp), own_slot_(window.node().slot()), vector_(vector), remote_qpn_(remote_qpn) {
   // The other process is usually there already: meet it now, so that its death is noticed even if nothing is ever
   // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not talk to the peer).
   find_target();
@@ -54,7 +54,7 @@ transport::Endpoint::Reach Connected::reach() {
 
 Outcome Connected::execute(const Request& request) {
   if (__builtin_expect(!target_ && !find_target(), 0)) return kUnanswered;
-  if (__builtin_expect(!target_->ready(window_.node().slot(), qp_.qp_num), 0)) {
+  if (__builtin_expect(!target_->ready(own_slot_, qp_.qp_num), 0)) {
     if (!target_->peer().alive()) return failed(WcStatus::kRetryExcErr);
     return kUnanswered;
   }
@@ -87,7 +87,7 @@ Outcome Connected::refuse(EventType event, WcStatus status) {
 }
 
 Outcome Connected::not_ready() {
-  if (!target_->ready(window_.node().slot(), qp_.qp_num)) return kUnanswered;
+  if (!target_->ready(own_slot_, qp_.qp_num)) return kUnanswered;
   if (!reliable()) return kSucceeded;  // UC: a message that finds no receive is lost (IBTA 9.8.2.2)
   target_->note_waiting();
   return {Verdict::kNotReady, WcStatus::kSuccess, target_->remote().rnr_timer.load(std::memory_order_relaxed)};

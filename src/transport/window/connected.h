@@ -32,6 +32,7 @@ class Connected final : public transport::Endpoint {
 
   Window& window_;
   transport::LocalQp qp_;
+  uint32_t own_slot_;
   AddressVector vector_;
   uint32_t remote_qpn_;
   std::optional<Target> target_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "transport/window/copy.h"
 
 namespace nupa::window {
 
@@ -202,7 +203,7 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
                     });
   ReceiveRing::finish(claim);
   // The next receive is needed with the next message: fetch it while nobody waits.
-  __builtin_prefetch(&recv_.slot(claim.position + 1), 1, 3);
+  prefetch_for_write(&recv_.slot(claim.position + 1));
 }
 
 bool Target::resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {

@@ -1,11 +1,14 @@
 /// UCX looks for a character device /dev/infiniband/uverbs0 that it may read and write before it uses a verbs device.
 /// There is none, and an ordinary user cannot make one. Loaded in front (LD_PRELOAD, by `nupa run`), this library
 /// answers for that one path as for /dev/null, which is what the question is about: may this user open it.
+/// Every other path goes to libc as it came.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <cstring>
 
@@ -13,38 +16,102 @@
 
 namespace {
 
-constexpr const char* kFolder = "/dev/infiniband/";
+constexpr const char* kAsked = "/dev/infiniband/uverbs0";
 constexpr const char* kStandIn = "/dev/null";
 
 const char* redirect(const char* path) {
-  if (path == nullptr || std::strncmp(path, kFolder, std::strlen(kFolder)) != 0) return path;
-  return std::strcmp(path + std::strlen(kFolder), "uverbs0") == 0 ? kStandIn : path;
+  // volatile: libc declares some of these paths as never null, and callers pass null all the same.
+  const char* volatile given = path;
+  return given != nullptr && std::strcmp(path, kAsked) == 0 ? kStandIn : path;
 }
 
+/// libc's own function of a name, looked up once. Atomic and without a lock, since programs open files in signal
+/// handlers and between fork and exec.
 template <class Function>
-Function* next(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+class Next {
+ public:
+  explicit constexpr Next(const char* name) : name_(name) {}
+
+  /// As the function answers; ENOSYS if this libc has none of the name.
+  template <class... Arguments>
+  int operator()(Arguments... arguments) {
+    Function* real = real_.load(std::memory_order_relaxed);
+    if (real == nullptr) {
+      real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
+      real_.store(real, std::memory_order_relaxed);
+    }
+    if (real != nullptr) return real(arguments...);
+    errno = ENOSYS;
+    return -1;
+  }
+
+ private:
+  const char* name_;
+  std::atomic<Function*> real_{nullptr};
+};
+
+constinit Next<int(const char*, struct stat*)> next_stat("stat");
+constinit Next<int(const char*, struct stat64*)> next_stat64("stat64");
+constinit Next<int(int, const char*, struct stat*, int)> next_fstatat("fstatat");
+constinit Next<int(int, const char*, struct stat64*, int)> next_fstatat64("fstatat64");
+constinit Next<int(int, const char*, struct stat*)> next_xstat("__xstat");
+constinit Next<int(int, const char*, struct stat64*)> next_xstat64("__xstat64");
+constinit Next<int(const char*, int)> next_access("access");
+constinit Next<int(int, const char*, int, int)> next_faccessat("faccessat");
+constinit Next<int(const char*, int, ...)> next_open("open");
+constinit Next<int(const char*, int, ...)> next_open64("open64");
+
+mode_t mode_of(int flags, va_list rest) {
+  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, mode_t) : 0;
 }
 
 }  // namespace
 
 NUPA_SHOWN int stat(const char* path, struct stat* status) noexcept {
-  static auto* real = next<int(const char*, struct stat*)>("stat");
-  return real(redirect(path), status);
+  return next_stat(redirect(path), status);
 }
 
 NUPA_SHOWN int stat64(const char* path, struct stat64* status) noexcept {
-  static auto* real = next<int(const char*, struct stat64*)>("stat64");
-  return real(redirect(path), status);
+  return next_stat64(redirect(path), status);
 }
 
-/// Programs built before glibc 2.33 ask this way.
+NUPA_SHOWN int fstatat(int folder, const char* path, struct stat* status, int flags) noexcept {
+  return next_fstatat(folder, redirect(path), status, flags);
+}
+
+NUPA_SHOWN int fstatat64(int folder, const char* path, struct stat64* status, int flags) noexcept {
+  return next_fstatat64(folder, redirect(path), status, flags);
+}
+
+// Programs built before glibc 2.33 ask in these two ways.
 NUPA_SHOWN int __xstat(int version, const char* path, struct stat* status) noexcept {
-  static auto* real = next<int(int, const char*, struct stat*)>("__xstat");
-  return real(version, redirect(path), status);
+  return next_xstat(version, redirect(path), status);
+}
+
+NUPA_SHOWN int __xstat64(int version, const char* path, struct stat64* status) noexcept {
+  return next_xstat64(version, redirect(path), status);
 }
 
 NUPA_SHOWN int access(const char* path, int mode) noexcept {
-  static auto* real = next<int(const char*, int)>("access");
-  return real(redirect(path), mode);
+  return next_access(redirect(path), mode);
+}
+
+NUPA_SHOWN int faccessat(int folder, const char* path, int mode, int flags) noexcept {
+  return next_faccessat(folder, redirect(path), mode, flags);
+}
+
+NUPA_SHOWN int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return next_open(redirect(path), flags, mode);
+}
+
+NUPA_SHOWN int open64(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return next_open64(redirect(path), flags, mode);
 }
