@@ -1,22 +1,31 @@
 """What is made of the samples: medians, the comparison by test and size, and each figure beside its target."""
 import statistics
 
-from items import BANDWIDTH_SIZES, KIB, LATENCY_SIZES, MIB, size_name
+from items import BANDWIDTH_SIZES, LATENCY_SIZES, TARGET_SIZES, size_name
 
 DISTURBED = 0.10  # of two cores; above it a sample says little
+UNSTEADY = 1.25   # a reference that changed by more while its figure was measured says little
 
 
 class Medians:
-    """The median of each sample's rounds. Disturbed rounds count only where there is no other."""
+    """The median of each sample's rounds. Disturbed or unsteady rounds count only where there is no other."""
 
     def __init__(self, samples):
         self.samples = samples
 
-    def get(self, name):
+    def _rounds(self, name):
         rounds = self.samples.get(name, [])
-        calm = [sample["value"] for sample in rounds if sample["foreign"] <= DISTURBED]
-        values = calm or [sample["value"] for sample in rounds]
+        return [sample for sample in rounds if not poor(sample)] or rounds
+
+    def get(self, name):
+        values = [sample["value"] for sample in self._rounds(name)]
         return statistics.median(values) if values else None
+
+    def beside(self, name):
+        """(ratio, reference): the value by what was measured just before and after it, each the median of rounds."""
+        pairs = [(sample["value"] / sample["reference"], sample["reference"]) for sample in self._rounds(name)
+                 if sample.get("reference")]
+        return tuple(map(statistics.median, zip(*pairs))) if pairs else (None, None)
 
     def latency_limit(self, size):
         """One cache line's way, and for more than a line the time that one core needs to copy the message."""
@@ -26,34 +35,48 @@ class Medians:
         return line + (size / rate if size > 64 else 0)
 
     def disturbed(self):
-        """(disturbed samples, all samples)"""
+        """(disturbed or unsteady samples, all samples)"""
         every = [sample for rounds in self.samples.values() for sample in rounds]
-        return sum(sample["foreign"] > DISTURBED for sample in every), len(every)
+        return sum(map(poor, every)), len(every)
 
 
-def comparison(medians):
-    """Rows of (test, size, unit, NUPA, UCX over shared memory, UCX over TCP, limit); None where not measured."""
+def poor(sample):
+    return sample["foreign"] > DISTURBED or sample.get("shift", 1) > UNSTEADY
+
+
+def comparison(medians, failures):
+    """Rows of [test, size, unit, NUPA, UCX over shared memory, UCX over TCP, limit], of what was measured or failed.
+    Beside write, read, send and atomic: UCX's put, get, tag and fetch-add; over TCP tag instead of put and get, for a
+    read's latency there and back."""
+    shared = {"write": "put", "read": "get", "send": "tag", "atomic": "atomic"}
+    tests = [(operation, "lat", "ns", LATENCY_SIZES) for operation in ("write", "read", "send")]
+    tests += [("atomic", "lat", "ns", [8])]
+    tests += [(operation, "bw", "GB/s", BANDWIDTH_SIZES) for operation in ("write", "read", "send")]
     rows = []
-    ucx_test = {"write": "put", "read": "get", "send": "tag", "atomic": "atomic"}
-    for operation in ("write", "read", "send", "atomic"):
-        for size in LATENCY_SIZES if operation != "atomic" else [8]:
-            keys = ["nupa.%s_lat.%d" % (operation, size)]
-            keys += ["%s.%s_lat.%d" % (kind, ucx_test[operation], size) for kind in ("ucx_shm", "ucx_tcp")]
-            rows.append(["ib_%s_lat" % operation, size, "ns"] + [medians.get(key) for key in keys]
-                        + [medians.latency_limit(size)])
-    for operation in ("write", "read", "send"):
-        for size in BANDWIDTH_SIZES:
-            keys = ["nupa.%s_bw.%d" % (operation, size)]
-            keys += ["%s.%s_bw.%d" % (kind, ucx_test[operation], size) for kind in ("ucx_shm", "ucx_tcp")]
-            keys.append("limit.memcpy.%d" % size)
-            rows.append(["ib_%s_bw" % operation, size, "GB/s"] + [medians.get(key) for key in keys])
-    return [row for row in rows if row[3] is not None or row[0] in ("ib_write_lat", "ib_write_bw") and any(row[4:6])]
+    for operation, kind, unit, sizes in tests:
+        name = "ib_%s_%s" % (operation, kind)
+        for size in sizes:
+            ours = medians.get("nupa.%s_%s.%d" % (operation, kind, size))
+            if ours is None and "%s %s" % (name, size_name(size)) not in failures:
+                continue
+            tcp = medians.get("ucx_tcp.%s_%s.%d" % ("atomic" if operation == "atomic" else "tag", kind, size))
+            if tcp and (operation, kind) == ("read", "lat"):
+                tcp *= 2
+            limit = medians.latency_limit(size) if kind == "lat" else medians.get("limit.memcpy.%d" % size)
+            rows.append([name, size, unit, ours, medians.get("ucx_shm.%s_%s.%d" % (shared[operation], kind, size)), tcp,
+                         limit])
+    return rows
 
 
-def _ratio(name, medians, value, basis, basis_name, most=None, least=None):
+def _beside(name, medians, value, basis_name, most=None, least=None):
+    ratio, base = medians.beside(value)
+    return _figure(name, ratio, value, basis_name, most, least, "x", medians.get(value), base)
+
+
+def _ratio(name, medians, value, basis, basis_name, most):
     have, base = medians.get(value), medians.get(basis)
     ratio = have / base if have is not None and base else None
-    return _figure(name, ratio, "%s / %s" % (value, basis), basis_name, most, least, "x", have, base)
+    return _figure(name, ratio, "%s / %s" % (value, basis), basis_name, most, None, "x", have, base)
 
 
 def _plain(name, medians, value, unit, scale=1.0, most=None, least=None):
@@ -76,18 +99,17 @@ def _figure(name, value, source, basis_name, most, least, unit, have, base):
 def figures(medians):
     """Every figure that the project promises, in its order."""
     line = "one-way cache-line transfers"
-    found = [_ratio("RDMA WRITE latency, 8 B", medians, "nupa.write_lat.8", "limit.line", line, most=3),
-             _ratio("RDMA READ latency, 8 B", medians, "nupa.read_lat.8", "limit.line", line, most=3),
-             _ratio("SEND latency, 8 B", medians, "nupa.send_lat.8", "ucx_shm.tag_lat.8",
-                    "UCX's tag latency over shared memory", most=1.3)]
+    found = [_beside("RDMA WRITE latency, 8 B", medians, "nupa.write_lat.8", line, most=3),
+             _beside("RDMA READ latency, 8 B", medians, "nupa.read_lat.8", line, most=3),
+             _beside("SEND latency, 8 B", medians, "nupa.send_lat.8",
+                     "UCX's tag latency over shared memory", most=1.3)]
     for operation in ("write", "read", "send"):
         found.append(_plain("%s latency, 8 B, end to end" % _verb(operation), medians, "nupa.%s_lat.8" % operation, "ns",
                             most=600))
     for operation, least in (("write", 0.9), ("read", 0.9), ("send", 0.8)):
-        for size in (64 * KIB, MIB, 16 * MIB):
-            found.append(_ratio("%s bandwidth, %s" % (_verb(operation), size_name(size)), medians,
-                                "nupa.%s_bw.%d" % (operation, size), "limit.memcpy.%d" % size,
-                                "one-core memcpy of that size", least=least))
+        for size in TARGET_SIZES:
+            found.append(_beside("%s bandwidth, %s" % (_verb(operation), size_name(size)), medians,
+                                 "nupa.%s_bw.%d" % (operation, size), "one-core memcpy of that size", least=least))
     found += [_plain("RDMA WRITE rate, 8 B", medians, "nupa.write_rate.8", "M/s", least=10),
               _plain("RDMA WRITE rate, 8 B, lists of 16", medians, "nupa.write_list_rate.8", "M/s", least=20),
               _plain("Atomic rate (fetch and add)", medians, "nupa.atomic_rate.8", "M/s", least=8),

@@ -10,6 +10,7 @@ from pairs import Failed, free_port, run_alone, run_pair
 KIB, MIB = 1 << 10, 1 << 20
 LATENCY_SIZES = [8, 64, 512, 4 * KIB, 64 * KIB, MIB]
 BANDWIDTH_SIZES = [8, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
+TARGET_SIZES = [64 * KIB, MIB, 16 * MIB]
 QUICK_BANDWIDTH_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB]
 LIST = ["-l", "16", "-Q", "16"]  # sixteen work requests a post, one completion for them
 # How long one message takes at most, for choosing how many: nanoseconds, and bytes a nanosecond.
@@ -115,8 +116,12 @@ def nupa_bandwidth(setting, operation, size, listed=False):
 
 UCX = {"ucx_shm": ("UCX shared memory", {"UCX_TLS": "posix,cma"}),
        "ucx_tcp": ("UCX TCP", {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"})}
-UCX_LATENCY = {"tag_lat": "tag_lat", "put_lat": "ucp_put_lat", "get_lat": "ucp_get"}
-UCX_BANDWIDTH = {"tag_bw": "tag_bw", "put_bw": "ucp_put_bw", "get_bw": "ucp_get -O 32"}
+# TCP has no one-sided transfers of its own, and UCX's put and get over it are far slower than its tag messages: these
+# are what a program would use.
+UCX_LATENCY = {"ucx_shm": {"tag_lat": "tag_lat", "put_lat": "ucp_put_lat", "get_lat": "ucp_get"},
+               "ucx_tcp": {"tag_lat": "tag_lat"}}
+UCX_BANDWIDTH = {"ucx_shm": {"tag_bw": "tag_bw", "put_bw": "ucp_put_bw", "get_bw": "ucp_get -O 32"},
+                 "ucx_tcp": {"tag_bw": "tag_bw"}}
 
 
 def parse_ucx(text):
@@ -140,8 +145,6 @@ def ucx(setting, kind, measure, operations, sizes):
             count = setting.iterations(kind, size, 200000 if measure == "bandwidth" else 20000, 30)
             if measure == "bandwidth" and kind == "ucx_tcp" and size < 4 * KIB:
                 count *= 5  # many travel together
-            if measure == "latency" and kind == "ucx_tcp" and name == "get_lat":
-                count = max(30, count // 50)  # UCX asks the other side, which looks about once a millisecond
             lines["%s.%d" % (name, size)] = "-t %s -s %d -n %d -w %d" % (test, size, count, max(10, count // 10))
 
     def run():
@@ -167,11 +170,14 @@ def ucx(setting, kind, measure, operations, sizes):
     return Item("%s %s" % (title, measure), run, "%s ucx_perftest %s" % (prefix, tests))
 
 
+def _machine_limits(setting, options):
+    command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % setting.cores] + options
+    return _json(run_alone(command, setting.cores[0]))
+
+
 def limits(setting, sizes):
     def run():
-        command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % setting.cores,
-                   "--sizes", ",".join(map(str, sizes))] + (["--quick"] if setting.quick else [])
-        found = _json(run_alone(command, setting.cores[0]))
+        found = _machine_limits(setting, ["--sizes", ",".join(map(str, sizes))] + ["--quick"] * setting.quick)
         setting.ticks_per_us = setting.ticks_per_us or found["ticks_per_us"]
         samples = {"limit." + name: {"value": found[name + "_ns"]} for name in ("line", "syscall", "yield")}
         for kind in ("memcpy", "memcpy_shared"):
@@ -179,6 +185,31 @@ def limits(setting, sizes):
                 samples["limit.%s.%d" % (kind, size)] = {"value": found[kind][str(size)]}
         return samples
     return Item("machine limits", run, "machine_limits")
+
+
+def beside(item, key, reference):
+    """The item with what its figure is compared to measured just before and just after: where a hypervisor moves
+    virtual cores about, a cache line's way can change five-fold within a minute."""
+    def run():
+        before = reference()
+        samples = item.run()
+        after = reference()
+        samples[key].update(reference=(before + after) / 2, shift=max(before, after) / min(before, after))
+        return samples
+    return Item(item.name, run, item.command)
+
+
+def _with_references(setting, operation, size, item):
+    """A latency item of 8 bytes, or a bandwidth item of a size that has a target."""
+    if size == 8:
+        if operation == "send":
+            tag = ucx(setting, "ucx_shm", "latency", {"tag_lat": "tag_lat"}, [8])
+            return beside(item, "nupa.send_lat.8", lambda: tag.run()["ucx_shm.tag_lat.8"]["value"])
+        return beside(item, "nupa.%s_lat.8" % operation,
+                      lambda: _machine_limits(setting, ["--only", "line", "--quick"])["line_ns"])
+    options = ["--only", "memcpy", "--sizes", str(size), "--quick"]
+    return beside(item, "nupa.%s_bw.%d" % (operation, size),
+                  lambda: _machine_limits(setting, options)["memcpy"][str(size)])
 
 
 def many_qps(setting):
@@ -202,16 +233,19 @@ def catalogue(setting, demo=False):
     sizes = QUICK_BANDWIDTH_SIZES if setting.quick or demo else BANDWIDTH_SIZES
     listed = [limits(setting, sorted(set(LATENCY_SIZES + sizes)))]
     for operation in ("write", "read", "send"):
-        listed += [nupa_latency(setting, operation, size) for size in LATENCY_SIZES]
+        for size in LATENCY_SIZES:
+            item = nupa_latency(setting, operation, size)
+            listed.append(_with_references(setting, operation, size, item) if size == 8 else item)
     listed.append(nupa_latency(setting, "atomic", 8))
     for operation in ("write",) if demo else ("write", "read", "send"):
-        listed += [nupa_bandwidth(setting, operation, size) for size in sizes]
+        for size in sizes:
+            item = nupa_bandwidth(setting, operation, size)
+            listed.append(_with_references(setting, operation, size, item) if size in TARGET_SIZES else item)
     if not demo:
         listed += [nupa_bandwidth(setting, operation, 8, True) for operation in ("write", "read", "send")]
         listed += [nupa_bandwidth(setting, "atomic", 8), nupa_bandwidth(setting, "atomic", 8, True), many_qps(setting)]
-    bandwidth = {"put_bw": UCX_BANDWIDTH["put_bw"]} if demo else UCX_BANDWIDTH
     for kind in UCX:
-        listed += [ucx(setting, kind, "latency", UCX_LATENCY, LATENCY_SIZES),
+        listed += [ucx(setting, kind, "latency", UCX_LATENCY[kind], LATENCY_SIZES),
                    ucx(setting, kind, "atomic", {"atomic_lat": "ucp_fadd"}, [8]),
-                   ucx(setting, kind, "bandwidth", bandwidth, sizes)]
+                   ucx(setting, kind, "bandwidth", UCX_BANDWIDTH[kind], sizes)]
     return listed

@@ -1,5 +1,5 @@
 // What this machine can do at best, for the figures to be compared with: printed as one JSON object.
-//   machine_limits [--cores A,B] [--sizes BYTES,...] [--quick]
+//   machine_limits [--cores A,B] [--sizes BYTES,...] [--only line|memcpy] [--quick]
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -28,6 +28,7 @@ struct Options {
   int core_a = 0;
   int core_b = 1;
   bool quick = false;
+  std::string only;  ///< "line", "memcpy", or empty for everything
   std::vector<size_t> sizes = {64 << 10, 1 << 20, 16 << 20};
 };
 
@@ -157,11 +158,23 @@ double ticks_per_us() {
 #endif
 }
 
+void print_memcpy(const Options& options, bool shared) {
+  printf("\"%s\": {", shared ? "memcpy_shared" : "memcpy");
+  for (size_t i = 0; i < options.sizes.size(); ++i) {
+    const double rate = memcpy_rate(options.sizes[i], shared, options.quick);
+    printf("%s\"%zu\": %.4f", i == 0 ? "" : ", ", options.sizes[i], rate);
+  }
+  printf("}");
+}
+
 bool parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--quick") {
       options.quick = true;
+    } else if (name == "--only" && i + 1 < argc) {
+      options.only = argv[++i];
+      if (options.only != "line" && options.only != "memcpy") return false;
     } else if (name == "--cores" && i + 1 < argc) {
       if (sscanf(argv[++i], "%d,%d", &options.core_a, &options.core_b) != 2) return false;
     } else if (name == "--sizes" && i + 1 < argc) {
@@ -183,7 +196,7 @@ bool parse(int argc, char** argv, Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    fprintf(stderr, "usage: machine_limits [--cores A,B] [--sizes BYTES,...] [--quick]\n");
+    fprintf(stderr, "usage: machine_limits [--cores A,B] [--sizes BYTES,...] [--only line|memcpy] [--quick]\n");
     return 2;
   }
   for (const int core : {options.core_b, options.core_a}) {
@@ -192,18 +205,20 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  printf("{\"line_ns\": %.2f", line_transfer_ns(options));
-  printf(", \"syscall_ns\": %.2f", call_ns([] { syscall(SYS_getppid); }, options.quick));
-  printf(", \"yield_ns\": %.2f", call_ns([] { sched_yield(); }, options.quick));
-  printf(", \"ticks_per_us\": %.3f", ticks_per_us());
-  for (const bool shared : {false, true}) {
-    printf(", \"%s\": {", shared ? "memcpy_shared" : "memcpy");
-    for (size_t i = 0; i < options.sizes.size(); ++i) {
-      printf("%s\"%zu\": %.4f", i == 0 ? "" : ", ", options.sizes[i],
-             memcpy_rate(options.sizes[i], shared, options.quick));
-    }
-    printf("}");
+  if (options.only == "line") {
+    printf("{\"line_ns\": %.2f}\n", line_transfer_ns(options));
+    return 0;
   }
+  printf("{");
+  if (options.only.empty()) {
+    printf("\"line_ns\": %.2f, ", line_transfer_ns(options));
+    printf("\"syscall_ns\": %.2f, ", call_ns([] { syscall(SYS_getppid); }, options.quick));
+    printf("\"yield_ns\": %.2f, ", call_ns([] { sched_yield(); }, options.quick));
+    printf("\"ticks_per_us\": %.3f, ", ticks_per_us());
+    print_memcpy(options, true);
+    printf(", ");
+  }
+  print_memcpy(options, false);
   printf("}\n");
   return 0;
 }

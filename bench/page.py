@@ -75,24 +75,24 @@ def _bandwidth_series(medians):
             line("NUPA send", "nupa-send", "diamond", "nupa.send_bw"),
             line("UCX shared memory, put", "shm-put", "circle", "ucx_shm.put_bw"),
             line("UCX shared memory, tag", "shm-tag", "diamond", "ucx_shm.tag_bw"),
-            line("UCX TCP, put", "tcp", "circle", "ucx_tcp.put_bw"),
+            line("UCX TCP, tag", "tcp", "diamond", "ucx_tcp.tag_bw"),
             line("limit: memcpy on one core", "limit", None, "limit.memcpy")]
 
 
 def _tiles(medians):
     tiles = []
-    write, line = medians.get("nupa.write_lat.8"), medians.get("limit.line")
-    if write and line:
-        tiles.append((quantity(write, "ns"), "to write 8 bytes, %.1f cache-line transfers" % (write / line)))
+    write, (lines, _) = medians.get("nupa.write_lat.8"), medians.beside("nupa.write_lat.8")
+    if write and lines:
+        tiles.append((quantity(write, "ns"), "to write 8 bytes, %.1f cache-line transfers" % lines))
     send, tag = medians.get("nupa.send_lat.8"), medians.get("ucx_shm.tag_lat.8")
     if send and tag:
         tiles.append((quantity(send, "ns"), "to send 8 bytes; UCX shared memory takes %s" % quantity(tag, "ns")))
     tcp = medians.get("ucx_tcp.tag_lat.8")
     if write and tcp:
         tiles.append(("%.0f times" % (tcp / write), "lower latency than UCX over TCP, 8 bytes"))
-    bandwidth, copy = medians.get("nupa.write_bw.65536"), medians.get("limit.memcpy.65536")
-    if bandwidth and copy:
-        tiles.append((quantity(bandwidth, "GB/s"), "writes of 64 KiB, %.0f %% of memcpy" % (100 * bandwidth / copy)))
+    bandwidth, (part, _) = medians.get("nupa.write_bw.65536"), medians.beside("nupa.write_bw.65536")
+    if bandwidth and part:
+        tiles.append((quantity(bandwidth, "GB/s"), "writes of 64 KiB, %.0f %% of memcpy" % (100 * part)))
     return '<div class="tiles">%s</div>' % "".join(
         '<div class="tile"><b>%s</b><span>%s</span></div>' % tuple(map(html.escape, tile)) for tile in tiles)
 
@@ -110,8 +110,9 @@ def _comparison_table(rows):
         gain = "-"
         if ours and shared:
             gain = "%.2f x" % (shared / ours if row[2] == "ns" else ours / shared)
-        cells = [(row[0] if row[0] != before else "", ""), (size_name(row[1]), "")]
-        cells += [(quantity(value, row[2]), ' class="ours"' if i == 0 else "") for i, value in enumerate(row[3:])]
+        words = text.comparison_cells(row)
+        cells = [(words[0] if row[0] != before else "", ""), (words[1], ""), (words[2], ' class="ours"')]
+        cells += [(word, "") for word in words[3:]]
         parts.append(_row(cells + [(gain, "")], style=' class="group"' if before and row[0] != before else ""))
         before = row[0]
     return "".join(parts) + "</table></div>"
@@ -153,10 +154,10 @@ def page(about, medians, rows, promised, failures, demo):
              _section("Bandwidth over message size", "Higher is better; one direction, 10^9 bytes a second.",
                       legend(bandwidth), plot("Bandwidth over message size", bandwidth, "bandwidth", size_name,
                                               lambda value: quantity(value, "GB/s"))),
-             _section("By test and size", "Beside write, read, send and atomic: UCX's put, get, tag and fetch-add. The last "
-                      "column says how many times better NUPA is than UCX over shared memory.", _comparison_table(rows))]
+             _section("By test and size", text.BESIDE + " The last column says how many times better NUPA is than UCX over "
+                      "shared memory.", _comparison_table(rows))]
     if not demo:
-        parts.append(_section("Figures and targets", "Ratios have both sides from this run.", _figure_table(promised)))
+        parts.append(_section("Figures and targets", "Every ratio is to what was measured just before and just after.", _figure_table(promised)))
     parts.append(_section("The machine's limits", "", _list(text.limits(medians))))
     details = [(name.capitalize(), about[name]) for name in ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     details += [("Cores", "server on %d, client on %d" % tuple(about["cores"])), ("Command", about["command"])]

@@ -122,6 +122,8 @@ def run_pair(server_command, client_command, port, cores, env=None):
             client = _start(client_command, cores[1], env, client_out)
             try:
                 status = _status(client, "client", end - time.monotonic())
+                if status != 0:  # the server may wait for it for ever
+                    raise Failed("client's exit status %d" % status)
                 server_status = _status(server, "server", end - time.monotonic())
             except Failed as failure:
                 raise Failed("%s (client: %s; server: %s)" % (failure, _last_line(_text(client_out)),
@@ -129,8 +131,6 @@ def run_pair(server_command, client_command, port, cores, env=None):
         finally:
             _stop(client)
             _stop(server)
-        if status != 0:
-            raise Failed("client's exit status %d: %s" % (status, _last_line(_text(client_out))))
         if server_status != 0:
             raise Failed("server's exit status %d: %s" % (server_status, _last_line(_text(server_out))))
         return _text(client_out)

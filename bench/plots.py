@@ -3,7 +3,7 @@ import html
 import math
 
 WIDTH, HEIGHT = 860, 460
-LEFT, RIGHT, TOP, BOTTOM = 74, 16, 16, 52
+LEFT, RIGHT, TOP, BOTTOM = 92, 30, 16, 52
 
 
 class Axis:
@@ -61,7 +61,7 @@ def plot(title, series, y_title, x_name, y_name):
     parts.append("</g>")
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "message size", extra=' class="axis"'))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(_text(16, middle, y_title, extra=' class="axis" transform="rotate(-90 16 %.1f)"' % middle))
+    parts.append(_text(14, middle, y_title, extra=' class="axis" transform="rotate(-90 14 %.1f)"' % middle))
     for name, style, marker, points in series:
         path = " ".join("%.1f,%.1f" % (across.at(x), up.at(y)) for x, y in points)
         parts.append('<g class="series %s"><polyline points="%s"/>' % (style, path))

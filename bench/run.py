@@ -85,7 +85,7 @@ def options():
     parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
     parser.add_argument("--retries", type=int, default=1,
                         help="how often a sample that others disturb is measured again (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="under a minute: one round, short measurements")
+    parser.add_argument("--quick", action="store_true", help="about half a minute: one round, short measurements")
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
     parser.add_argument("--only", metavar="WORDS", help="only items whose name has these words; machine limits always")
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
@@ -129,7 +129,7 @@ def main():
     about = machine.describe(chosen.build, cores, command, chosen.rounds)
     samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries)
     medians = Medians(samples)
-    rows, promised = comparison(medians), figures(medians)
+    rows, promised = comparison(medians, failures), figures(medians)
     about["disturbed"], about["samples"] = medians.disturbed()
 
     os.makedirs(chosen.out, exist_ok=True)

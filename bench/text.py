@@ -1,6 +1,6 @@
 """The results to read: a table for the terminal and docs/performance.md."""
 from figures import quantity, verdict
-from items import size_name
+from items import TARGET_SIZES, size_name
 
 HEAD = ("test", "size", "NUPA", "UCX shared memory", "UCX TCP", "limit")
 
@@ -17,8 +17,14 @@ def _table(rows, numbers_from=1):
     return lines
 
 
-def _comparison_cells(rows):
-    return [[row[0], size_name(row[1])] + [quantity(value, row[2]) for value in row[3:]] for row in rows]
+BESIDE = ("Beside write, read, send and atomic stand UCX's put, get, tag and fetch-add; over TCP, tag instead of put, and "
+          "tag there and back instead of get.")
+
+
+def comparison_cells(row):
+    """A row of the comparison in words."""
+    return ([row[0], size_name(row[1]), "failed" if row[3] is None else quantity(row[3], row[2])]
+            + [quantity(value, row[2]) for value in row[4:]])
 
 
 def figure_cells(figure):
@@ -33,7 +39,7 @@ def limits(medians):
     found = [("A cache line from core to core, one way", quantity(medians.get("limit.line"), "ns")),
              ("A system call", quantity(medians.get("limit.syscall"), "ns")),
              ("sched_yield", quantity(medians.get("limit.yield"), "ns"))]
-    for size in (64 << 10, 1 << 20, 16 << 20):
+    for size in TARGET_SIZES:
         found.append(("memcpy of %s on one core" % size_name(size),
                       quantity(medians.get("limit.memcpy.%d" % size), "GB/s")))
     return found
@@ -44,17 +50,17 @@ def disturbance(about):
     disturbed, samples = about["disturbed"], about["samples"]
     if disturbed == 0:
         return ""
-    return ("%d of %d samples were taken while others used over a tenth of the two cores; they count only where a "
-            "figure has no other." % (disturbed, samples))
+    return ("%d of %d samples were taken while others used over a tenth of the two cores, or while what they are "
+            "compared to changed by over a quarter; they count only where a figure has no other." % (disturbed, samples))
 
 
 def terminal(about, medians, rows, promised, failures, demo):
     lines = ["", "%s; %s" % (about["cpu"], about["system"]),
              "Medians of %d round%s; server on core %d, client on core %d."
              % (about["rounds"], "" if about["rounds"] == 1 else "s", about["cores"][0], about["cores"][1]), ""]
-    lines += _table([list(HEAD)] + _comparison_cells(rows))
-    lines += ["", "limit: latency, one cache line's way from core to core and a copy of the message; bandwidth, memcpy "
-              "on one core.", "beside write, read, send, atomic: UCX's put, get, tag and fetch-add.", ""]
+    lines += _table([list(HEAD)] + [comparison_cells(row) for row in rows])
+    lines += ["", "Limit: of a latency, one cache line's way from core to core and a copy of the message; of a bandwidth, memcpy "
+              "on one core.", BESIDE, ""]
     if demo:
         lines += ["%s: %s" % pair for pair in limits(medians)] + [""]
     else:
@@ -79,7 +85,7 @@ def document(about, medians, rows, promised, failures):
     lines = ["# Performance", "",
              "Written by `%s` on %s. Debian's unmodified perftest over `nupa0`, UCX and the machine's limits are "
              "measured in one interleaved run: each of %d rounds runs everything once, the figures are the medians, and "
-             "every ratio has both of its sides from this run." % (about["command"], about["date"], about["rounds"]), "",
+             "every ratio is to what was measured just before and just after." % (about["command"], about["date"], about["rounds"]), "",
              "To repeat it: `scripts/build && bench/run.py --write-docs`. Every sample is then in "
              "`build/bench/results.json`, the plots in `build/bench/report.html`.", "", "## Machine", ""]
     lines += ["- %s: %s" % (name.capitalize(), about[name]) for name in
@@ -116,10 +122,10 @@ def document(about, medians, rows, promised, failures):
                  _scaled(medians.get("nupa.many.connect_qp_us"), 1e3),
                  _scaled(medians.get("nupa.many.dereg_mr_ms"), 1e6)),
               "", "## By test and size", "",
-              "Beside write, read, send and atomic stand UCX's put, get, tag and fetch-add; latencies of write, send, put "
-              "and tag are half of a round trip, of read, get and atomics the whole operation. The limit of a latency is "
+              BESIDE + " Latencies of write, send, put and tag are half of a round trip, of read, get and atomics the "
+              "whole operation. The limit of a latency is "
               "one cache line's way and a copy of the message, of a bandwidth memcpy on one core.", ""]
-    lines += _markdown(HEAD, _comparison_cells(rows))
+    lines += _markdown(HEAD, [comparison_cells(row) for row in rows])
     return "\n".join(lines) + "\n"
 
 

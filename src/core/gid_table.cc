@@ -16,12 +16,7 @@
 namespace nupa::core {
 namespace {
 
-struct Addresses {
-  std::vector<GidEntry> v4;
-  std::vector<GidEntry> v6;
-  std::array<uint8_t, 8> eui{};  ///< of the first interface with a hardware address
-  bool has_eui = false;
-};
+constexpr size_t kMacBytes = 6;
 
 GidEntry entry_of(const Gid& gid, uint32_t interface_index) {
   GidEntry entry;
@@ -37,42 +32,18 @@ Gid mapped(const in_addr& address) {
   return gid;
 }
 
-Addresses read_addresses() {
-  Addresses found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    const uint32_t index = if_nametoindex(at->ifa_name);
-    switch (at->ifa_addr->sa_family) {
-      case AF_INET:
-        found.v4.push_back(entry_of(mapped(reinterpret_cast<sockaddr_in*>(at->ifa_addr)->sin_addr), index));
-        break;
-      case AF_INET6: {
-        Gid gid;
-        std::memcpy(gid.raw.data(), &reinterpret_cast<sockaddr_in6*>(at->ifa_addr)->sin6_addr, 16);
-        found.v6.push_back(entry_of(gid, index));
-        break;
-      }
-      case AF_PACKET: {
-        const auto* link = reinterpret_cast<sockaddr_ll*>(at->ifa_addr);
-        if (found.has_eui || link->sll_halen != 6) break;
-        const uint8_t* mac = link->sll_addr;
-        // Modified EUI-64 (RFC 4291, appendix A).
-        found.eui = {static_cast<uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
-        found.has_eui = true;
-        break;
-      }
-      default:
-        break;
-    }
-  }
-  freeifaddrs(list);
-  return found;
+/// Modified EUI-64 (RFC 4291, appendix A).
+std::array<uint8_t, 8> interface_id_of(const uint8_t* mac) {
+  return {static_cast<uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
+}
+
+bool usable(const sockaddr_ll& link) {
+  return link.sll_halen == kMacBytes &&
+         std::any_of(link.sll_addr, link.sll_addr + kMacBytes, [](uint8_t octet) { return octet != 0; });
 }
 
 /// Without a hardware address the machine's identity stands in, hashed (FNV-1a): it is not to be given away.
-std::array<uint8_t, 8> eui_of_machine() {
+std::array<uint8_t, 8> interface_id_of_machine() {
   uint64_t hash = 0xcbf29ce484222325ull;
   char text[64] = "nupa";
   const int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
@@ -83,39 +54,77 @@ std::array<uint8_t, 8> eui_of_machine() {
     length = static_cast<ssize_t>(strnlen(text, sizeof text));
   }
   for (ssize_t i = 0; i < length; ++i) hash = (hash ^ static_cast<uint8_t>(text[i])) * 0x100000001b3ull;
-  std::array<uint8_t, 8> eui;
-  std::memcpy(eui.data(), &hash, 8);
-  eui[0] = static_cast<uint8_t>((eui[0] & ~1) | 2);  // local, individual
-  return eui;
+  std::array<uint8_t, 8> id;
+  std::memcpy(id.data(), &hash, 8);
+  id[0] = static_cast<uint8_t>(id[0] & ~3);  // neither universal nor a group (RFC 4291, 2.5.1)
+  return id;
 }
 
 }  // namespace
 
-std::vector<GidEntry> read_gid_table() {
-  Addresses found = read_addresses();
-  if (!found.has_eui) found.eui = eui_of_machine();
-  if (found.v4.empty()) found.v4.push_back(entry_of(mapped({htonl(INADDR_LOOPBACK)}), 0));
-  std::vector<GidEntry> table;
+HostAddresses read_host_addresses() {
+  HostAddresses found;
+  found.interface_id = interface_id_of_machine();
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    switch (at->ifa_addr->sa_family) {
+      case AF_INET: {
+        const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
+        found.v4.push_back(entry_of(mapped(address), if_nametoindex(at->ifa_name)));
+        break;
+      }
+      case AF_INET6: {
+        Gid gid;
+        std::memcpy(gid.raw.data(), &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr, 16);
+        found.v6.push_back(entry_of(gid, if_nametoindex(at->ifa_name)));
+        break;
+      }
+      case AF_PACKET: {
+        const auto& link = *reinterpret_cast<const sockaddr_ll*>(at->ifa_addr);
+        if (found.interface_id_owner != 0 || !usable(link)) break;
+        found.interface_id = interface_id_of(link.sll_addr);
+        found.interface_id_owner = static_cast<uint32_t>(link.sll_ifindex);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   Gid link_local;
   link_local.raw[0] = 0xfe;
   link_local.raw[1] = 0x80;
-  std::copy(found.eui.begin(), found.eui.end(), link_local.raw.begin() + 8);
-  table.push_back(entry_of(link_local, found.v4.front().interface_index));
+  std::copy(addresses.interface_id.begin(), addresses.interface_id.end(), link_local.raw.begin() + 8);
+  std::vector<GidEntry> table = {entry_of(link_local, addresses.interface_id_owner)};
   const auto add = [&](const GidEntry& entry) {
-    const bool known = std::any_of(table.begin(), table.end(), [&](const GidEntry& e) { return e.gid == entry.gid; });
-    if (!known && table.size() < segment::kMaxGids) table.push_back(entry);
+    if (table.size() == segment::kMaxGids || find_gid(table, entry.gid)) return;
+    table.push_back(entry);
+    table.back().index = static_cast<uint32_t>(table.size() - 1);
   };
-  for (const GidEntry& entry : found.v4) add(entry);
-  for (const GidEntry& entry : found.v6) add(entry);
-  for (size_t i = 0; i < table.size(); ++i) table[i].index = static_cast<uint32_t>(i);
+  for (const GidEntry& entry : addresses.v4) add(entry);
+  if (addresses.v4.empty()) add(entry_of(mapped({htonl(INADDR_LOOPBACK)}), 0));
+  for (const GidEntry& entry : addresses.v6) add(entry);
   return table;
 }
 
+std::vector<GidEntry> read_gid_table() { return gid_table_of(read_host_addresses()); }
+
+std::optional<uint32_t> find_gid(const std::vector<GidEntry>& table, const Gid& gid) {
+  for (size_t i = 0; i < table.size(); ++i)
+    if (table[i].gid == gid) return static_cast<uint32_t>(i);
+  return std::nullopt;
+}
+
 uint64_t node_guid() {
-  Addresses found = read_addresses();
-  if (!found.has_eui) found.eui = eui_of_machine();
+  const HostAddresses addresses = read_host_addresses();
   uint64_t guid;
-  std::memcpy(&guid, found.eui.data(), 8);
+  std::memcpy(&guid, addresses.interface_id.data(), sizeof guid);
   return guid;
 }
 

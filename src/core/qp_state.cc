@@ -56,12 +56,12 @@ constexpr Rule kInitToRtr[] = {{kPath | kResponder, kAltPath | kAccessFlags | kP
 constexpr uint32_t kLiveOptions = kCurState | kAltPath | kAccessFlags | kPathMigState;
 constexpr Rule kRtrToRts[] = {{kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions | kMinRnrTimer},
                               {kSqPsn, kLiveOptions},
-                              {kSqPsn, kCurState | kQkey | kRateLimit},
+                              {kSqPsn, kCurState | kQkey},
                               {kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic, kLiveOptions},
                               {kTimeout | kSqPsn, kLiveOptions | kMinRnrTimer | kRequester}};
-constexpr Rule kRtsToRts[] = {{0, kLiveOptions | kMinRnrTimer | kRateLimit},
-                              {0, kLiveOptions | kRateLimit},
-                              {0, kCurState | kQkey | kRateLimit},
+constexpr Rule kRtsToRts[] = {{0, kLiveOptions | kMinRnrTimer},
+                              {0, kLiveOptions},
+                              {0, kCurState | kQkey},
                               {0, kLiveOptions},
                               {0, kLiveOptions | kMinRnrTimer}};
 constexpr Rule kRtsToSqd[] = {{0, kEnSqdAsyncNotify},
@@ -74,13 +74,13 @@ constexpr Rule kSqdToRts[] = {{0, kLiveOptions | kMinRnrTimer},
                               {0, kCurState | kQkey},
                               {0, kLiveOptions},
                               {0, kLiveOptions | kMinRnrTimer}};
-constexpr uint32_t kDrainedPath = kPort | kAv | kPkeyIndex | kAltPath | kAccessFlags | kPathMigState;
+constexpr uint32_t kDrainedPath = kAv | kPkeyIndex | kAltPath | kAccessFlags | kPathMigState;
 constexpr Rule kSqdToSqd[] = {
-    {0, kDrainedPath | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic | kMaxDestRdAtomic | kMinRnrTimer},
+    {0, kPort | kDrainedPath | kRequester | kResponder},
     {0, kDrainedPath},
     {0, kPkeyIndex | kQkey},
-    {0, kDrainedPath | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic},
-    {0, kDrainedPath | kTimeout | kMaxDestRdAtomic | kMinRnrTimer}};
+    {0, kPort | kDrainedPath | kRequester},
+    {0, kPort | kDrainedPath | kTimeout | kResponder}};
 constexpr Rule kSqeToRts[] = {{0, 0}, {0, kCurState | kAccessFlags}, {0, kCurState | kQkey}, {0, 0}, {0, 0}};
 
 const Rule* table_of(QpState from, QpState to, Service service) {
@@ -98,7 +98,12 @@ const Rule* table_of(QpState from, QpState to, Service service) {
   return nullptr;
 }
 
-constexpr uint32_t kMaxNumber = 0xffffff;
+constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequence numbers (IBTA 9.2)
+// The widths of the fields that carry them (IBTA 9.7.6.1.3, table 45, 9.7.5.2.8).
+constexpr uint8_t kMaxTimerCode = 31;
+constexpr uint8_t kMaxRetries = 7;
+constexpr uint32_t kMinMtuCode = 1;
+constexpr uint32_t kMaxMtuCode = 5;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
                                    access::kRemoteAtomic | access::kMwBind | access::kOnDemand;
 constexpr uint32_t kMigrated = 0;
@@ -115,40 +120,44 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
   if ((mask & kPort) && attr.port_num != 1) return false;
   if ((mask & kPkeyIndex) && attr.pkey_index != 0) return false;
   if ((mask & kAccessFlags) && (attr.access_flags & ~(kRemoteRights | access::kOptionalMask)) != 0) return false;
-  if ((mask & kPathMtu) && (attr.path_mtu < 1 || attr.path_mtu > 5)) return false;
+  if ((mask & kPathMtu) && (attr.path_mtu < kMinMtuCode || attr.path_mtu > kMaxMtuCode)) return false;
   if ((mask & kAv) && !valid_path(attr.av)) return false;
-  if ((mask & kDestQpn) && attr.dest_qp_num > kMaxNumber) return false;
-  if ((mask & kTimeout) && attr.timeout > 31) return false;
-  if ((mask & kRetryCnt) && attr.retry_cnt > 7) return false;
-  if ((mask & kRnrRetry) && attr.rnr_retry > 7) return false;
-  if ((mask & kMinRnrTimer) && attr.min_rnr_timer > 31) return false;
+  if ((mask & kDestQpn) && attr.dest_qp_num > kMax24Bits) return false;
+  if ((mask & kRqPsn) && attr.rq_psn > kMax24Bits) return false;
+  if ((mask & kSqPsn) && attr.sq_psn > kMax24Bits) return false;
+  if ((mask & kTimeout) && attr.timeout > kMaxTimerCode) return false;
+  if ((mask & kRetryCnt) && attr.retry_cnt > kMaxRetries) return false;
+  if ((mask & kRnrRetry) && attr.rnr_retry > kMaxRetries) return false;
+  if ((mask & kMinRnrTimer) && attr.min_rnr_timer > kMaxTimerCode) return false;
   if ((mask & kMaxQpRdAtomic) && attr.max_rd_atomic > limits.max_qp_init_rd_atom) return false;
   if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
   // Automatic path migration is not advertised: there is one path, and it is the migrated one.
   if (mask & kAltPath) return false;
-  if ((mask & kPathMigState) && attr.path_mig_state != kMigrated) return false;
-  // Rate limits are not advertised either.
-  return (mask & kRateLimit) == 0;
+  return (mask & kPathMigState) == 0 || attr.path_mig_state == kMigrated;
 }
 
 }  // namespace
 
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {
+  // Who names the current state must be right about it: it tells a queue pair that has just stopped from a live one.
   if ((mask & kCurState) != 0 && attr.cur_state != current) return EINVAL;
   const QpState to = (mask & kState) != 0 ? attr.state : current;
   if (static_cast<uint32_t>(to) > static_cast<uint32_t>(QpState::kErr)) return EINVAL;
+  if (to == QpState::kReset || to == QpState::kErr) {
+    // From anywhere, with nothing else set (IBTA 10.3.1).
+    if ((mask & ~kState) != 0) return EINVAL;
+  } else {
+    const Service service = service_of(type);
+    const Rule* table = table_of(current, to, service);
+    if (table == nullptr) return EINVAL;
+    const Rule rule = table[service];
+    const uint32_t given = mask & ~kState;
+    if ((given & rule.required) != rule.required) return EINVAL;
+    if ((given & ~(rule.required | rule.optional)) != 0) return EINVAL;
+    if (!valid_values(attr, mask)) return EINVAL;
+  }
   *next = to;
-  // From anywhere to RESET and to the error state, with nothing else set (IBTA 10.3.1).
-  if ((mask & kState) != 0 && (to == QpState::kReset || to == QpState::kErr))
-    return (mask & ~(kState | kCurState)) == 0 ? 0 : EINVAL;
-  const Service service = service_of(type);
-  const Rule* table = table_of(current, to, service);
-  if (table == nullptr) return EINVAL;
-  const Rule rule = table[service];
-  const uint32_t given = mask & ~(kState | kCurState);
-  if ((given & rule.required) != rule.required) return EINVAL;
-  if ((given & ~(rule.required | rule.optional)) != 0) return EINVAL;
-  return valid_values(attr, mask) ? 0 : EINVAL;
+  return 0;
 }
 
 }  // namespace nupa::core

@@ -53,7 +53,9 @@ class CompletionRing {
       const uint64_t now_turn = turn(position);
       uint64_t claimed = claim(position).load(std::memory_order_acquire);
       if (turn_of(claimed) < now_turn) {
-        if (candidate.stamp.load(std::memory_order_acquire) != free_stamp(now_turn)) return Push::kOverrun;
+        // Stamps only grow: an older one is the entry of the turn before, still unread. A newer one means that another
+        // writer has been here between the two looks, and the claim is lost below.
+        if (candidate.stamp.load(std::memory_order_acquire) < free_stamp(now_turn)) return Push::kOverrun;
         if (claim(position).compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
                                                     std::memory_order_acquire)) {
           if (intent != nullptr) intent->store(position + 1, std::memory_order_release);

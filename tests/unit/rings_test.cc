@@ -14,7 +14,9 @@ namespace {
 
 struct CqFixture {
   explicit CqFixture(uint32_t log2_slots)
-      : log2(log2_slots), memory(new CqSlot[(size_t{1} << log2_slots) * 2]()), ring(&shared, memory.get(), log2_slots) {}
+      : log2(log2_slots),
+        memory(new CqSlot[(size_t{1} << log2_slots) * 2]()),
+        ring(&shared, memory.get(), log2_slots) {}
   uint32_t log2;
   CqShared shared{};
   std::unique_ptr<CqSlot[]> memory;  // claims lie behind the slots
@@ -80,6 +82,35 @@ TEST(CompletionRing, ManyWritersLoseNothing) {
     ++taken;
   }
   for (auto& writer : writers) writer.join();
+}
+
+TEST(CompletionRing, WritersThatWaitNeverOverrun) {
+  constexpr uint32_t kWriters = 3;
+  constexpr uint64_t kEach = 30000;
+  CqFixture cq(2);  // four slots, three writers with one entry each: never full
+  std::atomic<uint64_t> taken_of[kWriters] = {};
+  std::atomic<int> overruns{0};
+  std::vector<std::thread> writers;
+  for (uint32_t w = 0; w < kWriters; ++w) {
+    writers.emplace_back([&, w] {
+      for (uint64_t i = 0; i < kEach; ++i) {
+        while (taken_of[w].load() != i) std::this_thread::yield();
+        while (cq.ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = w; }) != CompletionRing::Push::kOk)
+          ++overruns;
+      }
+    });
+  }
+  for (uint64_t taken = 0; taken < kWriters * kEach;) {
+    uint64_t writer;
+    if (!cq.take(&writer)) {
+      std::this_thread::yield();
+      continue;
+    }
+    taken_of[writer].fetch_add(1);
+    ++taken;
+  }
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(0, overruns.load());
 }
 
 TEST(CompletionRing, ClosedRingSendsWritersToTheNewPlace) {

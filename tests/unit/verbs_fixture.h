@@ -33,9 +33,15 @@ class Verbs : public ::testing::Test {
   void TearDown() override {
     for (ibv_qp* qp : qps) EXPECT_EQ(ibv_destroy_qp(qp), 0);
     for (ibv_mr* mr : mrs) EXPECT_EQ(ibv_dereg_mr(mr), 0);
-    if (cq != nullptr) EXPECT_EQ(ibv_destroy_cq(cq), 0);
-    if (pd != nullptr) EXPECT_EQ(ibv_dealloc_pd(pd), 0);
-    if (context != nullptr) EXPECT_EQ(ibv_close_device(context), 0);
+    if (cq != nullptr) {
+      EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    }
+    if (pd != nullptr) {
+      EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+    }
+    if (context != nullptr) {
+      EXPECT_EQ(ibv_close_device(context), 0);
+    }
   }
 
   ibv_mr* reg(void* addr, size_t length, int access = kWholeAccess) {
@@ -123,9 +129,13 @@ class Verbs : public ::testing::Test {
     ASSERT_NE(a, nullptr);
     ASSERT_NE(b, nullptr);
     ASSERT_EQ(to_init(a), 0);
-    if (a != b) ASSERT_EQ(to_init(b), 0);
+    if (a != b) {
+      ASSERT_EQ(to_init(b), 0);
+    }
     ASSERT_EQ(to_rts(a, b->qp_num), 0);
-    if (a != b) ASSERT_EQ(to_rts(b, a->qp_num), 0);
+    if (a != b) {
+      ASSERT_EQ(to_rts(b, a->qp_num), 0);
+    }
   }
 
   int post_recv(ibv_qp* qp, uint64_t wr_id, void* addr, uint32_t length, uint32_t lkey) {
