@@ -35,21 +35,52 @@ constexpr uint64_t kOdpSupport = 1;
 constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
 constexpr int kManagementQps = 2;
-constexpr int kOutstandingReads = 16;
+constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
+constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at one line a receive
+constexpr int kMaxSge = 32;
+constexpr int kMaxCqe = (1 << 20) - 1;  // a ring of 64 MiB, one slot of which stays free
+constexpr int kMaxHandles = 1 << 20;    // protection domains, address handles: only the process's memory bounds them
+constexpr uint32_t kMaxInline = 4096;
+constexpr uint64_t kMaxDeviceMemory = 64 << 20;
+constexpr uint64_t kPageSizes = ~uint64_t{0} << 12;  // 4 KiB, x86's smallest page, and every larger power of two
+constexpr uint16_t kMaxModeration = 0xffff;          // the verbs' fields have 16 bits
 
-/// Kilohertz of the time stamp counter: what the processor says of itself, else measured for half a millisecond.
-uint64_t clock_khz() {
-  unsigned denominator = 0, numerator = 0, crystal = 0, unused = 0;
-  if (__get_cpuid(0x15, &denominator, &numerator, &crystal, &unused) && denominator != 0 && numerator != 0 &&
-      crystal != 0)
-    return uint64_t{crystal} * numerator / denominator / 1000;
-  constexpr int64_t kMeasureNs = 500'000;
-  const int64_t start_ns = base::now_ns();
-  const uint64_t start = base::ticks();
-  while (base::now_ns() - start_ns < kMeasureNs) {
+struct Instant {
+  uint64_t ticks;
+  int64_t ns;
+};
+
+/// Both clocks at one moment: of a few readings, the one least disturbed by interrupts and preemption.
+Instant now_on_both_clocks() {
+  constexpr int kReadings = 8;
+  Instant best{};
+  uint64_t narrowest = ~uint64_t{0};
+  for (int i = 0; i < kReadings; ++i) {
+    const uint64_t before = base::ticks();
+    const int64_t ns = base::now_ns();
+    const uint64_t width = base::ticks() - before;
+    if (width >= narrowest) continue;
+    narrowest = width;
+    best = {before + width / 2, ns};
   }
-  const uint64_t ticks = base::ticks() - start;
-  return ticks * 1'000'000 / static_cast<uint64_t>(base::now_ns() - start_ns);
+  return best;
+}
+
+/// Kilohertz of the time stamp counter: what the processor says of itself (CPUID 15h), else measured for half a
+/// millisecond, which gives it to about one part in ten thousand.
+uint64_t clock_khz() {
+  constexpr uint32_t kTscLeaf = 0x15;
+  unsigned denominator = 0, numerator = 0, crystal_hz = 0, unused = 0;
+  if (__get_cpuid(kTscLeaf, &denominator, &numerator, &crystal_hz, &unused) && denominator != 0 && numerator != 0 &&
+      crystal_hz != 0)
+    return uint64_t{crystal_hz} * numerator / denominator / 1000;
+  constexpr int64_t kMeasureNs = 500'000;
+  const Instant start = now_on_both_clocks();
+  while (base::now_ns() - start.ns < kMeasureNs) {
+  }
+  const Instant end = now_on_both_clocks();
+  const auto ns = static_cast<uint64_t>(end.ns - start.ns);
+  return ((end.ticks - start.ticks) * 1'000'000 + ns / 2) / ns;
 }
 
 DeviceAttr make() {
@@ -59,17 +90,17 @@ DeviceAttr make() {
   attr.sys_image_guid = attr.node_guid;
   attr.vendor_id = kVendor;
   attr.max_mr_size = ~uint64_t{0};
-  attr.page_size_cap = ~uint64_t{0} << 12;
+  attr.page_size_cap = kPageSizes;
   attr.max_qp = static_cast<int>(segment::kMaxQp) - kManagementQps;
-  attr.max_qp_wr = 32768;
+  attr.max_qp_wr = kMaxWr;
   attr.device_cap_flags = kCurrQpStateMod | kPortActiveEvent | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc |
                           kMemMgtExtensions | kMemWindowType2b;
-  attr.max_sge = 32;
-  attr.max_sge_rd = 32;
-  attr.max_cq = static_cast<int>(segment::kMaxCq) - 1;
-  attr.max_cqe = (1 << 20) - 1;
+  attr.max_sge = kMaxSge;
+  attr.max_sge_rd = kMaxSge;
+  attr.max_cq = static_cast<int>(segment::kMaxCq) - 1;  // entry 0 of this table and the next two is never given
+  attr.max_cqe = kMaxCqe;
   attr.max_mr = static_cast<int>(segment::kMaxMr) - 1;
-  attr.max_pd = 1 << 20;
+  attr.max_pd = kMaxHandles;
   attr.max_qp_rd_atom = kOutstandingReads;
   attr.max_qp_init_rd_atom = kOutstandingReads;
   attr.max_res_rd_atom = kOutstandingReads * attr.max_qp;
@@ -78,14 +109,14 @@ DeviceAttr make() {
   attr.max_mcast_grp = static_cast<int>(segment::kMaxMcast);
   attr.max_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
   attr.max_total_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
-  attr.max_ah = 1 << 20;
+  attr.max_ah = kMaxHandles;
   attr.max_srq = static_cast<int>(segment::kMaxSrq) - 1;
-  attr.max_srq_wr = 32768;
-  attr.max_srq_sge = 32;
+  attr.max_srq_wr = kMaxWr;
+  attr.max_srq_sge = kMaxSge;
   attr.max_pkeys = 1;
   attr.phys_port_cnt = 1;
-  attr.max_inline_data = 4096;
-  attr.max_dm_size = 64 << 20;
+  attr.max_inline_data = kMaxInline;
+  attr.max_dm_size = kMaxDeviceMemory;
   attr.completion_timestamp_mask = ~uint64_t{0};
   attr.core_clock_khz = clock_khz();
   attr.odp_general_caps = kOdpSupport;
@@ -93,8 +124,8 @@ DeviceAttr make() {
   attr.odp_caps_xrc = attr.odp_caps_rc;
   attr.odp_caps_uc = kOdpSend | kOdpRecv | kOdpWrite | kOdpSrqRecv;
   attr.odp_caps_ud = kOdpSend | kOdpRecv | kOdpSrqRecv;
-  attr.max_cq_count = 0xffff;
-  attr.max_cq_period = 0xffff;
+  attr.max_cq_count = kMaxModeration;
+  attr.max_cq_period = kMaxModeration;
   return attr;
 }
 
@@ -133,21 +164,32 @@ std::vector<Capability> explain_capabilities() {
   return {
       {"max_qp", number(attr.max_qp),
        "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
-      {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
-      {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
+      {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB, a cache line a receive"},
+      {"max_sge", number(attr.max_sge), "choice: as large adapters have"},
+      {"max_sge_rd", number(attr.max_sge_rd), "as max_sge: a read scatters as a receive does"},
       {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},
       {"max_cq", number(attr.max_cq), "size of the segment's completion queue table"},
       {"max_cqe", number(attr.max_cqe), "choice: a ring of 64 MiB"},
       {"max_mr", number(attr.max_mr), "size of the segment's key table, shared with windows"},
       {"max_mw", number(attr.max_mw), "size of the segment's key table, shared with regions"},
       {"max_mr_size", "2^64-1", "the address space"},
+      {"page_size_cap", "4 KiB and up", "the processor's pages"},
+      {"max_pd", number(attr.max_pd), "choice: a protection domain is a number"},
+      {"max_ah", number(attr.max_ah), "choice: an address handle is memory of the caller's process"},
       {"max_srq", number(attr.max_srq), "12 bits of a shared receive queue number"},
+      {"max_srq_wr", number(attr.max_srq_wr), "as max_qp_wr: the same ring"},
+      {"max_srq_sge", number(attr.max_srq_sge), "as max_sge"},
       {"max_qp_rd_atom", number(attr.max_qp_rd_atom), "reads run at once in the post: none is ever outstanding"},
       {"atomic_cap", "GLOB", "atomics are the processor's own instructions"},
       {"max_mcast_grp", number(attr.max_mcast_grp), "size of the segment's multicast table"},
+      {"max_mcast_attach", number(attr.max_total_mcast_qp_attach), "size of the segment's multicast table"},
+      {"max_pkeys", number(attr.max_pkeys), "RoCE has one partition, the default one"},
+      {"ack_delay", number(attr.local_ca_ack_delay), "a request has run when its post returns"},
       {"max_dm_size", number(attr.max_dm_size), "choice: device memory is shared memory of the host"},
       {"on-demand paging", "RC UC UD XRC", "memory is reached through the process's own page tables"},
+      {"cq moderation", number(attr.max_cq_count) + "/" + number(attr.max_cq_period), "width of the verbs' fields"},
       {"core_clock_khz", number(attr.core_clock_khz), "time stamp counter (CPUID 15h, else measured)"},
+      {"gid_tbl_len", number(port.gid_tbl_len), "size of the segment's GID table"},
       {"max_msg_sz", number(port.max_msg_sz), "IBTA 9.3.2: messages to 2 GiB"},
       {"active_mtu", "4096", "the largest the specification has; memory needs no packets"},
   };

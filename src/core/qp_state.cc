@@ -99,7 +99,7 @@ const Rule* table_of(QpState from, QpState to, Service service) {
 }
 
 constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequence numbers (IBTA 9.2)
-// The widths of the fields that carry them (IBTA 9.7.6.1.3, table 45, 9.7.5.2.8).
+// As wide as the fields that carry them: five bits for timers, three for retry counts.
 constexpr uint8_t kMaxTimerCode = 31;
 constexpr uint8_t kMaxRetries = 7;
 constexpr uint32_t kMinMtuCode = 1;
