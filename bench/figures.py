@@ -113,8 +113,8 @@ def figures(medians):
     found += [_plain("RDMA WRITE rate, 8 B", medians, "nupa.write_rate.8", "M/s", least=10),
               _plain("RDMA WRITE rate, 8 B, lists of 16", medians, "nupa.write_list_rate.8", "M/s", least=20),
               _plain("Atomic rate (fetch and add)", medians, "nupa.atomic_rate.8", "M/s", least=8),
-              _ratio("WRITE latency, 8 B, by turns over 1,000 queue pairs", medians, "nupa.many.all_ns",
-                     "nupa.many.one_ns", "the same over one queue pair", most=1.5),
+              _ratio("RDMA WRITE latency, 8 B, 1,000 queue pairs by turns", medians, "nupa.many.all_ns",
+                     "nupa.many.one_ns", "one queue pair", most=1.5),
               _plain("Memory of an idle queue pair", medians, "nupa.many.qp_bytes", "B", most=8192),
               _plain("ibv_reg_mr of 1 GiB", medians, "nupa.many.reg_mr_ms", "ms"),
               _plain("ibv_open_device, first in a process", medians, "nupa.many.open_first_us", "ms", 1e-3, most=1)]

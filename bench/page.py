@@ -157,9 +157,10 @@ def page(about, medians, rows, promised, failures, demo):
              _section("By test and size", text.BESIDE + " The last column says how many times better NUPA is than UCX over "
                       "shared memory.", _comparison_table(rows))]
     if not demo:
-        parts.append(_section("Figures and targets", "Every ratio is to what was measured just before and just after.", _figure_table(promised)))
+        parts.append(_section("Figures and targets", "Every ratio is to what was measured just before and just after.",
+                              _figure_table(promised)))
     parts.append(_section("The machine's limits", "", _list(text.limits(medians))))
-    details = [(name.capitalize(), about[name]) for name in ("cpu", "caches", "memory", "system", "huge pages", "programs")]
+    details = [(text.heading(name), about[name]) for name in ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     details += [("Cores", "server on %d, client on %d" % tuple(about["cores"])), ("Command", about["command"])]
     parts.append(_section("How it was measured", text.disturbance(about), _list(details)))
     if failures:

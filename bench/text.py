@@ -50,6 +50,9 @@ def disturbance(about):
     disturbed, samples = about["disturbed"], about["samples"]
     if disturbed == 0:
         return ""
+    if disturbed == samples:
+        return ("Every sample was taken while others used over a tenth of the two cores: no figure is what a calm machine "
+                "gives.")
     return ("%d of %d samples were taken while others used over a tenth of the two cores, or while what they are "
             "compared to changed by over a quarter; they count only where a figure has no other." % (disturbed, samples))
 
@@ -58,7 +61,8 @@ def terminal(about, medians, rows, promised, failures, demo):
     lines = ["", "%s; %s" % (about["cpu"], about["system"]),
              "Medians of %d round%s; server on core %d, client on core %d."
              % (about["rounds"], "" if about["rounds"] == 1 else "s", about["cores"][0], about["cores"][1]), ""]
-    lines += _table([list(HEAD)] + [comparison_cells(row) for row in rows])
+    if rows:
+        lines += _table([list(HEAD)] + [comparison_cells(row) for row in rows])
     lines += ["", "Limit: of a latency, one cache line's way from core to core and a copy of the message; of a bandwidth, memcpy "
               "on one core.", BESIDE, ""]
     if demo:
@@ -73,6 +77,10 @@ def terminal(about, medians, rows, promised, failures, demo):
     return "\n".join(lines)
 
 
+def heading(name):
+    return "CPU" if name == "cpu" else name.capitalize()
+
+
 def _markdown(head, rows):
     lines = ["| %s |" % " | ".join(head), "|%s|" % "|".join(["---"] + ["---:"] * (len(head) - 1))]
     return lines + ["| %s |" % " | ".join(row) for row in rows]
@@ -82,13 +90,14 @@ def document(about, medians, rows, promised, failures):
     """docs/performance.md."""
     missed = [figure for figure in promised if figure["met"] is False]
     absent = [figure for figure in promised if figure["value"] is None]
+    runs = "one round runs" if about["rounds"] == 1 else "each of %d rounds runs" % about["rounds"]
     lines = ["# Performance", "",
              "Written by `%s` on %s. Debian's unmodified perftest over `nupa0`, UCX and the machine's limits are "
-             "measured in one interleaved run: each of %d rounds runs everything once, the figures are the medians, and "
-             "every ratio is to what was measured just before and just after." % (about["command"], about["date"], about["rounds"]), "",
+             "measured in one interleaved run: %s everything once, the figures are the medians, and "
+             "every ratio is to what was measured just before and just after." % (about["command"], about["date"], runs), "",
              "To repeat it: `scripts/build && bench/run.py --write-docs`. Every sample is then in "
              "`build/bench/results.json`, the plots in `build/bench/report.html`.", "", "## Machine", ""]
-    lines += ["- %s: %s" % (name.capitalize(), about[name]) for name in
+    lines += ["- %s: %s" % (heading(name), about[name]) for name in
               ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     lines += ["- Server on core %d, client on core %d." % tuple(about["cores"])]
     if disturbance(about):
@@ -103,12 +112,12 @@ def document(about, medians, rows, promised, failures):
             unit = "GB/s" if "bandwidth" in figure["name"] else "ns"
             basis = "%s / %s" % (quantity(figure["measured"], unit), quantity(figure["basis_value"], unit))
         cells.append([name + (", over " + figure["basis"] if figure["basis"] else ""), value, basis, target, met])
-    lines += _markdown(("figure", "measured", "of", "target", ""), cells)
+    lines += _markdown(("figure", "measured", "its two sides", "target", ""), cells)
     lines.append("")
     if missed:
         lines += ["Not met:", ""] + ["- %s: %s, target %s." % tuple(figure_cells(figure)[:3]) for figure in missed]
     else:
-        lines.append("Every measured figure meets its target." if not absent else "No measured figure misses its target.")
+        lines.append("No measured figure misses its target." if absent else "Every figure meets its target.")
     if absent:
         lines += ["", "Not measured: " + "; ".join(figure["name"] for figure in absent) + "."]
     for name, reason in failures.items():
