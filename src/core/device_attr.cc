@@ -34,10 +34,11 @@ constexpr uint64_t kOdpSupport = 1;
 /// A locally administered identifier (bit 1 of the first octet), "NU": there is no vendor.
 constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
-constexpr int kManagementQps = 2;
-constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
-constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at one line a receive
-constexpr int kMaxSge = 32;
+constexpr int kManagementQps = 2;       // queue pair numbers 0 and 1 are theirs
+constexpr int kNoneEntry = 1;           // entry 0 of the other tables means "none"
+constexpr int kOutstandingReads = 16;   // what adapters commonly offer: programs size their windows by it
+constexpr int kMaxWr = 32768;           // a receive ring of 2 MiB at two entries a receive
+constexpr int kMaxSge = 32;             // a post holds the pieces of one request on its stack
 constexpr int kMaxCqe = (1 << 20) - 1;  // a ring of 64 MiB, one slot of which stays free
 constexpr int kMaxHandles = 1 << 20;    // protection domains, address handles: only the process's memory bounds them
 constexpr uint32_t kMaxInline = 4096;
@@ -97,9 +98,9 @@ DeviceAttr make() {
                           kMemMgtExtensions | kMemWindowType2b;
   attr.max_sge = kMaxSge;
   attr.max_sge_rd = kMaxSge;
-  attr.max_cq = static_cast<int>(segment::kMaxCq) - 1;  // entry 0 of this table and the next two is never given
+  attr.max_cq = static_cast<int>(segment::kMaxCq) - kNoneEntry;
   attr.max_cqe = kMaxCqe;
-  attr.max_mr = static_cast<int>(segment::kMaxMr) - 1;
+  attr.max_mr = static_cast<int>(segment::kMaxMr) - kNoneEntry;
   attr.max_pd = kMaxHandles;
   attr.max_qp_rd_atom = kOutstandingReads;
   attr.max_qp_init_rd_atom = kOutstandingReads;
@@ -110,7 +111,7 @@ DeviceAttr make() {
   attr.max_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
   attr.max_total_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
   attr.max_ah = kMaxHandles;
-  attr.max_srq = static_cast<int>(segment::kMaxSrq) - 1;
+  attr.max_srq = static_cast<int>(segment::kMaxSrq) - kNoneEntry;
   attr.max_srq_wr = kMaxWr;
   attr.max_srq_sge = kMaxSge;
   attr.max_pkeys = 1;
@@ -164,8 +165,8 @@ std::vector<Capability> explain_capabilities() {
   return {
       {"max_qp", number(attr.max_qp),
        "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
-      {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB, a cache line a receive"},
-      {"max_sge", number(attr.max_sge), "choice: as large adapters have"},
+      {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
+      {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
       {"max_sge_rd", number(attr.max_sge_rd), "as max_sge: a read scatters as a receive does"},
       {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},
       {"max_cq", number(attr.max_cq), "size of the segment's completion queue table"},

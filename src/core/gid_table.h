@@ -9,10 +9,10 @@ namespace nupa::core {
 
 /// The addresses of this network namespace's interfaces that are up, loopback left out, in the system's order.
 struct HostAddresses {
-  std::vector<GidEntry> v4;                ///< as ::ffff:a.b.c.d
-  std::vector<GidEntry> v6;                ///< link-local ones too
-  std::array<uint8_t, 8> interface_id{};   ///< modified EUI-64 of the first hardware address, else from machine-id
-  uint32_t interface_id_owner = 0;         ///< index of the interface whose hardware address that is, 0: none
+  std::vector<GidEntry> v4;               ///< as ::ffff:a.b.c.d
+  std::vector<GidEntry> v6;               ///< link-local ones too
+  std::array<uint8_t, 8> interface_id{};  ///< modified EUI-64 of the first hardware address, else from machine-id
+  uint32_t interface_id_owner = 0;        ///< index of the interface whose hardware address that is, 0: none
 };
 HostAddresses read_host_addresses();
 

@@ -40,7 +40,6 @@ int Qp::open() {
       return queue.error().code;
     }
     queue_ = std::move(*queue);
-    if (options_.cap.max_recv_wr != 0) options_.cap.max_recv_wr = queue_->capacity();
   } else {
     options_.cap.max_recv_wr = 0;
     options_.cap.max_recv_sge = 0;

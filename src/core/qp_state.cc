@@ -75,12 +75,11 @@ constexpr Rule kSqdToRts[] = {{0, kLiveOptions | kMinRnrTimer},
                               {0, kLiveOptions},
                               {0, kLiveOptions | kMinRnrTimer}};
 constexpr uint32_t kDrainedPath = kAv | kPkeyIndex | kAltPath | kAccessFlags | kPathMigState;
-constexpr Rule kSqdToSqd[] = {
-    {0, kPort | kDrainedPath | kRequester | kResponder},
-    {0, kDrainedPath},
-    {0, kPkeyIndex | kQkey},
-    {0, kPort | kDrainedPath | kRequester},
-    {0, kPort | kDrainedPath | kTimeout | kResponder}};
+constexpr Rule kSqdToSqd[] = {{0, kPort | kDrainedPath | kRequester | kResponder},
+                              {0, kDrainedPath},
+                              {0, kPkeyIndex | kQkey},
+                              {0, kPort | kDrainedPath | kRequester},
+                              {0, kPort | kDrainedPath | kTimeout | kResponder}};
 constexpr Rule kSqeToRts[] = {{0, 0}, {0, kCurState | kAccessFlags}, {0, kCurState | kQkey}, {0, 0}, {0, 0}};
 
 const Rule* table_of(QpState from, QpState to, Service service) {

@@ -14,7 +14,9 @@ using segment::SlotState;
 
 Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, segment::RecvRing& shared, uint32_t max_wr,
                                                            uint32_t max_sge, uint32_t pd) {
-  const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u) - 1));
+  // More slots than receives: one that its claimer has completed and not yet freed (it was preempted just there) does
+  // not stand in the way of the next post.
+  const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u)));
   const uint32_t stride = ReceiveRing::stride_for(max_sge);
   auto block = runtime.allocate(uint64_t{stride} << log2);
   if (!block) return tl::unexpected(block.error());

@@ -67,9 +67,9 @@ int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
   constexpr uint32_t kLimit = 2;
   if ((mask & ~(kMaxWr | kLimit)) != 0) return EINVAL;
   // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): only what is there already can be asked for.
-  if ((mask & kMaxWr) != 0 && max_wr > queue_->capacity()) return EINVAL;
+  if ((mask & kMaxWr) != 0 && max_wr > options_.max_wr) return EINVAL;
   if ((mask & kLimit) != 0) {
-    if (limit > queue_->capacity()) return EINVAL;
+    if (limit > options_.max_wr) return EINVAL;
     queue_->shared().limit.store(limit);
     if (limit != 0 && queue_->waiting() < limit) {
       uint32_t armed = limit;
@@ -80,7 +80,7 @@ int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
 }
 
 int Srq::query(uint32_t* max_wr, uint32_t* max_sge, uint32_t* limit) const {
-  if (max_wr != nullptr) *max_wr = queue_->capacity();
+  if (max_wr != nullptr) *max_wr = options_.max_wr;
   if (max_sge != nullptr) *max_sge = queue_->max_sge();
   if (limit != nullptr) *limit = shared_->recv.limit.load();
   return 0;

@@ -27,9 +27,7 @@ class CompletionRing {
         log2_(log2_slots),
         mask_((uint64_t{1} << log2_slots) - 1) {}
 
-  static constexpr uint64_t bytes_for(uint32_t log2_slots) {
-    return (sizeof(CqSlot) + sizeof(Claim)) << log2_slots;
-  }
+  static constexpr uint64_t bytes_for(uint32_t log2_slots) { return (sizeof(CqSlot) + sizeof(Claim)) << log2_slots; }
 
   CqShared* shared() const { return shared_; }
   bool valid() const { return slots_ != nullptr; }

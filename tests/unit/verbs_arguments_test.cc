@@ -211,6 +211,8 @@ TEST_F(Verbs, PostArguments) {
   for (const int opcode : {int{IBV_WR_TSO}, int{IBV_WR_DRIVER1}, 14, 31, 32, 33, 99, -1})
     refused([&](auto& w) { w.opcode = static_cast<ibv_wr_opcode>(opcode); });
   refused([](auto& w) { w.opcode = IBV_WR_BIND_MW; });
+  refused([](auto& w) { w.send_flags = IBV_SEND_IP_CSUM; });
+  refused([](auto& w) { w.send_flags = 1u << 31; });
   ibv_sge large{reinterpret_cast<uint64_t>(memory), 4096, mr->lkey};
   refused([&](auto& w) {
     w.sg_list = &large;

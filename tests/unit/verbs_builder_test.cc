@@ -8,11 +8,11 @@
 namespace nupa::test {
 namespace {
 
-constexpr uint64_t kEverything =
-    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
-    IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_WRITE;
+constexpr uint64_t kEverything = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+                                 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+                                 IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+                                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV |
+                                 IBV_QP_EX_WITH_ATOMIC_WRITE;
 
 class VerbsBuilder : public Verbs {
  protected:
@@ -127,6 +127,9 @@ TEST_F(VerbsBuilder, AFaultIsToldByCompleteAndNothingIsPosted) {
   fails([&] { ibv_wr_set_ud_addr(ex, nullptr, 1, 1); });
   fails([&] { ibv_wr_bind_mw(ex, nullptr, 1, nullptr); });
   fails([&] { ibv_wr_atomic_write(ex, mr->rkey, address(0), nullptr); });
+  ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM;
+  fails([] {});
+  ex->wr_flags = IBV_SEND_SIGNALED;
   // The next run starts clean.
   ibv_wr_start(ex);
   ibv_wr_rdma_write(ex, mr->rkey, address(8192));

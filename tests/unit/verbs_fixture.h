@@ -111,18 +111,16 @@ class Verbs : public ::testing::Test {
     const bool datagram = qp->qp_type == IBV_QPT_UD;
     const int connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                           IBV_QP_MIN_RNR_TIMER;
-    if (const int error = ibv_modify_qp(qp, &attr, IBV_QP_STATE | (datagram ? 0 : connected)); error != 0)
-      return error;
+    if (const int error = ibv_modify_qp(qp, &attr, IBV_QP_STATE | (datagram ? 0 : connected)); error != 0) return error;
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 14;
     attr.retry_cnt = 7;
     attr.rnr_retry = 7;
     attr.max_rd_atomic = 4;
-    return ibv_modify_qp(qp, &attr,
-                         IBV_QP_STATE | IBV_QP_SQ_PSN |
-                             (datagram ? 0
-                                       : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                             IBV_QP_MAX_QP_RD_ATOMIC));
+    return ibv_modify_qp(
+        qp, &attr,
+        IBV_QP_STATE | IBV_QP_SQ_PSN |
+            (datagram ? 0 : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
   }
 
   void connect(ibv_qp* a, ibv_qp* b) {

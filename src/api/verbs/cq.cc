@@ -23,7 +23,7 @@ static_assert(offsetof(WorkCompletion, dlid_path_bits) == offsetof(ibv_wc, dlid_
 
 namespace {
 
-VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* channel, void* cq_context) {
+VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* channel, void* cq_context) try {
   auto* made = new VCq{};
   CqOptions options = wanted;
   options.user_context = made;
@@ -44,6 +44,8 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
   pthread_cond_init(&made->ex.cond, nullptr);
   if (channel != nullptr) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_RELAXED);
   return made;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) { return answer(of(cq)->core->
 
 using namespace nupa::verbs;
 
-NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).create_channel();
   if (!core) return refuse(core.error().code);
@@ -95,6 +97,8 @@ NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   made->channel.context = context;
   made->channel.fd = made->core->fd();
   return &made->channel;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
@@ -115,11 +119,13 @@ NUPA_VERBS ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_con
   return made == nullptr ? nullptr : ibv_cq_ex_to_cq(&made->ex);
 }
 
-NUPA_VERBS int ibv_resize_cq(ibv_cq* cq, int entries) {
+NUPA_VERBS int ibv_resize_cq(ibv_cq* cq, int entries) try {
   if (cq == nullptr || entries <= 0) return answer(EINVAL);
   const int error = of(cq)->core->resize(static_cast<uint32_t>(entries));
   if (error == 0) cq->cqe = static_cast<int>(of(cq)->core->entries());
   return answer(error);
+} catch (const std::bad_alloc&) {
+  return answer(ENOMEM);
 }
 
 NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {

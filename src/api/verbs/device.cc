@@ -97,8 +97,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
                     size_t size) {
   // Older programs know fewer fields, newer ones more; what this version does not know stays zero.
   constexpr size_t kLeast = offsetof(ibv_device_attr_ex, odp_caps);
-  if (attr == nullptr || size < kLeast || (input != nullptr && input->comp_mask != 0))
-    return answer(EINVAL);
+  if (attr == nullptr || size < kLeast || (input != nullptr && input->comp_mask != 0)) return answer(EINVAL);
   const DeviceAttr from = core_of(context).query();
   ibv_device_attr_ex full{};
   fill(from, &full.orig_attr);
@@ -156,13 +155,15 @@ int query_rt_values(ibv_context* context, ibv_values_ex* values) {
 
 using namespace nupa::verbs;
 
-NUPA_VERBS ibv_device** ibv_get_device_list(int* count) {
+NUPA_VERBS ibv_device** ibv_get_device_list(int* count) try {
   const auto names = nupa::list_devices();
   auto** list = static_cast<ibv_device**>(std::calloc(names.size() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return refuse(ENOMEM);
   for (size_t i = 0; i < names.size(); ++i) list[i] = &the_device()->device;
   if (count != nullptr) *count = static_cast<int>(names.size());
   return list;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS void ibv_free_device_list(ibv_device** list) { std::free(list); }
@@ -176,7 +177,7 @@ NUPA_VERBS __be64 ibv_get_device_guid(ibv_device* device) {
   return device == nullptr || devices.empty() ? 0 : devices[0].node_guid;
 }
 
-NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) {
+NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
   if (device == nullptr) return refuse(EINVAL);
   auto core = nupa::open_device(device->name);
   if (!core) return refuse(core.error().code);
@@ -190,6 +191,8 @@ NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) {
     g_opened[identity_of(cmd_fd)] = opened;
   }
   return make_context(std::move(opened), cmd_fd);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_close_device(ibv_context* context) {
@@ -210,7 +213,7 @@ NUPA_VERBS int ibv_close_device(ibv_context* context) {
   return 0;
 }
 
-NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) {
+NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) try {
   std::shared_ptr<Opened> opened;
   {
     std::lock_guard lock(g_mutex);
@@ -220,6 +223,8 @@ NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) {
   // A context of another process cannot be imported: its memory is that process's.
   if (opened == nullptr) return refuse(identity_of(cmd_fd) == FileIdentity{} ? EBADF : EOPNOTSUPP);
   return make_context(std::move(opened), cmd_fd);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {

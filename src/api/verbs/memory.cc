@@ -7,26 +7,31 @@ namespace nupa::verbs {
 namespace {
 
 ibv_mr* wrap(ibv_pd* pd, std::unique_ptr<MemoryRegion> core, void* addr) {
-  auto* made = new VMr{};
-  made->core = core.release();
+  auto made = std::make_unique<VMr>();
+  made->core = core.get();
   made->mr.context = pd->context;
   made->mr.pd = pd;
   made->mr.addr = addr;
-  made->mr.length = made->core->length();
-  made->mr.handle = made->core->handle();
-  made->mr.lkey = made->core->lkey();
-  made->mr.rkey = made->core->rkey();
+  made->mr.length = core->length();
+  made->mr.handle = core->handle();
+  made->mr.lkey = core->lkey();
+  made->mr.rkey = core->rkey();
   Opened& opened = *context_of(pd->context)->opened;
-  std::lock_guard lock(opened.mutex);
-  opened.mrs[made->mr.handle] = made;
-  return &made->mr;
+  {
+    std::lock_guard lock(opened.mutex);
+    opened.mrs[made->mr.handle] = made.get();
+  }
+  core.release();
+  return &made.release()->mr;
 }
 
-ibv_mr* reg(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access_flags) {
+ibv_mr* reg(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access_flags) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).reg_mr(*of(pd)->core, addr, length, iova, access_flags);
   if (!core) return refuse(core.error().code);
   return wrap(pd, std::move(*core), addr);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 int copy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) {
@@ -37,8 +42,8 @@ int copy_from_dm(void* to, ibv_dm* dm, uint64_t offset, size_t length) {
   return answer(of(dm)->core->copy_from(to, offset, length));
 }
 
-ibv_dm* wrap(ibv_context* context, DeviceMemory* core, bool imported) {
-  auto* made = new VDm{};
+std::unique_ptr<VDm> wrap(ibv_context* context, DeviceMemory* core, bool imported) {
+  auto made = std::make_unique<VDm>();
   made->core = core;
   made->imported = imported;
   made->dm.context = context;
@@ -46,7 +51,7 @@ ibv_dm* wrap(ibv_context* context, DeviceMemory* core, bool imported) {
   made->dm.memcpy_from_dm = copy_from_dm;
   made->dm.comp_mask = IBV_DM_MASK_HANDLE;
   made->dm.handle = core->handle();
-  return &made->dm;
+  return made;
 }
 
 ibv_pd* wrap(ibv_context* context, VPd* made, ProtectionDomain* core) {
@@ -58,11 +63,13 @@ ibv_pd* wrap(ibv_context* context, VPd* made, ProtectionDomain* core) {
 
 }  // namespace
 
-ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) {
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) try {
   if (context == nullptr || attr == nullptr || attr->comp_mask != 0) return refuse(EINVAL);
   auto* made = new VTd{};
   made->td.context = context;
   return &made->td;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 int dealloc_td(ibv_td* td) {
@@ -73,7 +80,7 @@ int dealloc_td(ibv_td* td) {
   return 0;
 }
 
-ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) {
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) try {
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if (context == nullptr || attr == nullptr || attr->pd == nullptr || (attr->comp_mask & ~kKnown) != 0)
     return refuse(EINVAL);
@@ -86,31 +93,42 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
   made->td = reinterpret_cast<VTd*>(attr->td);
   if (made->td != nullptr) ++made->td->users;
   return wrap(context, made, made->original->core);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
-ibv_mr* alloc_null_mr(ibv_pd* pd) {
+ibv_mr* alloc_null_mr(ibv_pd* pd) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).alloc_null_mr(*of(pd)->core);
   if (!core) return refuse(core.error().code);
   return wrap(pd, std::move(*core), nullptr);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
-ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned int access_flags) {
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned int access_flags) try {
   if (pd == nullptr || dm == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).reg_dm_mr(*of(pd)->core, *of(dm)->core, offset, length, access_flags);
   if (!core) return refuse(core.error().code);
   return wrap(pd, std::move(*core), nullptr);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
-ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) try {
   if (context == nullptr || attr == nullptr || attr->comp_mask != 0) return refuse(EINVAL);
   auto core = core_of(context).alloc_dm(attr->length, attr->log_align_req);
   if (!core) return refuse(core.error().code);
-  ibv_dm* dm = wrap(context, core->release(), false);
+  auto made = wrap(context, core->get(), false);
   Opened& opened = *context_of(context)->opened;
-  std::lock_guard lock(opened.mutex);
-  opened.dms[dm->handle] = of(dm);
-  return dm;
+  {
+    std::lock_guard lock(opened.mutex);
+    opened.dms[made->dm.handle] = made.get();
+  }
+  core->release();
+  return &made.release()->dm;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 int free_dm(ibv_dm* dm) {
@@ -134,7 +152,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
           .advise_mr(*of(pd)->core, static_cast<uint32_t>(advice), flags, reinterpret_cast<Sge*>(list), count));
 }
 
-ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).alloc_mw(*of(pd)->core, static_cast<MwType>(type));
   if (!core) return refuse(core.error().code);
@@ -146,6 +164,8 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   made->mw.handle = made->core->handle();
   made->mw.type = type;
   return &made->mw;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 int dealloc_mw(ibv_mw* mw) {
@@ -173,7 +193,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   return answer(error);
 }
 
-ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) {
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) try {
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (context == nullptr || attr == nullptr || attr->comp_mask != kNeeded) return refuse(EINVAL);
   auto core = core_of(context).open_xrcd(attr->fd, attr->oflags);
@@ -182,6 +202,8 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) {
   made->xrcd.context = context;
   made->core = core->release();
   return &made->xrcd;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 int close_xrcd(ibv_xrcd* xrcd) {
@@ -228,16 +250,22 @@ void from_core(const AddressVector& vector, ibv_ah_attr* attr) {
 
 using namespace nupa::verbs;
 
-NUPA_VERBS ibv_pd* ibv_alloc_pd(ibv_context* context) {
+NUPA_VERBS ibv_pd* ibv_alloc_pd(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).alloc_pd();
   if (!core) return refuse(core.error().code);
-  auto* made = new VPd{};
-  ibv_pd* pd = wrap(context, made, core->release());
+  auto made = std::make_unique<VPd>();
+  ibv_pd* pd = wrap(context, made.get(), core->get());
   Opened& opened = *context_of(context)->opened;
-  std::lock_guard lock(opened.mutex);
-  opened.pds[pd->handle] = made;
+  {
+    std::lock_guard lock(opened.mutex);
+    opened.pds[pd->handle] = made.get();
+  }
+  core->release();
+  made.release();
   return pd;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_dealloc_pd(ibv_pd* pd) {
@@ -262,7 +290,7 @@ NUPA_VERBS int ibv_dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 
-NUPA_VERBS ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
+NUPA_VERBS ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) try {
   if (context == nullptr) return refuse(EINVAL);
   Opened& opened = *context_of(context)->opened;
   std::lock_guard lock(opened.mutex);
@@ -272,6 +300,8 @@ NUPA_VERBS ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
   made->original = found->second;
   ++made->original->children;
   return wrap(context, made, found->second->core);
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS void ibv_unimport_pd(ibv_pd* pd) {
@@ -291,13 +321,15 @@ NUPA_VERBS ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint6
 }
 
 NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-                                     int access_flags) {
+                                     int access_flags) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core =
       core_of(pd->context).reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
   if (!core) return refuse(core.error().code);
   // What the program knows of the region's place is the offset within the descriptor.
   return wrap(pd, std::move(*core), reinterpret_cast<void*>(offset));
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access_flags) {
@@ -336,7 +368,7 @@ NUPA_VERBS int ibv_dereg_mr(ibv_mr* mr) {
   return 0;
 }
 
-NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
+NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   if (pd == nullptr) return refuse(EINVAL);
   Opened& opened = *context_of(pd->context)->opened;
   std::lock_guard lock(opened.mutex);
@@ -349,25 +381,30 @@ NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
   // The importer does not know the owner's addresses (ibv_import_mr's manual).
   made->mr.addr = nullptr;
   return &made->mr;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS void ibv_unimport_mr(ibv_mr* mr) {
   if (mr != nullptr && of(mr)->imported) delete of(mr);
 }
 
-NUPA_VERBS ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) {
+NUPA_VERBS ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) try {
   if (context == nullptr) return refuse(EINVAL);
   Opened& opened = *context_of(context)->opened;
   std::lock_guard lock(opened.mutex);
   const auto found = opened.dms.find(handle);
-  return found == opened.dms.end() ? refuse(ENOENT) : wrap(context, found->second->core, true);
+  if (found == opened.dms.end()) return refuse(ENOENT);
+  return &wrap(context, found->second->core, true).release()->dm;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS void ibv_unimport_dm(ibv_dm* dm) {
   if (dm != nullptr && of(dm)->imported) delete of(dm);
 }
 
-NUPA_VERBS ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
+NUPA_VERBS ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) try {
   if (pd == nullptr || attr == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).create_ah(*of(pd)->core, to_core(*attr));
   if (!core) return refuse(core.error().code);
@@ -377,6 +414,8 @@ NUPA_VERBS ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   made->ah.pd = pd;
   made->ah.handle = made->core->handle();
   return &made->ah;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 NUPA_VERBS int ibv_destroy_ah(ibv_ah* ah) {

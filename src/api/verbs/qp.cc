@@ -24,7 +24,7 @@ ibv_qp_cap from_core(const QpCap& cap) {
 
 /// The first members of ibv_qp_init_attr and ibv_qp_init_attr_ex are the same.
 template <class Attr>
-VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) {
+VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
   auto* made = new VQp{};
   QpOptions options;
   options.type = static_cast<QpType>(attr->qp_type);
@@ -60,6 +60,8 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) {
   pthread_mutex_init(&qp.mutex, nullptr);
   pthread_cond_init(&qp.cond, nullptr);
   return made;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 SendWr convert(const ibv_send_wr& wr) {
@@ -118,7 +120,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   for (; wr != nullptr; wr = wr->next) {
     SendWr converted = convert(*wr);
     convert_target(*wr, type, &converted);
-    error = core->post(converted);
+    error = (wr->send_flags & ~kSendFlags) == 0 ? core->post(converted) : EINVAL;
     if (__builtin_expect(error != 0, 0)) {
       if (bad_wr != nullptr) *bad_wr = wr;
       break;
@@ -140,7 +142,7 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return 0;
 }
 
-ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
   constexpr uint32_t kKnown =
       IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (context == nullptr || attr == nullptr) return refuse(EINVAL);
@@ -153,9 +155,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   VQp* made = make_qp(context, pd, attr, xrcd);
   if (made != nullptr && builds) set_builder(made, attr->send_ops_flags);
   return made == nullptr ? nullptr : &made->ex.qp_base;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
-ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
   constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
   if (context == nullptr || attr == nullptr || attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED ||
       (attr->comp_mask & kNeeded) != kNeeded || attr->qp_type != IBV_QPT_XRC_RECV || attr->xrcd == nullptr)
@@ -180,6 +184,8 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
   pthread_mutex_init(&qp.mutex, nullptr);
   pthread_cond_init(&qp.cond, nullptr);
   return &qp;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 }  // namespace nupa::verbs
@@ -196,7 +202,7 @@ NUPA_VERBS ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return qp == nullptr || of(qp)->builder == nullptr ? nullptr : &of(qp)->ex;
 }
 
-NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   if (qp == nullptr || attr == nullptr) return answer(EINVAL);
   nupa::QpAttr core;
   core.state = static_cast<nupa::QpState>(attr->qp_state);
@@ -222,6 +228,8 @@ NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   const int error = of(qp)->core->modify(core, static_cast<uint32_t>(mask));
   if (error == 0 && (mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
   return answer(error);
+} catch (const std::bad_alloc&) {
+  return answer(ENOMEM);
 }
 
 NUPA_VERBS int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {

@@ -8,18 +8,19 @@ namespace {
 
 Builder& builder(ibv_qp_ex* qp) { return *of(qp)->builder; }
 
+/// The builder's calls return nothing: the first fault waits for wr_complete.
+void remember(ibv_qp_ex* qp, int error) {
+  if (builder(qp).error == 0) builder(qp).error = error;
+}
+
 Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
   Builder::Staged& staged = builder(qp).staged.emplace_back();
+  if ((qp->wr_flags & ~kSendFlags) != 0) remember(qp, EINVAL);
   staged.wr.opcode = opcode;
   staged.wr.wr_id = qp->wr_id;
   // Inline is what wr_set_inline_data says, never a flag of the caller (ibv_wr_post's manual).
   staged.wr.flags = qp->wr_flags & ~send_flag::kInline;
   return staged;
-}
-
-/// The builder's calls return nothing: the first fault waits for wr_complete.
-void remember(ibv_qp_ex* qp, int error) {
-  if (builder(qp).error == 0) builder(qp).error = error;
 }
 
 void stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_addr) {

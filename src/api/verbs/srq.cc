@@ -7,7 +7,7 @@ namespace nupa::verbs {
 
 namespace {
 
-ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) {
+ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
   auto* made = new VSrq{};
   options.user_context = made;
   auto core = core_of(pd->context).create_srq(*of(pd)->core, options);
@@ -24,6 +24,8 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) {
   pthread_mutex_init(&made->srq.mutex, nullptr);
   pthread_cond_init(&made->srq.cond, nullptr);
   return &made->srq;
+} catch (const std::bad_alloc&) {
+  return refuse(ENOMEM);
 }
 
 }  // namespace

@@ -104,9 +104,9 @@ struct VChannel {
 struct VCq {
   ibv_cq_ex ex;
   CompletionQueue* core;
-  WorkCompletionEx current;     ///< between start_poll and end_poll
-  std::mutex polling;           ///< held from a start_poll that found something to end_poll
-  bool single_threaded = false; ///< the program promised it: `polling` is not taken
+  WorkCompletionEx current;      ///< between start_poll and end_poll
+  std::mutex polling;            ///< held from a start_poll that found something to end_poll
+  bool single_threaded = false;  ///< the program promised it: `polling` is not taken
   uint64_t clock_khz = 0;
   uint32_t async_delivered = 0;  ///< guarded by Opened::mutex, as in the types below
 };
@@ -186,6 +186,9 @@ inline uint32_t leave(ibv_context* context, const void* core, const uint32_t& de
 // Scatter/gather lists are passed through.
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
+
+/// Flags of a send; IBV_SEND_IP_CSUM is not among them, as no checksum offload is advertised.
+constexpr unsigned int kSendFlags = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
 /// A count that is negative, or that no list stands behind, becomes one that no queue allows: EINVAL.
 inline uint32_t list_length(const ibv_sge* list, int count) {

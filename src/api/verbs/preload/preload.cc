@@ -67,13 +67,9 @@ mode_t mode_of(int flags, va_list rest) {
 
 }  // namespace
 
-NUPA_SHOWN int stat(const char* path, struct stat* status) noexcept {
-  return next_stat(redirect(path), status);
-}
+NUPA_SHOWN int stat(const char* path, struct stat* status) noexcept { return next_stat(redirect(path), status); }
 
-NUPA_SHOWN int stat64(const char* path, struct stat64* status) noexcept {
-  return next_stat64(redirect(path), status);
-}
+NUPA_SHOWN int stat64(const char* path, struct stat64* status) noexcept { return next_stat64(redirect(path), status); }
 
 NUPA_SHOWN int fstatat(int folder, const char* path, struct stat* status, int flags) noexcept {
   return next_fstatat(folder, redirect(path), status, flags);
@@ -92,9 +88,7 @@ NUPA_SHOWN int __xstat64(int version, const char* path, struct stat64* status) n
   return next_xstat64(version, redirect(path), status);
 }
 
-NUPA_SHOWN int access(const char* path, int mode) noexcept {
-  return next_access(redirect(path), mode);
-}
+NUPA_SHOWN int access(const char* path, int mode) noexcept { return next_access(redirect(path), mode); }
 
 NUPA_SHOWN int faccessat(int folder, const char* path, int mode, int flags) noexcept {
   return next_faccessat(folder, redirect(path), mode, flags);
