@@ -11,7 +11,7 @@ for test in QPERF:
     run_pair("qperf " + test, "qperf -lp %d" % port, "qperf -lp %d -i nupa0 -t 1 127.0.0.1 %s" % (port, test), port,
              server_survives=True)
 
-for transport in ():
+for transport in ("rc_v", "ud_v", "ib"):
     for test in ("tag_lat", "tag_bw -s 65536", "ucp_put_lat", "ucp_get -s 4096"):
         port = free_port()
         # Loopback only for the out-of-band part; UCX sees one host as two processes and would use shared memory.
