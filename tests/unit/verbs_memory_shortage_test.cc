@@ -17,15 +17,16 @@ void* allocate(size_t size) {
 }
 }  // namespace
 
-// Replaces the allocator of the whole process, the shared libraries included.
-void* operator new(size_t size) {
+// Replaces the allocator of the whole process, the shared libraries included. Not inlined: the compiler would see
+// free() meet the new of <new>, and warn.
+[[gnu::noinline]] void* operator new(size_t size) {
   void* made = allocate(size);
   if (made == nullptr) throw std::bad_alloc();
   return made;
 }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace nupa::test {
 namespace {
