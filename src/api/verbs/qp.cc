@@ -27,7 +27,7 @@ template <class Attr>
 VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
   auto* made = new VQp{};
   QpOptions options;
-  options.type = static_cast<QpType>(attr->qp_type);
+  options.type = static_cast<QpType>(number_in(attr->qp_type));
   options.send_cq = attr->send_cq == nullptr ? nullptr : of(attr->send_cq)->core;
   options.recv_cq = attr->recv_cq == nullptr ? nullptr : of(attr->recv_cq)->core;
   options.srq = attr->srq == nullptr ? nullptr : of(attr->srq)->core;
@@ -69,14 +69,14 @@ SendWr convert(const ibv_send_wr& wr) {
   out.wr_id = wr.wr_id;
   out.sg_list = reinterpret_cast<const Sge*>(wr.sg_list);
   out.num_sge = list_length(wr.sg_list, wr.num_sge);
-  out.opcode = static_cast<Opcode>(wr.opcode);
+  out.opcode = static_cast<Opcode>(number_in(wr.opcode));
   out.flags = wr.send_flags;
   out.imm_or_rkey = wr.imm_data;
   return out;
 }
 
 void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
-  switch (wr.opcode) {
+  switch (number_in(wr.opcode)) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
     case IBV_WR_RDMA_READ:
@@ -151,7 +151,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
   ibv_pd* pd = (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? attr->pd : nullptr;
   ibv_xrcd* xrcd = (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 ? attr->xrcd : nullptr;
   const bool builds = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-  if (builds && !can_build(attr->qp_type, attr->send_ops_flags)) return refuse(EOPNOTSUPP);
+  if (builds && !can_build(number_in(attr->qp_type), attr->send_ops_flags)) return refuse(EOPNOTSUPP);
   VQp* made = make_qp(context, pd, attr, xrcd);
   if (made != nullptr && builds) set_builder(made, attr->send_ops_flags);
   return made == nullptr ? nullptr : &made->ex.qp_base;
@@ -162,7 +162,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
   constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
   if (context == nullptr || attr == nullptr || attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED ||
-      (attr->comp_mask & kNeeded) != kNeeded || attr->qp_type != IBV_QPT_XRC_RECV || attr->xrcd == nullptr)
+      (attr->comp_mask & kNeeded) != kNeeded || number_in(attr->qp_type) != IBV_QPT_XRC_RECV || attr->xrcd == nullptr)
     return refuse(EINVAL);
   auto* made = new VQp{};
   auto core = core_of(context).open_qp(*of(attr->xrcd)->core, attr->qp_num, made);
@@ -205,10 +205,10 @@ NUPA_VERBS ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
 NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   if (qp == nullptr || attr == nullptr) return answer(EINVAL);
   nupa::QpAttr core;
-  core.state = static_cast<nupa::QpState>(attr->qp_state);
-  core.cur_state = static_cast<nupa::QpState>(attr->cur_qp_state);
-  core.path_mtu = static_cast<uint32_t>(attr->path_mtu);
-  core.path_mig_state = static_cast<uint32_t>(attr->path_mig_state);
+  core.state = static_cast<nupa::QpState>(number_in(attr->qp_state));
+  core.cur_state = static_cast<nupa::QpState>(number_in(attr->cur_qp_state));
+  core.path_mtu = number_in(attr->path_mtu);
+  core.path_mig_state = number_in(attr->path_mig_state);
   core.qkey = attr->qkey;
   core.rq_psn = attr->rq_psn;
   core.sq_psn = attr->sq_psn;

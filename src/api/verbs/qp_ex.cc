@@ -167,7 +167,7 @@ void wr_abort(ibv_qp_ex* qp) {
 
 }  // namespace
 
-bool can_build(ibv_qp_type type, uint64_t flags) {
+bool can_build(uint32_t type, uint64_t flags) {
   constexpr uint64_t kDatagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr uint64_t kUnreliable = kDatagram | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;

@@ -32,7 +32,8 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
   if (context == nullptr || attr == nullptr || attr->comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED) return refuse(EINVAL);
-  const auto type = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 ? attr->srq_type : IBV_SRQT_BASIC;
+  const auto type =
+      (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 ? number_in(attr->srq_type) : uint32_t{IBV_SRQT_BASIC};
   if (type == IBV_SRQT_TM) return refuse(EOPNOTSUPP);
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr) return refuse(EINVAL);
   SrqOptions options;

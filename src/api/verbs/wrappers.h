@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -158,6 +159,15 @@ inline VSrq* of(ibv_srq* srq) { return reinterpret_cast<VSrq*>(srq); }
 inline VQp* of(ibv_qp* qp) { return reinterpret_cast<VQp*>(qp); }
 inline VQp* of(ibv_qp_ex* qp) { return reinterpret_cast<VQp*>(qp); }
 
+/// An enumeration that a C program filled in may hold any number: it is read as one, and the core judges it.
+template <class Enum>
+uint32_t number_in(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(uint32_t));
+  uint32_t number;
+  std::memcpy(&number, &value, sizeof number);
+  return number;
+}
+
 /// Sets errno and returns null, as every verb that makes an object does when it fails.
 inline std::nullptr_t refuse(int error) {
   errno = error;
@@ -234,7 +244,7 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
 /// Whether the builder has every operation asked for, for a queue pair of this type.
-bool can_build(ibv_qp_type type, uint64_t send_ops_flags);
+bool can_build(uint32_t type, uint64_t send_ops_flags);
 /// Sets the builder's functions for these operations.
 void set_builder(VQp* qp, uint64_t send_ops_flags);
 /// Sets the functions that take completions one by one and read the fields asked for.
