@@ -1,11 +1,9 @@
 #include "core/mr.h"
 
-#include <dirent.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <shared_mutex>
 
@@ -16,22 +14,6 @@ namespace nupa::core {
 using segment::MrKind;
 using segment::MrPiece;
 using segment::MrShared;
-
-namespace {
-
-/// Memory of a program with threads of its own is reached by kernel copies unless NUPA_REMAP asks for more: UCX, which
-/// registers beside its asynchronous thread, was seen to lose messages when its buffers were moved (docs/status.md).
-bool may_move_memory(Runtime& runtime) {
-  if (std::getenv("NUPA_REMAP") != nullptr) return true;
-  DIR* threads = opendir("/proc/self/task");
-  if (threads == nullptr) return false;
-  int count = 0;
-  while (const dirent* entry = readdir(threads)) count += entry->d_name[0] != '.';
-  closedir(threads);
-  return count - runtime.node().internal_threads() <= 1;
-}
-
-}  // namespace
 
 Result<KeyEntry> KeyEntry::take(Runtime& runtime) {
   const int64_t index = runtime.mr_numbers().take();
@@ -68,8 +50,11 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
   constexpr uint32_t kReachable =
       access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kMwBind;
-  if (backing_ == Backing::kUser && (spec.access & kReachable) != 0 && may_move_memory(device_.runtime())) {
-    auto shared = device_.runtime().remapper().share(spec.addr, spec.length, (spec.access & ~access::kRemoteRead) != 0);
+  const bool writes = (spec.access & ~access::kRemoteRead) != 0;
+  if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
+    if (!region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
+  } else if (backing_ == Backing::kUser) {
+    auto shared = device_.runtime().remapper().share(spec.addr, spec.length, writes);
     if (!shared) {
       if (shared.error().code == EFAULT) return EFAULT;
       NUPA_WARN("registering %p, %zu bytes: %s (errno %d)", spec.addr, static_cast<size_t>(spec.length),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <shared_mutex>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -171,6 +172,8 @@ bool Runtime::grace() {
 void Runtime::on_attention() {
   segment::SegmentHeader& header = *tables().header;
   const uint32_t kinds = header.attention.exchange(0);
+  // Requests below may write the program's memory, which then must not be moving.
+  std::shared_lock copies(remapper_->copy_mutex());
   // Requests of other processes first: somebody waits for each.
   if ((kinds & segment::attention::kAgent) != 0) window_->agent().serve();
   std::lock_guard lock(objects_mutex_);
@@ -251,7 +254,10 @@ int64_t Runtime::on_tick(int64_t now_ns) {
     std::lock_guard lock2(pending_mutex_);
     pending.assign(pending_.begin(), pending_.end());
   }
-  for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
+  if (!pending.empty()) {
+    std::shared_lock copies(remapper_->copy_mutex());
+    for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
+  }
   std::vector<std::pair<Qp*, int64_t>> unmet;
   {
     std::lock_guard lock2(pending_mutex_);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "region/raw_mapping.h"
 
 namespace nupa::region {
 namespace {
@@ -66,13 +66,12 @@ void in_parent() {
 
 void copy_for_child(const RegionFile& file, const Piece& piece) {
   void* fresh =
-      mmap(nullptr, piece.length(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      raw_mmap(nullptr, piece.length(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (fresh != MAP_FAILED && file.read(static_cast<std::byte*>(fresh), piece.length(), piece.file_offset) &&
-      mremap(fresh, piece.length(), piece.length(), MREMAP_MAYMOVE | MREMAP_FIXED,
-             reinterpret_cast<void*>(piece.begin)) != MAP_FAILED)
+      raw_mremap(fresh, piece.length(), reinterpret_cast<void*>(piece.begin)) != MAP_FAILED)
     return;
   // No memory: a fault in the child is better than writes that reach its parent.
-  munmap(reinterpret_cast<void*>(piece.begin), piece.length());
+  raw_munmap(reinterpret_cast<void*>(piece.begin), piece.length());
 }
 
 void in_child() {

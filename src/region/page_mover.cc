@@ -1,11 +1,12 @@
 #include "region/page_mover.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+
+#include "region/raw_mapping.h"
 
 namespace nupa::region {
 namespace {
@@ -25,8 +26,8 @@ void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 /// Puts the mapping at `from` in the place of what is at `to`. mremap looks at the limits before it
 /// removes anything, which mmap over a mapping does not on every kernel.
 bool put(void* from, uint64_t length, uintptr_t to) {
-  if (mremap(from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(to)) != MAP_FAILED) return true;
-  munmap(from, length);
+  if (raw_mremap(from, length, pointer(to)) != MAP_FAILED) return true;
+  raw_munmap(from, length);
   return false;
 }
 
@@ -38,26 +39,26 @@ uintptr_t make_exclusive(uintptr_t at, uintptr_t end) {
   const std::vector<bool> touched = touched_pages(at, end);
   const auto run = std::find(touched.begin(), touched.end(), false) - touched.begin();
   const uint64_t length = std::max<uint64_t>(static_cast<uint64_t>(run), 1) * kPageSize;
-  madvise(pointer(at), length, kPopulateWrite);
+  raw_madvise(pointer(at), length, kPopulateWrite);
   return at + length;
 }
 
 }  // namespace
 
 PageMover::~PageMover() {
-  if (scratch_ != 0) munmap(pointer(scratch_), kStep);
+  if (scratch_ != 0) raw_munmap(pointer(scratch_), kStep);
 }
 
 bool PageMover::make_scratch() {
   if (scratch_ != 0) return true;
-  void* room = mmap(nullptr, 2 * kStep, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* room = raw_mmap(nullptr, 2 * kStep, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return false;
   const auto begin = reinterpret_cast<uintptr_t>(room);
   const uintptr_t aligned = (begin + kStep - 1) / kStep * kStep;
-  if (aligned > begin) munmap(room, aligned - begin);
-  munmap(pointer(aligned + kStep), begin + 2 * kStep - (aligned + kStep));
+  if (aligned > begin) raw_munmap(room, aligned - begin);
+  raw_munmap(pointer(aligned + kStep), begin + 2 * kStep - (aligned + kStep));
   if (guard_.close_absent(aligned, kStep) != 0) {
-    munmap(pointer(aligned), kStep);
+    raw_munmap(pointer(aligned), kStep);
     return false;
   }
   scratch_ = aligned;
@@ -65,7 +66,7 @@ bool PageMover::make_scratch() {
 }
 
 int PageMover::show_file(uintptr_t at, uint64_t length, uint64_t offset) const {
-  void* view = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<off_t>(offset));
+  void* view = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<int64_t>(offset));
   if (view == MAP_FAILED) return errno;
   return put(view, length, at) ? 0 : ENOMEM;
 }
@@ -99,7 +100,7 @@ PageMover::Step PageMover::evacuate(uintptr_t at, uint64_t length, uint64_t offs
   }
   guard_.open_range(at, length);
   // What is here now is a copy, or nothing.
-  madvise(pointer(scratch), length, MADV_DONTNEED);
+  raw_madvise(pointer(scratch), length, MADV_DONTNEED);
   return step;
 }
 
@@ -149,11 +150,11 @@ int PageMover::move_in(const Piece& wanted, Company company, std::vector<Piece>*
 }
 
 bool PageMover::make_anonymous(uintptr_t at, uint64_t length, uint64_t offset, int protection, bool guarded) {
-  void* fresh = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* fresh = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (fresh == MAP_FAILED) return false;
   std::unique_lock alone(copies_);
   if (guarded && guard_.close_writes(at, length, true) != 0) {
-    munmap(fresh, length);
+    raw_munmap(fresh, length);
     return false;
   }
   bool done = file_.read(static_cast<std::byte*>(fresh), length, offset) &&
@@ -161,7 +162,7 @@ bool PageMover::make_anonymous(uintptr_t at, uint64_t length, uint64_t offset, i
   if (done)
     done = put(fresh, length, at);
   else
-    munmap(fresh, length);
+    raw_munmap(fresh, length);
   if (guarded) guard_.open_range(at, length);
   return done;
 }
@@ -169,7 +170,7 @@ bool PageMover::make_anonymous(uintptr_t at, uint64_t length, uint64_t offset, i
 bool PageMover::make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offset, int protection) {
   // Nobody has to wait: what was written before the exchange lies in the file, whose content is
   // final from then on, and what is written after it goes to a private copy of the page.
-  void* view = mmap(nullptr, length, protection, MAP_PRIVATE, file_.fd(), static_cast<off_t>(offset));
+  void* view = raw_mmap(nullptr, length, protection, MAP_PRIVATE, file_.fd(), static_cast<int64_t>(offset));
   if (view == MAP_FAILED || !put(view, length, at)) return false;
   // With every page copied the file's part can go, and a page that the program drops reads as zeros
   // again.
@@ -177,7 +178,7 @@ bool PageMover::make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offse
   uint64_t data_end = 0;
   bool copied = true;
   for (uint64_t next = offset; copied && file_.next_data(next, offset + length, &data, &data_end); next = data_end)
-    copied = madvise(pointer(at + (data - offset)), data_end - data, kPopulateWrite) == 0;
+    copied = raw_madvise(pointer(at + (data - offset)), data_end - data, kPopulateWrite) == 0;
   if (copied) file_.punch(offset, length);
   return true;
 }

@@ -172,6 +172,13 @@ void Remapper::move_out_unused(uintptr_t begin, uintptr_t end) {
   }
 }
 
+bool Remapper::mapped(const void* address, size_t length, bool writable_needed) {
+  const auto first = reinterpret_cast<uintptr_t>(address);
+  if (length > UINTPTR_MAX - first) return false;
+  auto vmas = list_vmas(first, first + length);
+  return !vmas || mapped_as_asked(*vmas, first, first + length, writable_needed);
+}
+
 Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool writable_needed) {
   const auto first = reinterpret_cast<uintptr_t>(address);
   if (first > UINTPTR_MAX - kPageSize || length > UINTPTR_MAX - kPageSize - first)

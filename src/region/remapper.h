@@ -69,6 +69,10 @@ class Remapper final : private ForkParticipant {
   /// unmapped or replaced is left alone.
   void unshare(void* address, size_t length);
 
+  /// Whether all of [address, address+length) is mapped, readable and, if asked, writable. True where /proc is not to
+  /// be read.
+  static bool mapped(const void* address, size_t length, bool writable_needed);
+
   /// Threads of the library itself: they hold copy_mutex() shared when they write a program's
   /// memory, and so do not count as others.
   void set_internal_threads(int count) { internal_threads_ = count; }
