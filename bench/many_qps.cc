@@ -5,18 +5,13 @@
 #include <infiniband/verbs.h>
 
 #include <dirent.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -225,13 +220,6 @@ void measure(const Peer& peer, const Options& options) {
   printf("}\n");
 }
 
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  check(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
-}
-
 bool parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -258,24 +246,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: many_qps [--qps N] [--cores A,B] [--register-mib M] [--quick]\n");
     return 2;
   }
-  int ends[2];
-  check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
-  const pid_t parent = getpid();
-  const pid_t child = fork();  // before anything of the device
-  check(child >= 0, "fork");
-  alarm(kLimitS);
-  pin(options.core[child == 0 ? 0 : 1]);
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) return 1;
-    close(ends[0]);
-    serve(Peer(ends[1]), options);
-    return 0;
-  }
-  close(ends[1]);
-  measure(Peer(ends[0]), options);
-  int status = 0;
-  check(waitpid(child, &status, 0) == child, "waitpid");
-  if (status != 0) fprintf(stderr, "many_qps: the other process ended with status %d\n", status);
-  return status == 0 ? 0 : 1;
+  return bench::run_two(
+      options.core, kLimitS, [&](const Peer& peer) { serve(peer, options); },
+      [&](const Peer& peer) { measure(peer, options); });
 }

@@ -3,11 +3,15 @@
 #include <infiniband/verbs.h>
 
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,9 +24,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kDepth = 128;   // work requests in each queue, as perftest's bandwidth programs have by default
 constexpr size_t kSlotBytes = 64;  // one cache line a queue pair
+constexpr size_t kPage = 4096;
 
 [[noreturn]] inline void fail(const char* what) {
-  fprintf(stderr, "many_qps: %s: %s\n", what, strerror(errno));
+  fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
   exit(1);
 }
 
@@ -99,11 +104,11 @@ class Side {
     check(pd_ != nullptr, "ibv_alloc_pd");
     cq_ = ibv_create_cq(context_, 1024, nullptr, nullptr, 0);
     check(cq_ != nullptr, "ibv_create_cq");
-    const size_t bytes = 2 * kSlotBytes * most;
+    const size_t bytes = (2 * kSlotBytes * most + kPage - 1) / kPage * kPage;
     void* buffer = nullptr;
     check(posix_memalign(&buffer, 4096, bytes) == 0, "posix_memalign");
     memset(buffer, 0, bytes);
-    mr_ = ibv_reg_mr(pd_, buffer, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    mr_ = ibv_reg_mr(pd_, buffer, bytes, kAccess);
     check(mr_ != nullptr, "ibv_reg_mr");
     incoming_ = static_cast<char*>(buffer);
     outgoing_ = incoming_ + kSlotBytes * most;
@@ -153,8 +158,17 @@ class Side {
   /// The next turn is the first queue pair's.
   void rewind() { next_ = 0; }
   ibv_pd* pd() const { return pd_; }
+  ibv_cq* cq() const { return cq_; }
+  ibv_qp* qp(size_t i) const { return qps_[i]; }
+  const Address& peer_of(size_t i) const { return peers_[i]; }
+  /// The line of this process's memory that queue pair `i` sends from.
+  ibv_sge outgoing(size_t i, uint32_t bytes) const {
+    return {reinterpret_cast<uint64_t>(outgoing_ + i * kSlotBytes), bytes, mr_->lkey};
+  }
 
  private:
+  static constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
   void choose_gid() {
     static const uint8_t kMappedIpv4[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
     for (int i = 0; i < 16; ++i) {
@@ -171,14 +185,14 @@ class Side {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
-    attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    attr.qp_access_flags = kAccess;
     check_status(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
                  "ibv_modify_qp to INIT");
     attr = {};
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_4096;
     attr.dest_qp_num = peer.qpn;
-    attr.max_dest_rd_atomic = 1;
+    attr.max_dest_rd_atomic = 16;
     attr.min_rnr_timer = 12;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.port_num = 1;
@@ -193,7 +207,7 @@ class Side {
     attr.timeout = 14;
     attr.retry_cnt = 7;
     attr.rnr_retry = 7;
-    attr.max_rd_atomic = 1;
+    attr.max_rd_atomic = 16;
     check_status(ibv_modify_qp(qp, &attr,
                                IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                                    IBV_QP_MAX_QP_RD_ATOMIC),
@@ -230,7 +244,8 @@ class Side {
     while ((got = ibv_poll_cq(cq_, 1, &wc)) == 0) {
     }
     if (got < 0 || wc.status != IBV_WC_SUCCESS) {
-      fprintf(stderr, "many_qps: completion: %s\n", got < 0 ? "cannot poll" : ibv_wc_status_str(wc.status));
+      fprintf(stderr, "%s: completion: %s\n", program_invocation_short_name,
+              got < 0 ? "cannot poll" : ibv_wc_status_str(wc.status));
       exit(1);
     }
   }
@@ -249,5 +264,39 @@ class Side {
   uint64_t next_ = 0;
   uint64_t tokens_ = 0;
 };
+
+inline void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  check(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
+}
+
+/// Runs `serve` in a child on cores[0] and `measure` here on cores[1], each with its end of a socket pair; nothing is
+/// left behind after `limit_s`. Returns the exit status. Call it before anything of the device.
+template <class Serve, class Measure>
+int run_two(const int cores[2], unsigned limit_s, Serve&& serve, Measure&& measure) {
+  int ends[2];
+  check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  check(child >= 0, "fork");
+  alarm(limit_s);
+  pin(cores[child == 0 ? 0 : 1]);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    close(ends[0]);
+    serve(Peer(ends[1]));
+    exit(0);
+  }
+  close(ends[1]);
+  measure(Peer(ends[0]));
+  int status = 0;
+  check(waitpid(child, &status, 0) == child, "waitpid");
+  if (status != 0)
+    fprintf(stderr, "%s: the other process ended with status %d\n", program_invocation_short_name, status);
+  return status == 0 ? 0 : 1;
+}
 
 }  // namespace bench

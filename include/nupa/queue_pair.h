@@ -16,7 +16,7 @@ struct SendWr {
   uint32_t imm_or_rkey = 0;           ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate
   uint32_t rkey = 0;                  ///< RDMA and atomics; BIND_MW of a type 2 window: the window's new rkey
   uint64_t remote_addr = 0;           ///< RDMA and atomics
-  uint64_t compare_add = 0;           ///< atomics; kAtomicWrite: the 8 bytes
+  uint64_t compare_add = 0;           ///< atomics; kAtomicWrite: the 8 bytes, where `sg_list` is empty
   uint64_t swap = 0;                  ///< kCompareSwap
   uint32_t remote_qpn = 0;            ///< UD
   uint32_t remote_qkey = 0;           ///< UD; the high bit set: the queue pair's own Q_Key is used
@@ -88,7 +88,8 @@ class QueuePair {
   /// One request. 0; EINVAL: state, opcode or list not allowed; ENOMEM: the send queue is full.
   virtual int post(const SendWr& wr) = 0;
   virtual void post_end() = 0;
-  int post_send(const SendWr& wr) {
+  /// One request on its own.
+  virtual int post_send(const SendWr& wr) {
     post_begin();
     const int status = post(wr);
     post_end();

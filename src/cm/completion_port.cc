@@ -29,12 +29,14 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
 bool CompletionPort::open() {
   segment::CqShared& shared = owner_->tables().cq[index_];
   const uint64_t where = shared.where.load(std::memory_order_acquire);
+  ring_ = {};
   if (where == 0) return false;
   const uint32_t log2 = segment::ring_log2(where);
   auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
   if (!slots) return false;
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;
   ring_ = segment::CompletionRing(&shared, *slots, log2);
+  where_ = where;
   return true;
 }
 

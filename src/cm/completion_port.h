@@ -1,5 +1,6 @@
 #pragma once
 #include "base/clock.h"
+#include "base/spin.h"
 #include "cm/peer.h"
 #include "segment/completion_ring.h"
 
@@ -13,7 +14,7 @@ void raise_cq_event(Peer& owner, uint32_t cq_index);
 void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
 /// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a
-/// time.
+/// time, and with a send lock held: that is what an owner who frees a ring waits for.
 class CompletionPort {
  public:
   CompletionPort() = default;
@@ -24,8 +25,11 @@ class CompletionPort {
   /// its owner has been told.
   template <class Fill>
   bool push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, Fill&& fill) {
+    base::Backoff backoff;
     for (;;) {
-      if (__builtin_expect(!ring_.valid(), 0) && !open()) return false;
+      if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
+          !open())
+        return false;
       switch (ring_.push(tag, intent, [&](segment::CqSlot& slot) {
         fill(slot);
         slot.timestamp = timestamps_ ? base::ticks() : 0;
@@ -34,18 +38,16 @@ class CompletionPort {
           if (__builtin_expect(ring_.needs_event(solicited), 0)) raise_cq_event(*owner_, index_);
           return true;
         case segment::CompletionRing::Push::kMoved:
+          // Closed first, and then the new place is told.
           ring_ = {};
+          if (!owner_->alive()) return false;
+          backoff.pause();
           break;
         case segment::CompletionRing::Push::kOverrun:
           overrun();
           return false;
       }
     }
-  }
-
-  /// Fetches the line that the next push will write, while there is time.
-  void prefetch() const {
-    if (ring_.valid()) __builtin_prefetch(&ring_.slot(ring_.shared()->tail.load(std::memory_order_relaxed)), 1, 3);
   }
 
  private:
@@ -55,6 +57,7 @@ class CompletionPort {
   Peer* owner_ = nullptr;
   uint32_t index_ = 0;
   bool timestamps_ = false;
+  uint64_t where_ = 0;  ///< the ring's place when it was opened
   segment::CompletionRing ring_;
 };
 

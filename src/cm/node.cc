@@ -24,6 +24,24 @@
 namespace nupa::cm {
 namespace {
 
+/// epoll until `wake_ns` of the monotonic clock; INT64_MAX: without end. Kernels before Linux 5.11, and sandboxes that
+/// know no newer calls, wait in whole milliseconds.
+int wait_until(int epoll, epoll_event* ready, int room, int64_t wake_ns) {
+  static std::atomic<bool> fine{true};
+  const int64_t left = wake_ns == INT64_MAX ? 0 : std::max<int64_t>(wake_ns - base::now_ns(), 0);
+  if (fine.load(std::memory_order_relaxed)) {
+    const timespec patience{left / 1'000'000'000, left % 1'000'000'000};
+    const int count = epoll_pwait2(epoll, ready, room, wake_ns == INT64_MAX ? nullptr : &patience, nullptr);
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
+    fine = false;
+  }
+  constexpr int64_t kMillisecond = 1'000'000;
+  constexpr int64_t kLongest = 60'000;
+  const int patience_ms =
+      wake_ns == INT64_MAX ? -1 : static_cast<int>(std::min((left + kMillisecond - 1) / kMillisecond, kLongest));
+  return epoll_wait(epoll, ready, room, patience_ms);
+}
+
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
@@ -467,13 +485,8 @@ void NodeImpl::serve() {
       for (auto& [fd, connection] : connections_) handshaking = handshaking || connection.hello_deadline_ns != 0;
     }
     if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
-    timespec patience{};
-    if (wake != INT64_MAX) {
-      const int64_t left = std::max<int64_t>(wake - base::now_ns(), 0);
-      patience = {left / 1'000'000'000, left % 1'000'000'000};
-    }
     epoll_event ready[32];
-    const int count = epoll_pwait2(epoll_.get(), ready, 32, wake == INT64_MAX ? nullptr : &patience, nullptr);
+    const int count = wait_until(epoll_.get(), ready, 32, wake);
     for (int i = 0; i < count && !stop_; ++i) {
       const int fd = ready[i].data.fd;
       if (fd == listener_.get()) {

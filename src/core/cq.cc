@@ -23,6 +23,26 @@ namespace {
 constexpr uint32_t kPolitePolls = 1024;
 constexpr uint32_t kPoliteEvery = 128;
 
+void copy_entry(const CqSlot& from, CqSlot& to, uint64_t turn) {
+  to.wr_id = from.wr_id;
+  to.timestamp = from.timestamp;
+  to.byte_len = from.byte_len;
+  to.imm_data = from.imm_data;
+  to.qp_num = from.qp_num;
+  to.src_qp = from.src_qp;
+  to.sq_position = from.sq_position;
+  to.srq_number = from.srq_number;
+  to.status = from.status;
+  to.opcode = from.opcode;
+  to.wc_flags = from.wc_flags;
+  to.solicited = from.solicited;
+  to.vendor_err = from.vendor_err;
+  to.sl = from.sl;
+  to.dlid_path_bits = from.dlid_path_bits;
+  to.slid = from.slid;
+  to.stamp.store(turn, std::memory_order_release);
+}
+
 }  // namespace
 
 Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block, uint32_t log2_slots,
@@ -31,15 +51,15 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
       index_(index),
       shared_(&device.runtime().tables().cq[index]),
       block_(block),
-      ring_(shared_, block.address, log2_slots),
       user_context_(options.user_context),
       channel_(static_cast<Channel*>(options.channel)),
       timestamps_(options.timestamps) {
-  shared_->tail.store(0);
+  shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
+  ring_ = CompletionRing(shared_, block.address, log2_slots);
+  look_at_next();
   shared_->armed.store(static_cast<uint32_t>(Armed::kNo));
   shared_->events.store(0);
   shared_->overrun.store(0);
-  shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   shared_->flags =
       (options.timestamps ? segment::kCqTimestamps : 0) | (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
   shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
@@ -89,14 +109,41 @@ void Cq::fill(const CqSlot& slot, WorkCompletion* wc) {
     qp->count_received();
 }
 
+void Cq::look_at_next() {
+  const uint32_t version = next_version_.load(std::memory_order_relaxed);
+  next_version_.store(version + 1, std::memory_order_relaxed);
+  next_stamp_.store(&ring_.slot(head_).stamp, std::memory_order_release);
+  next_turn_.store(ring_.turn(head_), std::memory_order_release);
+  next_version_.store(version + 2, std::memory_order_release);
+}
+
+bool Cq::surely_empty() const {
+  const uint32_t version = next_version_.load(std::memory_order_acquire);
+  const std::atomic<uint64_t>* stamp = next_stamp_.load(std::memory_order_acquire);
+  const uint64_t turn = next_turn_.load(std::memory_order_acquire);
+  // After a resize this may be the old ring's memory: it stays mapped, and the version tells.
+  return stamp->load(std::memory_order_acquire) != turn && (version & 1) == 0 &&
+         next_version_.load(std::memory_order_relaxed) == version;
+}
+
+int Cq::nothing_there() {
+  // Counted about: two threads that poll at once may count one.
+  const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
+  empty_polls_.store(empty, std::memory_order_relaxed);
+  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
+  if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
+  if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
+  return 0;
+}
+
 template <class Completion>
 int Cq::poll_into(Completion* completions, int count) {
+  if (surely_empty()) return nothing_there();
   int taken = 0;
   lock_.lock();
-  while (taken < count) {
-    CqSlot& slot = ring_.slot(head_);
-    const uint64_t turn = ring_.turn(head_);
-    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(turn)) break;
+  const uint64_t before = head_;
+  while (taken < count && ring_.ready(head_)) {
+    const CqSlot& slot = ring_.slot(head_);
     if (__builtin_expect(slot.status != segment::kVoidStatus, 1)) {
       if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
         fill(slot, &completions[taken].wc);
@@ -106,20 +153,16 @@ int Cq::poll_into(Completion* completions, int count) {
       }
       ++taken;
     }
-    slot.stamp.store(CompletionRing::free_stamp(turn + 1), std::memory_order_release);
     ++head_;
   }
-  if (taken != 0) {
-    empty_polls_ = 0;
-    lock_.unlock();
-    return taken;
+  if (__builtin_expect(head_ != before, 1)) {
+    ring_.publish_head(head_);
+    look_at_next();
   }
-  const uint32_t empty = ++empty_polls_;
   lock_.unlock();
-  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
-  if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
-  if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
-  return 0;
+  if (taken == 0) return nothing_there();
+  empty_polls_.store(0, std::memory_order_relaxed);
+  return taken;
 }
 
 int Cq::poll(WorkCompletion* completions, int count) { return poll_into(completions, count); }
@@ -160,60 +203,32 @@ int Cq::resize(uint32_t entries) {
   CompletionRing fresh(shared_, block->address, log2);
   // From here on writers find every free slot closed, and the new place once it is told. Entries that are being
   // written are waited for; a writer that died holds a claim that recover() voids.
-  const uint64_t old_capacity = ring_.capacity();
-  uint64_t kept = 0;
-  uint64_t position = head_;
-  base::Backoff backoff;
-  bool fits = true;
-  std::vector<uint64_t> moved;
-  for (uint64_t seen_slots = 0; seen_slots < old_capacity; ++seen_slots, ++position) {
-    CqSlot& slot = ring_.slot(position);
-    const uint64_t ready = CompletionRing::ready_stamp(ring_.turn(position));
-    while (!ring_.close(position) && slot.stamp.load(std::memory_order_acquire) != ready) {
-      lock.unlock();
-      backoff.pause();
-      lock.lock();
-    }
-    if (slot.stamp.load(std::memory_order_acquire) == ready) moved.push_back(position);
+  const auto close_all = [&] {
+    for (uint64_t i = 0; i < ring_.capacity(); ++i)
+      if (!ring_.close(head_ + i) && !ring_.ready(head_ + i)) return false;
+    return true;
+  };
+  for (base::Backoff backoff; !close_all();) {  // all anew: others may have polled meanwhile
+    lock.unlock();
+    backoff.pause();
+    lock.lock();
   }
-  fits = moved.size() < fresh.capacity();
-  if (!fits) {  // open the old ring again, as it was
-    position = head_;
-    for (uint64_t i = 0; i < old_capacity; ++i, ++position)
-      if (ring_.slot(position).stamp.load() == CompletionRing::free_stamp(ring_.turn(position))) ring_.reopen(position);
+  uint64_t kept = 0;
+  while (kept < ring_.capacity() && ring_.ready(head_ + kept)) ++kept;
+  if (kept >= fresh.capacity()) {
+    for (uint64_t i = 0; i < ring_.capacity(); ++i) ring_.reopen(head_ + i);
     lock.unlock();
     device_.runtime().release(*block);
     return EINVAL;
   }
-  for (const uint64_t at : moved) {
-    const CqSlot* from = &ring_.slot(at);
-    CqSlot& to = fresh.slot(kept);
-    to.wr_id = from->wr_id;
-    to.timestamp = from->timestamp;
-    to.byte_len = from->byte_len;
-    to.imm_data = from->imm_data;
-    to.qp_num = from->qp_num;
-    to.src_qp = from->src_qp;
-    to.sq_position = from->sq_position;
-    to.srq_number = from->srq_number;
-    to.status = from->status;
-    to.opcode = from->opcode;
-    to.wc_flags = from->wc_flags;
-    to.solicited = from->solicited;
-    to.vendor_err = from->vendor_err;
-    to.sl = from->sl;
-    to.dlid_path_bits = from->dlid_path_bits;
-    to.slid = from->slid;
-    fresh.claim(kept).store(fresh.turn(kept));
-    to.stamp.store(CompletionRing::ready_stamp(fresh.turn(kept)), std::memory_order_release);
-    ++kept;
-  }
+  for (uint64_t i = 0; i < kept; ++i) copy_entry(ring_.slot(head_ + i), fresh.slot(i), fresh.turn(i));
+  fresh.start_at(kept);
   head_ = 0;
-  shared_->tail.store(kept);
   ring_ = fresh;
+  look_at_next();
   const segment::Segment::Block old = block_;
   block_ = *block;
-  shared_->where.store(segment::pack_ring(block->offset, log2), std::memory_order_release);
+  shared_->where.store(segment::pack_ring(block->offset, log2, ++generation_), std::memory_order_release);
   lock.unlock();
   device_.runtime().release(old);
   return 0;
@@ -222,8 +237,8 @@ int Cq::resize(uint32_t entries) {
 void Cq::purge(uint32_t qp_num) {
   std::lock_guard lock(lock_);
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
+    if (!ring_.ready(position)) continue;
     CqSlot& slot = ring_.slot(position);
-    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(ring_.turn(position))) continue;
     if (slot.qp_num == qp_num) slot.status = segment::kVoidStatus;
   }
 }
@@ -231,9 +246,7 @@ void Cq::purge(uint32_t qp_num) {
 bool Cq::completed(uint64_t position) {
   std::lock_guard lock(lock_);
   if (position < head_) return true;
-  if (position >= head_ + ring_.capacity()) return false;
-  return ring_.slot(position).stamp.load(std::memory_order_acquire) ==
-         CompletionRing::ready_stamp(ring_.turn(position));
+  return position < head_ + ring_.capacity() && ring_.ready(position);
 }
 
 void Cq::recover(uint32_t dead_tag) {

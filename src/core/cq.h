@@ -76,19 +76,28 @@ class Cq final : public CompletionQueue {
   template <class Completion>
   int poll_into(Completion* completions, int count);
   void fill(const segment::CqSlot& slot, WorkCompletion* wc);
-  void note_empty();
+  /// Under the lock: head_ or ring_ changed.
+  void look_at_next();
+  /// Without the lock, for threads that poll an empty queue. False: look properly.
+  bool surely_empty() const;
+  int nothing_there();
 
   DeviceImpl& device_;
   uint32_t index_;
   segment::CqShared* shared_;
   segment::Segment::Block block_;
   segment::CompletionRing ring_;
+  uint16_t generation_ = 0;  ///< of the ring: counts resizes
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
   base::SpinLock lock_;
   uint64_t head_ = 0;
-  uint32_t empty_polls_ = 0;
+  // The stamp of the entry at head_ and what it will be when it is ready; the version is odd while these change.
+  std::atomic<uint32_t> next_version_{0};
+  std::atomic<const std::atomic<uint64_t>*> next_stamp_{nullptr};
+  std::atomic<uint64_t> next_turn_{0};
+  std::atomic<uint32_t> empty_polls_{0};
   std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue
   std::atomic<uint32_t> delivered_{0};  ///< handed out
   std::atomic<uint32_t> armed_times_{0};

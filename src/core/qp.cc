@@ -23,6 +23,7 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       index_(index),
       qp_num_(segment::number_of(runtime_.slot(), index)),
       options_(options),
+      operations_(operations(options.type)),
       send_cq_(static_cast<Cq*>(options.send_cq)),
       recv_cq_(static_cast<Cq*>(options.recv_cq)),
       srq_(static_cast<Srq*>(options.srq)),
@@ -239,7 +240,8 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       std::lock_guard send(send_lock_);
       set_state(QpState::kSqd);
       // Requests run to their end when they are posted: none is half done here (IBTA 10.3.1.5).
-      if (attr_.en_sqd_async_notify != 0) device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
+      if ((mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0)
+        device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
       return 0;
     }
     case QpState::kRts: {

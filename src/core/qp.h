@@ -21,6 +21,7 @@ struct WaitingWr {
   int64_t first_try_ns = 0;  ///< when the peer was first found not ready; 0: not tried yet
   int64_t next_try_ns = 0;
   transport::Verdict why = transport::Verdict::kDone;
+  uint32_t rnr_timer = 0;  ///< kNotReady: what the receiver asks for (IBTA table 45)
 };
 
 class Qp final : public QueuePair {
@@ -39,6 +40,12 @@ class Qp final : public QueuePair {
   void post_begin() override { send_lock_.lock(); }
   int post(const SendWr& wr) override;
   void post_end() override { send_lock_.unlock(); }
+  int post_send(const SendWr& wr) override {
+    send_lock_.lock();
+    const int error = post(wr);
+    send_lock_.unlock();
+    return error;
+  }
   int post_recv(const RecvWr& wr) override;
   int attach_multicast(const Gid& gid, uint16_t lid) override;
   int detach_multicast(const Gid& gid, uint16_t lid) override;
@@ -78,6 +85,7 @@ class Qp final : public QueuePair {
   void next_epoch();
 
   // qp_send.cc
+  static uint32_t operations(QpType type);
   int check(const SendWr& wr) const;
   WcStatus prepare(const SendWr& wr, Prepared* out);
   transport::Outcome execute(const SendWr& wr, const AddressVector* vector, uint64_t* length);
@@ -112,6 +120,7 @@ class Qp final : public QueuePair {
   uint32_t index_;
   uint32_t qp_num_;
   QpOptions options_;
+  const uint32_t operations_;  ///< bits by Opcode: what its transport service has
   Cq* send_cq_;
   Cq* recv_cq_;
   Srq* srq_;

@@ -44,6 +44,7 @@ std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
 }
 
 void Qp::push_flush(const segment::RecvSlot& slot) {
+  std::lock_guard send(send_lock_);
   recv_port_.push(runtime_.tag(), nullptr, true, [&](segment::CqSlot& entry) {
     entry.wr_id = slot.wr_id;
     entry.byte_len = 0;

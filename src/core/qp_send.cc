@@ -31,7 +31,7 @@ constexpr uint32_t kAtomics = bit(Opcode::kCompareSwap) | bit(Opcode::kFetchAdd)
 constexpr uint32_t kBinds = bit(Opcode::kBindMw) | bit(Opcode::kLocalInv) | bit(Opcode::kSendWithInv);
 
 /// IBTA table 89: operations by transport service.
-constexpr uint32_t allowed(QpType type) {
+constexpr uint32_t operations_of(QpType type) {
   switch (type) {
     case QpType::kRc:
     case QpType::kXrcSend:
@@ -75,6 +75,8 @@ WcOpcode completion_opcode(Opcode opcode) {
 
 }  // namespace
 
+uint32_t Qp::operations(QpType type) { return operations_of(type); }
+
 struct Qp::Prepared {
   uint32_t count = 0;
   uint64_t length = 0;
@@ -82,8 +84,7 @@ struct Qp::Prepared {
 };
 
 int Qp::check(const SendWr& wr) const {
-  if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (allowed(options_.type) & bit(wr.opcode)) == 0, 0))
-    return EINVAL;
+  if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (operations_ & bit(wr.opcode)) == 0, 0)) return EINVAL;
   if (__builtin_expect(wr.num_sge > options_.cap.max_send_sge, 0)) return EINVAL;
   if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= options_.cap.max_send_wr, 0))
     return ENOMEM;
@@ -134,38 +135,16 @@ WcStatus Qp::run_local(const SendWr& wr) {
 }
 
 Outcome Qp::execute(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
-  if (__builtin_expect(is_local(wr.opcode), 0)) return {Verdict::kDone, run_local(wr), 0};
+  if (__builtin_expect(is_local(wr.opcode), 0)) return Outcome::done(run_local(wr));
   Prepared prepared;
   const WcStatus status = prepare(wr, &prepared);
-  if (__builtin_expect(status != WcStatus::kSuccess, 0)) return {Verdict::kDone, status, 0};
-  transport::Request request;
-  request.opcode = wr.opcode;
-  request.solicited = (wr.flags & send_flag::kSolicited) != 0;
-  request.imm_or_rkey = wr.imm_or_rkey;
-  request.rkey = wr.rkey;
-  request.remote_addr = wr.remote_addr;
-  request.compare_add = wr.compare_add;
-  request.swap = wr.swap;
-  request.remote_qpn = wr.remote_qpn;
-  request.remote_qkey = wr.remote_qkey;
-  request.remote_srqn = wr.remote_srqn;
-  request.vector = vector;
-  request.pieces = prepared.pieces;
-  request.piece_count = prepared.count;
-  request.length = prepared.length;
-  if (wr.opcode == Opcode::kAtomicWrite && prepared.length == 8) {
-    auto* value = reinterpret_cast<std::byte*>(&request.compare_add);
-    for (uint32_t i = 0; i < prepared.count; ++i) {
-      if (prepared.pieces[i].data != nullptr) std::memcpy(value, prepared.pieces[i].data, prepared.pieces[i].length);
-      value += prepared.pieces[i].length;
-    }
-  }
+  if (__builtin_expect(status != WcStatus::kSuccess, 0)) return Outcome::done(status);
   *length = prepared.length;
-  return endpoint_->execute(request);
+  return endpoint_->execute({wr, vector, prepared.pieces, prepared.count, prepared.length});
 }
 
 void Qp::finish(const SendWr& wr, uint32_t position, const Outcome& outcome, uint64_t length) {
-  if (__builtin_expect(outcome.status != WcStatus::kSuccess, 0)) return fail_send(wr, position, outcome.status);
+  if (__builtin_expect(!outcome.succeeded(), 0)) return fail_send(wr, position, outcome.status());
   segment::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
@@ -183,7 +162,7 @@ int Qp::post(const SendWr& wr) {
     uint64_t length = 0;
     const AddressVector* vector = wr.ah == nullptr ? nullptr : &wr.ah->vector();
     const Outcome outcome = execute(wr, vector, &length);
-    if (__builtin_expect(outcome.verdict == Verdict::kDone, 1))
+    if (__builtin_expect(outcome.verdict() == Verdict::kDone, 1))
       finish(wr, position, outcome, length);
     else
       keep(wr, position, outcome);
@@ -194,7 +173,7 @@ int Qp::post(const SendWr& wr) {
     complete_send(wr, position, WcStatus::kWrFlushErr, 0);
     return 0;
   }
-  keep(wr, position, {});
+  keep(wr, position, Outcome::done(WcStatus::kSuccess));
   return 0;
 }
 
@@ -217,12 +196,13 @@ void Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) {
   kept->wr.sg_list = kept->list.data();
   if (wr.ah != nullptr) kept->vector = wr.ah->vector();
   WcStatus status = WcStatus::kSuccess;
-  if (outcome.verdict != Verdict::kDone) {
+  if (outcome.verdict() != Verdict::kDone) {
     const int64_t now = base::now_ns();
-    kept->why = outcome.verdict;
+    kept->why = outcome.verdict();
+    kept->rnr_timer = outcome.rnr_timer();
     kept->first_try_ns = now;
     kept->next_try_ns = next_try(*kept, now);
-    shared_->counters.rnr.fetch_add(outcome.verdict == Verdict::kNotReady, std::memory_order_relaxed);
+    shared_->counters.rnr.fetch_add(outcome.verdict() == Verdict::kNotReady, std::memory_order_relaxed);
     if (expired(*kept, now, &status)) return fail_send(wr, position, status);
   }
   waiting_.push_back(std::move(kept));
@@ -231,14 +211,14 @@ void Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) {
 
 int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
   if (waiting.why == Verdict::kNoAnswer) return now + kNoAnswerPauseNs;
-  return now + std::max(rnr_timer_ns(shared_->rnr_timer.load()), kShortestRnrPauseNs);
+  return now + std::max(rnr_timer_ns(waiting.rnr_timer), kShortestRnrPauseNs);
 }
 
 bool Qp::expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const {
   if (waiting.why == Verdict::kNotReady) {
     constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
     if (patience_.rnr_retry == kForever) return false;
-    const int64_t patience = patience_.rnr_retry * rnr_timer_ns(shared_->rnr_timer.load());
+    const int64_t patience = patience_.rnr_retry * rnr_timer_ns(waiting.rnr_timer);
     *status = WcStatus::kRnrRetryExcErr;
     return now - waiting.first_try_ns >= patience;
   }
@@ -257,12 +237,13 @@ int64_t Qp::progress(int64_t now_ns) {
     WaitingWr& waiting = *waiting_.front();
     uint64_t length = 0;
     const Outcome outcome = execute(waiting.wr, &waiting.vector, &length);
-    if (outcome.verdict != Verdict::kDone) {
-      if (waiting.why != outcome.verdict) {
+    if (outcome.verdict() != Verdict::kDone) {
+      if (waiting.why != outcome.verdict()) {
         waiting.first_try_ns = now_ns;
-        shared_->counters.rnr.fetch_add(outcome.verdict == Verdict::kNotReady, std::memory_order_relaxed);
+        shared_->counters.rnr.fetch_add(outcome.verdict() == Verdict::kNotReady, std::memory_order_relaxed);
       }
-      waiting.why = outcome.verdict;
+      waiting.why = outcome.verdict();
+      waiting.rnr_timer = outcome.rnr_timer();
       WcStatus status = WcStatus::kSuccess;
       if (!expired(waiting, now_ns, &status)) {
         wanted = next_try(waiting, now_ns);

@@ -27,12 +27,16 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, seg
   shared.limit.store(0);
   shared.consumed.store(0);
   shared.where.store(segment::pack_ring(block->offset, log2), std::memory_order_release);
-  return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(runtime, shared, *block, log2));
+  return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(runtime, shared, *block, log2, max_wr));
 }
 
 ReceiveQueue::ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block,
-                           uint32_t log2)
-    : runtime_(runtime), shared_(shared), block_(block), ring_(&shared, block.address, log2, shared.stride) {}
+                           uint32_t log2, uint32_t max_wr)
+    : runtime_(runtime),
+      shared_(shared),
+      block_(block),
+      ring_(&shared, block.address, log2, shared.stride),
+      max_wr_(max_wr) {}
 
 ReceiveQueue::~ReceiveQueue() {
   shared_.where.store(0);
@@ -42,6 +46,10 @@ ReceiveQueue::~ReceiveQueue() {
 int ReceiveQueue::post(const RecvWr& wr) {
   if (wr.num_sge > shared_.max_sge) return EINVAL;
   std::lock_guard lock(lock_);
+  if (__builtin_expect(posted_ - consumed_ >= max_wr_, 0)) {
+    consumed_ = shared_.consumed.load(std::memory_order_acquire);
+    if (posted_ - consumed_ >= max_wr_) return ENOMEM;
+  }
   const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
     slot.wr_id = wr.wr_id;
     slot.num_sge = wr.num_sge;
@@ -87,6 +95,7 @@ bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int6
       backoff.pause();
     }
   }
+  shared_.consumed.store(posted_, std::memory_order_release);
   return true;
 }
 

@@ -18,7 +18,6 @@ class ReceiveQueue {
   ReceiveQueue(const ReceiveQueue&) = delete;
   ReceiveQueue& operator=(const ReceiveQueue&) = delete;
 
-  uint32_t capacity() const { return static_cast<uint32_t>(ring_.capacity()); }
   uint32_t max_sge() const { return shared_.max_sge; }
   segment::ReceiveRing& ring() { return ring_; }
   segment::RecvRing& shared() { return shared_; }
@@ -40,7 +39,8 @@ class ReceiveQueue {
   uint64_t waiting() const;
 
  private:
-  ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block, uint32_t log2);
+  ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block, uint32_t log2,
+               uint32_t max_wr);
   bool drain_one(uint64_t position, const std::function<void(const segment::RecvSlot&)>& flush,
                  const std::function<bool(uint32_t)>& is_dead,
                  const std::function<bool(const segment::RecvSlot&)>& completed);
@@ -50,7 +50,9 @@ class ReceiveQueue {
   segment::Segment::Block block_;
   segment::ReceiveRing ring_;
   base::SpinLock lock_;
+  const uint32_t max_wr_;
   uint64_t posted_ = 0;
+  uint64_t consumed_ = 0;  ///< receives taken when it was looked last
 };
 
 }  // namespace nupa::core

@@ -3,12 +3,15 @@
 
 namespace nupa::segment {
 
-/// The writer's view of a completion queue: any thread of any process that has it mapped may push.
+/// The writer's view of a completion queue: any thread of any process that has it mapped may push, each through an
+/// object of its own.
 ///
-/// A slot is free, is claimed (by whom, in the claims beside the slots), is made ready, and is free again for the next
-/// turn. The claim stands apart from the slot because the owner polls the slot's cache line: a writer that touched it
-/// twice would lose it in between and pay for two more transfers. `tail` is only a hint that everybody helps along.
-/// A writer that dies between claim and ready is known by its claim, and its entry is voided.
+/// A position is claimed (by whom, in the claims beside the slots), its slot is filled, and the slot's stamp says that
+/// it is ready. The owner only reads slots: how far it has read stands in `head`, a line of its own that writers look
+/// at once a turn. The claim stands apart from the slot because the owner polls the slot's cache line: a writer that
+/// touched it twice would lose it in between and pay for two more transfers. So a completion costs two: the line goes
+/// to the writer, and back to the owner. `tail` is only a hint that everybody helps along. A writer that dies between
+/// claim and ready is known by its claim, and its entry is voided.
 class CompletionRing {
  public:
   enum class Push {
@@ -19,59 +22,66 @@ class CompletionRing {
   using Claim = std::atomic<uint64_t>;
 
   CompletionRing() = default;
-  /// `memory`: slots, and behind them as many claims (bytes_for).
+  /// `memory`: bytes_for() bytes, zeros when the ring is new.
   CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots)
       : shared_(shared),
-        slots_(static_cast<CqSlot*>(memory)),
+        control_(static_cast<Control*>(memory)),
+        slots_(reinterpret_cast<CqSlot*>(control_ + 1)),
         claims_(reinterpret_cast<Claim*>(slots_ + (uint64_t{1} << log2_slots))),
         log2_(log2_slots),
+        has_events_(shared->channel != 0),
         mask_((uint64_t{1} << log2_slots) - 1) {}
 
-  static constexpr uint64_t bytes_for(uint32_t log2_slots) { return (sizeof(CqSlot) + sizeof(Claim)) << log2_slots; }
+  static constexpr uint64_t bytes_for(uint32_t log2_slots) {
+    return sizeof(Control) + ((sizeof(CqSlot) + sizeof(Claim)) << log2_slots);
+  }
 
   CqShared* shared() const { return shared_; }
   bool valid() const { return slots_ != nullptr; }
   uint64_t capacity() const { return mask_ + 1; }
   CqSlot& slot(uint64_t position) const { return slots_[position & mask_]; }
-  Claim& claim(uint64_t position) const { return claims_[position & mask_]; }
-  /// Turns count from 1, so that a claim of zeros is nobody's.
+  /// What the stamp of the slot says when its entry for `position` is ready: turns count from 1, zeros are nobody's.
   uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
-  /// What a slot's stamp says while the slot waits for its entry of `turn`.
-  static constexpr uint64_t free_stamp(uint64_t turn) { return stamp(turn - 1, SlotState::kFree); }
-  static constexpr uint64_t ready_stamp(uint64_t turn) { return stamp(turn - 1, SlotState::kReady); }
+  bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
 
   /// Claims a slot for process `owner`, lets `fill` write the entry, makes it ready. `intent`, if given, is told the
   /// position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot whether the entry
   /// was completed. After kOk the caller calls needs_event().
   template <class Fill>
   Push push(uint32_t owner, std::atomic<uint64_t>* intent, Fill&& fill) {
-    uint64_t position = shared_->tail.load(std::memory_order_acquire);
+    uint64_t position = control_->tail.load(std::memory_order_acquire);
     for (;;) {
-      CqSlot& candidate = slot(position);
       const uint64_t now_turn = turn(position);
       uint64_t claimed = claim(position).load(std::memory_order_acquire);
       if (turn_of(claimed) < now_turn) {
-        // Stamps only grow: an older one is the entry of the turn before, still unread. A newer one means that another
-        // writer has been here between the two looks, and the claim is lost below.
-        if (candidate.stamp.load(std::memory_order_acquire) < free_stamp(now_turn)) return Push::kOverrun;
+        if (__builtin_expect(position >= free_until_, 0)) {
+          free_until_ = control_->head.load(std::memory_order_acquire) + capacity();
+          if (position >= free_until_) return Push::kOverrun;
+        }
         if (claim(position).compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
                                                     std::memory_order_acquire)) {
+          CqSlot& taken = slot(position);
           if (intent != nullptr) intent->store(position + 1, std::memory_order_release);
-          fill(candidate);
-          candidate.stamp.store(ready_stamp(now_turn), std::memory_order_release);
-          // Also the full barrier between the entry and the look at `armed` (see needs_event).
-          uint64_t hint = position;
-          shared_->tail.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst);
+          fill(taken);
+          taken.stamp.store(now_turn, std::memory_order_release);
+          help_tail(position);
           return Push::kOk;
         }
       }
       if (claimed == kClosed) return Push::kMoved;
       // Somebody took this position: help the hint along and try the next.
-      uint64_t hint = position;
-      shared_->tail.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
-      const uint64_t tail = shared_->tail.load(std::memory_order_acquire);
+      help_tail(position);
+      const uint64_t tail = control_->tail.load(std::memory_order_acquire);
       position = tail > position ? tail : position + 1;
     }
+  }
+
+  /// Owner: tells writers that everything below `head` was read.
+  void publish_head(uint64_t head) { control_->head.store(head, std::memory_order_release); }
+  /// Owner of a new ring, before others see it: `count` entries were put there.
+  void start_at(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) claim(i).store(claim_of(turn(i), 0), std::memory_order_relaxed);
+    control_->tail.store(count, std::memory_order_release);
   }
 
   /// Owner: closes the slot at `position` to writers for good. False: one has claimed it and will make it ready.
@@ -80,8 +90,11 @@ class CompletionRing {
     if (turn_of(claimed) >= turn(position)) return claimed == kClosed;
     return claim(position).compare_exchange_strong(claimed, kClosed, std::memory_order_acq_rel);
   }
-  /// Owner: takes close() back.
-  void reopen(uint64_t position) { claim(position).store(claim_of(turn(position) - 1, 0), std::memory_order_release); }
+  /// Owner: takes close() back, where it closed.
+  void reopen(uint64_t position) {
+    uint64_t closed = kClosed;
+    claim(position).compare_exchange_strong(closed, claim_of(turn(position) - 1, 0), std::memory_order_acq_rel);
+  }
 
   /// Owner: voids what process `dead` claimed and did not complete.
   void void_claims_of(uint32_t dead) {
@@ -89,15 +102,16 @@ class CompletionRing {
       const uint64_t claimed = claims_[i].load(std::memory_order_acquire);
       if (claimed == 0 || claimed == kClosed || claimer_of(claimed) != dead) continue;
       const uint64_t its_turn = turn_of(claimed);
-      if (slots_[i].stamp.load(std::memory_order_acquire) != free_stamp(its_turn)) continue;
+      if (slots_[i].stamp.load(std::memory_order_acquire) >= its_turn) continue;
       slots_[i].status = kVoidStatus;
-      slots_[i].stamp.store(ready_stamp(its_turn), std::memory_order_release);
+      slots_[i].stamp.store(its_turn, std::memory_order_release);
     }
   }
 
   /// True if the entry just pushed must raise an event, which is then the caller's to raise.
-  /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier.
+  /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier (help_tail).
   bool needs_event(bool solicited) {
+    if (!has_events_) return false;
     uint32_t armed = shared_->armed.load(std::memory_order_seq_cst);
     while (__builtin_expect(armed != static_cast<uint32_t>(Armed::kNo), 0)) {
       if (armed == static_cast<uint32_t>(Armed::kSolicited) && !solicited) return false;
@@ -108,17 +122,35 @@ class CompletionRing {
   }
 
  private:
+  struct Control {
+    alignas(64) std::atomic<uint64_t> tail;  ///< writers' hint: where to look for the next free slot
+    alignas(64) std::atomic<uint64_t> head;  ///< the owner's: what was read
+  };
   static constexpr uint64_t kClosed = ~uint64_t{0};
   static constexpr uint64_t turn_of(uint64_t claim_value) {
     return claim_value == kClosed ? kClosed : claim_value & kStampBody;
   }
   static constexpr uint64_t claim_of(uint64_t now_turn, uint32_t owner) { return uint64_t{owner} << 48 | now_turn; }
+  Claim& claim(uint64_t position) const { return claims_[position & mask_]; }
+
+  /// Everything up to `position` is claimed. The hint is allowed to be late, never early; where nobody can wait for an
+  /// event no barrier is needed either, and a plain store does.
+  void help_tail(uint64_t position) {
+    uint64_t hint = position;
+    if (has_events_)
+      control_->tail.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst);
+    else if (control_->tail.load(std::memory_order_relaxed) <= position)
+      control_->tail.store(position + 1, std::memory_order_release);
+  }
 
   CqShared* shared_ = nullptr;
+  Control* control_ = nullptr;
   CqSlot* slots_ = nullptr;
   Claim* claims_ = nullptr;
   uint32_t log2_ = 0;
+  bool has_events_ = false;
   uint64_t mask_ = 0;
+  uint64_t free_until_ = 0;  ///< positions below may be claimed: `head` was at least so far
 };
 
 }  // namespace nupa::segment

@@ -105,12 +105,15 @@ struct alignas(64) SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
 
-/// A ring's place: heap offset (page aligned) with log2 of its slots in the low bits. 0: none.
-constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots) { return offset | log2_slots; }
-constexpr uint64_t ring_offset(uint64_t where) { return where & ~(kPage - 1); }
+/// A ring's place: heap offset (page aligned, below 2^48) with log2 of its slots in the low bits and a generation in the
+/// high ones, so that a ring that was moved away and back is not taken for the old one. 0: none.
+constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots, uint16_t generation = 0) {
+  return uint64_t{generation} << 48 | offset | log2_slots;
+}
+constexpr uint64_t ring_offset(uint64_t where) { return where & ((uint64_t{1} << 48) - kPage); }
 constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
 
-/// States of one ring slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).
+/// States of a receive slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).
 /// A claimed slot names the claiming process in the top 16 bits, so that its death can be told from its slowness.
 enum class SlotState : uint64_t { kFree = 0, kClaimed = 1, kReady = 2 };
 constexpr uint64_t stamp(uint64_t turn, SlotState state) { return turn << 2 | static_cast<uint64_t>(state); }
@@ -128,7 +131,7 @@ constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
 
 /// One completion, a cache line.
 struct alignas(64) CqSlot {
-  std::atomic<uint64_t> stamp;
+  std::atomic<uint64_t> stamp;  ///< the turn whose entry this is; written last
   uint64_t wr_id;
   uint64_t timestamp;
   uint32_t byte_len;
@@ -159,10 +162,9 @@ struct alignas(64) CqShared {
   uint32_t channel;  ///< index of the owner's completion channel plus 1; 0: none
   uint32_t flags;    ///< kCqTimestamps, kCqIgnoreOverrun
   std::atomic<uint32_t> overrun;
-  // Written by producers with each entry.
-  alignas(64) std::atomic<uint64_t> tail;  ///< a hint: where to look for the next free slot
-  std::atomic<uint32_t> armed;             ///< Armed; who takes it back to kNo raises the event
-  std::atomic<uint32_t> events;            ///< raised so far, wraps
+  // Looked at by producers with each entry if there is a channel, written with each event.
+  alignas(64) std::atomic<uint32_t> armed;  ///< Armed; who takes it back to kNo raises the event
+  std::atomic<uint32_t> events;             ///< raised so far, wraps
 };
 static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
 constexpr uint32_t kCqTimestamps = 1;
@@ -179,14 +181,15 @@ struct alignas(64) RecvSlot {
 };
 static_assert(sizeof(RecvSlot) == 64);
 
-/// A receive queue, of a queue pair or shared.
+/// A receive queue, of a queue pair or shared. What senders read with each message, what the owner writes with each
+/// receive and what senders write are three cache lines.
 struct RecvRing {
   std::atomic<uint64_t> where;
   uint32_t stride;  ///< bytes between slots
   uint32_t max_sge;
-  std::atomic<uint64_t> posted;                ///< positions below this were posted (read only when a limit is armed)
-  std::atomic<uint32_t> limit;                 ///< shared receive queues: armed limit, 0: none
   uint32_t pd;                                 ///< protection domain of the receive buffers
+  std::atomic<uint32_t> limit;                 ///< shared receive queues: armed limit, 0: none
+  alignas(64) std::atomic<uint64_t> posted;    ///< positions below this were posted; for limits
   alignas(64) std::atomic<uint64_t> consumed;  ///< a hint: the first position that may be unclaimed
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include "base/prefetch.h"
 #include "base/spin.h"
 #include "segment/layout.h"
 
@@ -37,8 +38,9 @@ class ReceiveRing {
     explicit operator bool() const { return slot != nullptr; }
   };
 
-  /// Takes the oldest posted receive for process `owner`; empty if none is posted.
-  Claim claim(uint32_t owner) {
+  /// Takes the oldest posted receive for process `owner`; empty if none is posted. `alone`: no other thread or process
+  /// claims from this ring.
+  Claim claim(uint32_t owner, bool alone = false) {
     uint64_t position = shared_->consumed.load(std::memory_order_acquire);
     for (;;) {
       RecvSlot& candidate = slot(position);
@@ -47,7 +49,10 @@ class ReceiveRing {
       if (candidate.stamp.compare_exchange_strong(seen, claim_stamp(now_turn, owner), std::memory_order_seq_cst,
                                                   std::memory_order_acquire)) {
         uint64_t hint = position;
-        shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+        if (alone)
+          shared_->consumed.store(position + 1, std::memory_order_release);
+        else
+          shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
         return {&candidate, position, now_turn};
       }
       const uint64_t seen_turn = (seen & kStampBody) >> 2;
@@ -96,6 +101,8 @@ class ReceiveRing {
     }
     fill(target);
     target.stamp.store(stamp(now_turn, SlotState::kReady), std::memory_order_release);
+    // A sender wrote the next slot's line last: let it come while nobody waits for it.
+    base::prefetch_for_write(&slot(position + 1));
     return true;
   }
 

@@ -17,16 +17,7 @@ struct Piece {
 
 /// One request, checked and translated by the core. Lives only during the call.
 struct Request {
-  Opcode opcode;
-  bool solicited;
-  uint32_t imm_or_rkey;
-  uint32_t rkey;
-  uint64_t remote_addr;
-  uint64_t compare_add;
-  uint64_t swap;
-  uint32_t remote_qpn;          ///< UD
-  uint32_t remote_qkey;         ///< UD
-  uint32_t remote_srqn;         ///< XRC
+  const SendWr& wr;             ///< but its list is not to be read: `pieces` is what it names
   const AddressVector* vector;  ///< UD
   const Piece* pieces;
   uint32_t piece_count;
@@ -39,11 +30,27 @@ enum class Verdict : uint8_t {
   kNoAnswer,  ///< the peer cannot be reached or does not take requests yet: try again
 };
 
-struct Outcome {
-  Verdict verdict = Verdict::kDone;
-  WcStatus status = WcStatus::kSuccess;
-  uint32_t rnr_timer = 0;  ///< kNotReady: the receiver's timer code (IBTA table 45)
+/// One word, because it is returned once a message: a structure of bytes and words is written in parts and read as a
+/// whole, for which processors wait.
+class Outcome {
+ public:
+  static constexpr Outcome done(WcStatus status) { return Outcome(Verdict::kDone, static_cast<uint32_t>(status)); }
+  /// `rnr_timer`: the receiver's timer code (IBTA table 45).
+  static constexpr Outcome not_ready(uint32_t rnr_timer) { return Outcome(Verdict::kNotReady, rnr_timer & 0x1f); }
+  static constexpr Outcome no_answer() { return Outcome(Verdict::kNoAnswer, 0); }
+
+  constexpr Verdict verdict() const { return static_cast<Verdict>(word_ >> 8); }
+  constexpr bool succeeded() const { return word_ == 0; }
+  /// Of kDone.
+  constexpr WcStatus status() const { return static_cast<WcStatus>(word_ & 0xff); }
+  /// Of kNotReady.
+  constexpr uint32_t rnr_timer() const { return word_ & 0xff; }
+
+ private:
+  constexpr Outcome(Verdict verdict, uint32_t detail) : word_(static_cast<uint32_t>(verdict) << 8 | detail) {}
+  uint32_t word_;
 };
+static_assert(static_cast<uint32_t>(Verdict::kDone) == 0 && static_cast<uint32_t>(WcStatus::kSuccess) == 0);
 
 /// What an endpoint knows of the queue pair it serves.
 struct LocalQp {

@@ -15,21 +15,19 @@ namespace {
 struct CqFixture {
   explicit CqFixture(uint32_t log2_slots)
       : log2(log2_slots),
-        memory(new CqSlot[(size_t{1} << log2_slots) * 2]()),
+        memory(new CqSlot[CompletionRing::bytes_for(log2_slots) / sizeof(CqSlot) + 1]()),
         ring(&shared, memory.get(), log2_slots) {}
   uint32_t log2;
   CqShared shared{};
-  std::unique_ptr<CqSlot[]> memory;  // claims lie behind the slots
+  std::unique_ptr<CqSlot[]> memory;
   CompletionRing ring;
   uint64_t head = 0;
 
   /// Takes the next entry; false if there is none.
   bool take(uint64_t* wr_id) {
-    CqSlot& slot = ring.slot(head);
-    if (slot.stamp.load(std::memory_order_acquire) != CompletionRing::ready_stamp(ring.turn(head))) return false;
-    *wr_id = slot.wr_id;
-    slot.stamp.store(CompletionRing::free_stamp(ring.turn(head) + 1), std::memory_order_release);
-    ++head;
+    if (!ring.ready(head)) return false;
+    *wr_id = ring.slot(head).wr_id;
+    ring.publish_head(++head);
     return true;
   }
 };
@@ -60,9 +58,9 @@ TEST(CompletionRing, ManyWritersLoseNothing) {
   CqFixture cq(6);
   std::vector<std::thread> writers;
   for (uint32_t w = 0; w < kWriters; ++w) {
-    writers.emplace_back([&cq, w] {
+    writers.emplace_back([ring = cq.ring, w]() mutable {
       for (uint64_t i = 0; i < kEach;) {
-        if (cq.ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = uint64_t{w} << 32 | i; }) ==
+        if (ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = uint64_t{w} << 32 | i; }) ==
             CompletionRing::Push::kOk)
           ++i;
         else
@@ -92,10 +90,10 @@ TEST(CompletionRing, WritersThatWaitNeverOverrun) {
   std::atomic<int> overruns{0};
   std::vector<std::thread> writers;
   for (uint32_t w = 0; w < kWriters; ++w) {
-    writers.emplace_back([&, w] {
+    writers.emplace_back([&, w, ring = cq.ring]() mutable {
       for (uint64_t i = 0; i < kEach; ++i) {
         while (taken_of[w].load() != i) std::this_thread::yield();
-        while (cq.ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = w; }) != CompletionRing::Push::kOk)
+        while (ring.push(w + 1, nullptr, [&](CqSlot& slot) { slot.wr_id = w; }) != CompletionRing::Push::kOk)
           ++overruns;
       }
     });
@@ -137,6 +135,9 @@ TEST(CompletionRing, ADeadWritersClaimIsVoided) {
 
 TEST(CompletionRing, EventIsTakenOnce) {
   CqFixture cq(2);
+  EXPECT_FALSE(cq.ring.needs_event(true)) << "nobody can wait where there is no channel";
+  cq.shared.channel = 1;
+  cq.ring = CompletionRing(&cq.shared, cq.memory.get(), cq.log2);
   cq.shared.armed.store(static_cast<uint32_t>(Armed::kSolicited));
   EXPECT_FALSE(cq.ring.needs_event(false));
   EXPECT_TRUE(cq.ring.needs_event(true));

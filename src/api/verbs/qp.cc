@@ -1,4 +1,5 @@
 /// Queue pairs: creation, modification, posting.
+#include <algorithm>
 #include <cstring>
 
 #include "wrappers.h"
@@ -59,12 +60,15 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
   qp.qp_type = attr->qp_type;
   pthread_mutex_init(&qp.mutex, nullptr);
   pthread_cond_init(&qp.cond, nullptr);
+  use(pd);
   return made;
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
 }
 
-SendWr convert(const ibv_send_wr& wr) {
+void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out);
+
+SendWr convert(const ibv_send_wr& wr, ibv_qp_type type) {
   SendWr out;
   out.wr_id = wr.wr_id;
   out.sg_list = reinterpret_cast<const Sge*>(wr.sg_list);
@@ -72,7 +76,17 @@ SendWr convert(const ibv_send_wr& wr) {
   out.opcode = static_cast<Opcode>(number_in(wr.opcode));
   out.flags = wr.send_flags;
   out.imm_or_rkey = wr.imm_data;
+  convert_target(wr, type, &out);
   return out;
+}
+
+/// An atomic write moves one word of eight bytes.
+bool is_one_word(const ibv_send_wr& wr) {
+  constexpr int kMostEntries = 8;  // of a byte or more each
+  if (wr.sg_list == nullptr || wr.num_sge < 1 || wr.num_sge > kMostEntries) return false;
+  uint64_t bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
+  return bytes == kAtomicBytes;
 }
 
 void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
@@ -80,7 +94,11 @@ void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
     case IBV_WR_RDMA_READ:
+      out->remote_addr = wr.wr.rdma.remote_addr;
+      out->rkey = wr.wr.rdma.rkey;
+      break;
     case IBV_WR_ATOMIC_WRITE:
+      if (!is_one_word(wr)) out->num_sge = UINT32_MAX;  // the core refuses the count
       out->remote_addr = wr.wr.rdma.remote_addr;
       out->rkey = wr.wr.rdma.rkey;
       break;
@@ -116,18 +134,23 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   QueuePair* core = of(qp)->core;
   const ibv_qp_type type = qp->qp_type;
   int error = 0;
-  core->post_begin();
-  for (; wr != nullptr; wr = wr->next) {
-    SendWr converted = convert(*wr);
-    convert_target(*wr, type, &converted);
-    error = (wr->send_flags & ~kSendFlags) == 0 ? core->post(converted) : EINVAL;
-    if (__builtin_expect(error != 0, 0)) {
-      if (bad_wr != nullptr) *bad_wr = wr;
-      break;
+  if (__builtin_expect(wr != nullptr && wr->next == nullptr, 1)) {
+    const SendWr only = convert(*wr, type);
+    error = (wr->send_flags & ~kSendFlags) == 0 ? core->post_send(only) : EINVAL;
+  } else if (wr != nullptr) {
+    core->post_begin();
+    for (; wr != nullptr; wr = wr->next) {
+      const SendWr one = convert(*wr, type);
+      error = (wr->send_flags & ~kSendFlags) == 0 ? core->post(one) : EINVAL;
+      if (__builtin_expect(error != 0, 0)) break;
     }
+    core->post_end();
   }
-  core->post_end();
-  return answer(error);
+  if (__builtin_expect(error != 0, 0)) {
+    if (bad_wr != nullptr) *bad_wr = wr;
+    return answer(error);
+  }
+  return 0;
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
@@ -152,6 +175,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
   ibv_xrcd* xrcd = (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 ? attr->xrcd : nullptr;
   const bool builds = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
   if (builds && !can_build(number_in(attr->qp_type), attr->send_ops_flags)) return refuse(EOPNOTSUPP);
+  if (builds && (attr->send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
+    // The builder's atomic write carries its word inline, whatever the program asked for (more is always allowed).
+    attr->cap.max_inline_data = std::max(attr->cap.max_inline_data, kAtomicBytes);
+    attr->cap.max_send_sge = std::max(attr->cap.max_send_sge, 1u);
+  }
   VQp* made = make_qp(context, pd, attr, xrcd);
   if (made != nullptr && builds) set_builder(made, attr->send_ops_flags);
   return made == nullptr ? nullptr : &made->ex.qp_base;
@@ -202,6 +230,13 @@ NUPA_VERBS ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return qp == nullptr || of(qp)->builder == nullptr ? nullptr : &of(qp)->ex;
 }
 
+namespace {
+
+/// Threads may query and modify at once; the field is the program's to read.
+void show_state(ibv_qp* qp, ibv_qp_state state) { __atomic_store_n(&qp->state, state, __ATOMIC_RELAXED); }
+
+}  // namespace
+
 NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   if (qp == nullptr || attr == nullptr) return answer(EINVAL);
   nupa::QpAttr core;
@@ -226,7 +261,7 @@ NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   core.rnr_retry = attr->rnr_retry;
   core.rate_limit = attr->rate_limit;
   const int error = of(qp)->core->modify(core, static_cast<uint32_t>(mask));
-  if (error == 0 && (mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
+  if (error == 0 && (mask & IBV_QP_STATE) != 0) show_state(qp, attr->qp_state);
   return answer(error);
 } catch (const std::bad_alloc&) {
   return answer(ENOMEM);
@@ -259,7 +294,7 @@ NUPA_VERBS int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr
   attr->timeout = core.timeout;
   attr->retry_cnt = core.retry_cnt;
   attr->rnr_retry = core.rnr_retry;
-  qp->state = attr->qp_state;
+  show_state(qp, attr->qp_state);
   std::memset(init, 0, sizeof *init);
   init->qp_context = qp->qp_context;
   init->send_cq = qp->send_cq;
@@ -301,6 +336,7 @@ NUPA_VERBS int ibv_destroy_qp(ibv_qp* qp) {
   pthread_mutex_lock(&qp->mutex);
   while (qp->events_completed != delivered) pthread_cond_wait(&qp->cond, &qp->mutex);
   pthread_mutex_unlock(&qp->mutex);
+  leave(qp->pd);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
   delete made->core;

@@ -26,8 +26,10 @@ class Connected final : public transport::Endpoint {
   bool find_target();
   bool reliable() const { return qp_.type != QpType::kUc; }
   /// The responder refuses: RC and XRC report it on both sides, UC drops the message (IBTA 9.9.3, class D).
-  transport::Outcome refuse(EventType event, WcStatus status);
-  transport::Outcome not_ready();
+  [[gnu::cold]] transport::Outcome refuse(EventType event, WcStatus status);
+  [[gnu::cold]] transport::Outcome not_ready();
+  [[gnu::cold]] transport::Outcome not_answering();
+  transport::Outcome atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand);
   Message message_for(const transport::Request& request) const;
 
   Window& window_;

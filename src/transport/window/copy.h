@@ -5,12 +5,6 @@
 
 namespace nupa::window {
 
-/// Fetches a cache line to write it, while nobody waits for it. (The builtin reads it only, unless told of the
-/// processor.)
-inline void prefetch_for_write(const void* line) {
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-}
-
 /// Stores the 1 to 8 bytes at the end of a message. An aligned 1, 2, 4 or 8 bytes are one store: a reader polling on
 /// that word sees the old or the new value, nothing between.
 inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {

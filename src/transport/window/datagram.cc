@@ -11,7 +11,6 @@ namespace nupa::window {
 using transport::Outcome;
 using transport::Piece;
 using transport::Request;
-using transport::Verdict;
 
 namespace {
 
@@ -88,13 +87,13 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   Message message;
   message.byte_len = static_cast<uint32_t>(request.length) + kGrhBytes;
   message.src_qp = qp_.qp_num;
-  message.solicited = request.solicited;
+  message.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
   message.sl = request.vector->sl;
   message.slid = request.vector->is_global ? 0 : request.vector->dlid;
   message.wc_flags = request.vector->is_global ? wc_flag::kGrh : 0;
-  if (request.opcode == Opcode::kSendWithImm) {
+  if (request.wr.opcode == Opcode::kSendWithImm) {
     message.wc_flags |= wc_flag::kWithImm;
-    message.imm_data = request.imm_or_rkey;
+    message.imm_data = request.wr.imm_or_rkey;
   }
   target.deliver(claim, pieces, request.piece_count + 1, request.length + kGrhBytes, message);
 }
@@ -121,14 +120,14 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
 
 Outcome Datagram::execute(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
-  const bool own_qkey = (request.remote_qkey & 0x80000000u) != 0;
-  const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.remote_qkey;
+  const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
+  const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.wr.remote_qkey;
   if (request.vector->is_global && request.vector->dgid.raw[0] == 0xff) {
     deliver_multicast(request, qkey);
-  } else if (Target* target = find(request.remote_qpn, *request.vector); target != nullptr) {
+  } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);
   }
-  return {};
+  return Outcome::done(WcStatus::kSuccess);
 }
 
 }  // namespace nupa::window

@@ -171,7 +171,7 @@ bool KeyCache::load(uint32_t key, Entry* out) {
   entry.start = mr.start;
   entry.length = mr.length;
   entry.delta = mr.delta;
-  entry.entry = &mr;
+  entry.shared = &mr;
   uint32_t memory_index = index;
   uint32_t memory_generation = mr.generation;
   if (mr.kind == static_cast<uint32_t>(MrKind::kWindow)) {
@@ -186,7 +186,18 @@ bool KeyCache::load(uint32_t key, Entry* out) {
     if (entry.parent_key == 0) return false;
   }
   entry.null_region = mr.kind == static_cast<uint32_t>(MrKind::kNull);
-  if (!peer.is_self() && !entry.null_region) entry.region = memory_->map(memory_index, memory_generation);
+  if (peer.is_self() && !entry.null_region) {
+    entry.direct_begin = entry.start + entry.delta;
+    entry.direct_length = entry.length;
+    entry.direct_base = reinterpret_cast<std::byte*>(entry.direct_begin);
+  } else if (!entry.null_region) {
+    entry.region = memory_->map(memory_index, memory_generation);
+    if (entry.region->base() != nullptr) {
+      entry.direct_begin = entry.region->begin();
+      entry.direct_length = entry.region->end() - entry.region->begin();
+      entry.direct_base = entry.region->base();
+    }
+  }
   // The entry may have changed while it was read: then it is not the one that was asked for.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (mr.key.load(std::memory_order_relaxed) != key || mr.generation != entry.generation) return false;
@@ -194,56 +205,18 @@ bool KeyCache::load(uint32_t key, Entry* out) {
   return true;
 }
 
-bool KeyCache::resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
-                       uint32_t remote_qpn, RemoteRange* range) {
-  Entry& entry = cache_[segment::key_index(key) % kEntries];
-  const bool cached =
-      entry.key == key && key != 0 && entry.entry->key.load(std::memory_order_acquire) == key &&
-      entry.entry->generation == entry.generation &&
-      (entry.parent == nullptr || entry.parent->key.load(std::memory_order_acquire) == entry.parent_key);
-  if (__builtin_expect(!cached, 0) && !load(key, &entry)) {
-    entry = Entry{};
-    return false;
-  }
-  if ((entry.access & rights) != rights || entry.pd != pd) return false;
-  if (entry.qp_num != 0 && entry.qp_num != remote_qpn) return false;
-  const uint64_t offset = address - entry.start;
-  if (offset > entry.length || length > entry.length - offset) return false;
-  range->address = address + entry.delta;
-  range->length = length;
-  range->region = entry.region.get();
-  range->null_region = entry.null_region;
-  return true;
+bool KeyCache::reload(uint32_t key, Entry* entry) {
+  if (load(key, entry)) return true;
+  *entry = Entry{};
+  return false;
 }
 
-std::byte* direct_pointer(const RemoteRange& range) {
-  if (range.null_region) return nullptr;
-  if (range.region == nullptr) return reinterpret_cast<std::byte*>(range.address);
-  const MappedRegion& region = *range.region;
-  if (region.base() == nullptr || range.address < region.begin() || range.address > region.end() ||
-      range.length > region.end() - range.address)
-    return nullptr;
-  return region.base() + (range.address - region.begin());
-}
-
-WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
-  if (__builtin_expect(count == 1 && pieces[0].data != nullptr, 1)) {
-    if (std::byte* to = direct_pointer(range); to != nullptr) {
-      copy_in_order(to, pieces[0].data, pieces[0].length);
-      return WcStatus::kSuccess;
-    }
-  }
+WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
   if (range.null_region) return WcStatus::kSuccess;
   return copy_pieces(memory, range, true, pieces, count);
 }
 
-WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
-  if (__builtin_expect(count == 1 && pieces[0].data != nullptr, 1)) {
-    if (const std::byte* from = direct_pointer(range); from != nullptr) {
-      copy_in_order(pieces[0].data, from, pieces[0].length);
-      return WcStatus::kSuccess;
-    }
-  }
+WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
   if (range.null_region) {
     for (uint32_t i = 0; i < count; ++i)
       if (pieces[i].data != nullptr) std::memset(pieces[i].data, 0, pieces[i].length);

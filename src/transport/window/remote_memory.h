@@ -6,6 +6,7 @@
 
 #include "cm/peer.h"
 #include "transport/transport.h"
+#include "transport/window/copy.h"
 
 namespace nupa::window {
 
@@ -52,10 +53,10 @@ class PeerMemory {
 
 /// A checked range of a peer's memory.
 struct RemoteRange {
-  uint64_t address = 0;  ///< the peer's virtual address
-  uint64_t length = 0;
-  const MappedRegion* region = nullptr;  ///< null: the peer is this process
-  bool null_region = false;              ///< swallows writes
+  uint64_t address;            ///< the peer's virtual address
+  std::byte* direct;           ///< where all of it can be reached by plain loads and stores; null: some of it cannot
+  const MappedRegion* region;  ///< null: the peer is this process
+  bool null_region;            ///< swallows writes
 };
 
 /// What a remote key opens, cached per endpoint. Calls are serialised by the queue pair's send lock.
@@ -66,13 +67,34 @@ class KeyCache {
   /// Checks key, bounds, rights (access bits), protection domain and, for windows, the queue pair `remote_qpn`
   /// (IBTA 9.4.1.1.3, 10.6.3). False: the key does not allow it.
   bool resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd, uint32_t remote_qpn,
-               RemoteRange* range);
+               RemoteRange* range) {
+    Entry& entry = cache_[segment::key_index(key) % kEntries];
+    if (__builtin_expect(!entry.holds(key), 0) && !reload(key, &entry)) return false;
+    const uint64_t offset = address - entry.start;
+    if (__builtin_expect((entry.access & rights) != rights || entry.pd != pd || offset > entry.length ||
+                             length > entry.length - offset || (entry.qp_num != 0 && entry.qp_num != remote_qpn),
+                         0))
+      return false;
+    range->address = address + entry.delta;
+    const uint64_t within = range->address - entry.direct_begin;
+    const bool direct = within <= entry.direct_length && length <= entry.direct_length - within;
+    range->direct = __builtin_expect(direct, 1) ? entry.direct_base + within : nullptr;
+    range->region = entry.region.get();
+    range->null_region = entry.null_region;
+    return true;
+  }
 
   PeerMemory& memory() { return *memory_; }
   const std::shared_ptr<PeerMemory>& share() const { return memory_; }
 
  private:
   struct Entry {
+    /// Whether this is what `key` still opens.
+    bool holds(uint32_t wanted) const {
+      return key == wanted && key != 0 && shared->key.load(std::memory_order_acquire) == wanted &&
+             shared->generation == generation &&
+             (parent == nullptr || parent->key.load(std::memory_order_acquire) == parent_key);
+    }
     uint32_t key = 0;
     uint32_t generation = 0;
     uint32_t pd = 0;
@@ -80,27 +102,46 @@ class KeyCache {
     uint64_t start = 0;
     uint64_t length = 0;
     uint64_t delta = 0;
+    // What plain loads and stores reach: the peer's addresses [direct_begin, + direct_length) lie at direct_base here.
+    uint64_t direct_begin = 0;
+    uint64_t direct_length = 0;
+    std::byte* direct_base = nullptr;
     uint32_t qp_num = 0;
     bool null_region = false;
-    const segment::MrShared* entry = nullptr;
+    const segment::MrShared* shared = nullptr;
     const segment::MrShared* parent = nullptr;  ///< of a window; checked with it
     uint32_t parent_key = 0;
     std::shared_ptr<MappedRegion> region;
   };
   static constexpr uint32_t kEntries = 8;
 
+  bool reload(uint32_t key, Entry* entry);
   bool load(uint32_t key, Entry* entry);
 
   std::shared_ptr<PeerMemory> memory_;
   std::array<Entry, kEntries> cache_;
 };
 
-/// Copies between this process's pieces and a peer's range. The last bytes of a write become visible last, as a
-/// reader that polls on them expects. kSuccess, or the status the requester reports.
-WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces, uint32_t count);
-WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces, uint32_t count);
+WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,
+                             uint32_t count);
+WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,
+                            uint32_t count);
 
-/// Where `range` can be reached by plain loads and stores, or null if some of it cannot.
-std::byte* direct_pointer(const RemoteRange& range);
+/// Copies between this process's pieces and a peer's range of their length. The last bytes of a write become visible
+/// last, as a reader that polls on them expects. kSuccess, or the status the requester reports.
+inline WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,
+                             uint32_t count) {
+  if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
+    return write_remote_slowly(memory, range, pieces, count);
+  copy_in_order(range.direct, pieces->data, pieces->length);
+  return WcStatus::kSuccess;
+}
+inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,
+                            uint32_t count) {
+  if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
+    return read_remote_slowly(memory, range, pieces, count);
+  copy_in_order(pieces->data, range.direct, pieces->length);
+  return WcStatus::kSuccess;
+}
 
 }  // namespace nupa::window

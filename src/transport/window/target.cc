@@ -15,6 +15,7 @@ using transport::Piece;
 Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index)
     : node_(node),
       memory_(memory),
+      peer_(memory->peer()),
       remote_(&memory->peer().tables().qp[qp_index]),
       qp_index_(qp_index),
       tag_(segment::owner_tag(node.slot(), node.self().instance())),
@@ -37,14 +38,16 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = segment::state_of(word);
+  // One queue pair sends to a connected one, and its thread holds the send lock.
+  alone_ = remote_->srq == 0 && remote_->type != static_cast<uint32_t>(QpType::kUd);
   if (remote_->in_use == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
   if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
     return false;
   recv_ = {};
   srq_index_ = remote_->srq;
   srq_number_ = 0;
-  const bool xrc = remote_->type == static_cast<uint32_t>(QpType::kXrcRecv);
-  if (!xrc) {
+  xrc_ = remote_->type == static_cast<uint32_t>(QpType::kXrcRecv);
+  if (!xrc_) {
     if (srq_index_ != 0) {
       if (srq_index_ > segment::kMaxSrq) return false;
       segment::SrqShared& srq = peer().tables().srq[srq_index_ - 1];
@@ -90,7 +93,7 @@ bool Target::select_srq(uint32_t number, uint64_t xrcd) {
 
 ReceiveRing::Claim Target::claim() {
   if (!recv_.valid()) return {};
-  ReceiveRing::Claim claim = recv_.claim(tag_);
+  ReceiveRing::Claim claim = recv_.claim(tag_, alone_);
   if (!claim) return {};
   claim.slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
   // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
@@ -132,7 +135,6 @@ WcStatus Target::scatter(const ReceiveRing::Claim& claim, const Piece* pieces, u
     if (!buffer_keys_.resolve(slot.sge[0].lkey, slot.sge[0].addr, slot.sge[0].length, access::kLocalWrite, pd, 0,
                               &range))
       return WcStatus::kRemOpErr;
-    range.length = length;
     return write_remote(buffer_keys_.memory(), range, pieces, count);
   }
   uint32_t piece = 0;
@@ -149,11 +151,11 @@ WcStatus Target::scatter(const ReceiveRing::Claim& claim, const Piece* pieces, u
       const uint64_t step = std::min(left, source.length - used);
       if (step > 0) {
         const Piece part{source.data == nullptr ? nullptr : source.data + used, step};
-        range.length = step;
         const WcStatus status = write_remote(buffer_keys_.memory(), range, &part, 1);
         if (status != WcStatus::kSuccess) return status;
       }
       range.address += step;
+      if (range.direct != nullptr) range.direct += step;
       left -= step;
       used += step;
       if (used == source.length) {
@@ -203,16 +205,7 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
                     });
   ReceiveRing::finish(claim);
   // The next receive is needed with the next message: fetch it while nobody waits.
-  prefetch_for_write(&recv_.slot(claim.position + 1));
-}
-
-bool Target::resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {
-  if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
-  // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
-  if (__builtin_expect(remote_->type == static_cast<uint32_t>(QpType::kXrcRecv), 0))
-    return recv_.valid() &&
-           buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd, remote_->qp_num, range);
-  return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
+  base::prefetch_for_write(&recv_.slot(claim.position + 1));
 }
 
 bool Target::invalidate(uint32_t rkey) {

@@ -30,11 +30,11 @@ class Target {
   /// True if it does. Cheap when nothing changed since the last time.
   bool ready(uint32_t from_slot, uint32_t from_qpn) {
     const uint64_t word = remote_->state.load(std::memory_order_acquire);
-    if (__builtin_expect(word == accepted_ && peer().alive(), 1)) return true;
+    if (__builtin_expect(word == accepted_ && peer_.alive(), 1)) return true;
     return revalidate(from_slot, from_qpn);
   }
 
-  cm::Peer& peer() const { return memory_->peer(); }
+  cm::Peer& peer() const { return peer_; }
   segment::QpShared& remote() const { return *remote_; }
 
   /// Takes a receive from the queue pair's own queue, or from `srq` if given. Empty: none posted (RNR), or the queue
@@ -51,7 +51,14 @@ class Target {
   static uint64_t room(const segment::ReceiveRing::Claim& claim);
 
   /// Checks a remote key for an inbound request of this queue pair (its own rights too). Empty: refused.
-  bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range);
+  bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {
+    if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
+    // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
+    if (__builtin_expect(xrc_, 0))
+      return recv_.valid() &&
+             buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd, remote_->qp_num, range);
+    return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
+  }
   /// Invalidates a type 2 window for SEND_WITH_INV. False: the key is not such a window's.
   bool invalidate(uint32_t rkey);
 
@@ -65,9 +72,7 @@ class Target {
   bool select_srq(uint32_t number, uint64_t xrcd);
 
   /// Where resolve() found the range.
-  PeerMemory& memory() {
-    return remote_->type == static_cast<uint32_t>(QpType::kXrcRecv) ? buffer_keys_.memory() : *memory_;
-  }
+  PeerMemory& memory() { return xrc_ ? buffer_keys_.memory() : *memory_; }
 
  private:
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
@@ -78,10 +83,13 @@ class Target {
 
   cm::Node& node_;
   std::shared_ptr<PeerMemory> memory_;
+  cm::Peer& peer_;
   segment::QpShared* remote_;
   uint32_t qp_index_;
   uint32_t tag_;  ///< this process's signature on claims
   uint64_t accepted_ = ~uint64_t{0};
+  bool xrc_ = false;
+  bool alone_ = false;      ///< nobody else claims from its receive queue
   uint32_t srq_index_ = 0;  ///< plus 1
   uint32_t srq_number_ = 0;
   segment::ReceiveRing recv_;
