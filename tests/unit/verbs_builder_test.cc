@@ -124,6 +124,7 @@ TEST_F(VerbsBuilder, AFaultIsToldByCompleteAndNothingIsPosted) {
   fails([&] { ibv_wr_set_sge_list(ex, 1, nullptr); });
   fails([&] { ibv_wr_set_inline_data(ex, big, sizeof big); });
   fails([&] { ibv_wr_set_inline_data(ex, big, SIZE_MAX); });
+  fails([&] { ibv_wr_set_inline_data_list(ex, 2, nullptr); });
   fails([&] { ibv_wr_set_ud_addr(ex, nullptr, 1, 1); });
   fails([&] { ibv_wr_bind_mw(ex, nullptr, 1, nullptr); });
   fails([&] { ibv_wr_atomic_write(ex, mr->rkey, address(0), nullptr); });
@@ -154,6 +155,17 @@ TEST_F(VerbsBuilder, AbortDropsTheRun) {
   ibv_wc wc;
   EXPECT_EQ(ibv_poll_cq(cq, 1, &wc), 0);
   EXPECT_EQ(memory[8192], 0);
+  // A fault goes with the run it was found in.
+  ibv_wr_start(ex);
+  ibv_wr_rdma_write(ex, mr->rkey, address(8192));
+  ibv_wr_set_sge_list(ex, 1, nullptr);
+  ibv_wr_abort(ex);
+  ibv_wr_start(ex);
+  ibv_wr_rdma_write(ex, mr->rkey, address(8192));
+  ibv_wr_set_inline_data(ex, const_cast<char*>("written"), 8);
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 8192, "written");
 }
 
 TEST_F(VerbsBuilder, AtomicsReadAndSend) {
@@ -226,15 +238,45 @@ TEST_F(VerbsBuilder, ThreadsTakeTurnsFromStartToComplete) {
 TEST_F(Verbs, BuilderRefusesWhatItHasNot) {
   EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
+  EXPECT_EQ(make_builder_qp(uint64_t{1} << 13), nullptr);  // FLUSH, of later headers
+  EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(make_builder_qp(uint64_t{1} << 40), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_RDMA_READ, IBV_QPT_UC), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QPT_UC), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_RDMA_WRITE, IBV_QPT_UD), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   ibv_qp* plain = make_qp();
   ASSERT_NE(plain, nullptr);
   EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
+}
+
+TEST_F(Verbs, BuilderWritesAWordWithoutRoomForInlineData) {
+  ibv_qp_init_attr plain = init();
+  plain.cap.max_inline_data = plain.cap.max_send_sge = 0;
+  ibv_qp_init_attr_ex attr{};
+  std::memcpy(&attr, &plain, offsetof(ibv_qp_init_attr, sq_sig_all));
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  attr.pd = pd;
+  attr.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE;
+  ibv_qp* qp = keep(ibv_create_qp_ex(context, &attr));
+  ASSERT_NE(qp, nullptr);
+  connect(qp, qp);
+  uint64_t target = 0, value = 5;
+  ibv_mr* mr = reg(&target, sizeof target);
+  ASSERT_NE(mr, nullptr);
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_start(ex);
+  ibv_wr_atomic_write(ex, mr->rkey, reinterpret_cast<uint64_t>(&target), &value);
+  value = 6;
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  const ibv_wc wc = next();
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.opcode, IBV_WC_ATOMIC_WRITE);
+  EXPECT_EQ(target, 5u);
 }
 
 TEST_F(Verbs, BuilderSendsDatagrams) {
@@ -262,7 +304,41 @@ TEST_F(Verbs, BuilderSendsDatagrams) {
     EXPECT_EQ(wc.byte_len, wc.wr_id == 1 ? 45u : 5u);
   }
   EXPECT_STREQ(memory + 40, "gram");
+  // Without its address the whole run is refused, the first request of it too.
+  ASSERT_EQ(post_recv(qp, 1, memory, sizeof memory, mr->lkey), 0);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data(ex, const_cast<char*>("one"), 4);
+  ibv_wr_set_ud_addr(ex, ah, qp->qp_num, kQkey);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data(ex, const_cast<char*>("two"), 4);
+  EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
+  EXPECT_TRUE(stays_empty(cq));
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
+TEST_F(Verbs, BuilderWantsTheSharedQueueOfEachXrcRequest) {
+  ibv_qp_init_attr plain = init(IBV_QPT_XRC_SEND);
+  ibv_qp_init_attr_ex attr{};
+  plain.recv_cq = nullptr;
+  plain.cap.max_recv_wr = plain.cap.max_recv_sge = 0;
+  std::memcpy(&attr, &plain, offsetof(ibv_qp_init_attr, sq_sig_all));
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  attr.pd = pd;
+  attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+  ibv_qp* qp = keep(ibv_create_qp_ex(context, &attr));
+  ASSERT_NE(qp, nullptr);
+  connect(qp, qp);  // to a peer that takes no requests: what is accepted waits
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data(ex, const_cast<char*>("x"), 1);
+  EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data(ex, const_cast<char*>("x"), 1);
+  ibv_wr_set_xrc_srqn(ex, 1);
+  EXPECT_EQ(ibv_wr_complete(ex), 0);
 }
 
 }  // namespace

@@ -148,6 +148,41 @@ TEST_F(VerbsCq, ThreadsThatPollOneExtendedQueueSeeEachCompletionOnce) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
 }
 
+TEST_F(VerbsCq, QueueIsOneThreadsBetweenStartAndEnd) {  // manual ibv_create_cq_ex
+  for (const bool alone : {false, true}) {
+    ibv_cq_ex* ex = make_ex(IBV_WC_STANDARD_FLAGS, alone ? IBV_CREATE_CQ_ATTR_SINGLE_THREADED : 0);
+    ASSERT_NE(ex, nullptr);
+    ibv_qp* qp = loop(ibv_cq_ex_to_cq(ex));
+    for (uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(write(qp, i), 0);
+    ibv_poll_cq_attr poll{};
+    ASSERT_EQ(ibv_start_poll(ex, &poll), 0);
+    ASSERT_EQ(ibv_next_poll(ex), 0);
+    std::atomic<bool> inside{false};
+    std::thread other([&] {
+      ibv_poll_cq_attr its{};
+      EXPECT_EQ(ibv_start_poll(ex, &its), 0);
+      inside = true;
+      EXPECT_EQ(ex->wr_id, 3u);
+      ibv_end_poll(ex);
+    });
+    if (alone) {
+      other.join();  // who promises one thread is not made to wait
+      EXPECT_TRUE(inside.load());
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_FALSE(inside.load());
+      EXPECT_EQ(ex->wr_id, 2u);
+    }
+    ibv_end_poll(ex);
+    if (!alone) other.join();
+    // An answer other than 0 does not keep it.
+    EXPECT_EQ(ibv_start_poll(ex, &poll), ENOENT);
+    EXPECT_EQ(ibv_start_poll(ex, &poll), ENOENT);
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
+  }
+}
+
 TEST_F(VerbsCq, DestroyWaitsForTheAcknowledgement) {
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);

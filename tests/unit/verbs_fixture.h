@@ -3,6 +3,7 @@
 /// which links the drop-in; unit_tests holds the core itself and leaves these files out by NUPA_TEST_DROPIN.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 
 #include <chrono>
 #include <cstring>
@@ -94,33 +95,35 @@ class Verbs : public ::testing::Test {
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
     attr.qkey = kQkey;
-    attr.qp_access_flags = kWholeAccess & ~IBV_ACCESS_MW_BIND;
+    attr.qp_access_flags = qp_access;
     return ibv_modify_qp(qp, &attr,
                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
                              (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   }
 
-  int to_rts(ibv_qp* qp, uint32_t peer) {
+  int to_rts(ibv_qp* qp, uint32_t peer, bool only_rtr = false) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_4096;
     attr.dest_qp_num = peer;
     attr.max_dest_rd_atomic = 4;
-    attr.min_rnr_timer = 1;
+    attr.min_rnr_timer = min_rnr_timer;
     attr.ah_attr = path();
-    const bool datagram = qp->qp_type == IBV_QPT_UD;
-    const int connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                          IBV_QP_MIN_RNR_TIMER;
-    if (const int error = ibv_modify_qp(qp, &attr, IBV_QP_STATE | (datagram ? 0 : connected)); error != 0) return error;
+    // The attributes of each step: for all, for the connected services, for the reliable ones (IBTA table 91).
+    const bool connected = qp->qp_type != IBV_QPT_UD;
+    const bool reliable = connected && qp->qp_type != IBV_QPT_UC;
+    int mask = IBV_QP_STATE;
+    if (connected) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (reliable) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    if (const int error = ibv_modify_qp(qp, &attr, mask); error != 0 || only_rtr) return error;
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 14;
     attr.retry_cnt = 7;
-    attr.rnr_retry = 7;
+    attr.rnr_retry = rnr_retry;
     attr.max_rd_atomic = 4;
-    return ibv_modify_qp(
-        qp, &attr,
-        IBV_QP_STATE | IBV_QP_SQ_PSN |
-            (datagram ? 0 : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+    mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+    if (reliable) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    return ibv_modify_qp(qp, &attr, mask);
   }
 
   void connect(ibv_qp* a, ibv_qp* b) {
@@ -146,23 +149,134 @@ class Verbs : public ::testing::Test {
     return ibv_post_recv(qp, &wr, &bad);
   }
 
-  /// Waits for one completion, at most a second; status -1: none came.
+  /// A request of one entry; opcode, keys and flags are the caller's to add.
+  ibv_send_wr request(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge* sge) {
+    ibv_send_wr wr{};
+    wr.wr_id = wr_id;
+    wr.sg_list = sge;
+    wr.num_sge = sge == nullptr ? 0 : 1;
+    wr.opcode = opcode;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    return wr;
+  }
+  int post(ibv_qp* qp, ibv_send_wr wr) {
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(qp, &wr, &bad);
+  }
+
+  int move(ibv_qp* qp, ibv_qp_state state) {
+    ibv_qp_attr attr{};
+    attr.qp_state = state;
+    return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+  }
+
+  ibv_qp_state state_of(ibv_qp* qp) {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr made{};
+    EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &made), 0);
+    return attr.qp_state;
+  }
+  /// Whether the queue pair reaches the state within a second: a peer's fault is told to its owner in the background.
+  bool reaches(ibv_qp* qp, ibv_qp_state state) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (state_of(qp) != state)
+      if (std::chrono::steady_clock::now() > end) return false;
+    return true;
+  }
+
+  /// Waits for an asynchronous event and acknowledges it; kNoEvent: none came.
+  ibv_async_event next_event(int wait_ms = 1000) {
+    ibv_async_event event{};
+    event.event_type = kNoEvent;
+    pollfd ready{context->async_fd, POLLIN, 0};
+    if (poll(&ready, 1, wait_ms) != 1 || ibv_get_async_event(context, &event) != 0) return event;
+    ibv_ack_async_event(&event);
+    return event;
+  }
+
+  /// Nothing comes for some milliseconds.
+  bool stays_empty(ibv_cq* from) {
+    ibv_wc wc;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (std::chrono::steady_clock::now() < end)
+      if (ibv_poll_cq(from, 1, &wc) != 0) return false;
+    return true;
+  }
+
+  /// Waits for one completion, at most a second; status kNoCompletion: none came.
   ibv_wc next(ibv_cq* from) {
     ibv_wc wc{};
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (std::chrono::steady_clock::now() < end)
       if (ibv_poll_cq(from, 1, &wc) == 1) return wc;
-    wc.status = static_cast<ibv_wc_status>(-1);
+    wc.status = kNoCompletion;
     return wc;
   }
   ibv_wc next() { return next(cq); }
 
   static constexpr uint32_t kQkey = 0x11;
+  // Of services that this device has not: never told by it.
+  static constexpr ibv_event_type kNoEvent = IBV_EVENT_WQ_FATAL;
+  static constexpr ibv_wc_status kNoCompletion = IBV_WC_TM_ERR;
+  // What connect() asks for; set before it.
+  unsigned int qp_access = kWholeAccess & ~IBV_ACCESS_MW_BIND;
+  uint8_t rnr_retry = 7;      ///< for ever
+  uint8_t min_rnr_timer = 1;  ///< 10 us
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
   ibv_cq* cq = nullptr;
   std::vector<ibv_qp*> qps;
   std::vector<ibv_mr*> mrs;
+};
+
+/// Two queue pairs, `a` and `b`, with a completion queue each, and memory that both may use.
+class VerbsPair : public Verbs {
+ protected:
+  void SetUp() override {
+    Verbs::SetUp();
+    other_cq = ibv_create_cq(context, 4 * kQueueLength, nullptr, nullptr, 0);
+    ASSERT_NE(other_cq, nullptr);
+    mr = reg(memory, sizeof memory);
+    ASSERT_NE(mr, nullptr);
+  }
+  void TearDown() override {
+    for (ibv_qp* qp : qps) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    qps.clear();
+    if (srq != nullptr) {
+      EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    }
+    if (other_cq != nullptr) {
+      EXPECT_EQ(ibv_destroy_cq(other_cq), 0);
+    }
+    Verbs::TearDown();
+  }
+
+  void make_pair(ibv_qp_type type = IBV_QPT_RC) {
+    a = make_qp(type);
+    ibv_qp_init_attr attr = init(type);
+    attr.send_cq = attr.recv_cq = other_cq;
+    attr.srq = srq;
+    b = keep(ibv_create_qp(pd, &attr));
+    connect(a, b);
+  }
+
+  uint64_t address(size_t offset) { return reinterpret_cast<uint64_t>(memory + offset); }
+  ibv_sge span(size_t offset, uint32_t length) { return {address(offset), length, mr->lkey}; }
+  int receive(ibv_qp* qp, uint64_t wr_id, size_t offset, uint32_t length) {
+    return post_recv(qp, wr_id, memory + offset, length, mr->lkey);
+  }
+  ibv_send_wr remote(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge* sge, size_t offset) {
+    ibv_send_wr wr = request(opcode, wr_id, sge);
+    wr.wr.rdma = {address(offset), mr->rkey};
+    return wr;
+  }
+
+  alignas(4096) char memory[16384] = {};
+  ibv_mr* mr = nullptr;
+  ibv_cq* other_cq = nullptr;  ///< of `b`
+  ibv_srq* srq = nullptr;      ///< if set before make_pair(), `b` receives from it
+  ibv_qp* a = nullptr;
+  ibv_qp* b = nullptr;
 };
 
 }  // namespace nupa::test

@@ -77,6 +77,44 @@ TEST_F(Verbs, WithoutMemoryEachFactoryAnswersEnomem) {
       [](void* made) { return ibv_unimport_mr(static_cast<ibv_mr*>(made)), 0; });
 }
 
+TEST_F(Verbs, WithoutMemoryTheBuilderDropsTheRun) {
+  alignas(4096) static char memory[4096];
+  ibv_mr* mr = reg(memory, sizeof memory);
+  ibv_qp* qp = make_builder_qp(IBV_QP_EX_WITH_RDMA_WRITE);
+  connect(qp, qp);
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ASSERT_NE(ex, nullptr);
+  constexpr int kRun = 50;  // more than a new builder has room for
+  const auto run = [&](int allowed) {
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    const ibv_sge list[2] = {{reinterpret_cast<uint64_t>(memory), 4, mr->lkey},
+                             {reinterpret_cast<uint64_t>(memory), 4, mr->lkey}};
+    g_left = allowed;
+    ibv_wr_start(ex);
+    for (int i = 0; i < kRun; ++i) {
+      ibv_wr_rdma_write(ex, mr->rkey, reinterpret_cast<uint64_t>(memory + 64));
+      if (i % 2 == 0)
+        ibv_wr_set_inline_data(ex, memory, 200);
+      else
+        ibv_wr_set_sge_list(ex, 2, list);
+    }
+    const int error = ibv_wr_complete(ex);
+    g_left = -1;
+    return error;
+  };
+  int refused = 0, error = ENOMEM;
+  for (int allowed = 0; allowed < 20 && error == ENOMEM; ++allowed) {
+    error = run(allowed);
+    refused += error == ENOMEM;
+    if (error == ENOMEM) {
+      EXPECT_TRUE(stays_empty(cq)) << allowed;
+    }
+  }
+  EXPECT_EQ(error, 0);
+  EXPECT_GT(refused, 1);
+  for (int i = 0; i < kRun; ++i) EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+}
+
 }  // namespace
 }  // namespace nupa::test
 #endif

@@ -55,6 +55,9 @@ ibv_context* make_context(std::shared_ptr<Opened> opened, int cmd_fd) {
   return &context;
 }
 
+/// IBV_DEVICE_ATOMIC_WRITE of later headers, whose programs ask for it before they use the operation.
+constexpr uint64_t kAtomicWriteCap = uint64_t{1} << 40;
+
 void fill(const DeviceAttr& from, ibv_device_attr* to) {
   std::memset(to, 0, sizeof *to);
   std::memcpy(to->fw_ver, from.fw_ver, sizeof to->fw_ver);
@@ -108,7 +111,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.xrc_odp_caps = from.odp_caps_xrc;
   full.completion_timestamp_mask = from.completion_timestamp_mask;
   full.hca_core_clock = from.core_clock_khz;
-  full.device_cap_flags_ex = from.device_cap_flags;
+  full.device_cap_flags_ex = from.device_cap_flags | kAtomicWriteCap;
   full.cq_mod_caps = {from.max_cq_count, from.max_cq_period};
   full.max_dm_size = from.max_dm_size;
   full.phys_port_cnt_ex = from.phys_port_cnt;
@@ -198,15 +201,18 @@ NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
 NUPA_VERBS int ibv_close_device(ibv_context* context) {
   if (context == nullptr) return answer(EINVAL);
   VContext* made = context_of(context);
-  if (made->opened.use_count() == 1) {
-    {
-      std::lock_guard lock(g_mutex);
+  std::shared_ptr<Opened> last;
+  {
+    std::lock_guard lock(g_mutex);  // of two threads that close one each, one is the last
+    if (made->opened.use_count() == 1) {
       g_opened.erase(identity_of(context->cmd_fd));
+      last = std::move(made->opened);
     }
-    // The kernel frees what a program forgot when it closes the descriptor; here it stays until the process ends.
-    if (made->opened->core->close() != 0) [[maybe_unused]]
-      auto* forgotten = made->opened->core.release();
+    made->opened.reset();
   }
+  // The kernel frees what a program forgot when it closes the descriptor; here it stays until the process ends.
+  if (last != nullptr && last->core->close() != 0) [[maybe_unused]]
+    auto* forgotten = last->core.release();
   ::close(context->cmd_fd);
   pthread_mutex_destroy(&context->mutex);
   delete made;

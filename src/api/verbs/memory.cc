@@ -22,11 +22,15 @@ ibv_mr* wrap(ibv_pd* pd, std::unique_ptr<MemoryRegion> core, void* addr) {
     opened.mrs[made->mr.handle] = made.get();
   }
   core.release();
+  use(pd);
   return &made.release()->mr;
 }
 
 ibv_mr* reg(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access_flags) try {
   if (pd == nullptr) return refuse(EINVAL);
+  // The whole address space at once (implicit on-demand paging) is not offered.
+  const bool implicit = addr == nullptr && length == SIZE_MAX && (access_flags & IBV_ACCESS_ON_DEMAND) != 0;
+  if (implicit) return refuse(EOPNOTSUPP);
   auto core = core_of(pd->context).reg_mr(*of(pd)->core, addr, length, iova, access_flags);
   if (!core) return refuse(core.error().code);
   return wrap(pd, std::move(*core), addr);
@@ -162,6 +166,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) try {
   made->mw.rkey = made->core->rkey();
   made->mw.handle = made->core->handle();
   made->mw.type = type;
+  use(pd);
   return &made->mw;
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -171,6 +176,7 @@ int dealloc_mw(ibv_mw* mw) {
   if (mw == nullptr) return answer(EINVAL);
   VMw* made = of(mw);
   if (const int error = made->core->close(); error != 0) return answer(error);
+  leave(mw->pd);
   delete made->core;
   delete made;
   return 0;
@@ -272,6 +278,7 @@ NUPA_VERBS int ibv_dealloc_pd(ibv_pd* pd) {
   VPd* made = of(pd);
   if (made->original != nullptr) {
     auto* parent = static_cast<VParentPd*>(made);
+    if (parent->objects.load() != 0) return answer(EBUSY);
     --parent->original->children;
     if (parent->td != nullptr) --parent->td->users;
     delete parent;
@@ -331,7 +338,7 @@ NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length,
   return refuse(ENOMEM);
 }
 
-NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access_flags) {
+NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access_flags) try {
   const bool bad = mr == nullptr || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0 ||
                    ((flags & IBV_REREG_MR_CHANGE_PD) != 0 && pd == nullptr);
   const int error =
@@ -349,8 +356,15 @@ NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_
     mr->addr = addr;
     mr->length = length;
   }
-  if ((flags & IBV_REREG_MR_CHANGE_PD) != 0) mr->pd = pd;
+  if ((flags & IBV_REREG_MR_CHANGE_PD) != 0) {
+    use(pd);
+    leave(mr->pd);
+    mr->pd = pd;
+  }
   return 0;
+} catch (const std::bad_alloc&) {
+  errno = ENOMEM;
+  return IBV_REREG_MR_ERR_INPUT;
 }
 
 NUPA_VERBS int ibv_dereg_mr(ibv_mr* mr) {
@@ -362,6 +376,7 @@ NUPA_VERBS int ibv_dereg_mr(ibv_mr* mr) {
     std::lock_guard lock(opened.mutex);
     opened.mrs.erase(mr->handle);
   }
+  leave(mr->pd);
   delete made->core;
   delete made;
   return 0;
@@ -379,13 +394,16 @@ NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   made->mr.pd = pd;
   // The importer does not know the owner's addresses (ibv_import_mr's manual).
   made->mr.addr = nullptr;
+  use(pd);
   return &made->mr;
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
 }
 
 NUPA_VERBS void ibv_unimport_mr(ibv_mr* mr) {
-  if (mr != nullptr && of(mr)->imported) delete of(mr);
+  if (mr == nullptr || !of(mr)->imported) return;
+  leave(mr->pd);
+  delete of(mr);
 }
 
 NUPA_VERBS ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) try {
@@ -412,6 +430,7 @@ NUPA_VERBS ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) try {
   made->ah.context = pd->context;
   made->ah.pd = pd;
   made->ah.handle = made->core->handle();
+  use(pd);
   return &made->ah;
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -421,6 +440,7 @@ NUPA_VERBS int ibv_destroy_ah(ibv_ah* ah) {
   if (ah == nullptr) return answer(EINVAL);
   VAh* made = of(ah);
   if (const int error = made->core->close(); error != 0) return answer(error);
+  leave(ah->pd);
   delete made->core;
   delete made;
   return 0;

@@ -1,6 +1,9 @@
 /// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time. A provider never gets a
-/// device here, so none of them has anything to work on: each says so in the way of its kind.
+/// device here, so nearly none has anything to work on: each says so in the way of its kind.
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
 
 #include "wrappers.h"
 
@@ -33,7 +36,29 @@ bool verbs_allow_disassociate_destroy = false;
 /// How many attributes an ioctl command has: none.
 NUPA_VERBS unsigned int __ioctl_final_num_attrs(unsigned int) { return 0; }
 
-NUPA_PRIVATE_VOID(__verbs_log)
+/// A provider's own message; the manual's VERBS_LOG_LEVEL (0: none, up to 4) says which are wanted.
+NUPA_VERBS void __verbs_log(verbs_context*, uint32_t level, const char* format, ...) {
+  const char* wanted = std::getenv("VERBS_LOG_LEVEL");
+  if (wanted == nullptr || format == nullptr || std::strtoul(wanted, nullptr, 10) < level) return;
+  va_list values;
+  va_start(values, format);
+  std::vfprintf(stderr, format, values);
+  va_end(values);
+}
+
+/// Fills in the part of a completion queue that programs see.
+NUPA_VERBS void verbs_init_cq(ibv_cq* cq, ibv_context* context, ibv_comp_channel* channel, void* cq_context) {
+  cq->context = context;
+  cq->channel = channel;
+  cq->cq_context = cq_context;
+  cq->comp_events_completed = 0;
+  cq->async_events_completed = 0;
+  pthread_mutex_init(&cq->mutex, nullptr);
+  pthread_cond_init(&cq->cond, nullptr);
+  if (channel != nullptr) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_RELAXED);
+}
+
+// These two work on what _verbs_init_and_alloc_context gives out, and it gives out nothing.
 NUPA_PRIVATE_VOID(verbs_set_ops)
 NUPA_PRIVATE_VOID(verbs_uninit_context)
 NUPA_PRIVATE_COUNT(ibv_read_ibdev_sysfs_file)
@@ -98,5 +123,4 @@ NUPA_PRIVATE(ibv_cmd_reg_mr)
 NUPA_PRIVATE(ibv_cmd_req_notify_cq)
 NUPA_PRIVATE(ibv_cmd_rereg_mr)
 NUPA_PRIVATE(ibv_cmd_resize_cq)
-NUPA_PRIVATE_VOID(verbs_init_cq)
 NUPA_PRIVATE_POINTER(verbs_open_device)

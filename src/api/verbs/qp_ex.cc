@@ -13,44 +13,79 @@ void remember(ibv_qp_ex* qp, int error) {
   if (builder(qp).error == 0) builder(qp).error = error;
 }
 
+/// Opens the next request. Without memory for it the run fails as for any other fault, and what is said about the
+/// request goes to a spare one.
 Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
-  Builder::Staged& staged = builder(qp).staged.emplace_back();
+  Builder& b = builder(qp);
+  try {
+    b.last = &b.staged.emplace_back();
+  } catch (const std::bad_alloc&) {
+    remember(qp, ENOMEM);
+    b.spare = {};
+    b.last = &b.spare;
+  }
   if ((qp->wr_flags & ~kSendFlags) != 0) remember(qp, EINVAL);
-  staged.wr.opcode = opcode;
-  staged.wr.wr_id = qp->wr_id;
+  b.last->wr.opcode = opcode;
+  b.last->wr.wr_id = qp->wr_id;
   // Inline is what wr_set_inline_data says, never a flag of the caller (ibv_wr_post's manual).
-  staged.wr.flags = qp->wr_flags & ~send_flag::kInline;
-  return staged;
+  b.last->wr.flags = qp->wr_flags & ~send_flag::kInline;
+  return *b.last;
 }
 
-void stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_addr) {
+SendWr& stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remote_addr) {
   SendWr& wr = stage(qp, opcode).wr;
   wr.rkey = rkey;
   wr.remote_addr = remote_addr;
+  return wr;
 }
 
 /// The request that the set calls speak about. Without one the whole run fails.
 Builder::Staged* last(ibv_qp_ex* qp) {
-  if (!builder(qp).staged.empty()) return &builder(qp).staged.back();
-  remember(qp, EINVAL);
-  return nullptr;
+  if (builder(qp).last == nullptr) remember(qp, EINVAL);
+  return builder(qp).last;
+}
+
+template <class Item>
+void append(ibv_qp_ex* qp, std::vector<Item>* to, const Item* from, size_t count) try {
+  if (count != 0) to->insert(to->end(), from, from + count);
+} catch (const std::bad_alloc&) {
+  remember(qp, ENOMEM);
 }
 
 void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap) {
-  stage_remote(qp, Opcode::kCompareSwap, rkey, remote_addr);
-  builder(qp).staged.back().wr.compare_add = compare;
-  builder(qp).staged.back().wr.swap = swap;
+  SendWr& wr = stage_remote(qp, Opcode::kCompareSwap, rkey, remote_addr);
+  wr.compare_add = compare;
+  wr.swap = swap;
 }
 
 void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uint64_t add) {
-  stage_remote(qp, Opcode::kFetchAdd, rkey, remote_addr);
-  builder(qp).staged.back().wr.compare_add = add;
+  stage_remote(qp, Opcode::kFetchAdd, rkey, remote_addr).compare_add = add;
 }
 
+void put_inline(ibv_qp_ex* qp, Builder::Staged* staged, size_t count, const ibv_data_buf* list) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (list[i].length > of(qp)->max_inline - bytes) return remember(qp, EINVAL);
+    bytes += list[i].length;
+  }
+  Builder& b = builder(qp);
+  staged->inline_offset = b.inline_data.size();
+  for (size_t i = 0; i < count; ++i)
+    append(qp, &b.inline_data, static_cast<const std::byte*>(list[i].addr), list[i].length);
+  staged->wr.flags |= send_flag::kInline;
+  staged->wr.num_sge = 1;
+  staged->first_sge = b.list.size();
+  // The address is put in when the buffer grows no more.
+  const Sge data{0, static_cast<uint32_t>(bytes), 0};
+  append(qp, &b.list, &data, 1);
+}
+
+/// The value is taken at once, as inline data is.
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, const void* value) {
   stage_remote(qp, Opcode::kAtomicWrite, rkey, remote_addr);
   if (value == nullptr) return remember(qp, EINVAL);
-  std::memcpy(&builder(qp).staged.back().wr.compare_add, value, sizeof(uint64_t));
+  const ibv_data_buf word{const_cast<void*>(value), kAtomicBytes};
+  put_inline(qp, builder(qp).last, 1, &word);
 }
 
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
@@ -68,8 +103,7 @@ void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) { stage(qp, Opcode::kLocalInv).w
 void wr_rdma_read(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) { stage_remote(qp, Opcode::kRdmaRead, rkey, addr); }
 void wr_rdma_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) { stage_remote(qp, Opcode::kRdmaWrite, rkey, addr); }
 void wr_rdma_write_imm(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, __be32 imm) {
-  stage_remote(qp, Opcode::kRdmaWriteWithImm, rkey, addr);
-  builder(qp).staged.back().wr.imm_or_rkey = imm;
+  stage_remote(qp, Opcode::kRdmaWriteWithImm, rkey, addr).imm_or_rkey = imm;
 }
 void wr_send(ibv_qp_ex* qp) { stage(qp, Opcode::kSend); }
 void wr_send_imm(ibv_qp_ex* qp, __be32 imm) { stage(qp, Opcode::kSendWithImm).wr.imm_or_rkey = imm; }
@@ -81,32 +115,22 @@ void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) {
     staged->wr.ah = of(ah)->core;
     staged->wr.remote_qpn = qpn;
     staged->wr.remote_qkey = qkey;
+    staged->addressed = true;
   }
 }
 
 void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {
-  if (Builder::Staged* staged = last(qp)) staged->wr.remote_srqn = number;
+  if (Builder::Staged* staged = last(qp)) {
+    staged->wr.remote_srqn = number;
+    staged->addressed = true;
+  }
 }
 
 void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) {
   Builder::Staged* staged = last(qp);
   if (staged == nullptr) return;
-  size_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (list[i].length > of(qp)->max_inline - bytes) return remember(qp, EINVAL);
-    bytes += list[i].length;
-  }
-  Builder& b = builder(qp);
-  staged->inline_offset = b.inline_data.size();
-  for (size_t i = 0; i < count; ++i) {
-    const auto* from = static_cast<const std::byte*>(list[i].addr);
-    b.inline_data.insert(b.inline_data.end(), from, from + list[i].length);
-  }
-  staged->wr.flags |= send_flag::kInline;
-  staged->wr.num_sge = 1;
-  staged->first_sge = b.list.size();
-  // The address is put in when the buffer grows no more.
-  b.list.push_back({0, static_cast<uint32_t>(bytes), 0});
+  if (list == nullptr && count != 0) return remember(qp, EINVAL);
+  put_inline(qp, staged, count, list);
 }
 
 void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) {
@@ -123,7 +147,7 @@ void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   staged->wr.flags &= ~send_flag::kInline;
   staged->wr.num_sge = static_cast<uint32_t>(count);
   staged->first_sge = b.list.size();
-  b.list.insert(b.list.end(), from, from + count);
+  append(qp, &b.list, from, count);
 }
 
 void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t addr, uint32_t length) {
@@ -135,13 +159,27 @@ void reset(Builder& b) {
   b.staged.clear();
   b.list.clear();
   b.inline_data.clear();
+  b.last = nullptr;
   b.error = 0;
+}
+
+/// Whether each request says where it goes, where the service has to be told (ibv_wr_post's manual, QP specific
+/// setters): found here, before any is posted.
+bool all_addressed(ibv_qp_ex* qp) {
+  const ibv_qp_type type = qp->qp_base.qp_type;
+  if (type != IBV_QPT_UD && type != IBV_QPT_XRC_SEND) return true;
+  for (const Builder::Staged& staged : builder(qp).staged) {
+    const bool local = staged.wr.opcode == Opcode::kBindMw || staged.wr.opcode == Opcode::kLocalInv;
+    if (!local && !staged.addressed) return false;
+  }
+  return true;
 }
 
 void wr_start(ibv_qp_ex* qp) { builder(qp).mutex.lock(); }
 
 int wr_complete(ibv_qp_ex* qp) {
   Builder& b = builder(qp);
+  if (!all_addressed(qp)) remember(qp, EINVAL);
   int error = b.error;
   if (error == 0) {
     QueuePair* core = of(qp)->core;

@@ -23,6 +23,7 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
   made->srq.handle = made->core->handle();
   pthread_mutex_init(&made->srq.mutex, nullptr);
   pthread_cond_init(&made->srq.cond, nullptr);
+  use(pd);
   return &made->srq;
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -104,6 +105,7 @@ NUPA_VERBS int ibv_destroy_srq(ibv_srq* srq) {
   pthread_mutex_lock(&srq->mutex);
   while (srq->events_completed != delivered) pthread_cond_wait(&srq->cond, &srq->mutex);
   pthread_mutex_unlock(&srq->mutex);
+  leave(srq->pd);
   pthread_cond_destroy(&srq->cond);
   pthread_mutex_destroy(&srq->mutex);
   delete made->core;

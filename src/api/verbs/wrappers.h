@@ -59,6 +59,7 @@ struct VPd {
   ProtectionDomain* core;
   VPd* original = nullptr;       ///< of a parent domain or an imported one
   std::atomic<int> children{0};  ///< parent domains on it
+  std::atomic<int> objects{0};   ///< made with it: a parent domain's are not told apart by the core
 };
 
 struct VTd {
@@ -124,12 +125,15 @@ struct Builder {
     SendWr wr;
     size_t first_sge = 0;
     size_t inline_offset = 0;  ///< with send_flag::kInline
+    bool addressed = false;    ///< the datagram's address or the shared receive queue's number was set
   };
   std::mutex mutex;
   std::vector<Staged> staged;
   std::vector<Sge> list;
   std::vector<std::byte> inline_data;
-  int error = 0;  ///< the first fault since wr_start
+  Staged* last = nullptr;  ///< what the setters speak about; null: no request yet
+  Staged spare;            ///< stands in for one that there is no memory for
+  int error = 0;           ///< the first fault since wr_start
 };
 
 struct VQp {
@@ -168,6 +172,14 @@ uint32_t number_in(const Enum& value) {
   return number;
 }
 
+/// Notes that an object stands on the domain; null: one that has no domain (XRC_RECV).
+inline void use(ibv_pd* pd) {
+  if (pd != nullptr) ++of(pd)->objects;
+}
+inline void leave(ibv_pd* pd) {
+  if (pd != nullptr) --of(pd)->objects;
+}
+
 /// Sets errno and returns null, as every verb that makes an object does when it fails.
 inline std::nullptr_t refuse(int error) {
   errno = error;
@@ -196,6 +208,9 @@ inline uint32_t leave(ibv_context* context, const void* core, const uint32_t& de
 // Scatter/gather lists are passed through.
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
+
+/// What atomic operations work on.
+constexpr uint32_t kAtomicBytes = 8;
 
 /// Flags of a send; IBV_SEND_IP_CSUM is not among them, as no checksum offload is advertised.
 constexpr unsigned int kSendFlags = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;

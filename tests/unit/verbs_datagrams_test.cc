@@ -1,0 +1,206 @@
+/// Unreliable datagrams and multicast (IBTA 9.8.3, 10.5, 11.4.1.2).
+#ifdef NUPA_TEST_DROPIN
+#include "verbs_fixture.h"
+
+namespace nupa::test {
+namespace {
+
+constexpr uint32_t kGrh = 40;
+
+class VerbsDatagrams : public VerbsPair {
+ protected:
+  void SetUp() override {
+    VerbsPair::SetUp();
+    make_pair(IBV_QPT_UD);
+    ibv_ah_attr attr = path();
+    attr.grh.traffic_class = 0x5a;
+    attr.grh.flow_label = 0x54321;
+    attr.grh.hop_limit = 17;
+    attr.sl = 4;
+    ah = ibv_create_ah(pd, &attr);
+    ASSERT_NE(ah, nullptr);
+  }
+  void TearDown() override {
+    for (ibv_ah* made : {ah, group_ah})
+      if (made != nullptr) {
+        EXPECT_EQ(ibv_destroy_ah(made), 0);
+      }
+    VerbsPair::TearDown();
+  }
+
+  int send(ibv_qp* from, uint64_t wr_id, uint32_t qpn, uint32_t qkey, uint32_t length = 8) {
+    ibv_sge sge = span(0, length);
+    ibv_send_wr wr = request(IBV_WR_SEND, wr_id, &sge);
+    wr.wr.ud = {ah, qpn, qkey};
+    return post(from, wr);
+  }
+
+  int send_to_group(ibv_qp* from, uint64_t wr_id) {
+    ibv_sge sge = span(0, 8);
+    ibv_send_wr wr = request(IBV_WR_SEND, wr_id, &sge);
+    wr.wr.ud = {group_ah, 0xffffff, kQkey};
+    return post(from, wr);
+  }
+
+  ibv_gid make_group() {
+    ibv_ah_attr attr = path();
+    ibv_gid group{};
+    group.raw[0] = 0xff;
+    group.raw[1] = 0x0e;
+    group.raw[15] = 0x42;
+    attr.grh.dgid = group;
+    group_ah = ibv_create_ah(pd, &attr);
+    EXPECT_NE(group_ah, nullptr);
+    return group;
+  }
+
+  ibv_ah* ah = nullptr;
+  ibv_ah* group_ah = nullptr;
+};
+
+TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
+  std::strcpy(memory, "message");
+  ASSERT_EQ(receive(b, 7, 4096, 256), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  const ibv_wc wc = next(other_cq);
+  ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.byte_len, kGrh + 8);
+  EXPECT_EQ(wc.src_qp, a->qp_num);
+  EXPECT_EQ(wc.sl, 4);
+  EXPECT_NE(wc.wc_flags & IBV_WC_GRH, 0u);
+  const auto* grh = reinterpret_cast<const ibv_grh*>(memory + 4096);
+  ibv_gid own{};
+  ASSERT_EQ(ibv_query_gid(context, 1, 0, &own), 0);
+  EXPECT_EQ(std::memcmp(&grh->sgid, &own, 16), 0);
+  EXPECT_EQ(std::memcmp(&grh->dgid, &own, 16), 0);
+  EXPECT_EQ(be32toh(grh->version_tclass_flow), 6u << 28 | 0x5au << 20 | 0x54321u);
+  EXPECT_EQ(grh->hop_limit, 17);
+  EXPECT_EQ(grh->next_hdr, 0x1b);
+  EXPECT_GE(be16toh(grh->paylen), 8);
+  EXPECT_STREQ(memory + 4096 + kGrh, "message");
+}
+
+TEST_F(VerbsDatagrams, WrongQkeyIsDropped) {  // 10.2.5
+  ASSERT_EQ(receive(b, 7, 4096, 256), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey + 1), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);  // the sender learns nothing
+  EXPECT_TRUE(stays_empty(other_cq));
+  EXPECT_EQ(state_of(b), IBV_QPS_RTS);
+  ASSERT_EQ(send(a, 2, b->qp_num, kQkey), 0);  // the receive is still there
+  EXPECT_EQ(next(other_cq).wr_id, 7u);
+}
+
+TEST_F(VerbsDatagrams, HighBitMeansTheSendersOwnQkey) {  // 10.2.5
+  ASSERT_EQ(receive(b, 7, 4096, 256), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, 0x80000000u), 0);
+  EXPECT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(VerbsDatagrams, WithoutReceiveDropped) {  // 9.8.3.3
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(receive(b, 7, 4096, 256), 0);
+  EXPECT_TRUE(stays_empty(other_cq));
+}
+
+TEST_F(VerbsDatagrams, TooLargeForTheReceiveDropped) {  // 9.9.3.1, class D1; the 40 bytes count
+  ASSERT_EQ(receive(b, 7, 4096, kGrh + 7), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey, 8), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(stays_empty(other_cq));
+  ASSERT_EQ(send(a, 2, b->qp_num, kQkey, 7), 0);
+  EXPECT_EQ(next(other_cq).wr_id, 7u);
+  EXPECT_EQ(state_of(b), IBV_QPS_RTS);
+}
+
+TEST_F(VerbsDatagrams, ToNobodyDropped) {
+  ASSERT_EQ(send(a, 1, b->qp_num ^ 0x40, kQkey), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(state_of(a), IBV_QPS_RTS);
+}
+
+TEST_F(VerbsDatagrams, LargerThanThePathIsALocalError) {  // 9.8.3: a datagram is one packet
+  ASSERT_EQ(receive(b, 7, 8192, 8192), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey, 4096), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next(other_cq).byte_len, 4096 + kGrh);
+  ASSERT_EQ(send(a, 2, b->qp_num, kQkey, 4097), 0);
+  EXPECT_EQ(next().status, IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(state_of(a), IBV_QPS_SQE);  // 10.3.1.6
+  EXPECT_EQ(move(a, IBV_QPS_RTS), 0);
+}
+
+TEST_F(VerbsDatagrams, OneSidedRequestsAreNotForThisService) {  // 10.2.4, table of services
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                     IBV_WR_SEND_WITH_INV, IBV_WR_LOCAL_INV, IBV_WR_BIND_MW, IBV_WR_ATOMIC_WRITE}) {
+    ibv_sge sge = span(0, 8);
+    ibv_send_wr wr = request(opcode, 1, &sge);
+    wr.wr.ud = {ah, b->qp_num, kQkey};
+    EXPECT_EQ(post(a, wr), EINVAL) << opcode;
+  }
+}
+
+TEST_F(VerbsDatagrams, EachMemberOfAGroupGetsACopy) {  // 10.5.2
+  const ibv_gid group = make_group();
+  ibv_qp* c = make_qp(IBV_QPT_UD);
+  ibv_qp* outsider = make_qp(IBV_QPT_UD);
+  connect(c, c);
+  connect(outsider, outsider);
+  std::strcpy(memory, "to all");
+  for (ibv_qp* member : {a, b, c}) ASSERT_EQ(ibv_attach_mcast(member, &group, 0), 0);
+  ASSERT_EQ(ibv_attach_mcast(c, &group, 0), 0);  // manual: attached again, it still gets a single copy
+  ASSERT_EQ(receive(a, 11, 4096, 128), 0);
+  ASSERT_EQ(receive(b, 12, 4352, 128), 0);
+  ASSERT_EQ(receive(c, 13, 4608, 128), 0);
+  ASSERT_EQ(receive(c, 14, 4864, 128), 0);
+  ASSERT_EQ(receive(outsider, 15, 5120, 128), 0);
+  // The sender is a member: without BLOCK_SELF_MCAST_LB, which is not offered, it hears itself.
+  ASSERT_EQ(send_to_group(a, 1), 0);
+  bool seen[16] = {};
+  for (int i = 0; i < 3; ++i) {  // the send, and the receives of `a` and `c`
+    const ibv_wc wc = next();
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    seen[wc.wr_id & 15] = true;
+  }
+  EXPECT_TRUE(seen[1] && seen[11] && seen[13]);
+  const ibv_wc wc = next(other_cq);
+  EXPECT_EQ(wc.wr_id, 12u);
+  EXPECT_EQ(wc.byte_len, kGrh + 8);
+  for (const size_t at : {4096, 4352, 4608}) {
+    EXPECT_STREQ(memory + at + kGrh, "to all");
+    EXPECT_EQ(std::memcmp(&reinterpret_cast<ibv_grh*>(memory + at)->dgid, &group, 16), 0);
+  }
+  EXPECT_TRUE(stays_empty(cq));  // one copy for `c`, none for the outsider
+  EXPECT_EQ(ibv_destroy_qp(b), EBUSY);
+  for (ibv_qp* member : {a, b, c}) EXPECT_EQ(ibv_detach_mcast(member, &group, 0), 0);
+  EXPECT_EQ(ibv_detach_mcast(a, &group, 0), EINVAL);
+  // Nobody is left: sent into the void.
+  ASSERT_EQ(send_to_group(a, 1), 0);
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_TRUE(stays_empty(cq));
+}
+
+TEST_F(VerbsDatagrams, SenderNeedsNoMembership) {  // 10.5.2.2
+  const ibv_gid group = make_group();
+  ASSERT_EQ(ibv_attach_mcast(b, &group, 0), 0);
+  ASSERT_EQ(receive(a, 11, 4096, 128), 0);
+  ASSERT_EQ(receive(b, 12, 4352, 128), 0);
+  ASSERT_EQ(send_to_group(a, 1), 0);
+  EXPECT_EQ(next(other_cq).wr_id, 12u);
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_TRUE(stays_empty(cq));
+  EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
+}
+
+TEST_F(VerbsDatagrams, OnlyDatagramsAndGroupAddressesAttach) {
+  ibv_gid group = make_group();
+  ibv_qp* connected = make_qp(IBV_QPT_RC);
+  EXPECT_EQ(ibv_attach_mcast(connected, &group, 0), EINVAL);
+  group.raw[0] = 0xfe;
+  EXPECT_EQ(ibv_attach_mcast(a, &group, 0), EINVAL);
+}
+
+}  // namespace
+}  // namespace nupa::test
+#endif

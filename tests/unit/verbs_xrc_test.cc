@@ -1,0 +1,232 @@
+/// The extended reliable connected service (IBTA annex A14): domains by file, shared between processes.
+#ifdef NUPA_TEST_DROPIN
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "verbs_fixture.h"
+
+namespace nupa::test {
+namespace {
+
+class VerbsXrc : public Verbs {
+ public:
+  using Verbs::next;
+  using Verbs::to_init;
+  using Verbs::to_rts;
+  void SetUp() override {
+    Verbs::SetUp();
+    mr = reg(memory, sizeof memory);
+    ASSERT_NE(mr, nullptr);
+  }
+  void TearDown() override {
+    for (ibv_qp* qp : qps) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    qps.clear();
+    for (ibv_srq* srq : srqs) EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    for (ibv_xrcd* domain : domains) EXPECT_EQ(ibv_close_xrcd(domain), 0);
+    Verbs::TearDown();
+  }
+  void TestBody() override {}  // the child of a fork makes one of its own
+
+  ibv_xrcd* open_domain(int fd, int flags = O_CREAT) {
+    ibv_xrcd_init_attr attr{};
+    attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    attr.fd = fd;
+    attr.oflags = flags;
+    ibv_xrcd* domain = ibv_open_xrcd(context, &attr);
+    if (domain != nullptr) domains.push_back(domain);
+    return domain;
+  }
+
+  /// A shared receive queue of the domain with one receive, at `offset`, whose request id is the same.
+  uint32_t make_srq(ibv_xrcd* domain, size_t offset) {
+    ibv_srq_init_attr_ex attr{};
+    attr.attr = {16, 1, 0};
+    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    attr.srq_type = IBV_SRQT_XRC;
+    attr.pd = pd;
+    attr.xrcd = domain;
+    attr.cq = cq;
+    ibv_srq* srq = ibv_create_srq_ex(context, &attr);
+    EXPECT_NE(srq, nullptr);
+    if (srq == nullptr) return 0;
+    srqs.push_back(srq);
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory + offset), 64, mr->lkey};
+    ibv_recv_wr wr{}, *bad = nullptr;
+    wr.wr_id = offset;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    EXPECT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    uint32_t number = 0;
+    EXPECT_EQ(ibv_get_srq_num(srq, &number), 0);
+    return number;
+  }
+
+  ibv_qp* make_target(ibv_xrcd* domain) {
+    ibv_qp_init_attr_ex attr{};
+    attr.qp_type = IBV_QPT_XRC_RECV;
+    attr.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+    attr.xrcd = domain;
+    return keep(ibv_create_qp_ex(context, &attr));
+  }
+
+  ibv_qp* make_initiator() {
+    ibv_qp_init_attr attr = init(IBV_QPT_XRC_SEND);
+    attr.recv_cq = nullptr;
+    attr.cap.max_recv_wr = attr.cap.max_recv_sge = 0;
+    return keep(ibv_create_qp(pd, &attr));
+  }
+
+  int send(ibv_qp* from, uint64_t wr_id, uint32_t srq_number) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 16, mr->lkey};
+    ibv_send_wr wr = request(IBV_WR_SEND, wr_id, &sge);
+    wr.qp_type.xrc.remote_srqn = srq_number;
+    return post(from, wr);
+  }
+
+  alignas(4096) char memory[4096] = {};
+  ibv_mr* mr = nullptr;
+  std::vector<ibv_srq*> srqs;
+  std::vector<ibv_xrcd*> domains;
+};
+
+TEST_F(VerbsXrc, EachMessageNamesItsQueue) {
+  ibv_xrcd* domain = open_domain(-1);
+  ASSERT_NE(domain, nullptr);
+  const uint32_t first = make_srq(domain, 1024), second = make_srq(domain, 2048);
+  ibv_qp* target = make_target(domain);
+  ibv_qp* initiator = make_initiator();
+  connect(initiator, target);
+  std::strcpy(memory, "for the second");
+  ASSERT_EQ(send(initiator, 1, second), 0);
+  for (int i = 0; i < 2; ++i) {
+    const ibv_wc wc = next();
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_TRUE(wc.wr_id == 1 || wc.wr_id == 2048);
+  }
+  EXPECT_STREQ(memory + 2048, "for the second");
+  std::strcpy(memory, "for the first");
+  ASSERT_EQ(send(initiator, 2, first), 0);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 1024, "for the first");
+}
+
+TEST_F(VerbsXrc, QueueOfAnotherDomainIsRefused) {  // A14.5
+  ibv_xrcd* domain = open_domain(-1);
+  ibv_xrcd* other = open_domain(-1);
+  ASSERT_NE(other, nullptr);
+  const uint32_t number = make_srq(other, 1024);
+  ibv_qp* target = make_target(domain);
+  ibv_qp* initiator = make_initiator();
+  connect(initiator, target);
+  ASSERT_EQ(send(initiator, 1, number), 0);
+  EXPECT_EQ(next().status, IBV_WC_REM_INV_REQ_ERR);
+  EXPECT_TRUE(reaches(target, IBV_QPS_ERR));
+}
+
+TEST_F(VerbsXrc, OneFileIsOneDomain) {  // manual ibv_open_xrcd
+  const int fd = memfd_create("domain", MFD_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ASSERT_NE(open_domain(fd), nullptr);
+  EXPECT_EQ(open_domain(fd, O_CREAT | O_EXCL), nullptr);
+  EXPECT_EQ(errno, EEXIST);
+  const int again = dup(fd);
+  ibv_xrcd* same = open_domain(again);
+  ASSERT_NE(same, nullptr);
+  const uint32_t number = make_srq(same, 1024);
+  ibv_qp* target = make_target(domains[0]);
+  ibv_qp* initiator = make_initiator();
+  connect(initiator, target);
+  ASSERT_EQ(send(initiator, 1, number), 0);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  close(again);
+  close(fd);
+}
+
+/// What parent and child tell each other.
+struct Numbers {
+  uint32_t target;  ///< the child's XRC_RECV queue pair
+  uint32_t shared;  ///< the child's queue in the domain of the file
+  uint32_t alone;   ///< its queue in a private domain
+};
+
+template <class Value>
+bool give(int fd, const Value& value) {
+  return write(fd, &value, sizeof value) == sizeof value;
+}
+template <class Value>
+bool get(int fd, Value* value) {
+  return read(fd, value, sizeof *value) == sizeof *value;
+}
+
+/// The child: the target, and queues of its own. Returns whether its part went well.
+bool serve_child(int in, int out, int file) {
+  VerbsXrc mine;
+  mine.SetUp();
+  ibv_xrcd* domain = mine.open_domain(file);
+  ibv_qp* target = domain == nullptr ? nullptr : mine.make_target(domain);
+  uint32_t initiator = 0;
+  bool good =
+      target != nullptr && mine.to_init(target) == 0 && get(in, &initiator) && mine.to_rts(target, initiator) == 0 &&
+      give(out, Numbers{target->qp_num, mine.make_srq(domain, 1024), mine.make_srq(mine.open_domain(-1), 2048)});
+  const ibv_wc wc = mine.next();
+  good =
+      good && wc.status == IBV_WC_SUCCESS && wc.wr_id == 1024 && std::strcmp(mine.memory + 1024, "to the child") == 0;
+  good = good && give(out, good);
+  char end;
+  good = get(in, &end) && good;  // the parent has seen all it wanted
+  mine.TearDown();
+  return good && !::testing::Test::HasFailure();
+}
+
+TEST(VerbsXrcProcesses, FileSharesTheDomain) {
+  const int file = memfd_create("domain", 0);
+  int down[2], up[2];
+  ASSERT_EQ(pipe(down), 0);
+  ASSERT_EQ(pipe(up), 0);
+  const pid_t child = fork();  // before either opens the device
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    _exit(serve_child(down[0], up[1], file) ? 0 : 1);
+  }
+  VerbsXrc mine;
+  mine.SetUp();
+  ibv_xrcd* domain = mine.open_domain(file);
+  ASSERT_NE(domain, nullptr);
+  const uint32_t own = mine.make_srq(domain, 3072);
+  ibv_qp* initiator = mine.make_initiator();
+  ASSERT_EQ(mine.to_init(initiator), 0);
+  ASSERT_TRUE(give(down[1], initiator->qp_num));
+  Numbers numbers{};
+  ASSERT_TRUE(get(up[0], &numbers));
+  ASSERT_EQ(mine.to_rts(initiator, numbers.target), 0);
+  std::strcpy(mine.memory, "to the child");
+  ASSERT_EQ(mine.send(initiator, 1, numbers.shared), 0);
+  EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  bool received = false;
+  EXPECT_TRUE(get(up[0], &received));
+  EXPECT_TRUE(received);
+  // A14.3: the queue pair of one process serves the shared receive queues of each process of the domain.
+  std::strcpy(mine.memory, "to the parent");
+  ASSERT_EQ(mine.send(initiator, 2, own), 0);
+  for (int i = 0; i < 2; ++i) {
+    const ibv_wc wc = mine.next();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+    EXPECT_TRUE(wc.wr_id == 2 || wc.wr_id == 3072);
+  }
+  EXPECT_STREQ(mine.memory + 3072, "to the parent");
+  ASSERT_EQ(mine.send(initiator, 3, numbers.alone), 0);  // a domain of its own
+  EXPECT_EQ(mine.next().status, IBV_WC_REM_INV_REQ_ERR);
+  EXPECT_TRUE(give(down[1], 'e'));
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  mine.TearDown();
+  for (const int fd : {file, down[0], down[1], up[0], up[1]}) close(fd);
+}
+
+}  // namespace
+}  // namespace nupa::test
+#endif
