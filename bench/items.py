@@ -222,6 +222,16 @@ def many_qps(setting):
     return Item("1000 queue pairs", run, "many_qps")
 
 
+def message_rate(setting):
+    def run():
+        seconds = "0.05" if setting.quick else "0.2"
+        command = setting.nupa([os.path.join(setting.build, "bench", "message_rate"), "--cores", "%d,%d" % setting.cores,
+                                "--seconds", seconds])
+        found = _json(run_alone(command, "%d,%d" % setting.cores))
+        return {"nupa.post_rate." + name: {"value": value} for name, value in found.items()}
+    return Item("message rates", run, "message_rate")
+
+
 def _json(text):
     try:
         return json.loads(text.strip().splitlines()[-1])
@@ -243,7 +253,7 @@ def catalogue(setting, demo=False):
             listed.append(_with_references(setting, operation, size, item) if size in TARGET_SIZES else item)
     if not demo:
         listed += [nupa_bandwidth(setting, operation, 8, True) for operation in ("write", "read", "send")]
-        listed += [nupa_bandwidth(setting, "atomic", 8), nupa_bandwidth(setting, "atomic", 8, True), many_qps(setting)]
+        listed += [nupa_bandwidth(setting, "atomic", 8), nupa_bandwidth(setting, "atomic", 8, True), message_rate(setting), many_qps(setting)]
     for kind in UCX:
         listed += [ucx(setting, kind, "latency", UCX_LATENCY[kind], LATENCY_SIZES),
                    ucx(setting, kind, "atomic", {"atomic_lat": "ucp_fadd"}, [8]),

@@ -103,7 +103,7 @@ def options():
 
 
 def what_is_missing(build):
-    for path in ("bin/nupa", "bench/machine_limits", "bench/many_qps"):
+    for path in ("bin/nupa", "bench/machine_limits", "bench/many_qps", "bench/message_rate"):
         if not os.access(os.path.join(build, path), os.X_OK):
             return "%s is not there: run scripts/build first" % os.path.join(build, path)
     for program, package in (("ib_write_lat", "perftest"), ("ucx_perftest", "ucx-utils"), ("taskset", "util-linux")):

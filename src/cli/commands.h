@@ -6,7 +6,7 @@
 namespace nupa::cli {
 
 struct RunOptions {
-  std::string transport = "auto";
+  std::string transport;  ///< empty: what the environment says
   bool verbose = false;
   std::vector<std::string> command;
 };

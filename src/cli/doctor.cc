@@ -1,9 +1,12 @@
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -52,17 +55,37 @@ Finding shared_memory() {
           "allow memfd_create (seccomp) and raise ulimit -f"};
 }
 
+/// What a process of this user that is not this one's parent would be told: 0, or the errno of reading its memory.
+int cross_memory_error() {
+  static uint64_t here = 1;
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) return errno;
+  if (child == 0) {
+    uint64_t there = 0;
+    iovec mine{&there, sizeof there};
+    iovec theirs{&here, sizeof here};
+    _exit(process_vm_readv(parent, &mine, 1, &theirs, 1, 0) == sizeof there ? 0 : errno);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : ECHILD;
+}
+
 Finding cross_memory() {
-  const uint64_t here = 1;
-  uint64_t there = 0;
-  iovec mine{&there, sizeof there};
-  iovec theirs{const_cast<uint64_t*>(&here), sizeof here};
-  const bool works = process_vm_readv(getppid(), &mine, 1, &theirs, 0, 0) >= 0 || errno != EPERM;
+  const int error = cross_memory_error();
+  if (error == 0) return {"OK", "cross-memory copies", "allowed", ""};
   const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
-  if (works && (scope.empty() || scope == "0")) return {"OK", "cross-memory copies", "allowed", ""};
-  return {"NOTE", "cross-memory copies", "ptrace_scope " + scope,
-          "unaligned ends of buffers are copied by the other side's service thread (slower); "
-          "sysctl kernel.yama.ptrace_scope=0 lifts it"};
+  const bool by_yama = !scope.empty() && scope != "0";
+  return {"NOTE", "cross-memory copies",
+          by_yama ? "forbidden by ptrace_scope " + scope : fmt::format("forbidden ({})", std::strerror(error)),
+          std::string("unaligned ends of buffers are copied by the other side's service thread (slower); ") +
+              (by_yama ? "sysctl kernel.yama.ptrace_scope=0 lifts it"
+                       : "allow process_vm_readv and process_vm_writev in the container's seccomp profile")};
+}
+
+Finding process_folder() {
+  if (access("/proc/self/fd", R_OK) == 0) return {"OK", "/proc", "mounted", ""};
+  return {"PROBLEM", "/proc", "not mounted", "mount -t proc proc /proc: processes find each other through it"};
 }
 
 Finding write_guard() {
@@ -113,6 +136,7 @@ Finding libraries() {
 
 int doctor(bool json) {
   const Finding findings[] = {
+      process_folder(),
       libraries(),
       runtime_directory(),
       shared_memory(),

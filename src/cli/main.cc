@@ -1,8 +1,27 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string_view>
 
 #include "commands.h"
 #include "nupa_config.h"
+
+namespace {
+
+/// Where the program and its arguments begin: behind "--", or at the first word that is no option of `run`. The parser
+/// must not see them, since it takes words such as [a,b] apart.
+int start_of_command(const CLI::App& run, int argc, char** argv) {
+  if (argc < 2 || run.get_name() != argv[1]) return argc;
+  int at = 2;
+  for (; at < argc && argv[at][0] == '-'; ++at) {
+    const std::string_view word = argv[at];
+    if (word == "--") break;
+    const CLI::Option* option = run.get_option_no_throw(std::string(word));
+    if (option != nullptr && option->get_items_expected_max() > 0 && at + 1 < argc) ++at;
+  }
+  return at;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"NUPA: RDMA verbs on any Linux machine, with no adapter, no kernel module and no root"};
@@ -17,12 +36,9 @@ int main(int argc, char** argv) {
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
-  run->add_option("--transport", run_options.transport, "auto or window")
-      ->check(CLI::IsMember({"auto", "window"}))
-      ->capture_default_str();
+  run->add_option("--transport", run_options.transport, "auto or window (default $NUPA_TRANSPORT, or auto)")
+      ->check(CLI::IsMember({"auto", "window"}));
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
-  run->add_option("command", run_options.command, "Program and its arguments")->required();
-  run->positionals_at_end();
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 
   bool json = false;
@@ -38,16 +54,26 @@ int main(int argc, char** argv) {
   clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
   CLI::App* doctor = app.add_subcommand("doctor", "Show what on this machine helps or hinders, and the remedy");
   doctor->add_flag("--json", json, "Machine-readable output");
+  doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
 
+  const int command = start_of_command(*run, argc, argv);
   try {
-    app.parse(argc, argv);
+    app.parse(command, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "nupa: %s (see nupa --help)\n", error.what());
     return 2;
   }
-  if (*run) return nupa::cli::run(run_options);
+  if (*run) {
+    const int first = command + (command < argc && std::string_view(argv[command]) == "--" ? 1 : 0);
+    if (first >= argc) {
+      std::fputs("nupa: run: no program is named (see nupa run --help)\n", stderr);
+      return 2;
+    }
+    run_options.command.assign(argv + first, argv + argc);
+    return nupa::cli::run(run_options);
+  }
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run);

@@ -13,7 +13,10 @@ struct Observed {
   base::UniqueFd connection;  ///< held as long as it is looked at
 };
 
-/// All processes of the runtime directory that answer within a moment.
-std::vector<Observed> observe_all(cm::RuntimeDir& dir);
+struct Observation {
+  std::vector<Observed> processes;  ///< all of the runtime directory that answer within a moment
+  std::vector<uint32_t> silent;     ///< slots of those that take connections and do not answer: stopped, most often
+};
+Observation observe_all(cm::RuntimeDir& dir);
 
 }  // namespace nupa::cli

@@ -18,6 +18,11 @@ void prepend(const char* name, const std::string& value) {
   setenv(name, joined.c_str(), 1);
 }
 
+const char* transport_in_force() {
+  const char* set = std::getenv("NUPA_TRANSPORT");
+  return set == nullptr || *set == '\0' ? "auto" : set;
+}
+
 }  // namespace
 
 std::string dropin_folder() {
@@ -38,18 +43,21 @@ std::string dropin_folder() {
 int run(const RunOptions& options) {
   const std::string folder = dropin_folder();
   if (folder.empty()) {
-    std::fprintf(stderr, "nupa: the drop-in libraries are not where this program expects them (%s)\n",
-                 NUPA_DROPIN_INSTALLED);
+    if (access("/proc/self/exe", F_OK) != 0)
+      std::fprintf(stderr, "nupa: /proc is not mounted\n");
+    else
+      std::fprintf(stderr, "nupa: the drop-in libraries are not where this program expects them (%s)\n",
+                   NUPA_DROPIN_INSTALLED);
     return 1;
   }
   prepend("LD_LIBRARY_PATH", folder);
   const std::string preload = folder + "/libnupa-preload.so";
   if (access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
-  setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
+  if (!options.transport.empty()) setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
   if (options.verbose) {
     setenv("NUPA_LOG", "info", 0);
     std::fprintf(stderr, "nupa: %s with libraries from %s, transport %s\n", options.command[0].c_str(), folder.c_str(),
-                 options.transport.c_str());
+                 transport_in_force());
   }
   std::vector<char*> arguments;
   for (const std::string& argument : options.command) arguments.push_back(const_cast<char*>(argument.c_str()));

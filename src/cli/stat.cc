@@ -89,11 +89,14 @@ int stat(bool json, double watch_seconds) {
     return 1;
   }
   for (;;) {
-    const nlohmann::json rows = look(observe_all(**dir));
+    const Observation seen = observe_all(**dir);
+    const nlohmann::json rows = look(seen.processes);
     if (json)
       fmt::print("{}\n", rows.dump(2));
     else
       print(rows);
+    for (const uint32_t slot : seen.silent)
+      fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer; is it stopped?\n", (*dir)->path(), slot);
     if (watch_seconds <= 0) return 0;
     std::fflush(stdout);
     std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds));

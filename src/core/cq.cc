@@ -158,6 +158,10 @@ int Cq::poll_into(Completion* completions, int count) {
   if (__builtin_expect(head_ != before, 1)) {
     ring_.publish_head(head_);
     look_at_next();
+    // The specification tells of an entry when it comes, adapters also of those that were there when the queue was
+    // armed; programs that take a fixed number of entries for each event would sleep for ever over the rest.
+    if (channel_ != nullptr && taken == count && ring_.ready(head_) && ring_.needs_event(false))
+      cm::raise_cq_event(device_.runtime().node().self(), index_);
   }
   lock_.unlock();
   if (taken == 0) return nothing_there();

@@ -138,7 +138,7 @@ Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
 
 Result<GidEntry> DeviceImpl::query_gid(uint8_t port_num, uint32_t index) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
-  const std::vector<GidEntry> table = read_gid_table();
+  const std::vector<GidEntry>& table = runtime_->gids();
   if (index >= static_cast<uint32_t>(port_attr().gid_tbl_len)) return fail(EINVAL, "index beyond the GID table");
   if (index >= table.size()) return fail(ENODATA, "the GID table entry is empty");
   return table[index];

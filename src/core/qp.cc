@@ -58,6 +58,7 @@ int Qp::open() {
   shared_->error.store(0);
   shared_->sender_waits.store(0);
   shared_->wake.store(0);
+  shared_->established.store(0);
   segment::QpCounters& counters = shared_->counters;
   for (auto* counter : {&counters.messages, &counters.bytes, &counters.received, &counters.errors, &counters.rnr})
     counter->store(0);
@@ -193,6 +194,8 @@ int Qp::to_reset() {
     send_tail_.store(send_head_);
     shared_->error.store(0);
     shared_->sender_waits.store(0);
+    shared_->established.store(0);
+    finishes_first_ = tells_drained_ = false;
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
   }
@@ -238,16 +241,19 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       return to_rtr(attr);
     case QpState::kSqd: {
       std::lock_guard send(send_lock_);
+      if (current == QpState::kSqd) return 0;
       set_state(QpState::kSqd);
-      // Requests run to their end when they are posted: none is half done here (IBTA 10.3.1.5).
-      if ((mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0)
-        device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
+      // Requests run to their end when they are posted, but for the one that waits for its receiver (IBTA 10.3.1.5).
+      finishes_first_ = !waiting_.empty() && waiting_.front()->first_try_ns != 0;
+      tells_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
+      if (!finishes_first_) tell_drained();
       return 0;
     }
     case QpState::kRts: {
       {
         std::lock_guard send(send_lock_);
         set_state(QpState::kRts);
+        finishes_first_ = tells_drained_ = false;
         if (waiting_.empty()) return 0;
       }
       runtime_.node().kick();
@@ -276,6 +282,18 @@ bool Qp::connected_to(const cm::Peer& peer) const {
   const QpState now = state();
   return options_.type != QpType::kUd && now >= QpState::kRtr && now != QpState::kErr &&
          shared_->remote_slot.load() == peer.slot();
+}
+
+void Qp::tell_drained() {
+  finishes_first_ = false;
+  if (tells_drained_) device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
+  tells_drained_ = false;
+}
+
+void Qp::tell_established() {
+  uint32_t seen = 1;
+  if (shared_->established.compare_exchange_strong(seen, 2))
+    device_.events().push({EventType::kCommEst, nullptr, this, nullptr, 1});
 }
 
 bool Qp::handle_error() {

@@ -67,6 +67,8 @@ class Qp final : public QueuePair {
   /// Tries the waiting requests. Returns when to try next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
   /// Never blocks: if the send side is busy it asks to be called again.
   int64_t progress(int64_t now_ns);
+  /// Service thread: a peer's first request may have come before this queue pair was told that it is connected.
+  void tell_established();
   /// Service thread: a peer moved this queue pair to the error state. False: busy, call again.
   bool handle_error();
   /// Service thread: the process at the other end is gone.
@@ -90,7 +92,8 @@ class Qp final : public QueuePair {
   WcStatus prepare(const SendWr& wr, Prepared* out);
   transport::Outcome execute(const SendWr& wr, const AddressVector* vector, uint64_t* length);
   void finish(const SendWr& wr, uint32_t position, const transport::Outcome& outcome, uint64_t length);
-  void keep(const SendWr& wr, uint32_t position, const transport::Outcome& outcome);
+  /// 0, or ENOMEM: it was not taken.
+  int keep(const SendWr& wr, uint32_t position, const transport::Outcome& outcome);
   WcStatus run_local(const SendWr& wr);
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
@@ -113,6 +116,7 @@ class Qp final : public QueuePair {
   void apply(const QpAttr& attr, uint32_t mask);
   void publish_attributes();
   void fail_for_lost_peer();
+  void tell_drained();
 
   DeviceImpl& device_;
   Runtime& runtime_;
@@ -132,6 +136,9 @@ class Qp final : public QueuePair {
   std::unique_ptr<transport::Endpoint> endpoint_;
   cm::CompletionPort send_port_;
   uint32_t send_head_ = 0;
+  /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
+  bool finishes_first_ = false;
+  bool tells_drained_ = false;
   std::deque<std::unique_ptr<WaitingWr>> waiting_;
   struct Patience {
     uint8_t timeout = 0;

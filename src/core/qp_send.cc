@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/clock.h"
 #include "core/device_attr.h"
@@ -165,7 +166,7 @@ int Qp::post(const SendWr& wr) {
     if (__builtin_expect(outcome.verdict() == Verdict::kDone, 1))
       finish(wr, position, outcome, length);
     else
-      keep(wr, position, outcome);
+      return keep(wr, position, outcome);
     return 0;
   }
   if (now == QpState::kErr || now == QpState::kSqe) {
@@ -173,11 +174,10 @@ int Qp::post(const SendWr& wr) {
     complete_send(wr, position, WcStatus::kWrFlushErr, 0);
     return 0;
   }
-  keep(wr, position, Outcome::done(WcStatus::kSuccess));
-  return 0;
+  return keep(wr, position, Outcome::done(WcStatus::kSuccess));
 }
 
-void Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) {
+int Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) try {
   auto kept = std::make_unique<WaitingWr>();
   kept->wr = wr;
   kept->position = position;
@@ -203,10 +203,19 @@ void Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) {
     kept->first_try_ns = now;
     kept->next_try_ns = next_try(*kept, now);
     shared_->counters.rnr.fetch_add(outcome.verdict() == Verdict::kNotReady, std::memory_order_relaxed);
-    if (expired(*kept, now, &status)) return fail_send(wr, position, status);
+    if (expired(*kept, now, &status)) {
+      fail_send(wr, position, status);
+      return 0;
+    }
   }
   waiting_.push_back(std::move(kept));
   if (waiting_.size() == 1) runtime_.add_pending(this);
+  return 0;
+} catch (const std::bad_alloc&) {
+  // Nothing was sent and nothing is kept: the request was not taken.
+  if (!waiting_.empty() && waiting_.back()->position == position) waiting_.pop_back();
+  --send_head_;
+  return ENOMEM;
 }
 
 int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
@@ -233,7 +242,7 @@ bool Qp::expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const 
 int64_t Qp::progress(int64_t now_ns) {
   if (!send_lock_.try_lock()) return now_ns + 20'000;
   int64_t wanted = INT64_MAX;
-  while (!waiting_.empty() && state() == QpState::kRts) {
+  while (!waiting_.empty() && (state() == QpState::kRts || finishes_first_)) {
     WaitingWr& waiting = *waiting_.front();
     uint64_t length = 0;
     const Outcome outcome = execute(waiting.wr, &waiting.vector, &length);
@@ -251,12 +260,14 @@ int64_t Qp::progress(int64_t now_ns) {
       }
       const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
       waiting_.pop_front();
+      finishes_first_ = false;
       fail_send(lost->wr, lost->position, status);
       break;
     }
     const std::unique_ptr<WaitingWr> done = std::move(waiting_.front());
     waiting_.pop_front();
     finish(done->wr, done->position, outcome, length);
+    if (__builtin_expect(finishes_first_, 0)) tell_drained();
   }
   if (waiting_.empty()) {
     runtime_.remove_pending(this);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <shared_mutex>
 
 #include "base/clock.h"
@@ -26,6 +28,13 @@ constexpr int64_t kBusyPauseNs = 100'000;
 constexpr int64_t kUnmetPatienceNs = 400'000'000;
 constexpr int64_t kUnmetPauseNs = 50'000'000;
 
+bool transport_is_known() {
+  const char* wanted = std::getenv("NUPA_TRANSPORT");
+  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0 || std::strcmp(wanted, "window") == 0) return true;
+  NUPA_ERROR("NUPA_TRANSPORT is auto or window, not '%s'", wanted);
+  return false;
+}
+
 template <class T, size_t N>
 void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
   uint32_t seen = high_water.load();
@@ -49,12 +58,14 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const int pid = getpid();
   auto existing = g_owner_pid == pid ? g_runtime.lock() : nullptr;
   if (existing) return existing;
+  if (!transport_is_known()) return fail(EINVAL, "NUPA_TRANSPORT is auto or window");
   std::shared_ptr<Runtime> runtime(new Runtime);
   auto remapper = region::Remapper::create(region::policy_from_environment());
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   std::vector<Gid> gids;
-  for (const GidEntry& entry : read_gid_table()) gids.push_back(entry.gid);
+  runtime->gids_ = read_gid_table();
+  for (const GidEntry& entry : runtime->gids_) gids.push_back(entry.gid);
   auto node = cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
   if (!node) return tl::unexpected(node.error());
   runtime->slot_ = (*node)->slot();
@@ -187,6 +198,7 @@ void Runtime::on_attention() {
       Qp* qp = qps_[index].load();
       if (qp == nullptr) return;
       if (tables().qp[index].wake.exchange(0) != 0) qp->progress(base::now_ns());
+      qp->tell_established();
       if (!qp->handle_error()) failed_.insert(index);
     });
   }
@@ -237,6 +249,8 @@ void Runtime::on_peer_gone(cm::Peer& peer) {
 }
 
 int64_t Runtime::on_tick(int64_t now_ns) {
+  // Before the objects' mutex, as in on_attention().
+  std::shared_lock copies(remapper_->copy_mutex());
   std::lock_guard lock(objects_mutex_);
   if (node_ == nullptr) return now_ns + kBusyPauseNs;
   int64_t wanted = INT64_MAX;
@@ -254,10 +268,7 @@ int64_t Runtime::on_tick(int64_t now_ns) {
     std::lock_guard lock2(pending_mutex_);
     pending.assign(pending_.begin(), pending_.end());
   }
-  if (!pending.empty()) {
-    std::shared_lock copies(remapper_->copy_mutex());
-    for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
-  }
+  for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
   std::vector<std::pair<Qp*, int64_t>> unmet;
   {
     std::lock_guard lock2(pending_mutex_);

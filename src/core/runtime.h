@@ -29,6 +29,8 @@ class Runtime final : public cm::NodeEvents {
   const segment::Tables& tables() { return node_->segment().tables(); }
   region::Remapper& remapper() { return *remapper_; }
   window::Window& window() { return *window_; }
+  /// The port's GID table, as it was when the device was opened: peers compare addresses with that.
+  const std::vector<GidEntry>& gids() const { return gids_; }
   uint32_t slot() const { return slot_; }
   /// How this process signs claims in rings.
   uint32_t tag() const { return tag_; }
@@ -86,6 +88,7 @@ class Runtime final : public cm::NodeEvents {
   IndexPool srq_numbers_;
   IndexPool mr_numbers_;
   std::atomic<uint32_t> next_handle_{1};
+  std::vector<GidEntry> gids_;
   uint32_t slot_ = 0;
   uint32_t tag_ = 0;
 

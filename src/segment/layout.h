@@ -105,8 +105,8 @@ struct alignas(64) SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
 
-/// A ring's place: heap offset (page aligned, below 2^48) with log2 of its slots in the low bits and a generation in the
-/// high ones, so that a ring that was moved away and back is not taken for the old one. 0: none.
+/// A ring's place: heap offset (page aligned, below 2^48) with log2 of its slots in the low bits and a generation in
+/// the high ones, so that a ring that was moved away and back is not taken for the old one. 0: none.
 constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots, uint16_t generation = 0) {
   return uint64_t{generation} << 48 | offset | log2_slots;
 }
@@ -229,6 +229,7 @@ struct alignas(64) QpShared {
   alignas(64) std::atomic<uint32_t> error;  ///< EventType plus 1 of a failure that a peer's request caused
   std::atomic<uint32_t> sender_waits;       ///< a sender found no receive posted: wake it at the next post
   std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
+  std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
   // Line 3 and 4: the receive ring.
   alignas(64) RecvRing recv;
   alignas(64) QpCounters counters;

@@ -1,6 +1,8 @@
 """Runs a server and a client program on NUPA and tells the outcome."""
+import atexit
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,16 +26,46 @@ def outcome(ok, name, reason=""):
     global failures
     if not ok:
         failures += 1
-    print(("PASS " if ok else "FAIL ") + name + (" " + reason if reason and not ok else ""), flush=True)
+    said = "" if ok or not reason else " " + str(reason).strip().replace("\n", " | ")
+    print(("PASS " if ok else "FAIL ") + name + said, flush=True)
 
 
 def skip(name, reason):
     print("SKIP %s %s" % (name, reason), flush=True)
 
 
-def start(command, env=None, out=None):
+def private_runtime_dir(user=None):
+    """A runtime directory of this script's own, gone when it ends; the processes started here meet there."""
+    folder = tempfile.mkdtemp(prefix="nupa-e2e-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if user is not None:
+        os.chown(folder, user, user)
+    else:
+        os.environ["NUPA_RUNTIME_DIR"] = folder
+    return folder
+
+
+def nupa(*arguments, before=(), env=None, seconds=30):
+    """Runs `nupa ARGUMENTS` to its end; `before` is a command that runs it (setpriv, unshare)."""
+    command = [*before, NUPA, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds,
+                              env=dict(os.environ, **(env or {})), stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, -1000, "", "still running after %d s" % seconds)
+
+
+def tell(name, done, status, *expected):
+    """Outcome of a finished command: its status, and texts that it must have said."""
+    text = done.stdout + done.stderr
+    missing = [word for word in expected if word not in text]
+    outcome(done.returncode == status and not missing, name,
+            "status %s, not said: %s; said: %s" % (done.returncode, missing, text[-200:].replace("\n", " | ")))
+
+
+def start(command, env=None, out=None, before=()):
     merged = dict(os.environ, **(env or {}))
-    return subprocess.Popen([NUPA, "run", "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
+    return subprocess.Popen([*before, NUPA, "run", "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
                             stdout=out, stderr=subprocess.STDOUT, env=merged, start_new_session=True)
 
 
@@ -46,17 +78,18 @@ def stop(process):
     process.wait()
 
 
-def listening(port):
-    """True once something listens on the port: asks the kernel's table, so that the server is not disturbed."""
+def listening(port, pid="self"):
+    """True once something listens on the port: asks the kernel's table, so that the server is not disturbed. `pid`:
+    whose network is meant."""
     wanted = ":%04X" % port
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in ("/proc/%s/net/tcp" % pid, "/proc/%s/net/tcp6" % pid):
         try:
             with open(table) as lines:
                 for line in lines:
                     fields = line.split()
                     if len(fields) > 3 and fields[1].endswith(wanted) and fields[3] == "0A":
                         return True
-        except FileNotFoundError:
+        except OSError:
             pass
     return False
 
@@ -64,36 +97,71 @@ def listening(port):
 def wait_listening(port, server, seconds=20):
     end = time.time() + seconds
     while time.time() < end and server.poll() is None:
-        if listening(port):
+        if listening(port, server.pid):
             return True
         time.sleep(0.02)
     return False
 
 
-def run_pair(name, server_command, client_command, port, env=None, seconds=60, server_survives=False):
-    """Both must end with status 0; `server_survives`: the server serves on and is ended here."""
-    with tempfile.TemporaryFile() as server_out, tempfile.TemporaryFile() as client_out:
-        server = start(server_command, env, server_out)
-        client = None
+class Pair:
+    """A server and a client that run at once. `before` and `client_before` are commands that start each
+    (setpriv, unshare). Both are ended when the `with` block is left."""
+
+    def __init__(self, server_command, client_command, port, env=None, before=(), client_before=None):
+        self.outs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+        self.client = None
+        self.server = start(server_command, env, self.outs[0], before)
+        self.trouble = ""
+        if wait_listening(port, self.server):
+            self.client = start(client_command, env, self.outs[1], before if client_before is None else client_before)
+        else:
+            self.trouble = "server does not listen: " + last_line(self.outs[0])
+
+    def wait(self, seconds, server_survives=False):
+        """What went wrong; empty when both ended with status 0."""
+        if self.client is None:
+            return self.trouble
         try:
-            if not wait_listening(port, server):
-                server_out.seek(0)
-                return outcome(False, name, "server does not listen: " + last_line(server_out))
-            client = start(client_command, env, client_out)
-            try:
-                status = client.wait(seconds)
-                server_status = 0 if server_survives else server.wait(20)
-            except subprocess.TimeoutExpired:
-                return outcome(False, name, "still running after %d s" % seconds)
-            reason = ""
-            if status != 0 or server_status != 0:
-                reason = "client %s (%s), server %s (%s)" % (status, last_line(client_out), server_status,
-                                                             last_line(server_out))
-            outcome(reason == "", name, reason)
-        finally:
-            stop(server)
-            if client is not None:
-                stop(client)
+            status = self.client.wait(seconds)
+            server_status = 0 if server_survives else self.server.wait(20)
+        except subprocess.TimeoutExpired:
+            return "still running after %d s" % seconds
+        if status == 0 and server_status == 0:
+            return ""
+        return "client %s (%s), server %s (%s)" % (status, last_line(self.outs[1]), server_status,
+                                                   last_line(self.outs[0]))
+
+    def text(self):
+        """What both have said."""
+        said = ""
+        for out in self.outs:
+            out.seek(0)
+            said += out.read().decode(errors="replace")
+        return said
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.server, self.client):
+            if process is not None:
+                stop(process)
+        for out in self.outs:
+            out.close()
+
+
+def run_pair(name, server_command, client_command, port, env=None, seconds=60, server_survives=False, before=(),
+             client_before=None):
+    """Both must end with status 0; `server_survives`: the server serves on and is ended here."""
+    with Pair(server_command, client_command, port, env, before, client_before) as pair:
+        reason = pair.wait(seconds, server_survives)
+        outcome(reason == "", name, reason)
+
+
+def pingpong(options):
+    port = free_port()
+    command = "ibv_rc_pingpong -d nupa0 -g 1 -p %d %s" % (port, options)
+    return command, command + " 127.0.0.1", port
 
 
 def last_line(stream):

@@ -123,7 +123,7 @@ Outcome Connected::send(const Request& request) {
     }
     message.byte_len = 0;
     target_->complete(claim, message, WcStatus::kLocLenErr);
-    target_->fail(EventType::kQpReqErr);
+    target_->fail(std::nullopt);
     return Outcome::done(WcStatus::kRemInvReqErr);
   }
   if (request.wr.opcode == Opcode::kSendWithInv && !target_->invalidate(request.wr.imm_or_rkey)) {

@@ -45,19 +45,19 @@ Header route_header(const AddressVector& vector, const Gid& source, uint64_t pay
 }  // namespace
 
 Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
-  if (last_qpn_ == qpn && last_ != nullptr && last_->peer().alive()) return last_;
+  if (last_qpn_ == qpn && last_ != nullptr && last_->lies_at(vector)) return last_->target.get();
   last_ = nullptr;
   auto found = targets_.find(qpn);
-  if (found == targets_.end() || !found->second->peer().alive()) {
+  if (found == targets_.end() || !found->second.lies_at(vector)) {
     auto peer = window_.find_peer(qpn, vector, std::chrono::milliseconds(100));
     if (!peer) return nullptr;
     if (targets_.size() >= kMaxTargets) targets_.clear();
     auto target = std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn));
-    found = targets_.insert_or_assign(qpn, std::move(target)).first;
+    found = targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first;
   }
   last_qpn_ = qpn;
-  last_ = found->second.get();
-  return last_;
+  last_ = &found->second;
+  return last_->target.get();
 }
 
 void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {

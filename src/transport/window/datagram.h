@@ -20,6 +20,15 @@ class Datagram final : public transport::Endpoint {
  private:
   void deliver(Target& target, const transport::Request& request, uint32_t qkey);
   void deliver_multicast(const transport::Request& request, uint32_t qkey);
+  /// A destination under the address that it was found by: another one may not lead to it.
+  struct Known {
+    std::unique_ptr<Target> target;
+    Gid gid;
+    bool is_global = false;
+    bool lies_at(const AddressVector& vector) const {
+      return is_global == vector.is_global && (!is_global || gid == vector.dgid) && target->peer().alive();
+    }
+  };
   Target* find(uint32_t qpn, const AddressVector& vector);
 
   /// Destinations remembered; beyond this many all are looked up anew.
@@ -28,8 +37,8 @@ class Datagram final : public transport::Endpoint {
   Window& window_;
   transport::LocalQp qp_;
   uint32_t last_qpn_ = 0;
-  Target* last_ = nullptr;
-  std::unordered_map<uint32_t, std::unique_ptr<Target>> targets_;
+  Known* last_ = nullptr;
+  std::unordered_map<uint32_t, Known> targets_;
 };
 
 }  // namespace nupa::window

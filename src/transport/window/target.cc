@@ -60,6 +60,9 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
     completions_ = cm::CompletionPort(peer(), remote_->recv_cq);
   }
   accepted_ = word;
+  // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).
+  if (state == QpState::kRtr && from_qpn != 0 && remote_->established.exchange(1) == 0)
+    cm::call_attention(peer(), segment::attention::kQp, qp_index_);
   return true;
 }
 
@@ -217,10 +220,10 @@ bool Target::invalidate(uint32_t rkey) {
   return entry.key.compare_exchange_strong(expected, 0);
 }
 
-void Target::fail(EventType event) {
+void Target::fail(std::optional<EventType> event) {
   uint64_t word = remote_->state.load();
   if (segment::epoch_of(word) != segment::epoch_of(accepted_)) return;
-  remote_->error.store(static_cast<uint32_t>(event) + 1, std::memory_order_release);
+  if (event) remote_->error.store(static_cast<uint32_t>(*event) + 1, std::memory_order_release);
   while (segment::epoch_of(word) == segment::epoch_of(accepted_) && segment::state_of(word) != QpState::kErr &&
          !remote_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), QpState::kErr))) {
   }

@@ -62,8 +62,9 @@ class Target {
   /// Invalidates a type 2 window for SEND_WITH_INV. False: the key is not such a window's.
   bool invalidate(uint32_t rkey);
 
-  /// The responder fails: its queue pair goes to the error state and its owner gets the event (IBTA 9.9.3).
-  void fail(EventType event);
+  /// The responder fails: its queue pair goes to the error state, and its owner gets the event if there is one: a fault
+  /// that a receive's completion tells has none (IBTA 9.9.3, classes B and C).
+  void fail(std::optional<EventType> event);
   /// Marks that a sender waits for a receive to be posted.
   void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
 

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""The `nupa` program: its options, exit statuses, what it shows and what it removes."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pairs import NUPA, Pair, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, skip, start, stop, \
+    tell, wait_listening
+
+ENDLESS = "-n 2000000000"
+runtime_dir = private_runtime_dir()
+
+
+def help_texts():
+    tell("help", nupa("--help"), 0, "run", "devices", "stat", "clean", "doctor", "--version", "NUPA_RUNTIME_DIR",
+         "NUPA_TRANSPORT", "NUPA_REMAP", "NUPA_LOG")
+    tell("help-run", nupa("run", "--help"), 0, "--transport", "auto", "window", "--verbose", "-- PROGRAM ARGS", "127",
+         "126", "exit status")
+    tell("help-devices", nupa("devices", "--help"), 0, "--json")
+    tell("help-stat", nupa("stat", "--help"), 0, "--json", "--watch")
+    tell("help-clean", nupa("clean", "--help"), 0, "--dry-run")
+    tell("help-doctor", nupa("doctor", "--help"), 0, "--json", "xit status")
+    tell("version", nupa("--version"), 0, "nupa ")
+
+
+def wrong_usage():
+    for arguments in ([], ["--bogus"], ["frobnicate"], ["run"], ["run", "--"], ["run", "--bogus", "--", "true"],
+                      ["run", "--transport", "pigeon", "--", "true"], ["run", "--transport"], ["devices", "--bogus"],
+                      ["stat", "--watch", "0"], ["stat", "--watch", "soon"], ["stat", "more"], ["clean", "--json"],
+                      ["doctor", "--bogus"]):
+        done = nupa(*arguments)
+        outcome(done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1 and
+                done.stderr.startswith("nupa: "), "wrong-usage " + " ".join(arguments or ["nothing"]),
+                "status %s, out %r, err %r" % (done.returncode, done.stdout[-100:], done.stderr[-200:]))
+
+
+def run_passes_through():
+    tell("run-exit-status", nupa("run", "--", "sh", "-c", "exit 7"), 7)
+    for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL):
+        done = nupa("run", "--", "sh", "-c", "kill -%d $$" % number)
+        outcome(done.returncode == -number, "run-signal-%d" % number, "status %s" % done.returncode)
+    tell("run-not-found", nupa("run", "--", "/nonexistent/program"), 127, "nupa: /nonexistent/program: ")
+    tell("run-not-found-in-path", nupa("run", "--", "no-such-program-here", env={"PATH": "/usr/bin:/bin"}), 127,
+         "no-such-program-here")
+    with tempfile.NamedTemporaryFile() as plain:
+        tell("run-not-executable", nupa("run", "--", plain.name), 126, plain.name)
+    tell("run-folder", nupa("run", "--", "/usr"), 126)
+    # The parser of options would take some of these apart.
+    awkward = ["two words", "", "--help", "--", "[a,b]", "{}", "%%", "[[]]", "a\nb", "-x", "--json=1", "ä", "\"q\"",
+               "\\"]
+    done = nupa("run", "--", sys.executable, "-c", "import sys, json; print(json.dumps(sys.argv[1:]))", *awkward)
+    outcome(done.returncode == 0 and json.loads(done.stdout or "[]") == awkward, "run-arguments",
+            "status %s, got %s%s" % (done.returncode, done.stdout.strip(), done.stderr[-200:]))
+    tell("run-option-then-program", nupa("run", "--transport", "window", "sh", "-c", "exit 5"), 5)
+    done = subprocess.run([NUPA, "run", "--", "cat"], input="through\n", capture_output=True, text=True, timeout=30)
+    outcome(done.stdout == "through\n" and done.stderr == "" and done.returncode == 0, "run-stdin-stdout",
+            "out %r err %r" % (done.stdout, done.stderr))
+    tell("run-verbose", nupa("run", "--verbose", "--", "true"), 0, "nupa: true with libraries from ")
+    tell("run-keeps-library-path", nupa("run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD",
+                                        env={"LD_LIBRARY_PATH": "/first", "LD_PRELOAD": "libdl.so.2"}), 0, ":/first",
+         "libdl.so.2")
+    for given, environment, expected in (((), "window", "window"), (("--transport", "auto"), "window", "auto"),
+                                         (("--transport=window",), "", "window")):
+        tell("run-transport %s, environment '%s'" % (" ".join(given), environment),
+             nupa("run", *given, "--", "sh", "-c", "echo is=$NUPA_TRANSPORT", env={"NUPA_TRANSPORT": environment}), 0,
+             "is=%s\n" % expected)
+    same = nupa("run", "--", "sh", "-c", "echo $$ $PPID")
+    outcome(same.stdout.split()[1:] == [str(os.getpid())], "run-replaces-itself", same.stdout)
+
+
+def devices():
+    done = nupa("devices")
+    tell("devices", done, 0, "nupa0", "node GUID", "active", "GID 1", "max_qp ", "max_mr ")
+    told = json.loads(nupa("devices", "--json").stdout or "[]")
+    sources = [c for device in told for c in device["capabilities"] if not (c["name"] and c["value"] and c["source"])]
+    outcome(len(told) == 1 and told[0]["name"] == "nupa0" and len(told[0]["capabilities"]) > 5 and not sources,
+            "devices-json", "without name, value or source: %s" % sources)
+    attributes = nupa("run", "--", "ibv_devinfo", "-v").stdout
+    wrong = []
+    for capability in told[0]["capabilities"] if told else []:
+        for line in attributes.splitlines():
+            field, _, value = line.strip().partition(":")
+            first = value.split()[0] if value.split() else ""
+            if field == capability["name"] and first.isdigit() and first not in str(capability["value"]):
+                wrong.append("%s: devinfo %s, devices %s" % (field, first, capability["value"]))
+    outcome(not wrong, "devices-agree-with-devinfo", "; ".join(wrong))
+
+
+def rows_of(pair):
+    rows = json.loads(nupa("stat", "--json").stdout or "[]")
+    return {row["pid"]: row for row in rows if row["pid"] in (pair.server.pid, pair.client.pid)}
+
+
+def stat_shows_pair():
+    done = nupa("stat")
+    tell("stat-of-nothing", done, 0, "PROCESS")
+    tell("stat-json-of-nothing", nupa("stat", "--json"), 0, "[]")
+    with Pair(*pingpong(ENDLESS)) as pair:
+        end = time.time() + 10
+        first = {}
+        while time.time() < end and not (len(first) == 2 and all(row["messages"] > 0 for row in first.values())):
+            first = rows_of(pair) if pair.client else {}
+            time.sleep(0.05)
+        outcome(len(first) == 2, "stat-both-processes", "%s %s" % (first, pair.trouble))
+        if len(first) != 2:
+            return
+        time.sleep(0.2)
+        second = rows_of(pair)
+        for name, pid, other in (("server", pair.server.pid, pair.client.pid),
+                                 ("client", pair.client.pid, pair.server.pid)):
+            before, after = first[pid], second.get(pid, {})
+            good = (after.get("state") == "RTS" and after.get("type") == "RC" and after.get("transport") == "window" and
+                    after.get("peer") == "ibv_rc_pingpong[%d]" % other and
+                    after["peer_qp_num"] == first[other]["qp_num"] and after["messages"] > before["messages"] and
+                    after["bytes"] > before["bytes"] and after["errors"] == 0 and
+                    after["bytes"] == 4096 * after["messages"])
+            outcome(good, "stat-json-" + name, "%s then %s" % (before, after))
+        text = nupa("stat").stdout
+        lines = [line for line in text.splitlines() if line.startswith("ibv_rc_pingpong[")]
+        good = len(lines) == 2 and all(" RTS " in line and "window" in line for line in lines)
+        outcome(good and all("ibv_rc_pingpong[%d]" % p.pid in text for p in (pair.server, pair.client)), "stat-text",
+                text.replace("\n", " | "))
+        watcher = subprocess.Popen([NUPA, "stat", "--watch", "0.1"], stdout=subprocess.PIPE, text=True)
+        time.sleep(0.6)
+        watcher.terminate()
+        heads = watcher.communicate(timeout=10)[0].count("PROCESS")
+        outcome(heads >= 2, "stat-watch", "%d tables in 0.6 s" % heads)
+
+
+def stat_of_a_stopped_process():
+    """Does not answer: told, waited for a moment only, and not removed."""
+    port = free_port()
+    server = start("ibv_rc_pingpong -d nupa0 -g 1 -p %d" % port, out=subprocess.DEVNULL)
+    try:
+        wait_listening(port, server)
+        os.kill(server.pid, signal.SIGSTOP)
+        began = time.time()
+        tell("stat-of-a-stopped-process", nupa("stat"), 0, "does not answer", ".sock")
+        took = time.time() - began
+        outcome(took < 3, "stat-of-a-stopped-process-soon", "%.1f s" % took)
+        tell("clean-of-a-stopped-process", nupa("clean"), 0, "nothing to clean")
+        os.kill(server.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        done = nupa("stat")
+        outcome("does not answer" not in done.stderr and "INIT" in done.stdout, "stat-of-a-continued-process",
+                done.stdout + done.stderr)
+    finally:
+        stop(server)
+        nupa("clean")
+
+
+def without_proc():
+    before = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'umount -l /proc && exec "$@"', "sh")
+    if subprocess.run([*before, "true"], capture_output=True).returncode != 0:
+        return skip("without-proc", "unmounting is not allowed")
+    tell("run-without-proc", nupa("run", "--", "true", before=before), 1, "/proc is not mounted")
+    tell("doctor-without-proc", nupa("doctor", before=before), 1, "PROBLEM", "/proc", "mount -t proc")
+
+
+def sockets():
+    return sorted(name for name in os.listdir(runtime_dir) if name.endswith(".sock"))
+
+
+def clean():
+    with Pair(*pingpong(ENDLESS)) as pair:
+        said = ""
+        for _ in range(40):
+            said += nupa("clean", "--dry-run").stdout + nupa("clean").stdout
+        outcome("remove" not in said and len(sockets()) == 2, "clean-beside-live-pair", said[-200:] + str(sockets()))
+        before = rows_of(pair) if pair.client else {}
+        time.sleep(0.3)
+        after = rows_of(pair) if pair.client else {}
+        outcome(len(after) == 2 and all(after[pid]["messages"] > before[pid]["messages"] for pid in after),
+                "pair-goes-on-after-clean", "%s %s %s" % (before, after, pair.trouble))
+    nupa("clean")
+    with Pair(*pingpong("-n 3000")) as pair:
+        cleaned = nupa("clean").stdout
+        reason = pair.wait(60)
+        outcome(reason == "" and "removed" not in cleaned, "pair-completes-beside-clean", reason or cleaned)
+    outcome(sockets() == [], "nothing-left-by-ended-pair", str(sockets()))
+
+    with Pair(*pingpong(ENDLESS)) as pair:
+        time.sleep(0.5)
+        # Stopped first, so that neither can tidy up after the other.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in (pair.server, pair.client):
+                os.kill(process.pid, number)
+        for process in (pair.server, pair.client):
+            process.wait()
+    left = sockets()
+    outcome(len(left) == 2, "both-killed-leave-two-sockets", str(left))
+    with open(os.path.join(runtime_dir, "not-nupa"), "w") as stranger:
+        stranger.write("mine")
+    tell("clean-dry-run-says", nupa("clean", "--dry-run"), 0, *["would remove %s/%s" % (runtime_dir, s) for s in left])
+    outcome(sockets() == left, "clean-dry-run-removes-nothing", str(sockets()))
+    tell("clean-says", nupa("clean"), 0, *["removed %s/%s" % (runtime_dir, s) for s in left], "left alone", "not-nupa")
+    outcome(sockets() == [], "clean-removes-what-the-dead-left", str(sockets()))
+    outcome(os.path.exists(os.path.join(runtime_dir, "not-nupa")), "clean-leaves-strangers-alone")
+    os.unlink(os.path.join(runtime_dir, "not-nupa"))
+    tell("clean-of-nothing", nupa("clean"), 0, "nothing to clean")
+
+
+def doctor(name, before=(), env=None):
+    done = nupa("doctor", before=before, env=env)
+    tell(name, done, 0, "drop-in libraries", "runtime directory", "memfd", "open files", "file size", "userfaultfd",
+         "cross-memory copies", "vm.max_map_count", "processor cores")
+    told = json.loads(nupa("doctor", "--json", before=before, env=env).stdout or "[]")
+    bad = [f for f in told if f["level"] not in ("OK", "NOTE", "PROBLEM") or (f["level"] != "OK" and not f["remedy"])]
+    outcome(len(told) >= 10 and not bad, name + "-json", str(bad))
+
+
+help_texts()
+wrong_usage()
+run_passes_through()
+devices()
+stat_shows_pair()
+stat_of_a_stopped_process()
+clean()
+doctor("doctor")
+without_proc()
+finish()

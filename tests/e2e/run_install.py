@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""What `cmake --install` and the Debian package leave behind works by itself, and the package goes without a trace."""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pairs import BUILD, ROOT, finish, outcome, private_runtime_dir, skip
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+private_runtime_dir()
+work = tempfile.mkdtemp(prefix="nupa-install-")
+# Nothing of the build tree may help.
+for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "CMAKE_PREFIX_PATH", "PKG_CONFIG_PATH"):
+    os.environ.pop(name, None)
+
+
+def command(arguments, seconds=120, **more):
+    try:
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds,
+                              stdin=subprocess.DEVNULL, **more)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(arguments, -1000, "", "still running after %d s" % seconds)
+
+
+def tell(name, done, *expected):
+    text = done.stdout + done.stderr
+    missing = [word for word in expected if word not in text]
+    good = done.returncode == 0 and not missing
+    outcome(good, name, "status %s, not said: %s; said: %s" % (done.returncode, missing,
+                                                               text[-400:].replace("\n", " | ")))
+    return good
+
+
+def mapped_files(text):
+    """Files of /proc/PID/maps."""
+    return {fields[5] for fields in (line.split(None, 5) for line in text.splitlines()) if len(fields) == 6}
+
+
+def ours(files):
+    return sorted(f for f in files if re.search(r"lib(nupa|ibverbs)", f) and f.startswith("/") and "(deleted)" not in f)
+
+
+def installed_program(name, prefix, before=()):
+    """ibv_devinfo, and a program that says what it has mapped, by the installed `nupa`."""
+    nupa = [*before, prefix + "/bin/nupa"]
+    tell(name + "-devinfo", command([*nupa, "run", "--", "ibv_devinfo"]), "nupa0", "PORT_ACTIVE")
+    done = command([*nupa, "run", "--", "python3", "-c", "import ctypes; ctypes.CDLL('libibverbs.so.1')\n"
+                    "print(open('/proc/self/maps').read())"])
+    files = ours(mapped_files(done.stdout))
+    wrong = [f for f in files if not f.startswith(prefix + "/")]
+    outcome(done.returncode == 0 and len(files) >= 2 and not wrong, name + "-uses-its-own-libraries",
+            "status %s, %s %s" % (done.returncode, files, done.stderr[-200:]))
+    tell(name + "-nupa-devices", command([*nupa, "devices"]), "nupa0")
+
+
+def install():
+    prefix = os.path.join(work, "prefix")
+    if not tell("cmake-install", command(["cmake", "--install", BUILD, "--prefix", prefix])):
+        return None
+    strangers = []
+    for folder, _, names in os.walk(prefix):
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith((".cmake", ".pc")):
+                with open(path) as text:
+                    said = text.read()
+                strangers += ["%s names %s" % (name, place) for place in (BUILD, ROOT, "/usr/local") if place in said]
+            elif os.path.isfile(path) and open(path, "rb").read(4) == b"\x7fELF":
+                dynamic = command(["readelf", "-d", path]).stdout
+                if re.search(r"R(UN)?PATH.*(%s|%s)" % (re.escape(BUILD), re.escape(ROOT)), dynamic):
+                    strangers.append(name + " has a run path into the build tree")
+    outcome(not strangers, "installed-files-name-no-build-tree", "; ".join(strangers))
+    installed_program("installed", prefix)
+    return prefix
+
+
+def runs(name, program, prefix):
+    env = dict(os.environ, LD_LIBRARY_PATH=prefix + "/lib", LD_DEBUG="files")
+    done = command([program], env=env)
+    used = {line.rsplit("init: ", 1)[1] for line in done.stderr.splitlines() if "calling init: " in line}
+    own = ours(used)
+    outcome(done.returncode == 0 and "memory: written" in done.stdout and own and
+            all(f.startswith(prefix + "/") for f in own), name,
+            "status %s, %s, libraries %s" % (done.returncode, done.stdout[-200:], own))
+
+
+def users_of(prefix):
+    """A program of a user's own, by find_package and by pkg-config."""
+    source = os.path.join(work, "cmake-user")
+    os.mkdir(source)
+    shutil.copy(os.path.join(HERE, "loopback.cc"), source)
+    with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
+        text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES CXX)\n"
+                   "find_package(nupa 0.1 REQUIRED)\nadd_executable(loopback loopback.cc)\n"
+                   "target_link_libraries(loopback PRIVATE nupa::nupa)\n")
+    built = os.path.join(work, "cmake-built")
+    configured = command(["cmake", "-S", source, "-B", built, "-DCMAKE_PREFIX_PATH=" + prefix])
+    if (tell("find_package-configures", configured) and
+            tell("find_package-builds", command(["cmake", "--build", built]))):
+        runs("find_package-runs", os.path.join(built, "loopback"), prefix)
+    wrong = command(["cmake", "-S", source, "-B", os.path.join(work, "cmake-none"),
+                     "-DCMAKE_PREFIX_PATH=" + work + "/no", "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF"])
+    outcome(wrong.returncode != 0 or os.path.exists("/usr/lib/cmake/nupa"), "find_package-fails-elsewhere")
+
+    env = dict(os.environ, PKG_CONFIG_PATH=prefix + "/lib/pkgconfig")
+    flags = command(["pkg-config", "--cflags", "--libs", "nupa"], env=env)
+    if not tell("pkg-config", flags, prefix):
+        return
+    program = os.path.join(work, "loopback-pkg-config")
+    compiled = command(["g++", "-std=c++20", os.path.join(HERE, "loopback.cc"), "-o", program, *flags.stdout.split()])
+    if tell("pkg-config-builds", compiled):
+        runs("pkg-config-runs", program, prefix)
+
+
+def package():
+    """The Debian package's file, after its content was checked."""
+    folder = os.path.join(work, "package")
+    for tool, by in (("file", "file"), ("dpkg-shlibdeps", "dpkg-dev")):
+        if shutil.which(tool) is None:
+            return skip("package", "cpack needs the program %s (package %s)" % (tool, by))
+    done = command(["cpack", "-G", "DEB", "-B", folder, "--config", os.path.join(BUILD, "CPackConfig.cmake")], 240,
+                   cwd=work)
+    found = glob.glob(folder + "/*.deb")
+    if not tell("cpack", done) or len(found) != 1:
+        return None
+    listing = command(["dpkg-deb", "-c", found[0]]).stdout.splitlines()
+    paths = [line.split()[5][1:] for line in listing]
+    wanted = ["/usr/bin/nupa", "/usr/include/nupa/device.h", "/usr/lib/libnupa.so.0", "/usr/lib/libnupa.so",
+              "/usr/lib/nupa/libibverbs.so.1", "/usr/lib/cmake/nupa/nupa-config.cmake", "/usr/lib/pkgconfig/nupa.pc",
+              "/usr/share/doc/nupa/copyright"]
+    missing = [path for path in wanted if path not in paths]
+    outside = [path for path in paths if not path.startswith("/usr/") and path != "/"]
+    outcome(not missing and not outside, "package-content", "missing %s, outside /usr %s" % (missing, outside))
+    # The system's own libibverbs has to stay what every other program finds.
+    hidden = [path for path in paths if "libibverbs" in path and not path.startswith("/usr/lib/nupa/")]
+    outcome(not hidden, "package-replaces-no-library", str(hidden))
+    modes = [line for line in listing if not line.split()[1].startswith("root/root") or
+             (line[0] in "-d" and (line[8] == "w" or line[5] == "w" or "s" in line[:10]))]
+    outcome(not modes, "package-owners-and-modes", "; ".join(modes))
+    fields = dict(re.findall(r"^ (\w[\w-]*): (.*)$", command(["dpkg-deb", "-I", found[0]]).stdout, re.M))
+    depends = [entry.split()[0] for entry in fields.get("Depends", "").split(", ")]
+    linked = command(["readelf", "-d", os.path.join(BUILD, "bin", "nupa")]).stdout
+    needed = [("libc6", "libc.so"), ("libstdc++6", "libstdc++"), ("libfmt9", "libfmt.so.9"),
+              ("libgcc-s1", "libgcc_s")]
+    absent = [name for name, soname in needed if soname in linked and name not in depends]
+    outcome(fields.get("Package") == "nupa" and "@" in fields.get("Maintainer", "") and not absent and
+            "libibverbs1" not in depends and "nupa" not in depends and len(fields.get("Description", "")) > 10 and
+            fields.get("Version", "") in command([os.path.join(BUILD, "bin", "nupa"), "--version"]).stdout and
+            fields.get("Section") == "net" and fields.get("Architecture"), "package-fields", str(fields))
+    control = os.path.join(work, "control")
+    command(["dpkg-deb", "-e", found[0], control])
+    with open(control + "/shlibs") as text:
+        shlibs = text.read()
+    outcome("libnupa 0 nupa" in shlibs and "ibverbs" not in shlibs, "package-shlibs", shlibs)
+    scripts = [name for name in os.listdir(control) if name in ("preinst", "postinst", "prerm", "postrm", "config")]
+    outcome(not scripts and os.path.exists(control + "/triggers"), "package-without-scripts", str(scripts))
+    return found[0]
+
+
+# Runs inside a mount namespace of its own. Arguments: a folder to mount on, the package.
+IN_OVERLAY = r"""
+set -e
+base="$1"; package="$2"
+mount -t tmpfs tmpfs "$base"
+mkdir "$base/upper" "$base/work" "$base/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root" 2>"$base/why" || exit 77
+mount --rbind /proc "$base/root/proc"
+mount --rbind /dev "$base/root/dev"
+mount -t tmpfs tmpfs "$base/root/tmp"
+mkdir -p "$base/root/tmp/nupa" && chmod 700 "$base/root/tmp/nupa"
+cp "$package" "$base/root/tmp/nupa.deb"
+export NUPA_RUNTIME_DIR=/tmp/nupa DEBIAN_FRONTEND=noninteractive
+ldconfig -r "$base/root"
+chroot "$base/root" dpkg -i /tmp/nupa.deb
+echo "== installed"
+chroot "$base/root" sh -c 'dpkg --verify nupa; dpkg -L nupa'
+chroot "$base/root" /usr/bin/nupa run -- ibv_devinfo
+chroot "$base/root" /usr/bin/nupa run -- python3 -c "import ctypes; ctypes.CDLL('libibverbs.so.1')
+print(open('/proc/self/maps').read())"
+echo "== ldconfig"
+chroot "$base/root" ldconfig -p | grep -E 'libnupa|libibverbs'
+echo "== removing"
+chroot "$base/root" dpkg -r nupa
+echo "== difference"
+# The upper layer holds what was written: files that are new, files that are not as before, and marks of removed ones.
+cd "$base/upper"
+find . -mindepth 1 ! -path './tmp*' ! -path './var/log/*' ! -path './var/cache/ldconfig/*' | while read -r path; do
+  if [ -c "$path" ]; then
+    [ ! -e "/$path" ] || echo "removed $path"
+  elif [ ! -e "/$path" ] && [ ! -L "/$path" ]; then
+    echo "left $path"
+  elif [ -f "$path" ]; then
+    case "$path" in
+      ./var/lib/dpkg/status*|./var/lib/dpkg/lock*|./var/lib/dpkg/triggers/*|./etc/ld.so.cache) ;;
+      *) cmp -s "$path" "/$path" || echo "changed $path" ;;
+    esac
+  fi
+done
+cmp -s "$base/upper/var/lib/dpkg/status" /var/lib/dpkg/status ||
+  diff /var/lib/dpkg/status "$base/upper/var/lib/dpkg/status" || true
+echo "== status"
+chroot "$base/root" dpkg-query -W -f='${db:Status-Status}\n' nupa 2>&1 || true
+chroot "$base/root" ldconfig -p | grep libnupa || true
+echo "== end"
+"""
+
+
+def part(text, name):
+    """What the script said after its line '== NAME'."""
+    found = re.search(r"^== %s\n(.*?)(?=^== |\Z)" % name, text, re.S | re.M)
+    return found.group(1) if found else ""
+
+
+def really_install(deb):
+    """The system's dpkg on a copy-on-write view of this system: nothing of this machine is touched."""
+    if os.geteuid() != 0:
+        return skip("package-installs", "needs root")
+    base = os.path.join(work, "overlay")
+    os.mkdir(base)
+    done = command(["unshare", "--mount", "--propagation", "private", "sh", "-c", IN_OVERLAY, "sh", base, deb], 200)
+    if done.returncode == 77:
+        return skip("package-installs", "no overlay file system here")
+    text = done.stdout
+    good = tell("package-installs", done, "== end", "PORT_ACTIVE")
+    if not good:
+        return
+    files = ours(mapped_files(text))
+    outcome(any(f.endswith("/usr/lib/nupa/libibverbs.so.1") for f in files) and
+            all("/usr/lib/nupa/" in f or "/usr/lib/libnupa" in f for f in files), "package-uses-its-own-libraries",
+            str(files))
+    cache = part(text, "ldconfig")
+    outcome("libnupa.so.0" in cache and "/usr/lib/nupa/" not in cache, "package-library-is-known", cache)
+    outcome(part(text, "difference") == "", "package-leaves-nothing", part(text, "difference"))
+    outcome("no packages found" in part(text, "status") and "libnupa" not in part(text, "status"),
+            "package-is-forgotten", part(text, "status"))
+
+
+try:
+    if not os.path.exists(os.path.join(BUILD, "CPackConfig.cmake")):
+        outcome(False, "build-folder", "%s is not a build folder" % BUILD)
+        finish()
+    if not os.access(BUILD, os.W_OK):
+        skip("install", "cmake --install writes to the build folder, which belongs to another user")
+        finish()
+    where = install()
+    if where is not None:
+        users_of(where)
+    made = package()
+    if made is not None:
+        really_install(made)
+finally:
+    shutil.rmtree(work, ignore_errors=True)
+finish()
