@@ -10,6 +10,7 @@
 #include "cm/completion_port.h"
 #include "core/device_attr.h"
 #include "core/qp.h"
+#include "core/srq.h"
 
 namespace nupa::core {
 
@@ -100,13 +101,25 @@ void Cq::fill(const CqSlot& slot, WorkCompletion* wc) {
   wc->slid = slot.slid;
   wc->sl = slot.sl;
   wc->dlid_path_bits = slot.dlid_path_bits;
-  // A queue pair's entries are purged when it goes, so the number still means the same queue pair.
-  Qp* qp = device_.runtime().qp_at(segment::index_of(slot.qp_num));
+  make_room(slot, true);
+}
+
+void Cq::make_room(const CqSlot& slot, bool polled) {
+  Runtime& runtime = device_.runtime();
+  if (slot.srq_number != 0) {
+    if (Srq* srq = runtime.srq_at(segment::index_of(slot.srq_number)); srq != nullptr) srq->retire_receive();
+  }
+  // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
+  // of this process still means the same queue pair.
+  if (!polled || segment::slot_of(slot.qp_num) != runtime.slot()) return;
+  Qp* qp = runtime.qp_at(segment::index_of(slot.qp_num));
   if (qp == nullptr) return;
-  if ((slot.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0)
+  if ((slot.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
     qp->retire(slot.sq_position);
-  else
+  } else {
     qp->count_received();
+    if (slot.srq_number == 0) qp->retire_receive();
+  }
 }
 
 void Cq::look_at_next() {
@@ -243,7 +256,9 @@ void Cq::purge(uint32_t qp_num) {
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
     if (!ring_.ready(position)) continue;
     CqSlot& slot = ring_.slot(position);
-    if (slot.qp_num == qp_num) slot.status = segment::kVoidStatus;
+    if (slot.qp_num != qp_num || slot.status == segment::kVoidStatus) continue;
+    make_room(slot, false);
+    slot.status = segment::kVoidStatus;
   }
 }
 

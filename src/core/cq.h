@@ -76,6 +76,8 @@ class Cq final : public CompletionQueue {
   template <class Completion>
   int poll_into(Completion* completions, int count);
   void fill(const segment::CqSlot& slot, WorkCompletion* wc);
+  /// The queue that this entry came from may take one more request. `polled` false: the entry is thrown away.
+  void make_room(const segment::CqSlot& slot, bool polled);
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
   /// Without the lock, for threads that poll an empty queue. False: look properly.

@@ -59,6 +59,9 @@ class Qp final : public QueuePair {
 
   /// Completion queue: entries of the send queue up to `position` are free.
   void retire(uint32_t position) { send_tail_.store(position, std::memory_order_release); }
+  void retire_receive() {
+    if (queue_ != nullptr) queue_->retire(true);  // under its completion queue's lock
+  }
   void count_received() {
     auto& counter = shared_->counters.received;
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -46,10 +46,8 @@ ReceiveQueue::~ReceiveQueue() {
 int ReceiveQueue::post(const RecvWr& wr) {
   if (wr.num_sge > shared_.max_sge) return EINVAL;
   std::lock_guard lock(lock_);
-  if (__builtin_expect(posted_ - consumed_ >= max_wr_, 0)) {
-    consumed_ = shared_.consumed.load(std::memory_order_acquire);
-    if (posted_ - consumed_ >= max_wr_) return ENOMEM;
-  }
+  // Signed: a completion of a queue that had this number before may be polled late.
+  if (static_cast<int64_t>(posted_ - retired_.load(std::memory_order_acquire)) >= max_wr_) return ENOMEM;
   const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
     slot.wr_id = wr.wr_id;
     slot.num_sge = wr.num_sge;
@@ -96,6 +94,7 @@ bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int6
     }
   }
   shared_.consumed.store(posted_, std::memory_order_release);
+  if (!flush) retired_.store(posted_, std::memory_order_release);
   return true;
 }
 

@@ -25,6 +25,14 @@ class ReceiveQueue {
   /// 0; EINVAL: too many entries; ENOMEM: full.
   int post(const RecvWr& wr);
 
+  /// The completion of one of its receives was polled. `alone`: no other thread retires at the same time.
+  void retire(bool alone) {
+    if (alone)
+      retired_.store(retired_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    else
+      retired_.fetch_add(1, std::memory_order_release);
+  }
+
   /// Takes every posted receive back and hands each to `flush` (null: drops it), oldest first. A receive that a peer
   /// is filling is waited for up to `wait_ns`; one that a dead peer left is taken. False: some are still being filled.
   bool drain(const std::function<void(const segment::RecvSlot&)>& flush, int64_t wait_ns,
@@ -52,7 +60,7 @@ class ReceiveQueue {
   base::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;
-  uint64_t consumed_ = 0;  ///< receives taken when it was looked last
+  std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which makes room (IBTA 10.8.3.2)
 };
 
 }  // namespace nupa::core

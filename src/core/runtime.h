@@ -50,6 +50,7 @@ class Runtime final : public cm::NodeEvents {
   void leave_srq(uint32_t index);
   /// Valid while the object is not destroyed, which the caller has to know. One load.
   Qp* qp_at(uint32_t index) { return qps_[index].load(std::memory_order_acquire); }
+  Srq* srq_at(uint32_t index) { return srqs_[index].load(std::memory_order_acquire); }
 
   /// Queue pairs with requests that wait for the peer. Any thread.
   void add_pending(Qp* qp);

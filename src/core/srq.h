@@ -24,6 +24,8 @@ class Srq final : public SharedReceiveQueue {
   Cq* cq() { return cq_; }
   Users users;
 
+  /// A receive of it was polled, by any completion queue.
+  void retire_receive() { queue_->retire(false); }
   void on_limit();
   void recover(uint32_t dead_tag);
 
