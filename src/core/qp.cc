@@ -29,6 +29,7 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       srq_(static_cast<Srq*>(options.srq)),
       xrcd_(static_cast<Xrcd*>(options.xrcd)),
       shared_(&runtime_.tables().qp[index]),
+      keys_(runtime_.tables().mr),
       send_lock_(shared_->send_lock) {}
 
 int Qp::open() {

@@ -133,6 +133,7 @@ class Qp final : public QueuePair {
   Srq* srq_;
   Xrcd* xrcd_;
   segment::QpShared* shared_;
+  const segment::MrShared* keys_;  ///< this process's table of keys
   segment::SendLock send_lock_;
 
   // Under the send lock.

@@ -104,7 +104,6 @@ int Qp::check(const SendWr& wr) const {
 WcStatus Qp::prepare(const SendWr& wr, Prepared* out) {
   const bool inlined = (wr.flags & send_flag::kInline) != 0;
   const uint32_t rights = reads_memory_in(wr.opcode) ? access::kLocalWrite : 0;
-  const segment::MrShared* table = runtime_.tables().mr;
   for (uint32_t i = 0; i < wr.num_sge; ++i) {
     const Sge& sge = wr.sg_list[i];
     if (sge.length == 0) continue;
@@ -112,7 +111,7 @@ WcStatus Qp::prepare(const SendWr& wr, Prepared* out) {
     if (!inlined) {
       const uint32_t index = segment::key_index(sge.lkey);
       if (sge.lkey == 0 || index >= segment::kMaxMr) return WcStatus::kLocProtErr;
-      const segment::MrShared& mr = table[index];
+      const segment::MrShared& mr = keys_[index];
       const uint64_t offset = sge.addr - mr.start;
       if (mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != shared_->pd || offset > mr.length ||
           sge.length > mr.length - offset || (mr.access & rights) != rights ||
