@@ -215,7 +215,7 @@ int Qp::to_error() {
     flush_sends();
   }
   runtime_.grace();
-  flush_receives(kFillWaitNs);
+  flush_receives(kFillWaitNs, false);
   return 0;
 }
 
@@ -299,10 +299,13 @@ void Qp::tell_established() {
 
 bool Qp::handle_error() {
   if (state() != QpState::kErr) return true;
-  if (!send_lock_.try_lock()) return false;
-  flush_sends();
-  send_lock_.unlock();
-  if (!flush_receives(0)) return false;
+  {
+    // Never blocks: see docs/architecture.md.
+    std::unique_lock send(send_lock_, std::try_to_lock);
+    if (!send.owns_lock()) return false;
+    flush_sends();
+    if (!flush_receives(0, true)) return false;
+  }
   const uint32_t error = shared_->error.exchange(0);
   if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});
   return true;

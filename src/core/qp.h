@@ -105,7 +105,8 @@ class Qp final : public QueuePair {
   int64_t next_try(const WaitingWr& waiting, int64_t now) const;
 
   // qp_receive.cc
-  bool flush_receives(int64_t wait_ns);
+  /// `send_locked`: the caller holds the send lock, under which completions are pushed.
+  bool flush_receives(int64_t wait_ns, bool send_locked);
   void drop_receives();
   void wake_sender();
   void push_flush(const segment::RecvSlot& slot);

@@ -13,7 +13,7 @@ int Qp::post_recv(const RecvWr& wr) {
   if (__builtin_expect(error != 0, 0)) return error;
   if (__builtin_expect(shared_->sender_waits.load(std::memory_order_relaxed) != 0, 0)) wake_sender();
   // A receive posted in the error state is flushed at once (IBTA 10.3.1.7).
-  if (__builtin_expect(now == QpState::kErr, 0) && !flush_receives(0))
+  if (__builtin_expect(now == QpState::kErr, 0) && !flush_receives(0, false))
     cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
   return 0;
 }
@@ -44,7 +44,6 @@ std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
 }
 
 void Qp::push_flush(const segment::RecvSlot& slot) {
-  std::lock_guard send(send_lock_);
   recv_port_.push(runtime_.tag(), nullptr, true, [&](segment::CqSlot& entry) {
     entry.wr_id = slot.wr_id;
     entry.byte_len = 0;
@@ -64,7 +63,7 @@ void Qp::push_flush(const segment::RecvSlot& slot) {
   });
 }
 
-bool Qp::flush_receives(int64_t wait_ns) {
+bool Qp::flush_receives(int64_t wait_ns, bool send_locked) {
   std::lock_guard lock(flush_mutex_);
   if (queue_ == nullptr) {
     // IBTA 11.6.3.1: after this event no more receives of a shared queue are taken for this queue pair.
@@ -72,8 +71,12 @@ bool Qp::flush_receives(int64_t wait_ns) {
       device_.events().push({EventType::kQpLastWqeReached, nullptr, this, nullptr, 1});
     return true;
   }
-  return queue_->drain([this](const segment::RecvSlot& slot) { push_flush(slot); }, wait_ns, death_test(),
-                       completion_test());
+  const auto flush = [this, send_locked](const segment::RecvSlot& slot) {
+    std::unique_lock send(send_lock_, std::defer_lock);
+    if (!send_locked) send.lock();
+    push_flush(slot);
+  };
+  return queue_->drain(flush, wait_ns, death_test(), completion_test());
 }
 
 void Qp::drop_receives() {

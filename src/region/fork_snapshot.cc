@@ -67,7 +67,7 @@ void in_parent() {
 void copy_for_child(const RegionFile& file, const Piece& piece) {
   void* fresh =
       raw_mmap(nullptr, piece.length(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (fresh != MAP_FAILED && file.read(static_cast<std::byte*>(fresh), piece.length(), piece.file_offset) &&
+  if (fresh != MAP_FAILED && file.handle().read(static_cast<std::byte*>(fresh), piece.length(), piece.file_offset) &&
       raw_mremap(fresh, piece.length(), reinterpret_cast<void*>(piece.begin)) != MAP_FAILED)
     return;
   // No memory: a fault in the child is better than writes that reach its parent.

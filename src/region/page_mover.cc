@@ -43,6 +43,87 @@ uintptr_t make_exclusive(uintptr_t at, uintptr_t end) {
   return at + length;
 }
 
+/// Exchanges one range for another mapping while its pages are nowhere. Lies on the stack, with all it needs: the range
+/// may hold the ends of other things on its first and last page, the library's own objects among them, and touching one
+/// of these would be waiting for oneself. So between close and open: no heap, no members of others, no logging.
+struct Exchange {
+  GuardHandle guard;
+  FileHandle file;
+  uintptr_t scratch;  ///< where the pages lie meanwhile, of the range's length
+  uintptr_t at;
+  uint64_t length;
+  uint64_t offset;  ///< in the file
+
+  int show_file(uint64_t shown) const {
+    void* view = file.map(shown, offset, PROT_READ | PROT_WRITE, MAP_SHARED);
+    if (view == MAP_FAILED) return errno;
+    return put(view, shown, at) ? 0 : ENOMEM;
+  }
+
+  void bring_back(uint64_t moved) const {
+    // The pages hold the program's data: only a mapping that has gone meanwhile ends this.
+    int error = EBUSY;
+    for (uint64_t done = 0; done < moved && (error == 0 || error == EBUSY || error == ENOMEM);) {
+      done += guard.move(at + done, scratch + done, moved - done, &error);
+      if (done < moved) sched_yield();
+    }
+  }
+
+  /// Moves the pages away, into the file, and shows the file. Bytes from the start that are done; *error as of move().
+  uint64_t evacuate(int* error) const {
+    const int closed = guard.close_absent(at, length);
+    if (closed != 0) {
+      *error = closed == ENOMEM ? ENOMEM : EINVAL;
+      return 0;
+    }
+    const uint64_t moved = guard.move(scratch, at, length, error);
+    int failed = 0;
+    if (moved > 0) {
+      failed = file.write(scratch, moved, offset);
+      if (failed == 0) failed = show_file(moved);
+      if (failed != 0) bring_back(moved);
+    }
+    guard.open_range(at, length);
+    // What is here now is a copy, or nothing.
+    raw_madvise(pointer(scratch), length, MADV_DONTNEED);
+    if (failed == 0) return moved;
+    file.punch(offset, moved);
+    *error = failed;
+    return 0;
+  }
+
+  /// Copies the pages into the file and shows it; 0, or as of evacuate().
+  int copy(bool guarded) const {
+    if (guarded) {
+      const int closed = guard.close_writes(at, length, false);
+      if (closed != 0) return closed == ENOMEM ? ENOMEM : EINVAL;
+    }
+    int error = file.write(at, length, offset);
+    if (error == 0) error = show_file(length);
+    if (guarded) guard.open_range(at, length);
+    if (error != 0) file.punch(offset, length);
+    return error;
+  }
+
+  /// The other way round: what the file shows becomes private memory. False: a limit, or not all could be read.
+  bool make_anonymous(int protection, bool guarded) const {
+    void* fresh = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) return false;
+    if (guarded && guard.close_writes(at, length, true) != 0) {
+      raw_munmap(fresh, length);
+      return false;
+    }
+    bool done = file.read(static_cast<std::byte*>(fresh), length, offset) &&
+                (protection == (PROT_READ | PROT_WRITE) || mprotect(fresh, length, protection) == 0);
+    if (done)
+      done = put(fresh, length, at);
+    else
+      raw_munmap(fresh, length);
+    if (guarded) guard.open_range(at, length);
+    return done;
+  }
+};
+
 }  // namespace
 
 PageMover::~PageMover() {
@@ -57,7 +138,7 @@ bool PageMover::make_scratch() {
   const uintptr_t aligned = (begin + kStep - 1) / kStep * kStep;
   if (aligned > begin) raw_munmap(room, aligned - begin);
   raw_munmap(pointer(aligned + kStep), begin + 2 * kStep - (aligned + kStep));
-  if (guard_.close_absent(aligned, kStep) != 0) {
+  if (guard_.handle().close_absent(aligned, kStep) != 0) {
     raw_munmap(pointer(aligned), kStep);
     return false;
   }
@@ -65,56 +146,18 @@ bool PageMover::make_scratch() {
   return true;
 }
 
-int PageMover::show_file(uintptr_t at, uint64_t length, uint64_t offset) const {
-  void* view = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<int64_t>(offset));
-  if (view == MAP_FAILED) return errno;
-  return put(view, length, at) ? 0 : ENOMEM;
-}
-
-void PageMover::bring_back(uintptr_t at, uint64_t length) {
-  // The pages hold the program's data: only a mapping that has gone meanwhile ends this.
-  const uintptr_t scratch = scratch_ + at % kStep;
-  int error = EBUSY;
-  for (uint64_t done = 0; done < length && (error == 0 || error == EBUSY || error == ENOMEM);) {
-    done += guard_.move(at + done, scratch + done, length - done, &error);
-    if (done < length) sched_yield();
-  }
-}
-
-PageMover::Step PageMover::evacuate(uintptr_t at, uint64_t length, uint64_t offset) {
-  if (!make_scratch()) return {0, ENOMEM};
-  const uintptr_t scratch = scratch_ + at % kStep;
+PageMover::Step PageMover::step_in(uintptr_t at, uint64_t length, uint64_t offset, bool guarded) {
+  if (guard_.can_move() && !make_scratch()) return {0, ENOMEM};
   std::unique_lock alone(copies_);
-  const int closed = guard_.close_absent(at, length);
-  if (closed != 0) return {0, closed == ENOMEM ? ENOMEM : EINVAL};
+  const Exchange exchange{guard_.handle(), file_.handle(), scratch_ + at % kStep, at, length, offset};
   Step step;
-  step.moved = guard_.move(scratch, at, length, &step.error);
-  if (step.moved > 0) {
-    int error = file_.write(scratch, step.moved, offset);
-    if (error == 0) error = show_file(at, step.moved, offset);
-    if (error != 0) {
-      bring_back(at, step.moved);
-      file_.punch(offset, step.moved);
-      step = {0, error};
-    }
+  if (guard_.can_move()) {
+    step.moved = exchange.evacuate(&step.error);
+  } else {
+    step.error = exchange.copy(guarded);
+    step.moved = step.error == 0 ? length : 0;
   }
-  guard_.open_range(at, length);
-  // What is here now is a copy, or nothing.
-  raw_madvise(pointer(scratch), length, MADV_DONTNEED);
   return step;
-}
-
-PageMover::Step PageMover::copy(uintptr_t at, uint64_t length, uint64_t offset, bool guarded) {
-  std::unique_lock alone(copies_);
-  if (guarded) {
-    const int closed = guard_.close_writes(at, length, false);
-    if (closed != 0) return {0, closed == ENOMEM ? ENOMEM : EINVAL};
-  }
-  int error = file_.write(at, length, offset);
-  if (error == 0) error = show_file(at, length, offset);
-  if (error != 0) file_.punch(offset, length);
-  if (guarded) guard_.open_range(at, length);
-  return error == 0 ? Step{length, 0} : Step{0, error};
 }
 
 int PageMover::move_in(const Piece& wanted, Company company, std::vector<Piece>* moved) {
@@ -124,8 +167,7 @@ int PageMover::move_in(const Piece& wanted, Company company, std::vector<Piece>*
   uint64_t skip = kPageSize;
   for (uintptr_t at = wanted.begin; at < wanted.end;) {
     const uintptr_t end = step_end(at, wanted.end);
-    const Step step = guard_.can_move() ? evacuate(at, end - at, wanted.offset_of(at))
-                                        : copy(at, end - at, wanted.offset_of(at), company == Company::kGuarded);
+    const Step step = step_in(at, end - at, wanted.offset_of(at), company == Company::kGuarded);
     if (step.moved > 0) {
       if (!moved->empty() && moved->back().end == at && moved->back().offset_of(at) == wanted.offset_of(at))
         moved->back().end = at + step.moved;
@@ -149,35 +191,18 @@ int PageMover::move_in(const Piece& wanted, Company company, std::vector<Piece>*
   return 0;
 }
 
-bool PageMover::make_anonymous(uintptr_t at, uint64_t length, uint64_t offset, int protection, bool guarded) {
-  void* fresh = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED) return false;
-  std::unique_lock alone(copies_);
-  if (guarded && guard_.close_writes(at, length, true) != 0) {
-    raw_munmap(fresh, length);
-    return false;
-  }
-  bool done = file_.read(static_cast<std::byte*>(fresh), length, offset) &&
-              (protection == (PROT_READ | PROT_WRITE) || mprotect(fresh, length, protection) == 0);
-  if (done)
-    done = put(fresh, length, at);
-  else
-    raw_munmap(fresh, length);
-  if (guarded) guard_.open_range(at, length);
-  return done;
-}
-
 bool PageMover::make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offset, int protection) {
   // Nobody has to wait: what was written before the exchange lies in the file, whose content is
   // final from then on, and what is written after it goes to a private copy of the page.
-  void* view = raw_mmap(nullptr, length, protection, MAP_PRIVATE, file_.fd(), static_cast<int64_t>(offset));
+  void* view = file_.handle().map(length, offset, protection, MAP_PRIVATE);
   if (view == MAP_FAILED || !put(view, length, at)) return false;
   // With every page copied the file's part can go, and a page that the program drops reads as zeros
   // again.
   uint64_t data = 0;
   uint64_t data_end = 0;
   bool copied = true;
-  for (uint64_t next = offset; copied && file_.next_data(next, offset + length, &data, &data_end); next = data_end)
+  for (uint64_t next = offset; copied && file_.handle().next_data(next, offset + length, &data, &data_end);
+       next = data_end)
     copied = raw_madvise(pointer(at + (data - offset)), data_end - data, kPopulateWrite) == 0;
   if (copied) file_.punch(offset, length);
   return true;
@@ -189,7 +214,12 @@ uintptr_t PageMover::move_out(const Piece& piece, int protection, Company compan
   for (uintptr_t at = piece.begin; at < piece.end;) {
     const uintptr_t end = step_end(at, piece.end);
     const uint64_t offset = piece.offset_of(at);
-    if (anonymous && make_anonymous(at, end - at, offset, protection, guarded))
+    bool done = false;
+    if (anonymous) {
+      std::unique_lock alone(copies_);
+      done = Exchange{guard_.handle(), file_.handle(), 0, at, end - at, offset}.make_anonymous(protection, guarded);
+    }
+    if (done)
       file_.punch(offset, end - at);
     else if (!make_copy_on_write(at, end - at, offset, protection))
       return at;

@@ -52,12 +52,8 @@ class PageMover {
     uint64_t moved = 0;
     int error = 0;
   };
-  Step evacuate(uintptr_t at, uint64_t length, uint64_t offset);
-  Step copy(uintptr_t at, uint64_t length, uint64_t offset, bool guarded);
-  int show_file(uintptr_t at, uint64_t length, uint64_t offset) const;
-  void bring_back(uintptr_t at, uint64_t length);
+  Step step_in(uintptr_t at, uint64_t length, uint64_t offset, bool guarded);
   bool make_scratch();
-  bool make_anonymous(uintptr_t at, uint64_t length, uint64_t offset, int protection, bool guarded);
   bool make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offset, int protection);
 
   const RegionFile& file_;

@@ -1,5 +1,6 @@
 #include "region/region_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 
 #include "base/shared_file.h"
 #include "region/piece.h"
+#include "region/raw_mapping.h"
 
 namespace nupa::region {
 namespace {
@@ -61,31 +63,36 @@ Result<uint64_t> RegionFile::reserve(uint64_t length) {
   return offset;
 }
 
-int RegionFile::write(uintptr_t from, uint64_t length, uint64_t offset) const {
-  const std::vector<bool> touched = touched_pages(from, from + length);
-  for (size_t page = 0; page < touched.size();) {
-    if (!touched[page]) {
-      ++page;
-      continue;
+int FileHandle::write(uintptr_t from, uint64_t length, uint64_t offset) const {
+  constexpr size_t kBatch = 512;
+  uint64_t entries[kBatch];
+  const base::UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  const size_t pages = length / kPageSize;
+  for (size_t first = 0; first < pages; first += kBatch) {
+    const size_t count = std::min(kBatch, pages - first);
+    const off_t at = static_cast<off_t>((from / kPageSize + first) * sizeof entries[0]);
+    const bool told =
+        pread(pagemap.get(), entries, count * sizeof entries[0], at) == static_cast<ssize_t>(count * sizeof entries[0]);
+    for (size_t page = 0; page < count;) {
+      size_t last = page;
+      while (last < count && (!told || is_touched(entries[last]))) ++last;
+      for (uint64_t done = (first + page) * kPageSize; done < (first + last) * kPageSize;) {
+        // Not pwrite(): ThreadSanitizer would take it for a read that races with writers, who in
+        // truth wait.
+        const ssize_t wrote = syscall(SYS_pwrite64, fd_, from + done, (first + last) * kPageSize - done, offset + done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return wrote == 0 ? EIO : errno;
+        done += static_cast<uint64_t>(wrote);
+      }
+      page = last + 1;
     }
-    size_t last = page;
-    while (last < touched.size() && touched[last]) ++last;
-    for (uint64_t done = page * kPageSize; done < last * kPageSize;) {
-      // Not pwrite(): ThreadSanitizer would take it for a read that races with writers, who in
-      // truth wait.
-      const ssize_t wrote = syscall(SYS_pwrite64, file_.get(), from + done, last * kPageSize - done, offset + done);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote <= 0) return wrote == 0 ? EIO : errno;
-      done += static_cast<uint64_t>(wrote);
-    }
-    page = last;
   }
   return 0;
 }
 
-bool RegionFile::next_data(uint64_t offset, uint64_t end, uint64_t* data, uint64_t* data_end) const {
+bool FileHandle::next_data(uint64_t offset, uint64_t end, uint64_t* data, uint64_t* data_end) const {
   if (offset >= end) return false;
-  off_t found = lseek(file_.get(), static_cast<off_t>(offset), SEEK_DATA);
+  off_t found = lseek(fd_, static_cast<off_t>(offset), SEEK_DATA);
   if (found < 0 && errno == ENXIO) return false;
   if (found < 0) found = static_cast<off_t>(offset);  // not told: better copy zeros than miss data
   if (static_cast<uint64_t>(found) >= end) return false;
@@ -94,12 +101,12 @@ bool RegionFile::next_data(uint64_t offset, uint64_t end, uint64_t* data, uint64
   return true;
 }
 
-bool RegionFile::read(std::byte* to, uint64_t length, uint64_t offset) const {
+bool FileHandle::read(std::byte* to, uint64_t length, uint64_t offset) const {
   uint64_t data = 0;
   uint64_t data_end = 0;
   for (uint64_t at = offset; next_data(at, offset + length, &data, &data_end); at = data_end) {
     while (data < data_end) {
-      const ssize_t got = pread(file_.get(), to + (data - offset), data_end - data, static_cast<off_t>(data));
+      const ssize_t got = pread(fd_, to + (data - offset), data_end - data, static_cast<off_t>(data));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return false;
       data += static_cast<uint64_t>(got);
@@ -108,8 +115,12 @@ bool RegionFile::read(std::byte* to, uint64_t length, uint64_t offset) const {
   return true;
 }
 
-void RegionFile::punch(uint64_t offset, uint64_t length) const {
-  if (length != 0) base::punch_shared_file(file_.get(), offset, length);
+void* FileHandle::map(uint64_t length, uint64_t offset, int protection, int sharing) const {
+  return raw_mmap(nullptr, length, protection, sharing, fd_, static_cast<int64_t>(offset));
+}
+
+void FileHandle::punch(uint64_t offset, uint64_t length) const {
+  if (length != 0) base::punch_shared_file(fd_, offset, length);
 }
 
 }  // namespace nupa::region

@@ -125,7 +125,22 @@ bool Remapper::reached_by_kernel(uintptr_t begin, uintptr_t end) const {
   return false;
 }
 
-int Remapper::move_in(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas) {
+bool Remapper::may_move_edges(const Vma& vma) const {
+  // The first and last page hold other things too. All threads, whatever they touch there, have to be held up.
+  if (mover_.guard().kind() != WriteGuard::Kind::kFull || !mover_.guard().can_protect_shared()) return false;
+  const auto holds = [&](const void* what) {
+    const auto at = reinterpret_cast<uintptr_t>(what);
+    return at >= vma.begin && at < vma.end;
+  };
+  if (holds(__builtin_frame_address(0)) || holds(__builtin_thread_pointer())) return false;
+  // Another thread's stack, whose end holds what the kernel writes by itself, has a small guard area below.
+  constexpr uint64_t kMostOfAGuard = 64 << 10;
+  auto below = list_vmas(vma.begin - kPageSize, vma.begin);
+  return below && (below->empty() || below->back().readable || below->back().writable ||
+                   below->back().end - below->back().begin > kMostOfAGuard);
+}
+
+int Remapper::move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& vmas) {
   const Company now = company();
   if (now == Company::kUnsafe) {
     if (!told_unsafe_)
@@ -137,13 +152,15 @@ int Remapper::move_in(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vm
     return 0;
   }
   const auto stack = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  const auto thread = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
   std::vector<Piece> moved;
   int error = 0;
   for (const Vma& vma : vmas) {
-    const uintptr_t from = std::max(vma.begin, begin);
-    const uintptr_t to = std::min(vma.end, end);
-    if (from >= to || !vma.plain || vma.shared || !vma.readable || !vma.writable || vma.executable) continue;
-    if (stack >= from && stack < to) continue;
+    if (!vma.plain || vma.shared || !vma.readable || !vma.writable || vma.executable) continue;
+    const bool edges = may_move_edges(vma);
+    const uintptr_t from = std::max(vma.begin, edges ? page_down(first) : page_up(first));
+    const uintptr_t to = std::min(vma.end, edges ? page_up(last) : page_down(last));
+    if (from >= to || (stack >= from && stack < to) || (thread >= from && thread < to)) continue;
     if (intervals_.size() + moved.size() >= options_.max_pieces || reached_by_kernel(from, to)) continue;
     auto offset = file_.reserve(to - from);
     error = offset ? mover_.move_in({from, to, *offset}, now, &moved) : offset.error().code;
@@ -184,8 +201,8 @@ Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool wr
   if (first > UINTPTR_MAX - kPageSize || length > UINTPTR_MAX - kPageSize - first)
     return fail(EFAULT, "the range is longer than memory");
   const uintptr_t last = first + length;
-  const uintptr_t begin = page_up(first);
-  const uintptr_t end = page_down(last);
+  const uintptr_t begin = page_down(first);
+  const uintptr_t end = length == 0 ? begin : page_up(last);
   SignalHold hold;
   std::lock_guard lock(mutex_);
   if (in_child_) return std::vector<Piece>();
@@ -202,7 +219,7 @@ Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool wr
   if (begin < end) {
     forget_stale(begin, end, *vmas);
     if (policy_ != Policy::kNever) {
-      const int error = move_in(begin, end, *vmas);
+      const int error = move_in(first, last, *vmas);
       if (error != 0) {
         move_out_unused(begin, end);
         return fail(error, "the file size limit (ulimit -f) is too small for registered memory");
@@ -231,12 +248,14 @@ void Remapper::unshare(void* address, size_t length) {
         if (now.file_offset == piece.offset_of(now.begin)) bytes += now.length();
     return bytes;
   };
-  if (auto vmas = list_vmas(first, first + length)) forget_stale(page_up(first), page_down(first + length), *vmas);
+  const uintptr_t begin = page_down(first);
+  const uintptr_t end = page_up(first + length);
+  if (auto vmas = list_vmas(begin, end)) forget_stale(begin, end, *vmas);
   const auto chosen =
       std::min_element(from, to, [&](const auto& a, const auto& b) { return live_bytes(a) < live_bytes(b); });
   for (const Piece& piece : chosen->second) intervals_.drop(piece);
   registrations_.erase(chosen);
-  move_out_unused(page_up(first), page_down(first + length));
+  move_out_unused(begin, end);
 }
 
 Result<Piece> Remapper::allocate(size_t length) {

@@ -56,10 +56,10 @@ class Remapper final : private ForkParticipant {
   /// Its length in bytes, mostly of holes.
   uint64_t size() const;
 
-  /// Makes the whole pages inside [address, address+length) reachable as far as that is possible
-  /// and safe, and returns those that are, sorted and disjoint; perhaps none: the rest is for
-  /// process_vm_readv and its like. Only private anonymous writable memory moves; a limit on
-  /// mappings or memory gives fewer pieces. EFAULT: not all mapped, not readable, or not writable
+  /// Makes the pages of [address, address+length) reachable as far as that is possible and safe (the first and last
+  /// page, if they hold other things too, only where every thread can be held up), and returns those that are, sorted
+  /// and disjoint; perhaps none: the rest is for process_vm_readv and its like. Only private anonymous writable memory
+  /// moves; a limit on mappings or memory gives fewer pieces. EFAULT: not all mapped, not readable, or not writable
   /// though `writable_needed`. EFBIG: RLIMIT_FSIZE. Pair each success with one unshare() of the
   /// same range. Signals wait until it returns.
   Result<std::vector<Piece>> share(void* address, size_t length, bool writable_needed);
@@ -93,7 +93,8 @@ class Remapper final : private ForkParticipant {
   void after_fork_in_child() override;
 
   Company company() const;
-  int move_in(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas);
+  int move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& vmas);
+  bool may_move_edges(const Vma& vma) const;
   void move_out_unused(uintptr_t begin, uintptr_t end);
   void forget_stale(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas);
   void follow(const Piece& gone);

@@ -137,7 +137,6 @@ Result<std::vector<Vma>> list_vmas(uintptr_t begin, uintptr_t end) {
 }
 
 std::vector<bool> touched_pages(uintptr_t begin, uintptr_t end) {
-  constexpr uint64_t kPresentOrSwapped = UINT64_C(3) << 62;  // bits 63 and 62, Documentation/admin-guide/mm/pagemap
   constexpr size_t kBatch = 512;
   const size_t count = (end - begin) / kPageSize;
   std::vector<bool> touched(count, true);
@@ -149,7 +148,7 @@ std::vector<bool> touched_pages(uintptr_t begin, uintptr_t end) {
     const ssize_t wanted = static_cast<ssize_t>(step * sizeof entries[0]);
     const off_t at = static_cast<off_t>((begin / kPageSize + done) * sizeof entries[0]);
     if (pread(fd.get(), entries, static_cast<size_t>(wanted), at) != wanted) return touched;
-    for (size_t i = 0; i < step; ++i) touched[done + i] = (entries[i] & kPresentOrSwapped) != 0;
+    for (size_t i = 0; i < step; ++i) touched[done + i] = is_touched(entries[i]);
     done += step;
   }
   return touched;

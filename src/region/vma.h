@@ -29,6 +29,10 @@ Result<std::vector<Vma>> list_vmas(uintptr_t begin, uintptr_t end);
 /// The same from the text alone, for kernels without the ioctl.
 Result<std::vector<Vma>> list_vmas_by_text(uintptr_t begin, uintptr_t end);
 
+/// Whether a page holds anything, present or swapped out, by its entry in /proc/self/pagemap
+/// (Documentation/admin-guide/mm/pagemap: bits 63 and 62).
+constexpr bool is_touched(uint64_t pagemap_entry) { return (pagemap_entry >> 62) != 0; }
+
 /// Which pages of [begin, end) hold anything, present or swapped out, by /proc/self/pagemap; all,
 /// if it cannot be read.
 std::vector<bool> touched_pages(uintptr_t begin, uintptr_t end);

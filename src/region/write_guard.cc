@@ -82,45 +82,45 @@ WriteGuard WriteGuard::open(bool allow_move) {
   return WriteGuard();
 }
 
-int WriteGuard::close_absent(uintptr_t begin, uint64_t length) const {
+int GuardHandle::close_absent(uintptr_t begin, uint64_t length) const {
   uffdio_register request{};
   request.range = {begin, length};
   request.mode = UFFDIO_REGISTER_MODE_MISSING;
-  return ioctl(fd_.get(), UFFDIO_REGISTER, &request) == 0 ? 0 : errno;
+  return ioctl(fd_, UFFDIO_REGISTER, &request) == 0 ? 0 : errno;
 }
 
-int WriteGuard::close_writes(uintptr_t begin, uint64_t length, bool shared) const {
+int GuardHandle::close_writes(uintptr_t begin, uint64_t length, bool shared) const {
   uffdio_register request{};
   request.range = {begin, length};
   // Write protection marks page table entries, and private memory has none where it was never
   // touched.
   request.mode = shared ? UFFDIO_REGISTER_MODE_WP : UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING;
-  if (ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return errno;
+  if (ioctl(fd_, UFFDIO_REGISTER, &request) != 0) return errno;
   uffdio_writeprotect protection{};
   protection.range = {begin, length};
   protection.mode = UFFDIO_WRITEPROTECT_MODE_WP;
-  if (ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &protection) == 0) return 0;
+  if (ioctl(fd_, UFFDIO_WRITEPROTECT, &protection) == 0) return 0;
   const int error = errno;
   open_range(begin, length);
   return error;
 }
 
-void WriteGuard::open_range(uintptr_t begin, uint64_t length) const {
+void GuardHandle::open_range(uintptr_t begin, uint64_t length) const {
   uffdio_range range{};
   range.start = begin;
   range.len = length;
   // Where the closed mapping is still in place this lifts the protection too. Where it was replaced
   // there is nothing to unregister, but those who fell asleep before still wait for a call.
-  ioctl(fd_.get(), UFFDIO_UNREGISTER, &range);
-  ioctl(fd_.get(), UFFDIO_WAKE, &range);
+  ioctl(fd_, UFFDIO_UNREGISTER, &range);
+  ioctl(fd_, UFFDIO_WAKE, &range);
 }
 
-uint64_t WriteGuard::move(uintptr_t to, uintptr_t from, uint64_t length, int* error) const {
+uint64_t GuardHandle::move(uintptr_t to, uintptr_t from, uint64_t length, int* error) const {
   uint64_t done = 0;
   *error = 0;
   for (int tries = 0; done < length;) {
     MoveRequest request{to + done, from + done, length - done, kMoveAllowHoles, 0};
-    if (ioctl(fd_.get(), kMove, &request) == 0) return length;
+    if (ioctl(fd_, kMove, &request) == 0) return length;
     const int code = errno;
     if (request.moved > 0) {
       done += static_cast<uint64_t>(request.moved);

@@ -34,30 +34,6 @@ std::string peer_view(const Remapper& remapper, const Piece& piece) {
   return content;
 }
 
-TEST(Remapper, SharesWholePagesOnlyAndGivesThemBack) {
-  auto remapper = Remapper::create(Policy::kAlways);
-  ASSERT_TRUE(remapper);
-  Buffer buffer(8 * kPage);
-  std::memset(buffer.data, 'a', buffer.size);
-  auto pieces = (*remapper)->share(buffer.data + 100, 5 * kPage, true);
-  ASSERT_TRUE(pieces);
-  ASSERT_EQ(1u, pieces->size());
-  const Piece piece = (*pieces)[0];
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data) + kPage, piece.begin);
-  EXPECT_EQ(4 * kPage, piece.end - piece.begin);
-  buffer.data[kPage] = 'b';
-  EXPECT_EQ('b', peer_view(**remapper, piece)[0]);
-  EXPECT_EQ(1, pwrite((*remapper)->fd(), "c", 1, static_cast<off_t>(piece.file_offset + 1)));
-  EXPECT_EQ('c', buffer.data[kPage + 1]);
-  (*remapper)->unshare(buffer.data + 100, 5 * kPage);
-  EXPECT_EQ('b', buffer.data[kPage]);
-  EXPECT_EQ('c', buffer.data[kPage + 1]);
-  EXPECT_EQ(1, pwrite((*remapper)->fd(), "d", 1, static_cast<off_t>(piece.file_offset)));
-  EXPECT_EQ('b', buffer.data[kPage]) << "private again: a late writer does not reach it";
-  ASSERT_EQ(0, madvise(buffer.data + kPage, kPage, MADV_DONTNEED));
-  EXPECT_EQ(0, buffer.data[kPage]) << "anonymous again";
-}
-
 TEST(Remapper, OverlappingRegistrationsShareTheSamePages) {
   auto remapper = Remapper::create(Policy::kAlways);
   Buffer buffer(16 * kPage);
