@@ -215,7 +215,16 @@ int Qp::to_error() {
     flush_sends();
   }
   runtime_.grace();
-  flush_receives(kFillWaitNs, false);
+  const int64_t deadline = base::now_ns() + kFillWaitNs;
+  for (base::Backoff backoff;; backoff.pause()) {
+    {
+      std::lock_guard lock(send_lock_);
+      if (flush_receives()) return 0;
+    }
+    if (base::now_ns() > deadline) break;
+  }
+  // The one who fills a receive is stopped: the service thread goes on looking.
+  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
   return 0;
 }
 
@@ -304,7 +313,7 @@ bool Qp::handle_error() {
     std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock()) return false;
     flush_sends();
-    if (!flush_receives(0, true)) return false;
+    if (!flush_receives()) return false;
   }
   const uint32_t error = shared_->error.exchange(0);
   if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});

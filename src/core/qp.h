@@ -105,8 +105,8 @@ class Qp final : public QueuePair {
   int64_t next_try(const WaitingWr& waiting, int64_t now) const;
 
   // qp_receive.cc
-  /// `send_locked`: the caller holds the send lock, under which completions are pushed.
-  bool flush_receives(int64_t wait_ns, bool send_locked);
+  /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.
+  bool flush_receives();
   void drop_receives();
   void wake_sender();
   void push_flush(const segment::RecvSlot& slot);
@@ -154,8 +154,7 @@ class Qp final : public QueuePair {
   std::atomic<uint32_t> send_tail_{0};
 
   std::unique_ptr<ReceiveQueue> queue_;
-  cm::CompletionPort recv_port_;  ///< under flush_mutex_
-  std::mutex flush_mutex_;
+  cm::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
 
   mutable std::mutex attr_mutex_;  ///< modify, query
   QpAttr attr_;

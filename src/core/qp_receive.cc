@@ -13,8 +13,11 @@ int Qp::post_recv(const RecvWr& wr) {
   if (__builtin_expect(error != 0, 0)) return error;
   if (__builtin_expect(shared_->sender_waits.load(std::memory_order_relaxed) != 0, 0)) wake_sender();
   // A receive posted in the error state is flushed at once (IBTA 10.3.1.7).
-  if (__builtin_expect(now == QpState::kErr, 0) && !flush_receives(0, false))
-    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  if (__builtin_expect(now == QpState::kErr, 0)) {
+    std::unique_lock send(send_lock_, std::try_to_lock);
+    if (!send.owns_lock() || !flush_receives())
+      cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  }
   return 0;
 }
 
@@ -63,20 +66,14 @@ void Qp::push_flush(const segment::RecvSlot& slot) {
   });
 }
 
-bool Qp::flush_receives(int64_t wait_ns, bool send_locked) {
-  std::lock_guard lock(flush_mutex_);
+bool Qp::flush_receives() {
   if (queue_ == nullptr) {
     // IBTA 11.6.3.1: after this event no more receives of a shared queue are taken for this queue pair.
     if (srq_ != nullptr && !last_wqe_told_.exchange(true))
       device_.events().push({EventType::kQpLastWqeReached, nullptr, this, nullptr, 1});
     return true;
   }
-  const auto flush = [this, send_locked](const segment::RecvSlot& slot) {
-    std::unique_lock send(send_lock_, std::defer_lock);
-    if (!send_locked) send.lock();
-    push_flush(slot);
-  };
-  return queue_->drain(flush, wait_ns, death_test(), completion_test());
+  return queue_->drain([this](const segment::RecvSlot& slot) { push_flush(slot); }, 0, death_test(), completion_test());
 }
 
 void Qp::drop_receives() {
