@@ -59,7 +59,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"peer", connected ? (names.count(peer) != 0 ? names[peer] : "gone") : ""},
                       {"messages", qp.counters.messages.load()},
                       {"bytes", qp.counters.bytes.load()},
-                      {"received", qp.counters.received.load()},
+                      {"received", qp.received.load()},
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
     }

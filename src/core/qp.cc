@@ -17,20 +17,23 @@ constexpr int64_t kFillWaitNs = 2'000'000'000;
 }  // namespace
 
 Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
-    : device_(device),
-      runtime_(device.runtime()),
+    : runtime_(device.runtime()),
+      shared_(&runtime_.tables().qp[index]),
+      keys_(runtime_.tables().mr),
+      send_lock_(shared_->send_lock),
+      operations_(operations(options.type)),
+      send_cap_(options.cap),
+      datagram_(options.type == QpType::kUd),
+      signal_all_(options.signal_all),
+      device_(device),
       pd_(pd),
       index_(index),
       qp_num_(segment::number_of(runtime_.slot(), index)),
       options_(options),
-      operations_(operations(options.type)),
       send_cq_(static_cast<Cq*>(options.send_cq)),
       recv_cq_(static_cast<Cq*>(options.recv_cq)),
       srq_(static_cast<Srq*>(options.srq)),
-      xrcd_(static_cast<Xrcd*>(options.xrcd)),
-      shared_(&runtime_.tables().qp[index]),
-      keys_(runtime_.tables().mr),
-      send_lock_(shared_->send_lock) {}
+      xrcd_(static_cast<Xrcd*>(options.xrcd)) {}
 
 int Qp::open() {
   const bool receives = options_.type != QpType::kXrcSend && options_.type != QpType::kXrcRecv && srq_ == nullptr;
@@ -61,7 +64,7 @@ int Qp::open() {
   shared_->wake.store(0);
   shared_->established.store(0);
   segment::QpCounters& counters = shared_->counters;
-  for (auto* counter : {&counters.messages, &counters.bytes, &counters.received, &counters.errors, &counters.rnr})
+  for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
     counter->store(0);
   next_epoch();
   shared_->in_use = 1;

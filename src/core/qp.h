@@ -1,5 +1,5 @@
 #pragma once
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "cm/completion_port.h"
@@ -24,7 +24,7 @@ struct WaitingWr {
   uint32_t rnr_timer = 0;  ///< kNotReady: what the receiver asks for (IBTA table 45)
 };
 
-class Qp final : public QueuePair {
+class alignas(64) Qp final : public QueuePair {
  public:
   Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options);
   /// Second half of the construction: rings and table entry. ENOMEM, EFBIG.
@@ -63,7 +63,7 @@ class Qp final : public QueuePair {
     if (queue_ != nullptr) queue_->retire(true);  // under its completion queue's lock
   }
   void count_received() {
-    auto& counter = shared_->counters.received;
+    auto& counter = shared_->received;
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
@@ -83,8 +83,6 @@ class Qp final : public QueuePair {
   void recover(uint32_t dead_tag);
 
  private:
-  struct Prepared;
-
   QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
   void set_state(QpState state);
   void next_epoch();
@@ -92,7 +90,8 @@ class Qp final : public QueuePair {
   // qp_send.cc
   static uint32_t operations(QpType type);
   int check(const SendWr& wr) const;
-  WcStatus prepare(const SendWr& wr, Prepared* out);
+  WcStatus locate(const Sge& sge, uint32_t rights, transport::Piece* piece) const;
+  transport::Outcome execute_list(const SendWr& wr, const AddressVector* vector, uint64_t* length);
   transport::Outcome execute(const SendWr& wr, const AddressVector* vector, uint64_t* length);
   void finish(const SendWr& wr, uint32_t position, const transport::Outcome& outcome, uint64_t length);
   /// 0, or ENOMEM: it was not taken.
@@ -122,36 +121,38 @@ class Qp final : public QueuePair {
   void fail_for_lost_peer();
   void tell_drained();
 
-  DeviceImpl& device_;
+  // First what each request looks at: with a thousand queue pairs in turn every cache line counts.
   Runtime& runtime_;
+  segment::QpShared* shared_;
+  const segment::MrShared* keys_;  ///< this process's table of keys
+  segment::SendLock send_lock_;
+  std::unique_ptr<transport::Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
+  const uint32_t operations_;                      ///< bits by Opcode: what its transport service has
+  uint32_t send_head_ = 0;
+  std::atomic<uint32_t> send_tail_{0};  ///< set by whoever polls the send completion queue
+  const QpCap send_cap_;
+  const bool datagram_;
+  const bool signal_all_;
+  /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
+  bool finishes_first_ = false;
+  bool tells_drained_ = false;
+  std::list<std::unique_ptr<WaitingWr>> waiting_;
+  cm::CompletionPort send_port_;
+
+  DeviceImpl& device_;
   Pd* pd_;
   uint32_t index_;
   uint32_t qp_num_;
   QpOptions options_;
-  const uint32_t operations_;  ///< bits by Opcode: what its transport service has
   Cq* send_cq_;
   Cq* recv_cq_;
   Srq* srq_;
   Xrcd* xrcd_;
-  segment::QpShared* shared_;
-  const segment::MrShared* keys_;  ///< this process's table of keys
-  segment::SendLock send_lock_;
-
-  // Under the send lock.
-  std::unique_ptr<transport::Endpoint> endpoint_;
-  cm::CompletionPort send_port_;
-  uint32_t send_head_ = 0;
-  /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
-  bool finishes_first_ = false;
-  bool tells_drained_ = false;
-  std::deque<std::unique_ptr<WaitingWr>> waiting_;
   struct Patience {
     uint8_t timeout = 0;
     uint8_t retry_cnt = 0;
     uint8_t rnr_retry = 0;
   } patience_;
-  // Set by whoever polls the send completion queue.
-  std::atomic<uint32_t> send_tail_{0};
 
   std::unique_ptr<ReceiveQueue> queue_;
   cm::CompletionPort recv_port_;  ///< under the send lock, for flushed receives

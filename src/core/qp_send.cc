@@ -78,54 +78,56 @@ WcOpcode completion_opcode(Opcode opcode) {
 
 uint32_t Qp::operations(QpType type) { return operations_of(type); }
 
-struct Qp::Prepared {
-  uint32_t count = 0;
-  uint64_t length = 0;
-  Piece pieces[kMaxSge];
-};
-
 int Qp::check(const SendWr& wr) const {
   if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (operations_ & bit(wr.opcode)) == 0, 0)) return EINVAL;
-  if (__builtin_expect(wr.num_sge > options_.cap.max_send_sge, 0)) return EINVAL;
-  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= options_.cap.max_send_wr, 0))
+  if (__builtin_expect(wr.num_sge > send_cap_.max_send_sge, 0)) return EINVAL;
+  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= send_cap_.max_send_wr, 0))
     return ENOMEM;
   if ((wr.flags & send_flag::kInline) != 0) {
     if (reads_memory_in(wr.opcode)) return EINVAL;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
-    if (bytes > options_.cap.max_inline_data) return EINVAL;
+    if (bytes > send_cap_.max_inline_data) return EINVAL;
   }
-  if (options_.type == QpType::kUd && wr.ah == nullptr) return EINVAL;
+  if (datagram_ && wr.ah == nullptr) return EINVAL;
   if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))
     return EINVAL;
   return 0;
 }
 
-WcStatus Qp::prepare(const SendWr& wr, Prepared* out) {
+WcStatus Qp::locate(const Sge& sge, uint32_t rights, Piece* piece) const {
+  const uint32_t index = segment::key_index(sge.lkey);
+  if (__builtin_expect(sge.lkey == 0 || index >= segment::kMaxMr, 0)) return WcStatus::kLocProtErr;
+  const segment::MrShared& mr = keys_[index];
+  const uint64_t offset = sge.addr - mr.start;
+  if (__builtin_expect(mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != shared_->pd ||
+                           offset > mr.length || sge.length > mr.length - offset || (mr.access & rights) != rights ||
+                           mr.kind == static_cast<uint32_t>(segment::MrKind::kWindow),
+                       0))
+    return WcStatus::kLocProtErr;
+  const bool null = mr.kind == static_cast<uint32_t>(segment::MrKind::kNull);
+  *piece = {null ? nullptr : reinterpret_cast<std::byte*>(sge.addr + mr.delta), sge.length};
+  return WcStatus::kSuccess;
+}
+
+Outcome Qp::execute_list(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
   const bool inlined = (wr.flags & send_flag::kInline) != 0;
   const uint32_t rights = reads_memory_in(wr.opcode) ? access::kLocalWrite : 0;
+  Piece pieces[kMaxSge];
+  uint32_t count = 0;
   for (uint32_t i = 0; i < wr.num_sge; ++i) {
     const Sge& sge = wr.sg_list[i];
     if (sge.length == 0) continue;
-    std::byte* data = reinterpret_cast<std::byte*>(sge.addr);
+    pieces[count] = {reinterpret_cast<std::byte*>(sge.addr), sge.length};
     if (!inlined) {
-      const uint32_t index = segment::key_index(sge.lkey);
-      if (sge.lkey == 0 || index >= segment::kMaxMr) return WcStatus::kLocProtErr;
-      const segment::MrShared& mr = keys_[index];
-      const uint64_t offset = sge.addr - mr.start;
-      if (mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != shared_->pd || offset > mr.length ||
-          sge.length > mr.length - offset || (mr.access & rights) != rights ||
-          mr.kind == static_cast<uint32_t>(segment::MrKind::kWindow))
-        return WcStatus::kLocProtErr;
-      data = mr.kind == static_cast<uint32_t>(segment::MrKind::kNull)
-                 ? nullptr
-                 : reinterpret_cast<std::byte*>(sge.addr + mr.delta);
+      const WcStatus status = locate(sge, rights, &pieces[count]);
+      if (status != WcStatus::kSuccess) return Outcome::done(status);
     }
-    out->pieces[out->count++] = {data, sge.length};
-    out->length += sge.length;
+    *length += sge.length;
+    ++count;
   }
-  const uint64_t limit = options_.type == QpType::kUd ? kMaxDatagram : kMaxMessage;
-  return out->length > limit ? WcStatus::kLocLenErr : WcStatus::kSuccess;
+  if (*length > (datagram_ ? kMaxDatagram : kMaxMessage)) return Outcome::done(WcStatus::kLocLenErr);
+  return endpoint_->execute({wr, vector, pieces, count, *length});
 }
 
 WcStatus Qp::run_local(const SendWr& wr) {
@@ -136,11 +138,17 @@ WcStatus Qp::run_local(const SendWr& wr) {
 
 Outcome Qp::execute(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
   if (__builtin_expect(is_local(wr.opcode), 0)) return Outcome::done(run_local(wr));
-  Prepared prepared;
-  const WcStatus status = prepare(wr, &prepared);
-  if (__builtin_expect(status != WcStatus::kSuccess, 0)) return Outcome::done(status);
-  *length = prepared.length;
-  return endpoint_->execute({wr, vector, prepared.pieces, prepared.count, prepared.length});
+  if (__builtin_expect(wr.num_sge != 1 || wr.sg_list->length == 0, 0)) return execute_list(wr, vector, length);
+  const Sge& sge = *wr.sg_list;
+  Piece piece{reinterpret_cast<std::byte*>(sge.addr), sge.length};
+  if ((wr.flags & send_flag::kInline) == 0) {
+    const WcStatus status = locate(sge, reads_memory_in(wr.opcode) ? access::kLocalWrite : 0, &piece);
+    if (__builtin_expect(status != WcStatus::kSuccess, 0)) return Outcome::done(status);
+  }
+  if (__builtin_expect(sge.length > (datagram_ ? kMaxDatagram : kMaxMessage), 0))
+    return Outcome::done(WcStatus::kLocLenErr);
+  *length = sge.length;
+  return endpoint_->execute({wr, vector, &piece, 1, sge.length});
 }
 
 void Qp::finish(const SendWr& wr, uint32_t position, const Outcome& outcome, uint64_t length) {
@@ -148,8 +156,7 @@ void Qp::finish(const SendWr& wr, uint32_t position, const Outcome& outcome, uin
   segment::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
-  if (options_.signal_all || (wr.flags & send_flag::kSignaled) != 0)
-    complete_send(wr, position, WcStatus::kSuccess, length);
+  if (signal_all_ || (wr.flags & send_flag::kSignaled) != 0) complete_send(wr, position, WcStatus::kSuccess, length);
 }
 
 int Qp::post(const SendWr& wr) {

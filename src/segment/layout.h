@@ -203,7 +203,6 @@ constexpr uint64_t epoch_of(uint64_t word) { return word >> 8; }
 struct QpCounters {
   std::atomic<uint64_t> messages;
   std::atomic<uint64_t> bytes;
-  std::atomic<uint64_t> received;  ///< receive completions polled
   std::atomic<uint64_t> errors;
   std::atomic<uint64_t> rnr;
 };
@@ -225,14 +224,15 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> rnr_timer;  ///< IBTA table 45 code
   // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
+  QpCounters counters;
   // Line 2: what peers ask of the owner.
   alignas(64) std::atomic<uint32_t> error;  ///< EventType plus 1 of a failure that a peer's request caused
   std::atomic<uint32_t> sender_waits;       ///< a sender found no receive posted: wake it at the next post
   std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
+  std::atomic<uint64_t> received;           ///< receive completions polled, for people
   // Line 3 and 4: the receive ring.
   alignas(64) RecvRing recv;
-  alignas(64) QpCounters counters;
 };
 static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
 

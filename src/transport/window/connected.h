@@ -1,6 +1,5 @@
 #pragma once
 #include <memory>
-#include <optional>
 
 #include "transport/window/target.h"
 #include "transport/window/window.h"
@@ -37,7 +36,7 @@ class Connected final : public transport::Endpoint {
   uint32_t own_slot_;
   AddressVector vector_;
   uint32_t remote_qpn_;
-  std::optional<Target> target_;
+  std::unique_ptr<Target> target_;
   int64_t next_search_ns_ = 0;
   int search_error_ = 0;
 };

@@ -88,7 +88,7 @@ class KeyCache {
   const std::shared_ptr<PeerMemory>& share() const { return memory_; }
 
  private:
-  struct Entry {
+  struct alignas(64) Entry {
     /// Whether this is what `key` still opens.
     bool holds(uint32_t wanted) const {
       return key == wanted && key != 0 && shared->key.load(std::memory_order_acquire) == wanted &&
@@ -97,8 +97,12 @@ class KeyCache {
     }
     uint32_t key = 0;
     uint32_t generation = 0;
+    const segment::MrShared* shared = nullptr;
+    const segment::MrShared* parent = nullptr;  ///< of a window; checked with it
+    uint32_t parent_key = 0;
     uint32_t pd = 0;
     uint32_t access = 0;
+    uint32_t qp_num = 0;
     uint64_t start = 0;
     uint64_t length = 0;
     uint64_t delta = 0;
@@ -106,13 +110,10 @@ class KeyCache {
     uint64_t direct_begin = 0;
     uint64_t direct_length = 0;
     std::byte* direct_base = nullptr;
-    uint32_t qp_num = 0;
     bool null_region = false;
-    const segment::MrShared* shared = nullptr;
-    const segment::MrShared* parent = nullptr;  ///< of a window; checked with it
-    uint32_t parent_key = 0;
     std::shared_ptr<MappedRegion> region;
   };
+  static_assert(sizeof(Entry) <= 128);
   static constexpr uint32_t kEntries = 8;
 
   bool reload(uint32_t key, Entry* entry);
