@@ -27,23 +27,11 @@ inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
   }
 }
 
-/// From here on the end of a copy is worth a call of its own: odd lengths cost the fast string instructions more.
-constexpr uint64_t kLineByLine = 4096;
-
 /// memmove whose last word becomes visible after everything before it: programs poll on the last byte of an RDMA WRITE.
 /// x86 keeps stores in order; memmove alone would write the end of a short block first.
 inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length) {
   if (length == 0) return;
   const uintptr_t end = reinterpret_cast<uintptr_t>(to) + length;
-  if (length >= kLineByLine) {
-    // Whole cache lines first, as fast as the C library can; the last line by itself.
-    const uint64_t body = ((end - 1) & ~uintptr_t{63}) - reinterpret_cast<uintptr_t>(to);
-    std::memmove(to, from, body);
-    to += body;
-    from += body;
-    length -= body;
-    std::atomic_thread_fence(std::memory_order_release);
-  }
   uint64_t tail = end - ((end - 1) & ~uintptr_t{7});
   if (tail > length) tail = length;
   const uint64_t body = length - tail;
