@@ -23,7 +23,7 @@ struct SendWr {
   uint32_t remote_srqn = 0;           ///< XRC
   const AddressHandle* ah = nullptr;  ///< UD
   MemoryWindow* mw = nullptr;         ///< kBindMw
-  MwBindInfo bind;                    ///< kBindMw
+  MwBindInfo bind{};                  ///< kBindMw
 };
 
 struct RecvWr {
@@ -65,7 +65,7 @@ struct QpOptions {
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;
   XrcDomain* xrcd = nullptr;  ///< kXrcRecv
-  QpCap cap;                  ///< replaced by what was given, in query()
+  QpCap cap{};                ///< replaced by what was given, in query()
   bool signal_all = false;    ///< every send is signalled
   void* user_context = nullptr;
 };

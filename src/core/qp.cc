@@ -199,7 +199,8 @@ int Qp::to_reset() {
     shared_->error.store(0);
     shared_->sender_waits.store(0);
     shared_->established.store(0);
-    finishes_first_ = tells_drained_ = false;
+    finishes_first_ = false;
+    tells_drained_ = false;
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
   }
@@ -266,7 +267,8 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       {
         std::lock_guard send(send_lock_);
         set_state(QpState::kRts);
-        finishes_first_ = tells_drained_ = false;
+        finishes_first_ = false;
+        tells_drained_ = false;
         if (waiting_.empty()) return 0;
       }
       runtime_.node().kick();
@@ -285,6 +287,7 @@ int Qp::query(QpAttr* attr, QpOptions* options) const {
     *attr = attr_;
     attr->state = state();
     attr->cur_state = attr->state;
+    attr->sq_draining = finishes_first_;
     attr->cap = options_.cap;
   }
   if (options != nullptr) *options = options_;

@@ -134,7 +134,7 @@ class alignas(64) Qp final : public QueuePair {
   const bool datagram_;
   const bool signal_all_;
   /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
-  bool finishes_first_ = false;
+  std::atomic<bool> finishes_first_{false};
   bool tells_drained_ = false;
   std::list<std::unique_ptr<WaitingWr>> waiting_;
   cm::CompletionPort send_port_;

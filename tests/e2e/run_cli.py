@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from pairs import NUPA, Pair, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, skip, start, stop, \
+from pairs import BUILD, NUPA, Pair, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, skip, start, stop, \
     tell, wait_listening
 
 ENDLESS = "-n 2000000000"
@@ -221,4 +221,7 @@ stat_of_a_stopped_process()
 clean()
 doctor("doctor")
 without_proc()
+example = subprocess.run([os.path.join(BUILD, "examples", "hello_rdma")], capture_output=True, text=True, timeout=30)
+outcome(example.returncode == 0 and "hello from NUPA!" in example.stdout, "example-hello-rdma",
+        "status %d: %s%s" % (example.returncode, example.stdout, example.stderr))
 finish()

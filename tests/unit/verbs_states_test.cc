@@ -114,6 +114,49 @@ TEST_F(VerbsStates, DrainingHoldsRequestsBackAndIsTold) {  // 10.3.1.5, 11.6.3.1
   EXPECT_EQ(next_event(20).event_type, kNoEvent);
 }
 
+TEST_F(VerbsStates, DrainingLetsTheRequestThatWaitsForItsReceiverEnd) {  // 10.3.1.5
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);  // no receive yet
+  ASSERT_EQ(post(a, request(IBV_WR_SEND, 2, &sge)), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  EXPECT_EQ(next_event(20).event_type, kNoEvent);
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(attr.sq_draining, 1);
+  ASSERT_EQ(receive(b, 11, 8192, 64), 0);
+  ASSERT_EQ(receive(b, 12, 8256, 64), 0);
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_TRUE(stays_empty(cq)) << "the second has not begun";
+  ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(attr.sq_draining, 0);
+  ASSERT_EQ(move(a, IBV_QPS_RTS), 0);
+  EXPECT_EQ(next().wr_id, 2u);
+}
+
+TEST_F(VerbsStates, CommunicationEstablishedIsToldOnce) {  // 11.6.3.1
+  a = make_qp();
+  b = make_qp();
+  ASSERT_EQ(to_init(a), 0);
+  ASSERT_EQ(to_init(b), 0);
+  ASSERT_EQ(to_rts(a, b->qp_num, true), 0);  // ready to receive only
+  ASSERT_EQ(to_rts(b, a->qp_num), 0);
+  ibv_sge sge = span(0, 8);
+  for (uint64_t i = 1; i <= 2; ++i) {
+    ASSERT_EQ(receive(a, i, 8192, 64), 0);
+    ASSERT_EQ(post(b, request(IBV_WR_SEND, 10 + i, &sge)), 0);
+  }
+  const ibv_async_event event = next_event();
+  EXPECT_EQ(event.event_type, IBV_EVENT_COMM_EST);
+  EXPECT_EQ(event.element.qp, a);
+  EXPECT_EQ(next_event(20).event_type, kNoEvent);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+}
+
 TEST_F(VerbsStates, FlushedInPostingOrder) {  // 10.3.1.7
   make_pair();
   ibv_sge sge = span(0, 8);

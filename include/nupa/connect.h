@@ -1,0 +1,46 @@
+#pragma once
+#include <nupa/queue_pair.h>
+
+namespace nupa {
+
+/// The other end of a connected queue pair, and what may come from it.
+struct ConnectOptions {
+  Gid dgid;                    ///< of the other end's port
+  uint32_t dest_qp_num = 0;    ///< of the other end
+  uint32_t access_flags = 0;   ///< what the other end may do here: access bits
+  uint8_t sgid_index = 1;      ///< index of this port's own address; 1 is the host's IPv4 address
+  uint8_t min_rnr_timer = 12;  ///< how long the other end waits for a receive to be posted: IBTA table 45, 0.64 ms
+  uint8_t timeout = 14;        ///< 4.096 us times 2 to this power
+  uint8_t retry_cnt = 7;
+  uint8_t rnr_retry = 7;  ///< 7: for ever
+};
+
+/// Takes an RC or UC queue pair from RESET to RTS. The other end need not exist yet. 0; EINVAL: another state, another
+/// type, or a value out of range.
+inline int connect(QueuePair& qp, const ConnectOptions& options) {
+  using namespace qp_attr;
+  const bool reliable = qp.type() == QpType::kRc;
+  QpAttr attr;
+  attr.state = QpState::kInit;
+  attr.access_flags = options.access_flags;
+  if (const int error = qp.modify(attr, kState | kPkeyIndex | kPort | kAccessFlags); error != 0) return error;
+  attr.state = QpState::kRtr;
+  attr.av.is_global = true;
+  attr.av.dgid = options.dgid;
+  attr.av.sgid_index = options.sgid_index;
+  attr.path_mtu = 5;  // 4096 bytes (IBTA 14.2.5.6)
+  attr.dest_qp_num = options.dest_qp_num;
+  attr.max_dest_rd_atomic = attr.max_rd_atomic = 16;
+  attr.min_rnr_timer = options.min_rnr_timer;
+  const uint32_t to_rtr = kState | kAv | kPathMtu | kDestQpn | kRqPsn;
+  const int error = qp.modify(attr, reliable ? to_rtr | kMaxDestRdAtomic | kMinRnrTimer : to_rtr);
+  if (error != 0) return error;
+  attr.state = QpState::kRts;
+  attr.timeout = options.timeout;
+  attr.retry_cnt = options.retry_cnt;
+  attr.rnr_retry = options.rnr_retry;
+  const uint32_t to_rts = kState | kSqPsn;
+  return qp.modify(attr, reliable ? to_rts | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic : to_rts);
+}
+
+}  // namespace nupa
