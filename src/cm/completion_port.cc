@@ -35,7 +35,7 @@ bool CompletionPort::open() {
   auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
   if (!slots) return false;
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;
-  ring_ = segment::CompletionRing(&shared, *slots, log2);
+  ring_ = segment::CompletionRing(&shared, *slots, log2, segment::ring_generation(where));
   where_ = where;
   return true;
 }

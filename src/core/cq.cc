@@ -262,8 +262,12 @@ void Cq::purge(uint32_t qp_num) {
   }
 }
 
-bool Cq::completed(uint64_t position) {
+bool Cq::completed(uint64_t intent) {
+  constexpr uint64_t kPosition = (uint64_t{1} << 48) - 1;
+  const uint64_t position = (intent & kPosition) - 1;
   std::lock_guard lock(lock_);
+  // A resize ends only when every claim was completed, or voided by recover(), which comes after this question.
+  if (segment::ring_generation(intent) != generation_) return true;
   if (position < head_) return true;
   return position < head_ + ring_.capacity() && ring_.ready(position);
 }

@@ -64,8 +64,8 @@ class Cq final : public CompletionQueue {
   void purge(uint32_t qp_num);
   /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
   void recover(uint32_t dead_tag);
-  /// True if the entry at ring position `position` was completed (or taken since).
-  bool completed(uint64_t position);
+  /// True if the entry that a writer announced by `intent` was completed (or taken since).
+  bool completed(uint64_t intent);
   void on_overrun();
   /// Service thread: the event of a peer that could not reach the channel.
   void wake_channel();

@@ -42,7 +42,7 @@ std::function<bool(uint32_t)> Qp::death_test() {
 std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
   return [this](const segment::RecvSlot& slot) {
     const uint64_t completion = slot.completion.load(std::memory_order_acquire);
-    return completion != 0 && recv_cq_->completed(completion - 1);
+    return completion != 0 && recv_cq_->completed(completion);
   };
 }
 

@@ -95,9 +95,9 @@ void Srq::recover(uint32_t dead_tag) {
     const uint64_t completion = slot.completion.load(std::memory_order_acquire);
     const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
     if (completion == 0) return false;
-    if (cq_ != nullptr) return cq_->completed(completion - 1);
+    if (cq_ != nullptr) return cq_->completed(completion);
     Qp* qp = claimed_for == 0 ? nullptr : device_.runtime().qp_at(claimed_for - 1);
-    return qp != nullptr && qp->recv_cq()->completed(completion - 1);
+    return qp != nullptr && qp->recv_cq()->completed(completion);
   });
 }
 

@@ -22,14 +22,15 @@ class CompletionRing {
   using Claim = std::atomic<uint64_t>;
 
   CompletionRing() = default;
-  /// `memory`: bytes_for() bytes, zeros when the ring is new.
-  CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots)
+  /// `memory`: bytes_for() bytes, zeros when the ring is new. `generation`: as the ring's place has it (pack_ring).
+  CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots, uint16_t generation = 0)
       : shared_(shared),
         control_(static_cast<Control*>(memory)),
         slots_(reinterpret_cast<CqSlot*>(control_ + 1)),
         claims_(reinterpret_cast<Claim*>(slots_ + (uint64_t{1} << log2_slots))),
         log2_(log2_slots),
         has_events_(shared->channel != 0),
+        intent_base_(uint64_t{generation} << 48),
         mask_((uint64_t{1} << log2_slots) - 1) {}
 
   static constexpr uint64_t bytes_for(uint32_t log2_slots) {
@@ -44,9 +45,9 @@ class CompletionRing {
   uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
   bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
 
-  /// Claims a slot for process `owner`, lets `fill` write the entry, makes it ready. `intent`, if given, is told the
-  /// position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot whether the entry
-  /// was completed. After kOk the caller calls needs_event().
+  /// Claims a slot for process `owner`, lets `fill` write the entry, makes it ready. `intent`, if given, is told
+  /// generation and position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot
+  /// whether the entry was completed. After kOk the caller calls needs_event().
   template <class Fill>
   Push push(uint32_t owner, std::atomic<uint64_t>* intent, Fill&& fill) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);
@@ -61,7 +62,7 @@ class CompletionRing {
         if (claim(position).compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
                                                     std::memory_order_acquire)) {
           CqSlot& taken = slot(position);
-          if (intent != nullptr) intent->store(position + 1, std::memory_order_release);
+          if (intent != nullptr) intent->store(intent_base_ | (position + 1), std::memory_order_release);
           fill(taken);
           taken.stamp.store(now_turn, std::memory_order_release);
           help_tail(position);
@@ -149,6 +150,7 @@ class CompletionRing {
   Claim* claims_ = nullptr;
   uint32_t log2_ = 0;
   bool has_events_ = false;
+  uint64_t intent_base_ = 0;
   uint64_t mask_ = 0;
   uint64_t free_until_ = 0;  ///< positions below may be claimed: `head` was at least so far
 };

@@ -110,6 +110,7 @@ static_assert(sizeof(SegmentHeader) <= kQpOffset);
 constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots, uint16_t generation = 0) {
   return uint64_t{generation} << 48 | offset | log2_slots;
 }
+constexpr uint16_t ring_generation(uint64_t where) { return static_cast<uint16_t>(where >> 48); }
 constexpr uint64_t ring_offset(uint64_t where) { return where & ((uint64_t{1} << 48) - kPage); }
 constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
 
@@ -176,7 +177,7 @@ struct alignas(64) RecvSlot {
   uint64_t wr_id;
   uint32_t num_sge;
   std::atomic<uint32_t> claim_qp;    ///< written by the claimer: for which queue pair of the owner, 0: not yet said
-  std::atomic<uint64_t> completion;  ///< written by the claimer: completion ring position plus 1, before it is ready
+  std::atomic<uint64_t> completion;  ///< written by the claimer: what CompletionRing::push tells of its intent
   Sge sge[2];
 };
 static_assert(sizeof(RecvSlot) == 64);

@@ -153,7 +153,9 @@ TEST_P(RemapperThreads, AWriterToFreshMemoryLosesNothing) {
 TEST_P(RemapperThreads, AReadFromAPipeNeitherFailsNorLoses) {
   Memory memory(kPages);
   PipeReader reader(memory);
-  EXPECT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
+  // Until the reader had its turn: cores may be scarce.
+  for (int turn = 0; turn < 200 && (turn == 0 || reader.blocks <= 10); ++turn)
+    ASSERT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
   reader.stop();
   EXPECT_EQ(reader.error, 0);
   EXPECT_EQ(reader.lost, 0u);
