@@ -3,7 +3,7 @@ import statistics
 
 from items import BANDWIDTH_SIZES, LATENCY_SIZES, TARGET_SIZES, size_name
 
-DISTURBED = 0.10  # of two cores; above it a sample says little
+DISTURBED = 0.10  # of two cores or of their speed; above it a sample says little
 UNSTEADY = 1.25   # a reference that changed by more while its figure was measured says little
 
 

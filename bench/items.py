@@ -12,6 +12,7 @@ LATENCY_SIZES = [8, 64, 512, 4 * KIB, 64 * KIB, MIB]
 BANDWIDTH_SIZES = [8, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 TARGET_SIZES = [64 * KIB, MIB, 16 * MIB]
 QUICK_BANDWIDTH_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB]
+TIMES = 3  # of an item that has a target, in each round: its median has to stand by itself
 LIST = ["-l", "16", "-Q", "16"]  # sixteen work requests a post, one completion for them
 # How long one message takes at most, for choosing how many: nanoseconds, and bytes a nanosecond.
 COST = {"nupa": (300, 8), "ucx_shm": (400, 5), "ucx_tcp": (20000, 1)}
@@ -24,10 +25,11 @@ def size_name(size):
 
 
 class Item:
-    def __init__(self, name, run, shown=None):
+    def __init__(self, name, run, shown=None, times=1):
         self.name = name    # what people read
         self.run = run      # returns {sample's name: {"value": number, ...}}
         self.command = shown or name
+        self.times = times  # how often it runs in a round
 
 
 class Setting:
@@ -93,14 +95,18 @@ def nupa_latency(setting, operation, size):
     return Item("%s %s" % (name, size_name(size)), run, name if operation == "atomic" else "%s -s %d" % (name, size))
 
 
+def _messages(setting, size):
+    """How many a bandwidth test sends."""
+    count = setting.iterations("nupa", size, 960000, 30)
+    return count - count % 1600 if count > 1600 else count  # a multiple of perftest's moderation and of the lists
+
+
 def nupa_bandwidth(setting, operation, size, listed=False):
     name = "ib_%s_bw" % operation
     options = LIST if listed else []
 
     def run():
-        count = setting.iterations("nupa", size, 960000, 30)
-        if count > 1600:
-            count -= count % 1600  # a multiple of perftest's completion moderation and of the lists
+        count = _messages(setting, size)
         sizes = [] if operation == "atomic" else ["-s", str(size)]
         text = _perftest(setting, [name, "-n", str(count)] + sizes + options)
         bandwidth, rate = parse_perftest_bandwidth(text)
@@ -171,8 +177,9 @@ def ucx(setting, kind, measure, operations, sizes):
 
 
 def _machine_limits(setting, options):
-    command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % setting.cores] + options
-    return _json(run_alone(command, setting.cores[0]))
+    other, core = setting.cores  # memcpy where the pairs' clients run
+    command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % (core, other)] + options
+    return _json(run_alone(command, core))
 
 
 def limits(setting, sizes):
@@ -196,7 +203,7 @@ def beside(item, key, reference):
         after = reference()
         samples[key].update(reference=(before + after) / 2, shift=max(before, after) / min(before, after))
         return samples
-    return Item(item.name, run, item.command)
+    return Item(item.name, run, item.command, TIMES)
 
 
 def _with_references(setting, operation, size, item):
@@ -207,7 +214,7 @@ def _with_references(setting, operation, size, item):
             return beside(item, "nupa.send_lat.8", lambda: tag.run()["ucx_shm.tag_lat.8"]["value"])
         return beside(item, "nupa.%s_lat.8" % operation,
                       lambda: _machine_limits(setting, ["--only", "line", "--quick"])["line_ns"])
-    options = ["--only", "memcpy", "--sizes", str(size), "--quick"]
+    options = ["--only", "memcpy", "--sizes", str(size), "--copies", str(_messages(setting, size))]
     return beside(item, "nupa.%s_bw.%d" % (operation, size),
                   lambda: _machine_limits(setting, options)["memcpy"][str(size)])
 
@@ -219,7 +226,7 @@ def many_qps(setting):
         # Pins its two processes itself; the starter runs anywhere.
         found = _json(run_alone(command, "%d,%d" % setting.cores))
         return {"nupa.many." + name: {"value": value} for name, value in found.items()}
-    return Item("1000 queue pairs", run, "many_qps")
+    return Item("1000 queue pairs", run, "many_qps", TIMES)
 
 
 def message_rate(setting):
@@ -253,7 +260,8 @@ def catalogue(setting, demo=False):
             listed.append(_with_references(setting, operation, size, item) if size in TARGET_SIZES else item)
     if not demo:
         listed += [nupa_bandwidth(setting, operation, 8, True) for operation in ("write", "read", "send")]
-        listed += [nupa_bandwidth(setting, "atomic", 8), nupa_bandwidth(setting, "atomic", 8, True), message_rate(setting), many_qps(setting)]
+        listed += [nupa_bandwidth(setting, "atomic", 8), nupa_bandwidth(setting, "atomic", 8, True)]
+        listed += [message_rate(setting), many_qps(setting)]
     for kind in UCX:
         listed += [ucx(setting, kind, "latency", UCX_LATENCY[kind], LATENCY_SIZES),
                    ucx(setting, kind, "atomic", {"atomic_lat": "ucp_fadd"}, [8]),

@@ -136,10 +136,36 @@ def run_pair(server_command, client_command, port, cores, env=None):
         return _text(client_out)
 
 
+class Speed:
+    """How much of a core's speed is there. A virtual core may share its real one with somebody else's: no counter of the
+    guest tells, but everything takes up to twice as long."""
+    best_s = {}
+
+    @classmethod
+    def missing(cls, core):
+        """The part that is missing beside the best seen so far, 0 to 1."""
+        everywhere = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})
+        took = min(cls._loop_s() for _ in range(3))
+        os.sched_setaffinity(0, everywhere)
+        cls.best_s[core] = min(took, cls.best_s.get(core, took))
+        return 1 - cls.best_s[core] / took
+
+    @staticmethod
+    def _loop_s():
+        begun = time.perf_counter()
+        total = 0
+        for number in range(20000):
+            total += number * number
+        return time.perf_counter() - begun
+
+
 class Disturbance:
-    """How busy others kept the two cores while something was measured."""
+    """What others took of the two cores while something was measured."""
 
     def __init__(self, cores):
+        self.cores = cores
+        self.missing = max(map(Speed.missing, cores))
         self.names = {"cpu%d" % core for core in cores}
         self.tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
         self.start = (time.monotonic(), self._busy_s(), self._own_s())
@@ -160,8 +186,10 @@ class Disturbance:
                    (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
 
     def share(self):
-        """Of the cores' time since the start, the part that was neither idle nor this program's: 0 to 1."""
+        """Of the cores' time since the start, the part that was neither idle nor this program's, or, if that is more, the
+        part of their speed that was missing: 0 to 1."""
         wall, busy, own = (now - then for now, then in
                            zip((time.monotonic(), self._busy_s(), self._own_s()), self.start))
         foreign = busy - own - 2 * self.tick_s  # the kernel counts in ticks
-        return min(1.0, max(0.0, foreign / max(wall * len(self.names), self.tick_s)))
+        taken = min(1.0, max(0.0, foreign / max(wall * len(self.names), self.tick_s)))
+        return max(taken, self.missing, *map(Speed.missing, self.cores))

@@ -60,22 +60,23 @@ def measure(item, cores, retries):
     return {name: dict(sample, foreign=best[0]) for name, sample in best[1].items()}, attempts
 
 
-def run(items, rounds, cores, retries):
-    """(samples, failures): {sample's name: [one a round]}, {item's name: last reason}."""
+def run(items, rounds, cores, retries, once):
+    """(samples, failures): {sample's name: [one a run]}, {item's name: last reason}. `once`: no item twice in a round."""
     samples, failures = {}, {}
-    progress = Progress(rounds * len(items))
+    plan = [(round_number, item) for round_number in range(1, rounds + 1)
+            for item in items for _ in range(1 if once else item.times)]
+    progress = Progress(len(plan))
     spare = progress.total // 5  # attempts that may be repeated: on a machine which is never calm it is of no use
-    for round_number in range(1, rounds + 1):
-        for item in items:
-            progress.show(round_number, rounds, item.name)
-            try:
-                found, attempts = measure(item, cores, min(retries, spare))
-                spare -= attempts - 1
-                for name, sample in found.items():
-                    samples.setdefault(name, []).append(dict(sample, round=round_number))
-            except Failed as failure:
-                failures[item.name] = str(failure)
-            progress.step()
+    for round_number, item in plan:
+        progress.show(round_number, rounds, item.name)
+        try:
+            found, attempts = measure(item, cores, min(retries, spare))
+            spare -= attempts - 1
+            for name, sample in found.items():
+                samples.setdefault(name, []).append(dict(sample, round=round_number))
+        except Failed as failure:
+            failures[item.name] = str(failure)
+        progress.step()
     progress.close()
     return samples, failures
 
@@ -131,7 +132,8 @@ def main():
         return 2
     command = "bench/run.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, cores, command, chosen.rounds)
-    samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries)
+    samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries,
+                            chosen.quick or chosen.demo)
     medians = Medians(samples)
     rows, promised = comparison(medians, failures), figures(medians)
     about["disturbed"], about["samples"] = medians.disturbed()

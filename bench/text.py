@@ -53,8 +53,9 @@ def disturbance(about):
     if disturbed == samples:
         return ("Every sample was taken while others used over a tenth of the two cores: no figure is what a calm machine "
                 "gives.")
-    return ("%d of %d samples were taken while others used over a tenth of the two cores, or while what they are "
-            "compared to changed by over a quarter; they count only where a figure has no other." % (disturbed, samples))
+    return ("%d of %d samples were taken while others used over a tenth of the two cores or of their speed, or while what "
+            "they are compared to changed by over a quarter; they count only where a figure has no other."
+            % (disturbed, samples))
 
 
 def terminal(about, medians, rows, promised, failures, demo):

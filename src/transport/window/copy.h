@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/block_copy.h"
+
 namespace nupa::window {
 
 /// Stores the 1 to 8 bytes at the end of a message. An aligned 1, 2, 4 or 8 bytes are one store: a reader polling on
@@ -36,7 +38,7 @@ inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length)
   if (tail > length) tail = length;
   const uint64_t body = length - tail;
   if (body > 0) {
-    std::memmove(to, from, body);
+    base::copy_block(to, from, body);
     std::atomic_thread_fence(std::memory_order_release);
   }
   store_tail(to + body, from + body, tail);

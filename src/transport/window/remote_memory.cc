@@ -93,7 +93,7 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
     if (write)
       copy_in_order(mapped, local, here);
     else
-      std::memmove(local, mapped, here);
+      base::copy_block(local, mapped, here);
     return copy_span(memory, range, write, remote + here, local + here, length - here);
   }
   uint64_t outside = length;

@@ -141,7 +141,8 @@ inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const 
                             uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return read_remote_slowly(memory, range, pieces, count);
-  std::memmove(pieces->data, range.direct, pieces->length);  // what a READ brings is told by its completion alone
+  // What a READ brings is told by its completion alone: in no order.
+  base::copy_block(pieces->data, range.direct, pieces->length);
   return WcStatus::kSuccess;
 }
 

@@ -1,0 +1,55 @@
+/// Copies of every kind of length, alignment and overlap bring the same bytes as memmove, and nothing beside them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "base/block_copy.h"
+
+namespace nupa::base {
+namespace {
+
+std::vector<std::byte> noise(size_t size) {
+  std::mt19937 random(1);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+/// Copies inside one buffer; what is expected comes from a second one by memmove.
+template <class Copy>
+void expect_as_memmove(size_t from, size_t to, size_t length, Copy copy) {
+  std::vector<std::byte> copied = noise(std::max(from, to) + length + 256);
+  std::vector<std::byte> expected = copied;
+  std::memmove(expected.data() + to, expected.data() + from, length);
+  copy(copied.data() + to, copied.data() + from, length);
+  ASSERT_EQ(copied, expected) << "from " << from << " to " << to << " length " << length;
+}
+
+TEST(BlockCopy, LoopBringsEveryByteAtEveryAlignment) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
+  for (size_t length : {128, 129, 159, 160, 161, 191, 192, 255, 256, 257, 383, 384, 385, 4096, 65528})
+    for (size_t from : {0, 1, 8, 31, 32, 33})
+      for (size_t skew : {0, 1, 7, 8, 31, 33})
+        expect_as_memmove(from, from + length + skew, length, copy_block_by_loop);
+  for (size_t length = 128; length < 700; ++length)
+    expect_as_memmove(length + 64 + length % 5, 3, length, copy_block_by_loop);
+}
+
+TEST(BlockCopy, ChoiceIsRightForOverlappingAndEntangledBlocks) {
+  std::vector<size_t> lengths{0, 1, 4096, 16384, 65536, 65528, 524288};
+  for (uint64_t edge : {kBlockCopyRange.least, kBlockCopyRange.least + kBlockCopyRange.span})
+    for (size_t length : {edge - std::min<uint64_t>(edge, 1), edge, edge + 1}) lengths.push_back(length);
+  for (const size_t length : lengths) {
+    for (size_t apart : {size_t{0}, size_t{1}, size_t{64}, size_t{4096}, length / 2, length}) {
+      expect_as_memmove(apart, 0, length, copy_block);
+      expect_as_memmove(0, apart, length, copy_block);
+    }
+    expect_as_memmove(0, length + 4096 - length % 4096 + 64, length, copy_block);
+    expect_as_memmove(length + 8192 - length % 4096 + 64, 0, length, copy_block);
+  }
+}
+
+}  // namespace
+}  // namespace nupa::base
