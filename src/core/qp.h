@@ -55,7 +55,6 @@ class alignas(64) Qp final : public QueuePair {
   Cq* send_cq() const { return send_cq_; }
   Cq* recv_cq() const { return recv_cq_; }
   uint64_t xrcd_identity() const { return shared_->xrcd; }
-  Users openers;  ///< further handles made by open_qp
 
   /// Completion queue: entries of the send queue up to `position` are free.
   void retire(uint32_t position) { send_tail_.store(position, std::memory_order_release); }
@@ -130,12 +129,12 @@ class alignas(64) Qp final : public QueuePair {
   const uint32_t operations_;                      ///< bits by Opcode: what its transport service has
   uint32_t send_head_ = 0;
   std::atomic<uint32_t> send_tail_{0};  ///< set by whoever polls the send completion queue
-  const QpCap send_cap_;
   const bool datagram_;
   const bool signal_all_;
   /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
   std::atomic<bool> finishes_first_{false};
   bool tells_drained_ = false;
+  const QpCap send_cap_;
   std::list<std::unique_ptr<WaitingWr>> waiting_;
   cm::CompletionPort send_port_;
 
@@ -161,6 +160,9 @@ class alignas(64) Qp final : public QueuePair {
   QpAttr attr_;
   std::atomic<bool> last_wqe_told_{false};
   std::atomic<bool> open_{false};
+
+ public:
+  Users openers;  ///< further handles made by open_qp
 };
 
 /// A further handle on an XRC_RECV queue pair.

@@ -47,6 +47,7 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
   attr->cap = from_core(options.cap);
   made->max_inline = options.cap.max_inline_data;
   made->max_sge = options.cap.max_send_sge;
+  made->type = attr->qp_type;
   ibv_qp& qp = made->ex.qp_base;
   qp.context = context;
   qp.qp_context = attr->qp_context;
@@ -131,8 +132,8 @@ void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
 }  // namespace
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  const ibv_qp_type type = of(qp)->type;
   QueuePair* core = of(qp)->core;
-  const ibv_qp_type type = qp->qp_type;
   int error = 0;
   if (__builtin_expect(wr != nullptr && wr->next == nullptr, 1)) {
     const SendWr only = convert(*wr, type);
@@ -200,6 +201,7 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
   }
   enter(context, core->get());
   made->core = core->release();
+  made->type = attr->qp_type;
   QpAttr current;
   made->core->query(&current, nullptr);
   ibv_qp& qp = made->ex.qp_base;

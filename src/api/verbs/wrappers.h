@@ -1,6 +1,6 @@
 #pragma once
-/// What stands behind the structures of the verbs ABI: each begins with the ABI's part, so that a pointer the program
-/// holds is a cast away from the core's object.
+/// What stands behind the structures of the verbs ABI: each has the ABI's part at a fixed place, most at their
+/// beginning, so that a pointer the program holds is a cast away from the core's object.
 
 #include <infiniband/verbs.h>
 
@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <type_traits>
 #include <unordered_set>
 #include <vector>
 
@@ -136,14 +137,17 @@ struct Builder {
   int error = 0;           ///< the first fault since wr_start
 };
 
-struct VQp {
-  ibv_qp_ex ex;
-  QueuePair* core;
+/// A post looks at the first cache line alone: with a thousand queue pairs in turn each line counts.
+struct alignas(64) VQp {
   std::unique_ptr<Builder> builder;
   uint32_t max_inline = 0;
   uint32_t max_sge = 0;
   uint32_t async_delivered = 0;
+  ibv_qp_type type = IBV_QPT_RC;
+  QueuePair* core = nullptr;
+  ibv_qp_ex ex;
 };
+static_assert(std::is_standard_layout_v<VQp>);
 
 inline VContext* context_of(ibv_context* context) {
   auto* verbs = reinterpret_cast<char*>(context) - offsetof(verbs_context, context);
@@ -160,8 +164,8 @@ inline VChannel* of(ibv_comp_channel* channel) { return reinterpret_cast<VChanne
 inline VCq* of(ibv_cq* cq) { return reinterpret_cast<VCq*>(cq); }
 inline VCq* of(ibv_cq_ex* cq) { return reinterpret_cast<VCq*>(cq); }
 inline VSrq* of(ibv_srq* srq) { return reinterpret_cast<VSrq*>(srq); }
-inline VQp* of(ibv_qp* qp) { return reinterpret_cast<VQp*>(qp); }
-inline VQp* of(ibv_qp_ex* qp) { return reinterpret_cast<VQp*>(qp); }
+inline VQp* of(ibv_qp* qp) { return reinterpret_cast<VQp*>(reinterpret_cast<char*>(qp) - offsetof(VQp, ex)); }
+inline VQp* of(ibv_qp_ex* qp) { return of(&qp->qp_base); }
 
 /// An enumeration that a C program filled in may hold any number: it is read as one, and the core judges it.
 template <class Enum>

@@ -24,7 +24,7 @@ constexpr int64_t kSearchPauseNs = 1'000'000;
 }  // namespace
 
 Connected::Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn)
-    : window_(window), qp_(qp), own_slot_(window.node().slot()), vector_(vector), remote_qpn_(remote_qpn) {
+    : qp_(qp), own_slot_(window.node().slot()), remote_qpn_(remote_qpn), window_(window), vector_(vector) {
   // The other process is usually there already: meet it now, so that its death is noticed even if nothing is ever
   // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not talk to the peer).
   find_target();
@@ -37,7 +37,7 @@ bool Connected::find_target() {
   auto peer = window_.find_peer(remote_qpn_, vector_, kSearchWait);
   search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
-  target_ = std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_));
+  target_ = &met_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_));
   return true;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include <memory>
+#include <optional>
 
 #include "transport/window/target.h"
 #include "transport/window/window.h"
@@ -31,12 +31,13 @@ class Connected final : public transport::Endpoint {
   transport::Outcome atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand);
   Message message_for(const transport::Request& request) const;
 
-  Window& window_;
+  Target* target_ = nullptr;  ///< once it was met
   transport::LocalQp qp_;
   uint32_t own_slot_;
-  AddressVector vector_;
   uint32_t remote_qpn_;
-  std::unique_ptr<Target> target_;
+  std::optional<Target> met_;
+  Window& window_;
+  AddressVector vector_;
   int64_t next_search_ns_ = 0;
   int search_error_ = 0;
 };

@@ -157,13 +157,14 @@ std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generatio
   return region;
 }
 
-bool KeyCache::load(uint32_t key, Entry* out) {
+std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {
   const uint32_t index = segment::key_index(key);
-  if (index >= segment::kMaxMr) return false;
+  if (index >= segment::kMaxMr) return nullptr;
   cm::Peer& peer = memory_->peer();
   const MrShared& mr = peer.tables().mr[index];
-  if (key == 0 || mr.key.load(std::memory_order_acquire) != key) return false;
-  Entry entry;
+  if (key == 0 || mr.key.load(std::memory_order_acquire) != key) return nullptr;
+  auto loaded = std::make_unique<Entry>();
+  Entry& entry = *loaded;
   entry.key = key;
   entry.generation = mr.generation;
   entry.pd = mr.pd;
@@ -176,14 +177,14 @@ bool KeyCache::load(uint32_t key, Entry* out) {
   uint32_t memory_generation = mr.generation;
   if (mr.kind == static_cast<uint32_t>(MrKind::kWindow)) {
     const uint32_t parent_index = mr.parent;
-    if (parent_index >= segment::kMaxMr) return false;
+    if (parent_index >= segment::kMaxMr) return nullptr;
     const MrShared& parent = peer.tables().mr[parent_index];
     entry.qp_num = mr.qp_num;
     entry.parent = &parent;
     entry.parent_key = parent.key.load(std::memory_order_acquire);
     memory_index = parent_index;
     memory_generation = parent.generation;
-    if (entry.parent_key == 0) return false;
+    if (entry.parent_key == 0) return nullptr;
   }
   entry.null_region = mr.kind == static_cast<uint32_t>(MrKind::kNull);
   if (peer.is_self() && !entry.null_region) {
@@ -200,15 +201,51 @@ bool KeyCache::load(uint32_t key, Entry* out) {
   }
   // The entry may have changed while it was read: then it is not the one that was asked for.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (mr.key.load(std::memory_order_relaxed) != key || mr.generation != entry.generation) return false;
-  *out = std::move(entry);
-  return true;
+  if (mr.key.load(std::memory_order_relaxed) != key || mr.generation != entry.generation) return nullptr;
+  return loaded;
 }
 
-bool KeyCache::reload(uint32_t key, Entry* entry) {
-  if (load(key, entry)) return true;
-  *entry = Entry{};
-  return false;
+KeyCache::Reach KeyCache::reach_of(const Entry& entry) {
+  Reach reach;
+  // A window depends on its region and its queue pair, a null region has no memory: these are looked at each time.
+  if (entry.parent != nullptr || entry.null_region || entry.direct_base == nullptr) return reach;
+  const uint64_t begin = std::max(entry.start + entry.delta, entry.direct_begin);
+  const uint64_t end = std::min(entry.start + entry.delta + entry.length, entry.direct_begin + entry.direct_length);
+  if (begin >= end) return reach;
+  reach.key = entry.key;
+  reach.generation = entry.generation;
+  reach.pd = entry.pd;
+  reach.access = entry.access;
+  reach.shared = entry.shared;
+  reach.first = begin - entry.delta;
+  reach.length = end - begin;
+  reach.delta = entry.delta;
+  reach.base = entry.direct_base + (begin - entry.direct_begin);
+  reach.region = entry.region.get();
+  return reach;
+}
+
+bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
+                              uint32_t remote_qpn, RemoteRange* range) {
+  const uint32_t place = segment::key_index(key) % kEntries;
+  if (entries_[place] == nullptr || !entries_[place]->holds(key)) {
+    reaches_[place] = {};
+    entries_[place] = load(key);
+    if (entries_[place] == nullptr) return false;
+    reaches_[place] = reach_of(*entries_[place]);
+  }
+  const Entry& entry = *entries_[place];
+  const uint64_t offset = address - entry.start;
+  if ((entry.access & rights) != rights || entry.pd != pd || offset > entry.length || length > entry.length - offset ||
+      (entry.qp_num != 0 && entry.qp_num != remote_qpn))
+    return false;
+  range->address = address + entry.delta;
+  const uint64_t within = range->address - entry.direct_begin;
+  const bool direct = within <= entry.direct_length && length <= entry.direct_length - within;
+  range->direct = direct ? entry.direct_base + within : nullptr;
+  range->region = entry.region.get();
+  range->null_region = entry.null_region;
+  return true;
 }
 
 WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {

@@ -65,22 +65,18 @@ class KeyCache {
   explicit KeyCache(std::shared_ptr<PeerMemory> memory) : memory_(std::move(memory)) {}
 
   /// Checks key, bounds, rights (access bits), protection domain and, for windows, the queue pair `remote_qpn`
-  /// (IBTA 9.4.1.1.3, 10.6.3). False: the key does not allow it.
+  /// (IBTA 9.4.1.1.3, 10.6.3). `length` is not 0. False: the key does not allow it.
   bool resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd, uint32_t remote_qpn,
                RemoteRange* range) {
-    Entry& entry = cache_[segment::key_index(key) % kEntries];
-    if (__builtin_expect(!entry.holds(key), 0) && !reload(key, &entry)) return false;
-    const uint64_t offset = address - entry.start;
-    if (__builtin_expect((entry.access & rights) != rights || entry.pd != pd || offset > entry.length ||
-                             length > entry.length - offset || (entry.qp_num != 0 && entry.qp_num != remote_qpn),
+    const Reach& reach = reaches_[segment::key_index(key) % kEntries];
+    const uint64_t within = address - reach.first;
+    if (__builtin_expect(reach.key != key || within > reach.length || length > reach.length - within ||
+                             (reach.access & rights) != rights || reach.pd != pd ||
+                             reach.shared->key.load(std::memory_order_acquire) != key ||
+                             reach.shared->generation != reach.generation,
                          0))
-      return false;
-    range->address = address + entry.delta;
-    const uint64_t within = range->address - entry.direct_begin;
-    const bool direct = within <= entry.direct_length && length <= entry.direct_length - within;
-    range->direct = __builtin_expect(direct, 1) ? entry.direct_base + within : nullptr;
-    range->region = entry.region.get();
-    range->null_region = entry.null_region;
+      return resolve_slowly(key, address, length, rights, pd, remote_qpn, range);
+    *range = {address + reach.delta, reach.base + within, reach.region, false};
     return true;
   }
 
@@ -88,10 +84,24 @@ class KeyCache {
   const std::shared_ptr<PeerMemory>& share() const { return memory_; }
 
  private:
-  struct alignas(64) Entry {
-    /// Whether this is what `key` still opens.
+  /// The part of a region that plain loads and stores reach, in one cache line. Length 0: look at the entry.
+  struct alignas(64) Reach {
+    uint32_t key = 0;
+    uint32_t generation = 0;
+    uint32_t pd = 0;
+    uint32_t access = 0;
+    const segment::MrShared* shared = nullptr;
+    uint64_t first = 0;  ///< as the key names it
+    uint64_t length = 0;
+    uint64_t delta = 0;         ///< owner's virtual address minus the key's
+    std::byte* base = nullptr;  ///< where `first` lies here
+    const MappedRegion* region = nullptr;
+  };
+  /// All that was read of a key.
+  struct Entry {
+    /// Whether this is what `wanted` still opens.
     bool holds(uint32_t wanted) const {
-      return key == wanted && key != 0 && shared->key.load(std::memory_order_acquire) == wanted &&
+      return key == wanted && shared->key.load(std::memory_order_acquire) == wanted &&
              shared->generation == generation &&
              (parent == nullptr || parent->key.load(std::memory_order_acquire) == parent_key);
     }
@@ -113,14 +123,17 @@ class KeyCache {
     bool null_region = false;
     std::shared_ptr<MappedRegion> region;
   };
-  static_assert(sizeof(Entry) <= 128);
   static constexpr uint32_t kEntries = 8;
 
-  bool reload(uint32_t key, Entry* entry);
-  bool load(uint32_t key, Entry* entry);
+  bool resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
+                      uint32_t remote_qpn, RemoteRange* range);
+  /// Null: no such key.
+  std::unique_ptr<const Entry> load(uint32_t key) const;
+  static Reach reach_of(const Entry& entry);
 
+  std::array<Reach, kEntries> reaches_;
+  std::array<std::unique_ptr<const Entry>, kEntries> entries_;
   std::shared_ptr<PeerMemory> memory_;
-  std::array<Entry, kEntries> cache_;
 };
 
 WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,

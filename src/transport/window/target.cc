@@ -13,14 +13,14 @@ using segment::RecvSlot;
 using transport::Piece;
 
 Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index)
-    : node_(node),
-      memory_(memory),
+    : remote_(&memory->peer().tables().qp[qp_index]),
       peer_(memory->peer()),
-      remote_(&memory->peer().tables().qp[qp_index]),
+      memory_(memory),
       qp_index_(qp_index),
       tag_(segment::owner_tag(node.slot(), node.self().instance())),
       remote_keys_(memory),
-      buffer_keys_(memory) {}
+      buffer_keys_(memory),
+      node_(node) {}
 
 bool Target::open_receive(cm::Peer& owner, segment::RecvRing& ring) {
   const uint64_t where = ring.where.load(std::memory_order_acquire);

@@ -82,21 +82,22 @@ class Target {
   WcStatus scatter(const segment::ReceiveRing::Claim& claim, const transport::Piece* pieces, uint32_t count,
                    uint64_t length);
 
-  cm::Node& node_;
-  std::shared_ptr<PeerMemory> memory_;
-  cm::Peer& peer_;
-  segment::QpShared* remote_;
-  uint32_t qp_index_;
-  uint32_t tag_;  ///< this process's signature on claims
+  // What each request looks at stands first, in one cache line; behind it what keys open.
   uint64_t accepted_ = ~uint64_t{0};
-  bool xrc_ = false;
-  bool alone_ = false;      ///< nobody else claims from its receive queue
+  segment::QpShared* remote_;
+  cm::Peer& peer_;
+  std::shared_ptr<PeerMemory> memory_;
+  uint32_t qp_index_;
+  uint32_t tag_;            ///< this process's signature on claims
   uint32_t srq_index_ = 0;  ///< plus 1
   uint32_t srq_number_ = 0;
-  segment::ReceiveRing recv_;
-  cm::CompletionPort completions_;
+  bool xrc_ = false;
+  bool alone_ = false;    ///< nobody else claims from its receive queue
   KeyCache remote_keys_;  ///< rkeys of requests
   KeyCache buffer_keys_;  ///< lkeys of the receiver's buffers
+  segment::ReceiveRing recv_;
+  cm::CompletionPort completions_;
+  cm::Node& node_;
 };
 
 }  // namespace nupa::window
