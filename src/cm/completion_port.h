@@ -23,17 +23,14 @@ class CompletionPort {
 
   /// Pushes an entry signed by process `tag` and raises the event it may cause. False: the queue overran or is gone;
   /// its owner has been told.
-  template <class Fill>
-  bool push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, Fill&& fill) {
+  bool push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry) {
     base::Backoff backoff;
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
           !open())
         return false;
-      switch (ring_.push(tag, intent, [&](segment::CqSlot& slot) {
-        fill(slot);
-        slot.timestamp = timestamps_ ? base::ticks() : 0;
-      })) {
+      if (__builtin_expect(timestamps_, 0)) entry.timestamp = base::ticks();
+      switch (ring_.push(tag, intent, entry)) {
         case segment::CompletionRing::Push::kOk:
           if (__builtin_expect(ring_.needs_event(solicited), 0)) raise_cq_event(*owner_, index_);
           return true;

@@ -16,33 +16,13 @@ namespace nupa::core {
 
 using segment::Armed;
 using segment::CompletionRing;
-using segment::CqSlot;
+using segment::CqEntry;
 
 namespace {
 
 /// An empty queue is polled this often before the core is offered to others, and then again after as many polls.
 constexpr uint32_t kPolitePolls = 1024;
 constexpr uint32_t kPoliteEvery = 128;
-
-void copy_entry(const CqSlot& from, CqSlot& to, uint64_t turn) {
-  to.wr_id = from.wr_id;
-  to.timestamp = from.timestamp;
-  to.byte_len = from.byte_len;
-  to.imm_data = from.imm_data;
-  to.qp_num = from.qp_num;
-  to.src_qp = from.src_qp;
-  to.sq_position = from.sq_position;
-  to.srq_number = from.srq_number;
-  to.status = from.status;
-  to.opcode = from.opcode;
-  to.wc_flags = from.wc_flags;
-  to.solicited = from.solicited;
-  to.vendor_err = from.vendor_err;
-  to.sl = from.sl;
-  to.dlid_path_bits = from.dlid_path_bits;
-  to.slid = from.slid;
-  to.stamp.store(turn, std::memory_order_release);
-}
 
 }  // namespace
 
@@ -87,38 +67,38 @@ int Cq::close() {
   return 0;
 }
 
-void Cq::fill(const CqSlot& slot, WorkCompletion* wc) {
-  wc->wr_id = slot.wr_id;
-  wc->status = static_cast<WcStatus>(slot.status);
-  wc->opcode = static_cast<WcOpcode>(slot.opcode);
-  wc->vendor_err = slot.vendor_err;
-  wc->byte_len = slot.byte_len;
-  wc->imm_data = slot.imm_data;
-  wc->qp_num = slot.qp_num;
-  wc->src_qp = slot.src_qp;
-  wc->wc_flags = slot.wc_flags;
+void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
+  wc->wr_id = entry.wr_id;
+  wc->status = static_cast<WcStatus>(entry.status);
+  wc->opcode = static_cast<WcOpcode>(entry.opcode);
+  wc->vendor_err = entry.vendor_err;
+  wc->byte_len = entry.byte_len;
+  wc->imm_data = entry.imm_data;
+  wc->qp_num = entry.qp_num;
+  wc->src_qp = entry.src_qp;
+  wc->wc_flags = entry.wc_flags;
   wc->pkey_index = 0;
-  wc->slid = slot.slid;
-  wc->sl = slot.sl;
-  wc->dlid_path_bits = slot.dlid_path_bits;
-  make_room(slot, true);
+  wc->slid = entry.slid;
+  wc->sl = entry.sl;
+  wc->dlid_path_bits = entry.dlid_path_bits;
+  make_room(entry, true);
 }
 
-void Cq::make_room(const CqSlot& slot, bool polled) {
+void Cq::make_room(const CqEntry& entry, bool polled) {
   Runtime& runtime = device_.runtime();
-  if (slot.srq_number != 0) {
-    if (Srq* srq = runtime.srq_at(segment::index_of(slot.srq_number)); srq != nullptr) srq->retire_receive();
+  if (entry.srq_number != 0) {
+    if (Srq* srq = runtime.srq_at(segment::index_of(entry.srq_number)); srq != nullptr) srq->retire_receive();
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
-  if (!polled || segment::slot_of(slot.qp_num) != runtime.slot()) return;
-  Qp* qp = runtime.qp_at(segment::index_of(slot.qp_num));
+  if (!polled || segment::slot_of(entry.qp_num) != runtime.slot()) return;
+  Qp* qp = runtime.qp_at(segment::index_of(entry.qp_num));
   if (qp == nullptr) return;
-  if ((slot.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
-    qp->retire(slot.sq_position);
+  if ((entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
+    qp->retire(entry.sq_position);
   } else {
     qp->count_received();
-    if (slot.srq_number == 0) qp->retire_receive();
+    if (entry.srq_number == 0) qp->retire_receive();
   }
 }
 
@@ -156,13 +136,13 @@ int Cq::poll_into(Completion* completions, int count) {
   lock_.lock();
   const uint64_t before = head_;
   while (taken < count && ring_.ready(head_)) {
-    const CqSlot& slot = ring_.slot(head_);
-    if (__builtin_expect(slot.status != segment::kVoidStatus, 1)) {
+    const CqEntry& entry = ring_.slot(head_).entry;
+    if (__builtin_expect(entry.status != segment::kVoidStatus, 1)) {
       if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
-        fill(slot, &completions[taken].wc);
-        completions[taken].timestamp = slot.timestamp;
+        fill(entry, &completions[taken].wc);
+        completions[taken].timestamp = entry.timestamp;
       } else {
-        fill(slot, &completions[taken]);
+        fill(entry, &completions[taken]);
       }
       ++taken;
     }
@@ -238,7 +218,7 @@ int Cq::resize(uint32_t entries) {
     device_.runtime().release(*block);
     return EINVAL;
   }
-  for (uint64_t i = 0; i < kept; ++i) copy_entry(ring_.slot(head_ + i), fresh.slot(i), fresh.turn(i));
+  for (uint64_t i = 0; i < kept; ++i) fresh.write(i, ring_.slot(head_ + i).entry);
   fresh.start_at(kept);
   head_ = 0;
   ring_ = fresh;
@@ -255,10 +235,10 @@ void Cq::purge(uint32_t qp_num) {
   std::lock_guard lock(lock_);
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
     if (!ring_.ready(position)) continue;
-    CqSlot& slot = ring_.slot(position);
-    if (slot.qp_num != qp_num || slot.status == segment::kVoidStatus) continue;
-    make_room(slot, false);
-    slot.status = segment::kVoidStatus;
+    CqEntry& entry = ring_.slot(position).entry;
+    if (entry.qp_num != qp_num || entry.status == segment::kVoidStatus) continue;
+    make_room(entry, false);
+    entry.status = segment::kVoidStatus;
   }
 }
 

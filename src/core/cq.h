@@ -75,9 +75,9 @@ class Cq final : public CompletionQueue {
  private:
   template <class Completion>
   int poll_into(Completion* completions, int count);
-  void fill(const segment::CqSlot& slot, WorkCompletion* wc);
+  void fill(const segment::CqEntry& entry, WorkCompletion* wc);
   /// The queue that this entry came from may take one more request. `polled` false: the entry is thrown away.
-  void make_room(const segment::CqSlot& slot, bool polled);
+  void make_room(const segment::CqEntry& entry, bool polled);
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
   /// Without the lock, for threads that poll an empty queue. False: look properly.

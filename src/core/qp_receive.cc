@@ -47,23 +47,12 @@ std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
 }
 
 void Qp::push_flush(const segment::RecvSlot& slot) {
-  recv_port_.push(runtime_.tag(), nullptr, true, [&](segment::CqSlot& entry) {
-    entry.wr_id = slot.wr_id;
-    entry.byte_len = 0;
-    entry.imm_data = 0;
-    entry.qp_num = qp_num_;
-    entry.src_qp = 0;
-    entry.sq_position = 0;
-    entry.srq_number = 0;
-    entry.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
-    entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
-    entry.wc_flags = 0;
-    entry.solicited = 0;
-    entry.vendor_err = 0;
-    entry.sl = 0;
-    entry.dlid_path_bits = 0;
-    entry.slid = 0;
-  });
+  segment::CqEntry entry;
+  entry.wr_id = slot.wr_id;
+  entry.qp_num = qp_num_;
+  entry.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
+  entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
+  recv_port_.push(runtime_.tag(), nullptr, true, entry);
 }
 
 bool Qp::flush_receives() {

@@ -285,24 +285,14 @@ int64_t Qp::progress(int64_t now_ns) {
 }
 
 void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  const WcOpcode opcode = completion_opcode(wr.opcode);
-  send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, [&](segment::CqSlot& entry) {
-    entry.wr_id = wr.wr_id;
-    entry.byte_len = static_cast<uint32_t>(length);
-    entry.imm_data = 0;
-    entry.qp_num = qp_num_;
-    entry.src_qp = 0;
-    entry.sq_position = position;
-    entry.srq_number = 0;
-    entry.status = static_cast<uint8_t>(status);
-    entry.opcode = static_cast<uint8_t>(opcode);
-    entry.wc_flags = 0;
-    entry.solicited = 0;
-    entry.vendor_err = 0;
-    entry.sl = 0;
-    entry.dlid_path_bits = 0;
-    entry.slid = 0;
-  });
+  segment::CqEntry entry;
+  entry.wr_id = wr.wr_id;
+  entry.byte_len = static_cast<uint32_t>(length);
+  entry.qp_num = qp_num_;
+  entry.sq_position = position;
+  entry.status = static_cast<uint8_t>(status);
+  entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
+  send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, entry);
 }
 
 void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {

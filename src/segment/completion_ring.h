@@ -1,4 +1,8 @@
 #pragma once
+#include <immintrin.h>
+
+#include <cstring>
+
 #include "segment/layout.h"
 
 namespace nupa::segment {
@@ -45,11 +49,23 @@ class CompletionRing {
   uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
   bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
 
-  /// Claims a slot for process `owner`, lets `fill` write the entry, makes it ready. `intent`, if given, is told
-  /// generation and position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot
-  /// whether the entry was completed. After kOk the caller calls needs_event().
-  template <class Fill>
-  Push push(uint32_t owner, std::atomic<uint64_t>* intent, Fill&& fill) {
+  /// Claims a slot for process `owner`, writes the entry there, makes it ready. `intent`, if given, is told generation
+  /// and position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot whether the
+  /// entry was completed. After kOk the caller calls needs_event().
+  Push push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
+    // In memory before the claim, whose barrier lets write() fetch it in wide words at once.
+    asm volatile("" : : "m"(entry));
+    uint64_t position;
+    const Push result = claim_next(owner, &position);
+    if (__builtin_expect(result != Push::kOk, 0)) return result;
+    if (intent != nullptr) intent->store(intent_base_ | (position + 1), std::memory_order_release);
+    write(position, entry);
+    help_tail(position);
+    return Push::kOk;
+  }
+
+  /// First half of push(): the position is the caller's alone until it has written it.
+  Push claim_next(uint32_t owner, uint64_t* claimed_position) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);
     for (;;) {
       const uint64_t now_turn = turn(position);
@@ -61,11 +77,7 @@ class CompletionRing {
         }
         if (claim(position).compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
                                                     std::memory_order_acquire)) {
-          CqSlot& taken = slot(position);
-          if (intent != nullptr) intent->store(intent_base_ | (position + 1), std::memory_order_release);
-          fill(taken);
-          taken.stamp.store(now_turn, std::memory_order_release);
-          help_tail(position);
+          *claimed_position = position;
           return Push::kOk;
         }
       }
@@ -75,6 +87,22 @@ class CompletionRing {
       const uint64_t tail = control_->tail.load(std::memory_order_acquire);
       position = tail > position ? tail : position + 1;
     }
+  }
+
+  /// Writes a claimed entry and makes it ready. The owner polls this line: the fewer stores it takes, the less likely
+  /// the line is gone again before the last of them, which would cost two more transfers.
+  void write(uint64_t position, const CqEntry& entry) {
+    CqSlot& to = slot(position);
+    const auto* from = reinterpret_cast<const __m128i*>(&entry);
+    auto* words = reinterpret_cast<__m128i*>(&to.entry);
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2);
+    uint64_t rest;
+    std::memcpy(&rest, from + 3, sizeof rest);
+    _mm_store_si128(words, a);
+    _mm_store_si128(words + 1, b);
+    _mm_store_si128(words + 2, c);
+    std::memcpy(words + 3, &rest, sizeof rest);
+    to.stamp.store(turn(position), std::memory_order_release);
   }
 
   /// Owner: tells writers that everything below `head` was read.
@@ -104,7 +132,7 @@ class CompletionRing {
       if (claimed == 0 || claimed == kClosed || claimer_of(claimed) != dead) continue;
       const uint64_t its_turn = turn_of(claimed);
       if (slots_[i].stamp.load(std::memory_order_acquire) >= its_turn) continue;
-      slots_[i].status = kVoidStatus;
+      slots_[i].entry.status = kVoidStatus;
       slots_[i].stamp.store(its_turn, std::memory_order_release);
     }
   }

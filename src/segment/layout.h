@@ -21,7 +21,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kLayoutVersion = 2;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -130,27 +130,32 @@ constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
   return slot | static_cast<uint32_t>(instance & 0xf) << 12;
 }
 
-/// One completion, a cache line.
-struct alignas(64) CqSlot {
-  std::atomic<uint64_t> stamp;  ///< the turn whose entry this is; written last
-  uint64_t wr_id;
-  uint64_t timestamp;
-  uint32_t byte_len;
-  uint32_t imm_data;
-  uint32_t qp_num;
-  uint32_t src_qp;
-  uint32_t sq_position;  ///< send completions: the send queue is free up to here
-  uint32_t srq_number;   ///< receive completions from a shared receive queue, else 0
-  uint8_t status;        ///< WcStatus, or kVoidStatus
-  uint8_t opcode;        ///< WcOpcode
-  uint8_t wc_flags;
-  uint8_t solicited;
-  uint32_t vendor_err;
-  uint8_t sl;
-  uint8_t dlid_path_bits;
-  uint16_t slid;  ///< 0 where the address was global
+/// What a completion tells.
+struct alignas(8) CqEntry {
+  uint64_t wr_id = 0;
+  uint64_t timestamp = 0;
+  uint32_t byte_len = 0;
+  uint32_t imm_data = 0;
+  uint32_t qp_num = 0;
+  uint32_t src_qp = 0;
+  uint32_t sq_position = 0;  ///< send completions: the send queue is free up to here
+  uint32_t srq_number = 0;   ///< receive completions from a shared receive queue, else 0
+  uint8_t status = 0;        ///< WcStatus, or kVoidStatus
+  uint8_t opcode = 0;        ///< WcOpcode
+  uint8_t wc_flags = 0;
+  uint8_t solicited = 0;
+  uint32_t vendor_err = 0;
+  uint8_t sl = 0;
+  uint8_t dlid_path_bits = 0;
+  uint16_t slid = 0;  ///< 0 where the address was global
 };
-static_assert(sizeof(CqSlot) == 64);
+
+/// Where a completion is handed over, a cache line.
+struct alignas(64) CqSlot {
+  CqEntry entry;
+  std::atomic<uint64_t> stamp;  ///< the turn whose entry this is; written last
+};
+static_assert(sizeof(CqEntry) == 56 && sizeof(CqSlot) == 64);
 /// An entry whose writer died before it was complete: skipped by the reader.
 constexpr uint8_t kVoidStatus = 0xff;
 

@@ -189,23 +189,20 @@ WcStatus Target::deliver(const ReceiveRing::Claim& claim, const Piece* pieces, u
 
 void Target::complete(const ReceiveRing::Claim& claim, const Message& message, WcStatus status) {
   const RecvSlot& slot = *claim.slot;
-  completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess,
-                    [&](segment::CqSlot& entry) {
-                      entry.wr_id = slot.wr_id;
-                      entry.byte_len = message.byte_len;
-                      entry.imm_data = message.imm_data;
-                      entry.qp_num = remote_->qp_num;
-                      entry.src_qp = message.src_qp;
-                      entry.srq_number = srq_number_;
-                      entry.status = static_cast<uint8_t>(status);
-                      entry.opcode = static_cast<uint8_t>(message.opcode);
-                      entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
-                      entry.solicited = message.solicited;
-                      entry.vendor_err = 0;
-                      entry.sl = message.sl;
-                      entry.slid = message.slid;
-                      entry.dlid_path_bits = 0;
-                    });
+  segment::CqEntry entry;
+  entry.wr_id = slot.wr_id;
+  entry.byte_len = message.byte_len;
+  entry.imm_data = message.imm_data;
+  entry.qp_num = remote_->qp_num;
+  entry.src_qp = message.src_qp;
+  entry.srq_number = srq_number_;
+  entry.status = static_cast<uint8_t>(status);
+  entry.opcode = static_cast<uint8_t>(message.opcode);
+  entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
+  entry.solicited = message.solicited;
+  entry.sl = message.sl;
+  entry.slid = message.slid;
+  completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess, entry);
   ReceiveRing::finish(claim);
   // The next receive is needed with the next message: fetch it while nobody waits.
   base::prefetch_for_write(&recv_.slot(claim.position + 1));
