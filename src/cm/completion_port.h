@@ -52,10 +52,11 @@ class CompletionPort {
   void overrun();
 
   Peer* owner_ = nullptr;
-  uint32_t index_ = 0;
-  bool timestamps_ = false;
   uint64_t where_ = 0;  ///< the ring's place when it was opened
   segment::CompletionRing ring_;
+  uint32_t index_ = 0;
+  bool timestamps_ = false;
 };
+static_assert(sizeof(CompletionPort) <= 64);
 
 }  // namespace nupa::cm

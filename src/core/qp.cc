@@ -20,11 +20,13 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
     : runtime_(device.runtime()),
       shared_(&runtime_.tables().qp[index]),
       keys_(runtime_.tables().mr),
-      send_lock_(shared_->send_lock),
       operations_(operations(options.type)),
+      max_send_wr_(options.cap.max_send_wr),
+      max_send_sge_(static_cast<uint16_t>(options.cap.max_send_sge)),
+      max_inline_data_(static_cast<uint16_t>(options.cap.max_inline_data)),
       datagram_(options.type == QpType::kUd),
       signal_all_(options.signal_all),
-      send_cap_(options.cap),
+      send_lock_(shared_->send_lock),
       device_(device),
       pd_(pd),
       index_(index),
@@ -183,8 +185,7 @@ bool Qp::look_for_peer(bool give_up) {
 void Qp::fail_for_lost_peer() {
   set_state(QpState::kErr);
   if (waiting_.empty()) return;
-  const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
-  waiting_.pop_front();
+  const std::unique_ptr<WaitingWr> lost = take_waiting();
   fail_send(lost->wr, lost->position, WcStatus::kRetryExcErr);
 }
 
@@ -194,6 +195,7 @@ int Qp::to_reset() {
     next_epoch();
     endpoint_.reset();
     waiting_.clear();
+    waits_ = false;
     runtime_.remove_pending(this);
     send_tail_.store(send_head_);
     shared_->error.store(0);

@@ -37,13 +37,13 @@ class alignas(64) Qp final : public QueuePair {
   void* user_context() const override { return options_.user_context; }
   int modify(const QpAttr& attr, uint32_t mask) override;
   int query(QpAttr* attr, QpOptions* options) const override;
-  void post_begin() override { send_lock_.lock(); }
+  void post_begin() override { segment::SendLock(shared_->send_lock).lock(); }
   int post(const SendWr& wr) override;
-  void post_end() override { send_lock_.unlock(); }
+  void post_end() override { segment::SendLock(shared_->send_lock).unlock(); }
   int post_send(const SendWr& wr) override {
-    send_lock_.lock();
+    post_begin();
     const int error = post(wr);
-    send_lock_.unlock();
+    post_end();
     return error;
   }
   int post_recv(const RecvWr& wr) override;
@@ -120,24 +120,31 @@ class alignas(64) Qp final : public QueuePair {
   void fail_for_lost_peer();
   void tell_drained();
 
-  // First what each request looks at: with a thousand queue pairs in turn every cache line counts.
+  /// Takes the oldest waiting request from the list.
+  std::unique_ptr<WaitingWr> take_waiting();
+
+  // First what each request looks at: with a thousand queue pairs in turn every cache line counts. One line:
   Runtime& runtime_;
   segment::QpShared* shared_;
-  const segment::MrShared* keys_;  ///< this process's table of keys
-  segment::SendLock send_lock_;
+  const segment::MrShared* keys_;                  ///< this process's table of keys
   std::unique_ptr<transport::Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
   const uint32_t operations_;                      ///< bits by Opcode: what its transport service has
+  const uint32_t max_send_wr_;
   uint32_t send_head_ = 0;
   std::atomic<uint32_t> send_tail_{0};  ///< set by whoever polls the send completion queue
+  const uint16_t max_send_sge_;
+  const uint16_t max_inline_data_;
   const bool datagram_;
   const bool signal_all_;
+  bool waits_ = false;  ///< waiting_ is not empty
   /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
   std::atomic<bool> finishes_first_{false};
-  bool tells_drained_ = false;
-  const QpCap send_cap_;
-  std::list<std::unique_ptr<WaitingWr>> waiting_;
+  // And one more.
   cm::CompletionPort send_port_;
 
+  segment::SendLock send_lock_;
+  bool tells_drained_ = false;
+  std::list<std::unique_ptr<WaitingWr>> waiting_;
   DeviceImpl& device_;
   Pd* pd_;
   uint32_t index_;

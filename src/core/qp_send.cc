@@ -80,14 +80,13 @@ uint32_t Qp::operations(QpType type) { return operations_of(type); }
 
 int Qp::check(const SendWr& wr) const {
   if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (operations_ & bit(wr.opcode)) == 0, 0)) return EINVAL;
-  if (__builtin_expect(wr.num_sge > send_cap_.max_send_sge, 0)) return EINVAL;
-  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= send_cap_.max_send_wr, 0))
-    return ENOMEM;
+  if (__builtin_expect(wr.num_sge > max_send_sge_, 0)) return EINVAL;
+  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= max_send_wr_, 0)) return ENOMEM;
   if ((wr.flags & send_flag::kInline) != 0) {
     if (reads_memory_in(wr.opcode)) return EINVAL;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
-    if (bytes > send_cap_.max_inline_data) return EINVAL;
+    if (bytes > max_inline_data_) return EINVAL;
   }
   if (datagram_ && wr.ah == nullptr) return EINVAL;
   if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))
@@ -165,7 +164,7 @@ int Qp::post(const SendWr& wr) {
   const int error = check(wr);
   if (__builtin_expect(error != 0, 0)) return error;
   const uint32_t position = ++send_head_;
-  if (__builtin_expect(now == QpState::kRts && waiting_.empty(), 1)) {
+  if (__builtin_expect(now == QpState::kRts && !waits_, 1)) {
     uint64_t length = 0;
     const AddressVector* vector = wr.ah == nullptr ? nullptr : &wr.ah->vector();
     const Outcome outcome = execute(wr, vector, &length);
@@ -215,13 +214,22 @@ int Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) try {
     }
   }
   waiting_.push_back(std::move(kept));
+  waits_ = true;
   if (waiting_.size() == 1) runtime_.add_pending(this);
   return 0;
 } catch (const std::bad_alloc&) {
   // Nothing was sent and nothing is kept: the request was not taken.
   if (!waiting_.empty() && waiting_.back()->position == position) waiting_.pop_back();
+  waits_ = !waiting_.empty();
   --send_head_;
   return ENOMEM;
+}
+
+std::unique_ptr<WaitingWr> Qp::take_waiting() {
+  std::unique_ptr<WaitingWr> oldest = std::move(waiting_.front());
+  waiting_.pop_front();
+  waits_ = !waiting_.empty();
+  return oldest;
 }
 
 int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
@@ -264,14 +272,12 @@ int64_t Qp::progress(int64_t now_ns) {
         wanted = next_try(waiting, now_ns);
         break;
       }
-      const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
-      waiting_.pop_front();
+      const std::unique_ptr<WaitingWr> lost = take_waiting();
       finishes_first_ = false;
       fail_send(lost->wr, lost->position, status);
       break;
     }
-    const std::unique_ptr<WaitingWr> done = std::move(waiting_.front());
-    waiting_.pop_front();
+    const std::unique_ptr<WaitingWr> done = take_waiting();
     finish(done->wr, done->position, outcome, length);
     if (__builtin_expect(finishes_first_, 0)) tell_drained();
   }
@@ -308,8 +314,7 @@ void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {
 
 void Qp::flush_sends() {
   while (!waiting_.empty()) {
-    const std::unique_ptr<WaitingWr> lost = std::move(waiting_.front());
-    waiting_.pop_front();
+    const std::unique_ptr<WaitingWr> lost = take_waiting();
     complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);
   }
   runtime_.remove_pending(this);

@@ -30,21 +30,18 @@ class CompletionRing {
   CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots, uint16_t generation = 0)
       : shared_(shared),
         control_(static_cast<Control*>(memory)),
-        slots_(reinterpret_cast<CqSlot*>(control_ + 1)),
-        claims_(reinterpret_cast<Claim*>(slots_ + (uint64_t{1} << log2_slots))),
-        log2_(log2_slots),
+        log2_(static_cast<uint8_t>(log2_slots)),
         has_events_(shared->channel != 0),
-        intent_base_(uint64_t{generation} << 48),
-        mask_((uint64_t{1} << log2_slots) - 1) {}
+        generation_(generation) {}
 
   static constexpr uint64_t bytes_for(uint32_t log2_slots) {
     return sizeof(Control) + ((sizeof(CqSlot) + sizeof(Claim)) << log2_slots);
   }
 
   CqShared* shared() const { return shared_; }
-  bool valid() const { return slots_ != nullptr; }
-  uint64_t capacity() const { return mask_ + 1; }
-  CqSlot& slot(uint64_t position) const { return slots_[position & mask_]; }
+  bool valid() const { return control_ != nullptr; }
+  uint64_t capacity() const { return uint64_t{1} << log2_; }
+  CqSlot& slot(uint64_t position) const { return slots()[position & (capacity() - 1)]; }
   /// What the stamp of the slot says when its entry for `position` is ready: turns count from 1, zeros are nobody's.
   uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
   bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
@@ -58,7 +55,7 @@ class CompletionRing {
     uint64_t position;
     const Push result = claim_next(owner, &position);
     if (__builtin_expect(result != Push::kOk, 0)) return result;
-    if (intent != nullptr) intent->store(intent_base_ | (position + 1), std::memory_order_release);
+    if (intent != nullptr) intent->store(uint64_t{generation_} << 48 | (position + 1), std::memory_order_release);
     write(position, entry);
     help_tail(position);
     return Push::kOk;
@@ -127,13 +124,13 @@ class CompletionRing {
 
   /// Owner: voids what process `dead` claimed and did not complete.
   void void_claims_of(uint32_t dead) {
-    for (uint64_t i = 0; i <= mask_; ++i) {
-      const uint64_t claimed = claims_[i].load(std::memory_order_acquire);
+    for (uint64_t i = 0; i < capacity(); ++i) {
+      const uint64_t claimed = claim(i).load(std::memory_order_acquire);
       if (claimed == 0 || claimed == kClosed || claimer_of(claimed) != dead) continue;
       const uint64_t its_turn = turn_of(claimed);
-      if (slots_[i].stamp.load(std::memory_order_acquire) >= its_turn) continue;
-      slots_[i].entry.status = kVoidStatus;
-      slots_[i].stamp.store(its_turn, std::memory_order_release);
+      if (slots()[i].stamp.load(std::memory_order_acquire) >= its_turn) continue;
+      slots()[i].entry.status = kVoidStatus;
+      slots()[i].stamp.store(its_turn, std::memory_order_release);
     }
   }
 
@@ -160,7 +157,10 @@ class CompletionRing {
     return claim_value == kClosed ? kClosed : claim_value & kStampBody;
   }
   static constexpr uint64_t claim_of(uint64_t now_turn, uint32_t owner) { return uint64_t{owner} << 48 | now_turn; }
-  Claim& claim(uint64_t position) const { return claims_[position & mask_]; }
+  CqSlot* slots() const { return reinterpret_cast<CqSlot*>(control_ + 1); }
+  Claim& claim(uint64_t position) const {
+    return reinterpret_cast<Claim*>(slots() + capacity())[position & (capacity() - 1)];
+  }
 
   /// Everything up to `position` is claimed. The hint is allowed to be late, never early; where nobody can wait for an
   /// event no barrier is needed either, and a plain store does.
@@ -172,15 +172,13 @@ class CompletionRing {
       control_->tail.store(position + 1, std::memory_order_release);
   }
 
+  // Every queue pair has two of these: they are kept short.
   CqShared* shared_ = nullptr;
-  Control* control_ = nullptr;
-  CqSlot* slots_ = nullptr;
-  Claim* claims_ = nullptr;
-  uint32_t log2_ = 0;
+  Control* control_ = nullptr;  ///< behind it the slots, behind them the claims
+  uint64_t free_until_ = 0;     ///< positions below may be claimed: `head` was at least so far
+  uint8_t log2_ = 0;
   bool has_events_ = false;
-  uint64_t intent_base_ = 0;
-  uint64_t mask_ = 0;
-  uint64_t free_until_ = 0;  ///< positions below may be claimed: `head` was at least so far
+  uint16_t generation_ = 0;
 };
 
 }  // namespace nupa::segment
