@@ -4,6 +4,7 @@
 #include <nupa/memory.h>
 #include <nupa/queue_pair.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,8 +69,9 @@ class Device {
 
   /// Pollable; readable while events wait.
   virtual int async_fd() const = 0;
-  /// Takes one event; blocks unless async_fd() is non-blocking. EAGAIN, EINTR.
-  virtual Result<AsyncEvent> next_event() = 0;
+  /// Takes one event; blocks unless async_fd() is non-blocking. EAGAIN, EINTR. `taken`, if given, is called with it
+  /// before another thread's close() of the object that it names can return; it must not call the device.
+  virtual Result<AsyncEvent> next_event(const std::function<void(const AsyncEvent&)>& taken = {}) = 0;
   /// 0, or EBUSY while objects of this open are alive.
   virtual int close() = 0;
 };

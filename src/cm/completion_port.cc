@@ -40,10 +40,11 @@ bool CompletionPort::open() {
   return true;
 }
 
-void CompletionPort::overrun() {
+bool CompletionPort::overrun() {
   segment::CqShared& shared = owner_->tables().cq[index_];
-  if ((shared.flags & segment::kCqIgnoreOverrun) != 0) return;
+  if ((shared.flags & segment::kCqIgnoreOverrun) != 0) return false;
   if (shared.overrun.exchange(1) == 0) call_attention(*owner_, segment::attention::kCq, index_);
+  return true;
 }
 
 }  // namespace nupa::cm

@@ -21,35 +21,39 @@ class CompletionPort {
   CompletionPort(Peer& owner, uint32_t cq_index) : owner_(&owner), index_(cq_index) {}
   bool valid() const { return owner_ != nullptr; }
 
-  /// Pushes an entry signed by process `tag` and raises the event it may cause. False: the queue overran or is gone;
-  /// its owner has been told.
-  bool push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry) {
+  enum class Pushed {
+    kYes,
+    kNo,       ///< the queue is gone, or overran and its owner does not mind
+    kOverrun,  ///< the owner has been told; the queue pair whose entry is lost fails (IBTA 11.6.3.2)
+  };
+  /// Pushes an entry signed by process `tag` and raises the event it may cause.
+  Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry) {
     base::Backoff backoff;
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
           !open())
-        return false;
+        return Pushed::kNo;
       if (__builtin_expect(timestamps_, 0)) entry.timestamp = base::ticks();
       switch (ring_.push(tag, intent, entry)) {
         case segment::CompletionRing::Push::kOk:
           if (__builtin_expect(ring_.needs_event(solicited), 0)) raise_cq_event(*owner_, index_);
-          return true;
+          return Pushed::kYes;
         case segment::CompletionRing::Push::kMoved:
           // Closed first, and then the new place is told.
           ring_ = {};
-          if (!owner_->alive()) return false;
+          if (!owner_->alive()) return Pushed::kNo;
           backoff.pause();
           break;
         case segment::CompletionRing::Push::kOverrun:
-          overrun();
-          return false;
+          return overrun() ? Pushed::kOverrun : Pushed::kNo;
       }
     }
   }
 
  private:
   bool open();
-  void overrun();
+  /// False: the owner asked not to be told.
+  bool overrun();
 
   Peer* owner_ = nullptr;
   uint64_t where_ = 0;  ///< the ring's place when it was opened

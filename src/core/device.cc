@@ -95,7 +95,7 @@ void EventQueue::push(const AsyncEvent& event) {
   [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
 }
 
-Result<AsyncEvent> EventQueue::take() {
+Result<AsyncEvent> EventQueue::take(const std::function<void(const AsyncEvent&)>& taken) {
   for (;;) {
     uint64_t one;
     if (::read(fd_.get(), &one, sizeof one) != sizeof one) return fail(errno, "no asynchronous event");
@@ -103,6 +103,7 @@ Result<AsyncEvent> EventQueue::take() {
     if (events_.empty()) continue;  // it named an object that is gone
     const AsyncEvent event = events_.front();
     events_.pop_front();
+    if (taken) taken(event);  // under the mutex: forget(), which close() calls, waits
     return event;
   }
 }

@@ -15,7 +15,6 @@ namespace {
 
 // Bits of the verbs ABI's ibv_device_cap_flags, only what is true of this device.
 constexpr uint32_t kCurrQpStateMod = 1u << 7;
-constexpr uint32_t kPortActiveEvent = 1u << 10;
 constexpr uint32_t kSysImageGuid = 1u << 11;
 constexpr uint32_t kRcRnrNakGen = 1u << 12;
 constexpr uint32_t kMemWindow = 1u << 17;
@@ -38,7 +37,6 @@ constexpr int kManagementQps = 2;       // queue pair numbers 0 and 1 are theirs
 constexpr int kNoneEntry = 1;           // entry 0 of the other tables means "none"
 constexpr int kOutstandingReads = 16;   // what adapters commonly offer: programs size their windows by it
 constexpr int kMaxWr = 32768;           // a receive ring of 2 MiB at two entries a receive
-constexpr int kMaxSge = 32;             // a post holds the pieces of one request on its stack
 constexpr int kMaxCqe = (1 << 20) - 1;  // a ring of 64 MiB, one slot of which stays free
 constexpr int kMaxHandles = 1 << 20;    // protection domains, address handles: only the process's memory bounds them
 constexpr uint32_t kMaxInline = 4096;
@@ -94,8 +92,8 @@ DeviceAttr make() {
   attr.page_size_cap = kPageSizes;
   attr.max_qp = static_cast<int>(segment::kMaxQp) - kManagementQps;
   attr.max_qp_wr = kMaxWr;
-  attr.device_cap_flags = kCurrQpStateMod | kPortActiveEvent | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc |
-                          kMemMgtExtensions | kMemWindowType2b;
+  attr.device_cap_flags =
+      kCurrQpStateMod | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc | kMemMgtExtensions | kMemWindowType2b;
   attr.max_sge = kMaxSge;
   attr.max_sge_rd = kMaxSge;
   attr.max_cq = static_cast<int>(segment::kMaxCq) - kNoneEntry;

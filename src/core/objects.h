@@ -79,7 +79,7 @@ class EventQueue {
   static Result<std::unique_ptr<EventQueue>> create();
   int fd() const { return fd_.get(); }
   void push(const AsyncEvent& event);
-  Result<AsyncEvent> take();
+  Result<AsyncEvent> take(const std::function<void(const AsyncEvent&)>& taken);
   /// Forgets events that name an object which goes away.
   void forget(const void* object);
 
@@ -123,7 +123,9 @@ class DeviceImpl final : public Device {
   Result<std::unique_ptr<AddressHandle>> create_ah(ProtectionDomain& pd, const AddressVector& vector) override;
   Result<std::unique_ptr<XrcDomain>> open_xrcd(int fd, int oflags) override;
   int async_fd() const override { return events_->fd(); }
-  Result<AsyncEvent> next_event() override { return events_->take(); }
+  Result<AsyncEvent> next_event(const std::function<void(const AsyncEvent&)>& taken) override {
+    return events_->take(taken);
+  }
   int close() override;
 
   Runtime& runtime() { return *runtime_; }

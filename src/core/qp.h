@@ -98,6 +98,8 @@ class alignas(64) Qp final : public QueuePair {
   WcStatus run_local(const SendWr& wr);
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
+  /// A completion found no room (IBTA 11.6.3.2, local work queue catastrophic error).
+  void fail_for_overrun();
   void flush_sends();
   bool expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const;
   int64_t next_try(const WaitingWr& waiting, int64_t now) const;

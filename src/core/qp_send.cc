@@ -18,7 +18,6 @@ using transport::Verdict;
 
 namespace {
 
-constexpr uint32_t kMaxSge = 32;
 constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
 constexpr uint64_t kMaxDatagram = 4096;
 /// Looking again for a peer that does not answer, or whose receive is awaited without a wake-up.
@@ -298,7 +297,15 @@ void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uin
   entry.sq_position = position;
   entry.status = static_cast<uint8_t>(status);
   entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
-  send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, entry);
+  const auto pushed = send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, entry);
+  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail_for_overrun();
+}
+
+void Qp::fail_for_overrun() {
+  if (state() == QpState::kErr) return;
+  shared_->error.store(static_cast<uint32_t>(EventType::kQpFatal) + 1, std::memory_order_release);
+  set_state(QpState::kErr);
+  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
 }
 
 void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {

@@ -221,14 +221,54 @@ TEST_F(VerbsRequests, OverrunOfACompletionQueueIsToldOnce) {  // 10.2.6.2, 11.6.
   for (int i = 0; i < room + 2; ++i) {
     ASSERT_EQ(post(qp, remote(IBV_WR_RDMA_WRITE, static_cast<uint64_t>(i), &sge, 4096)), 0);
   }
-  const ibv_async_event event = next_event();
-  EXPECT_EQ(event.event_type, IBV_EVENT_CQ_ERR);
-  EXPECT_EQ(event.element.cq, small);
+  for (const ibv_async_event& event : {next_event(), next_event()}) {  // in either order
+    if (event.event_type == IBV_EVENT_CQ_ERR) {
+      EXPECT_EQ(event.element.cq, small);
+    } else {
+      EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL);
+      EXPECT_EQ(event.element.qp, qp);
+    }
+  }
   EXPECT_EQ(next_event(20).event_type, kNoEvent);
+  EXPECT_EQ(state_of(qp), IBV_QPS_ERR);
   ibv_wc wc;
   for (int i = 0; i < room; ++i) EXPECT_EQ(ibv_poll_cq(small, 1, &wc), 1);
   EXPECT_LT(ibv_poll_cq(small, 1, &wc), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(small), 0);
+}
+
+TEST_F(VerbsRequests, OverrunByAReceiveFailsItsQueuePair) {  // 11.6.3.1, 11.6.3.2
+  ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
+  ASSERT_NE(small, nullptr);
+  const int room = small->cqe + 1;
+  ibv_qp_init_attr attr = init();
+  ibv_qp* sender = ibv_create_qp(pd, &attr);
+  attr.recv_cq = small;
+  ibv_qp* receiver = ibv_create_qp(pd, &attr);
+  connect(sender, receiver);
+  ibv_sge sge = span(0, 8);
+  for (int i = 0; i <= room; ++i) {
+    ibv_recv_wr recv{};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_recv(receiver, &recv, &bad), 0);
+    ASSERT_EQ(post(sender, request(IBV_WR_SEND, static_cast<uint64_t>(i), nullptr)), 0);
+    EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  }
+  for (const ibv_async_event& event : {next_event(), next_event()}) {
+    if (event.event_type == IBV_EVENT_CQ_ERR) {
+      EXPECT_EQ(event.element.cq, small);
+    } else {
+      EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL);
+      EXPECT_EQ(event.element.qp, receiver);
+    }
+  }
+  EXPECT_EQ(state_of(receiver), IBV_QPS_ERR);
+  EXPECT_EQ(state_of(sender), IBV_QPS_RTS);
+  ASSERT_EQ(post(sender, remote(IBV_WR_RDMA_WRITE, 99, &sge, 4096)), 0);
+  EXPECT_EQ(next().status, IBV_WC_RETRY_EXC_ERR) << "the responder takes no more requests";
+  EXPECT_EQ(ibv_destroy_qp(sender), 0);
+  EXPECT_EQ(ibv_destroy_qp(receiver), 0);
   EXPECT_EQ(ibv_destroy_cq(small), 0);
 }
 

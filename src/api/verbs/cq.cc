@@ -33,7 +33,6 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
     delete made;
     return refuse(core.error().code);
   }
-  enter(context, core->get());
   made->core = core->release();
   made->ex.context = context;
   made->ex.channel = channel;
@@ -133,7 +132,7 @@ NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {
   VCq* made = of(cq);
   if (const int error = made->core->close(); error != 0) return answer(error);
   // A program may still be handling an event of this queue in another thread: wait until each is acknowledged.
-  const uint32_t async_delivered = leave(cq->context, made->core, made->async_delivered);
+  const uint32_t async_delivered = handed_out(cq->context, made->async_delivered);
   pthread_mutex_lock(&cq->mutex);
   while (cq->comp_events_completed != made->core->events_delivered() || cq->async_events_completed != async_delivered)
     pthread_cond_wait(&cq->cond, &cq->mutex);

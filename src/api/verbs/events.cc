@@ -44,30 +44,25 @@ void acknowledge(Object* object, uint32_t* completed) {
   pthread_mutex_unlock(&object->mutex);
 }
 
-/// Translates an event and counts it at its object. False: another thread destroyed the object meanwhile.
-bool hand_out(Opened& opened, const AsyncEvent& taken, ibv_async_event* event) {
+/// Translates an event and counts it at its object, which the core keeps from going away meanwhile.
+void hand_out(Opened& opened, const AsyncEvent& taken, ibv_async_event* event) {
   std::lock_guard lock(opened.mutex);
-  const auto gone = [&](const void* core) { return opened.alive.count(core) == 0; };
   event->event_type = static_cast<ibv_event_type>(taken.type);
   if (taken.cq != nullptr) {
-    if (gone(taken.cq)) return false;
     auto* made = static_cast<VCq*>(taken.cq->user_context());
     ++made->async_delivered;
     event->element.cq = ibv_cq_ex_to_cq(&made->ex);
   } else if (taken.qp != nullptr) {
-    if (gone(taken.qp)) return false;
     auto* made = static_cast<VQp*>(taken.qp->user_context());
     ++made->async_delivered;
     event->element.qp = &made->ex.qp_base;
   } else if (taken.srq != nullptr) {
-    if (gone(taken.srq)) return false;
     auto* made = static_cast<VSrq*>(taken.srq->user_context());
     ++made->async_delivered;
     event->element.srq = &made->srq;
   } else {
     event->element.port_num = taken.port_num;
   }
-  return true;
 }
 
 }  // namespace
@@ -80,14 +75,11 @@ NUPA_VERBS int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
     errno = EINVAL;
     return -1;
   }
-  for (;;) {
-    auto taken = core_of(context).next_event();
-    if (!taken) {
-      errno = taken.error().code;
-      return -1;
-    }
-    if (hand_out(*context_of(context)->opened, *taken, event)) return 0;
-  }
+  Opened& opened = *context_of(context)->opened;
+  const auto taken = opened.core->next_event([&](const nupa::AsyncEvent& told) { hand_out(opened, told, event); });
+  if (taken) return 0;
+  errno = taken.error().code;
+  return -1;
 }
 
 NUPA_VERBS void ibv_ack_async_event(ibv_async_event* event) {

@@ -41,7 +41,6 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
     delete made;
     return refuse(core.error().code);
   }
-  enter(context, core->get());
   made->core = core->release();
   made->core->query(nullptr, &options);
   attr->cap = from_core(options.cap);
@@ -199,7 +198,6 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
     delete made;
     return refuse(core.error().code);
   }
-  enter(context, core->get());
   made->core = core->release();
   made->type = attr->qp_type;
   QpAttr current;
@@ -334,7 +332,7 @@ NUPA_VERBS int ibv_destroy_qp(ibv_qp* qp) {
   if (qp == nullptr) return answer(EINVAL);
   VQp* made = of(qp);
   if (const int error = made->core->close(); error != 0) return answer(error);
-  const uint32_t delivered = leave(qp->context, made->core, made->async_delivered);
+  const uint32_t delivered = handed_out(qp->context, made->async_delivered);
   pthread_mutex_lock(&qp->mutex);
   while (qp->events_completed != delivered) pthread_cond_wait(&qp->cond, &qp->mutex);
   pthread_mutex_unlock(&qp->mutex);

@@ -15,7 +15,6 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
     delete made;
     return refuse(core.error().code);
   }
-  enter(pd->context, core->get());
   made->core = core->release();
   made->srq.context = pd->context;
   made->srq.srq_context = srq_context;
@@ -101,7 +100,7 @@ NUPA_VERBS int ibv_destroy_srq(ibv_srq* srq) {
   if (srq == nullptr) return answer(EINVAL);
   VSrq* made = of(srq);
   if (const int error = made->core->close(); error != 0) return answer(error);
-  const uint32_t delivered = leave(srq->context, made->core, made->async_delivered);
+  const uint32_t delivered = handed_out(srq->context, made->async_delivered);
   pthread_mutex_lock(&srq->mutex);
   while (srq->events_completed != delivered) pthread_cond_wait(&srq->cond, &srq->mutex);
   pthread_mutex_unlock(&srq->mutex);

@@ -21,7 +21,6 @@
 #include <mutex>
 #include <new>
 #include <type_traits>
-#include <unordered_set>
 #include <vector>
 
 #define NUPA_VERBS extern "C" __attribute__((visibility("default")))
@@ -45,9 +44,6 @@ struct Opened {
   std::map<uint32_t, VPd*> pds;
   std::map<uint32_t, VMr*> mrs;
   std::map<uint32_t, VDm*> dms;
-  /// Core objects that asynchronous events name and that are not destroyed. An event is handed out, and counted, under
-  /// the mutex: who destroys an object either finds it counted and waits, or nobody gets it any more.
-  std::unordered_set<const void*> alive;
 };
 
 struct VContext {
@@ -195,17 +191,9 @@ inline int answer(int error) {
   return error;
 }
 
-/// The objects that asynchronous events can name, from their creation to the moment that their destruction is decided.
-inline void enter(ibv_context* context, const void* core) {
-  Opened& opened = *context_of(context)->opened;
-  std::lock_guard lock(opened.mutex);
-  opened.alive.insert(core);
-}
-/// Returns how many events were handed out: as many have to be acknowledged before the object may go.
-inline uint32_t leave(ibv_context* context, const void* core, const uint32_t& delivered) {
-  Opened& opened = *context_of(context)->opened;
-  std::lock_guard lock(opened.mutex);
-  opened.alive.erase(core);
+/// How many events that name a closed object were handed out: as many have to be acknowledged before it may go.
+inline uint32_t handed_out(ibv_context* context, const uint32_t& delivered) {
+  std::lock_guard lock(context_of(context)->opened->mutex);
   return delivered;
 }
 

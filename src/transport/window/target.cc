@@ -202,8 +202,10 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
   entry.solicited = message.solicited;
   entry.sl = message.sl;
   entry.slid = message.slid;
-  completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess, entry);
+  const auto pushed =
+      completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess, entry);
   ReceiveRing::finish(claim);
+  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
   // The next receive is needed with the next message: fetch it while nobody waits.
   base::prefetch_for_write(&recv_.slot(claim.position + 1));
 }
