@@ -12,7 +12,7 @@ LATENCY_SIZES = [8, 64, 512, 4 * KIB, 64 * KIB, MIB]
 BANDWIDTH_SIZES = [8, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 TARGET_SIZES = [64 * KIB, MIB, 16 * MIB]
 QUICK_BANDWIDTH_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB]
-TIMES = 3  # of an item that has a target, in each round: its median has to stand by itself
+TIMES = 3  # an item that has a target runs in each round: its median has to stand by itself
 LIST = ["-l", "16", "-Q", "16"]  # sixteen work requests a post, one completion for them
 # How long one message takes at most, for choosing how many: nanoseconds, and bytes a nanosecond.
 COST = {"nupa": (300, 8), "ucx_shm": (400, 5), "ucx_tcp": (20000, 1)}
@@ -25,11 +25,11 @@ def size_name(size):
 
 
 class Item:
-    def __init__(self, name, run, shown=None, times=1):
+    def __init__(self, name, run, shown=None, promised=False):
         self.name = name    # what people read
         self.run = run      # returns {sample's name: {"value": number, ...}}
         self.command = shown or name
-        self.times = times  # how often it runs in a round
+        self.promised = promised  # its figure has a target
 
 
 class Setting:
@@ -203,7 +203,7 @@ def beside(item, key, reference):
         after = reference()
         samples[key].update(reference=(before + after) / 2, shift=max(before, after) / min(before, after))
         return samples
-    return Item(item.name, run, item.command, TIMES)
+    return Item(item.name, run, item.command, promised=True)
 
 
 def _with_references(setting, operation, size, item):
@@ -226,7 +226,7 @@ def many_qps(setting):
         # Pins its two processes itself; the starter runs anywhere.
         found = _json(run_alone(command, "%d,%d" % setting.cores))
         return {"nupa.many." + name: {"value": value} for name, value in found.items()}
-    return Item("1000 queue pairs", run, "many_qps", TIMES)
+    return Item("1000 queue pairs", run, "many_qps", promised=True)
 
 
 def message_rate(setting):
@@ -236,7 +236,7 @@ def message_rate(setting):
                                 "--seconds", seconds])
         found = _json(run_alone(command, "%d,%d" % setting.cores))
         return {"nupa.post_rate." + name: {"value": value} for name, value in found.items()}
-    return Item("message rates", run, "message_rate")
+    return Item("message rates", run, "message_rate", promised=True)
 
 
 def _json(text):

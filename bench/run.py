@@ -13,8 +13,8 @@ import machine
 import page
 import text
 from figures import DISTURBED, Medians, comparison, figures
-from items import Setting, catalogue
-from pairs import Disturbance, Failed, choose_cores
+from items import TIMES, Setting, catalogue
+from pairs import Disturbance, Failed, Speed, choose_cores
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -47,10 +47,25 @@ class Progress:
         sys.stderr.write("%smeasured in %.0f s\n" % (clear, time.monotonic() - self.begun))
 
 
-def measure(item, cores, retries):
+class Patience:
+    """Waits for the cores' full speed before what has a target is measured; for so many seconds in all."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    def wait(self, cores):
+        begun = time.monotonic()
+        while self.left > time.monotonic() - begun and max(map(Speed.missing, cores)) > DISTURBED:
+            time.sleep(0.2)
+        self.left -= time.monotonic() - begun
+
+
+def measure(item, cores, retries, patience):
     """(samples, attempts): of the calmest of at most 1 + retries attempts; each says how much others disturbed it."""
     best, attempts = None, 0
     while best is None or (best[0] > DISTURBED and attempts <= retries):
+        if item.promised:
+            patience.wait(cores)
         disturbance = Disturbance(cores)
         samples = item.run()
         foreign = round(disturbance.share(), 3)
@@ -60,17 +75,17 @@ def measure(item, cores, retries):
     return {name: dict(sample, foreign=best[0]) for name, sample in best[1].items()}, attempts
 
 
-def run(items, rounds, cores, retries, once):
+def run(items, rounds, cores, retries, patience, once):
     """(samples, failures): {sample's name: [one a run]}, {item's name: last reason}. `once`: no item twice in a round."""
     samples, failures = {}, {}
     plan = [(round_number, item) for round_number in range(1, rounds + 1)
-            for item in items for _ in range(1 if once else item.times)]
+            for item in items for _ in range(TIMES if item.promised and not once else 1)]
     progress = Progress(len(plan))
     spare = progress.total // 5  # attempts that may be repeated: on a machine which is never calm it is of no use
     for round_number, item in plan:
         progress.show(round_number, rounds, item.name)
         try:
-            found, attempts = measure(item, cores, min(retries, spare))
+            found, attempts = measure(item, cores, min(retries, spare), patience)
             spare -= attempts - 1
             for name, sample in found.items():
                 samples.setdefault(name, []).append(dict(sample, round=round_number))
@@ -88,6 +103,8 @@ def options():
     parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
     parser.add_argument("--retries", type=int, default=1,
                         help="how often a sample that others disturb is measured again (default: 1)")
+    parser.add_argument("--patience", type=float, default=30, metavar="SECONDS",
+                        help="how long in all to wait for the cores' full speed (default: 30; none with --quick)")
     parser.add_argument("--quick", action="store_true", help="about half a minute: one round, short measurements")
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
     parser.add_argument("--only", metavar="WORDS", help="only items whose name has these words; machine limits always")
@@ -95,6 +112,7 @@ def options():
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance.md")
     chosen = parser.parse_args()
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
+    chosen.patience = 0 if chosen.quick else chosen.patience
     chosen.out = chosen.out or os.path.join(chosen.build, "bench")
     if chosen.write_docs and (chosen.only or chosen.demo):
         parser.error("--write-docs needs every item")
@@ -133,7 +151,7 @@ def main():
     command = "bench/run.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, cores, command, chosen.rounds)
     samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries,
-                            chosen.quick or chosen.demo)
+                            Patience(chosen.patience), chosen.quick or chosen.demo)
     medians = Medians(samples)
     rows, promised = comparison(medians, failures), figures(medians)
     about["disturbed"], about["samples"] = medians.disturbed()
