@@ -12,8 +12,9 @@ namespace {
 TEST_F(Verbs, OnlyTrueCapabilitiesAreAdvertised) {
   ibv_device_attr_ex attr{};
   ASSERT_EQ(ibv_query_device_ex(context, nullptr, &attr), 0);
-  constexpr unsigned int kTrue = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
-                                 IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_XRC;
+  constexpr unsigned int kTrue = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
+                                 IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS |
+                                 IBV_DEVICE_XRC;
   constexpr uint64_t kAtomicWrite = uint64_t{1} << 40;  // of later headers
   EXPECT_EQ(attr.orig_attr.device_cap_flags, kTrue);
   EXPECT_EQ(attr.device_cap_flags_ex, kTrue | kAtomicWrite);
