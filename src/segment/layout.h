@@ -131,7 +131,7 @@ constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
 }
 
 /// What a completion tells.
-struct alignas(8) CqEntry {
+struct CqEntry {
   uint64_t wr_id = 0;
   uint64_t timestamp = 0;
   uint32_t byte_len = 0;

@@ -30,7 +30,8 @@ class RemapperFork : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Threads, RemapperFork, ::testing::Values(0, 3));
 
 TEST_P(RemapperFork, WritesAfterItStayOnTheirSide) {
-  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP();
+  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
+    GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(300);
   for (int round = 0; round < 20; ++round) {
     memory.fill();
@@ -71,7 +72,8 @@ TEST_P(RemapperFork, WritesAfterItStayOnTheirSide) {
 }
 
 TEST_P(RemapperFork, TheChildHasNothingShared) {
-  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP();
+  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
+    GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(8);
   memory.fill();
   auto from_parent = remapper_->allocate(1);
@@ -133,7 +135,8 @@ TEST_P(RemapperFork, WorksAfterTheProgramUnmappedByItself) {
 }
 
 TEST_P(RemapperFork, MemoryIsSharedAgainAfterAFork) {
-  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP();
+  if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
+    GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(700);
   memory.fill();
   // The child holds every page in common with its parent while the parent registers.
@@ -160,7 +163,7 @@ TEST_P(RemapperFork, MemoryIsSharedAgainAfterAFork) {
 }
 
 TEST(RemapperForkRace, ForkBesideShareAndUnshare) {
-  if (WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP();
+  if (WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP() << "needs the full userfaultfd";
   auto remapper = make_remapper();
   Memory memory(600);
   memory.fill();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <vector>
 
 #include "base/log.h"
@@ -226,7 +227,7 @@ KeyCache::Reach KeyCache::reach_of(const Entry& entry) {
 }
 
 bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
-                              uint32_t remote_qpn, RemoteRange* range) {
+                              uint32_t remote_qpn, RemoteRange* range) try {
   const uint32_t place = segment::key_index(key) % kEntries;
   if (entries_[place] == nullptr || !entries_[place]->holds(key)) {
     reaches_[place] = {};
@@ -246,6 +247,9 @@ bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, u
   range->region = entry.region.get();
   range->null_region = entry.null_region;
   return true;
+} catch (const std::bad_alloc&) {
+  NUPA_WARN("no memory to look up remote key 0x%x: the request is refused", key);
+  return false;
 }
 
 WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
