@@ -13,15 +13,18 @@
 
 namespace nupa::region::testing {
 
-/// Private anonymous memory with unmapped or foreign neighbours, gone at the end.
+/// Private anonymous memory, gone at the end. A page that can only be read lies on each side: the kernel would join it
+/// to a neighbour otherwise, such as one that holds a thread's own data.
 class Memory {
  public:
   explicit Memory(size_t pages, int protection = PROT_READ | PROT_WRITE, int flags = MAP_PRIVATE | MAP_ANONYMOUS)
       : length_(pages * kPageSize) {
-    data_ = static_cast<uint8_t*>(mmap(nullptr, length_, protection, flags, -1, 0));
-    EXPECT_NE(data_, MAP_FAILED);
+    void* room = mmap(nullptr, length_ + 2 * kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(room, MAP_FAILED);
+    data_ = static_cast<uint8_t*>(room) + kPageSize;
+    EXPECT_EQ(mmap(data_, length_, protection, flags | MAP_FIXED, -1, 0), data_);
   }
-  ~Memory() { munmap(data_, length_); }
+  ~Memory() { munmap(data_ - kPageSize, length_ + 2 * kPageSize); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
