@@ -8,7 +8,7 @@
 #include "core/device_attr.h"
 #include "core/mr.h"
 #include "core/qp.h"
-#include "core/timers.h"
+#include "transport/timers.h"
 
 namespace nupa::core {
 
@@ -233,21 +233,21 @@ std::unique_ptr<WaitingWr> Qp::take_waiting() {
 
 int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
   if (waiting.why == Verdict::kNoAnswer) return now + kNoAnswerPauseNs;
-  return now + std::max(rnr_timer_ns(waiting.rnr_timer), kShortestRnrPauseNs);
+  return now + std::max(transport::rnr_timer_ns(waiting.rnr_timer), kShortestRnrPauseNs);
 }
 
 bool Qp::expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const {
   if (waiting.why == Verdict::kNotReady) {
     constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
     if (patience_.rnr_retry == kForever) return false;
-    const int64_t patience = patience_.rnr_retry * rnr_timer_ns(waiting.rnr_timer);
+    const int64_t patience = patience_.rnr_retry * transport::rnr_timer_ns(waiting.rnr_timer);
     *status = WcStatus::kRnrRetryExcErr;
     return now - waiting.first_try_ns >= patience;
   }
   if (waiting.why == Verdict::kNoAnswer) {
     if (patience_.timeout == 0) return false;
     *status = WcStatus::kRetryExcErr;
-    return now - waiting.first_try_ns >= (patience_.retry_cnt + 1) * ack_timeout_ns(patience_.timeout);
+    return now - waiting.first_try_ns >= (patience_.retry_cnt + 1) * transport::ack_timeout_ns(patience_.timeout);
   }
   return false;
 }

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "transport/window/agent.h"
-#include "transport/window/copy.h"
+#include "base/ordered_copy.h"
 
 namespace nupa::window {
 namespace {
@@ -92,7 +92,7 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
     std::byte* mapped =
         region == nullptr ? reinterpret_cast<std::byte*>(remote) : region->base() + (remote - region->begin());
     if (write)
-      copy_in_order(mapped, local, here);
+      base::copy_in_order(mapped, local, here);
     else
       base::copy_block(local, mapped, here);
     return copy_span(memory, range, write, remote + here, local + here, length - here);

@@ -6,7 +6,7 @@
 
 #include "cm/peer.h"
 #include "transport/transport.h"
-#include "transport/window/copy.h"
+#include "base/ordered_copy.h"
 
 namespace nupa::window {
 
@@ -147,7 +147,7 @@ inline WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const
                              uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return write_remote_slowly(memory, range, pieces, count);
-  copy_in_order(range.direct, pieces->data, pieces->length);
+  base::copy_in_order(range.direct, pieces->data, pieces->length);
   return WcStatus::kSuccess;
 }
 inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const transport::Piece* pieces,

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "transport/window/copy.h"
+#include "base/ordered_copy.h"
 
 namespace nupa::window {
 

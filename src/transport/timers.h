@@ -2,7 +2,7 @@
 #include <array>
 #include <cstdint>
 
-namespace nupa::core {
+namespace nupa::transport {
 
 /// Local ACK timeout code to nanoseconds: 4.096 us x 2^code, 0 means none (IBTA 9.7.6.1.3).
 constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : INT64_C(4096) << (code & 31); }
@@ -15,4 +15,4 @@ constexpr int64_t rnr_timer_ns(uint32_t code) {
   return kTensOfMicroseconds[code & 31] * 10'000;
 }
 
-}  // namespace nupa::core
+}  // namespace nupa::transport

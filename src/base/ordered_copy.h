@@ -5,7 +5,7 @@
 
 #include "base/block_copy.h"
 
-namespace nupa::window {
+namespace nupa::base {
 
 /// Stores the 1 to 8 bytes at the end of a message. An aligned 1, 2, 4 or 8 bytes are one store: a reader polling on
 /// that word sees the old or the new value, nothing between.
@@ -38,10 +38,10 @@ inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length)
   if (tail > length) tail = length;
   const uint64_t body = length - tail;
   if (body > 0) {
-    base::copy_block(to, from, body);
+    copy_block(to, from, body);
     std::atomic_thread_fence(std::memory_order_release);
   }
   store_tail(to + body, from + body, tail);
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::base

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace nupa::roce {
+
+/// How much may be under way on one path, and how fast. One object a path of a queue pair; all times in nanoseconds of
+/// one clock that the caller chooses, all sizes in bytes. Not thread safe: called under the queue pair's lock.
+class Congestion {
+ public:
+  virtual ~Congestion() = default;
+  virtual std::string_view name() const = 0;
+
+  /// `bytes` arrived at the other end. `rtt_ns`: a round trip measured with them, 0: none. `marked`: how many of the
+  /// packets since the last call met a congested queue (ECN CE).
+  virtual void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) = 0;
+  /// A packet was found lost by others that overtook it.
+  virtual void on_loss(int64_t now) = 0;
+  /// Nothing was heard for a whole retransmission timeout.
+  virtual void on_timeout(int64_t now) = 0;
+  /// A congestion notification packet came (annex A17.9).
+  virtual void on_notification(int64_t now) = 0;
+
+  /// Bytes that may be under way; at least one packet may always be.
+  virtual uint64_t window() const = 0;
+  /// Bytes a second at which to send, 0: as fast as the window allows.
+  virtual uint64_t rate() const = 0;
+};
+
+/// `none`, `dcqcn`, `swift`, `cubic`; null: no such name. `mtu`: bytes of a packet.
+std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t mtu);
+std::vector<std::string_view> congestion_names();
+
+}  // namespace nupa::roce

@@ -1,0 +1,318 @@
+#include "transport/roce/requester.h"
+
+#include <algorithm>
+
+#include "transport/timers.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Under way before anything is known of the other end, whose socket may hold little.
+constexpr uint32_t kFirstWindowPackets = 32;
+constexpr uint32_t kMaxFragments = 64;
+constexpr Seq kFewResponses = 16;
+
+Operation message_operation(const Request& request, bool first, bool last) {
+  const bool write = request.wr.opcode == Opcode::kRdmaWrite || request.wr.opcode == Opcode::kRdmaWriteWithImm;
+  const bool imm = request.wr.opcode == Opcode::kSendWithImm || request.wr.opcode == Opcode::kRdmaWriteWithImm;
+  if (request.wr.opcode == Opcode::kSendWithInv && last)
+    return first ? Operation::kSendOnlyInv : Operation::kSendLastInv;
+  if (write) {
+    if (!last) return first ? Operation::kWriteFirst : Operation::kWriteMiddle;
+    if (first) return imm ? Operation::kWriteOnlyImm : Operation::kWriteOnly;
+    return imm ? Operation::kWriteLastImm : Operation::kWriteLast;
+  }
+  if (!last) return first ? Operation::kSendFirst : Operation::kSendMiddle;
+  if (first) return imm ? Operation::kSendOnlyImm : Operation::kSendOnly;
+  return imm ? Operation::kSendLastImm : Operation::kSendLast;
+}
+
+}  // namespace
+
+Requester::Requester(Host& host, const RequesterOptions& options)
+    : host_(host),
+      options_(options),
+      queue_(options.max_wr, options.max_sge, options.max_inline, options.mtu, first_seq(options.first_psn)),
+      flights_(options.service == Service::kUc ? 0 : kWindow),
+      cursor_(0),
+      una_(first_seq(options.first_psn)),
+      send_(una_),
+      high_(una_),
+      executed_(una_),
+      peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {
+  for (Path& path : paths_) path.congestion = make_congestion(options.congestion, options.mtu);
+}
+
+void Requester::pause(bool paused) {
+  paused_ = paused;
+  // What has sent a packet goes on to its end.
+  pause_at_ = cursor_;
+  if (cursor_ != queue_.tail() && queue_.at(cursor_).packets != 0 && high_ > queue_.at(cursor_).first) ++pause_at_;
+}
+
+bool Requester::drained() const {
+  if (failed_ || queue_.empty()) return true;
+  return paused_ && queue_.head() == pause_at_;
+}
+
+void Requester::flush() {
+  failed_ = true;
+  while (!queue_.empty()) {
+    const Request request = queue_.at(queue_.head());
+    queue_.pop();
+    host_.complete_send(request.wr, request.position, WcStatus::kWrFlushErr, 0);
+  }
+}
+
+uint32_t Requester::bytes_at(const Request& request, Seq seq) const {
+  const uint64_t offset = (seq - request.first) * options_.mtu;
+  return static_cast<uint32_t>(std::min<uint64_t>(options_.mtu, request.length - std::min(offset, request.length)));
+}
+
+Packet Requester::packet_for(const Request& request, Seq seq) const {
+  Packet packet;
+  packet.mark = options_.mark;
+  packet.pkey = options_.pkey;
+  packet.dest_qpn = options_.dest_qpn;
+  packet.psn = psn_of(seq);
+  packet.srqn = request.wr.remote_srqn;
+  return packet;
+}
+
+bool Requester::may_start(const Request& request) const {
+  if ((request.wr.flags & send_flag::kFence) != 0 && reads_outstanding() > 0) return false;
+  return !request.answered() || reads_outstanding() < patience_.max_rd_atomic;
+}
+
+int Requester::pick_path(uint32_t bytes, int64_t now) {
+  if (!reliable()) return 0;
+  uint64_t in_flight = 0;
+  for (uint32_t i = 0; i < path_count_; ++i) in_flight += paths_[i].in_flight;
+  if (in_flight != 0 && in_flight + bytes > peer_window_) return -1;
+  int best = -1;
+  for (uint32_t i = 0; i < path_count_; ++i) {
+    const Path& path = paths_[i];
+    if (!path.has_room(bytes)) continue;
+    if (path.next_send_ns > now) {
+      pacing_until_ = pacing_until_ == 0 ? path.next_send_ns : std::min(pacing_until_, path.next_send_ns);
+      continue;
+    }
+    if (best < 0 || path.round_trip.smoothed() < paths_[best].round_trip.smoothed()) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now) {
+  if (!waits() && seq >= send_) timer_from_ = progress_ns_ = now;
+  high_ = std::max(high_, seq + 1);
+  if (!reliable()) return;
+  Flight& entry = flight(seq);
+  if (entry.state == State::kLost) --lost_;
+  const bool again = entry.state == State::kLost || seq < send_;
+  entry = {now, static_cast<uint16_t>(bytes), static_cast<uint8_t>(path), state, again};
+  paths_[path].depart(now, bytes);
+}
+
+uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool again, uint32_t path, int64_t now,
+                                        Output& output) {
+  const SendWr& wr = request.wr;
+  const bool first = seq == request.first;
+  const bool last = seq + 1 == request.end();
+  Packet packet = packet_for(request, seq);
+  packet.payload_length = bytes_at(request, seq);
+  Fragment fragments[kMaxFragments];
+  uint32_t count = 0;
+  if (wr.opcode == Opcode::kAtomicWrite) {
+    packet.opcode = opcode_of(options_.service, Operation::kAtomicWrite);
+    packet.payload_length = sizeof wr.compare_add;
+    packet.length = sizeof wr.compare_add;
+    if (request.length == 0) {
+      fragments[0] = {reinterpret_cast<const std::byte*>(&wr.compare_add), sizeof wr.compare_add};
+      count = 1;
+    }
+  } else {
+    packet.opcode = opcode_of(options_.service, message_operation(request, first, last));
+    packet.length = static_cast<uint32_t>(request.length);
+  }
+  if (count == 0 && packet.payload_length > 0) {
+    count = queue_.gather(request, host_, (seq - request.first) * options_.mtu, packet.payload_length, fragments);
+    if (count == 0) {
+      fail(queue_.find(seq), WcStatus::kLocProtErr);
+      return 0;
+    }
+  }
+  packet.address = wr.remote_addr;
+  packet.rkey = wr.rkey;
+  packet.imm = wr.imm_or_rkey;
+  packet.invalidate = wr.imm_or_rkey;
+  packet.solicited = last && (wr.flags & send_flag::kSolicited) != 0;
+  packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1);
+  if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
+  note_sent(seq, packet.payload_length + kBthBytes + kIcrcBytes, path, State::kSent, now);
+  return 1;
+}
+
+uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output) {
+  // What was asked for before is asked for within its old bounds, so that the count of outstanding ones stays right.
+  Seq end = std::min<Seq>(request.end(), seq + kReadPackets);
+  if (seq < high_) end = std::min(end, high_);
+  if (selective_ && again) {
+    end = seq + 1;
+    while (end < request.end() && end < high_ && end - seq < kReadPackets && flight(end).state == State::kLost) ++end;
+  }
+  end = std::min<Seq>(end, una_ + kWindow);
+  if (!again) {
+    // The responses have to find room here, and a request for a few only is not worth a round trip.
+    const uint64_t most = std::min(options_.read_window, paths_[path].congestion->window());
+    const uint64_t room = most - std::min(most, paths_[path].in_flight);
+    const Seq fits = std::max<Seq>(room / (options_.mtu + kBthBytes + kIcrcBytes), paths_[path].in_flight == 0 ? 1 : 0);
+    if (fits < std::min<Seq>(end - seq, kFewResponses)) return 0;
+    end = std::min(end, seq + fits);
+  }
+  const uint64_t offset = (seq - request.first) * options_.mtu;
+  Packet packet = packet_for(request, seq);
+  packet.opcode = opcode_of(options_.service, Operation::kReadRequest);
+  packet.address = request.wr.remote_addr + offset;
+  packet.rkey = request.wr.rkey;
+  packet.length = static_cast<uint32_t>(
+      std::min<uint64_t>(request.length - offset, uint64_t{static_cast<uint32_t>(end - seq)} * options_.mtu));
+  packet.ack_request = true;
+  if (!output.send(static_cast<uint8_t>(path), packet, nullptr, 0)) return 0;
+  if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = end;
+  for (Seq at = seq; at < end; ++at)
+    note_sent(at, bytes_at(request, at) + kBthBytes + kIcrcBytes, path, State::kAwaited, now);
+  return static_cast<uint32_t>(end - seq);
+}
+
+uint32_t Requester::send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output) {
+  const SendWr& wr = request.wr;
+  const bool swap = wr.opcode == Opcode::kCompareSwap;
+  Packet packet = packet_for(request, seq);
+  packet.opcode = opcode_of(options_.service, swap ? Operation::kCompareSwap : Operation::kFetchAdd);
+  packet.address = wr.remote_addr;
+  packet.rkey = wr.rkey;
+  packet.swap_or_add = swap ? wr.swap : wr.compare_add;
+  packet.compare = swap ? wr.compare_add : 0;
+  packet.ack_request = true;
+  if (!output.send(static_cast<uint8_t>(path), packet, nullptr, 0)) return 0;
+  if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = seq + 1;
+  note_sent(seq, kMaxHeaderBytes, path, State::kAwaited, now);
+  return 1;
+}
+
+uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output) {
+  const Request& request = queue_.at(index);
+  const int path = pick_path(bytes_at(request, seq) + kBthBytes + kIcrcBytes, now);
+  if (path < 0) return 0;
+  const auto chosen = static_cast<uint32_t>(path);
+  if (request.wr.opcode == Opcode::kRdmaRead) return send_read(request, seq, again, chosen, now, output);
+  if (request.is_atomic()) return send_atomic(request, seq, chosen, now, output);
+  return send_message_packet(request, seq, again, chosen, now, output);
+}
+
+bool Requester::run_local(uint32_t index) {
+  Request& request = queue_.at(index);
+  if (!request.done) {
+    const WcStatus status = host_.run_local(request.wr);
+    if (status != WcStatus::kSuccess) {
+      fail(index, status);
+      return false;
+    }
+    request.done = true;
+  }
+  ++cursor_;
+  complete_in_order();
+  return true;
+}
+
+Seq Requester::next_lost() const {
+  Seq seq = una_;
+  while (flights_[seq % kWindow].state != State::kLost) ++seq;
+  return seq;
+}
+
+bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
+  pacing_until_ = 0;
+  for (; budget > 0; --budget) {
+    if (failed_ || now < rnr_until_) return false;
+    if (lost_ > 0) {
+      const Seq seq = next_lost();
+      if (send_at(queue_.find(seq), seq, true, now, output) == 0) return false;
+      ++counters_.packets;
+      ++counters_.resent_selective;
+      continue;
+    }
+    if (cursor_ == queue_.tail() || (paused_ && cursor_ == pause_at_)) return false;
+    const Request& request = queue_.at(cursor_);
+    if (request.packets == 0) {
+      if (!run_local(cursor_)) return false;
+      continue;
+    }
+    if (send_ >= request.end()) {
+      ++cursor_;
+      continue;
+    }
+    if (reliable() && send_ - una_ >= kWindow) return false;
+    const bool fresh = send_ >= high_;
+    if (!fresh && flight(send_).state == State::kArrived) {
+      ++send_;
+      continue;
+    }
+    if (fresh && request.answered() && patience_.max_rd_atomic == 0) {
+      fail(cursor_, WcStatus::kLocQpOpErr);
+      return false;
+    }
+    if (fresh && (send_ == request.first || request.answered()) && !may_start(request)) return false;
+    const uint32_t sent = send_at(cursor_, send_, !fresh, now, output);
+    if (sent == 0) return false;
+    ++counters_.packets;
+    send_ += sent;
+    if (!reliable()) {
+      una_ = send_;
+      if (send_ == request.end()) ++cursor_;
+      complete_in_order();
+    }
+  }
+  return true;
+}
+
+int64_t Requester::timeout_ns() const {
+  const int64_t given = transport::ack_timeout_ns(patience_.timeout);
+  if (!selective_) return given;
+  constexpr uint32_t kMostBackoff = 6;
+  return paths_[0].round_trip.timeout() << std::min(backoff_, kMostBackoff);
+}
+
+int64_t Requester::reorder_ns() const {
+  constexpr int64_t kLeast = 10'000;
+  return std::max(paths_[0].round_trip.least() / 4, kLeast);
+}
+
+int64_t Requester::deadline() const {
+  if (failed_ || queue_.empty()) return INT64_MAX;
+  int64_t when = INT64_MAX;
+  if (rnr_until_ != 0) {
+    when = rnr_until_;
+  } else if (waits()) {
+    if (const int64_t timeout = timeout_ns(); timeout != 0) when = timer_from_ + timeout;
+    if (hole_since_ != 0) when = std::min(when, hole_since_ + reorder_ns());
+  }
+  if (pacing_until_ != 0) when = std::min(when, pacing_until_);
+  return when;
+}
+
+void Requester::on_timer(int64_t now) {
+  if (failed_ || queue_.empty()) return;
+  if (rnr_until_ != 0) {
+    if (now < rnr_until_) return;
+    rnr_until_ = 0;
+    timer_from_ = progress_ns_ = now;
+    return;
+  }
+  if (!waits()) return;
+  if (hole_since_ != 0 && now >= hole_since_ + reorder_ns()) find_lost(now);
+  const int64_t timeout = timeout_ns();
+  if (timeout != 0 && now >= timer_from_ + timeout) on_timeout(now);
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,171 @@
+#pragma once
+#include <array>
+
+#include "transport/roce/path.h"
+#include "transport/roce/send_queue.h"
+
+namespace nupa::roce {
+
+/// What does not change while a queue pair is connected.
+struct RequesterOptions {
+  Service service = Service::kRc;  ///< kRc, kUc or kXrc
+  uint32_t dest_qpn = 0;
+  uint32_t first_psn = 0;
+  uint32_t mtu = 1024;
+  uint16_t pkey = 0xffff;
+  uint32_t max_wr = 1;
+  uint32_t max_sge = 1;
+  uint32_t max_inline = 0;
+  uint64_t read_window = UINT64_MAX;  ///< bytes of READ responses that this side has room for
+  std::string_view congestion = "none";
+  uint8_t mark = kNupaMark;  ///< 0: nothing but the standard is spoken
+};
+
+/// How long to wait for the other end, in the specification's codes; may change at any time.
+struct Patience {
+  uint8_t timeout = 14;
+  uint8_t retry_cnt = 7;
+  uint8_t rnr_retry = 7;
+  uint8_t max_rd_atomic = 1;
+};
+
+/// For people (`nupa stat`).
+struct RequesterCounters {
+  uint64_t packets = 0;
+  uint64_t resent_sequence = 0;  ///< after a sequence NAK or an answer that skipped one
+  uint64_t resent_timeout = 0;
+  uint64_t resent_selective = 0;
+  uint64_t rnr_naks = 0;
+  uint64_t stray = 0;  ///< answers that fit nothing that was asked
+  uint64_t notifications = 0;
+  uint64_t marked = 0;
+};
+
+/// The sending half of an RC, UC or XRC queue pair (IBTA 9.7, 9.8): requests become packets, answers become
+/// completions.
+class Requester {
+ public:
+  Requester(Host& host, const RequesterOptions& options);
+
+  bool full() const { return queue_.full(); }
+  /// Takes a checked request; the queue is not full. Nothing is sent before transmit().
+  void post(const SendWr& wr, uint32_t position) { queue_.push(wr, position); }
+  void set_patience(const Patience& patience) { patience_ = patience; }
+  /// While paused nothing new is started; what was started goes on (SQD).
+  void pause(bool paused);
+  bool drained() const;
+  /// Completes everything with kWrFlushErr and takes no more packets: the queue pair is in the error state.
+  void flush();
+
+  /// Sends what may be sent now, at most `budget` packets. True if the budget was what ended it.
+  bool transmit(int64_t now, Output& output, uint32_t budget);
+  /// An answer: kAcknowledge, kAtomicAcknowledge, READ responses, kSelectiveAck; or a notification (CNP).
+  void receive(const Packet& packet, int64_t now);
+  /// When transmit() or on_timer() has something to do next without a packet coming in; INT64_MAX: never.
+  int64_t deadline() const;
+  void on_timer(int64_t now);
+
+  bool idle() const { return queue_.empty(); }
+  bool selective() const { return selective_; }
+  const Path& path(uint32_t index) const { return paths_[index]; }
+  const RequesterCounters& counters() const { return counters_; }
+
+ private:
+  enum class State : uint8_t {
+    kIdle,
+    kSent,     ///< under way
+    kAwaited,  ///< a response that was asked for
+    kLost,     ///< to be sent or asked for again
+    kArrived,  ///< acknowledged, or the response is here
+  };
+  /// What is known of one packet under way.
+  struct Flight {
+    int64_t sent_ns = 0;
+    uint16_t bytes = 0;
+    uint8_t path = 0;
+    State state = State::kIdle;
+    bool resent = false;
+  };
+  /// Packets that may be under way: what a selective acknowledgement can tell of.
+  static constexpr uint32_t kWindow = kBitmapBits;
+  static constexpr uint32_t kMaxPaths = 4;
+  static constexpr uint32_t kReadPackets = 256;  ///< responses asked for at once
+  static constexpr uint32_t kAckEvery = 32;
+
+  bool reliable() const { return options_.service != Service::kUc; }
+  Flight& flight(Seq seq) { return flights_[seq % kWindow]; }
+  uint32_t bytes_at(const Request& request, Seq seq) const;
+  /// The packet (or READ's part) at `seq`, again or for the first time. Returns the numbers that it covers, 0: not now.
+  uint32_t send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output);
+  uint32_t send_message_packet(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
+  uint32_t send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
+  uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
+  Packet packet_for(const Request& request, Seq seq) const;
+  void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
+  bool may_start(const Request& request) const;
+  int pick_path(uint32_t bytes, int64_t now);
+  bool run_local(uint32_t index);
+  Seq next_lost() const;
+  uint32_t reads_outstanding() const { return reads_pushed_ - reads_popped_; }
+
+  // requester_answers.cc
+  void on_acknowledge(const Packet& packet, int64_t now);
+  void on_selective(const Packet& packet, int64_t now);
+  void on_read_response(const Packet& packet, int64_t now);
+  void on_atomic_acknowledge(const Packet& packet, int64_t now);
+  /// Everything below `end` was executed by the other end. `stop_at`: where an answer is missing, or `end`.
+  Seq acknowledge_below(Seq end, int64_t now);
+  void arrive(Seq seq, int64_t now);
+  void advance(int64_t now);
+  void complete_in_order();
+  void on_nak(uint8_t syndrome, Seq failing, int64_t now);
+  void go_back(Seq seq);
+  void go_back_once(Seq seq);
+  void lose(Seq seq);
+  void find_lost(int64_t now);
+  void on_timeout(int64_t now);
+  void fail(uint32_t index, WcStatus status);
+  int64_t timeout_ns() const;
+  int64_t reorder_ns() const;
+  bool waits() const { return una_ < send_; }
+
+  Host& host_;
+  const RequesterOptions options_;
+  SendQueue queue_;
+  Patience patience_;
+  std::vector<Flight> flights_;  ///< by number, of [una_, high_); none for UC
+  std::array<Path, kMaxPaths> paths_;
+  uint32_t path_count_ = 1;
+
+  uint32_t cursor_;  ///< the request that `send_` belongs to
+  Seq una_;          ///< the oldest packet that is not known to have arrived
+  Seq send_;         ///< the next to be sent in turn
+  Seq high_;         ///< one more than the highest that was ever sent
+  Seq executed_;  ///< what is below was executed by the other end, in order; what merely arrived may still be refused
+  uint32_t lost_ = 0;
+  bool selective_ = false;
+  bool failed_ = false;
+  bool paused_ = false;
+  uint32_t pause_at_ = 0;  ///< the first request that is not to start
+  uint64_t peer_window_;   ///< bytes that the other end can take
+
+  /// READ and atomic requests under way: where each ends.
+  std::array<Seq, 256> reads_{};
+  uint32_t reads_pushed_ = 0;
+  uint32_t reads_popped_ = 0;
+
+  int64_t timer_from_ = 0;   ///< since when nothing has been heard of what is under way
+  int64_t progress_ns_ = 0;  ///< when something was heard last
+  uint32_t backoff_ = 0;
+  uint32_t retries_ = 0;
+  uint32_t rnr_tries_ = 0;
+  int64_t rnr_until_ = 0;
+  int64_t pacing_until_ = 0;
+  Seq went_back_to_ = 0;    ///< where the last go_back_once() went
+  int64_t hole_since_ = 0;  ///< a response came before others that are still missing
+  Seq hole_high_ = 0;
+  uint32_t marked_seen_ = 0;
+  RequesterCounters counters_;
+};
+
+}  // namespace nupa::roce

@@ -1,0 +1,337 @@
+/// The requester's ears: what answers mean, what silence means.
+#include <algorithm>
+#include <cstring>
+
+#include "transport/roce/requester.h"
+#include "transport/timers.h"
+
+namespace nupa::roce {
+namespace {
+
+/// What may be under way to a standard peer once it has answered.
+constexpr uint32_t kStandardWindowPackets = 256;
+
+WcStatus status_of(NakCode code) {
+  switch (code) {
+    case NakCode::kInvalidRequest:
+      return WcStatus::kRemInvReqErr;
+    case NakCode::kRemoteAccess:
+      return WcStatus::kRemAccessErr;
+    default:
+      return WcStatus::kRemOpErr;
+  }
+}
+
+}  // namespace
+
+void Requester::receive(const Packet& packet, int64_t now) {
+  if (failed_ || !reliable()) return;
+  if (packet.opcode == kCnpOpcode) {
+    ++counters_.notifications;
+    for (uint32_t i = 0; i < path_count_; ++i) paths_[i].congestion->on_notification(now);
+    return;
+  }
+  if (packet.opcode == kSelectiveAck) return options_.mark == kNupaMark ? on_selective(packet, now) : void();
+  const uint32_t traits = traits_of(packet.opcode);
+  if ((traits & trait::kRead) != 0) return on_read_response(packet, now);
+  if ((traits & trait::kAtomic) != 0) return on_atomic_acknowledge(packet, now);
+  on_acknowledge(packet, now);
+}
+
+void Requester::arrive(Seq seq, int64_t now) {
+  Flight& entry = flight(seq);
+  if (entry.state == State::kArrived) return;
+  Path& path = paths_[entry.path];
+  if (entry.state == State::kLost) --lost_;
+  if (entry.state == State::kSent || entry.state == State::kAwaited) {
+    path.settle(entry.bytes);
+    path.newest_arrived_ns = std::max(path.newest_arrived_ns, entry.sent_ns);
+    path.congestion->on_arrived(now, entry.bytes, 0, 0);
+  }
+  entry.state = State::kArrived;
+}
+
+void Requester::advance(int64_t now) {
+  const Seq before = una_;
+  while (una_ < executed_ && flight(una_).state == State::kArrived) {
+    flight(una_).state = State::kIdle;
+    ++una_;
+  }
+  if (una_ == before) return;
+  timer_from_ = progress_ns_ = now;
+  backoff_ = retries_ = rnr_tries_ = 0;
+  if (hole_high_ <= una_) hole_since_ = 0;
+  while (reads_popped_ != reads_pushed_ && reads_[reads_popped_ % reads_.size()] <= una_) ++reads_popped_;
+  if (send_ < una_) {
+    // What was to be sent again had arrived after all.
+    send_ = una_;
+    while (cursor_ != queue_.tail()) {
+      const Request& request = queue_.at(cursor_);
+      if (request.packets == 0 ? !request.done : request.end() > send_) break;
+      ++cursor_;
+    }
+  }
+  complete_in_order();
+}
+
+void Requester::complete_in_order() {
+  while (!failed_ && !queue_.empty()) {
+    const Request& oldest = queue_.at(queue_.head());
+    if (oldest.packets == 0 ? !oldest.done : oldest.end() > una_) return;
+    const Request request = oldest;
+    if (cursor_ == queue_.head()) ++cursor_;
+    queue_.pop();
+    host_.complete_send(request.wr, request.position, WcStatus::kSuccess, request.length);
+  }
+}
+
+Seq Requester::acknowledge_below(Seq end, int64_t now) {
+  Seq missing = end;
+  executed_ = std::max(executed_, end);
+  for (Seq seq = una_; seq < end;) {
+    const Request& request = queue_.at(queue_.find(seq));
+    const Seq until = std::min(end, request.end());
+    if (!request.answered()) {
+      for (; seq < until; ++seq) arrive(seq, now);
+      continue;
+    }
+    for (; seq < until; ++seq)
+      if (flight(seq).state != State::kArrived) missing = std::min(missing, seq);
+    if (!selective_ && missing != end) break;
+  }
+  advance(now);
+  return missing;
+}
+
+void Requester::go_back(Seq seq) {
+  for (Seq at = seq; at < send_; ++at) {
+    Flight& entry = flight(at);
+    if (entry.state == State::kSent || entry.state == State::kAwaited) paths_[entry.path].settle(entry.bytes);
+    if (entry.state == State::kLost) --lost_;
+    entry.state = State::kIdle;
+  }
+  send_ = seq;
+  cursor_ = queue_.find(seq);
+}
+
+void Requester::go_back_once(Seq seq) {
+  // The answers to what was under way beyond say the same again; the packet sent anew deserves its time.
+  if (went_back_to_ == seq || seq >= send_) return;
+  went_back_to_ = seq;
+  counters_.resent_sequence += send_ - seq;
+  paths_[0].congestion->on_loss(timer_from_);
+  go_back(seq);
+}
+
+void Requester::on_acknowledge(const Packet& packet, int64_t now) {
+  const Seq seq = nearest(una_, packet.psn);
+  if (seq + 1 < una_ || seq >= high_) {
+    ++counters_.stray;
+    return;
+  }
+  if (packet.mark != kNupaMark) peer_window_ = std::max(peer_window_, uint64_t{kStandardWindowPackets} * options_.mtu);
+  const AckKind kind = ack_kind_of(packet.syndrome);
+  if (kind == AckKind::kReserved) return;
+  if (kind != AckKind::kAck) {
+    if (seq < una_) return;  // of something that was acknowledged since
+    const Seq missing = acknowledge_below(seq, now);
+    if (failed_) return;
+    if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0) return go_back_once(missing);
+    return on_nak(packet.syndrome, seq, now);
+  }
+  const Flight& entry = flight(seq);
+  const bool timed = seq >= una_ && entry.state == State::kSent && !entry.resent;
+  const int64_t rtt = timed ? now - entry.sent_ns : 0;
+  if (timed) paths_[entry.path].round_trip.sample(rtt);
+  const Seq missing = acknowledge_below(seq + 1, now);
+  if (!failed_ && missing != seq + 1 && !selective_) go_back_once(missing);
+}
+
+void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
+  if (failing >= high_) return;
+  if (ack_kind_of(syndrome) == AckKind::kRnrNak) {
+    ++counters_.rnr_naks;
+    constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
+    if (patience_.rnr_retry != kForever && rnr_tries_ >= patience_.rnr_retry)
+      return fail(queue_.find(failing), WcStatus::kRnrRetryExcErr);
+    if (now < rnr_until_) return;
+    ++rnr_tries_;
+    rnr_until_ = now + transport::rnr_timer_ns(ack_value_of(syndrome));
+    if (!selective_) return go_back(failing);
+    return lose(failing);
+  }
+  const auto code = static_cast<NakCode>(ack_value_of(syndrome));
+  if (code == NakCode::kSequence) {
+    if (!selective_) go_back_once(failing);
+    return;
+  }
+  if (code > NakCode::kInvalidRdRequest) return;
+  fail(queue_.find(failing), status_of(code));
+}
+
+void Requester::on_selective(const Packet& packet, int64_t now) {
+  const Seq seq = nearest(una_, packet.psn);
+  if (seq + 1 < una_ || seq >= high_) {
+    ++counters_.stray;
+    return;
+  }
+  selective_ = true;
+  peer_window_ = packet.window == 0 ? UINT64_MAX : packet.window;
+  const Seq trigger = nearest(una_, packet.trigger);
+  int64_t rtt = 0;
+  if (packet.trigger_valid && trigger >= una_ && trigger < high_) {
+    const Flight& entry = flight(trigger);
+    if (entry.state == State::kSent && !entry.resent) {
+      rtt = now - entry.sent_ns - packet.delay_ns;
+      if (rtt > 0) {
+        paths_[entry.path].round_trip.sample(rtt);
+        paths_[entry.path].congestion->on_arrived(now, 0, rtt, packet.marked - marked_seen_);
+      }
+    }
+  }
+  counters_.marked += packet.marked - marked_seen_;
+  marked_seen_ = packet.marked;
+  Seq highest = seq;
+  for (uint32_t word = 0; word < packet.payload_length / 4; ++word) {
+    uint32_t bits;
+    std::memcpy(&bits, packet.payload + word * 4, 4);
+    for (bits = bitmap_word(bits); bits != 0; bits &= bits - 1) {
+      const Seq arrived = seq + 1 + word * 32 + static_cast<uint32_t>(__builtin_ctz(bits));
+      if (arrived >= high_ || arrived < una_) continue;
+      highest = std::max(highest, arrived);
+      if (!queue_.at(queue_.find(arrived)).answered()) arrive(arrived, now);
+    }
+  }
+  acknowledge_below(seq + 1, now);
+  if (failed_) return;
+  // A path that brought nothing new may still have brought something old: silence is what the timer is for.
+  if (waits()) timer_from_ = now;
+  if (highest > seq) find_lost(now);
+  // The one after the last in order is not there. If it was, it had no receive when its turn came and was let go.
+  if (seq + 1 == executed_ && seq + 1 < send_ && flight(seq + 1).state == State::kArrived &&
+      !queue_.at(queue_.find(seq + 1)).answered())
+    lose(seq + 1);
+  if (ack_kind_of(packet.syndrome) == AckKind::kRnrNak || ack_kind_of(packet.syndrome) == AckKind::kNak) {
+    if (seq + 1 >= una_) on_nak(packet.syndrome, seq + 1, now);
+  }
+}
+
+void Requester::lose(Seq seq) {
+  Flight& entry = flight(seq);
+  if (entry.state == State::kIdle || entry.state == State::kLost) return;
+  if (entry.state != State::kArrived) paths_[entry.path].settle(entry.bytes);
+  entry.state = State::kLost;
+  ++lost_;
+}
+
+void Requester::find_lost(int64_t now) {
+  const int64_t tolerance = reorder_ns();
+  const bool holes_are_lost = hole_since_ != 0 && now >= hole_since_ + tolerance;
+  bool any = false;
+  for (Seq seq = una_; seq < send_; ++seq) {
+    const Flight& entry = flight(seq);
+    const bool overtaken =
+        entry.state == State::kSent && entry.sent_ns + tolerance < paths_[entry.path].newest_arrived_ns;
+    const bool hole =
+        entry.state == State::kAwaited && holes_are_lost && seq < hole_high_ && entry.sent_ns + tolerance < now;
+    if (!overtaken && !hole) continue;
+    lose(seq);
+    any = true;
+  }
+  if (holes_are_lost) hole_since_ = 0;
+  if (any) paths_[0].congestion->on_loss(now);
+}
+
+void Requester::on_read_response(const Packet& packet, int64_t now) {
+  const Seq seq = nearest(una_, packet.psn);
+  if (seq < una_ || seq >= high_) {
+    ++counters_.stray;
+    return;
+  }
+  const Request& request = queue_.at(queue_.find(seq));
+  if (request.wr.opcode != Opcode::kRdmaRead || packet.payload_length != bytes_at(request, seq)) {
+    ++counters_.stray;
+    return;
+  }
+  const Seq missing = acknowledge_below(seq, now);
+  if (failed_) return;
+  if (!selective_) {
+    // Responses come in order: one that is early tells that others are lost.
+    if (missing != seq) return go_back_once(missing);
+    if (seq >= send_) return;  // of before it was asked for again
+  }
+  Flight& entry = flight(seq);
+  if (entry.state == State::kArrived) return;
+  if (!SendQueue::scatter(request, host_, (seq - request.first) * options_.mtu, packet.payload, packet.payload_length))
+    return fail(queue_.find(seq), WcStatus::kLocProtErr);
+  if (entry.state == State::kAwaited && !entry.resent) {
+    const int64_t rtt = now - entry.sent_ns;
+    // Only the first response tells a round trip: the others wait for those before them.
+    if (seq == request.first) paths_[entry.path].round_trip.sample(rtt);
+  }
+  if (seq > una_ && hole_since_ == 0) {
+    hole_since_ = now;
+    hole_high_ = seq;
+  }
+  arrive(seq, now);
+  executed_ = std::max(executed_, seq + 1);
+  if (selective_) timer_from_ = now;
+  advance(now);
+}
+
+void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
+  const Seq seq = nearest(una_, packet.psn);
+  if (seq < una_ || seq >= high_ || !queue_.at(queue_.find(seq)).is_atomic()) {
+    ++counters_.stray;
+    return;
+  }
+  const Seq missing = acknowledge_below(seq, now);
+  if (failed_) return;
+  if (!selective_) {
+    if (missing != seq) return go_back_once(missing);
+    if (seq >= send_) return;
+  }
+  if (flight(seq).state == State::kArrived) return;
+  const Request& request = queue_.at(queue_.find(seq));
+  if (!SendQueue::scatter(request, host_, 0, reinterpret_cast<const std::byte*>(&packet.found), sizeof packet.found))
+    return fail(queue_.find(seq), WcStatus::kLocProtErr);
+  arrive(seq, now);
+  executed_ = std::max(executed_, seq + 1);
+  advance(now);
+}
+
+void Requester::on_timeout(int64_t now) {
+  const int64_t given = transport::ack_timeout_ns(patience_.timeout);
+  const bool hopeless = selective_ ? given != 0 && now - progress_ns_ >= (patience_.retry_cnt + 1) * given
+                                   : retries_ >= patience_.retry_cnt;
+  if (hopeless) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
+  ++retries_;
+  ++backoff_;
+  timer_from_ = now;
+  went_back_to_ = 0;
+  hole_since_ = 0;
+  paths_[0].congestion->on_timeout(now);
+  if (!selective_) {
+    counters_.resent_timeout += send_ - una_;
+    return go_back(una_);
+  }
+  for (Seq seq = una_; seq < send_; ++seq) {
+    const Flight& entry = flight(seq);
+    if (entry.state == State::kArrived && (seq != executed_ || queue_.at(queue_.find(seq)).answered())) continue;
+    lose(seq);
+    ++counters_.resent_timeout;
+  }
+}
+
+void Requester::fail(uint32_t index, WcStatus status) {
+  // What stands before it is not done either, and cannot be any more.
+  failed_ = true;
+  while (!queue_.empty()) {
+    const uint32_t at = queue_.head();
+    const Request request = queue_.at(at);
+    queue_.pop();
+    host_.complete_send(request.wr, request.position, at == index ? status : WcStatus::kWrFlushErr, 0);
+  }
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,400 @@
+#include "transport/roce/responder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/ordered_copy.h"
+
+namespace nupa::roce {
+namespace {
+
+using namespace trait;  // NOLINT: the conditions below are unreadable otherwise
+
+/// A notification point tells of congestion at most this often a flow (Zhu et al., DCQCN, SIGCOMM 2015, section 3.1).
+constexpr int64_t kNotificationPauseNs = 50'000;
+
+}  // namespace
+
+Responder::Responder(Host& host, const ResponderOptions& options, PacketPool& pool)
+    : host_(host), options_(options), reorder_(pool), expected_(first_seq(options.first_psn)) {}
+
+uint32_t Responder::packets_of(uint64_t length) const {
+  return std::max<uint32_t>(static_cast<uint32_t>((length + options_.mtu - 1) / options_.mtu), 1);
+}
+
+uint32_t Responder::responses_outstanding() const {
+  uint32_t count = 0;
+  for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) count += !responses_[i % kResponses].replay;
+  return count;
+}
+
+void Responder::stop() {
+  failed_ = true;
+  drop_message();
+  reorder_.clear();
+}
+
+void Responder::drop_message() {
+  if (message_.holds_receive) host_.return_receive();
+  message_ = {};
+}
+
+void Responder::receive(const Packet& packet, bool congested, int64_t now) {
+  if (failed_) return;
+  if (congested) {
+    ++counters_.marked;
+    if (now - last_cnp_ns_ >= kNotificationPauseNs) {
+      last_cnp_ns_ = now;
+      cnp_due_ = true;
+    }
+  }
+  const Service expected_service = options_.service;
+  if (service_of(packet.opcode) != expected_service || (traits_of(packet.opcode) & kResponse) != 0) {
+    ++counters_.dropped;
+    return;
+  }
+  ++counters_.packets;
+  if (!reliable()) return receive_unreliable(packet);
+  receive_reliable(packet, now);
+}
+
+void Responder::receive_reliable(const Packet& packet, int64_t now) {
+  peer_is_nupa_ = options_.mark == kNupaMark && packet.mark == kNupaMark;
+  const Seq seq = nearest(expected_, packet.psn);
+  trigger_ = seq;
+  trigger_ns_ = now;
+  if (seq < expected_) return receive_duplicate(packet, seq);
+  if (seq > expected_) return receive_early(packet, seq);
+  const auto turn = [&](const Packet& next, bool placed) {
+    const Result result = execute(next, placed);
+    if (result == Result::kAccepted) {
+      nak_sent_ = false;
+      if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady) due_ = Due::kAck;
+    } else if (result == Result::kNotReady) {
+      due_ = Due::kNotReady;
+      rnr_timer_ = host_.rnr_timer();
+      ++counters_.rnr_naks;
+      nak_sent_ = true;  // what follows is known to be out of turn
+    }
+    return result;
+  };
+  if (turn(packet, false) != Result::kAccepted) return;
+  if (!established_) host_.established();
+  established_ = true;
+  while (!failed_ && reorder_.has(expected_)) {
+    Result result = Result::kAccepted;
+    reorder_.take(expected_, [&](const Packet& next, bool placed) {
+      result = turn(next, placed);
+      return true;
+    });
+    if (due_ == Due::kNothing) due_ = Due::kAck;
+    if (result != Result::kAccepted) return;
+  }
+}
+
+void Responder::receive_early(const Packet& packet, Seq seq) {
+  ++counters_.early;
+  if (!peer_is_nupa_) {
+    if (nak_sent_) return;
+    nak_sent_ = true;
+    due_ = Due::kSequenceNak;
+    return;
+  }
+  if (seq - expected_ >= kBitmapBits) {
+    ++counters_.dropped;
+    return;
+  }
+  if (due_ == Due::kNothing) due_ = Due::kAck;
+  if (reorder_.has(seq)) {
+    ++counters_.duplicates;
+    return;
+  }
+  const uint32_t traits = traits_of(packet.opcode);
+  bool placed = false;
+  if (message_.kind == Kind::kWrite && (traits & kWrite) != 0 && (traits & (kStarts | kEnds)) == 0 &&
+      packet.payload_length == options_.mtu && seq + 1 < message_.first + packets_of(message_.length)) {
+    const uint64_t offset = (seq - message_.first) * options_.mtu;
+    std::byte* to = host_.reach(message_.srqn, message_.rkey, message_.address + offset, packet.payload_length,
+                                access::kRemoteWrite);
+    if (to != nullptr) std::memcpy(to, packet.payload, packet.payload_length);
+    placed = to != nullptr;
+  }
+  if (!reorder_.keep(seq, packet, placed)) ++counters_.dropped;
+}
+
+void Responder::receive_duplicate(const Packet& packet, Seq seq) {
+  ++counters_.duplicates;
+  const uint32_t traits = traits_of(packet.opcode);
+  if ((traits & kRead) != 0) {
+    const uint32_t packets = packets_of(packet.length);
+    if (seq + packets > expected_) {
+      ++counters_.dropped;
+      return;
+    }
+    for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) {
+      Response& response = responses_[i % kResponses];
+      if (response.atomic || seq < response.first || seq + packets > response.first + response.packets) continue;
+      const auto within = static_cast<uint32_t>(seq - response.first);
+      if (within >= response.next) return;  // on its way anyway
+      if (seq + packets != response.first + response.packets) continue;
+      response.next = within;
+      return;
+    }
+    Response response;
+    response.replay = true;
+    response.first = seq;
+    response.packets = packets;
+    response.srqn = packet.srqn;
+    response.rkey = packet.rkey;
+    response.address = packet.address;
+    response.length = packet.length;
+    response.msn = msn_;
+    if (!push_response(response)) ++counters_.dropped;
+    return;
+  }
+  if ((traits & kAtomic) != 0 && (traits & kReth) == 0) {
+    for (const Remembered& remembered : remembered_) {
+      if (remembered.seq != seq) continue;
+      Response response;
+      response.atomic = response.replay = true;
+      response.first = seq;
+      response.found = remembered.found;
+      response.msn = remembered.msn;
+      if (!push_response(response)) ++counters_.dropped;
+      return;
+    }
+    ++counters_.dropped;
+    return;
+  }
+  if (due_ == Due::kNothing) due_ = Due::kAck;
+}
+
+bool Responder::fits_sequence(const Packet& packet, uint32_t traits) const {
+  const Kind kind = (traits & kSend) != 0 ? Kind::kSend : (traits & kWrite) != 0 ? Kind::kWrite : Kind::kNone;
+  if ((traits & kStarts) != 0 ? message_.kind != Kind::kNone : message_.kind != kind) return false;
+  if (kind == Kind::kNone) return true;
+  if ((traits & kEnds) == 0) return packet.payload_length == options_.mtu;
+  if (packet.payload_length > options_.mtu) return false;
+  return (traits & kStarts) != 0 || packet.payload_length > 0;
+}
+
+Responder::Result Responder::execute(const Packet& packet, bool placed) {
+  const uint32_t traits = traits_of(packet.opcode);
+  Result result;
+  if (!fits_sequence(packet, traits)) {
+    result = refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  } else if ((traits & kSend) != 0) {
+    result = execute_send(packet, traits);
+  } else if ((traits & kWrite) != 0) {
+    result = execute_write(packet, traits, placed);
+  } else if ((traits & kRead) != 0) {
+    result = execute_read(packet);
+  } else {
+    result = (traits & kReth) != 0 ? execute_atomic_write(packet) : execute_atomic(packet);
+  }
+  if (result != Result::kAccepted) return result;
+  expected_ += (traits & kRead) != 0 ? packets_of(packet.length) : 1;
+  return result;
+}
+
+Responder::Result Responder::refuse(NakCode code, std::optional<EventType> event) {
+  if (!reliable()) {
+    // IBTA 9.9.3: an unreliable service drops the message.
+    drop_message();
+    skipping_ = true;
+    return Result::kRefused;
+  }
+  refusal_ = code;
+  due_ = Due::kRefusal;
+  failed_ = true;
+  drop_message();
+  reorder_.clear();
+  host_.refuse(event);
+  return Result::kRefused;
+}
+
+Responder::Result Responder::take(uint32_t srqn) {
+  switch (host_.take_receive(srqn)) {
+    case Host::Take::kTaken:
+      message_.holds_receive = true;
+      return Result::kAccepted;
+    case Host::Take::kNone:
+      return Result::kNotReady;
+    case Host::Take::kNoQueue:
+      break;
+  }
+  return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+}
+
+void Responder::complete(const Packet& packet, WcOpcode opcode, uint64_t length, WcStatus status) {
+  const uint32_t traits = traits_of(packet.opcode);
+  Inbound inbound;
+  inbound.opcode = opcode;
+  inbound.byte_len = static_cast<uint32_t>(length);
+  inbound.src_qp = options_.peer_qpn;
+  inbound.solicited = packet.solicited;
+  if ((traits & kImm) != 0) {
+    inbound.wc_flags = wc_flag::kWithImm;
+    inbound.imm_data = packet.imm;
+  } else if ((traits & kIeth) != 0) {
+    inbound.wc_flags = wc_flag::kWithInv;
+    inbound.imm_data = packet.invalidate;
+  }
+  message_.holds_receive = false;
+  host_.complete_receive(inbound, status);
+}
+
+Responder::Result Responder::execute_send(const Packet& packet, uint32_t traits) {
+  if ((traits & kStarts) != 0) {
+    const Result taken = take(packet.srqn);
+    if (taken != Result::kAccepted) return taken;
+    message_.kind = Kind::kSend;
+    message_.srqn = packet.srqn;
+    message_.first = expected_;
+  }
+  if (message_.offset + packet.payload_length > host_.receive_room()) {
+    if (!reliable()) return refuse(NakCode::kInvalidRequest, std::nullopt);
+    complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocLenErr);
+    return refuse(NakCode::kInvalidRequest, std::nullopt);
+  }
+  if (packet.payload_length > 0 && !host_.place(message_.offset, packet.payload, packet.payload_length)) {
+    complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocProtErr);
+    return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
+  }
+  message_.offset += packet.payload_length;
+  if ((traits & kEnds) == 0) return Result::kAccepted;
+  if ((traits & kIeth) != 0 && !host_.invalidate(packet.invalidate)) {
+    complete(packet, WcOpcode::kRecv, 0, WcStatus::kMwBindErr);
+    return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  }
+  complete(packet, WcOpcode::kRecv, message_.offset, WcStatus::kSuccess);
+  message_ = {};
+  msn_ = (msn_ + 1) & kPsnMask;
+  return Result::kAccepted;
+}
+
+Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits, bool placed) {
+  const bool starts = (traits & kStarts) != 0;
+  const bool ends = (traits & kEnds) != 0;
+  // What one packet holds is written when all is known to be right, so that a repetition finds nothing half done.
+  Message message = message_;
+  if (starts) {
+    message.kind = Kind::kWrite;
+    message.srqn = packet.srqn;
+    message.rkey = packet.rkey;
+    message.address = packet.address;
+    message.length = packet.length;
+    message.first = expected_;
+    if (ends ? packet.length != packet.payload_length : packet.length <= packet.payload_length)
+      return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+    if (message.length > 0 &&
+        host_.reach(message.srqn, message.rkey, message.address, message.length, access::kRemoteWrite) == nullptr)
+      return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  }
+  const uint64_t after = message.offset + packet.payload_length;
+  if (ends ? after != message.length : after >= message.length)
+    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  if ((traits & kImm) != 0) {
+    const Result taken = take(message.srqn);
+    if (taken != Result::kAccepted) return taken;
+  }
+  if (packet.payload_length > 0 && !placed) {
+    std::byte* to = host_.reach(message.srqn, message.rkey, message.address + message.offset, packet.payload_length,
+                                access::kRemoteWrite);
+    if (to == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+    base::copy_in_order(to, packet.payload, packet.payload_length);
+  }
+  message.holds_receive = message_.holds_receive;
+  message_ = message;
+  message_.offset = after;
+  if (!ends) return Result::kAccepted;
+  if ((traits & kImm) != 0) complete(packet, WcOpcode::kRecvRdmaWithImm, message_.length, WcStatus::kSuccess);
+  message_ = {};
+  msn_ = (msn_ + 1) & kPsnMask;
+  return Result::kAccepted;
+}
+
+Responder::Result Responder::execute_read(const Packet& packet) {
+  if (responses_outstanding() >= max_rd_atomic_) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  if (packet.length > 0 &&
+      host_.reach(packet.srqn, packet.rkey, packet.address, packet.length, access::kRemoteRead) == nullptr)
+    return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  Response response;
+  response.first = expected_;
+  response.packets = packets_of(packet.length);
+  response.srqn = packet.srqn;
+  response.rkey = packet.rkey;
+  response.address = packet.address;
+  response.length = packet.length;
+  response.msn = msn_ = (msn_ + 1) & kPsnMask;
+  return push_response(response) ? Result::kAccepted : refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+}
+
+Responder::Result Responder::execute_atomic(const Packet& packet) {
+  if (responses_outstanding() >= max_rd_atomic_ || packet.address % 8 != 0)
+    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  std::byte* at = host_.reach(packet.srqn, packet.rkey, packet.address, sizeof(uint64_t), access::kRemoteAtomic);
+  if (at == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  // A key's even address may lie at an odd one of the process, where the processor has no atomics.
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  auto* word = reinterpret_cast<uint64_t*>(at);
+  uint64_t found = packet.compare;
+  if (operation_of(packet.opcode) == Operation::kCompareSwap)
+    __atomic_compare_exchange_n(word, &found, packet.swap_or_add, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  else
+    found = __atomic_fetch_add(word, packet.swap_or_add, __ATOMIC_SEQ_CST);
+  msn_ = (msn_ + 1) & kPsnMask;
+  remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
+  Response response;
+  response.atomic = true;
+  response.first = expected_;
+  response.found = found;
+  response.msn = msn_;
+  push_response(response);  // if there is no room the requester asks again, and the result is remembered
+  return Result::kAccepted;
+}
+
+Responder::Result Responder::execute_atomic_write(const Packet& packet) {
+  uint64_t value;
+  if (packet.payload_length != sizeof value || packet.length != sizeof value || packet.address % 8 != 0)
+    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  std::byte* at = host_.reach(packet.srqn, packet.rkey, packet.address, sizeof value, access::kRemoteWrite);
+  if (at == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  std::memcpy(&value, packet.payload, sizeof value);
+  __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_SEQ_CST);
+  msn_ = (msn_ + 1) & kPsnMask;
+  return Result::kAccepted;
+}
+
+void Responder::receive_unreliable(const Packet& packet) {
+  const uint32_t traits = traits_of(packet.opcode);
+  const Seq seq = nearest(expected_, packet.psn);
+  // IBTA 9.8.2.2.1: a message with a gap in it is dropped, and so is all until the next one begins. Numbers that were
+  // seen before are no gap: a packet that overtook others made them so.
+  if (seq < expected_ && expected_ - seq < kBitmapBits) {
+    ++counters_.duplicates;
+    return;
+  }
+  if (seq != expected_) {
+    ++counters_.early;
+    drop_message();
+    skipping_ = true;
+  }
+  expected_ = seq;
+  if ((traits & kStarts) != 0) {
+    drop_message();
+    skipping_ = false;
+  }
+  if (!skipping_ && execute(packet, false) == Result::kAccepted) {
+    if (!established_) host_.established();
+    established_ = true;
+    return;
+  }
+  // Dropped for want of a receive, as it does not fit, or with the rest of its message.
+  drop_message();
+  skipping_ = true;
+  expected_ = seq + 1;
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,116 @@
+/// The responder's mouth: READ responses, acknowledgements, notifications.
+#include <algorithm>
+
+#include "transport/roce/responder.h"
+
+namespace nupa::roce {
+
+Packet Responder::answer(Operation operation, Seq seq) const {
+  Packet packet;
+  packet.opcode = opcode_of(options_.service, operation);
+  packet.mark = options_.mark;
+  packet.pkey = options_.pkey;
+  packet.dest_qpn = options_.peer_qpn;
+  packet.psn = psn_of(seq);
+  packet.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
+  packet.msn = msn_;
+  return packet;
+}
+
+bool Responder::push_response(const Response& response) {
+  if (responses_pushed_ - responses_popped_ == kResponses) return false;
+  responses_[responses_pushed_++ % kResponses] = response;
+  return true;
+}
+
+bool Responder::send_response(Response& response, int64_t, Output& output) {
+  const Seq seq = response.first + response.next;
+  if (response.atomic) {
+    Packet packet = answer(Operation::kAtomicAcknowledge, seq);
+    packet.found = response.found;
+    packet.msn = response.msn;
+    if (!output.send(0, packet, nullptr, 0)) return false;
+    ++response.next;
+    return true;
+  }
+  const bool first = response.next == 0;
+  const bool last = response.next + 1 == response.packets;
+  const Operation operation = first  ? last ? Operation::kReadResponseOnly : Operation::kReadResponseFirst
+                              : last ? Operation::kReadResponseLast
+                                     : Operation::kReadResponseMiddle;
+  Packet packet = answer(operation, seq);
+  packet.msn = response.msn;
+  const uint64_t offset = uint64_t{response.next} * options_.mtu;
+  packet.payload_length = static_cast<uint32_t>(std::min<uint64_t>(options_.mtu, response.length - offset));
+  Fragment fragment{nullptr, packet.payload_length};
+  if (packet.payload_length > 0) {
+    fragment.data = host_.reach(response.srqn, response.rkey, response.address + offset, packet.payload_length,
+                                access::kRemoteRead);
+    if (fragment.data == nullptr) {
+      response.next = response.packets;
+      // The key has gone since the request was accepted; one that was only repeated is let be.
+      if (!response.replay) {
+        expected_ = seq;
+        refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+        responses_popped_ = responses_pushed_;
+      }
+      return true;
+    }
+  }
+  if (!output.send(0, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) return false;
+  ++response.next;
+  return true;
+}
+
+bool Responder::send_acknowledgement(int64_t now, Output& output) {
+  const bool about_next = due_ != Due::kAck;
+  Packet packet = answer(Operation::kAcknowledge, about_next ? expected_ : expected_ - 1);
+  if (due_ == Due::kSequenceNak) packet.syndrome = syndrome(AckKind::kNak, static_cast<uint8_t>(NakCode::kSequence));
+  if (due_ == Due::kRefusal) packet.syndrome = syndrome(AckKind::kNak, static_cast<uint8_t>(refusal_));
+  if (due_ == Due::kNotReady) packet.syndrome = syndrome(AckKind::kRnrNak, rnr_timer_);
+  Fragment fragment{nullptr, 0};
+  if (peer_is_nupa_) {
+    packet.opcode = kSelectiveAck;
+    packet.psn = psn_of(expected_ - 1);
+    packet.trigger_valid = trigger_ns_ != 0;
+    packet.trigger = psn_of(trigger_);
+    packet.delay_ns = static_cast<uint32_t>(std::clamp<int64_t>(now - trigger_ns_, 0, UINT32_MAX));
+    packet.window = options_.window;
+    packet.marked = static_cast<uint32_t>(counters_.marked);
+    const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
+    for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
+    fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
+    packet.payload_length = fragment.length;
+  }
+  if (!output.send(0, packet, &fragment, fragment.length > 0 ? 1 : 0)) return false;
+  due_ = Due::kNothing;
+  trigger_ns_ = 0;
+  return true;
+}
+
+bool Responder::send_notification(Output& output) {
+  Packet packet = answer(Operation::kAcknowledge, 0);
+  packet.opcode = kCnpOpcode;
+  packet.psn = 0;
+  packet.becn = true;
+  if (!output.send(0, packet, nullptr, 0)) return false;
+  cnp_due_ = false;
+  return true;
+}
+
+bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
+  if (cnp_due_ && !send_notification(output)) return true;
+  for (; budget > 0; --budget) {
+    if (responses_popped_ == responses_pushed_) break;
+    Response& response = responses_[responses_popped_ % kResponses];
+    if (!send_response(response, now, output)) return true;
+    if (response.next >= response.packets && responses_popped_ != responses_pushed_) ++responses_popped_;
+  }
+  // An acknowledgement that overtook a response would say that it is lost.
+  const bool responses_wait = responses_popped_ != responses_pushed_;
+  if (due_ != Due::kNothing && !(responses_wait && (!peer_is_nupa_ || due_ == Due::kRefusal)))
+    send_acknowledgement(now, output);
+  return has_output();
+}
+
+}  // namespace nupa::roce

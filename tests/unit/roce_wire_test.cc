@@ -1,0 +1,244 @@
+// RoCEv2 packets: headers there and back, the invariant CRC against packets that adapters sent.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/crc32.h"
+#include "transport/roce/icrc.h"
+#include "transport/roce/sequence.h"
+#include "transport/roce/wire.h"
+
+namespace nupa::roce {
+namespace {
+
+std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
+  std::vector<std::byte> bytes;
+  for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
+  return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}};
+}
+
+/// Bit by bit, as the specification defines it.
+uint32_t slow_crc(uint32_t state, const std::byte* data, size_t length) {
+  for (size_t i = 0; i < length; ++i) {
+    state ^= std::to_integer<uint32_t>(data[i]);
+    for (int bit = 0; bit < 8; ++bit) state = (state & 1) != 0 ? state >> 1 ^ base::kCrcPolynomial : state >> 1;
+  }
+  return state;
+}
+
+TEST(Crc32, CheckValueOfTheCatalogues) {
+  const char text[] = "123456789";
+  EXPECT_EQ(0xcbf43926u, ~base::crc32(~0u, reinterpret_cast<const std::byte*>(text), 9));
+}
+
+TEST(Crc32, EveryLengthAndAlignmentAsBitByBit) {
+  std::mt19937_64 random(1);
+  std::vector<std::byte> data(700);
+  for (std::byte& byte : data) byte = static_cast<std::byte>(random());
+  for (size_t length = 0; length < 600; ++length) {
+    const size_t at = length % 17;
+    const auto start = static_cast<uint32_t>(random());
+    const uint32_t expected = slow_crc(start, data.data() + at, length);
+    ASSERT_EQ(expected, base::crc32(start, data.data() + at, length)) << length;
+    std::vector<std::byte> copy(length + 16, std::byte{0x55});
+    ASSERT_EQ(expected, base::crc32_copy(start, copy.data() + 3, data.data() + at, length)) << length;
+    ASSERT_EQ(0, std::memcmp(copy.data() + 3, data.data() + at, length));
+    ASSERT_EQ(std::byte{0x55}, copy[length + 3]) << "nothing behind the end is written";
+  }
+}
+
+TEST(Sequence, NumbersWrapBothWays) {
+  EXPECT_EQ(first_seq(5) + 0x7fffff, nearest(first_seq(5), (5 + 0x7fffff) & kPsnMask));
+  EXPECT_EQ(first_seq(5) - 0x800000, nearest(first_seq(5), (5 + 0x800000) & kPsnMask)) << "half and more is past";
+  const Seq far = (Seq{77} << 24) + 3;
+  EXPECT_EQ(far - 4, nearest(far, 0xffffff));
+  EXPECT_EQ(far, nearest(far, psn_of(far)));
+}
+
+/// Every opcode that exists, with every field different.
+Packet sample(uint8_t opcode) {
+  Packet packet;
+  packet.opcode = opcode;
+  packet.solicited = true;
+  packet.ack_request = true;
+  packet.becn = true;
+  packet.mark = kNupaMark;
+  packet.pkey = 0x8123;
+  packet.dest_qpn = 0xabcdef;
+  packet.psn = 0x123456;
+  packet.address = 0x1122334455667788;
+  packet.rkey = 0x99aabbcc;
+  packet.length = 0xddeeff01;
+  packet.swap_or_add = 0x0102030405060708;
+  packet.compare = 0x1112131415161718;
+  packet.found = 0x2122232425262728;
+  packet.imm = 0x31323334;
+  packet.invalidate = 0x41424344;
+  packet.syndrome = 0x65;
+  packet.msn = 0x515253;
+  packet.qkey = 0x61626364;
+  packet.source_qpn = 0x717273;
+  packet.srqn = 0x818283;
+  packet.trigger_valid = true;
+  packet.trigger = 0x919293;
+  packet.delay_ns = 0xa1a2a3a4;
+  packet.window = 0xb1b2b3b4;
+  packet.marked = 0xc1c2c3c4;
+  return packet;
+}
+
+TEST(Wire, EveryOpcodeThereAndBack) {
+  int known = 0;
+  for (int opcode = 0; opcode < 256; ++opcode) {
+    const uint32_t traits = traits_of(static_cast<uint8_t>(opcode));
+    std::vector<std::byte> packet(kMaxPacketBytes, std::byte{0x77});
+    Packet in = sample(static_cast<uint8_t>(opcode));
+    in.payload_length = (traits & trait::kSelective) != 0 ? 8 : (traits & trait::kPayload) != 0 ? 6 : 0;
+    const uint32_t headers = encode(in, packet.data());
+    const uint32_t whole = headers + in.payload_length + pad_of(in.payload_length) + kIcrcBytes;
+    Packet out;
+    if (traits == 0) {
+      EXPECT_FALSE(decode(packet.data(), whole, &out)) << opcode;
+      continue;
+    }
+    ++known;
+    ASSERT_LE(headers, kMaxHeaderBytes);
+    ASSERT_TRUE(decode(packet.data(), whole, &out)) << opcode;
+    EXPECT_EQ(in.payload_length, out.payload_length) << opcode;
+    EXPECT_EQ((traits & trait::kPayload) != 0, out.payload == packet.data() + headers && in.payload_length > 0);
+    // What the opcode has comes back, what it has not is not read.
+    EXPECT_EQ(opcode, out.opcode);
+    EXPECT_TRUE(out.solicited && out.ack_request && out.becn && !out.fecn && out.migrated);
+    EXPECT_EQ(in.mark, out.mark);
+    EXPECT_EQ(in.pkey, out.pkey);
+    EXPECT_EQ(in.dest_qpn, out.dest_qpn);
+    EXPECT_EQ(in.psn, out.psn);
+    const Packet none;
+    const auto same = [&](uint32_t trait, auto field) {
+      EXPECT_EQ((traits & trait) != 0 ? in.*field : none.*field, out.*field) << opcode;
+    };
+    same(trait::kReth | trait::kAtomicEth, &Packet::address);
+    same(trait::kReth | trait::kAtomicEth, &Packet::rkey);
+    same(trait::kReth, &Packet::length);
+    same(trait::kAtomicEth, &Packet::swap_or_add);
+    same(trait::kAtomicEth, &Packet::compare);
+    same(trait::kAtomicAckEth, &Packet::found);
+    same(trait::kImm, &Packet::imm);
+    same(trait::kIeth, &Packet::invalidate);
+    same(trait::kAeth | trait::kSelective, &Packet::syndrome);
+    same(trait::kAeth | trait::kSelective, &Packet::msn);
+    same(trait::kSelective, &Packet::trigger);
+    same(trait::kSelective, &Packet::delay_ns);
+    same(trait::kSelective, &Packet::window);
+    same(trait::kSelective, &Packet::marked);
+    const bool datagram = service_of(in.opcode) == Service::kUd;
+    EXPECT_EQ(datagram ? in.qkey : 0, out.qkey);
+    EXPECT_EQ(datagram ? in.source_qpn : 0, out.source_qpn);
+    const bool xrc = service_of(in.opcode) == Service::kXrc && (traits & trait::kResponse) == 0;
+    EXPECT_EQ(xrc ? in.srqn : 0, out.srqn);
+    // A byte less than its headers, pad and CRC need is not a packet.
+    for (uint32_t length = 0; length < headers + pad_of(in.payload_length) + kIcrcBytes; ++length)
+      EXPECT_FALSE(decode(packet.data(), length, &out)) << opcode << " cut to " << length;
+  }
+  // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification and the selective
+  // acknowledgement.
+  EXPECT_EQ(24 + 24 + 14 + 2 + 2, known);
+}
+
+TEST(Wire, HeaderBytesAsTheSpecificationDrawsThem) {
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kWriteOnlyImm));
+  packet.becn = false;
+  packet.payload_length = 3;
+  std::vector<std::byte> out(kMaxHeaderBytes);
+  out.resize(encode(packet, out.data()));
+  EXPECT_EQ(bytes_of({0x0b, 0xd0, 0x81, 0x23, 0x00, 0xab, 0xcd, 0xef, 0xad, 0x12, 0x34, 0x56,  // BTH
+                      0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc,  // RETH
+                      0xdd, 0xee, 0xff, 0x01, 0x34, 0x33, 0x32, 0x31}),                        // ImmDt
+            out);
+}
+
+TEST(Wire, OtherVersionsAndPadsWithoutPayloadAreRefused) {
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kAcknowledge));
+  std::vector<std::byte> bytes(kMaxHeaderBytes);
+  const uint32_t length = encode(packet, bytes.data()) + kIcrcBytes;
+  ASSERT_TRUE(decode(bytes.data(), length, &packet));
+  bytes[1] |= std::byte{1};
+  EXPECT_FALSE(decode(bytes.data(), length, &packet));
+  bytes[1] = std::byte{0x10};
+  EXPECT_FALSE(decode(bytes.data(), length, &packet));
+  bytes[1] = std::byte{0};
+  EXPECT_FALSE(decode(bytes.data(), length + 4, &packet)) << "an acknowledgement has no payload";
+}
+
+TEST(Icrc, NotificationThatAConnectX4Sent) {
+  const Route route{ipv4(10, 0, 17, 1), ipv4(10, 0, 18, 1), 0, 4791};
+  auto packet = bytes_of({0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x01, 0x18, 0x00, 0x00, 0x00, 0x00, 0,    0,    0,   0, 0,
+                          0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0x82, 0xfd, 0x00, 0x2a});
+  const auto length = static_cast<uint32_t>(packet.size());
+  const uint32_t state = icrc_of_headers(route, 0x718c, length, packet.data(), length - kIcrcBytes);
+  EXPECT_EQ(load_icrc(packet.data() + length - kIcrcBytes), icrc_of_state(state));
+  // A socket's reader does not know the identification, and finds it.
+  const uint32_t blind = icrc_of_state(icrc_of_headers(route, 0, length, packet.data(), length - kIcrcBytes));
+  EXPECT_EQ(0x718c, identification_of(blind, load_icrc(packet.data() + length - kIcrcBytes), length));
+  EXPECT_TRUE(icrc_holds(route, packet.data(), length, 0xffff));
+  EXPECT_FALSE(icrc_holds(route, packet.data(), length, 0x718b));
+  Packet decoded;
+  ASSERT_TRUE(decode(packet.data(), length, &decoded));
+  EXPECT_TRUE(decoded.becn);
+  EXPECT_EQ(0x118u, decoded.dest_qpn);
+  // Switches set the congestion bits; nothing else may change.
+  packet[4] = std::byte{0xff};
+  EXPECT_TRUE(icrc_holds(route, packet.data(), length, 0xffff));
+  packet[6] ^= std::byte{1};
+  EXPECT_FALSE(icrc_holds(route, packet.data(), length, 0xffff));
+}
+
+TEST(Icrc, UnreliableSendThatAnAdapterSent) {
+  const Route route{ipv4(192, 168, 0, 7), ipv4(192, 168, 0, 7), 49152, 4791};
+  const auto packet = bytes_of({0x24, 0x60, 0xff, 0xff, 0x00, 0x00, 0x00, 0xd3, 0x00, 0xcf, 0x17, 0x10,
+                                0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50,
+                                0x54, 0x01, 0xbe, 0x88, 0x5e, 0x50, 0x00, 0x00, 0x78, 0xf3, 0x53, 0xf3});
+  const auto length = static_cast<uint32_t>(packet.size());
+  const uint32_t state = icrc_of_headers(route, 1144, length, packet.data(), length - kIcrcBytes);
+  EXPECT_EQ(load_icrc(packet.data() + length - kIcrcBytes), icrc_of_state(state));
+}
+
+TEST(Icrc, EachIdentificationIsFoundAtEachLength) {
+  std::mt19937_64 random(3);
+  const Route route{ipv4(1, 2, 3, 4), ipv4(5, 6, 7, 8), 1000, 4791};
+  for (uint32_t length = kShortestPacket; length <= kMaxPacketBytes; length += 37) {
+    std::vector<std::byte> packet(length);
+    for (std::byte& byte : packet) byte = static_cast<std::byte>(random());
+    const auto identification = static_cast<uint16_t>(random());
+    uint32_t state = icrc_of_headers(route, identification, length, packet.data(), kBthBytes);
+    state = base::crc32(state, packet.data() + kBthBytes, length - kBthBytes - kIcrcBytes);
+    store_icrc(icrc_of_state(state), packet.data() + length - kIcrcBytes);
+    ASSERT_TRUE(icrc_holds(route, packet.data(), length, identification));
+    ASSERT_FALSE(identification > 0 &&
+                 icrc_holds(route, packet.data(), length, static_cast<uint16_t>(identification - 1)));
+    // Damage passes only with the chance of 2^-16 that the page names.
+    packet[length / 2] ^= std::byte{0x40};
+    EXPECT_FALSE(icrc_holds(route, packet.data(), length, 63)) << length;
+  }
+}
+
+TEST(Icrc, Ipv6HasNoIdentification) {
+  Route route;
+  route.source.raw[15] = 1;
+  route.destination.raw[0] = 0xfd;
+  std::vector<std::byte> packet(60, std::byte{9});
+  uint32_t state = icrc_of_headers(route, 0, 60, packet.data(), 56);
+  store_icrc(icrc_of_state(state), packet.data() + 56);
+  EXPECT_TRUE(icrc_holds(route, packet.data(), 60, 0));
+  route.source.raw[14] = 1;
+  EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
+}
+
+}  // namespace
+}  // namespace nupa::roce
