@@ -30,14 +30,14 @@ int main(int argc, char** argv) {
   app.footer(
       "Environment:\n"
       "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
-      "  NUPA_TRANSPORT     auto or window\n"
+      "  NUPA_TRANSPORT     auto, window or roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
       "  NUPA_LOG           error, warn, info or debug");
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
-  run->add_option("--transport", run_options.transport, "auto or window (default $NUPA_TRANSPORT, or auto)")
-      ->check(CLI::IsMember({"auto", "window"}));
+  run->add_option("--transport", run_options.transport, "auto, window or roce (default $NUPA_TRANSPORT, or auto)")
+      ->check(CLI::IsMember({"auto", "window", "roce"}));
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 

@@ -26,6 +26,15 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
   call_attention(owner, segment::attention::kCq, cq_index);
 }
 
+void tell_limit(Peer& owner, segment::RecvRing& ring, uint32_t srq_index) {
+  uint32_t limit = ring.limit.load(std::memory_order_acquire);
+  if (limit == 0) return;
+  const uint64_t posted = ring.posted.load(std::memory_order_acquire);
+  const uint64_t consumed = ring.consumed.load(std::memory_order_acquire);
+  if (posted > consumed && posted - consumed >= limit) return;
+  if (ring.limit.compare_exchange_strong(limit, 0)) call_attention(owner, segment::attention::kSrq, srq_index);
+}
+
 bool CompletionPort::open() {
   segment::CqShared& shared = owner_->tables().cq[index_];
   const uint64_t where = shared.where.load(std::memory_order_acquire);

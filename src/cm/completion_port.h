@@ -13,6 +13,10 @@ void raise_cq_event(Peer& owner, uint32_t cq_index);
 /// Tells the owner that something of object `index` needs it: sets the bit and rings.
 void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
+/// The event of a shared receive queue in which fewer receives are left than its limit, once per arming
+/// (IBTA 10.2.9.4): whoever takes the limit away raises it.
+void tell_limit(Peer& owner, segment::RecvRing& ring, uint32_t srq_index);
+
 /// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a
 /// time, and with a send lock held: that is what an owner who frees a ring waits for.
 class CompletionPort {

@@ -80,7 +80,7 @@ class NodeImpl final : public Node {
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
   ~NodeImpl() override { shut(); }
 
-  Result<void> start(int region_fd, const std::vector<Gid>& gids);
+  Result<void> start(int region_fd, const std::vector<Gid>& gids, const std::function<bool(uint32_t slot)>& reserve);
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
@@ -160,7 +160,8 @@ class NodeImpl final : public Node {
   int64_t accept_again_ns_ = 0;
 };
 
-Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids) {
+Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids,
+                             const std::function<bool(uint32_t slot)>& reserve) {
   channels_.fill(-1);
   region_fd_ = region_fd;
   auto dir = RuntimeDir::open();
@@ -186,7 +187,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids) {
   command_name(header.command);
   header.gid_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxGids));
   std::copy_n(gids.begin(), header.gid_count, header.gids);
-  auto claimed = dir_->claim();
+  auto claimed = dir_->claim(reserve);
   if (!claimed) return tl::unexpected(claimed.error());
   slot_ = claimed->slot;
   header.slot = slot_;
@@ -536,9 +537,10 @@ std::unique_ptr<Peer> PeerMaker::make(Introduced introduced, bool cma) {
   return peer;
 }
 
-Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<Gid>& gids, NodeEvents& events) {
+Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<Gid>& gids, NodeEvents& events,
+                                         const std::function<bool(uint32_t slot)>& reserve) {
   auto node = std::make_unique<NodeImpl>(events);
-  if (auto started = node->start(region_fd, gids); !started) return tl::unexpected(started.error());
+  if (auto started = node->start(region_fd, gids, reserve); !started) return tl::unexpected(started.error());
   return node;
 }
 

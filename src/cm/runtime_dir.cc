@@ -159,7 +159,7 @@ std::vector<uint32_t> RuntimeDir::sweep(bool only_look) {
   return dead;
 }
 
-Result<RuntimeDir::Claimed> RuntimeDir::claim() {
+Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return fail(errno, "no socket is to be had");
   if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
@@ -167,12 +167,13 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim() {
   const std::vector<uint32_t> taken = list();
   // Start anywhere: a number that was just given up may still be in somebody's hands.
   constexpr uint32_t kSlots = segment::kMaxSlot - segment::kMinSlot + 1;
-  const auto start = static_cast<uint32_t>(base::now_ns() / 1000 % kSlots);
+  // But the first one is what packets of standard peers reach.
+  const auto start = reserve ? 0 : static_cast<uint32_t>(base::now_ns() / 1000 % kSlots);
   int error = ENOSPC;
   uint32_t claimed = 0;
   for (uint32_t i = 0; i < kSlots && claimed == 0; ++i) {
     const uint32_t slot = segment::kMinSlot + (start + i) % kSlots;
-    if (std::binary_search(taken.begin(), taken.end(), slot)) continue;
+    if (std::binary_search(taken.begin(), taken.end(), slot) || (reserve && !reserve(slot))) continue;
     const sockaddr_un address = address_of(fd_.get(), slot);
     if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       error = errno;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ class RuntimeDir {
     uint32_t slot;
     base::UniqueFd listener;  ///< SOCK_SEQPACKET, non-blocking
   };
-  /// Takes a free slot and listens there. ENOSPC: none is free; EBUSY: the folder stays locked.
-  Result<Claimed> claim();
+  /// Takes a free slot for which `reserve` (if given) says true, and listens there. ENOSPC: none is free; EBUSY: the
+  /// folder stays locked.
+  Result<Claimed> claim(const std::function<bool(uint32_t slot)>& reserve = {});
   /// Removes the socket of `slot`.
   void remove(uint32_t slot);
 

@@ -93,6 +93,7 @@ class Cq final : public CompletionQueue {
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
+  roce::Port* port_;  ///< whoever polls in vain looks for packets
   base::SpinLock lock_;
   uint64_t head_ = 0;
   // The stamp of the entry at head_ and what it will be when it is ready; the version is odd while these change.

@@ -157,6 +157,7 @@ void Qp::publish_attributes() {
 }
 
 int Qp::to_rtr(const QpAttr& attr) {
+  if (runtime_.port() != nullptr) return connect_wire(attr);
   auto endpoint = [&]() -> Result<std::unique_ptr<transport::Endpoint>> {
     shared_->remote_qpn.store(attr_.dest_qp_num);
     shared_->remote_slot.store(segment::slot_of(attr_.dest_qp_num));
@@ -190,10 +191,10 @@ void Qp::fail_for_lost_peer() {
 }
 
 int Qp::to_reset() {
+  leave_wire();
   {
     std::lock_guard lock(send_lock_);
     next_epoch();
-    endpoint_.reset();
     waiting_.clear();
     waits_ = false;
     runtime_.remove_pending(this);
@@ -244,6 +245,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
     std::lock_guard send(send_lock_);
     apply(attr, mask);
     patience_ = {attr_.timeout, attr_.retry_cnt, attr_.rnr_retry};
+    if (wire_ != nullptr) wire_->set_attributes(attr_);
     publish_attributes();
   }
   if ((mask & qp_attr::kState) == 0) return 0;
@@ -259,8 +261,9 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       std::lock_guard send(send_lock_);
       if (current == QpState::kSqd) return 0;
       set_state(QpState::kSqd);
+      if (wire_ != nullptr) wire_->pause(true);
       // Requests run to their end when they are posted, but for the one that waits for its receiver (IBTA 10.3.1.5).
-      finishes_first_ = !waiting_.empty() && waiting_.front()->first_try_ns != 0;
+      finishes_first_ = wire_ != nullptr ? !wire_->drained() : !waiting_.empty() && waiting_.front()->first_try_ns != 0;
       tells_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
       if (!finishes_first_) tell_drained();
       return 0;
@@ -271,6 +274,12 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
         set_state(QpState::kRts);
         finishes_first_ = false;
         tells_drained_ = false;
+        if (wire_ != nullptr && current != QpState::kRts) {
+          if (current == QpState::kSqd)
+            wire_->pause(false);
+          else
+            wire_->start(attr_.sq_psn);
+        }
         if (waiting_.empty()) return 0;
       }
       runtime_.node().kick();

@@ -6,10 +6,15 @@
 #include "core/cq.h"
 #include "core/receive_queue.h"
 #include "core/srq.h"
+#include "core/wire_host.h"
 #include "segment/send_lock.h"
 #include "transport/transport.h"
 
 namespace nupa::core {
+
+/// What a list's entry names in this process, if its key opens it in domain `pd` with `rights`.
+WcStatus find_local(const segment::MrShared* keys, uint32_t pd, const Sge& sge, uint32_t rights,
+                    transport::Piece* piece);
 
 /// A send request that could not be executed at once: a copy that outlives the caller's lists.
 struct WaitingWr {
@@ -39,7 +44,10 @@ class alignas(64) Qp final : public QueuePair {
   int query(QpAttr* attr, QpOptions* options) const override;
   void post_begin() override { segment::SendLock(shared_->send_lock).lock(); }
   int post(const SendWr& wr) override;
-  void post_end() override { segment::SendLock(shared_->send_lock).unlock(); }
+  void post_end() override {
+    if (__builtin_expect(wire_ != nullptr, 0)) wire_->send();
+    segment::SendLock(shared_->send_lock).unlock();
+  }
   int post_send(const SendWr& wr) override {
     post_begin();
     const int error = post(wr);
@@ -82,6 +90,7 @@ class alignas(64) Qp final : public QueuePair {
   void recover(uint32_t dead_tag);
 
  private:
+  friend class WireHost;
   QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
   void set_state(QpState state);
   void next_epoch();
@@ -103,6 +112,13 @@ class alignas(64) Qp final : public QueuePair {
   void flush_sends();
   bool expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const;
   int64_t next_try(const WaitingWr& waiting, int64_t now) const;
+
+  // qp_wire.cc
+  int post_wire(const SendWr& wr, QpState now);
+  void finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  int connect_wire(const QpAttr& attr);
+  /// Takes the queue pair off the wire. Without the send lock.
+  void leave_wire();
 
   // qp_receive.cc
   /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.
@@ -141,6 +157,7 @@ class alignas(64) Qp final : public QueuePair {
   bool waits_ = false;  ///< waiting_ is not empty
   /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
   std::atomic<bool> finishes_first_{false};
+  transport::WireEndpoint* wire_ = nullptr;  ///< instead of endpoint_: requests that complete later
   // And one more.
   cm::CompletionPort send_port_;
 
@@ -162,6 +179,8 @@ class alignas(64) Qp final : public QueuePair {
     uint8_t rnr_retry = 0;
   } patience_;
 
+  WireHost host_{*this};
+  std::unique_ptr<transport::WireEndpoint> wire_owner_;
   std::unique_ptr<ReceiveQueue> queue_;
   cm::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
 

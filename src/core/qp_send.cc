@@ -93,19 +93,23 @@ int Qp::check(const SendWr& wr) const {
   return 0;
 }
 
-WcStatus Qp::locate(const Sge& sge, uint32_t rights, Piece* piece) const {
+WcStatus find_local(const segment::MrShared* keys, uint32_t pd, const Sge& sge, uint32_t rights, Piece* piece) {
   const uint32_t index = segment::key_index(sge.lkey);
   if (__builtin_expect(sge.lkey == 0 || index >= segment::kMaxMr, 0)) return WcStatus::kLocProtErr;
-  const segment::MrShared& mr = keys_[index];
+  const segment::MrShared& mr = keys[index];
   const uint64_t offset = sge.addr - mr.start;
-  if (__builtin_expect(mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != shared_->pd ||
-                           offset > mr.length || sge.length > mr.length - offset || (mr.access & rights) != rights ||
+  if (__builtin_expect(mr.key.load(std::memory_order_acquire) != sge.lkey || mr.pd != pd || offset > mr.length ||
+                           sge.length > mr.length - offset || (mr.access & rights) != rights ||
                            mr.kind == static_cast<uint32_t>(segment::MrKind::kWindow),
                        0))
     return WcStatus::kLocProtErr;
   const bool null = mr.kind == static_cast<uint32_t>(segment::MrKind::kNull);
   *piece = {null ? nullptr : reinterpret_cast<std::byte*>(sge.addr + mr.delta), sge.length};
   return WcStatus::kSuccess;
+}
+
+WcStatus Qp::locate(const Sge& sge, uint32_t rights, Piece* piece) const {
+  return find_local(keys_, shared_->pd, sge, rights, piece);
 }
 
 Outcome Qp::execute_list(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
@@ -162,6 +166,7 @@ int Qp::post(const SendWr& wr) {
   if (__builtin_expect(now < QpState::kRts, 0)) return EINVAL;
   const int error = check(wr);
   if (__builtin_expect(error != 0, 0)) return error;
+  if (__builtin_expect(wire_ != nullptr, 0)) return post_wire(wr, now);
   const uint32_t position = ++send_head_;
   if (__builtin_expect(now == QpState::kRts && !waits_, 1)) {
     uint64_t length = 0;
@@ -320,6 +325,7 @@ void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {
 }
 
 void Qp::flush_sends() {
+  if (wire_ != nullptr) wire_->flush();
   while (!waiting_.empty()) {
     const std::unique_ptr<WaitingWr> lost = take_waiting();
     complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);

@@ -13,6 +13,7 @@
 #include "core/gid_table.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "transport/roce/datagram_endpoint.h"
 
 namespace nupa::core {
 
@@ -28,11 +29,18 @@ constexpr int64_t kBusyPauseNs = 100'000;
 constexpr int64_t kUnmetPatienceNs = 400'000'000;
 constexpr int64_t kUnmetPauseNs = 50'000'000;
 
-bool transport_is_known() {
+/// What is asked of the kernel for packets that wait to be read or sent, bytes.
+constexpr uint32_t kSocketBytes = 4 << 20;
+
+enum class Choice { kWindow, kRoce };
+
+std::optional<Choice> choice_of_transport() {
   const char* wanted = std::getenv("NUPA_TRANSPORT");
-  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0 || std::strcmp(wanted, "window") == 0) return true;
-  NUPA_ERROR("NUPA_TRANSPORT is auto or window, not '%s'", wanted);
-  return false;
+  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0 || std::strcmp(wanted, "window") == 0)
+    return Choice::kWindow;
+  if (std::strcmp(wanted, "roce") == 0) return Choice::kRoce;
+  NUPA_ERROR("NUPA_TRANSPORT is auto, window or roce, not '%s'", wanted);
+  return std::nullopt;
 }
 
 template <class T, size_t N>
@@ -58,16 +66,33 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const int pid = getpid();
   auto existing = g_owner_pid == pid ? g_runtime.lock() : nullptr;
   if (existing) return existing;
-  if (!transport_is_known()) return fail(EINVAL, "NUPA_TRANSPORT is auto or window");
+  const auto choice = choice_of_transport();
+  if (!choice) return fail(EINVAL, "NUPA_TRANSPORT is auto, window or roce");
+  const bool wire = *choice == Choice::kRoce;
   std::shared_ptr<Runtime> runtime(new Runtime);
-  auto remapper = region::Remapper::create(region::policy_from_environment());
+  // Packets are copied from and to the memory where it lies.
+  auto remapper = region::Remapper::create(wire ? region::Policy::kNever : region::policy_from_environment());
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   std::vector<Gid> gids;
   runtime->gids_ = read_gid_table();
   for (const GidEntry& entry : runtime->gids_) gids.push_back(entry.gid);
-  auto node = cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
+  // A process's slot on the wire is its UDP port, which other users' processes may have.
+  std::optional<io::UdpSocket> socket;
+  const auto reserve = [&](uint32_t slot) {
+    auto opened = io::UdpSocket::open(roce::Port::port_of_slot(slot), kSocketBytes);
+    if (!opened) return false;
+    socket.emplace(std::move(*opened));
+    return true;
+  };
+  auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve)
+                   : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
   if (!node) return tl::unexpected(node.error());
+  if (wire) {
+    auto port = roce::Port::open(std::move(*socket));
+    if (!port) return tl::unexpected(port.error());
+    runtime->port_ = std::move(*port);
+  }
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   {
@@ -80,6 +105,24 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   g_runtime = runtime;
   g_owner_pid = pid;
   return runtime;
+}
+
+Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::LocalEnd end, const QpAttr& attr) {
+  const AddressVector& vector = attr.av;
+  const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, gids_.size() - 1);
+  if (index >= gids_.size()) return fail(EHOSTUNREACH, "the source GID is empty");
+  const GidEntry& source = gids_[index];
+  const Gid peer = vector.is_global ? vector.dgid : source.gid;
+  if (roce::is_ipv4(peer) != roce::is_ipv4(source.gid))
+    return fail(EHOSTUNREACH, "source and destination differ in family");
+  end.source = source.gid;
+  constexpr uint8_t kLinkLocal[2] = {0xfe, 0x80};
+  if (std::equal(kLinkLocal, kLinkLocal + 2, peer.raw.begin())) end.source_interface = source.interface_index;
+  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, roce::WireSettings{});
+}
+
+std::unique_ptr<transport::Endpoint> Runtime::connect_datagrams(const roce::LocalEnd& end) {
+  return std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, roce::WireSettings{});
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

@@ -9,6 +9,7 @@
 #include "cm/node.h"
 #include "core/index_pool.h"
 #include "region/remapper.h"
+#include "transport/roce/endpoint.h"
 #include "transport/window/window.h"
 
 namespace nupa::core {
@@ -29,6 +30,11 @@ class Runtime final : public cm::NodeEvents {
   const segment::Tables& tables() { return node_->segment().tables(); }
   region::Remapper& remapper() { return *remapper_; }
   window::Window& window() { return *window_; }
+  /// The UDP port; null: nothing leaves this host.
+  roce::Port* port() { return port_.get(); }
+  /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family.
+  Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(roce::LocalEnd end, const QpAttr& attr);
+  std::unique_ptr<transport::Endpoint> connect_datagrams(const roce::LocalEnd& end);
   /// The port's GID table, as it was when the device was opened: peers compare addresses with that.
   const std::vector<GidEntry>& gids() const { return gids_; }
   uint32_t slot() const { return slot_; }
@@ -112,6 +118,7 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<region::Remapper> remapper_;
   std::unique_ptr<cm::Node> node_;
   std::unique_ptr<window::Window> window_;
+  std::unique_ptr<roce::Port> port_;
 };
 
 }  // namespace nupa::core

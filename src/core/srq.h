@@ -22,6 +22,7 @@ class Srq final : public SharedReceiveQueue {
   uint32_t index() const { return index_; }
   Pd& pd() { return pd_; }
   Cq* cq() { return cq_; }
+  ReceiveQueue& queue() { return *queue_; }
   Users users;
 
   /// A receive of it was polled, by any completion queue.

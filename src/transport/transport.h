@@ -69,6 +69,34 @@ class Endpoint {
   virtual Reach reach() = 0;
   /// A line for people: where the other end is ("window", "slot 3").
   virtual const char* name() const = 0;
+  /// Without the send lock, before it is destroyed: no thread of the transport touches it after this.
+  virtual void withdraw() {}
+};
+
+/// The requester of a queue pair whose requests are done later: packets carry them, answers complete them. Calls are
+/// made with the queue pair's send lock held, unless something else is said.
+class WireEndpoint {
+ public:
+  virtual ~WireEndpoint() = default;
+  /// Takes a request of a kind and size that the queue pair has. Faults of its list end it in its turn.
+  virtual void post(const SendWr& wr, uint32_t position) = 0;
+  /// What was posted leaves, as far as it may.
+  virtual void send() = 0;
+  /// The queue pair goes to RTS: its first packet has number `sq_psn`, or, if it was there before, the next one.
+  virtual void start(uint32_t sq_psn) = 0;
+  /// Timers, retries and limits of `attr` hold from now on.
+  virtual void set_attributes(const QpAttr& attr) = 0;
+  /// SQD: nothing new is started.
+  virtual void pause(bool paused) = 0;
+  /// While paused: nothing is under way any more. May be asked while a request completes.
+  virtual bool drained() const = 0;
+  /// What waits is completed as flushed; so is what is posted before the next start().
+  virtual void flush() = 0;
+  /// The error state: as flush(), and nothing is received any more.
+  virtual void stop() = 0;
+  /// Without the send lock, before it is destroyed: no thread of the transport calls it after this.
+  virtual void withdraw() = 0;
+  virtual const char* name() const = 0;
 };
 
 class Transport {

@@ -371,6 +371,9 @@ struct Scenario {
     world.link.delay_ns = static_cast<int64_t>(1'000 + below(100'000));
     world.link.rate = below(2) == 0 ? 0 : 100'000'000 + below(1'000'000'000);
     world.link.queue_bytes = world.link.rate != 0 && below(2) == 0 ? 64 << 10 : 0;
+    constexpr std::string_view kControls[] = {"none", "dcqcn", "swift", "cubic"};
+    world.congestion = kControls[below(4)];
+    if (world.link.rate != 0 && below(2) == 0) world.link.mark_bytes = 32 << 10;
     dies = below(20) == 0;
     freezes = !dies && below(10) == 0;
     // With seven repetitions a message is lost for good now and then, which is then said.

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/crc32.h"
@@ -207,6 +208,45 @@ TEST(Icrc, UnreliableSendThatAnAdapterSent) {
   const auto length = static_cast<uint32_t>(packet.size());
   const uint32_t state = icrc_of_headers(route, 1144, length, packet.data(), length - kIcrcBytes);
   EXPECT_EQ(load_icrc(packet.data() + length - kIcrcBytes), icrc_of_state(state));
+}
+
+/// From the IPv4 header on, as Linux's rdma_rxe sent them.
+struct Captured {
+  const char* name;
+  const char* hex;
+};
+constexpr Captured kFromRxe[] = {
+    {"SEND Only, 1 byte",
+     "45000030150640004011111b0a4d00020a4d0001d10012b7001c00000430ffff0000010080bac72e7b000000ed1be2e9"},
+    {"SEND Only, 13 bytes",
+     "4500003c1674400040110fa10a4d00020a4d0001d21212b7002800000430ffff00000101805e13e97b7b7b7b7b7b7b7b7b7b7b7b7b000000"
+     "0c05712d"},
+    {"datagram, 30 bytes",
+     "450000541bd2400040110a2b0a4d00020a4d0001c15c12b7004000006420ffff00000104007944c911111111000000157b7b7b7b7b7b7b7b"
+     "7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b7b0000e6833b56"},
+    {"acknowledgement",
+     "45000030013b4000401124e60a4d00020a4d0001d02612b7001c00001100ffff000010020085f4341f0000017ebffc91"},
+};
+
+TEST(Icrc, PacketsThatRdmaRxeSent) {
+  for (const Captured& captured : kFromRxe) {
+    std::vector<std::byte> ip;
+    for (const char* at = captured.hex; *at != '\0'; at += 2)
+      ip.push_back(static_cast<std::byte>(std::stoi(std::string(at, 2), nullptr, 16)));
+    const auto u16 = [&](size_t at) {
+      return static_cast<uint16_t>(std::to_integer<int>(ip[at]) << 8 | std::to_integer<int>(ip[at + 1]));
+    };
+    const auto u8 = [&](size_t at) { return std::to_integer<uint8_t>(ip[at]); };
+    const Route route{ipv4(u8(12), u8(13), u8(14), u8(15)), ipv4(u8(16), u8(17), u8(18), u8(19)), u16(20), u16(22)};
+    const std::byte* data = ip.data() + 28;
+    const auto length = static_cast<uint32_t>(ip.size() - 28);
+    EXPECT_TRUE(icrc_holds(route, data, length, 0xffff)) << captured.name;
+    EXPECT_TRUE(icrc_holds(route, data, length, 0, u16(4))) << captured.name;
+    EXPECT_FALSE(icrc_holds(route, data, length, static_cast<uint16_t>(u16(4) - 1))) << captured.name;
+    Packet packet;
+    ASSERT_TRUE(decode(data, length, &packet)) << captured.name;
+    EXPECT_EQ(0, packet.mark) << "a standard peer";
+  }
 }
 
 TEST(Icrc, EachIdentificationIsFoundAtEachLength) {

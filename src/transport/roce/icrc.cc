@@ -106,16 +106,18 @@ std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uin
   return static_cast<uint16_t>((bytes & 0xff) << 8 | bytes >> 8);
 }
 
-bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most) {
+bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely) {
   if (length < kShortestPacket) return false;
-  uint32_t state = icrc_of_headers(route, 0, length, data, kBthBytes);
+  const bool ipv4 = is_ipv4(route.destination);
+  uint32_t state = icrc_of_headers(route, ipv4 ? likely : uint16_t{0}, length, data, kBthBytes);
   state = base::crc32(state, data + kBthBytes, length - kBthBytes - kIcrcBytes);
   const uint32_t computed = icrc_of_state(state);
   const uint32_t found = load_icrc(data + length - kIcrcBytes);
   if (computed == found) return true;
-  if (most == 0 || !is_ipv4(route.destination)) return false;
-  const auto identification = identification_of(computed, found, length);
-  return identification && *identification <= most;
+  if (most == 0 || !ipv4) return false;
+  // The difference of the two identifications is what the difference of the two CRCs tells.
+  const auto difference = identification_of(computed, found, length);
+  return difference && static_cast<uint16_t>(*difference ^ likely) <= most;
 }
 
 }  // namespace nupa::roce

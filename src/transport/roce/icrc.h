@@ -34,6 +34,7 @@ uint32_t load_icrc(const std::byte* from);
 std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uint32_t udp_payload);
 
 /// True if the whole packet [data, data + length) has a right CRC; identifications up to `most` are accepted (IPv4).
-bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most);
+/// `likely`: one that is tried first, since it costs nothing.
+bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely = 0);
 
 }  // namespace nupa::roce

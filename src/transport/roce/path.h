@@ -29,10 +29,10 @@ class RoundTrip {
   /// After this long without a word something is lost. A thread that handles packets may be away for a scheduler's
   /// tick or two, which is no loss: hence the least value.
   int64_t timeout() const {
-    constexpr int64_t kLeast = 2'000'000;
     constexpr int64_t kUnknown = 20'000'000;
-    return smoothed_ == 0 ? kUnknown : std::max(smoothed_ + 4 * variation_, kLeast);
+    return smoothed_ == 0 ? kUnknown : std::max(smoothed_ + 4 * variation_, kLeastTimeoutNs);
   }
+  static constexpr int64_t kLeastTimeoutNs = 2'000'000;
 
  private:
   int64_t smoothed_ = 0;
@@ -49,11 +49,30 @@ struct Path {
   int64_t next_send_ns = 0;       ///< pacing
   int64_t newest_arrived_ns = 0;  ///< when the latest packet that is known to have arrived was sent
 
-  bool has_room(uint32_t bytes) const { return in_flight == 0 || in_flight + bytes <= congestion->window(); }
+  uint64_t unasked = 0;  ///< bytes sent since an acknowledgement was asked for last
+  int64_t asked_ns = 0;  ///< when that was, or when the path came to life
+
+  /// Whether there is nothing under way that will be answered: then one packet more, which asks, may always leave. A
+  /// window that shrank below what had not asked would stay closed for ever.
+  bool unanswered() const { return in_flight <= unasked; }
+  bool has_room(uint32_t bytes) const { return unanswered() || in_flight + bytes <= congestion->window(); }
+  /// Whether a packet of `bytes` that leaves now has to ask for an acknowledgement: answers must come before what may
+  /// be under way (`most` bytes) is used up, and before silence counts as loss, however slow the path is.
+  bool should_ask(int64_t now, uint32_t bytes, uint64_t most) const {
+    constexpr uint64_t kAnswersPerWindow = 4;
+    constexpr int64_t kMostSilenceNs = RoundTrip::kLeastTimeoutNs / 4;
+    return unasked + bytes >= std::min(most, congestion->window()) / kAnswersPerWindow ||
+           (in_flight != 0 && now - asked_ns >= kMostSilenceNs);
+  }
+  /// Of a packet that is about to depart.
+  void note_ask(int64_t now, uint32_t bytes, bool asks) {
+    unasked = asks ? 0 : unasked + bytes;
+    if (asks || in_flight == 0) asked_ns = now;
+  }
   /// Accounts for a packet that leaves.
   void depart(int64_t now, uint32_t bytes) {
     in_flight += bytes;
-    const uint64_t rate = congestion->rate();
+    const uint64_t rate = congestion->rate(now);
     if (rate == 0) return;
     constexpr int64_t kSecond = 1'000'000'000;
     // A sender that paused may not catch up, but for a short burst.

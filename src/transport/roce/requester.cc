@@ -40,7 +40,7 @@ Requester::Requester(Host& host, const RequesterOptions& options)
       high_(una_),
       executed_(una_),
       peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {
-  for (Path& path : paths_) path.congestion = make_congestion(options.congestion, options.mtu);
+  for (Path& path : paths_) path.congestion = make_congestion(options.congestion, options.mtu + kBthBytes + kIcrcBytes);
 }
 
 void Requester::pause(bool paused) {
@@ -87,8 +87,12 @@ bool Requester::may_start(const Request& request) const {
 int Requester::pick_path(uint32_t bytes, int64_t now) {
   if (!reliable()) return 0;
   uint64_t in_flight = 0;
-  for (uint32_t i = 0; i < path_count_; ++i) in_flight += paths_[i].in_flight;
-  if (in_flight != 0 && in_flight + bytes > peer_window_) return -1;
+  bool unanswered = true;
+  for (uint32_t i = 0; i < path_count_; ++i) {
+    in_flight += paths_[i].in_flight;
+    unanswered = unanswered && paths_[i].unanswered();
+  }
+  if (!unanswered && in_flight + bytes > peer_window_) return -1;
   int best = -1;
   for (uint32_t i = 0; i < path_count_; ++i) {
     const Path& path = paths_[i];
@@ -146,19 +150,40 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   packet.imm = wr.imm_or_rkey;
   packet.invalidate = wr.imm_or_rkey;
   packet.solicited = last && (wr.flags & send_flag::kSolicited) != 0;
-  packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1);
+  const uint32_t bytes = packet.payload_length + kBthBytes + kIcrcBytes;
+  packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1 ||
+                                      paths_[path].should_ask(now, bytes, peer_window_ / path_count_));
   if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
-  note_sent(seq, packet.payload_length + kBthBytes + kIcrcBytes, path, State::kSent, now);
+  paths_[path].note_ask(now, bytes, packet.ack_request);
+  note_sent(seq, bytes, path, State::kSent, now);
   return 1;
 }
 
+bool Requester::begins_read(Seq seq) const {
+  // The last one that is over counts too: the next begins where it ended.
+  for (uint32_t i = reads_popped_ == 0 ? 0 : reads_popped_ - 1; i != reads_pushed_; ++i)
+    if (reads_[i % reads_.size()] == seq) return true;
+  return false;
+}
+
+Seq Requester::read_end(Seq seq) const {
+  for (uint32_t i = reads_popped_; i != reads_pushed_; ++i)
+    if (const Seq end = reads_[i % reads_.size()]; end > seq) return end;
+  return high_;
+}
+
 uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output) {
-  // What was asked for before is asked for within its old bounds, so that the count of outstanding ones stays right.
+  // What was asked for before is asked for within its old bounds, so that the count of outstanding ones stays right. A
+  // request that began before what the responder expects and ended after it would be dropped there for ever.
   Seq end = std::min<Seq>(request.end(), seq + kReadPackets);
-  if (seq < high_) end = std::min(end, high_);
+  if (seq < high_) end = std::min(end, read_end(seq));
   if (selective_ && again) {
     end = seq + 1;
-    while (end < request.end() && end < high_ && end - seq < kReadPackets && flight(end).state == State::kLost) ++end;
+    // If the request itself was lost, parts of it would be more requests than may be outstanding. What was gone back
+    // for before the peer was known is idle.
+    const State missing = seq < send_ ? State::kLost : State::kIdle;
+    while (end < request.end() && end < high_ && end - seq < kReadPackets && flight(end).state == missing) ++end;
+    end = std::min(end, read_end(seq));
   }
   end = std::min<Seq>(end, una_ + kWindow);
   if (!again) {
@@ -166,7 +191,7 @@ uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint3
     const uint64_t most = std::min(options_.read_window, paths_[path].congestion->window());
     const uint64_t room = most - std::min(most, paths_[path].in_flight);
     const Seq fits = std::max<Seq>(room / (options_.mtu + kBthBytes + kIcrcBytes), paths_[path].in_flight == 0 ? 1 : 0);
-    if (fits < std::min<Seq>(end - seq, kFewResponses)) return 0;
+    if (fits < std::min<Seq>(end - seq, kFewResponses) && paths_[path].in_flight != 0) return 0;
     end = std::min(end, seq + fits);
   }
   const uint64_t offset = (seq - request.first) * options_.mtu;
@@ -280,7 +305,10 @@ int64_t Requester::timeout_ns() const {
   const int64_t given = transport::ack_timeout_ns(patience_.timeout);
   if (!selective_) return given;
   constexpr uint32_t kMostBackoff = 6;
-  return paths_[0].round_trip.timeout() << std::min(backoff_, kMostBackoff);
+  int64_t timeout = paths_[0].round_trip.timeout();
+  // While nothing is measured, the program may know better; else its patience could end before a single repetition.
+  if (!paths_[0].round_trip.known() && given != 0) timeout = std::min(timeout, given);
+  return timeout << std::min(backoff_, kMostBackoff);
 }
 
 int64_t Requester::reorder_ns() const {

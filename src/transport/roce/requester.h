@@ -65,6 +65,7 @@ class Requester {
   int64_t deadline() const;
   void on_timer(int64_t now);
 
+  uint32_t next_psn() const { return psn_of(send_); }
   bool idle() const { return queue_.empty(); }
   bool selective() const { return selective_; }
   const Path& path(uint32_t index) const { return paths_[index]; }
@@ -98,6 +99,10 @@ class Requester {
   /// The packet (or READ's part) at `seq`, again or for the first time. Returns the numbers that it covers, 0: not now.
   uint32_t send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output);
   uint32_t send_message_packet(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
+  /// Where the READ or atomic request under way that `seq` is of ends.
+  Seq read_end(Seq seq) const;
+  /// Whether a READ was asked for from `seq` on.
+  bool begins_read(Seq seq) const;
   uint32_t send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
   uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   Packet packet_for(const Request& request, Seq seq) const;
@@ -115,12 +120,13 @@ class Requester {
   void on_atomic_acknowledge(const Packet& packet, int64_t now);
   /// Everything below `end` was executed by the other end. `stop_at`: where an answer is missing, or `end`.
   Seq acknowledge_below(Seq end, int64_t now);
+  void note_round_trip(Path& path, int64_t rtt, uint32_t marked, int64_t now);
   void arrive(Seq seq, int64_t now);
   void advance(int64_t now);
   void complete_in_order();
   void on_nak(uint8_t syndrome, Seq failing, int64_t now);
   void go_back(Seq seq);
-  void go_back_once(Seq seq);
+  void go_back_once(Seq seq, int64_t now);
   void lose(Seq seq);
   void find_lost(int64_t now);
   void on_timeout(int64_t now);

@@ -38,6 +38,11 @@ void Requester::receive(const Packet& packet, int64_t now) {
   on_acknowledge(packet, now);
 }
 
+void Requester::note_round_trip(Path& path, int64_t rtt, uint32_t marked, int64_t now) {
+  if (rtt > 0) path.round_trip.sample(rtt);
+  path.congestion->on_arrived(now, 0, rtt, marked);
+}
+
 void Requester::arrive(Seq seq, int64_t now) {
   Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return;
@@ -114,12 +119,12 @@ void Requester::go_back(Seq seq) {
   cursor_ = queue_.find(seq);
 }
 
-void Requester::go_back_once(Seq seq) {
+void Requester::go_back_once(Seq seq, int64_t now) {
   // The answers to what was under way beyond say the same again; the packet sent anew deserves its time.
   if (went_back_to_ == seq || seq >= send_) return;
   went_back_to_ = seq;
   counters_.resent_sequence += send_ - seq;
-  paths_[0].congestion->on_loss(timer_from_);
+  paths_[0].congestion->on_loss(now, 1);
   go_back(seq);
 }
 
@@ -136,15 +141,16 @@ void Requester::on_acknowledge(const Packet& packet, int64_t now) {
     if (seq < una_) return;  // of something that was acknowledged since
     const Seq missing = acknowledge_below(seq, now);
     if (failed_) return;
-    if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0) return go_back_once(missing);
+    if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0)
+      return go_back_once(missing, now);
     return on_nak(packet.syndrome, seq, now);
   }
   const Flight& entry = flight(seq);
   const bool timed = seq >= una_ && entry.state == State::kSent && !entry.resent;
   const int64_t rtt = timed ? now - entry.sent_ns : 0;
-  if (timed) paths_[entry.path].round_trip.sample(rtt);
+  if (timed) note_round_trip(paths_[entry.path], rtt, 0, now);
   const Seq missing = acknowledge_below(seq + 1, now);
-  if (!failed_ && missing != seq + 1 && !selective_) go_back_once(missing);
+  if (!failed_ && missing != seq + 1 && !selective_) go_back_once(missing, now);
 }
 
 void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
@@ -162,7 +168,7 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
   }
   const auto code = static_cast<NakCode>(ack_value_of(syndrome));
   if (code == NakCode::kSequence) {
-    if (!selective_) go_back_once(failing);
+    if (!selective_) go_back_once(failing, now);
     return;
   }
   if (code > NakCode::kInvalidRdRequest) return;
@@ -179,18 +185,18 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   peer_window_ = packet.window == 0 ? UINT64_MAX : packet.window;
   const Seq trigger = nearest(una_, packet.trigger);
   int64_t rtt = 0;
+  uint8_t path = 0;
   if (packet.trigger_valid && trigger >= una_ && trigger < high_) {
     const Flight& entry = flight(trigger);
-    if (entry.state == State::kSent && !entry.resent) {
-      rtt = now - entry.sent_ns - packet.delay_ns;
-      if (rtt > 0) {
-        paths_[entry.path].round_trip.sample(rtt);
-        paths_[entry.path].congestion->on_arrived(now, 0, rtt, packet.marked - marked_seen_);
-      }
-    }
+    if (entry.state == State::kSent && !entry.resent) rtt = now - entry.sent_ns - packet.delay_ns;
+    path = entry.path;
   }
-  counters_.marked += packet.marked - marked_seen_;
-  marked_seen_ = packet.marked;
+  // An acknowledgement that others overtook counts fewer marks than were seen.
+  const auto more = static_cast<int32_t>(packet.marked - marked_seen_);
+  const uint32_t marked = more > 0 ? static_cast<uint32_t>(more) : 0;
+  counters_.marked += marked;
+  marked_seen_ += marked;
+  if (rtt > 0 || marked > 0) note_round_trip(paths_[path], std::max<int64_t>(rtt, 0), marked, now);
   Seq highest = seq;
   for (uint32_t word = 0; word < packet.payload_length / 4; ++word) {
     uint32_t bits;
@@ -227,7 +233,7 @@ void Requester::lose(Seq seq) {
 void Requester::find_lost(int64_t now) {
   const int64_t tolerance = reorder_ns();
   const bool holes_are_lost = hole_since_ != 0 && now >= hole_since_ + tolerance;
-  bool any = false;
+  uint32_t found = 0;
   for (Seq seq = una_; seq < send_; ++seq) {
     const Flight& entry = flight(seq);
     const bool overtaken =
@@ -236,10 +242,10 @@ void Requester::find_lost(int64_t now) {
         entry.state == State::kAwaited && holes_are_lost && seq < hole_high_ && entry.sent_ns + tolerance < now;
     if (!overtaken && !hole) continue;
     lose(seq);
-    any = true;
+    ++found;
   }
   if (holes_are_lost) hole_since_ = 0;
-  if (any) paths_[0].congestion->on_loss(now);
+  if (found > 0) paths_[0].congestion->on_loss(now, found);
 }
 
 void Requester::on_read_response(const Packet& packet, int64_t now) {
@@ -257,7 +263,7 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
   if (failed_) return;
   if (!selective_) {
     // Responses come in order: one that is early tells that others are lost.
-    if (missing != seq) return go_back_once(missing);
+    if (missing != seq) return go_back_once(missing, now);
     if (seq >= send_) return;  // of before it was asked for again
   }
   Flight& entry = flight(seq);
@@ -266,8 +272,9 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     return fail(queue_.find(seq), WcStatus::kLocProtErr);
   if (entry.state == State::kAwaited && !entry.resent) {
     const int64_t rtt = now - entry.sent_ns;
-    // Only the first response tells a round trip: the others wait for those before them.
-    if (seq == request.first) paths_[entry.path].round_trip.sample(rtt);
+    // Only the first response tells a round trip: the others wait for those before them. So does that of a READ's later
+    // part, but that is this sender's own queue, which its window answers for.
+    if (seq == request.first || begins_read(seq)) note_round_trip(paths_[entry.path], rtt, 0, now);
   }
   if (seq > una_ && hole_since_ == 0) {
     hole_since_ = now;
@@ -288,7 +295,7 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
   const Seq missing = acknowledge_below(seq, now);
   if (failed_) return;
   if (!selective_) {
-    if (missing != seq) return go_back_once(missing);
+    if (missing != seq) return go_back_once(missing, now);
     if (seq >= send_) return;
   }
   if (flight(seq).state == State::kArrived) return;

@@ -1,48 +1,15 @@
 #include "transport/window/datagram.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <array>
-#include <cstring>
+
+#include "transport/grh.h"
 
 namespace nupa::window {
 
+using transport::kGrhBytes;
 using transport::Outcome;
 using transport::Piece;
 using transport::Request;
-
-namespace {
-
-/// Before the payload of each datagram stand 40 bytes (IBTA 11.4.1.2): a global route header. Over UDP and IPv4 an
-/// adapter would show the IPv4 header in the last 20 of them and tell so beside the completion in a way of its own;
-/// no packet is made here, so it is the header that verbs.h describes, also for addresses that map IPv4.
-constexpr uint32_t kGrhBytes = 40;
-constexpr uint8_t kIbTransport = 0x1b;
-/// Base and datagram extended transport headers, invariant CRC.
-constexpr uint32_t kWireOverhead = 12 + 8 + 4;
-
-using Header = std::array<std::byte, kGrhBytes>;
-
-void put16(Header& header, size_t at, uint32_t value) {
-  header[at] = static_cast<std::byte>(value >> 8);
-  header[at + 1] = static_cast<std::byte>(value);
-}
-
-Header route_header(const AddressVector& vector, const Gid& source, uint64_t payload) {
-  Header header{};
-  const auto length = static_cast<uint32_t>(payload);
-  const uint32_t first = htonl(6u << 28 | uint32_t{vector.traffic_class} << 20 | (vector.flow_label & 0xfffff));
-  std::memcpy(header.data(), &first, 4);
-  put16(header, 4, kWireOverhead + length);
-  header[6] = std::byte{kIbTransport};
-  header[7] = static_cast<std::byte>(vector.hop_limit);
-  std::memcpy(&header[8], source.raw.data(), 16);
-  std::memcpy(&header[24], vector.dgid.raw.data(), 16);
-  return header;
-}
-
-}  // namespace
 
 Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
   if (last_qpn_ == qpn && last_ != nullptr && last_->lies_at(vector)) return last_->target.get();
@@ -71,7 +38,8 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   }
   const segment::SegmentHeader& mine = *window_.node().segment().tables().header;
   const uint32_t gid_index = std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1);
-  Header header = route_header(*request.vector, mine.gids[gid_index], request.length);
+  transport::RouteHeader header =
+      transport::make_route_header(*request.vector, mine.gids[gid_index], request.vector->dgid, request.length);
 
   constexpr uint32_t kInPlace = 8;
   Piece few[kInPlace];

@@ -105,22 +105,9 @@ ReceiveRing::Claim Target::claim() {
     recv_.put_back(claim);
     return {};
   }
-  if (__builtin_expect(srq_index_ != 0, 0)) check_limit();
+  if (__builtin_expect(srq_index_ != 0, 0))
+    cm::tell_limit(buffer_keys_.memory().peer(), *recv_.shared(), srq_index_ - 1);
   return claim;
-}
-
-void Target::check_limit() {
-  segment::RecvRing& ring = *recv_.shared();
-  uint32_t limit = ring.limit.load(std::memory_order_acquire);
-  if (limit == 0) return;
-  const uint64_t posted = ring.posted.load(std::memory_order_acquire);
-  const uint64_t consumed = ring.consumed.load(std::memory_order_acquire);
-  if (posted > consumed && posted - consumed >= limit) return;
-  // The event is raised once per arming (IBTA 10.2.9.4): whoever takes the limit away raises it.
-  if (ring.limit.compare_exchange_strong(limit, 0)) {
-    cm::Peer& owner = buffer_keys_.memory().peer();
-    cm::call_attention(owner, segment::attention::kSrq, srq_index_ - 1);
-  }
 }
 
 uint64_t Target::room(const ReceiveRing::Claim& claim) {

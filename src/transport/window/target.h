@@ -78,7 +78,6 @@ class Target {
  private:
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
   bool open_receive(cm::Peer& peer, segment::RecvRing& ring);
-  void check_limit();
   WcStatus scatter(const segment::ReceiveRing::Claim& claim, const transport::Piece* pieces, uint32_t count,
                    uint64_t length);
 

@@ -1,14 +1,20 @@
 #include "transport/roce/congestion/congestion.h"
 
+#include "transport/roce/congestion/cubic.h"
+#include "transport/roce/congestion/dcqcn.h"
 #include "transport/roce/congestion/none.h"
+#include "transport/roce/congestion/swift.h"
 
 namespace nupa::roce {
 
-std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t) {
+std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t packet_bytes) {
   if (name == "none") return std::make_unique<NoCongestionControl>();
+  if (name == "dcqcn") return std::make_unique<Dcqcn>();
+  if (name == "swift") return std::make_unique<Swift>(packet_bytes);
+  if (name == "cubic") return std::make_unique<Cubic>(packet_bytes);
   return nullptr;
 }
 
-std::vector<std::string_view> congestion_names() { return {"none"}; }
+std::vector<std::string_view> congestion_names() { return {"none", "dcqcn", "swift", "cubic"}; }
 
 }  // namespace nupa::roce

@@ -14,10 +14,11 @@ class Congestion {
   virtual std::string_view name() const = 0;
 
   /// `bytes` arrived at the other end. `rtt_ns`: a round trip measured with them, 0: none. `marked`: how many of the
-  /// packets since the last call met a congested queue (ECN CE).
+  /// packets since the last call met a congested queue (ECN CE). A round trip and marks come with 0 bytes, before the
+  /// bytes that the same answer tells of.
   virtual void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) = 0;
-  /// A packet was found lost by others that overtook it.
-  virtual void on_loss(int64_t now) = 0;
+  /// `packets` were found lost by others that overtook them.
+  virtual void on_loss(int64_t now, uint32_t packets) = 0;
   /// Nothing was heard for a whole retransmission timeout.
   virtual void on_timeout(int64_t now) = 0;
   /// A congestion notification packet came (annex A17.9).
@@ -25,12 +26,16 @@ class Congestion {
 
   /// Bytes that may be under way; at least one packet may always be.
   virtual uint64_t window() const = 0;
-  /// Bytes a second at which to send, 0: as fast as the window allows.
-  virtual uint64_t rate() const = 0;
+  /// Bytes a second at which to send from now on, 0: as fast as the window allows. Not const, for what a timer would
+  /// have done since the last call is done here.
+  virtual uint64_t rate(int64_t now) = 0;
 };
 
-/// `none`, `dcqcn`, `swift`, `cubic`; null: no such name. `mtu`: bytes of a packet.
-std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t mtu);
+/// What a window counts in packets goes no further: a selective acknowledgement tells of so many (docs/roce.md).
+constexpr double kMostPackets = 1024;
+
+/// `none`, `dcqcn`, `swift`, `cubic`; null: no such name. `packet_bytes`: of a full packet, as Path counts it.
+std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t packet_bytes);
 std::vector<std::string_view> congestion_names();
 
 }  // namespace nupa::roce

@@ -1,0 +1,252 @@
+#include "io/udp_socket.h"
+
+#include <netinet/udp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace nupa::io {
+namespace {
+
+// <netinet/udp.h> of some distributions lacks them.
+constexpr int kUdpSegment = 103;  // UDP_SEGMENT, Linux 4.18
+constexpr int kUdpGro = 104;      // UDP_GRO, Linux 5.0
+constexpr uint8_t kEct0 = 2;      // RFC 3168: the transport understands marks
+constexpr uint8_t kCongestionExperienced = 3;
+constexpr uint8_t kEcnMask = 3;
+/// How long a full send buffer is waited for before a packet counts as lost.
+constexpr int kSendPatienceMs = 2;
+
+bool set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value) == 0; }
+
+bool is_mapped(const Gid& gid) {
+  static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(kPrefix.begin(), kPrefix.end(), gid.raw.begin());
+}
+
+Gid map(const in_addr& address) {
+  Gid gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  std::memcpy(&gid.raw[12], &address, 4);
+  return gid;
+}
+
+/// Room for what comes beside a datagram, or goes with it.
+struct alignas(cmsghdr) Control {
+  char bytes[CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(in_pktinfo)) + 4 * CMSG_SPACE(sizeof(int))];
+};
+
+template <class T>
+void append(msghdr& message, int level, int type, const T& value) {
+  auto* header = reinterpret_cast<cmsghdr*>(static_cast<char*>(message.msg_control) + message.msg_controllen);
+  header->cmsg_level = level;
+  header->cmsg_type = type;
+  header->cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(CMSG_DATA(header), &value, sizeof value);
+  message.msg_controllen += CMSG_SPACE(sizeof value);
+}
+
+template <class T>
+T value_of(const cmsghdr* header) {
+  T value;
+  std::memcpy(&value, CMSG_DATA(header), sizeof value);
+  return value;
+}
+
+}  // namespace
+
+Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
+  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  base::UniqueFd fd(socket(AF_INET6, kType, 0));
+  const bool dual = static_cast<bool>(fd);
+  if (!fd) fd.reset(socket(AF_INET, kType, 0));
+  if (!fd) return fail(errno, "cannot make a UDP socket");
+  int result;
+  if (dual) {
+    set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(port);
+    result = bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
+  } else {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_port = htons(port);
+    result = bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
+  }
+  if (result != 0) return fail(errno, "the UDP port is not free");
+  const int wanted = static_cast<int>(buffer_bytes);
+  if (!set(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_RCVBUF, wanted);
+  if (!set(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_SNDBUF, wanted);
+  int granted = 0;
+  socklen_t length = sizeof granted;
+  getsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &granted, &length);
+  set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);
+  set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
+  set(fd.get(), IPPROTO_IP, IP_TOS, kEct0);
+  if (dual) {
+    set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    set(fd.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+    set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    set(fd.get(), IPPROTO_IPV6, IPV6_TCLASS, kEct0);
+  }
+  if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
+    NUPA_INFO("this kernel puts no UDP datagrams together: large messages cost more");
+  return UdpSocket(std::move(fd), port, dual, static_cast<uint32_t>(granted));
+}
+
+bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received) const {
+  sockaddr_in6 from{};
+  iovec part{buffer, capacity};
+  Control control;
+  msghdr message{};
+  message.msg_name = &from;
+  message.msg_namelen = sizeof from;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
+  const ssize_t length = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  if (length <= 0) return false;
+  received->length = static_cast<uint32_t>(length);
+  received->segment = received->length;
+  received->congested = false;
+  if (from.sin6_family == AF_INET6) {
+    std::memcpy(received->from.address.raw.data(), &from.sin6_addr, 16);
+    received->from.port = ntohs(from.sin6_port);
+    received->from.scope = from.sin6_scope_id;
+  } else {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&from);
+    received->from = {map(v4->sin_addr), ntohs(v4->sin_port), 0};
+  }
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level == IPPROTO_UDP && header->cmsg_type == kUdpGro) {
+      received->segment = static_cast<uint32_t>(value_of<int>(header));
+    } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_PKTINFO) {
+      const auto info = value_of<in6_pktinfo>(header);
+      std::memcpy(received->to.raw.data(), &info.ipi6_addr, 16);
+    } else if (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_PKTINFO) {
+      received->to = map(value_of<in_pktinfo>(header).ipi_addr);
+    } else if ((header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_TOS) ||
+               (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS)) {
+      const uint8_t service = *CMSG_DATA(header);
+      received->congested = (service & kEcnMask) == kCongestionExperienced;
+      received->traffic_class = service & static_cast<uint8_t>(~kEcnMask);
+    }
+  }
+  if (received->segment == 0) received->segment = received->length;
+  return true;
+}
+
+bool UdpBatch::joins(uint64_t place, uint32_t length) const {
+  if (messages_ == 0) return false;
+  const Message& open = list_[messages_ - 1];
+  // All datagrams of a message but the last have the same length.
+  return open.place == place && open.last == open.segment && length <= open.segment && open.count < kMaxSegments &&
+         open.bytes + length <= kMaxBytes;
+}
+
+uint32_t UdpBatch::next_position(uint64_t place, uint32_t length) const {
+  return joins(place, length) ? list_[messages_ - 1].count : 0;
+}
+
+bool UdpBatch::has_room(uint32_t parts) const { return messages_ < kMaxMessages && part_count_ + parts <= kMaxParts; }
+
+void UdpBatch::begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface,
+                     uint8_t traffic_class, uint32_t length) {
+  if (joins(place, length)) {
+    Message& open = list_[messages_ - 1];
+    ++open.count;
+    open.bytes += length;
+    open.last = length;
+    return;
+  }
+  Message& message = list_[messages_++];
+  message.place = place;
+  message.segment = message.last = message.bytes = length;
+  message.count = 1;
+  message.first_part = part_count_;
+  message.parts = 0;
+  message.traffic_class = traffic_class;
+  message.from = from;
+  message.from_interface = from_interface;
+  message.to = {};
+  message.to.sin6_family = AF_INET6;
+  message.to.sin6_port = htons(to.port);
+  message.to.sin6_scope_id = to.scope;
+  std::memcpy(&message.to.sin6_addr, to.address.raw.data(), 16);
+}
+
+void UdpBatch::add(const void* data, uint32_t length) {
+  if (length == 0) return;
+  parts_[part_count_++] = {const_cast<void*>(data), length};
+  ++list_[messages_ - 1].parts;
+}
+
+uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
+  mmsghdr headers[kMaxMessages];
+  Control controls[kMaxMessages];
+  sockaddr_in plain[kMaxMessages];
+  for (uint32_t i = 0; i < messages_; ++i) {
+    Message& from = list_[i];
+    msghdr& header = headers[i].msg_hdr;
+    header = {};
+    header.msg_name = &from.to;
+    header.msg_namelen = sizeof from.to;
+    header.msg_iov = &parts_[from.first_part];
+    header.msg_iovlen = from.parts;
+    header.msg_control = controls[i].bytes;
+    if (socket.is_dual()) {
+      in6_pktinfo info{};
+      std::memcpy(&info.ipi6_addr, from.from.raw.data(), 16);
+      info.ipi6_ifindex = from.from_interface;
+      append(header, IPPROTO_IPV6, IPV6_PKTINFO, info);
+    } else {
+      plain[i] = {};
+      plain[i].sin_family = AF_INET;
+      plain[i].sin_port = from.to.sin6_port;
+      std::memcpy(&plain[i].sin_addr, &from.to.sin6_addr.s6_addr[12], 4);
+      header.msg_name = &plain[i];
+      header.msg_namelen = sizeof plain[i];
+      in_pktinfo info{};
+      std::memcpy(&info.ipi_spec_dst, &from.from.raw[12], 4);
+      append(header, IPPROTO_IP, IP_PKTINFO, info);
+    }
+    if ((from.traffic_class & ~kEcnMask) != 0) {
+      const int service = (from.traffic_class & ~kEcnMask) | kEct0;
+      if (is_mapped(from.from))
+        append(header, IPPROTO_IP, IP_TOS, service);
+      else
+        append(header, IPPROTO_IPV6, IPV6_TCLASS, service);
+    }
+    if (from.count > 1) append(header, IPPROTO_UDP, kUdpSegment, static_cast<uint16_t>(from.segment));
+    if (header.msg_controllen == 0) header.msg_control = nullptr;
+  }
+  uint32_t lost = 0;
+  for (uint32_t done = 0; done < messages_;) {
+    const int sent = sendmmsg(socket.fd(), headers + done, messages_ - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      done += static_cast<uint32_t>(sent);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    *error = errno;
+    if (errno == EAGAIN || errno == ENOBUFS) {
+      pollfd writable{socket.fd(), POLLOUT, 0};
+      if (poll(&writable, 1, kSendPatienceMs) > 0 && *error == EAGAIN) continue;
+    }
+    // This one cannot go; those behind it may.
+    ++lost;
+    ++done;
+  }
+  messages_ = part_count_ = 0;
+  return lost;
+}
+
+}  // namespace nupa::io

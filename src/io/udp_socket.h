@@ -1,0 +1,103 @@
+#pragma once
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include <nupa/result.h>
+#include <nupa/types.h>
+#include "base/unique_fd.h"
+
+namespace nupa::io {
+
+/// Where a datagram comes from or goes to: IPv4 addresses as ::ffff:a.b.c.d.
+struct UdpAddress {
+  Gid address;
+  uint16_t port = 0;
+  uint32_t scope = 0;  ///< interface of a link-local address
+};
+
+/// One UDP port of this host on all its addresses, IPv4 and IPv6 (where the kernel has it). Non-blocking. Packets are
+/// never fragmented, may be marked by congested queues (ECT(0), RFC 3168), and runs of equal length are segmented and
+/// put together by the kernel (UDP_SEGMENT, UDP_GRO: Linux 4.18, 5.0). Any thread may send; one at a time receives.
+class UdpSocket {
+ public:
+  /// EADDRINUSE: the port is taken; EMFILE and the like. `buffer_bytes`: wanted for what waits to be read.
+  static Result<UdpSocket> open(uint16_t port, uint32_t buffer_bytes);
+
+  int fd() const { return fd_.get(); }
+  uint16_t port() const { return port_; }
+  /// What the kernel lets wait, payload and its own overhead together.
+  uint32_t buffer_bytes() const { return buffer_bytes_; }
+  bool is_dual() const { return dual_; }
+  void close() { fd_.reset(); }
+
+  /// What one recvmsg brought: `length` bytes, in datagrams of `segment` bytes but for the last.
+  struct Received {
+    uint32_t length = 0;
+    uint32_t segment = 0;
+    UdpAddress from;
+    Gid to;
+    uint8_t traffic_class = 0;  ///< without its congestion bits
+    bool congested = false;
+  };
+  /// False: nothing there (or an error of an earlier send, which is somebody else's).
+  bool receive(std::byte* buffer, uint32_t capacity, Received* received) const;
+
+  static constexpr uint32_t kMaxReceive = 65536;
+
+ private:
+  UdpSocket(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes)
+      : fd_(std::move(fd)), port_(port), dual_(dual), buffer_bytes_(buffer_bytes) {}
+  base::UniqueFd fd_;
+  uint16_t port_;
+  bool dual_;
+  uint32_t buffer_bytes_;
+};
+
+/// Datagrams that leave together. Parts are collected as they lie in memory and copied by the kernel in flush(); one
+/// thread.
+class UdpBatch {
+ public:
+  static constexpr uint32_t kMaxMessages = 32;
+  static constexpr uint32_t kMaxParts = 1024;
+  static constexpr uint32_t kMaxSegments = 64;  ///< of one message: UDP_MAX_SEGMENTS of Linux before 6.9
+  static constexpr uint32_t kMaxBytes = 65000;  ///< of one message: an IP packet, with room for headers
+
+  /// Where the next datagram would stand within its message: 0, or after others of the same length to the same place.
+  /// `joins`: says "same place" by any number that the caller keeps (destination, source and class of service).
+  uint32_t next_position(uint64_t place, uint32_t length) const;
+  /// Room for one more datagram of `parts` parts?
+  bool has_room(uint32_t parts) const;
+  /// Opens a datagram of `length` bytes; then `parts` calls of add().
+  void begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface, uint8_t traffic_class,
+             uint32_t length);
+  void add(const void* data, uint32_t length);
+  bool empty() const { return messages_ == 0; }
+  /// Sends all. Returns how many messages the kernel did not take; *error: why the last of these.
+  uint32_t flush(const UdpSocket& socket, int* error);
+
+ private:
+  struct Message {
+    uint64_t place;
+    uint32_t segment;
+    uint32_t last;  ///< length of the last datagram
+    uint32_t count;
+    uint32_t bytes;
+    uint32_t first_part;
+    uint32_t parts;
+    uint8_t traffic_class;
+    Gid from;
+    uint32_t from_interface;
+    sockaddr_in6 to;
+  };
+  bool joins(uint64_t place, uint32_t length) const;
+
+  Message list_[kMaxMessages];
+  iovec parts_[kMaxParts];
+  uint32_t messages_ = 0;
+  uint32_t part_count_ = 0;
+};
+
+}  // namespace nupa::io

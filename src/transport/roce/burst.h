@@ -1,0 +1,45 @@
+#pragma once
+#include <array>
+
+#include "io/udp_socket.h"
+#include "transport/roce/host.h"
+#include "transport/roce/icrc.h"
+
+namespace nupa::roce {
+
+/// Where the packets of one queue pair go on one path.
+struct Destination {
+  uint64_t place = 0;  ///< the same number only for what is the same in all that follows
+  io::UdpAddress to;
+  Gid from;
+  uint32_t from_interface = 0;
+  uint8_t traffic_class = 0;
+};
+
+/// What the engine sends at one go, on its way to a socket: headers and CRCs made here, payloads left where they lie
+/// until flush(), which comes before the queue pair is let go. One thread.
+class Burst final : public Output {
+ public:
+  explicit Burst(const io::UdpSocket& socket) : socket_(socket) {}
+  /// Packets go there from now on. `destinations`: one a path.
+  void aim(const Destination* destinations) { destinations_ = destinations; }
+  bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
+  void flush();
+  /// Packets that the kernel refused, since the beginning.
+  uint64_t refused() const { return refused_; }
+
+ private:
+  static constexpr uint32_t kPackets = 256;
+  static constexpr uint32_t kTrailerBytes = 3 + kIcrcBytes;
+
+  const io::UdpSocket& socket_;
+  const Destination* destinations_ = nullptr;
+  uint32_t count_ = 0;
+  uint64_t refused_ = 0;
+  int last_error_ = 0;
+  std::array<std::array<std::byte, kMaxHeaderBytes>, kPackets> headers_;
+  std::array<std::array<std::byte, kTrailerBytes + 1>, kPackets> trailers_;
+  io::UdpBatch batch_;
+};
+
+}  // namespace nupa::roce

@@ -1,0 +1,48 @@
+#pragma once
+#include "transport/roce/congestion/congestion.h"
+
+namespace nupa::roce {
+
+/// CUBIC (RFC 9438): a window that fills the queue at the bottleneck until a packet is lost or marked, then falls to
+/// 0.7 and comes back along a cubic curve, or as fast as Reno would if that is faster, which it is in a data centre.
+/// Slow start ends where the round trip grows (RFC 9406). For networks that drop and do not mark, beside TCP.
+class Cubic final : public Congestion {
+ public:
+  explicit Cubic(uint32_t packet_bytes) : packet_bytes_(packet_bytes) {}
+
+  std::string_view name() const override { return "cubic"; }
+  void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
+  void on_loss(int64_t now, uint32_t packets) override;
+  void on_timeout(int64_t now) override;
+  /// Tells of the same marks as acknowledgements do, but a standard peer's acknowledgements do not.
+  void on_notification(int64_t now) override { on_loss(now, 1); }
+  uint64_t window() const override { return static_cast<uint64_t>(packets_ * packet_bytes_); }
+  uint64_t rate(int64_t) override { return 0; }
+
+ private:
+  static constexpr double kFirstPackets = 10;  ///< RFC 6928
+
+  void sample(int64_t now, int64_t rtt_ns);
+  void slow_start_may_end(int64_t now, int64_t rtt_ns);
+  void avoid(int64_t now, double arrived);
+  void begin_epoch(int64_t now);
+  /// What an event of congestion leaves behind for the curve; the window itself is the caller's.
+  void remember_peak();
+
+  const double packet_bytes_;
+  double packets_ = kFirstPackets;   ///< cwnd
+  double threshold_ = kMostPackets;  ///< ssthresh
+  double peak_ = 0;                  ///< W_max
+  double prior_ = 0;                 ///< cwnd_prior
+  double reno_ = 0;                  ///< W_est
+  double k_ = 0;                     ///< K, seconds from the epoch's start to the peak
+  int64_t epoch_ns_ = 0;             ///< 0: none has begun since the last event
+  int64_t recovery_until_ns_ = 0;    ///< losses until then are of the same event
+  int64_t smoothed_ns_ = 0;
+
+  int64_t round_until_ns_ = 0;
+  int64_t round_least_ns_ = 0;  ///< of this round trip's samples
+  int64_t last_least_ns_ = 0;   ///< of the one before
+};
+
+}  // namespace nupa::roce

@@ -1,0 +1,46 @@
+#pragma once
+#include "transport/roce/congestion/congestion.h"
+
+namespace nupa::roce {
+
+/// DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
+/// 3.1): a rate that notifications cut by what share of the packets was marked lately, and that a timer and a byte
+/// counter bring back. It needs switches that mark. The paper's network loses nothing; where packets are lost all the
+/// same, the loss counts as a notification, as often as those come.
+///
+/// The paper's timers are worked off when the object is called next, with the same outcome as if they had run.
+class Dcqcn final : public Congestion {
+ public:
+  /// Bytes a second at which a flow starts and beyond which it never goes: 100 Gbit/s, since nobody tells here how fast
+  /// the host's port is. A slower one costs a few notifications more at the start.
+  static constexpr double kLineRate = 12.5e9;
+
+  explicit Dcqcn(double line_rate = kLineRate) : line_rate_(line_rate), current_(line_rate), target_(line_rate) {}
+
+  std::string_view name() const override { return "dcqcn"; }
+  void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
+  void on_loss(int64_t now, uint32_t packets) override;
+  void on_timeout(int64_t now) override;
+  void on_notification(int64_t now) override;
+  uint64_t window() const override { return UINT64_MAX; }
+  uint64_t rate(int64_t now) override;
+
+ private:
+  void advance(int64_t now);
+  void cut(int64_t now);
+  void increase();
+
+  const double line_rate_;
+  int64_t cut_ns_ = 0;
+  double current_;            ///< R_C, bytes a second
+  double target_;             ///< R_T
+  double alpha_ = 1;          ///< the share of marked packets, estimated
+  bool limited_ = false;      ///< false: at the line's rate, the timers rest
+  int64_t alpha_from_ = 0;    ///< when alpha was changed last
+  int64_t timer_from_ = 0;    ///< when the timer expired last
+  uint64_t bytes_ = 0;        ///< since the byte counter expired last
+  uint32_t timer_steps_ = 0;  ///< T, expirations since the last cut
+  uint32_t byte_steps_ = 0;   ///< BC
+};
+
+}  // namespace nupa::roce

@@ -1,0 +1,82 @@
+#include "transport/roce/datagram_endpoint.h"
+
+#include "transport/grh.h"
+
+namespace nupa::roce {
+namespace {
+
+constexpr uint32_t kMaxFragments = 64;
+constexpr uint32_t kOwnQkey = 0x80000000;  // IBTA 10.2.5: the high bit asks for the sender's own Q_Key
+constexpr uint16_t kMembership = 0x8000;
+
+}  // namespace
+
+transport::Outcome DatagramEndpoint::execute(const transport::Request& request) {
+  const SendWr& wr = request.wr;
+  const AddressVector& vector = *request.vector;
+  const GidEntry& source = sources_[vector.sgid_index < sources_.size() ? vector.sgid_index : 0];
+  Destination destination;
+  destination.place = wr.remote_qpn;
+  destination.to.address = vector.dgid;
+  if (!vector.is_global) destination.to.address = source.gid;  // "this host"
+  destination.to.scope = source.interface_index;
+  const uint32_t slot = segment::slot_of(wr.remote_qpn);
+  const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
+  destination.to.port = named ? Port::port_of_slot(slot) : kUdpPort;
+  destination.from = source.gid;
+  destination.traffic_class = vector.traffic_class;
+  Packet packet;
+  const bool imm = wr.opcode == Opcode::kSendWithImm;
+  packet.opcode = opcode_of(Service::kUd, imm ? Operation::kSendOnlyImm : Operation::kSendOnly);
+  packet.mark = settings_.standard ? 0 : kNupaMark;
+  packet.solicited = (wr.flags & send_flag::kSolicited) != 0;
+  packet.dest_qpn = wr.remote_qpn;
+  packet.psn = psn_++ & kPsnMask;
+  packet.imm = wr.imm_or_rkey;
+  packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? end_.shared->qkey.load(std::memory_order_relaxed) : wr.remote_qkey;
+  packet.source_qpn = end_.qp_num;
+  packet.payload_length = static_cast<uint32_t>(request.length);
+  Fragment fragments[kMaxFragments];
+  for (uint32_t i = 0; i < request.piece_count; ++i)
+    fragments[i] = {request.pieces[i].data, static_cast<uint32_t>(request.pieces[i].length)};
+  Burst& burst = port_.burst();
+  burst.aim(&destination);
+  burst.send(0, packet, fragments, request.piece_count);
+  burst.flush();
+  return transport::Outcome::done(WcStatus::kSuccess);
+}
+
+void DatagramEndpoint::deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t) {
+  if (!receives() || service_of(packet.opcode) != Service::kUd || (packet.pkey | kMembership) != uint16_t{0xffff} ||
+      packet.qkey != end_.shared->qkey.load(std::memory_order_relaxed)) {
+    ++strangers_;
+    return;
+  }
+  Host& host = *end_.host;
+  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
+  if (host.take_receive(0) != Host::Take::kTaken) return;
+  if (host.receive_room() < packet.payload_length + transport::kGrhBytes) return host.return_receive();
+  AddressVector vector;
+  vector.traffic_class = from.traffic_class;
+  const transport::RouteHeader header =
+      transport::make_route_header(vector, from.from.address, from.to, packet.payload_length);
+  Inbound inbound;
+  inbound.byte_len = packet.payload_length + transport::kGrhBytes;
+  inbound.src_qp = packet.source_qpn;
+  inbound.solicited = packet.solicited;
+  inbound.wc_flags = wc_flag::kGrh;
+  if (operation_of(packet.opcode) == Operation::kSendOnlyImm) {
+    inbound.wc_flags |= wc_flag::kWithImm;
+    inbound.imm_data = packet.imm;
+  }
+  const bool placed = host.place(0, header.data(), transport::kGrhBytes) &&
+                      host.place(transport::kGrhBytes, packet.payload, packet.payload_length);
+  if (!placed) {
+    inbound.byte_len = 0;
+    host.complete_receive(inbound, WcStatus::kLocProtErr);
+    return host.refuse(EventType::kQpFatal);
+  }
+  host.complete_receive(inbound, WcStatus::kSuccess);
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,93 @@
+#pragma once
+#include <atomic>
+#include <optional>
+
+#include "segment/send_lock.h"
+#include "transport/roce/connection.h"
+#include "transport/roce/port.h"
+#include "transport/transport.h"
+
+namespace nupa::roce {
+
+/// What the core knows of a queue pair that goes over the wire.
+struct LocalEnd {
+  Host* host = nullptr;
+  segment::QpShared* shared = nullptr;
+  uint32_t qp_num = 0;
+  QpType type = QpType::kRc;
+  QpCap cap;
+  Gid source;                     ///< the address that packets come from
+  uint32_t source_interface = 0;  ///< of a link-local source
+};
+
+struct WireSettings {
+  bool standard = false;  ///< nothing but the standard is spoken, every peer is at port 4791
+  std::string_view congestion = "none";
+};
+
+/// What both kinds of endpoint are to the port.
+class EndpointChannel : public Channel {
+ public:
+  EndpointChannel(Port& port, const LocalEnd& end) : port_(port), end_(end), lock_(end.shared->send_lock) {}
+  uint32_t number() const override { return end_.qp_num; }
+  bool enter() override;
+  void leave() override { lock_.unlock(); }
+  int64_t deadline() const override { return deadline_.load(std::memory_order_acquire); }
+
+ protected:
+  void set_deadline(int64_t deadline) {
+    deadline_.store(deadline, std::memory_order_release);
+    if (deadline != INT64_MAX) port_.expect(deadline);
+  }
+  /// The state lets packets in.
+  bool receives() const;
+
+  Port& port_;
+  const LocalEnd end_;
+
+ private:
+  segment::SendLock lock_;
+  std::atomic<int64_t> deadline_{INT64_MAX};
+};
+
+/// RC, UC and XRC.
+class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointChannel {
+ public:
+  /// `attr`: as given on the way to RTR.
+  ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer, const WireSettings& settings);
+  ~ConnectedEndpoint() override;
+
+  void post(const SendWr& wr, uint32_t position) override { requester_->post(wr, position); }
+  void send() override;
+  void start(uint32_t sq_psn) override;
+  void set_attributes(const QpAttr& attr) override;
+  void pause(bool paused) override;
+  bool drained() const override { return !requester_ || requester_->drained(); }
+  void flush() override {
+    if (requester_) requester_->flush();
+  }
+  void stop() override;
+  void withdraw() override { port_.remove(*this); }
+  const char* name() const override { return "roce"; }
+
+  void deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
+  void transmit(int64_t now, Burst& burst, bool answers) override;
+  bool owes_answers() const override { return responder_.has_output(); }
+  void on_timer(int64_t now) override;
+
+ private:
+  void choose_port(bool standard);
+
+  const WireSettings settings_;
+  const Gid peer_;
+  RequesterOptions requester_options_;
+  Responder responder_;
+  std::optional<Requester> requester_;  ///< from RTS on
+  Patience patience_;
+  Destination destination_;
+  bool heard_ = false;     ///< something came from the peer
+  bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
+  uint64_t strangers_ = 0;
+};
+
+}  // namespace nupa::roce

@@ -1,0 +1,304 @@
+#include "transport/roce/port.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
+constexpr uint32_t kPoolPackets = 1024;
+/// While threads of the program poll, the port's thread looks this often whether they still do.
+constexpr int64_t kWatchNs = 250'000;
+/// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
+constexpr uint32_t kFewPackets = 2;
+constexpr uint32_t kMessagesAtOnce = 16;
+constexpr uint32_t kLargeMessage = 8192;
+/// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
+constexpr int kPatience = 3;
+constexpr int kDevotion = 64;
+
+/// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
+constexpr uint16_t kAnyIdentification = 0xffff;
+
+/// A process has one port; a new one is opened when the old one is gone.
+std::atomic<Port*> g_port{nullptr};
+
+void fork_prepare() {
+  if (Port* port = g_port; port != nullptr) port->before_fork();
+}
+void fork_parent() {
+  if (Port* port = g_port; port != nullptr) port->after_fork_parent();
+}
+void fork_child() {
+  if (Port* port = g_port.exchange(nullptr); port != nullptr) port->after_fork_child();
+}
+
+uint32_t number_in(const std::byte* data) {
+  return std::to_integer<uint32_t>(data[5]) << 16 | std::to_integer<uint32_t>(data[6]) << 8 |
+         std::to_integer<uint32_t>(data[7]);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket) {
+  std::unique_ptr<Port> port(new Port(std::move(socket)));
+  port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!port->kick_) return fail(errno, "cannot make an eventfd");
+  // The program's signals are for its own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&port->thread_, nullptr, &Port::run, port.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return fail(error, "cannot start the port's thread");
+  port->running_ = true;
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
+  if (registered != 0) return fail(registered, "no memory for process handlers");
+  g_port = port.get();
+  return port;
+}
+
+void* Port::run(void* port) {
+  static_cast<Port*>(port)->serve();
+  return nullptr;
+}
+
+void Port::after_fork_child() {
+  running_ = false;
+  socket_.close();
+  kick_.reset();
+  receive_mutex_.unlock();
+}
+
+Port::Port(io::UdpSocket socket)
+    : socket_(std::move(socket)),
+      pool_(kPoolPackets),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)),
+      burst_(std::make_unique<Burst>(socket_)) {
+  touched_.reserve(segment::kMaxQp);
+}
+
+Port::~Port() {
+  Port* self = this;
+  g_port.compare_exchange_strong(self, nullptr);
+  if (!running_) return;
+  stop_ = true;
+  kick();
+  pthread_join(thread_, nullptr);
+}
+
+void Port::kick() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
+}
+
+void Port::add(Channel& channel) {
+  const uint32_t index = segment::index_of(channel.number());
+  uint32_t seen = high_water_.load();
+  while (seen <= index && !high_water_.compare_exchange_weak(seen, index + 1)) {
+  }
+  channels_[index].store(&channel, std::memory_order_release);
+}
+
+void Port::remove(Channel& channel) {
+  channels_[segment::index_of(channel.number())].store(nullptr);
+  std::lock_guard lock(receive_mutex_);
+  touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+}
+
+Burst& Port::burst() {
+  struct Owned {
+    const Port* port = nullptr;
+    std::unique_ptr<Burst> burst;
+  };
+  thread_local Owned mine;
+  if (mine.port != this) mine = {this, std::make_unique<Burst>(socket_)};
+  return *mine.burst;
+}
+
+bool Port::hold(Channel* channel) {
+  if (held_ == channel) return true;
+  release();
+  if (!channel->enter()) {
+    counters_.busy.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  held_ = channel;
+  return true;
+}
+
+void Port::release() {
+  if (held_ != nullptr) held_->leave();
+  held_ = nullptr;
+}
+
+void Port::touch(Channel& channel) {
+  if (channel.touched_) return;
+  channel.touched_ = true;
+  touched_.push_back(&channel);
+}
+
+void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
+                           const io::UdpSocket::Received& received, int64_t now) {
+  counters_.packets.fetch_add(1, std::memory_order_relaxed);
+  if (length < kShortestPacket || length > kMaxPacketBytes) {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const uint32_t number = number_in(data);
+  Channel* channel = channels_[segment::index_of(number)].load(std::memory_order_acquire);
+  if (channel == nullptr || channel->number() != number) {
+    counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const Route route{received.from.address, received.to, received.from.port, socket_.port()};
+  // Segments of one send count up from 0, and mostly come together as they left.
+  if (!icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
+    counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Packet packet;
+  if (!decode(data, length, &packet)) {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (!hold(channel)) return;
+  channel->deliver(packet, received, now);
+  touch(*channel);
+}
+
+void Port::dispatch(const io::UdpSocket::Received& received, int64_t now) {
+  uint32_t position = 0;
+  for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
+    segment_arrived(buffer_.get() + at, std::min(received.segment, received.length - at), position, received, now);
+}
+
+uint32_t Port::receive(int64_t now, bool for_program) {
+  uint32_t messages = 0;
+  uint32_t packets = 0;
+  io::UdpSocket::Received received;
+  while (messages < kMessagesAtOnce && socket_.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+    dispatch(received, now);
+    ++messages;
+    packets += (received.length + received.segment - 1) / received.segment;
+    // One small packet is most often all there is: the program wants to know it before another look.
+    if (for_program && received.length < kLargeMessage) break;
+  }
+  return packets;
+}
+
+void Port::answer(int64_t now, bool all) {
+  size_t kept = 0;
+  for (Channel* channel : touched_) {
+    bool owes = false;
+    if (hold(channel)) {
+      channel->transmit(now, *burst_, all);
+      burst_->flush();
+      owes = channel->owes_answers() && !all;
+    }
+    if (owes)
+      touched_[kept++] = channel;
+    else
+      channel->touched_ = false;
+  }
+  touched_.resize(kept);
+  release();
+}
+
+bool Port::handle(int64_t now, bool for_program) {
+  const bool owed = !touched_.empty();
+  if (owed) answer(now, true);
+  const uint32_t packets = receive(now, for_program);
+  if (packets > 0) answer(now, !for_program || packets > kFewPackets);
+  release();
+  if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
+  return owed || packets > 0;
+}
+
+void Port::poll() {
+  polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  std::unique_lock lock(receive_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  handle(base::now_ns(), true);
+}
+
+void Port::expect(int64_t deadline) {
+  int64_t seen = earliest_.load();
+  while (deadline < seen && !earliest_.compare_exchange_weak(seen, deadline)) {
+  }
+  if (deadline < seen && sleeping_.load()) kick();
+}
+
+void Port::run_timers(int64_t now) {
+  earliest_.store(INT64_MAX);
+  int64_t earliest = INT64_MAX;
+  const uint32_t count = high_water_.load();
+  for (uint32_t i = 0; i < count; ++i) {
+    Channel* channel = channels_[i].load(std::memory_order_acquire);
+    if (channel == nullptr) continue;
+    if (channel->deadline() <= now) {
+      if (!hold(channel)) {
+        earliest = std::min(earliest, now + kWatchNs);
+        continue;
+      }
+      channel->on_timer(now);
+      channel->transmit(now, *burst_, true);
+      burst_->flush();
+      release();
+    }
+    earliest = std::min(earliest, channel->deadline());
+  }
+  int64_t seen = earliest_.load();
+  while (earliest < seen && !earliest_.compare_exchange_weak(seen, earliest)) {
+  }
+}
+
+void Port::serve() {
+  pthread_setname_np(pthread_self(), "nupa-roce");
+  prctl(PR_SET_TIMERSLACK, 1);
+  uint64_t polls = 0;
+  int waiting_turns = 0;  // of late, in which packets had waited although the program polls
+  int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
+  while (!stop_) {
+    const bool polled = polls_.load(std::memory_order_relaxed) != polls;
+    polls = polls_.load(std::memory_order_relaxed);
+    const bool watches = polled && devoted == 0;
+    pollfd ready[2] = {{kick_.get(), POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
+    sleeping_.store(true);
+    const int64_t now = base::now_ns();
+    int64_t wait = std::max<int64_t>(earliest_.load() - now, 0);
+    if (watches) wait = std::max(std::min(wait, kWatchNs), kWatchNs / 4);
+    timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
+    const bool forever = earliest_.load() == INT64_MAX && !watches;
+    ppoll(ready, watches ? 1 : 2, forever ? nullptr : &pause, nullptr);
+    sleeping_.store(false);
+    if ((ready[0].revents & POLLIN) != 0) {
+      uint64_t count;
+      [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
+    }
+    std::lock_guard lock(receive_mutex_);
+    const bool worked = handle(base::now_ns(), false);
+    if (watches) {
+      // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
+      waiting_turns = worked ? waiting_turns + 1 : 0;
+      if (waiting_turns >= kPatience) devoted = kDevotion;
+    } else if (devoted > 0) {
+      --devoted;
+      if (worked && devoted == 0) devoted = kDevotion;
+      if (devoted == 0) waiting_turns = 0;
+    }
+  }
+}
+
+}  // namespace nupa::roce

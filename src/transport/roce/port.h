@@ -1,0 +1,128 @@
+#pragma once
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "io/udp_socket.h"
+#include "segment/layout.h"
+#include "transport/roce/burst.h"
+#include "transport/roce/reorder.h"
+
+namespace nupa::roce {
+
+/// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
+/// leave(), which keep the program's threads and other pollers out.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual uint32_t number() const = 0;
+  /// False: somebody holds it for longer than a packet can wait.
+  virtual bool enter() = 0;
+  virtual void leave() = 0;
+  virtual void deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) = 0;
+  /// Sends what is to be sent. `answers` false: acknowledgements may wait for the next time.
+  virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
+  virtual bool owes_answers() const = 0;
+  virtual void on_timer(int64_t now) = 0;
+  /// When on_timer() is wanted; may be asked at any time.
+  virtual int64_t deadline() const = 0;
+
+ private:
+  friend class Port;
+  bool touched_ = false;  ///< under the port's receive mutex
+};
+
+/// Packets that no queue pair got, by reason; for people.
+struct PortCounters {
+  std::atomic<uint64_t> packets{0};
+  std::atomic<uint64_t> malformed{0};
+  std::atomic<uint64_t> wrong_crc{0};
+  std::atomic<uint64_t> no_queue_pair{0};
+  std::atomic<uint64_t> busy{0};
+};
+
+/// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
+class Port {
+ public:
+  /// The port of the process in `slot`: 4791 for the first one of a host, so that standard peers reach it, else one
+  /// above Linux' range of ephemeral ports (docs/roce.md).
+  static constexpr uint16_t port_of_slot(uint32_t slot) {
+    constexpr uint16_t kFirst = 61000;
+    return slot == segment::kMinSlot ? kUdpPort : static_cast<uint16_t>(kFirst + slot);
+  }
+  static_assert(61000 + segment::kMaxSlot <= 65535);
+
+  /// `socket`: bound already, since the port names the process.
+  static Result<std::unique_ptr<Port>> open(io::UdpSocket socket);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  const io::UdpSocket& socket() const { return socket_; }
+  PacketPool& pool() { return pool_; }
+  const PortCounters& counters() const { return counters_; }
+
+  void add(Channel& channel);
+  /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
+  void remove(Channel& channel);
+  /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
+  void poll();
+  /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
+  void expect(int64_t deadline);
+  /// Waits until no thread is inside deliver() or transmit() that was before.
+  void barrier() { std::lock_guard lock(receive_mutex_); }
+  /// For this thread's posts.
+  Burst& burst();
+  bool in_use() const { return high_water_.load(std::memory_order_relaxed) != 0; }
+
+  // fork(): the child has no thread and no port; what it closes stays open in the parent.
+  void before_fork() { receive_mutex_.lock(); }
+  void after_fork_parent() { receive_mutex_.unlock(); }
+  void after_fork_child();
+
+ private:
+  explicit Port(io::UdpSocket socket);
+  static void* run(void* port);
+  void serve();
+  /// Under the receive mutex. True: there was something.
+  bool handle(int64_t now, bool for_program);
+  uint32_t receive(int64_t now, bool for_program);
+  void dispatch(const io::UdpSocket::Received& received, int64_t now);
+  void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
+                       const io::UdpSocket::Received& received, int64_t now);
+  bool hold(Channel* channel);
+  void release();
+  void touch(Channel& channel);
+  void answer(int64_t now, bool all);
+  void run_timers(int64_t now);
+  void kick();
+
+  io::UdpSocket socket_;
+  PacketPool pool_;
+  base::UniqueFd kick_;
+  std::atomic<bool> stop_{false};
+  PortCounters counters_;
+
+  std::array<std::atomic<Channel*>, segment::kMaxQp> channels_{};
+  std::atomic<uint32_t> high_water_{0};
+
+  /// Held by whoever receives.
+  std::mutex receive_mutex_;
+  std::unique_ptr<std::byte[]> buffer_;
+  Channel* held_ = nullptr;
+  std::vector<Channel*> touched_;
+  std::unique_ptr<Burst> burst_;
+
+  std::atomic<int64_t> earliest_{INT64_MAX};
+  std::atomic<uint64_t> polls_{0};  ///< by threads of the program
+  std::atomic<bool> sleeping_{false};
+  pthread_t thread_{};
+  bool running_ = false;
+};
+
+}  // namespace nupa::roce
