@@ -1,3 +1,4 @@
+#include <arpa/inet.h>
 #include <fmt/core.h>
 
 #include <chrono>
@@ -32,6 +33,37 @@ const char* name_of(QpState state) {
   return static_cast<uint32_t>(state) < std::size(kNames) ? kNames[static_cast<uint32_t>(state)] : "?";
 }
 
+std::string text_of(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const auto* raw = reinterpret_cast<const in6_addr*>(gid.raw.data());
+  if (IN6_IS_ADDR_V4MAPPED(raw))
+    inet_ntop(AF_INET, &gid.raw[12], text, sizeof text);
+  else
+    inet_ntop(AF_INET6, raw, text, sizeof text);
+  return text;
+}
+
+bool is_on_the_wire(const segment::QpShared& qp) {
+  return qp.wire.carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce);
+}
+
+/// One path today; a list, because there may be several.
+nlohmann::json paths_of(const segment::QpShared& qp) {
+  const segment::WireShared& wire = qp.wire;
+  const uint64_t window = wire.window.load();
+  return nlohmann::json::array({{{"address", text_of(wire.peer)},
+                                 {"standard_peer", wire.standard.load() != 0},
+                                 {"round_trip_us", static_cast<double>(wire.round_trip_ns.load()) / 1000},
+                                 {"window", window == ~uint64_t{0} ? nlohmann::json() : nlohmann::json(window)},
+                                 {"in_flight", wire.in_flight.load()},
+                                 {"resent",
+                                  {{"sequence", wire.resent_sequence.load()},
+                                   {"selective", wire.resent_selective.load()},
+                                   {"timeout", wire.resent_timeout.load()}}},
+                                 {"ecn_marked", wire.marked.load()},
+                                 {"strangers", wire.strangers.load()}}});
+}
+
 nlohmann::json look(const std::vector<Observed>& processes) {
   std::map<uint32_t, std::string> names;
   for (const Observed& observed : processes) {
@@ -48,20 +80,23 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       const uint32_t peer = qp.remote_slot.load();
       const auto type = static_cast<QpType>(qp.type);
       const bool connected = type != QpType::kUd && peer != 0;
+      std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
+      if (is_on_the_wire(qp) && type != QpType::kUd) other = text_of(qp.wire.peer);
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},
                       {"qp_num", qp.qp_num},
                       {"type", name_of(type)},
                       {"state", name_of(segment::state_of(qp.state.load()))},
-                      {"transport", "window"},
+                      {"transport", is_on_the_wire(qp) ? "roce" : "window"},
                       {"peer_qp_num", qp.remote_qpn.load()},
-                      {"peer", connected ? (names.count(peer) != 0 ? names[peer] : "gone") : ""},
+                      {"peer", other},
                       {"messages", qp.counters.messages.load()},
                       {"bytes", qp.counters.bytes.load()},
                       {"received", qp.received.load()},
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
+      if (is_on_the_wire(qp) && type != QpType::kUd) rows.back()["paths"] = paths_of(qp);
     }
   }
   return rows;

@@ -43,6 +43,26 @@ std::optional<Choice> choice_of_transport() {
   return std::nullopt;
 }
 
+/// NUPA_CONGESTION, NUPA_ROCE_PEERS; nothing where one of them is wrong.
+std::optional<roce::WireSettings> wire_settings_from_environment() {
+  roce::WireSettings settings;
+  if (const char* wanted = std::getenv("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
+    const auto names = roce::congestion_names();
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    if (found == names.end()) {
+      NUPA_ERROR("NUPA_CONGESTION is none, dcqcn, swift or cubic, not '%s'", wanted);
+      return std::nullopt;
+    }
+    settings.congestion = *found;
+  }
+  const char* peers = std::getenv("NUPA_ROCE_PEERS");
+  if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
+  settings.standard = std::strcmp(peers, "standard") == 0;
+  if (settings.standard) return settings;
+  NUPA_ERROR("NUPA_ROCE_PEERS is any or standard, not '%s'", peers);
+  return std::nullopt;
+}
+
 template <class T, size_t N>
 void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
   uint32_t seen = high_water.load();
@@ -69,7 +89,10 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const auto choice = choice_of_transport();
   if (!choice) return fail(EINVAL, "NUPA_TRANSPORT is auto, window or roce");
   const bool wire = *choice == Choice::kRoce;
+  const auto settings = wire_settings_from_environment();
+  if (!settings) return fail(EINVAL, "NUPA_CONGESTION or NUPA_ROCE_PEERS is wrong");
   std::shared_ptr<Runtime> runtime(new Runtime);
+  runtime->wire_settings_ = *settings;
   // Packets are copied from and to the memory where it lies.
   auto remapper = region::Remapper::create(wire ? region::Policy::kNever : region::policy_from_environment());
   if (!remapper) return tl::unexpected(remapper.error());
@@ -80,6 +103,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   // A process's slot on the wire is its UDP port, which other users' processes may have.
   std::optional<io::UdpSocket> socket;
   const auto reserve = [&](uint32_t slot) {
+    // Standard peers know one port.
+    if (settings->standard && roce::Port::port_of_slot(slot) != roce::kUdpPort) return false;
     auto opened = io::UdpSocket::open(roce::Port::port_of_slot(slot), kSocketBytes);
     if (!opened) return false;
     socket.emplace(std::move(*opened));
@@ -87,6 +112,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   };
   auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve)
                    : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
+  if (!node && wire && settings->standard && node.error().code == ENOSPC)
+    return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
   if (!node) return tl::unexpected(node.error());
   if (wire) {
     auto port = roce::Port::open(std::move(*socket));
@@ -118,11 +145,11 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   end.source = source.gid;
   constexpr uint8_t kLinkLocal[2] = {0xfe, 0x80};
   if (std::equal(kLinkLocal, kLinkLocal + 2, peer.raw.begin())) end.source_interface = source.interface_index;
-  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, roce::WireSettings{});
+  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, wire_settings_);
 }
 
 std::unique_ptr<transport::Endpoint> Runtime::connect_datagrams(const roce::LocalEnd& end) {
-  return std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, roce::WireSettings{});
+  return std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, wire_settings_);
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

@@ -119,6 +119,7 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<cm::Node> node_;
   std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
+  roce::WireSettings wire_settings_;
 };
 
 }  // namespace nupa::core

@@ -21,7 +21,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 2;
+constexpr uint32_t kLayoutVersion = 3;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -213,6 +213,27 @@ struct QpCounters {
   std::atomic<uint64_t> rnr;
 };
 
+/// What carries a queue pair's requests.
+enum class Carrier : uint32_t { kWindow = 0, kRoce = 1 };
+
+/// How a queue pair does on the wire, for people: written by its owner, read by anybody.
+struct WireShared {
+  std::atomic<uint32_t> carrier;   ///< Carrier
+  std::atomic<uint32_t> standard;  ///< 1: the peer speaks nothing but the standard
+  Gid peer;
+  std::atomic<int64_t> round_trip_ns;  ///< smoothed; 0: not measured yet
+  std::atomic<uint64_t> window;        ///< bytes that may be under way, all bits set: no limit
+  std::atomic<uint64_t> in_flight;     ///< bytes
+  std::atomic<uint64_t> rate;          ///< bytes a second, 0: not paced
+  // Packets sent again, by what made them so.
+  std::atomic<uint64_t> resent_sequence;
+  std::atomic<uint64_t> resent_selective;
+  std::atomic<uint64_t> resent_timeout;
+  std::atomic<uint64_t> marked;     ///< packets that met a congested queue, as the peer tells
+  std::atomic<uint64_t> strangers;  ///< packets that are not of this connection
+};
+static_assert(sizeof(WireShared) <= 128);
+
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
   std::atomic<uint64_t> state;  ///< pack_state; 0 with in_use 0: no such queue pair
@@ -239,6 +260,8 @@ struct alignas(64) QpShared {
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
   // Line 3 and 4: the receive ring.
   alignas(64) RecvRing recv;
+  // Line 6 and 7.
+  alignas(64) WireShared wire;
 };
 static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
 

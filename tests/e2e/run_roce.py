@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Unmodified programs over RoCEv2: between two network namespaces, and from user to user."""
 import atexit
+import json
 import os
 import subprocess
-from pairs import finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
+import time
+from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
 
+OTHER_DIR = private_runtime_dir()
 private_runtime_dir()
 ENV = {"NUPA_TRANSPORT": "roce"}
 HERE, THERE = ["nupa-roce-%d-%s" % (os.getpid(), side) for side in "ab"]
@@ -41,7 +44,8 @@ def inside(host):
 
 def between_hosts():
     if not make_hosts(9000):
-        return skip("roce-between-hosts", "needs root, network namespaces and veth")
+        skip("roce-between-hosts", "needs root, network namespaces and veth")
+        return False
     # GID 1 is the IPv4 address; the first IPv6 address stands behind it.
     for command in ("ibv_rc_pingpong -g 1 -c", "ibv_rc_pingpong -g 1 -e -n 300", "ibv_rc_pingpong -g 2 -c",
                     "ibv_rc_pingpong -g 1 -s 100003 -c -n 200", "ibv_srq_pingpong -g 1", "ibv_rc_pingpong -g 1 -m 256"):
@@ -56,6 +60,50 @@ def between_hosts():
         command += " -F -x 1 -d nupa0 -p %d" % port
         run_pair("roce " + command[:-9], command, command + " 10.119.0.1", port, env=ENV, before=inside(HERE),
                  client_before=inside(THERE))
+    return True
+
+
+def observed():
+    """What `nupa stat` tells of queue pairs on the wire."""
+    port = free_port()
+    command = "ibv_rc_pingpong -d nupa0 -g 1 -n 100000000 -p %d" % port
+    rows = []
+    with Pair(command, command + " 10.119.0.1", port, ENV, inside(HERE), inside(THERE)) as pair:
+        end = time.time() + 10
+        while time.time() < end and (len(rows) < 2 or not all(row["messages"] > 50 for row in rows)):
+            time.sleep(0.1)
+            rows = json.loads(nupa("stat", "--json").stdout) if pair.client else []
+        outcome(len(rows) == 2, "roce-stat-both", "%s %s" % (rows, pair.trouble))
+    addresses = {row["paths"][0]["address"] for row in rows if row["transport"] == "roce"}
+    outcome(addresses == {"10.119.0.1", "10.119.0.2"}, "roce-stat-addresses", rows)
+    outcome(all(row["paths"][0]["round_trip_us"] > 0 and not row["paths"][0]["standard_peer"] for row in rows),
+            "roce-stat-round-trip", rows)
+
+
+def settings():
+    for control in ("none", "dcqcn", "swift", "cubic"):
+        port = free_port()
+        command = "ib_write_bw -s 262144 -n 50 -F -x 1 -d nupa0 -p %d" % port
+        run_pair("roce-congestion-" + control, command, command + " 10.119.0.1", port,
+                 env=dict(ENV, NUPA_CONGESTION=control), before=inside(HERE), client_before=inside(THERE))
+    port = free_port()
+    command = "ibv_rc_pingpong -d nupa0 -g 1 -c -n 200 -p %d" % port
+    # Only one process of a host can be at the standard's port.
+    run_pair("roce-standard-only", command, command + " 10.119.0.1", port, env=dict(ENV, NUPA_ROCE_PEERS="standard"),
+             before=inside(HERE), client_before=(*inside(THERE), "env", "NUPA_RUNTIME_DIR=" + OTHER_DIR))
+    taken = subprocess.Popen([*inside(HERE), "python3", "-c", "import socket, time\ns = socket.socket(socket.AF_INET, "
+                              "socket.SOCK_DGRAM)\ns.bind(('', 4791))\nprint('bound', flush=True)\ntime.sleep(60)"],
+                             stdout=subprocess.PIPE)
+    taken.stdout.readline()
+    strict = dict(ENV, NUPA_ROCE_PEERS="standard")
+    refused = nupa("run", "--", "ibv_devinfo", "-d", "nupa0", before=inside(HERE), env=strict)
+    outcome(refused.returncode != 0 and "4791" in refused.stderr, "roce-standard-port-taken", refused.stderr)
+    tell("roce-port-taken", nupa("run", "--", "ibv_devinfo", "-d", "nupa0", before=inside(HERE), env=ENV), 0, "PORT_ACTIVE")
+    taken.kill()
+    taken.wait()
+    for name in ("NUPA_CONGESTION", "NUPA_ROCE_PEERS"):
+        wrong = nupa("run", "--", "ibv_devinfo", "-d", "nupa0", env=dict(ENV, **{name: "wrong"}))
+        outcome(wrong.returncode != 0 and name in wrong.stderr, "roce-wrong-" + name, wrong.stderr)
 
 
 def without_a_wire():
@@ -66,7 +114,9 @@ def without_a_wire():
     tell("roce-devinfo", nupa("run", "--transport", "roce", "--", "ibv_devinfo"), 0, "PORT_ACTIVE")
 
 
-between_hosts()
+if between_hosts() is not False:
+    observed()
+    settings()
 without_a_wire()
 remove_hosts()
 left = [line for line in ip("netns", "list").stdout.split() if line.startswith("nupa-roce-%d" % os.getpid())]

@@ -9,6 +9,8 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   /// `sources`: the port's addresses by GID index.
   DatagramEndpoint(Port& port, const LocalEnd& end, std::vector<GidEntry> sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
+    end.shared->wire.peer = {};
+    end.shared->wire.carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
     port.add(*this);
   }
 

@@ -81,6 +81,14 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   destination_.from_interface = end.source_interface;
   destination_.traffic_class = attr.av.traffic_class;
   choose_port(settings.standard);
+  segment::WireShared& wire = end.shared->wire;
+  wire.peer = peer;
+  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.marked,
+                        &wire.strangers, &wire.in_flight, &wire.rate})
+    counter->store(0);
+  wire.round_trip_ns.store(0);
+  wire.window.store(~uint64_t{0});
+  wire.carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   port.add(*this);
 }
 
@@ -91,6 +99,23 @@ void ConnectedEndpoint::choose_port(bool standard) {
   const uint32_t slot = segment::slot_of(requester_options_.dest_qpn);
   const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
   destination_.to.port = standard || !possible ? kUdpPort : Port::port_of_slot(slot);
+}
+
+void ConnectedEndpoint::publish() {
+  segment::WireShared& wire = end_.shared->wire;
+  const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
+  tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
+  tell(wire.strangers, strangers_);
+  if (!requester_) return;
+  const Path& path = requester_->path(0);
+  const RequesterCounters& counters = requester_->counters();
+  tell(wire.round_trip_ns, path.round_trip.smoothed());
+  tell(wire.window, path.congestion->window());
+  tell(wire.in_flight, path.in_flight);
+  tell(wire.resent_sequence, counters.resent_sequence);
+  tell(wire.resent_selective, counters.resent_selective);
+  tell(wire.resent_timeout, counters.resent_timeout);
+  tell(wire.marked, counters.marked);
 }
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
@@ -124,6 +149,7 @@ void ConnectedEndpoint::send() {
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) more = requester_->transmit(now, burst, kBudget);
   burst.flush();
+  publish();
   set_deadline(more ? now : requester_->deadline());
 }
 
@@ -156,6 +182,7 @@ void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
     constexpr int64_t kAnswerPauseNs = 200'000;
     deadline = std::min(deadline, now + kAnswerPauseNs);
   }
+  publish();
   set_deadline(deadline);
 }
 

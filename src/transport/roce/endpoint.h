@@ -77,6 +77,8 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
 
  private:
   void choose_port(bool standard);
+  /// Tells the observers.
+  void publish();
 
   const WireSettings settings_;
   const Gid peer_;
