@@ -192,10 +192,12 @@ void Qp::fail_for_lost_peer() {
 }
 
 int Qp::to_reset() {
-  leave_wire();
+  Links links;
   {
     std::lock_guard lock(send_lock_);
     next_epoch();
+    // Together with the requests that wait: whoever tries those needs the endpoint.
+    links = take_links();
     waiting_.clear();
     waits_ = false;
     runtime_.remove_pending(this);
@@ -208,6 +210,7 @@ int Qp::to_reset() {
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
   }
+  links.withdraw();
   runtime_.grace();
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);

@@ -117,8 +117,15 @@ class alignas(64) Qp final : public QueuePair {
   int post_wire(const SendWr& wr, QpState now);
   void finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   int connect_wire(const QpAttr& attr);
-  /// Takes the queue pair off the wire. Without the send lock.
-  void leave_wire();
+  /// What leads to the other end.
+  struct Links {
+    std::unique_ptr<transport::WireEndpoint> wire;
+    std::unique_ptr<transport::Endpoint> endpoint;
+    /// Without the send lock: after this no thread of a transport calls them.
+    void withdraw();
+  };
+  /// Under the send lock.
+  Links take_links();
 
   // qp_receive.cc
   /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.

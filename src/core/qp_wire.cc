@@ -64,16 +64,13 @@ int Qp::connect_wire(const QpAttr& attr) {
   return 0;
 }
 
-void Qp::leave_wire() {
-  std::unique_ptr<transport::WireEndpoint> wire;
-  std::unique_ptr<transport::Endpoint> endpoint;
-  {
-    std::lock_guard lock(send_lock_);
-    if (wire_ != nullptr) wire_->stop();
-    wire = std::move(wire_owner_);
-    wire_ = nullptr;
-    endpoint = std::move(endpoint_);
-  }
+Qp::Links Qp::take_links() {
+  if (wire_ != nullptr) wire_->stop();
+  wire_ = nullptr;
+  return {std::move(wire_owner_), std::move(endpoint_)};
+}
+
+void Qp::Links::withdraw() {
   if (wire != nullptr) wire->withdraw();
   if (endpoint != nullptr) endpoint->withdraw();
 }
