@@ -344,8 +344,11 @@ struct Scenario {
   bool dies = false;
   bool freezes = false;
   bool may_fail = false;
+  /// Of several paths: this one is cut for a while, or for good (0).
+  uint32_t cut = 0;
+  int64_t cut_for = 0;
 
-  Scenario(uint64_t seed, Service service) {
+  Scenario(uint64_t seed, Service service, bool several_paths) {
     std::mt19937_64 random(seed ^ 0x6a09e667f3bcc908);
     const auto below = [&](uint64_t bound) { return random() % bound; };
     world.service = service;
@@ -378,6 +381,18 @@ struct Scenario {
     freezes = !dies && below(10) == 0;
     // With seven repetitions a message is lost for good now and then, which is then said.
     may_fail = dies || faults.loss >= 0.05 || faults.reordering > 0 || faults.spike > 0 || world.link.queue_bytes != 0;
+    if (!several_paths) return;
+    world.mark_a = world.mark_b = kNupaMark;
+    for (uint64_t more = 1 + below(3); more > 0; --more) {
+      io::LinkOptions link = world.link;
+      link.delay_ns = static_cast<int64_t>(1'000 + below(200'000));
+      link.rate = below(2) == 0 ? 0 : 30'000'000 + below(1'000'000'000);
+      link.faults.loss = kLosses[below(5)];
+      may_fail = may_fail || link.faults.loss >= 0.05;
+      world.more_paths.push_back(link);
+    }
+    cut = static_cast<uint32_t>(below(world.more_paths.size() + 1));
+    cut_for = below(2) == 0 ? 0 : static_cast<int64_t>(1'000'000 + below(50'000'000));
   }
 };
 
@@ -399,8 +414,19 @@ struct Tally {
   uint64_t gave_up = 0;  ///< a request ended with one of the errors that the specification has for it
 };
 
-void run_one(uint64_t seed, Service service, Tally* tally) {
-  const Scenario scenario(seed, service);
+/// Cuts a path at a random moment, and mends it.
+void plan_cut(World& world, const Scenario& scenario, int64_t when) {
+  io::LinkOptions cut;
+  cut.faults.loss = 1;
+  world.plan(when, [&world, &scenario, cut] { world.change_path(scenario.cut, cut); });
+  if (scenario.cut_for == 0) return;
+  const auto& given = scenario.world;
+  const io::LinkOptions mended = scenario.cut == 0 ? given.link : given.more_paths[scenario.cut - 1];
+  world.plan(when + scenario.cut_for, [&world, &scenario, mended] { world.change_path(scenario.cut, mended); });
+}
+
+void run_one(uint64_t seed, Service service, bool several_paths, Tally* tally) {
+  const Scenario scenario(seed, service, several_paths);
   World world(scenario.world, seed);
   Sender forth(world.a, world.b, service, scenario.world.mtu, seed * 3);
   Sender back(world.b, world.a, service, scenario.world.mtu, seed * 3 + 1);
@@ -418,6 +444,7 @@ void run_one(uint64_t seed, Service service, Tally* tally) {
     for (uint64_t i = 0; i < requests; ++i)
       world.plan(world.now + static_cast<int64_t>(random() % 700'000), [sender] { sender->post_receive(); });
   }
+  if (several_paths) plan_cut(world, scenario, world.now + static_cast<int64_t>(random() % 600'000));
   if (scenario.dies) world.plan(world.now + static_cast<int64_t>(random() % 600'000), [&] { world.b_frozen = true; });
   if (scenario.freezes) {
     const auto when = world.now + static_cast<int64_t>(random() % 600'000);
@@ -456,12 +483,12 @@ void run_one(uint64_t seed, Service service, Tally* tally) {
   ASSERT_EQ(scenario.world.pool, world.pool.free()) << "each buffer is given back";
 }
 
-void run_many(Service service, uint64_t runs) {
+void run_many(Service service, uint64_t runs, bool several_paths = false) {
   const uint64_t first = number_from("NUPA_SIM_SEED", 1);
   runs = number_from("NUPA_SIM_RUNS", runs);
   Tally tally;
   for (uint64_t seed = first; seed < first + runs; ++seed) {
-    run_one(seed, service, &tally);
+    run_one(seed, service, several_paths, &tally);
     if (::testing::Test::HasFatalFailure()) {
       std::printf("seed %lu; replay: NUPA_SIM_SEED=%lu NUPA_SIM_RUNS=1\n", seed, seed);
       return;
@@ -474,6 +501,7 @@ void run_many(Service service, uint64_t runs) {
 }
 
 TEST(RoceRandom, ReliableConnection) { run_many(Service::kRc, 10000); }
+TEST(RoceRandom, SeveralPaths) { run_many(Service::kRc, 2000, true); }
 TEST(RoceRandom, UnreliableConnection) { run_many(Service::kUc, 2000); }
 
 }  // namespace

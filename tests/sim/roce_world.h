@@ -125,14 +125,20 @@ inline Gid gid_of(uint8_t host) {
 /// Turns what the engine sends into packets on a link, as a socket would.
 class SimOutput final : public Output {
  public:
-  SimOutput(io::SimulatedLink& link, const Route& route) : link_(link), route_(route) {}
-  bool send(uint8_t, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
-    std::vector<std::byte> bytes(kMaxHeaderBytes);
+  /// `links`: one a path.
+  SimOutput(const std::vector<io::SimulatedLink*>& links, const Route& route) : links_(links), route_(route) {}
+  bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
+    std::vector<std::byte> bytes;
+    bytes.reserve(kMaxPacketBytes);
+    bytes.resize(kMaxHeaderBytes);
     bytes.resize(encode(packet, bytes.data()));
     uint32_t length = 0;
     for (uint32_t i = 0; i < fragments; ++i) {
       const std::byte* from = payload[i].data;
-      for (uint32_t at = 0; at < payload[i].length; ++at) bytes.push_back(from == nullptr ? std::byte{0} : from[at]);
+      if (from == nullptr)
+        bytes.resize(bytes.size() + payload[i].length);
+      else
+        bytes.insert(bytes.end(), from, from + payload[i].length);
       length += payload[i].length;
     }
     if (length != packet.payload_length) return false;
@@ -142,14 +148,14 @@ class SimOutput final : public Output {
     state = base::crc32(state, bytes.data() + kBthBytes, whole - kBthBytes - kIcrcBytes);
     store_icrc(icrc_of_state(state), bytes.data() + whole - kIcrcBytes);
     if (watch) watch(packet);
-    link_.send(now, std::move(bytes));
+    links_.at(path)->send(now, std::move(bytes));
     return true;
   }
   int64_t now = 0;
   std::function<void(const Packet&)> watch;
 
  private:
-  io::SimulatedLink& link_;
+  std::vector<io::SimulatedLink*> links_;
   Route route_;
 };
 
@@ -161,14 +167,13 @@ struct EndOptions {
 /// One end: host, engine, and the way out.
 class End {
  public:
-  End(size_t memory, const EndOptions& options, io::SimulatedLink& out, const Route& route, PacketPool& pool)
-      : host(memory),
-        output(out, route),
-        connection(host, options.requester, options.responder, pool),
-        qpn_(options.responder.peer_qpn) {}
+  End(size_t memory, const EndOptions& options, const std::vector<io::SimulatedLink*>& out, const Route& route,
+      PacketPool& pool)
+      : host(memory), output(out, route), connection(host, options.requester, options.responder, pool) {}
 
   /// A packet from the wire. False: it was not one that the engine may see.
-  bool receive(const io::SimulatedLink::Arrival& arrival, const Route& route, uint32_t own_qpn, int64_t now) {
+  bool receive(const io::SimulatedLink::Arrival& arrival, const Route& route, uint32_t own_qpn, uint8_t path,
+               int64_t now) {
     const auto length = static_cast<uint32_t>(arrival.bytes.size());
     Packet packet;
     if (!icrc_holds(route, arrival.bytes.data(), length, 0) || !decode(arrival.bytes.data(), length, &packet) ||
@@ -176,6 +181,7 @@ class End {
       ++refused_packets;
       return false;
     }
+    packet.path = path;
     connection.receive(packet, arrival.marked, now);
     return true;
   }
@@ -189,9 +195,6 @@ class End {
   SimOutput output;
   Connection connection;
   uint64_t refused_packets = 0;
-
- private:
-  uint32_t qpn_;
 };
 
 /// Two ends, a and b, and the time.
@@ -209,7 +212,9 @@ class World {
     uint32_t pool = 1024;
     Patience patience{.timeout = 8, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
     io::LinkOptions link;
+    std::vector<io::LinkOptions> more_paths;  ///< beside `link`
     std::string_view congestion = "none";
+    uint32_t receive_window = 0;  ///< bytes that each end says it is ready for; 0: nothing is said
   };
   static constexpr uint32_t kQpnA = 0x001002;
   static constexpr uint32_t kQpnB = 0x002003;
@@ -218,18 +223,23 @@ class World {
       : pool(options.pool),
         to_b(options.link, seed * 2 + 1),
         to_a(options.link, seed * 2 + 2),
+        links_to_b_{make_links(to_b, options, seed * 2 + 1, more_to_b_)},
+        links_to_a_{make_links(to_a, options, seed * 2 + 2, more_to_a_)},
         route_to_b_{gid_of(1), gid_of(2), 50000, kUdpPort},
         route_to_a_{gid_of(2), gid_of(1), 50001, kUdpPort},
-        a(options.memory, end_options(options, kQpnB, options.mark_a), to_b, route_to_b_, pool),
-        b(options.memory, end_options(options, kQpnA, options.mark_b), to_a, route_to_a_, pool) {
+        a(options.memory, end_options(options, kQpnB, options.mark_a), links_to_b_, route_to_b_, pool),
+        b(options.memory, end_options(options, kQpnA, options.mark_b), links_to_a_, route_to_a_, pool) {
     for (End* end : {&a, &b}) {
       end->connection.requester().set_patience(options.patience);
+      if (!options.more_paths.empty()) end->connection.requester().set_paths(path_count());
       end->connection.responder().set_max_rd_atomic(options.patience.max_rd_atomic);
     }
   }
 
   int64_t next_event() const {
-    int64_t when = std::min(to_a.next_arrival(), to_b.next_arrival());
+    int64_t when = INT64_MAX;
+    for (uint32_t path = 0; path < path_count(); ++path)
+      when = std::min({when, links_to_a_[path]->next_arrival(), links_to_b_[path]->next_arrival()});
     when = std::min(when, a.connection.deadline());
     if (!b_frozen) when = std::min(when, b.connection.deadline());
     for (const auto& [at, what] : plans) when = std::min(when, at);
@@ -240,13 +250,15 @@ class World {
     const int64_t when = next_event();
     if (when == INT64_MAX) return false;
     now = std::max(now, when);
-    while (to_b.next_arrival() <= now) {
-      const auto arrival = to_b.take();
-      if (!b_frozen) b.receive(arrival, route_to_b_, kQpnB, now);
-    }
-    while (to_a.next_arrival() <= now) {
-      const auto arrival = to_a.take();
-      a.receive(arrival, route_to_a_, kQpnA, now);
+    for (uint8_t path = 0; path < path_count(); ++path) {
+      while (links_to_b_[path]->next_arrival() <= now) {
+        const auto arrival = links_to_b_[path]->take();
+        if (!b_frozen) b.receive(arrival, route_to_b_, kQpnB, path, now);
+      }
+      while (links_to_a_[path]->next_arrival() <= now) {
+        const auto arrival = links_to_a_[path]->take();
+        a.receive(arrival, route_to_a_, kQpnA, path, now);
+      }
     }
     for (size_t i = 0; i < plans.size();) {
       if (plans[i].first > now) {
@@ -273,6 +285,14 @@ class World {
     }
     return true;
   }
+  uint32_t path_count() const { return static_cast<uint32_t>(links_to_b_.size()); }
+  io::SimulatedLink& link_to_b(uint32_t path) { return *links_to_b_[path]; }
+  io::SimulatedLink& link_to_a(uint32_t path) { return *links_to_a_[path]; }
+  /// What both directions of a path do from now on.
+  void change_path(uint32_t path, const io::LinkOptions& link) {
+    links_to_b_[path]->set_options(link);
+    links_to_a_[path]->set_options(link);
+  }
   void plan(int64_t when, std::function<void()> what) { plans.emplace_back(when, std::move(what)); }
 
   int64_t now = 1'000'000;
@@ -294,8 +314,21 @@ class World {
     end.requester.max_inline = 256;
     end.requester.mark = end.responder.mark = mark;
     end.requester.congestion = options.congestion;
+    end.responder.window = options.receive_window;
+    if (options.receive_window != 0) end.requester.read_window = options.receive_window;
     return end;
   }
+  static std::vector<io::SimulatedLink*> make_links(io::SimulatedLink& first, const Options& options, uint64_t seed,
+                                                    std::deque<io::SimulatedLink>& more) {
+    std::vector<io::SimulatedLink*> links{&first};
+    for (const io::LinkOptions& link : options.more_paths)
+      links.push_back(&more.emplace_back(link, seed + 1000 * links.size()));
+    return links;
+  }
+  std::deque<io::SimulatedLink> more_to_b_;
+  std::deque<io::SimulatedLink> more_to_a_;
+  std::vector<io::SimulatedLink*> links_to_b_;
+  std::vector<io::SimulatedLink*> links_to_a_;
   Route route_to_b_;
   Route route_to_a_;
 

@@ -107,7 +107,7 @@ void ConnectedEndpoint::publish() {
   tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
   tell(wire.strangers, strangers_);
   if (!requester_) return;
-  const Path& path = requester_->path(0);
+  const Path& path = requester_->paths()[0];
   const RequesterCounters& counters = requester_->counters();
   tell(wire.round_trip_ns, path.round_trip.smoothed());
   tell(wire.window, path.congestion->window());

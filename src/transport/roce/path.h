@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "transport/roce/congestion/congestion.h"
+#include "transport/roce/sequence.h"
 
 namespace nupa::roce {
 
@@ -24,6 +25,7 @@ class RoundTrip {
   }
   bool known() const { return smoothed_ != 0; }
   int64_t smoothed() const { return smoothed_; }
+  int64_t variation() const { return variation_; }
   int64_t latest() const { return latest_; }
   int64_t least() const { return least_; }
   /// After this long without a word something is lost. A thread that handles packets may be away for a scheduler's
@@ -41,16 +43,65 @@ class RoundTrip {
   int64_t least_ = 0;
 };
 
+/// How fast a path delivers: the best of the last round trips, which forgets slowly, for a path that has little to do
+/// delivers little.
+class DeliveryRate {
+ public:
+  /// The path was idle: what arrives from now on measures it.
+  void restart(int64_t now) {
+    since_ns_ = now;
+    arrived_ = 0;
+  }
+  void arrived(int64_t now, uint32_t bytes, int64_t round_trip_ns) {
+    arrived_ += bytes;
+    const int64_t took = now - since_ns_;
+    if (took < std::max(round_trip_ns, kLeastNs) || arrived_ < kLeastBytes) return;
+    const double sample = static_cast<double>(arrived_) / static_cast<double>(took);
+    rate_ = std::max(sample, rate_ * kForget);
+    restart(now);
+  }
+  /// Bytes a nanosecond; 0: not measured yet.
+  double rate() const { return rate_; }
+
+ private:
+  static constexpr int64_t kLeastNs = 100'000;
+  static constexpr uint64_t kLeastBytes = 16'384;
+  static constexpr double kForget = 0.9;
+  int64_t since_ns_ = 0;
+  uint64_t arrived_ = 0;
+  double rate_ = 0;
+};
+
 /// One way to the other end, as the requester sees it.
 struct Path {
+  enum class Health : uint8_t {
+    kUnproven,  ///< nothing has been seen to pass
+    kAlive,
+    kDead,  ///< what was sent did not arrive while others' packets did
+  };
   RoundTrip round_trip;
+  DeliveryRate delivery;
   std::unique_ptr<Congestion> congestion;
+  Health health = Health::kUnproven;
   uint64_t in_flight = 0;         ///< bytes
   int64_t next_send_ns = 0;       ///< pacing
   int64_t newest_arrived_ns = 0;  ///< when the latest packet that is known to have arrived was sent
+  int64_t heard_ns = 0;           ///< when that became known
 
-  uint64_t unasked = 0;  ///< bytes sent since an acknowledgement was asked for last
-  int64_t asked_ns = 0;  ///< when that was, or when the path came to life
+  uint64_t unasked = 0;      ///< bytes sent since an acknowledgement was asked for last
+  int64_t asked_ns = 0;      ///< when that was, or when the path came to life
+  uint32_t marked_seen = 0;  ///< packets that met a congested queue, as the other end counts
+
+  // Of READ responses, which come in the order in which they were asked for: when one came before others, which one,
+  // and when it was asked for.
+  int64_t hole_since_ns = 0;
+  Seq hole_seq = 0;
+  int64_t hole_sent_ns = 0;
+
+  int64_t next_probe_ns = 0;
+  int64_t probe_sent_ns = 0;
+  uint32_t probe = 0;  ///< the token of the last one
+  uint32_t probes_unanswered = 0;
 
   /// Whether there is nothing under way that will be answered: then one packet more, which asks, may always leave. A
   /// window that shrank below what had not asked would stay closed for ever.
@@ -71,6 +122,7 @@ struct Path {
   }
   /// Accounts for a packet that leaves.
   void depart(int64_t now, uint32_t bytes) {
+    if (in_flight == 0) delivery.restart(now);
     in_flight += bytes;
     const uint64_t rate = congestion->rate(now);
     if (rate == 0) return;
@@ -81,6 +133,39 @@ struct Path {
                    static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * kSecond / rate);
   }
   void settle(uint32_t bytes) { in_flight -= std::min<uint64_t>(bytes, in_flight); }
+  /// A packet of `bytes` that was sent at `sent_ns` has arrived.
+  void arrive(int64_t now, uint32_t bytes, int64_t sent_ns) {
+    settle(bytes);
+    newest_arrived_ns = std::max(newest_arrived_ns, sent_ns);
+    heard_ns = now;
+    congestion->on_arrived(now, bytes, 0, 0);
+  }
+  void note_hole(int64_t now, Seq seq, int64_t sent_ns) {
+    hole_since_ns = now;
+    hole_seq = seq;
+    hole_sent_ns = sent_ns;
+  }
+  bool is_hole_due(int64_t now) const { return hole_since_ns != 0 && now >= hole_since_ns + reorder_ns(); }
+  /// Whether a response that was asked for at `sent_ns` should have come before the one that was noted.
+  bool before_hole(Seq seq, int64_t sent_ns) const {
+    return sent_ns < hole_sent_ns || (sent_ns == hole_sent_ns && seq < hole_seq);
+  }
+  /// How much later a packet may arrive than one that was sent after it, before it counts as lost (RFC 8985).
+  int64_t reorder_ns() const {
+    constexpr int64_t kLeast = 10'000;
+    return std::max(round_trip.least() / 4, kLeast);
+  }
+  /// With nothing arriving for this long while other paths deliver, the path counts as dead.
+  int64_t death_ns() const {
+    constexpr int64_t kLeast = 200'000;
+    return std::max(3 * round_trip.smoothed() + 4 * round_trip.variation(), kLeast);
+  }
+  /// When a packet of `bytes` would be there, were it sent now: what is under way goes first.
+  double delivery_ns(uint32_t bytes) const {
+    const auto least = static_cast<double>(round_trip.least());
+    if (delivery.rate() == 0) return least;
+    return least + static_cast<double>(in_flight + bytes) / delivery.rate();
+  }
 };
 
 }  // namespace nupa::roce

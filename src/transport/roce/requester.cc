@@ -34,14 +34,13 @@ Requester::Requester(Host& host, const RequesterOptions& options)
       options_(options),
       queue_(options.max_wr, options.max_sge, options.max_inline, options.mtu, first_seq(options.first_psn)),
       flights_(options.service == Service::kUc ? 0 : kWindow),
+      paths_(options.congestion, options.mtu + kBthBytes + kIcrcBytes),
       cursor_(0),
       una_(first_seq(options.first_psn)),
       send_(una_),
       high_(una_),
       executed_(una_),
-      peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {
-  for (Path& path : paths_) path.congestion = make_congestion(options.congestion, options.mtu + kBthBytes + kIcrcBytes);
-}
+      peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {}
 
 void Requester::pause(bool paused) {
   paused_ = paused;
@@ -84,26 +83,11 @@ bool Requester::may_start(const Request& request) const {
   return !request.answered() || reads_outstanding() < patience_.max_rd_atomic;
 }
 
-int Requester::pick_path(uint32_t bytes, int64_t now) {
+int Requester::pick_path(const Request& request, uint32_t bytes, int64_t now) {
   if (!reliable()) return 0;
-  uint64_t in_flight = 0;
-  bool unanswered = true;
-  for (uint32_t i = 0; i < path_count_; ++i) {
-    in_flight += paths_[i].in_flight;
-    unanswered = unanswered && paths_[i].unanswered();
-  }
-  if (!unanswered && in_flight + bytes > peer_window_) return -1;
-  int best = -1;
-  for (uint32_t i = 0; i < path_count_; ++i) {
-    const Path& path = paths_[i];
-    if (!path.has_room(bytes)) continue;
-    if (path.next_send_ns > now) {
-      pacing_until_ = pacing_until_ == 0 ? path.next_send_ns : std::min(pacing_until_, path.next_send_ns);
-      continue;
-    }
-    if (best < 0 || path.round_trip.smoothed() < paths_[best].round_trip.smoothed()) best = static_cast<int>(i);
-  }
-  return best;
+  // What a READ brings has to find room here.
+  const bool reads = request.wr.opcode == Opcode::kRdmaRead;
+  return paths_.pick(bytes, reads ? options_.read_window : peer_window_, now, &pacing_until_);
 }
 
 void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now) {
@@ -152,7 +136,7 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   packet.solicited = last && (wr.flags & send_flag::kSolicited) != 0;
   const uint32_t bytes = packet.payload_length + kBthBytes + kIcrcBytes;
   packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1 ||
-                                      paths_[path].should_ask(now, bytes, peer_window_ / path_count_));
+                                      paths_[path].should_ask(now, bytes, peer_window_ / paths_.count()));
   if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
   paths_[path].note_ask(now, bytes, packet.ack_request);
   note_sent(seq, bytes, path, State::kSent, now);
@@ -175,7 +159,7 @@ Seq Requester::read_end(Seq seq) const {
 uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output) {
   // What was asked for before is asked for within its old bounds, so that the count of outstanding ones stays right. A
   // request that began before what the responder expects and ended after it would be dropped there for ever.
-  Seq end = std::min<Seq>(request.end(), seq + kReadPackets);
+  Seq end = std::min<Seq>(request.end(), seq + (paths_.count() > 1 ? kStripedPackets : kReadPackets));
   if (seq < high_) end = std::min(end, read_end(seq));
   if (selective_ && again) {
     end = seq + 1;
@@ -188,8 +172,9 @@ uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint3
   end = std::min<Seq>(end, una_ + kWindow);
   if (!again) {
     // The responses have to find room here, and a request for a few only is not worth a round trip.
-    const uint64_t most = std::min(options_.read_window, paths_[path].congestion->window());
-    const uint64_t room = most - std::min(most, paths_[path].in_flight);
+    const auto left = [](uint64_t most, uint64_t used) { return most - std::min(most, used); };
+    const uint64_t room = std::min(left(options_.read_window, paths_.in_flight()),
+                                   left(paths_[path].congestion->window(), paths_[path].in_flight));
     const Seq fits = std::max<Seq>(room / (options_.mtu + kBthBytes + kIcrcBytes), paths_[path].in_flight == 0 ? 1 : 0);
     if (fits < std::min<Seq>(end - seq, kFewResponses) && paths_[path].in_flight != 0) return 0;
     end = std::min(end, seq + fits);
@@ -227,7 +212,7 @@ uint32_t Requester::send_atomic(const Request& request, Seq seq, uint32_t path, 
 
 uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output) {
   const Request& request = queue_.at(index);
-  const int path = pick_path(bytes_at(request, seq) + kBthBytes + kIcrcBytes, now);
+  const int path = pick_path(request, bytes_at(request, seq) + kBthBytes + kIcrcBytes, now);
   if (path < 0) return 0;
   const auto chosen = static_cast<uint32_t>(path);
   if (request.wr.opcode == Opcode::kRdmaRead) return send_read(request, seq, again, chosen, now, output);
@@ -250,6 +235,14 @@ bool Requester::run_local(uint32_t index) {
   return true;
 }
 
+void Requester::transmit_probes(int64_t now, Output& output) {
+  Packet packet;
+  packet.mark = options_.mark;
+  packet.pkey = options_.pkey;
+  packet.dest_qpn = options_.dest_qpn;
+  paths_.transmit_probes(now, packet, output);
+}
+
 Seq Requester::next_lost() const {
   Seq seq = una_;
   while (flights_[seq % kWindow].state != State::kLost) ++seq;
@@ -258,6 +251,7 @@ Seq Requester::next_lost() const {
 
 bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
   pacing_until_ = 0;
+  if (paths_.count() > 1 && !failed_ && !queue_.empty()) transmit_probes(now, output);
   for (; budget > 0; --budget) {
     if (failed_ || now < rnr_until_) return false;
     if (lost_ > 0) {
@@ -305,15 +299,10 @@ int64_t Requester::timeout_ns() const {
   const int64_t given = transport::ack_timeout_ns(patience_.timeout);
   if (!selective_) return given;
   constexpr uint32_t kMostBackoff = 6;
-  int64_t timeout = paths_[0].round_trip.timeout();
+  int64_t timeout = paths_.timeout();
   // While nothing is measured, the program may know better; else its patience could end before a single repetition.
-  if (!paths_[0].round_trip.known() && given != 0) timeout = std::min(timeout, given);
+  if (!paths_.measured() && given != 0) timeout = std::min(timeout, given);
   return timeout << std::min(backoff_, kMostBackoff);
-}
-
-int64_t Requester::reorder_ns() const {
-  constexpr int64_t kLeast = 10'000;
-  return std::max(paths_[0].round_trip.least() / 4, kLeast);
 }
 
 int64_t Requester::deadline() const {
@@ -323,8 +312,11 @@ int64_t Requester::deadline() const {
     when = rnr_until_;
   } else if (waits()) {
     if (const int64_t timeout = timeout_ns(); timeout != 0) when = timer_from_ + timeout;
-    if (hole_since_ != 0) when = std::min(when, hole_since_ + reorder_ns());
+    for (uint32_t i = 0; i < paths_.count(); ++i)
+      if (const Path& path = paths_[i]; path.hole_since_ns != 0)
+        when = std::min(when, path.hole_since_ns + path.reorder_ns());
   }
+  when = std::min(when, paths_.deadline());
   if (pacing_until_ != 0) when = std::min(when, pacing_until_);
   return when;
 }
@@ -338,7 +330,9 @@ void Requester::on_timer(int64_t now) {
     return;
   }
   if (!waits()) return;
-  if (hole_since_ != 0 && now >= hole_since_ + reorder_ns()) find_lost(now);
+  for (uint32_t i = 0; i < paths_.count(); ++i)
+    if (paths_[i].is_hole_due(now)) find_lost(now);
+  if (paths_.is_look_due(now)) find_lost(now);
   const int64_t timeout = timeout_ns();
   if (timeout != 0 && now >= timer_from_ + timeout) on_timeout(now);
 }

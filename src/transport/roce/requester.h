@@ -1,7 +1,7 @@
 #pragma once
 #include <array>
 
-#include "transport/roce/path.h"
+#include "transport/roce/path_set.h"
 #include "transport/roce/send_queue.h"
 
 namespace nupa::roce {
@@ -59,7 +59,7 @@ class Requester {
 
   /// Sends what may be sent now, at most `budget` packets. True if the budget was what ended it.
   bool transmit(int64_t now, Output& output, uint32_t budget);
-  /// An answer: kAcknowledge, kAtomicAcknowledge, READ responses, kSelectiveAck; or a notification (CNP).
+  /// An answer: kAcknowledge, kAtomicAcknowledge, READ responses, kSelectiveAck, kPathEcho; or a notification (CNP).
   void receive(const Packet& packet, int64_t now);
   /// When transmit() or on_timer() has something to do next without a packet coming in; INT64_MAX: never.
   int64_t deadline() const;
@@ -68,7 +68,13 @@ class Requester {
   uint32_t next_psn() const { return psn_of(send_); }
   bool idle() const { return queue_.empty(); }
   bool selective() const { return selective_; }
-  const Path& path(uint32_t index) const { return paths_[index]; }
+  const PathSet& paths() const { return paths_; }
+  /// Both ends know the addresses of so many paths now; so the other end is NUPA.
+  void set_paths(uint32_t count) {
+    if (!reliable()) return;  // UC drops what comes out of order
+    selective_ = true;
+    paths_.set_count(count);
+  }
   const RequesterCounters& counters() const { return counters_; }
 
  private:
@@ -89,8 +95,8 @@ class Requester {
   };
   /// Packets that may be under way: what a selective acknowledgement can tell of.
   static constexpr uint32_t kWindow = kBitmapBits;
-  static constexpr uint32_t kMaxPaths = 4;
-  static constexpr uint32_t kReadPackets = 256;  ///< responses asked for at once
+  static constexpr uint32_t kReadPackets = 256;    ///< responses asked for at once
+  static constexpr uint32_t kStripedPackets = 64;  ///< the same where paths take turns
   static constexpr uint32_t kAckEvery = 32;
 
   bool reliable() const { return options_.service != Service::kUc; }
@@ -108,9 +114,10 @@ class Requester {
   Packet packet_for(const Request& request, Seq seq) const;
   void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
   bool may_start(const Request& request) const;
-  int pick_path(uint32_t bytes, int64_t now);
+  int pick_path(const Request& request, uint32_t bytes, int64_t now);
   bool run_local(uint32_t index);
   Seq next_lost() const;
+  void transmit_probes(int64_t now, Output& output);
   uint32_t reads_outstanding() const { return reads_pushed_ - reads_popped_; }
 
   // requester_answers.cc
@@ -129,10 +136,11 @@ class Requester {
   void go_back_once(Seq seq, int64_t now);
   void lose(Seq seq);
   void find_lost(int64_t now);
+  /// What is under way on these paths, one bit each, is lost.
+  void leave(uint32_t dead);
   void on_timeout(int64_t now);
   void fail(uint32_t index, WcStatus status);
   int64_t timeout_ns() const;
-  int64_t reorder_ns() const;
   bool waits() const { return una_ < send_; }
 
   Host& host_;
@@ -140,8 +148,7 @@ class Requester {
   SendQueue queue_;
   Patience patience_;
   std::vector<Flight> flights_;  ///< by number, of [una_, high_); none for UC
-  std::array<Path, kMaxPaths> paths_;
-  uint32_t path_count_ = 1;
+  PathSet paths_;
 
   uint32_t cursor_;  ///< the request that `send_` belongs to
   Seq una_;          ///< the oldest packet that is not known to have arrived
@@ -167,10 +174,7 @@ class Requester {
   uint32_t rnr_tries_ = 0;
   int64_t rnr_until_ = 0;
   int64_t pacing_until_ = 0;
-  Seq went_back_to_ = 0;    ///< where the last go_back_once() went
-  int64_t hole_since_ = 0;  ///< a response came before others that are still missing
-  Seq hole_high_ = 0;
-  uint32_t marked_seen_ = 0;
+  Seq went_back_to_ = 0;  ///< where the last go_back_once() went
   RequesterCounters counters_;
 };
 

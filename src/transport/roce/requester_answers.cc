@@ -28,9 +28,9 @@ void Requester::receive(const Packet& packet, int64_t now) {
   if (failed_ || !reliable()) return;
   if (packet.opcode == kCnpOpcode) {
     ++counters_.notifications;
-    for (uint32_t i = 0; i < path_count_; ++i) paths_[i].congestion->on_notification(now);
-    return;
+    return paths_[std::min<uint32_t>(packet.path, paths_.count() - 1)].congestion->on_notification(now);
   }
+  if (packet.opcode == kPathEcho) return paths_.on_echo(packet.path, packet.psn, now);
   if (packet.opcode == kSelectiveAck) return options_.mark == kNupaMark ? on_selective(packet, now) : void();
   const uint32_t traits = traits_of(packet.opcode);
   if ((traits & trait::kRead) != 0) return on_read_response(packet, now);
@@ -49,9 +49,8 @@ void Requester::arrive(Seq seq, int64_t now) {
   Path& path = paths_[entry.path];
   if (entry.state == State::kLost) --lost_;
   if (entry.state == State::kSent || entry.state == State::kAwaited) {
-    path.settle(entry.bytes);
-    path.newest_arrived_ns = std::max(path.newest_arrived_ns, entry.sent_ns);
-    path.congestion->on_arrived(now, entry.bytes, 0, 0);
+    path.arrive(now, entry.bytes, entry.sent_ns);
+    if (paths_.count() > 1) path.delivery.arrived(now, entry.bytes, path.round_trip.smoothed());
   }
   entry.state = State::kArrived;
 }
@@ -65,7 +64,8 @@ void Requester::advance(int64_t now) {
   if (una_ == before) return;
   timer_from_ = progress_ns_ = now;
   backoff_ = retries_ = rnr_tries_ = 0;
-  if (hole_high_ <= una_) hole_since_ = 0;
+  for (uint32_t i = 0; i < paths_.count(); ++i)
+    if (paths_[i].hole_seq <= una_) paths_[i].hole_since_ns = 0;
   while (reads_popped_ != reads_pushed_ && reads_[reads_popped_ % reads_.size()] <= una_) ++reads_popped_;
   if (send_ < una_) {
     // What was to be sent again had arrived after all.
@@ -192,11 +192,13 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
     path = entry.path;
   }
   // An acknowledgement that others overtook counts fewer marks than were seen.
-  const auto more = static_cast<int32_t>(packet.marked - marked_seen_);
+  Path& marked_path = paths_[std::min<uint32_t>(packet.trigger_path, paths_.count() - 1)];
+  const auto more = static_cast<int32_t>(packet.marked - marked_path.marked_seen);
   const uint32_t marked = more > 0 ? static_cast<uint32_t>(more) : 0;
   counters_.marked += marked;
-  marked_seen_ += marked;
-  if (rtt > 0 || marked > 0) note_round_trip(paths_[path], std::max<int64_t>(rtt, 0), marked, now);
+  marked_path.marked_seen += marked;
+  if (rtt > 0) note_round_trip(paths_[path], rtt, 0, now);
+  if (marked > 0) note_round_trip(marked_path, 0, marked, now);
   Seq highest = seq;
   for (uint32_t word = 0; word < packet.payload_length / 4; ++word) {
     uint32_t bits;
@@ -231,21 +233,35 @@ void Requester::lose(Seq seq) {
 }
 
 void Requester::find_lost(int64_t now) {
-  const int64_t tolerance = reorder_ns();
-  const bool holes_are_lost = hole_since_ != 0 && now >= hole_since_ + tolerance;
-  uint32_t found = 0;
+  std::array<uint32_t, kMaxPaths> found{};
+  std::array<int64_t, kMaxPaths> oldest;
+  oldest.fill(INT64_MAX);
   for (Seq seq = una_; seq < send_; ++seq) {
     const Flight& entry = flight(seq);
-    const bool overtaken =
-        entry.state == State::kSent && entry.sent_ns + tolerance < paths_[entry.path].newest_arrived_ns;
-    const bool hole =
-        entry.state == State::kAwaited && holes_are_lost && seq < hole_high_ && entry.sent_ns + tolerance < now;
-    if (!overtaken && !hole) continue;
-    lose(seq);
-    ++found;
+    if (entry.state != State::kSent && entry.state != State::kAwaited) continue;
+    const Path& path = paths_[entry.path];
+    const bool overtaken = entry.state == State::kSent ? entry.sent_ns + path.reorder_ns() < path.newest_arrived_ns
+                                                       : path.is_hole_due(now) && path.before_hole(seq, entry.sent_ns);
+    if (overtaken) {
+      lose(seq);
+      ++found[entry.path];
+    } else {
+      oldest[entry.path] = std::min(oldest[entry.path], entry.sent_ns);
+    }
   }
-  if (holes_are_lost) hole_since_ = 0;
-  if (found > 0) paths_[0].congestion->on_loss(now, found);
+  for (uint32_t i = 0; i < paths_.count(); ++i) {
+    Path& path = paths_[i];
+    if (path.is_hole_due(now)) path.hole_since_ns = 0;
+    if (found[i] > 0) path.congestion->on_loss(now, found[i]);
+  }
+  if (const uint32_t dead = paths_.find_dead(oldest, now); dead != 0) leave(dead);
+}
+
+void Requester::leave(uint32_t dead) {
+  for (Seq seq = una_; seq < send_; ++seq) {
+    const Flight& entry = flight(seq);
+    if ((entry.state == State::kSent || entry.state == State::kAwaited) && (dead >> entry.path & 1) != 0) lose(seq);
+  }
 }
 
 void Requester::on_read_response(const Packet& packet, int64_t now) {
@@ -276,10 +292,8 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     // part, but that is this sender's own queue, which its window answers for.
     if (seq == request.first || begins_read(seq)) note_round_trip(paths_[entry.path], rtt, 0, now);
   }
-  if (seq > una_ && hole_since_ == 0) {
-    hole_since_ = now;
-    hole_high_ = seq;
-  }
+  Path& path = paths_[entry.path];
+  if (seq > una_ && path.hole_since_ns == 0) path.note_hole(now, seq, entry.sent_ns);
   arrive(seq, now);
   executed_ = std::max(executed_, seq + 1);
   if (selective_) timer_from_ = now;
@@ -316,8 +330,8 @@ void Requester::on_timeout(int64_t now) {
   ++backoff_;
   timer_from_ = now;
   went_back_to_ = 0;
-  hole_since_ = 0;
-  paths_[0].congestion->on_timeout(now);
+  for (uint32_t i = 0; i < paths_.count(); ++i) paths_[i].hole_since_ns = 0;
+  paths_.silence(now);
   if (!selective_) {
     counters_.resent_timeout += send_ - una_;
     return go_back(una_);

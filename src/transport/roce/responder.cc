@@ -41,8 +41,18 @@ void Responder::drop_message() {
 
 void Responder::receive(const Packet& packet, bool congested, int64_t now) {
   if (failed_) return;
+  const uint8_t path = packet.path;
+  if (packet.opcode == kPathProbe) {
+    if (options_.mark != kNupaMark) return;
+    tokens_[path] = packet.psn;
+    echoes_ |= 1u << path;
+    return;
+  }
+  path_ = path;
   if (congested) {
     ++counters_.marked;
+    ++marked_[path];
+    cnp_path_ = path;
     if (now - last_cnp_ns_ >= kNotificationPauseNs) {
       last_cnp_ns_ = now;
       cnp_due_ = true;
@@ -138,10 +148,12 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
       if (within >= response.next) return;  // on its way anyway
       if (seq + packets != response.first + response.packets) continue;
       response.next = within;
+      response.path = path_;
       return;
     }
     Response response;
     response.replay = true;
+    response.path = path_;
     response.first = seq;
     response.packets = packets;
     response.srqn = packet.srqn;
@@ -157,6 +169,7 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
       if (remembered.seq != seq) continue;
       Response response;
       response.atomic = response.replay = true;
+      response.path = path_;
       response.first = seq;
       response.found = remembered.found;
       response.msn = remembered.msn;
@@ -320,6 +333,7 @@ Responder::Result Responder::execute_read(const Packet& packet) {
       host_.reach(packet.srqn, packet.rkey, packet.address, packet.length, access::kRemoteRead) == nullptr)
     return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
   Response response;
+  response.path = packet.path;
   response.first = expected_;
   response.packets = packets_of(packet.length);
   response.srqn = packet.srqn;
@@ -347,6 +361,7 @@ Responder::Result Responder::execute_atomic(const Packet& packet) {
   remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
   Response response;
   response.atomic = true;
+  response.path = packet.path;
   response.first = expected_;
   response.found = found;
   response.msn = msn_;

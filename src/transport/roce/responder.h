@@ -32,11 +32,14 @@ class Responder {
   Responder(Host& host, const ResponderOptions& options, PacketPool& pool);
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = count; }
-  /// A request. `congested`: it met a congested queue on its way (ECN CE).
+  /// A request, or a probe of a path. `congested`: it met a congested queue on its way (ECN CE). Answers go
+  /// the way it came.
   void receive(const Packet& packet, bool congested, int64_t now);
   /// Sends READ responses and acknowledgements that are due, at most `budget` packets. True if there is more.
   bool transmit(int64_t now, Output& output, uint32_t budget);
-  bool has_output() const { return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_; }
+  bool has_output() const {
+    return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_ || echoes_ != 0;
+  }
   /// The queue pair leaves the states that receive: a receive that was being filled is completed as flushed.
   void stop();
 
@@ -59,6 +62,7 @@ class Responder {
   struct Response {
     bool atomic = false;
     bool replay = false;
+    uint8_t path = 0;
     Seq first = 0;
     uint32_t packets = 1;
     uint32_t next = 0;
@@ -99,6 +103,7 @@ class Responder {
   bool send_response(Response& response, int64_t now, Output& output);
   bool send_acknowledgement(int64_t now, Output& output);
   bool send_notification(Output& output);
+  bool send_echoes(Output& output);
   Packet answer(Operation operation, Seq seq) const;
   uint32_t packets_of(uint64_t length) const;
   bool reliable() const { return options_.service != Service::kUc; }
@@ -123,6 +128,11 @@ class Responder {
   Seq trigger_ = 0;
   int64_t trigger_ns_ = 0;
   int64_t last_cnp_ns_ = 0;
+  uint8_t path_ = 0;      ///< by which the latest packet came
+  uint8_t cnp_path_ = 0;  ///< by which a marked one came
+  uint32_t echoes_ = 0;   ///< paths by which a probe came, one bit each
+  std::array<uint32_t, kMaxPaths> tokens_{};
+  std::array<uint32_t, kMaxPaths> marked_{};  ///< packets that came marked
   std::array<Response, kResponses> responses_;
   uint32_t responses_pushed_ = 0;
   uint32_t responses_popped_ = 0;

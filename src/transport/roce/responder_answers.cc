@@ -29,7 +29,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
     Packet packet = answer(Operation::kAtomicAcknowledge, seq);
     packet.found = response.found;
     packet.msn = response.msn;
-    if (!output.send(0, packet, nullptr, 0)) return false;
+    if (!output.send(response.path, packet, nullptr, 0)) return false;
     ++response.next;
     return true;
   }
@@ -57,7 +57,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
       return true;
     }
   }
-  if (!output.send(0, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) return false;
+  if (!output.send(response.path, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) return false;
   ++response.next;
   return true;
 }
@@ -76,13 +76,14 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.trigger = psn_of(trigger_);
     packet.delay_ns = static_cast<uint32_t>(std::clamp<int64_t>(now - trigger_ns_, 0, UINT32_MAX));
     packet.window = options_.window;
-    packet.marked = static_cast<uint32_t>(counters_.marked);
+    packet.trigger_path = path_;
+    packet.marked = marked_[path_];
     const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
     for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
     packet.payload_length = fragment.length;
   }
-  if (!output.send(0, packet, &fragment, fragment.length > 0 ? 1 : 0)) return false;
+  if (!output.send(path_, packet, &fragment, fragment.length > 0 ? 1 : 0)) return false;
   due_ = Due::kNothing;
   trigger_ns_ = 0;
   return true;
@@ -93,13 +94,26 @@ bool Responder::send_notification(Output& output) {
   packet.opcode = kCnpOpcode;
   packet.psn = 0;
   packet.becn = true;
-  if (!output.send(0, packet, nullptr, 0)) return false;
+  if (!output.send(cnp_path_, packet, nullptr, 0)) return false;
   cnp_due_ = false;
+  return true;
+}
+
+bool Responder::send_echoes(Output& output) {
+  for (uint8_t path = 0; echoes_ != 0; ++path) {
+    if ((echoes_ >> path & 1) == 0) continue;
+    Packet packet = answer(Operation::kAcknowledge, 0);
+    packet.opcode = kPathEcho;
+    packet.psn = tokens_[path];
+    if (!output.send(path, packet, nullptr, 0)) return false;
+    echoes_ &= ~(1u << path);
+  }
   return true;
 }
 
 bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
   if (cnp_due_ && !send_notification(output)) return true;
+  if (echoes_ != 0 && !send_echoes(output)) return true;
   for (; budget > 0; --budget) {
     if (responses_popped_ == responses_pushed_) break;
     Response& response = responses_[responses_popped_ % kResponses];

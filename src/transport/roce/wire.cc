@@ -138,7 +138,8 @@ void decode_selective(Reader& in, Packet* packet) {
   packet->delay_ns = in.u32();
   packet->window = in.u32();
   packet->marked = in.u32();
-  in.skip(4);
+  packet->trigger_path = static_cast<uint8_t>(in.u8());
+  in.skip(3);
 }
 
 }  // namespace
@@ -146,6 +147,9 @@ void decode_selective(Reader& in, Packet* packet) {
 uint32_t traits_of(uint8_t opcode) {
   if (opcode == kCnpOpcode) return kCnp;
   if (opcode == kSelectiveAck) return kResponse | kOnly | kSelective | kPayload;
+  if (opcode == kPathProbe) return kPath | kOnly;
+  if (opcode == kPathEcho) return kPath | kOnly | kResponse;
+  if (opcode == kIntroduction) return kPath | kOnly | kPayload;
   const uint32_t traits = kTraits[opcode & 0x1f];
   switch (service_of(opcode)) {
     case Service::kRc:
@@ -204,7 +208,8 @@ uint32_t encode(const Packet& packet, std::byte* out) {
     to.u32(packet.delay_ns);
     to.u32(packet.window);
     to.u32(packet.marked);
-    to.zeros(4);
+    to.u8(packet.trigger_path);
+    to.zeros(3);
   }
   return to.written();
 }

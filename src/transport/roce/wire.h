@@ -63,7 +63,11 @@ constexpr uint8_t opcode_of(Service service, Operation operation) {
 constexpr Service service_of(uint8_t opcode) { return static_cast<Service>(opcode >> 5); }
 constexpr Operation operation_of(uint8_t opcode) { return static_cast<Operation>(opcode & 0x1f); }
 constexpr uint8_t kCnpOpcode = 0x81;  ///< congestion notification, annex A17.9.3
+// Between NUPA ends (docs/roce.md).
 constexpr uint8_t kSelectiveAck = opcode_of(Service::kVendor, static_cast<Operation>(1));
+constexpr uint8_t kPathProbe = opcode_of(Service::kVendor, static_cast<Operation>(2));
+constexpr uint8_t kPathEcho = opcode_of(Service::kVendor, static_cast<Operation>(3));
+constexpr uint8_t kIntroduction = opcode_of(Service::kVendor, static_cast<Operation>(4));
 
 /// What an operation is and carries.
 namespace trait {
@@ -83,6 +87,7 @@ constexpr uint32_t kImm = 1u << 12;
 constexpr uint32_t kIeth = 1u << 13;
 constexpr uint32_t kSelective = 1u << 14;
 constexpr uint32_t kCnp = 1u << 15;
+constexpr uint32_t kPath = 1u << 16;  ///< about the paths between NUPA ends
 }  // namespace trait
 /// 0: no such opcode.
 uint32_t traits_of(uint8_t opcode);
@@ -109,6 +114,8 @@ constexpr uint32_t kBitmapWords = 32;
 constexpr uint32_t kBitmapBits = kBitmapWords * 32;
 /// A bitmap's words are in network byte order in the packet.
 constexpr uint32_t bitmap_word(uint32_t bits) { return __builtin_bswap32(bits); }
+
+constexpr uint32_t kMaxPaths = 4;  ///< between two ends
 
 /// One packet without its IP and UDP headers.
 struct Packet {
@@ -143,6 +150,9 @@ struct Packet {
   uint32_t delay_ns = 0;
   uint32_t window = 0;
   uint32_t marked = 0;
+  uint8_t trigger_path = 0;
+
+  uint8_t path = 0;  ///< not in the packet: by which of its connection's paths it came
 
   /// Of received packets; a selective acknowledgement's is its bitmap.
   const std::byte* payload = nullptr;

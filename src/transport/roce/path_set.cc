@@ -1,0 +1,144 @@
+#include "transport/roce/path_set.h"
+
+namespace nupa::roce {
+namespace {
+
+constexpr int64_t kProbeNs = 5'000'000;
+constexpr uint32_t kMostProbeBackoff = 8;
+constexpr int64_t kLeastSilenceNs = 1'000'000;
+
+}  // namespace
+
+PathSet::PathSet(std::string_view congestion, uint32_t packet_bytes) {
+  for (Path& path : paths_) path.congestion = make_congestion(congestion, packet_bytes);
+  paths_[0].health = Path::Health::kAlive;
+}
+
+bool PathSet::usable(uint32_t index) const {
+  return paths_[index].health == Path::Health::kAlive || (alive_ == 0 && index == last_resort_);
+}
+
+uint64_t PathSet::in_flight() const {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count_; ++i) bytes += paths_[i].in_flight;
+  return bytes;
+}
+
+bool PathSet::unanswered() const {
+  for (uint32_t i = 0; i < count_; ++i)
+    if (!paths_[i].unanswered()) return false;
+  return true;
+}
+
+int64_t PathSet::timeout() const {
+  if (count_ == 1) return paths_[0].round_trip.timeout();
+  int64_t longest = 0;
+  for (uint32_t i = 0; i < count_; ++i)
+    if (usable(i)) longest = std::max(longest, paths_[i].round_trip.timeout());
+  return longest;
+}
+
+bool PathSet::measured() const {
+  for (uint32_t i = 0; i < count_; ++i)
+    if (paths_[i].round_trip.known()) return true;
+  return false;
+}
+
+int PathSet::pick(uint32_t bytes, uint64_t most, int64_t now, int64_t* pacing) {
+  if (in_flight() + bytes > most && !unanswered()) return -1;
+  int best = -1;
+  double soonest = 0;
+  for (uint32_t i = 0; i < count_; ++i) {
+    const Path& path = paths_[i];
+    if (!usable(i) || !path.has_room(bytes)) continue;
+    if (path.next_send_ns > now) {
+      *pacing = *pacing == 0 ? path.next_send_ns : std::min(*pacing, path.next_send_ns);
+      continue;
+    }
+    if (count_ == 1) return 0;
+    const double when = path.delivery_ns(bytes);
+    if (best >= 0 && when >= soonest) continue;
+    best = static_cast<int>(i);
+    soonest = when;
+  }
+  return best;
+}
+
+void PathSet::die(uint32_t index, int64_t now) {
+  Path& path = paths_[index];
+  if (path.health == Path::Health::kAlive) --alive_;
+  path.health = Path::Health::kDead;
+  path.probes_unanswered = 0;
+  path.next_probe_ns = now;  // if it was a mistake, it is one for a round trip
+}
+
+int64_t PathSet::newest_arrived_beside(uint32_t index) const {
+  int64_t newest = 0;
+  for (uint32_t i = 0; i < count_; ++i)
+    if (i != index && paths_[i].health == Path::Health::kAlive) newest = std::max(newest, paths_[i].newest_arrived_ns);
+  return newest;
+}
+
+uint32_t PathSet::find_dead(const std::array<int64_t, kMaxPaths>& oldest, int64_t now) {
+  look_ns_ = 0;
+  uint32_t dead = 0;
+  for (uint32_t i = 0; i < count_ && alive_ > 1; ++i) {
+    const Path& path = paths_[i];
+    const int64_t others = newest_arrived_beside(i);
+    if (path.health != Path::Health::kAlive || oldest[i] > others) continue;
+    // Sure is what was overtaken by so much. With nothing more under way elsewhere it takes longer to be sure.
+    const int64_t silent_since = std::max(oldest[i], path.heard_ns);
+    const int64_t until = silent_since + std::max(2 * path.death_ns(), kLeastSilenceNs);
+    const bool overtaken = others - oldest[i] > path.death_ns() && now - path.heard_ns > path.death_ns();
+    if (overtaken || now >= until) {
+      die(i, now);
+      dead |= 1u << i;
+    } else if (look_ns_ == 0 || until < look_ns_) {
+      look_ns_ = until;
+    }
+  }
+  return dead;
+}
+
+void PathSet::silence(int64_t now) {
+  for (uint32_t i = 0; i < count_; ++i)
+    if (paths_[i].in_flight != 0) paths_[i].congestion->on_timeout(now);
+  if (count_ == 1) return;
+  // What was in use may be gone; what was idle may be better. With none alive they are tried in turn.
+  for (uint32_t i = 0; i < count_; ++i)
+    if (usable(i) && paths_[i].in_flight != 0) die(i, now);
+  last_resort_ = (last_resort_ + 1) % count_;
+}
+
+void PathSet::transmit_probes(int64_t now, Packet packet, Output& output) {
+  packet.opcode = kPathProbe;
+  for (uint32_t i = 0; i < count_; ++i) {
+    Path& path = paths_[i];
+    if (path.health == Path::Health::kAlive || path.next_probe_ns > now) continue;
+    packet.psn = ++path.probe & kPsnMask;
+    if (!output.send(static_cast<uint8_t>(i), packet, nullptr, 0)) return;
+    path.probe_sent_ns = now;
+    path.next_probe_ns = now + (kProbeNs << std::min(path.probes_unanswered++, kMostProbeBackoff));
+  }
+}
+
+void PathSet::on_echo(uint32_t index, uint32_t token, int64_t now) {
+  if (index >= count_) return;
+  Path& path = paths_[index];
+  if (path.health == Path::Health::kAlive || token != (path.probe & kPsnMask) || path.probe_sent_ns == 0) return;
+  path.round_trip.sample(std::max<int64_t>(now - path.probe_sent_ns, 1));
+  path.probe_sent_ns = 0;
+  path.health = Path::Health::kAlive;
+  path.heard_ns = now;
+  ++alive_;
+}
+
+int64_t PathSet::deadline() const {
+  if (count_ == 1) return INT64_MAX;
+  int64_t when = look_ns_ == 0 ? INT64_MAX : look_ns_;
+  for (uint32_t i = 0; i < count_; ++i)
+    if (paths_[i].health != Path::Health::kAlive) when = std::min(when, paths_[i].next_probe_ns);
+  return when;
+}
+
+}  // namespace nupa::roce
