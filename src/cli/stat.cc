@@ -44,24 +44,48 @@ std::string text_of(const Gid& gid) {
 }
 
 bool is_on_the_wire(const segment::QpShared& qp) {
-  return qp.wire.carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce);
+  return qp.carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce);
 }
 
-/// One path today; a list, because there may be several.
-nlohmann::json paths_of(const segment::QpShared& qp) {
-  const segment::WireShared& wire = qp.wire;
-  const uint64_t window = wire.window.load();
-  return nlohmann::json::array({{{"address", text_of(wire.peer)},
-                                 {"standard_peer", wire.standard.load() != 0},
-                                 {"round_trip_us", static_cast<double>(wire.round_trip_ns.load()) / 1000},
-                                 {"window", window == ~uint64_t{0} ? nlohmann::json() : nlohmann::json(window)},
-                                 {"in_flight", wire.in_flight.load()},
-                                 {"resent",
-                                  {{"sequence", wire.resent_sequence.load()},
-                                   {"selective", wire.resent_selective.load()},
-                                   {"timeout", wire.resent_timeout.load()}}},
-                                 {"ecn_marked", wire.marked.load()},
-                                 {"strangers", wire.strangers.load()}}});
+const char* name_of(segment::PathHealth health) {
+  switch (health) {
+    case segment::PathHealth::kUnproven:
+      return "unproven";
+    case segment::PathHealth::kAlive:
+      return "alive";
+    case segment::PathHealth::kDead:
+      return "dead";
+  }
+  return "?";
+}
+
+nlohmann::json paths_of(const segment::WireShared& wire) {
+  nlohmann::json paths = nlohmann::json::array();
+  const uint32_t count = std::min(wire.paths.load(), segment::kMaxWirePaths);
+  for (const segment::PathShared* path = wire.path; path != wire.path + count; ++path) {
+    const uint64_t window = path->window.load();
+    const uint32_t ports = path->ports.load();
+    paths.push_back({{"address", text_of(path->to)},
+                     {"port", ports & 0xffff},
+                     {"from_address", text_of(path->from)},
+                     {"from_port", ports >> 16},
+                     {"health", name_of(static_cast<segment::PathHealth>(path->health.load()))},
+                     {"round_trip_us", static_cast<double>(path->round_trip_ns.load()) / 1000},
+                     {"window", window == ~uint64_t{0} ? nlohmann::json() : nlohmann::json(window)},
+                     {"in_flight", path->in_flight.load()},
+                     {"rate", path->rate.load()},
+                     {"ecn_marked", path->marked.load()}});
+  }
+  return paths;
+}
+
+void add_wire(const segment::WireShared& wire, nlohmann::json* row) {
+  (*row)["paths"] = paths_of(wire);
+  (*row)["standard_peer"] = wire.standard.load() != 0;
+  (*row)["resent"] = {{"sequence", wire.resent_sequence.load()},
+                      {"selective", wire.resent_selective.load()},
+                      {"timeout", wire.resent_timeout.load()}};
+  (*row)["strangers"] = wire.strangers.load();
 }
 
 nlohmann::json look(const std::vector<Observed>& processes) {
@@ -81,7 +105,9 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       const auto type = static_cast<QpType>(qp.type);
       const bool connected = type != QpType::kUd && peer != 0;
       std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
-      if (is_on_the_wire(qp) && type != QpType::kUd) other = text_of(qp.wire.peer);
+      const segment::WireShared& wire = observed.process.tables.wire[i];
+      const bool connected_by_wire = is_on_the_wire(qp) && type != QpType::kUd;
+      if (connected_by_wire) other = text_of(wire.path[0].to);
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},
@@ -96,7 +122,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"received", qp.received.load()},
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
-      if (is_on_the_wire(qp) && type != QpType::kUd) rows.back()["paths"] = paths_of(qp);
+      if (connected_by_wire) add_wire(wire, &rows.back());
     }
   }
   return rows;

@@ -60,9 +60,19 @@ std::array<uint8_t, 8> interface_id_of_machine() {
   return id;
 }
 
+/// Leaves the addresses of `interfaces`, in their order.
+void keep_chosen(const std::vector<std::string>& interfaces, std::vector<GidEntry>* entries) {
+  std::vector<GidEntry> kept;
+  for (const std::string& name : interfaces)
+    std::copy_if(
+        entries->begin(), entries->end(), std::back_inserter(kept),
+        [index = if_nametoindex(name.c_str())](const GidEntry& entry) { return entry.interface_index == index; });
+  *entries = std::move(kept);
+}
+
 }  // namespace
 
-HostAddresses read_host_addresses() {
+HostAddresses read_host_addresses(const std::vector<std::string>& interfaces) {
   HostAddresses found;
   found.interface_id = interface_id_of_machine();
   ifaddrs* list = nullptr;
@@ -93,6 +103,8 @@ HostAddresses read_host_addresses() {
     }
   }
   freeifaddrs(list);
+  if (!interfaces.empty())
+    for (auto* entries : {&found.v4, &found.v6}) keep_chosen(interfaces, entries);
   return found;
 }
 
@@ -113,7 +125,9 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   return table;
 }
 
-std::vector<GidEntry> read_gid_table() { return gid_table_of(read_host_addresses()); }
+std::vector<GidEntry> read_gid_table(const std::vector<std::string>& interfaces) {
+  return gid_table_of(read_host_addresses(interfaces));
+}
 
 std::optional<uint32_t> find_gid(const std::vector<GidEntry>& table, const Gid& gid) {
   for (size_t i = 0; i < table.size(); ++i)

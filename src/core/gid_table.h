@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <nupa/types.h>
@@ -14,7 +15,8 @@ struct HostAddresses {
   std::array<uint8_t, 8> interface_id{};  ///< modified EUI-64 of the first hardware address, else from machine-id
   uint32_t interface_id_owner = 0;        ///< index of the interface whose hardware address that is, 0: none
 };
-HostAddresses read_host_addresses();
+/// `interfaces`: of these only, in their order; empty: of all.
+HostAddresses read_host_addresses(const std::vector<std::string>& interfaces = {});
 
 /// The port's GID table (IBTA annex A17), at most segment::kMaxGids entries: index 0 link local from the interface
 /// identifier; then IPv4, so that index 1 is what programs pick by habit; then IPv6. Each address once; 127.0.0.1
@@ -22,7 +24,7 @@ HostAddresses read_host_addresses();
 std::vector<GidEntry> gid_table_of(const HostAddresses& addresses);
 
 /// gid_table_of the addresses as they are now.
-std::vector<GidEntry> read_gid_table();
+std::vector<GidEntry> read_gid_table(const std::vector<std::string>& interfaces = {});
 
 /// The index of `gid` in `table`, if it is there.
 std::optional<uint32_t> find_gid(const std::vector<GidEntry>& table, const Gid& gid);

@@ -65,7 +65,7 @@ int Qp::open() {
   shared_->sender_waits.store(0);
   shared_->wake.store(0);
   shared_->established.store(0);
-  shared_->wire.carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
+  shared_->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
   segment::QpCounters& counters = shared_->counters;
   for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
     counter->store(0);

@@ -46,7 +46,8 @@ void Qp::finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint6
 int Qp::connect_wire(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
   shared_->remote_slot.store(0);  // it is not a process of this host's runtime directory
-  const roce::LocalEnd end{&host_, shared_, qp_num_, options_.type, options_.cap, {}, 0};
+  segment::WireShared& wire = runtime_.tables().wire[index_];
+  const roce::LocalEnd end{&host_, shared_, &wire, qp_num_, options_.type, options_.cap, {}};
   if (datagram_) {
     auto endpoint = runtime_.connect_datagrams(end);
     std::lock_guard lock(send_lock_);

@@ -11,6 +11,7 @@
 #include "base/spin.h"
 #include "core/cq.h"
 #include "core/gid_table.h"
+#include "core/interfaces.h"
 #include "core/qp.h"
 #include "core/srq.h"
 #include "transport/roce/datagram_endpoint.h"
@@ -43,7 +44,7 @@ std::optional<Choice> choice_of_transport() {
   return std::nullopt;
 }
 
-/// NUPA_CONGESTION, NUPA_ROCE_PEERS; nothing where one of them is wrong.
+/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_PEERS; nothing where one of them is wrong.
 std::optional<roce::WireSettings> wire_settings_from_environment() {
   roce::WireSettings settings;
   if (const char* wanted = std::getenv("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
@@ -54,6 +55,15 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
       return std::nullopt;
     }
     settings.congestion = *found;
+  }
+  if (const char* ports = std::getenv("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
+    char* end;
+    const unsigned long count = std::strtoul(ports, &end, 10);
+    if (*end != '\0' || count == 0 || count > roce::kMaxPaths) {
+      NUPA_ERROR("NUPA_ROCE_SOURCE_PORTS is 1 to %u, not '%s'", roce::kMaxPaths, ports);
+      return std::nullopt;
+    }
+    settings.source_ports = static_cast<uint32_t>(count);
   }
   const char* peers = std::getenv("NUPA_ROCE_PEERS");
   if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
@@ -90,7 +100,9 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (!choice) return fail(EINVAL, "NUPA_TRANSPORT is auto, window or roce");
   const bool wire = *choice == Choice::kRoce;
   const auto settings = wire_settings_from_environment();
-  if (!settings) return fail(EINVAL, "NUPA_CONGESTION or NUPA_ROCE_PEERS is wrong");
+  if (!settings) return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
+  const auto interfaces = chosen_interfaces();
+  if (!interfaces) return tl::unexpected(interfaces.error());
   std::shared_ptr<Runtime> runtime(new Runtime);
   runtime->wire_settings_ = *settings;
   // Packets are copied from and to the memory where it lies.
@@ -98,7 +110,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   std::vector<Gid> gids;
-  runtime->gids_ = read_gid_table();
+  runtime->gids_ = read_gid_table(*interfaces);
+  runtime->has_rails_ = interfaces->size() > 1;
   for (const GidEntry& entry : runtime->gids_) gids.push_back(entry.gid);
   // A process's slot on the wire is its UDP port, which other users' processes may have.
   std::optional<io::UdpSocket> socket;
@@ -116,7 +129,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
   if (!node) return tl::unexpected(node.error());
   if (wire) {
-    auto port = roce::Port::open(std::move(*socket));
+    auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());
     runtime->port_ = std::move(*port);
   }
@@ -142,10 +155,30 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
   if (roce::is_ipv4(peer) != roce::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
-  end.source = source.gid;
-  constexpr uint8_t kLinkLocal[2] = {0xfe, 0x80};
-  if (std::equal(kLinkLocal, kLinkLocal + 2, peer.raw.begin())) end.source_interface = source.interface_index;
+  end.rails = rails_from(source, peer);
   return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, wire_settings_);
+}
+
+std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& peer) const {
+  const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
+  std::vector<roce::Rail> rails;
+  const auto add = [&](const GidEntry& entry, bool pinned) {
+    const auto socket = static_cast<uint32_t>(rails.size() % port_->sockets().size());
+    rails.push_back({entry.gid, pinned ? entry.interface_index : 0, port_->sockets()[socket].port(), socket});
+  };
+  add(source, is_link_local(peer) || has_rails_);
+  std::vector<uint32_t> interfaces{source.interface_index};
+  for (const GidEntry& entry : gids_) {
+    const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
+    if (!has_rails_ || used || rails.size() == roce::kMaxPaths || is_link_local(entry.gid) ||
+        roce::is_ipv4(entry.gid) != roce::is_ipv4(source.gid))
+      continue;
+    add(entry, true);
+    interfaces.push_back(entry.interface_index);
+  }
+  for (size_t i = 0; rails.size() < port_->sockets().size(); ++i)
+    add({.gid = rails[i].address, .interface_index = rails[i].interface_index}, true);
+  return rails;
 }
 
 std::unique_ptr<transport::Endpoint> Runtime::connect_datagrams(const roce::LocalEnd& end) {

@@ -107,6 +107,9 @@ class Runtime final : public cm::NodeEvents {
   std::atomic<uint32_t> cq_high_water_{0};
   std::atomic<uint32_t> srq_high_water_{0};
 
+  /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
+  std::vector<roce::Rail> rails_from(const GidEntry& source, const Gid& peer) const;
+
   std::mutex pending_mutex_;
   std::set<Qp*> pending_;
   std::map<Qp*, int64_t> unmet_;  ///< with the time since when; under pending_mutex_
@@ -120,6 +123,7 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
   roce::WireSettings wire_settings_;
+  bool has_rails_ = false;  ///< connections may use every interface of the device
 };
 
 }  // namespace nupa::core

@@ -80,6 +80,13 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
     result = bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
   }
   if (result != 0) return fail(errno, "the UDP port is not free");
+  if (port == 0) {
+    sockaddr_in6 bound{};  // of both families, the port is in the same place
+    socklen_t bytes = sizeof bound;
+    if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
+      return fail(errno, "a socket without a name");
+    port = ntohs(bound.sin6_port);
+  }
   const int wanted = static_cast<int>(buffer_bytes);
   if (!set(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_RCVBUF, wanted);
   if (!set(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_SNDBUF, wanted);

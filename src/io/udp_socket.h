@@ -23,7 +23,8 @@ struct UdpAddress {
 /// put together by the kernel (UDP_SEGMENT, UDP_GRO: Linux 4.18, 5.0). Any thread may send; one at a time receives.
 class UdpSocket {
  public:
-  /// EADDRINUSE: the port is taken; EMFILE and the like. `buffer_bytes`: wanted for what waits to be read.
+  /// `port` 0: any free one. EADDRINUSE: the port is taken; EMFILE and the like. `buffer_bytes`: wanted for what waits
+  /// to be read.
   static Result<UdpSocket> open(uint16_t port, uint32_t buffer_bytes);
 
   int fd() const { return fd_.get(); }

@@ -10,6 +10,7 @@
 ///   +2 MiB      2 MiB    CqShared[kMaxCq]
 ///   +2 MiB      1 MiB    SrqShared[kMaxSrq]
 ///   8 MiB       32 MiB   MrShared[kMaxMr]
+///   40 MiB      2 MiB    WireShared[kMaxQp]
 ///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
 
 #include <atomic>
@@ -21,7 +22,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 3;
+constexpr uint32_t kLayoutVersion = 4;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -42,6 +43,7 @@ constexpr uint64_t kQpOffset = 64 << 10;
 constexpr uint64_t kCqOffset = kQpOffset + (2 << 20);
 constexpr uint64_t kSrqOffset = kCqOffset + (2 << 20);
 constexpr uint64_t kMrOffset = 8 << 20;
+constexpr uint64_t kWireOffset = 40 << 20;
 constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
 
@@ -217,22 +219,30 @@ struct QpCounters {
 enum class Carrier : uint32_t { kWindow = 0, kRoce = 1 };
 
 /// How a queue pair does on the wire, for people: written by its owner, read by anybody.
-struct WireShared {
-  std::atomic<uint32_t> carrier;   ///< Carrier
-  std::atomic<uint32_t> standard;  ///< 1: the peer speaks nothing but the standard
-  Gid peer;
+enum class PathHealth : uint32_t { kUnproven = 0, kAlive = 1, kDead = 2 };
+struct PathShared {
+  Gid from;
+  Gid to;
+  std::atomic<uint32_t> health;
+  std::atomic<uint32_t> ports;         ///< UDP, source in the upper half, destination in the lower
   std::atomic<int64_t> round_trip_ns;  ///< smoothed; 0: not measured yet
   std::atomic<uint64_t> window;        ///< bytes that may be under way, all bits set: no limit
   std::atomic<uint64_t> in_flight;     ///< bytes
-  std::atomic<uint64_t> rate;          ///< bytes a second, 0: not paced
+  std::atomic<uint64_t> rate;          ///< bytes a second at which it is paced, 0: not paced
+  std::atomic<uint64_t> marked;        ///< packets that met a congested queue, as the peer tells
+};
+constexpr uint32_t kMaxWirePaths = 4;
+struct alignas(64) WireShared {
+  std::atomic<uint32_t> paths;
+  std::atomic<uint32_t> standard;  ///< 1: the peer speaks nothing but the standard
   // Packets sent again, by what made them so.
   std::atomic<uint64_t> resent_sequence;
   std::atomic<uint64_t> resent_selective;
   std::atomic<uint64_t> resent_timeout;
-  std::atomic<uint64_t> marked;     ///< packets that met a congested queue, as the peer tells
   std::atomic<uint64_t> strangers;  ///< packets that are not of this connection
+  PathShared path[kMaxWirePaths];
 };
-static_assert(sizeof(WireShared) <= 128);
+static_assert(sizeof(WireShared) <= 512 && sizeof(WireShared) * kMaxQp <= kHeapOffset - kWireOffset);
 
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
@@ -258,10 +268,9 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
-  // Line 3 and 4: the receive ring.
+  std::atomic<uint32_t> carrier;            ///< Carrier
+  // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
-  // Line 6 and 7.
-  alignas(64) WireShared wire;
 };
 static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
 
@@ -306,7 +315,7 @@ struct alignas(64) MrShared {
   uint32_t generation;  ///< grows with each reuse of the entry
   MrPiece inline_pieces[kInlinePieces];
 };
-static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kHeapOffset - kMrOffset);
+static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kWireOffset - kMrOffset);
 
 constexpr uint32_t kKeyBits = 8;  ///< the low bits of a key, that the owner may choose (IBTA 10.6.3.4)
 constexpr uint32_t key_index(uint32_t key) { return key >> kKeyBits; }

@@ -16,6 +16,7 @@ struct Tables {
   CqShared* cq = nullptr;
   SrqShared* srq = nullptr;
   MrShared* mr = nullptr;
+  WireShared* wire = nullptr;
 };
 
 /// Maps the tables of the segment behind `file` and checks magic, version and size.

@@ -76,7 +76,7 @@ def observed():
         outcome(len(rows) == 2, "roce-stat-both", "%s %s" % (rows, pair.trouble))
     addresses = {row["paths"][0]["address"] for row in rows if row["transport"] == "roce"}
     outcome(addresses == {"10.119.0.1", "10.119.0.2"}, "roce-stat-addresses", rows)
-    outcome(all(row["paths"][0]["round_trip_us"] > 0 and not row["paths"][0]["standard_peer"] for row in rows),
+    outcome(all(row["paths"][0]["round_trip_us"] > 0 and not row["standard_peer"] for row in rows),
             "roce-stat-round-trip", rows)
 
 

@@ -1,5 +1,7 @@
 #pragma once
 #include <array>
+#include <memory>
+#include <vector>
 
 #include "io/udp_socket.h"
 #include "transport/roce/host.h"
@@ -14,13 +16,15 @@ struct Destination {
   Gid from;
   uint32_t from_interface = 0;
   uint8_t traffic_class = 0;
+  uint32_t socket = 0;  ///< which one sends
 };
 
 /// What the engine sends at one go, on its way to a socket: headers and CRCs made here, payloads left where they lie
 /// until flush(), which comes before the queue pair is let go. One thread.
 class Burst final : public Output {
  public:
-  explicit Burst(const io::UdpSocket& socket) : socket_(socket) {}
+  /// `sockets`: one to kMaxPaths.
+  explicit Burst(const std::vector<io::UdpSocket>& sockets);
   /// Packets go there from now on. `destinations`: one a path.
   void aim(const Destination* destinations) { destinations_ = destinations; }
   bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
@@ -32,14 +36,14 @@ class Burst final : public Output {
   static constexpr uint32_t kPackets = 256;
   static constexpr uint32_t kTrailerBytes = 3 + kIcrcBytes;
 
-  const io::UdpSocket& socket_;
+  const std::vector<io::UdpSocket>& sockets_;
   const Destination* destinations_ = nullptr;
   uint32_t count_ = 0;
   uint64_t refused_ = 0;
   int last_error_ = 0;
   std::array<std::array<std::byte, kMaxHeaderBytes>, kPackets> headers_;
   std::array<std::array<std::byte, kTrailerBytes + 1>, kPackets> trailers_;
-  io::UdpBatch batch_;
+  std::array<std::unique_ptr<io::UdpBatch>, kMaxPaths> batches_;  ///< one a socket
 };
 
 }  // namespace nupa::roce

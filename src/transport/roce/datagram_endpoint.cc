@@ -46,7 +46,7 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   return transport::Outcome::done(WcStatus::kSuccess);
 }
 
-void DatagramEndpoint::deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t) {
+void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {
   if (!receives() || service_of(packet.opcode) != Service::kUd || (packet.pkey | kMembership) != uint16_t{0xffff} ||
       packet.qkey != end_.shared->qkey.load(std::memory_order_relaxed)) {
     ++strangers_;

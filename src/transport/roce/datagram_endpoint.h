@@ -9,8 +9,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   /// `sources`: the port's addresses by GID index.
   DatagramEndpoint(Port& port, const LocalEnd& end, std::vector<GidEntry> sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
-    end.shared->wire.peer = {};
-    end.shared->wire.carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+    end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
     port.add(*this);
   }
 
@@ -19,7 +18,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   const char* name() const override { return "roce"; }
   void withdraw() override { port_.remove(*this); }
 
-  void deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
+  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t, Burst&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}

@@ -63,7 +63,8 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
     : EndpointChannel(port, end),
       settings_(settings),
       peer_(peer),
-      responder_(*end.host, responder_options(end, attr, port, settings), port.pool()) {
+      responder_(*end.host, responder_options(end, attr, port, settings), port.pool()),
+      introduction_(end.rails) {
   requester_options_.service = service_of_type(end.type);
   requester_options_.dest_qpn = attr.dest_qp_num;
   requester_options_.mtu = mtu_of(attr);
@@ -74,54 +75,88 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   requester_options_.mark = settings.standard ? 0 : kNupaMark;
   requester_options_.read_window = port.socket().buffer_bytes() / 3;
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
-  destination_.place = end.qp_num;
-  destination_.to.address = peer;
-  destination_.to.scope = end.source_interface;
-  destination_.from = end.source;
-  destination_.from_interface = end.source_interface;
-  destination_.traffic_class = attr.av.traffic_class;
+  for (Destination& destination : destinations_) destination.traffic_class = attr.av.traffic_class;
+  aim(0, end.rails[0], peer);
   choose_port(settings.standard);
-  segment::WireShared& wire = end.shared->wire;
-  wire.peer = peer;
-  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.marked,
-                        &wire.strangers, &wire.in_flight, &wire.rate})
+  segment::WireShared& wire = *end.wire;
+  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.strangers})
     counter->store(0);
-  wire.round_trip_ns.store(0);
-  wire.window.store(~uint64_t{0});
-  wire.carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+  publish();
+  end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   port.add(*this);
 }
 
 ConnectedEndpoint::~ConnectedEndpoint() = default;
 
+void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
+  Destination& destination = destinations_[path];
+  destination.place = uint64_t{path} << 32 | end_.qp_num;
+  destination.to.address = to;
+  destination.to.scope = rail.interface_index;
+  destination.from = rail.address;
+  destination.from_interface = rail.interface_index;
+  destination.socket = rail.socket;
+  segment::PathShared& shown = end_.wire->path[path];
+  shown.from = rail.address;
+  shown.to = to;
+  shown.ports.store(static_cast<uint32_t>(rail.port) << 16);
+}
+
+void ConnectedEndpoint::take_paths() {
+  for (uint32_t path = 1; path < introduction_.paths(); ++path) {
+    aim(path, introduction_.mine(path), introduction_.theirs(path).address);
+    destinations_[path].to.port = destinations_[0].to.port;
+  }
+  paths_ = introduction_.paths();
+  if (requester_) requester_->set_paths(paths_);
+}
+
+int ConnectedEndpoint::path_of(const io::UdpSocket::Received& from) const {
+  for (uint32_t path = 0; paths_ > 1 && path < paths_; ++path)
+    if (from.from.address == destinations_[path].to.address && from.to == destinations_[path].from &&
+        from.from.port == introduction_.theirs(path).port)
+      return static_cast<int>(path);
+  // Standard peers send from any port.
+  return from.from.address == peer_ && from.to == destinations_[0].from ? 0 : -1;
+}
+
 void ConnectedEndpoint::choose_port(bool standard) {
   standard_ = standard;
   const uint32_t slot = segment::slot_of(requester_options_.dest_qpn);
   const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  destination_.to.port = standard || !possible ? kUdpPort : Port::port_of_slot(slot);
+  const uint16_t port = standard || !possible ? kUdpPort : Port::port_of_slot(slot);
+  for (Destination& destination : destinations_) destination.to.port = port;
 }
 
 void ConnectedEndpoint::publish() {
-  segment::WireShared& wire = end_.shared->wire;
+  segment::WireShared& wire = *end_.wire;
   const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
+  tell(wire.paths, paths_);
   tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
   tell(wire.strangers, strangers_);
   if (!requester_) return;
-  const Path& path = requester_->paths()[0];
   const RequesterCounters& counters = requester_->counters();
-  tell(wire.round_trip_ns, path.round_trip.smoothed());
-  tell(wire.window, path.congestion->window());
-  tell(wire.in_flight, path.in_flight);
   tell(wire.resent_sequence, counters.resent_sequence);
   tell(wire.resent_selective, counters.resent_selective);
   tell(wire.resent_timeout, counters.resent_timeout);
-  tell(wire.marked, counters.marked);
+  for (uint32_t i = 0; i < paths_; ++i) {
+    const Path& path = requester_->paths()[i];
+    segment::PathShared& shown = wire.path[i];
+    tell(shown.health, static_cast<uint32_t>(path.health));
+    tell(shown.ports, (shown.ports.load(std::memory_order_relaxed) & 0xffff0000) | destinations_[i].to.port);
+    tell(shown.round_trip_ns, path.round_trip.smoothed());
+    tell(shown.window, path.congestion->window());
+    tell(shown.in_flight, path.in_flight);
+    tell(shown.rate, path.pace);
+    tell(shown.marked, path.marked_seen);
+  }
 }
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
   requester_options_.first_psn = requester_ ? requester_->next_psn() : sq_psn;
   requester_.emplace(*end_.host, requester_options_);
   requester_->set_patience(patience_);
+  if (paths_ > 1) requester_->set_paths(paths_);
 }
 
 void ConnectedEndpoint::set_attributes(const QpAttr& attr) {
@@ -144,39 +179,51 @@ void ConnectedEndpoint::stop() {
 
 void ConnectedEndpoint::send() {
   Burst& burst = port_.burst();
-  burst.aim(&destination_);
+  burst.aim(destinations_.data());
   const int64_t now = base::now_ns();
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) more = requester_->transmit(now, burst, kBudget);
   burst.flush();
   publish();
-  set_deadline(more ? now : requester_->deadline());
+  set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
 }
 
-void ConnectedEndpoint::deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) {
+void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) {
   // Annex A17.4: a packet of another partition or from elsewhere is not of this connection.
-  if (!receives() || !(from.from.address == peer_) || !(from.to == end_.source) ||
-      (packet.pkey | kMembership) != (uint16_t{0xffff})) {
+  const int path = path_of(from);
+  if (!receives() || path < 0 || (packet.pkey | kMembership) != (uint16_t{0xffff})) {
     ++strangers_;
     return;
   }
+  packet.path = static_cast<uint8_t>(path);
   if (!heard_ || (packet.mark != kNupaMark) != standard_) choose_port(settings_.standard || packet.mark != kNupaMark);
   heard_ = true;
-  if ((traits_of(packet.opcode) & (trait::kResponse | trait::kCnp)) != 0) {
+  if (!standard_) introduction_.meet();
+  if (packet.opcode == kIntroduction) {
+    if (!standard_ && introduction_.receive(packet)) take_paths();
+  } else if ((traits_of(packet.opcode) & (trait::kResponse | trait::kCnp)) != 0) {
     if (requester_) requester_->receive(packet, now);
   } else {
     responder_.receive(packet, from.congested, now);
   }
 }
 
+void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
+  Packet packet;
+  packet.mark = requester_options_.mark;
+  packet.dest_qpn = requester_options_.dest_qpn;
+  introduction_.transmit(now, packet, burst);
+}
+
 void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
-  burst.aim(&destination_);
+  burst.aim(destinations_.data());
+  if (introduction_.has_output(now)) introduce(now, burst);
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) {
     more = answers && responder_.transmit(now, burst, kBudget);
     if (requester_) more = requester_->transmit(now, burst, kBudget) || more;
   }
-  int64_t deadline = requester_ ? requester_->deadline() : INT64_MAX;
+  int64_t deadline = std::min(requester_ ? requester_->deadline() : INT64_MAX, introduction_.deadline());
   if (more) deadline = now;
   if (!answers && responder_.has_output()) {
     constexpr int64_t kAnswerPauseNs = 200'000;

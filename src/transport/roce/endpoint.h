@@ -4,6 +4,7 @@
 
 #include "segment/send_lock.h"
 #include "transport/roce/connection.h"
+#include "transport/roce/introduction.h"
 #include "transport/roce/port.h"
 #include "transport/transport.h"
 
@@ -13,16 +14,17 @@ namespace nupa::roce {
 struct LocalEnd {
   Host* host = nullptr;
   segment::QpShared* shared = nullptr;
+  segment::WireShared* wire = nullptr;  ///< for people
   uint32_t qp_num = 0;
   QpType type = QpType::kRc;
   QpCap cap;
-  Gid source;                     ///< the address that packets come from
-  uint32_t source_interface = 0;  ///< of a link-local source
+  std::vector<Rail> rails;  ///< of connections; the first has the address that the program chose
 };
 
 struct WireSettings {
   bool standard = false;  ///< nothing but the standard is spoken, every peer is at port 4791
   std::string_view congestion = "none";
+  uint32_t source_ports = 1;  ///< UDP ports that packets leave from
 };
 
 /// What both kinds of endpoint are to the port.
@@ -70,13 +72,19 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void withdraw() override { port_.remove(*this); }
   const char* name() const override { return "roce"; }
 
-  void deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
+  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t now, Burst& burst, bool answers) override;
   bool owes_answers() const override { return responder_.has_output(); }
   void on_timer(int64_t now) override;
 
  private:
   void choose_port(bool standard);
+  void aim(uint32_t path, const Rail& rail, const Gid& to);
+  void introduce(int64_t now, Burst& burst);
+  /// Both ends know each other's rails.
+  void take_paths();
+  /// The path that a packet came by; -1: it is not of this connection.
+  int path_of(const io::UdpSocket::Received& from) const;
   /// Tells the observers.
   void publish();
 
@@ -86,7 +94,9 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   Responder responder_;
   std::optional<Requester> requester_;  ///< from RTS on
   Patience patience_;
-  Destination destination_;
+  Introduction introduction_;
+  std::array<Destination, kMaxPaths> destinations_;
+  uint32_t paths_ = 1;
   bool heard_ = false;     ///< something came from the peer
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
   uint64_t strangers_ = 0;

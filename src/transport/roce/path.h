@@ -85,6 +85,7 @@ struct Path {
   Health health = Health::kUnproven;
   uint64_t in_flight = 0;         ///< bytes
   int64_t next_send_ns = 0;       ///< pacing
+  uint64_t pace = 0;              ///< bytes a second, 0: none
   int64_t newest_arrived_ns = 0;  ///< when the latest packet that is known to have arrived was sent
   int64_t heard_ns = 0;           ///< when that became known
 
@@ -124,13 +125,13 @@ struct Path {
   void depart(int64_t now, uint32_t bytes) {
     if (in_flight == 0) delivery.restart(now);
     in_flight += bytes;
-    const uint64_t rate = congestion->rate(now);
-    if (rate == 0) return;
+    pace = congestion->rate(now);
+    if (pace == 0) return;
     constexpr int64_t kSecond = 1'000'000'000;
     // A sender that paused may not catch up, but for a short burst.
     constexpr int64_t kBurstNs = 10'000;
     next_send_ns = std::max(next_send_ns, now - kBurstNs) +
-                   static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * kSecond / rate);
+                   static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * kSecond / pace);
   }
   void settle(uint32_t bytes) { in_flight -= std::min<uint64_t>(bytes, in_flight); }
   /// A packet of `bytes` that was sent at `sent_ns` has arrived.

@@ -3,7 +3,12 @@
 namespace nupa::roce {
 namespace {
 
+constexpr uint32_t kRun = 8;
 constexpr int64_t kProbeNs = 5'000'000;
+/// A probe's token, of 24 bits, is the path's index and a count.
+constexpr uint32_t kCountBits = 22;
+constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
+static_assert(kMaxPaths <= 1u << (24 - kCountBits));
 constexpr uint32_t kMostProbeBackoff = 8;
 constexpr int64_t kLeastSilenceNs = 1'000'000;
 
@@ -46,22 +51,33 @@ bool PathSet::measured() const {
 
 int PathSet::pick(uint32_t bytes, uint64_t most, int64_t now, int64_t* pacing) {
   if (in_flight() + bytes > most && !unanswered()) return -1;
+  if (count_ == 1) return ready(0, bytes, now, pacing) ? 0 : -1;
+  // Runs of packets by one path leave in one segmented send.
+  if (run_ < kRun && ready(latest_, bytes, now, pacing)) {
+    ++run_;
+    return static_cast<int>(latest_);
+  }
   int best = -1;
   double soonest = 0;
   for (uint32_t i = 0; i < count_; ++i) {
-    const Path& path = paths_[i];
-    if (!usable(i) || !path.has_room(bytes)) continue;
-    if (path.next_send_ns > now) {
-      *pacing = *pacing == 0 ? path.next_send_ns : std::min(*pacing, path.next_send_ns);
-      continue;
-    }
-    if (count_ == 1) return 0;
-    const double when = path.delivery_ns(bytes);
+    if (!ready(i, bytes, now, pacing)) continue;
+    const double when = paths_[i].delivery_ns(bytes);
     if (best >= 0 && when >= soonest) continue;
     best = static_cast<int>(i);
     soonest = when;
   }
+  if (best < 0) return -1;
+  run_ = 1;
+  latest_ = static_cast<uint32_t>(best);
   return best;
+}
+
+bool PathSet::ready(uint32_t index, uint32_t bytes, int64_t now, int64_t* pacing) const {
+  const Path& path = paths_[index];
+  if (!usable(index) || !path.has_room(bytes)) return false;
+  if (path.next_send_ns <= now) return true;
+  *pacing = *pacing == 0 ? path.next_send_ns : std::min(*pacing, path.next_send_ns);
+  return false;
 }
 
 void PathSet::die(uint32_t index, int64_t now) {
@@ -115,17 +131,19 @@ void PathSet::transmit_probes(int64_t now, Packet packet, Output& output) {
   for (uint32_t i = 0; i < count_; ++i) {
     Path& path = paths_[i];
     if (path.health == Path::Health::kAlive || path.next_probe_ns > now) continue;
-    packet.psn = ++path.probe & kPsnMask;
+    path.probe = (path.probe + 1) & kCountMask;
+    packet.psn = i << kCountBits | path.probe;
     if (!output.send(static_cast<uint8_t>(i), packet, nullptr, 0)) return;
     path.probe_sent_ns = now;
     path.next_probe_ns = now + (kProbeNs << std::min(path.probes_unanswered++, kMostProbeBackoff));
   }
 }
 
-void PathSet::on_echo(uint32_t index, uint32_t token, int64_t now) {
+void PathSet::on_echo(uint32_t token, int64_t now) {
+  const uint32_t index = token >> kCountBits;
   if (index >= count_) return;
   Path& path = paths_[index];
-  if (path.health == Path::Health::kAlive || token != (path.probe & kPsnMask) || path.probe_sent_ns == 0) return;
+  if (path.health == Path::Health::kAlive || (token & kCountMask) != path.probe || path.probe_sent_ns == 0) return;
   path.round_trip.sample(std::max<int64_t>(now - path.probe_sent_ns, 1));
   path.probe_sent_ns = 0;
   path.health = Path::Health::kAlive;

@@ -38,11 +38,13 @@ class PathSet {
 
   /// Sends the probes that are due, made from `packet`.
   void transmit_probes(int64_t now, Packet packet, Output& output);
-  void on_echo(uint32_t path, uint32_t token, int64_t now);
+  /// What came back from the other end, by whichever path.
+  void on_echo(uint32_t token, int64_t now);
   /// When a probe or a look is due; INT64_MAX: neither.
   int64_t deadline() const;
 
  private:
+  bool ready(uint32_t index, uint32_t bytes, int64_t now, int64_t* pacing) const;
   int64_t newest_arrived_beside(uint32_t index) const;
   void die(uint32_t index, int64_t now);
   bool usable(uint32_t index) const;
@@ -50,6 +52,8 @@ class PathSet {
   std::array<Path, kMaxPaths> paths_;
   uint32_t count_ = 1;
   uint32_t alive_ = 1;        ///< how many
+  uint32_t latest_ = 0;       ///< the path of the latest packet
+  uint32_t run_ = 0;          ///< packets that took it in a row
   uint32_t last_resort_ = 0;  ///< used when none is alive
   int64_t look_ns_ = 0;       ///< when to look again for dead ones, 0: never
 };

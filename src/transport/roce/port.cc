@@ -15,6 +15,8 @@
 namespace nupa::roce {
 namespace {
 
+/// Of the sockets that only send, bytes.
+constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
 /// While threads of the program poll, the port's thread looks this often whether they still do.
@@ -50,8 +52,15 @@ uint32_t number_in(const std::byte* data) {
 
 }  // namespace
 
-Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket) {
-  std::unique_ptr<Port> port(new Port(std::move(socket)));
+Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_ports) {
+  std::vector<io::UdpSocket> sockets;
+  sockets.push_back(std::move(socket));
+  while (sockets.size() < source_ports) {
+    auto another = io::UdpSocket::open(0, kSourceSocketBytes);
+    if (!another) return tl::unexpected(another.error());
+    sockets.push_back(std::move(*another));
+  }
+  std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
   // The program's signals are for its own threads.
@@ -76,16 +85,16 @@ void* Port::run(void* port) {
 
 void Port::after_fork_child() {
   running_ = false;
-  socket_.close();
+  for (io::UdpSocket& socket : sockets_) socket.close();
   kick_.reset();
   receive_mutex_.unlock();
 }
 
-Port::Port(io::UdpSocket socket)
-    : socket_(std::move(socket)),
+Port::Port(std::vector<io::UdpSocket> sockets)
+    : sockets_(std::move(sockets)),
       pool_(kPoolPackets),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)),
-      burst_(std::make_unique<Burst>(socket_)) {
+      burst_(std::make_unique<Burst>(sockets_)) {
   touched_.reserve(segment::kMaxQp);
 }
 
@@ -123,7 +132,7 @@ Burst& Port::burst() {
     std::unique_ptr<Burst> burst;
   };
   thread_local Owned mine;
-  if (mine.port != this) mine = {this, std::make_unique<Burst>(socket_)};
+  if (mine.port != this) mine = {this, std::make_unique<Burst>(sockets_)};
   return *mine.burst;
 }
 
@@ -162,7 +171,7 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const Route route{received.from.address, received.to, received.from.port, socket_.port()};
+  const Route route{received.from.address, received.to, received.from.port, socket().port()};
   // Segments of one send count up from 0, and mostly come together as they left.
   if (!icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
     counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
@@ -188,7 +197,7 @@ uint32_t Port::receive(int64_t now, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   io::UdpSocket::Received received;
-  while (messages < kMessagesAtOnce && socket_.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+  while (messages < kMessagesAtOnce && socket().receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
     dispatch(received, now);
     ++messages;
     packets += (received.length + received.segment - 1) / received.segment;
@@ -274,7 +283,7 @@ void Port::serve() {
     const bool polled = polls_.load(std::memory_order_relaxed) != polls;
     polls = polls_.load(std::memory_order_relaxed);
     const bool watches = polled && devoted == 0;
-    pollfd ready[2] = {{kick_.get(), POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
+    pollfd ready[2] = {{kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}};
     sleeping_.store(true);
     const int64_t now = base::now_ns();
     int64_t wait = std::max<int64_t>(earliest_.load() - now, 0);

@@ -24,7 +24,7 @@ class Channel {
   /// False: somebody holds it for longer than a packet can wait.
   virtual bool enter() = 0;
   virtual void leave() = 0;
-  virtual void deliver(const Packet& packet, const io::UdpSocket::Received& from, int64_t now) = 0;
+  virtual void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) = 0;
   /// Sends what is to be sent. `answers` false: acknowledgements may wait for the next time.
   virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
   virtual bool owes_answers() const = 0;
@@ -57,13 +57,17 @@ class Port {
   }
   static_assert(61000 + segment::kMaxSlot <= 65535);
 
-  /// `socket`: bound already, since the port names the process.
-  static Result<std::unique_ptr<Port>> open(io::UdpSocket socket);
+  /// `socket`: bound already, since the port names the process. `source_ports`: from so many ports packets leave, 1 to
+  /// kMaxPaths, for switches that spread flows by them. Errors: those of sockets and threads.
+  static Result<std::unique_ptr<Port>> open(io::UdpSocket socket, uint32_t source_ports = 1);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  const io::UdpSocket& socket() const { return socket_; }
+  /// Where packets arrive.
+  const io::UdpSocket& socket() const { return sockets_[0]; }
+  /// By which they leave; the first is socket().
+  const std::vector<io::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
   const PortCounters& counters() const { return counters_; }
 
@@ -86,7 +90,7 @@ class Port {
   void after_fork_child();
 
  private:
-  explicit Port(io::UdpSocket socket);
+  explicit Port(std::vector<io::UdpSocket> sockets);
   static void* run(void* port);
   void serve();
   /// Under the receive mutex. True: there was something.
@@ -102,7 +106,7 @@ class Port {
   void run_timers(int64_t now);
   void kick();
 
-  io::UdpSocket socket_;
+  std::vector<io::UdpSocket> sockets_;
   PacketPool pool_;
   base::UniqueFd kick_;
   std::atomic<bool> stop_{false};

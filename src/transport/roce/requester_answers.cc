@@ -30,7 +30,7 @@ void Requester::receive(const Packet& packet, int64_t now) {
     ++counters_.notifications;
     return paths_[std::min<uint32_t>(packet.path, paths_.count() - 1)].congestion->on_notification(now);
   }
-  if (packet.opcode == kPathEcho) return paths_.on_echo(packet.path, packet.psn, now);
+  if (packet.opcode == kPathEcho) return paths_.on_echo(packet.psn, now);
   if (packet.opcode == kSelectiveAck) return options_.mark == kNupaMark ? on_selective(packet, now) : void();
   const uint32_t traits = traits_of(packet.opcode);
   if ((traits & trait::kRead) != 0) return on_read_response(packet, now);

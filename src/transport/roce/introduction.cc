@@ -1,0 +1,70 @@
+#include "transport/roce/introduction.h"
+
+#include <endian.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace nupa::roce {
+namespace {
+
+constexpr uint8_t kKnowsYours = 1;
+constexpr uint32_t kHeaderBytes = 4;
+constexpr uint32_t kRailBytes = 20;
+constexpr int64_t kPauseNs = 10'000'000;
+/// Whoever does not answer so often is of a version that knows no rails.
+constexpr uint32_t kTries = 10;
+
+}  // namespace
+
+Introduction::Introduction(std::vector<Rail> mine) : mine_(std::move(mine)) { theirs_.reserve(kMaxPaths); }
+
+int64_t Introduction::deadline() const {
+  if (asked_) return 0;
+  // An end with one rail has nothing to tell unless it is asked.
+  return met_ && !known_ && mine_.size() > 1 && tries_ < kTries ? next_ns_ : INT64_MAX;
+}
+
+bool Introduction::receive(const Packet& packet) {
+  if (packet.payload_length < kHeaderBytes) return false;
+  const auto flags = std::to_integer<uint8_t>(packet.payload[0]);
+  const auto count = std::to_integer<uint32_t>(packet.payload[1]);
+  if (count == 0 || count > kMaxPaths || packet.payload_length != kHeaderBytes + count * kRailBytes) return false;
+  theirs_.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::byte* from = packet.payload + kHeaderBytes + i * kRailBytes;
+    Rail rail;
+    uint16_t port;
+    std::memcpy(rail.address.raw.data(), from, sizeof rail.address.raw);
+    std::memcpy(&port, from + sizeof rail.address.raw, sizeof port);
+    rail.port = be16toh(port);
+    theirs_.push_back(rail);
+  }
+  known_ = (flags & kKnowsYours) != 0;
+  if (!known_) asked_ = true;
+  const auto paths = static_cast<uint32_t>(std::max(mine_.size(), theirs_.size()));
+  const bool more = paths > paths_;
+  paths_ = std::max(paths, paths_);
+  return more;
+}
+
+void Introduction::transmit(int64_t now, Packet packet, Output& output) {
+  if (!has_output(now)) return;
+  static_assert(sizeof bytes_ == kHeaderBytes + kMaxPaths * kRailBytes);
+  bytes_[0] = std::byte{theirs_.empty() ? uint8_t{0} : kKnowsYours};
+  bytes_[1] = static_cast<std::byte>(mine_.size());
+  for (size_t i = 0; i < mine_.size(); ++i) {
+    std::byte* to = bytes_.data() + kHeaderBytes + i * kRailBytes;
+    const uint16_t port = htobe16(mine_[i].port);
+    std::memcpy(to, mine_[i].address.raw.data(), sizeof mine_[i].address.raw);
+    std::memcpy(to + sizeof mine_[i].address.raw, &port, sizeof port);
+  }
+  packet.opcode = kIntroduction;
+  packet.payload_length = static_cast<uint32_t>(kHeaderBytes + mine_.size() * kRailBytes);
+  const Fragment fragment{bytes_.data(), packet.payload_length};
+  if (!output.send(0, packet, &fragment, 1)) return;
+  asked_ = false;
+  next_ns_ = now + (kPauseNs << std::min(tries_++, 6u));
+}
+
+}  // namespace nupa::roce
