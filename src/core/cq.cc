@@ -125,7 +125,7 @@ int Cq::nothing_there() {
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
   if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
-  if (__builtin_expect(port_ != nullptr && port_->in_use(), 0)) port_->poll();
+  if (__builtin_expect(port_ != nullptr && port_->is_warm(), 0)) port_->poll();
   if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
   return 0;

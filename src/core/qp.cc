@@ -158,7 +158,7 @@ void Qp::publish_attributes() {
 }
 
 int Qp::to_rtr(const QpAttr& attr) {
-  if (runtime_.port() != nullptr) return connect_wire(attr);
+  if (runtime_.port() != nullptr && (datagram_ || runtime_.goes_by_wire(attr_))) return connect_by_packets(attr);
   auto endpoint = [&]() -> Result<std::unique_ptr<transport::Endpoint>> {
     shared_->remote_qpn.store(attr_.dest_qp_num);
     shared_->remote_slot.store(segment::slot_of(attr_.dest_qp_num));

@@ -116,7 +116,7 @@ class alignas(64) Qp final : public QueuePair {
   // qp_wire.cc
   int post_wire(const SendWr& wr, QpState now);
   void finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
-  int connect_wire(const QpAttr& attr);
+  int connect_by_packets(const QpAttr& attr);
   /// What leads to the other end.
   struct Links {
     std::unique_ptr<transport::WireEndpoint> wire;

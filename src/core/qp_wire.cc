@@ -43,15 +43,16 @@ void Qp::finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint6
   if (__builtin_expect(finishes_first_, 0) && wire_->drained()) tell_drained();
 }
 
-int Qp::connect_wire(const QpAttr& attr) {
+int Qp::connect_by_packets(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
   shared_->remote_slot.store(0);  // it is not a process of this host's runtime directory
   segment::WireShared& wire = runtime_.tables().wire[index_];
   const roce::LocalEnd end{&host_, shared_, &wire, qp_num_, options_.type, options_.cap, {}};
   if (datagram_) {
     auto endpoint = runtime_.connect_datagrams(end);
+    if (!endpoint) return endpoint.error().code;
     std::lock_guard lock(send_lock_);
-    endpoint_ = std::move(endpoint);
+    endpoint_ = std::move(*endpoint);
     set_state(attr.state);
     return 0;
   }

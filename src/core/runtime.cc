@@ -33,12 +33,12 @@ constexpr int64_t kUnmetPauseNs = 50'000'000;
 /// What is asked of the kernel for packets that wait to be read or sent, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
-enum class Choice { kWindow, kRoce };
+enum class Choice { kAuto, kWindow, kRoce };
 
 std::optional<Choice> choice_of_transport() {
   const char* wanted = std::getenv("NUPA_TRANSPORT");
-  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0 || std::strcmp(wanted, "window") == 0)
-    return Choice::kWindow;
+  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0) return Choice::kAuto;
+  if (std::strcmp(wanted, "window") == 0) return Choice::kWindow;
   if (std::strcmp(wanted, "roce") == 0) return Choice::kRoce;
   NUPA_ERROR("NUPA_TRANSPORT is auto, window or roce, not '%s'", wanted);
   return std::nullopt;
@@ -98,7 +98,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (existing) return existing;
   const auto choice = choice_of_transport();
   if (!choice) return fail(EINVAL, "NUPA_TRANSPORT is auto, window or roce");
-  const bool wire = *choice == Choice::kRoce;
+  const bool wire = *choice != Choice::kWindow;
+  const bool only_wire = *choice == Choice::kRoce;
   const auto settings = wire_settings_from_environment();
   if (!settings) return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
   const auto interfaces = chosen_interfaces();
@@ -106,7 +107,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   std::shared_ptr<Runtime> runtime(new Runtime);
   runtime->wire_settings_ = *settings;
   // Packets are copied from and to the memory where it lies.
-  auto remapper = region::Remapper::create(wire ? region::Policy::kNever : region::policy_from_environment());
+  auto remapper = region::Remapper::create(only_wire ? region::Policy::kNever : region::policy_from_environment());
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   std::vector<Gid> gids;
@@ -119,20 +120,21 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     // Standard peers know one port.
     if (settings->standard && roce::Port::port_of_slot(slot) != roce::kUdpPort) return false;
     auto opened = io::UdpSocket::open(roce::Port::port_of_slot(slot), kSocketBytes);
-    if (!opened) return false;
-    socket.emplace(std::move(*opened));
-    return true;
+    if (opened) socket.emplace(std::move(*opened));
+    // Without sockets at all there is still the window.
+    return opened || (!only_wire && opened.error().code != EADDRINUSE);
   };
   auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve)
                    : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
   if (!node && wire && settings->standard && node.error().code == ENOSPC)
     return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
   if (!node) return tl::unexpected(node.error());
-  if (wire) {
+  if (socket) {
     auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());
     runtime->port_ = std::move(*port);
   }
+  runtime->has_window_ = !only_wire;
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   {
@@ -156,6 +158,7 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   if (roce::is_ipv4(peer) != roce::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
   end.rails = rails_from(source, peer);
+  if (auto started = port_->start(); !started) return tl::unexpected(started.error());
   return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, wire_settings_);
 }
 
@@ -181,8 +184,20 @@ std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& p
   return rails;
 }
 
-std::unique_ptr<transport::Endpoint> Runtime::connect_datagrams(const roce::LocalEnd& end) {
-  return std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, wire_settings_);
+bool Runtime::goes_by_wire(const QpAttr& attr) {
+  if (port_ == nullptr) return false;
+  return !has_window_ || !window_->reaches(attr.av, attr.dest_qp_num);
+}
+
+Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const roce::LocalEnd& end) {
+  std::unique_ptr<transport::Endpoint> by_wire;
+  if (port_ != nullptr) {
+    if (auto started = port_->start(); !started) return tl::unexpected(started.error());
+    by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, wire_settings_);
+  }
+  if (!has_window_) return by_wire;
+  end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
+  return window_->connect_datagrams({end.shared, end.qp_num, end.type}, std::move(by_wire));
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

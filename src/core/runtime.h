@@ -34,7 +34,10 @@ class Runtime final : public cm::NodeEvents {
   roce::Port* port() { return port_.get(); }
   /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family.
   Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(roce::LocalEnd end, const QpAttr& attr);
-  std::unique_ptr<transport::Endpoint> connect_datagrams(const roce::LocalEnd& end);
+  /// For UD: by the window to processes of this host and user, by packets to others, as far as there are both.
+  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(const roce::LocalEnd& end);
+  /// Whether a connection with these attributes is made of packets.
+  bool goes_by_wire(const QpAttr& attr);
   /// The port's GID table, as it was when the device was opened: peers compare addresses with that.
   const std::vector<GidEntry>& gids() const { return gids_; }
   uint32_t slot() const { return slot_; }
@@ -123,6 +126,7 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
   roce::WireSettings wire_settings_;
+  bool has_window_ = true;  ///< processes of this host are reached by shared memory
   bool has_rails_ = false;  ///< connections may use every interface of the device
 };
 

@@ -28,6 +28,8 @@ constexpr uint32_t kLargeMessage = 8192;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
 constexpr int kPatience = 3;
 constexpr int kDevotion = 64;
+/// Turns of the watch without any packet, after which this thread alone waits for the next one.
+constexpr int kQuiet = 400;
 
 /// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
 constexpr uint16_t kAnyIdentification = 0xffff;
@@ -63,19 +65,25 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
+  if (registered != 0) return fail(registered, "no memory for process handlers");
+  g_port = port.get();
+  return port;
+}
+
+Result<void> Port::start() {
+  std::lock_guard lock(start_mutex_);
+  if (running_) return {};
   // The program's signals are for its own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&port->thread_, nullptr, &Port::run, port.get());
+  const int error = pthread_create(&thread_, nullptr, &Port::run, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) return fail(error, "cannot start the port's thread");
-  port->running_ = true;
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
-  if (registered != 0) return fail(registered, "no memory for process handlers");
-  g_port = port.get();
-  return port;
+  running_ = true;
+  return {};
 }
 
 void* Port::run(void* port) {
@@ -133,6 +141,7 @@ Burst& Port::burst() {
   };
   thread_local Owned mine;
   if (mine.port != this) mine = {this, std::make_unique<Burst>(sockets_)};
+  if (!is_warm()) warm_.store(true, std::memory_order_relaxed);
   return *mine.burst;
 }
 
@@ -204,6 +213,7 @@ uint32_t Port::receive(int64_t now, bool for_program) {
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) break;
   }
+  if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
   return packets;
 }
 
@@ -277,6 +287,8 @@ void Port::serve() {
   pthread_setname_np(pthread_self(), "nupa-roce");
   prctl(PR_SET_TIMERSLACK, 1);
   uint64_t polls = 0;
+  uint64_t packets_seen = 0;
+  int quiet_turns = 0;
   int waiting_turns = 0;  // of late, in which packets had waited although the program polls
   int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
   while (!stop_) {
@@ -300,6 +312,9 @@ void Port::serve() {
     const bool worked = handle(base::now_ns(), false);
     if (watches) {
       // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
+      quiet_turns = packets_seen != counters_.packets.load(std::memory_order_relaxed) ? 0 : quiet_turns + 1;
+      packets_seen = counters_.packets.load(std::memory_order_relaxed);
+      if (quiet_turns >= kQuiet) warm_.store(false, std::memory_order_relaxed);
       waiting_turns = worked ? waiting_turns + 1 : 0;
       if (waiting_turns >= kPatience) devoted = kDevotion;
     } else if (devoted > 0) {

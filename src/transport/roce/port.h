@@ -71,6 +71,8 @@ class Port {
   PacketPool& pool() { return pool_; }
   const PortCounters& counters() const { return counters_; }
 
+  /// Starts the port's thread if it does not run yet. EAGAIN and the like: there can be no thread.
+  Result<void> start();
   void add(Channel& channel);
   /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
   void remove(Channel& channel);
@@ -82,7 +84,8 @@ class Port {
   void barrier() { std::lock_guard lock(receive_mutex_); }
   /// For this thread's posts.
   Burst& burst();
-  bool in_use() const { return high_water_.load(std::memory_order_relaxed) != 0; }
+  /// Whether packets have come or gone lately, so that polling is worth a system call.
+  bool is_warm() const { return warm_.load(std::memory_order_relaxed); }
 
   // fork(): the child has no thread and no port; what it closes stays open in the parent.
   void before_fork() { receive_mutex_.lock(); }
@@ -125,6 +128,8 @@ class Port {
   std::atomic<int64_t> earliest_{INT64_MAX};
   std::atomic<uint64_t> polls_{0};  ///< by threads of the program
   std::atomic<bool> sleeping_{false};
+  std::atomic<bool> warm_{false};
+  std::mutex start_mutex_;
   pthread_t thread_{};
   bool running_ = false;
 };

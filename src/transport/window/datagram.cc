@@ -17,9 +17,10 @@ Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
   auto found = targets_.find(qpn);
   if (found == targets_.end() || !found->second.lies_at(vector)) {
     auto peer = window_.find_peer(qpn, vector, std::chrono::milliseconds(100));
-    if (!peer) return nullptr;
+    if (!peer && elsewhere_ == nullptr) return nullptr;
     if (targets_.size() >= kMaxTargets) targets_.clear();
-    auto target = std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn));
+    auto target =
+        peer ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn)) : nullptr;
     found = targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first;
   }
   last_qpn_ = qpn;
@@ -94,6 +95,8 @@ Outcome Datagram::execute(const Request& request) {
     deliver_multicast(request, qkey);
   } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);
+  } else if (elsewhere_ != nullptr) {
+    return elsewhere_->execute(request);
   }
   return Outcome::done(WcStatus::kSuccess);
 }

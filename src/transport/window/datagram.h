@@ -11,22 +11,28 @@ namespace nupa::window {
 /// cannot be delivered is lost without a word.
 class Datagram final : public transport::Endpoint {
  public:
-  Datagram(Window& window, const transport::LocalQp& qp) : window_(window), qp_(qp) {}
+  /// `elsewhere`: who sends what goes to no process of this host's runtime directory; may be null.
+  Datagram(Window& window, const transport::LocalQp& qp, std::unique_ptr<transport::Endpoint> elsewhere = nullptr)
+      : window_(window), qp_(qp), elsewhere_(std::move(elsewhere)) {}
 
   transport::Outcome execute(const transport::Request& request) override;
   Reach reach() override { return Reach::kMet; }
   const char* name() const override { return "window"; }
+  void withdraw() override {
+    if (elsewhere_) elsewhere_->withdraw();
+  }
 
  private:
   void deliver(Target& target, const transport::Request& request, uint32_t qkey);
   void deliver_multicast(const transport::Request& request, uint32_t qkey);
   /// A destination under the address that it was found by: another one may not lead to it.
   struct Known {
-    std::unique_ptr<Target> target;
+    std::unique_ptr<Target> target;  ///< null: it is elsewhere
     Gid gid;
     bool is_global = false;
     bool lies_at(const AddressVector& vector) const {
-      return is_global == vector.is_global && (!is_global || gid == vector.dgid) && target->peer().alive();
+      return is_global == vector.is_global && (!is_global || gid == vector.dgid) &&
+             (target == nullptr || target->peer().alive());
     }
   };
   Target* find(uint32_t qpn, const AddressVector& vector);
@@ -36,6 +42,7 @@ class Datagram final : public transport::Endpoint {
 
   Window& window_;
   transport::LocalQp qp_;
+  const std::unique_ptr<transport::Endpoint> elsewhere_;
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;

@@ -14,6 +14,18 @@ Result<std::unique_ptr<transport::Endpoint>> Window::connect(const transport::Lo
   return std::make_unique<Connected>(*this, qp, vector, remote_qpn);
 }
 
+bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
+  constexpr auto kPatience = std::chrono::milliseconds(100);
+  const auto peer = find_peer(remote_qpn, vector, kPatience);
+  // One that is there and does not answer is met later.
+  return peer || peer.error().code == ETIMEDOUT;
+}
+
+std::unique_ptr<transport::Endpoint> Window::connect_datagrams(const transport::LocalQp& qp,
+                                                               std::unique_ptr<transport::Endpoint> elsewhere) {
+  return std::make_unique<Datagram>(*this, qp, std::move(elsewhere));
+}
+
 std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
   std::lock_guard lock(mutex_);
   auto& memory = memories_[&peer];

@@ -20,6 +20,11 @@ class Window final : public transport::Transport {
   Result<std::unique_ptr<transport::Endpoint>> connect(const transport::LocalQp& qp, const AddressVector& vector,
                                                        uint32_t remote_qpn) override;
 
+  /// Whether the other end of a connection is one that this transport reaches: a process of this user on this host.
+  bool reaches(const AddressVector& vector, uint32_t remote_qpn);
+  /// A UD endpoint; `elsewhere` sends what goes to other processes.
+  std::unique_ptr<transport::Endpoint> connect_datagrams(const transport::LocalQp& qp,
+                                                         std::unique_ptr<transport::Endpoint> elsewhere);
   /// The mappings of one peer, shared by all endpoints that lead to it.
   std::shared_ptr<PeerMemory> memory_of(cm::Peer& peer);
   /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.
