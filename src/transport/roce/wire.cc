@@ -267,7 +267,7 @@ bool decode(const std::byte* data, uint32_t length, Packet* packet) {
   if ((traits & kSelective) != 0 && (rest % 4 != 0 || pad != 0 || rest > kBitmapWords * 4)) return false;
   packet->payload = in.at();
   packet->payload_length = rest - pad;
-  return true;
+  return packet->payload_length <= kMaxMtu;
 }
 
 }  // namespace nupa::roce

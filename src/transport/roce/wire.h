@@ -165,7 +165,7 @@ uint32_t encode(const Packet& packet, std::byte* out);
 constexpr uint32_t pad_of(uint32_t payload_length) { return (4 - (payload_length & 3)) & 3; }
 
 /// Reads the UDP payload [data, data + length), CRC and all; its CRC is not looked at. False: not a packet (too short,
-/// an unknown opcode or version, a pad without payload, payload where none belongs).
+/// an unknown opcode or version, a pad without payload, payload where none belongs, more of it than the largest MTU).
 bool decode(const std::byte* data, uint32_t length, Packet* packet);
 
 /// The destination queue pair's number and whether there may be a packet at all, for whoever sorts packets.
