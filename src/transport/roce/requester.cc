@@ -112,9 +112,10 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   uint32_t count = 0;
   if (wr.opcode == Opcode::kAtomicWrite) {
     packet.opcode = opcode_of(options_.service, Operation::kAtomicWrite);
-    packet.payload_length = sizeof wr.compare_add;
     packet.length = sizeof wr.compare_add;
+    // A list of another length goes as it is, for the responder to refuse.
     if (request.length == 0) {
+      packet.payload_length = sizeof wr.compare_add;
       fragments[0] = {reinterpret_cast<const std::byte*>(&wr.compare_add), sizeof wr.compare_add};
       count = 1;
     }
