@@ -32,6 +32,10 @@ void Requester::receive(const Packet& packet, int64_t now) {
   }
   if (packet.opcode == kPathEcho) return paths_.on_echo(packet.psn, now);
   if (packet.opcode == kSelectiveAck) return options_.mark == kNupaMark ? on_selective(packet, now) : void();
+  if (service_of(packet.opcode) != options_.service) {
+    ++counters_.stray;
+    return;
+  }
   const uint32_t traits = traits_of(packet.opcode);
   if ((traits & trait::kRead) != 0) return on_read_response(packet, now);
   if ((traits & trait::kAtomic) != 0) return on_atomic_acknowledge(packet, now);
