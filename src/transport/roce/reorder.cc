@@ -38,6 +38,7 @@ bool Reorder::keep(Seq seq, const Packet& packet, bool placed) {
     if (buffer == nullptr) return false;
     std::memcpy(buffer, packet.payload, packet.payload_length);
   }
+  if (entry.seq != 0) forget(entry);  // of before a READ request that covered it
   entry.seq = seq;
   entry.packet = packet;
   entry.packet.payload = buffer;

@@ -42,7 +42,7 @@ class Reorder {
   bool take(Seq seq, Use&& use) {
     Entry& entry = entries_[seq % kBitmapBits];
     if (!use(static_cast<const Packet&>(entry.packet), entry.placed)) return false;
-    forget(entry);
+    if (entry.seq == seq) forget(entry);  // or clear() was part of its use
     return true;
   }
   /// Sets the bits of what is here: bit i is `from + i`. Returns the words used.
