@@ -85,7 +85,14 @@ void add_wire(const segment::WireShared& wire, nlohmann::json* row) {
   (*row)["resent"] = {{"sequence", wire.resent_sequence.load()},
                       {"selective", wire.resent_selective.load()},
                       {"timeout", wire.resent_timeout.load()}};
-  (*row)["strangers"] = wire.strangers.load();
+}
+
+/// Packets that changed nothing.
+nlohmann::json ignored_by(const segment::WireShared& wire) {
+  return {{"strangers", wire.strangers.load()},
+          {"duplicates", wire.duplicates.load()},
+          {"stray", wire.stray.load()},
+          {"dropped", wire.dropped.load()}};
 }
 
 nlohmann::json look(const std::vector<Observed>& processes) {
@@ -122,6 +129,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"received", qp.received.load()},
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
+      if (is_on_the_wire(qp)) rows.back()["ignored"] = ignored_by(wire);
       if (connected_by_wire) add_wire(wire, &rows.back());
     }
   }

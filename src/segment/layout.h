@@ -239,7 +239,11 @@ struct alignas(64) WireShared {
   std::atomic<uint64_t> resent_sequence;
   std::atomic<uint64_t> resent_selective;
   std::atomic<uint64_t> resent_timeout;
-  std::atomic<uint64_t> strangers;  ///< packets that are not of this connection
+  // Packets that changed nothing, by what they were.
+  std::atomic<uint64_t> strangers;   ///< damaged, or from elsewhere, of another partition or with another Q_Key
+  std::atomic<uint64_t> duplicates;  ///< requests that had come before
+  std::atomic<uint64_t> stray;       ///< answers to nothing that waits for one
+  std::atomic<uint64_t> dropped;     ///< requests too far ahead, or without room to wait in
   PathShared path[kMaxWirePaths];
 };
 static_assert(sizeof(WireShared) <= 512 && sizeof(WireShared) * kMaxQp <= kHeapOffset - kWireOffset);

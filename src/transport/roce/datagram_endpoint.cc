@@ -49,7 +49,7 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
 void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {
   if (!receives() || service_of(packet.opcode) != Service::kUd || (packet.pkey | kMembership) != uint16_t{0xffff} ||
       packet.qkey != end_.shared->qkey.load(std::memory_order_relaxed)) {
-    ++strangers_;
+    count_stranger();
     return;
   }
   Host& host = *end_.host;

@@ -9,6 +9,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   /// `sources`: the port's addresses by GID index.
   DatagramEndpoint(Port& port, const LocalEnd& end, std::vector<GidEntry> sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
+    end.wire->strangers.store(0);
     end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
     port.add(*this);
   }
@@ -27,7 +28,6 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   const std::vector<GidEntry> sources_;
   const WireSettings settings_;
   uint32_t psn_ = 0;
-  uint64_t strangers_ = 0;
 };
 
 }  // namespace nupa::roce

@@ -79,7 +79,8 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
   segment::WireShared& wire = *end.wire;
-  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.strangers})
+  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.strangers,
+                        &wire.duplicates, &wire.stray, &wire.dropped})
     counter->store(0);
   publish();
   end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
@@ -133,7 +134,8 @@ void ConnectedEndpoint::publish() {
   const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   tell(wire.paths, paths_);
   tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
-  tell(wire.strangers, strangers_);
+  tell(wire.duplicates, responder_.counters().duplicates);
+  tell(wire.dropped, responder_.counters().dropped);
   if (!requester_) return;
   const RequesterCounters& counters = requester_->counters();
   tell(wire.resent_sequence, counters.resent_sequence);
@@ -150,6 +152,7 @@ void ConnectedEndpoint::publish() {
     tell(shown.rate, path.pace);
     tell(shown.marked, path.marked_seen);
   }
+  tell(wire.stray, counters.stray);
 }
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
@@ -192,7 +195,7 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   // Annex A17.4: a packet of another partition or from elsewhere is not of this connection.
   const int path = path_of(from);
   if (!receives() || path < 0 || (packet.pkey | kMembership) != (uint16_t{0xffff})) {
-    ++strangers_;
+    count_stranger();
     return;
   }
   packet.path = static_cast<uint8_t>(path);

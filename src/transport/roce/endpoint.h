@@ -35,6 +35,7 @@ class EndpointChannel : public Channel {
   bool enter() override;
   void leave() override { lock_.unlock(); }
   int64_t deadline() const override { return deadline_.load(std::memory_order_acquire); }
+  void count_stranger() override { end_.wire->strangers.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
@@ -99,7 +100,6 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   uint32_t paths_ = 1;
   bool heard_ = false;     ///< something came from the peer
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
-  uint64_t strangers_ = 0;
 };
 
 }  // namespace nupa::roce

@@ -184,11 +184,13 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   // Segments of one send count up from 0, and mostly come together as they left.
   if (!icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
     counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
+    channel->count_stranger();
     return;
   }
   Packet packet;
   if (!decode(data, length, &packet)) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    channel->count_stranger();
     return;
   }
   if (!hold(channel)) return;

@@ -29,6 +29,8 @@ class Channel {
   virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
   virtual bool owes_answers() const = 0;
   virtual void on_timer(int64_t now) = 0;
+  /// A packet with its number came that is damaged, or not its own. Any time.
+  virtual void count_stranger() = 0;
   /// When on_timer() is wanted; may be asked at any time.
   virtual int64_t deadline() const = 0;
 
