@@ -1,0 +1,21 @@
+#pragma once
+/// What is fuzzed. Each takes one input to its end and aborts where a rule is broken; docs/roce.md says which.
+#include <cstddef>
+#include <cstdint>
+
+namespace nupa::fuzz {
+
+/// One packet: reading, writing, the invariant CRC.
+void packet(const uint8_t* data, size_t length);
+/// Two engines whose packets are lost, repeated, changed and forged between them.
+void engine(const uint8_t* data, size_t length);
+/// Packets at the endpoints' doors, of connected queue pairs and of datagrams.
+void endpoint(const uint8_t* data, size_t length);
+
+struct Target {
+  const char* name;  ///< also of its folder in corpus/
+  void (*run)(const uint8_t* data, size_t length);
+};
+constexpr Target kTargets[] = {{"packet", packet}, {"engine", engine}, {"endpoint", endpoint}};
+
+}  // namespace nupa::fuzz
