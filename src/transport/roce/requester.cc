@@ -275,6 +275,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
     if (reliable() && send_ - una_ >= kWindow) return false;
     const bool fresh = send_ >= high_;
     if (!fresh && flight(send_).state == State::kArrived) {
+      if (!waits()) timer_from_ = progress_ns_ = now;
       ++send_;
       continue;
     }
@@ -328,7 +329,6 @@ void Requester::on_timer(int64_t now) {
     if (now < rnr_until_) return;
     rnr_until_ = 0;
     timer_from_ = progress_ns_ = now;
-    return;
   }
   if (!waits()) return;
   for (uint32_t i = 0; i < paths_.count(); ++i)
