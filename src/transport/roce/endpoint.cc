@@ -199,7 +199,8 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
     return;
   }
   packet.path = static_cast<uint8_t>(path);
-  if (!heard_ || (packet.mark != kNupaMark) != standard_) choose_port(settings_.standard || packet.mark != kNupaMark);
+  // Who has shown the mark once keeps it: a packet without it is a forged or an old one, and must not redirect answers.
+  if (!heard_ || standard_) choose_port(settings_.standard || packet.mark != kNupaMark);
   heard_ = true;
   if (!standard_) introduction_.meet();
   if (packet.opcode == kIntroduction) {

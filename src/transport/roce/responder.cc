@@ -69,7 +69,7 @@ void Responder::receive(const Packet& packet, bool congested, int64_t now) {
 }
 
 void Responder::receive_reliable(const Packet& packet, int64_t now) {
-  peer_is_nupa_ = options_.mark == kNupaMark && packet.mark == kNupaMark;
+  peer_is_nupa_ = peer_is_nupa_ || (options_.mark == kNupaMark && packet.mark == kNupaMark);
   const Seq seq = nearest(expected_, packet.psn);
   trigger_ = seq;
   trigger_ns_ = now;
