@@ -216,6 +216,7 @@ TEST_F(VerbsErrors, UnreliableConnectionDropsWhatFindsNoReceive) {  // 9.8.2.2
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  catch_up();
   ASSERT_EQ(receive(b, 7, 4096, 64), 0);
   EXPECT_TRUE(stays_empty(other_cq));
   // A wrong remote key: dropped too, nobody stops.
@@ -223,6 +224,7 @@ TEST_F(VerbsErrors, UnreliableConnectionDropsWhatFindsNoReceive) {  // 9.8.2.2
   wr.wr.rdma.rkey ^= 1;
   ASSERT_EQ(post(a, wr), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  catch_up();
   EXPECT_EQ(state_of(a), IBV_QPS_RTS);
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }

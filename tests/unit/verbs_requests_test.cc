@@ -167,12 +167,14 @@ TEST_F(VerbsRequests, FailedCompletionCountsAsSolicited) {  // 11.4.2.2
   connect(qp, qp);
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(qp, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
+  EXPECT_EQ(next(watched).wr_id, 1u);
   ibv_cq* from = nullptr;
   void* tag = nullptr;
   EXPECT_EQ(ibv_get_cq_event(channel, &from, &tag), -1);
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 2, &sge, 4096);
   wr.wr.rdma.rkey ^= 1;
   ASSERT_EQ(post(qp, wr), 0);
+  EXPECT_TRUE(becomes_readable(channel));
   EXPECT_EQ(ibv_get_cq_event(channel, &from, &tag), 0);
   ibv_ack_cq_events(watched, 1);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
