@@ -6,22 +6,11 @@
 
 namespace nupa::core {
 
-namespace {
-constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
-}
-
 int Qp::post_wire(const SendWr& wr, QpState now) {
   const uint32_t position = ++send_head_;
   if (now == QpState::kErr || now == QpState::kSqe) {
     flush_sends();
     complete_send(wr, position, WcStatus::kWrFlushErr, 0);
-    return 0;
-  }
-  uint64_t length = 0;
-  for (uint32_t i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;
-  if (length > kMaxMessage) {
-    flush_sends();
-    finish_wire(wr, position, WcStatus::kLocLenErr, 0);
     return 0;
   }
   wire_->post(wr, position);

@@ -178,6 +178,40 @@ TEST_F(VerbsErrors, WrongLocalKeyStopsTheSenderOnly) {  // 9.9.2.3, 10.3.1.4
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }
 
+TEST_F(VerbsErrors, LocalFaultIsToldInItsTurn) {  // 10.8.5: completions come in the order of the requests
+  ibv_mr* null = ibv_alloc_null_mr(pd);
+  ASSERT_NE(null, nullptr);
+  mrs.push_back(null);
+  ibv_mr* constant = reg(memory, 4096, IBV_ACCESS_REMOTE_READ);
+  ibv_sge wrong_key{address(0), 8, mr->lkey + 1};
+  ibv_sge not_writable{address(0), 8, constant->lkey};
+  ibv_sge too_long{0, 0x80000001u, null->lkey};  // 9.3.2: 2 GiB are the longest message
+  const struct {
+    ibv_wr_opcode opcode;
+    ibv_sge* list;
+    ibv_wc_status status;
+  } faults[] = {{IBV_WR_RDMA_WRITE, &wrong_key, IBV_WC_LOC_PROT_ERR},
+                {IBV_WR_RDMA_READ, &not_writable, IBV_WC_LOC_PROT_ERR},
+                {IBV_WR_RDMA_WRITE, &too_long, IBV_WC_LOC_LEN_ERR}};
+  for (const auto& fault : faults) {
+    make_pair();
+    ibv_sge whole = span(0, 4096);
+    ibv_sge few = span(8192, 8);
+    for (uint64_t i = 1; i <= 8; ++i)
+      ASSERT_EQ(post(a, remote(i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, i, i % 2 == 0 ? &whole : &few, 4096)),
+                0);
+    ASSERT_EQ(post(a, remote(fault.opcode, 9, fault.list, 4096)), 0);
+    ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 10, &few, 12288)), 0);
+    for (uint64_t i = 1; i <= 10; ++i) {
+      const ibv_wc wc = next();
+      EXPECT_EQ(wc.wr_id, i);
+      EXPECT_EQ(wc.status, i < 9 ? IBV_WC_SUCCESS : i == 9 ? fault.status : IBV_WC_WR_FLUSH_ERR) << i;
+    }
+    EXPECT_EQ(state_of(a), IBV_QPS_ERR);
+    EXPECT_EQ(state_of(b), IBV_QPS_RTS);
+  }
+}
+
 TEST_F(VerbsErrors, UnreliableConnectionStopsItsSendQueueOnly) {  // 10.3.1.6, send queue error state
   make_pair(IBV_QPT_UC);
   ibv_sge wrong{address(0), 8, mr->lkey + 1};

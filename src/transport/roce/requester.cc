@@ -126,7 +126,7 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   if (count == 0 && packet.payload_length > 0) {
     count = queue_.gather(request, host_, (seq - request.first) * options_.mtu, packet.payload_length, fragments);
     if (count == 0) {
-      fail(queue_.find(seq), WcStatus::kLocProtErr);
+      fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
       return 0;
     }
   }
@@ -224,9 +224,9 @@ uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Ou
 bool Requester::run_local(uint32_t index) {
   Request& request = queue_.at(index);
   if (!request.done) {
-    const WcStatus status = host_.run_local(request.wr);
+    const WcStatus status = request.length > kMaxMessage ? WcStatus::kLocLenErr : host_.run_local(request.wr);
     if (status != WcStatus::kSuccess) {
-      fail(index, status);
+      fail_in_turn(index, status);
       return false;
     }
     request.done = true;
@@ -264,6 +264,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
     }
     if (cursor_ == queue_.tail() || (paused_ && cursor_ == pause_at_)) return false;
     const Request& request = queue_.at(cursor_);
+    if (request.fault != WcStatus::kSuccess) return false;
     if (request.packets == 0) {
       if (!run_local(cursor_)) return false;
       continue;
@@ -280,7 +281,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
       continue;
     }
     if (fresh && request.answered() && patience_.max_rd_atomic == 0) {
-      fail(cursor_, WcStatus::kLocQpOpErr);
+      fail_in_turn(cursor_, WcStatus::kLocQpOpErr);
       return false;
     }
     if (fresh && (send_ == request.first || request.answered()) && !may_start(request)) return false;

@@ -139,7 +139,10 @@ class Requester {
   /// What is under way on these paths, one bit each, is lost.
   void leave(uint32_t dead);
   void on_timeout(int64_t now);
+  /// Everything ends: the other end has refused this request, or is not there.
   void fail(uint32_t index, WcStatus status);
+  /// The request cannot go on for a reason of this end: it ends when all before it have (IBTA 10.8.5).
+  void fail_in_turn(uint32_t index, WcStatus status);
   int64_t timeout_ns() const;
   bool waits() const { return una_ < send_; }
 

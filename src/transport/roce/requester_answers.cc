@@ -86,6 +86,7 @@ void Requester::advance(int64_t now) {
 void Requester::complete_in_order() {
   while (!failed_ && !queue_.empty()) {
     const Request& oldest = queue_.at(queue_.head());
+    if (oldest.fault != WcStatus::kSuccess) return fail(queue_.head(), oldest.fault);
     if (oldest.packets == 0 ? !oldest.done : oldest.end() > una_) return;
     const Request request = oldest;
     if (cursor_ == queue_.head()) ++cursor_;
@@ -289,7 +290,7 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
   Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return;
   if (!SendQueue::scatter(request, host_, (seq - request.first) * options_.mtu, packet.payload, packet.payload_length))
-    return fail(queue_.find(seq), WcStatus::kLocProtErr);
+    return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
   if (entry.state == State::kAwaited && !entry.resent) {
     const int64_t rtt = now - entry.sent_ns;
     // Only the first response tells a round trip: the others wait for those before them. So does that of a READ's later
@@ -319,7 +320,7 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
   if (flight(seq).state == State::kArrived) return;
   const Request& request = queue_.at(queue_.find(seq));
   if (!SendQueue::scatter(request, host_, 0, reinterpret_cast<const std::byte*>(&packet.found), sizeof packet.found))
-    return fail(queue_.find(seq), WcStatus::kLocProtErr);
+    return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
   arrive(seq, now);
   executed_ = std::max(executed_, seq + 1);
   advance(now);
@@ -346,6 +347,11 @@ void Requester::on_timeout(int64_t now) {
     lose(seq);
     ++counters_.resent_timeout;
   }
+}
+
+void Requester::fail_in_turn(uint32_t index, WcStatus status) {
+  queue_.at(index).fault = status;
+  complete_in_order();
 }
 
 void Requester::fail(uint32_t index, WcStatus status) {

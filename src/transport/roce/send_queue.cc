@@ -22,6 +22,7 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position) {
   request.wr = wr;
   request.position = position;
   request.done = false;
+  request.fault = WcStatus::kSuccess;
   request.length = 0;
   Sge* list = &lists_[size_t{slot} * max_sge_];
   const bool inlined = (wr.flags & send_flag::kInline) != 0;
@@ -48,6 +49,7 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position) {
       break;
     default:
       request.packets = std::max<uint32_t>(static_cast<uint32_t>((request.length + mtu_ - 1) / mtu_), 1);
+      if (request.length > kMaxMessage) request.packets = 0;
   }
   end_ += request.packets;
   ++tail_;

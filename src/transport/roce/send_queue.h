@@ -7,14 +7,19 @@
 
 namespace nupa::roce {
 
+/// IBTA 9.3.2: the longest message.
+constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
+
 /// A request in the queue, with all that it names copied.
 struct Request {
-  SendWr wr;               ///< its list is the queue's own copy
-  uint32_t position = 0;   ///< the core's count of the send queue
-  uint64_t length = 0;     ///< bytes of the message
-  Seq first = 0;           ///< of its packets: for READ, of the responses
-  uint32_t packets = 0;    ///< 0: it runs here (BIND_MW, LOCAL_INV)
-  bool done = false;       ///< of those that run here
+  SendWr wr;              ///< its list is the queue's own copy
+  uint32_t position = 0;  ///< the core's count of the send queue
+  uint64_t length = 0;    ///< bytes of the message
+  Seq first = 0;          ///< of its packets: for READ, of the responses
+  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV, a message that is too long)
+  bool done = false;      ///< of those that run here
+  /// It is at fault at this end, and is told so in its turn.
+  WcStatus fault = WcStatus::kSuccess;
   bool answered() const {  ///< by packets of its own, not by acknowledgements
     return wr.opcode == Opcode::kRdmaRead || is_atomic();
   }
