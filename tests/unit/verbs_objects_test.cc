@@ -318,7 +318,7 @@ TEST_F(Verbs, AddressFromACompletionLeadsBack) {
   ASSERT_EQ(ibv_init_ah_from_wc(context, 1, &wc, reinterpret_cast<ibv_grh*>(memory), &back), 0);
   EXPECT_EQ(back.is_global, 1);
   EXPECT_EQ(std::memcmp(&back.grh.dgid, &attr.grh.dgid, 16), 0);
-  EXPECT_EQ(back.grh.sgid_index, 0);
+  EXPECT_EQ(back.grh.sgid_index, attr.grh.sgid_index);
   ibv_ah* answer = ibv_create_ah_from_wc(pd, &wc, reinterpret_cast<ibv_grh*>(memory), 1);
   ASSERT_NE(answer, nullptr);
   EXPECT_EQ(ibv_destroy_ah(answer), 0);
