@@ -16,6 +16,9 @@ namespace {
 // <netinet/udp.h> of some distributions lacks them.
 constexpr int kUdpSegment = 103;  // UDP_SEGMENT, Linux 4.18
 constexpr int kUdpGro = 104;      // UDP_GRO, Linux 5.0
+// <linux/in6.h>, which does not go together with <netinet/in.h>.
+constexpr int kIpv6FlowInfo = 11;  // IPV6_FLOWINFO
+constexpr uint32_t kFlowLabelMask = 0xfffff;
 constexpr uint8_t kEct0 = 2;      // RFC 3168: the transport understands marks
 constexpr uint8_t kCongestionExperienced = 3;
 constexpr uint8_t kEcnMask = 3;
@@ -49,6 +52,26 @@ void append(msghdr& message, int level, int type, const T& value) {
   header->cmsg_len = CMSG_LEN(sizeof value);
   std::memcpy(CMSG_DATA(header), &value, sizeof value);
   message.msg_controllen += CMSG_SPACE(sizeof value);
+}
+
+void append_fields(msghdr& message, const IpFields& fields, bool ipv4) {
+  if ((fields.traffic_class & ~kEcnMask) != 0) {
+    const int service = (fields.traffic_class & ~kEcnMask) | kEct0;
+    if (ipv4)
+      append(message, IPPROTO_IP, IP_TOS, service);
+    else
+      append(message, IPPROTO_IPV6, IPV6_TCLASS, service);
+  }
+  if (fields.hop_limit != 0) {
+    const int hops = fields.hop_limit;
+    if (ipv4)
+      append(message, IPPROTO_IP, IP_TTL, hops);
+    else
+      append(message, IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
+  }
+  // Last, where flush() takes it off again.
+  if (fields.flow_label != 0 && !ipv4)
+    append(message, IPPROTO_IPV6, kIpv6FlowInfo, htonl(fields.flow_label & kFlowLabelMask));
 }
 
 template <class T>
@@ -96,11 +119,14 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);
   set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
+  set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
   set(fd.get(), IPPROTO_IP, IP_TOS, kEct0);
   if (dual) {
     set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    set(fd.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+    set(fd.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_TCLASS, kEct0);
   }
   if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
@@ -123,6 +149,7 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
   if (length <= 0) return false;
   received->length = static_cast<uint32_t>(length);
   received->segment = received->length;
+  received->flow_label = 0;
   received->congested = false;
   if (from.sin6_family == AF_INET6) {
     std::memcpy(received->from.address.raw.data(), &from.sin6_addr, 16);
@@ -144,7 +171,12 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
                (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS)) {
       const uint8_t service = *CMSG_DATA(header);
       received->congested = (service & kEcnMask) == kCongestionExperienced;
-      received->traffic_class = service & static_cast<uint8_t>(~kEcnMask);
+      received->traffic_class = service;
+    } else if ((header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_TTL) ||
+               (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_HOPLIMIT)) {
+      received->hop_limit = static_cast<uint8_t>(value_of<int>(header));
+    } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == kIpv6FlowInfo) {
+      received->flow_label = ntohl(value_of<uint32_t>(header)) & kFlowLabelMask;
     }
   }
   if (received->segment == 0) received->segment = received->length;
@@ -166,7 +198,7 @@ uint32_t UdpBatch::next_position(uint64_t place, uint32_t length) const {
 bool UdpBatch::has_room(uint32_t parts) const { return messages_ < kMaxMessages && part_count_ + parts <= kMaxParts; }
 
 void UdpBatch::begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface,
-                     uint8_t traffic_class, uint32_t length) {
+                     const IpFields& fields, uint32_t length) {
   if (joins(place, length)) {
     Message& open = list_[messages_ - 1];
     ++open.count;
@@ -180,7 +212,7 @@ void UdpBatch::begin(uint64_t place, const UdpAddress& to, const Gid& from, uint
   message.count = 1;
   message.first_part = part_count_;
   message.parts = 0;
-  message.traffic_class = traffic_class;
+  message.fields = fields;
   message.from = from;
   message.from_interface = from_interface;
   message.to = {};
@@ -225,14 +257,8 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
       std::memcpy(&info.ipi_spec_dst, &from.from.raw[12], 4);
       append(header, IPPROTO_IP, IP_PKTINFO, info);
     }
-    if ((from.traffic_class & ~kEcnMask) != 0) {
-      const int service = (from.traffic_class & ~kEcnMask) | kEct0;
-      if (is_mapped(from.from))
-        append(header, IPPROTO_IP, IP_TOS, service);
-      else
-        append(header, IPPROTO_IPV6, IPV6_TCLASS, service);
-    }
     if (from.count > 1) append(header, IPPROTO_UDP, kUdpSegment, static_cast<uint16_t>(from.segment));
+    append_fields(header, from.fields, is_mapped(from.from));
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
   uint32_t lost = 0;
@@ -244,6 +270,13 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     }
     if (errno == EINTR) continue;
     *error = errno;
+    if (uint32_t& label = list_[done].fields.flow_label;
+        errno == EINVAL && label != 0 && !is_mapped(list_[done].from)) {
+      // Some program of this host has a flow label to itself: then others need a lease for theirs (man 7 ipv6).
+      headers[done].msg_hdr.msg_controllen -= CMSG_SPACE(sizeof label);
+      label = 0;
+      continue;
+    }
     if (errno == EAGAIN || errno == ENOBUFS) {
       pollfd writable{socket.fd(), POLLOUT, 0};
       if (poll(&writable, 1, kSendPatienceMs) > 0 && *error == EAGAIN) continue;

@@ -18,6 +18,13 @@ struct UdpAddress {
   uint32_t scope = 0;  ///< interface of a link-local address
 };
 
+/// What a sender may say in the IP header; 0: the system's own.
+struct IpFields {
+  uint8_t traffic_class = 0;  ///< but for its congestion bits
+  uint8_t hop_limit = 0;
+  uint32_t flow_label = 0;  ///< IPv6 only
+};
+
 /// One UDP port of this host on all its addresses, IPv4 and IPv6 (where the kernel has it). Non-blocking. Packets are
 /// never fragmented, may be marked by congested queues (ECT(0), RFC 3168), and runs of equal length are segmented and
 /// put together by the kernel (UDP_SEGMENT, UDP_GRO: Linux 4.18, 5.0). Any thread may send; one at a time receives.
@@ -40,7 +47,9 @@ class UdpSocket {
     uint32_t segment = 0;
     UdpAddress from;
     Gid to;
-    uint8_t traffic_class = 0;  ///< without its congestion bits
+    uint8_t traffic_class = 0;  ///< with its congestion bits
+    uint8_t hop_limit = 0;
+    uint32_t flow_label = 0;  ///< IPv6 only
     bool congested = false;
   };
   /// False: nothing there (or an error of an earlier send, which is somebody else's).
@@ -72,7 +81,7 @@ class UdpBatch {
   /// Room for one more datagram of `parts` parts?
   bool has_room(uint32_t parts) const;
   /// Opens a datagram of `length` bytes; then `parts` calls of add().
-  void begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface, uint8_t traffic_class,
+  void begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface, const IpFields& fields,
              uint32_t length);
   void add(const void* data, uint32_t length);
   bool empty() const { return messages_ == 0; }
@@ -88,7 +97,7 @@ class UdpBatch {
     uint32_t bytes;
     uint32_t first_part;
     uint32_t parts;
-    uint8_t traffic_class;
+    IpFields fields;
     Gid from;
     uint32_t from_interface;
     sockaddr_in6 to;

@@ -84,6 +84,25 @@ TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
   EXPECT_STREQ(memory + 4096 + kGrh, "message");
 }
 
+TEST_F(VerbsDatagrams, RouteHeaderOfAnIpv4Address) {  // annex A17
+  ibv_ah_attr attr = path();
+  attr.grh.sgid_index = 1;
+  attr.grh.traffic_class = 0xa2;
+  attr.grh.hop_limit = 9;
+  ASSERT_EQ(ibv_query_gid(context, 1, 1, &attr.grh.dgid), 0);
+  ASSERT_EQ(ibv_destroy_ah(ah), 0);
+  ah = ibv_create_ah(pd, &attr);
+  ASSERT_NE(ah, nullptr);
+  ASSERT_EQ(receive(b, 7, 4096, 256), 0);
+  ASSERT_EQ(send(a, 1, b->qp_num, kQkey), 0);
+  ASSERT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
+  const auto* grh = reinterpret_cast<const ibv_grh*>(memory + 4096);
+  EXPECT_EQ(std::memcmp(&grh->sgid, &attr.grh.dgid, 16), 0);
+  EXPECT_EQ(std::memcmp(&grh->dgid, &attr.grh.dgid, 16), 0);
+  EXPECT_EQ(be32toh(grh->version_tclass_flow), 6u << 28 | 0xa2u << 20);
+  EXPECT_EQ(grh->hop_limit, 9);
+}
+
 TEST_F(VerbsDatagrams, WrongQkeyIsDropped) {  // 10.2.5
   ASSERT_EQ(receive(b, 7, 4096, 256), 0);
   ASSERT_EQ(send(a, 1, b->qp_num, kQkey + 1), 0);

@@ -30,8 +30,8 @@ bool Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, ui
   const uint32_t position = batch.next_position(destination.place, length);
   const Route route{destination.from, destination.to.address, sockets_[destination.socket].port(), destination.to.port};
   uint32_t state = icrc_of_headers(route, static_cast<uint16_t>(position), length, header, header_length);
-  batch.begin(destination.place, destination.to, destination.from, destination.from_interface,
-              destination.traffic_class, length);
+  batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
+              length);
   batch.add(header, header_length);
   for (uint32_t i = 0; i < fragments; ++i) {
     const std::byte* data = payload[i].data == nullptr ? kZeros.data() : payload[i].data;

@@ -15,7 +15,7 @@ struct Destination {
   io::UdpAddress to;
   Gid from;
   uint32_t from_interface = 0;
-  uint8_t traffic_class = 0;
+  io::IpFields fields;
   uint32_t socket = 0;  ///< which one sends
 };
 

@@ -24,7 +24,8 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
   destination.to.port = named ? Port::port_of_slot(slot) : kUdpPort;
   destination.from = source.gid;
-  destination.traffic_class = vector.traffic_class;
+  // IBTA 9.8.3: the address handle says what the header shows.
+  destination.fields = {vector.traffic_class, vector.hop_limit, vector.flow_label};
   Packet packet;
   const bool imm = wr.opcode == Opcode::kSendWithImm;
   packet.opcode = opcode_of(Service::kUd, imm ? Operation::kSendOnlyImm : Operation::kSendOnly);
@@ -58,6 +59,8 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
   if (host.receive_room() < packet.payload_length + transport::kGrhBytes) return host.return_receive();
   AddressVector vector;
   vector.traffic_class = from.traffic_class;
+  vector.hop_limit = from.hop_limit;
+  vector.flow_label = from.flow_label;
   const transport::RouteHeader header =
       transport::make_route_header(vector, from.from.address, from.to, packet.payload_length);
   Inbound inbound;

@@ -75,7 +75,7 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   requester_options_.mark = settings.standard ? 0 : kNupaMark;
   requester_options_.read_window = port.socket().buffer_bytes() / 3;
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
-  for (Destination& destination : destinations_) destination.traffic_class = attr.av.traffic_class;
+  for (Destination& destination : destinations_) destination.fields.traffic_class = attr.av.traffic_class;
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
   segment::WireShared& wire = *end.wire;
