@@ -134,7 +134,9 @@ DeviceAttr DeviceImpl::query() const { return device_attr(); }
 
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
-  return port_attr();
+  PortAttr attr = port_attr();
+  attr.active_mtu = runtime_->active_mtu();
+  return attr;
 }
 
 Result<GidEntry> DeviceImpl::query_gid(uint8_t port_num, uint32_t index) const {

@@ -10,10 +10,12 @@
 #include "base/log.h"
 #include "base/spin.h"
 #include "core/cq.h"
+#include "core/device_attr.h"
 #include "core/gid_table.h"
 #include "core/interfaces.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "io/route.h"
 #include "transport/roce/datagram_endpoint.h"
 
 namespace nupa::core {
@@ -158,8 +160,15 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   if (roce::is_ipv4(peer) != roce::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
   end.rails = rails_from(source, peer);
+  const uint32_t way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
+  QpAttr fitting = attr;
+  if (way != 0 && attr.path_mtu > roce::mtu_code_of(way)) {
+    // Where the window is a way too, the port's MTU is the window's, and the other end does as this one.
+    if (!has_window_) return fail(EINVAL, "the path MTU is larger than the way's");
+    fitting.path_mtu = roce::mtu_code_of(way);
+  }
   if (auto started = port_->start(); !started) return tl::unexpected(started.error());
-  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, attr, peer, wire_settings_);
+  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, fitting, peer, wire_settings_);
 }
 
 std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& peer) const {
@@ -189,7 +198,8 @@ bool Runtime::goes_by_wire(const QpAttr& attr) {
   return !has_window_ || !window_->reaches(attr.av, attr.dest_qp_num);
 }
 
-Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const roce::LocalEnd& end) {
+Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(roce::LocalEnd end) {
+  end.max_datagram = 128u << (port_ == nullptr ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(gids_)));
   std::unique_ptr<transport::Endpoint> by_wire;
   if (port_ != nullptr) {
     if (auto started = port_->start(); !started) return tl::unexpected(started.error());
@@ -198,6 +208,10 @@ Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const ro
   if (!has_window_) return by_wire;
   end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
   return window_->connect_datagrams({end.shared, end.qp_num, end.type}, std::move(by_wire));
+}
+
+uint32_t Runtime::active_mtu() const {
+  return has_window_ ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(gids_));
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

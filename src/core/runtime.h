@@ -32,12 +32,15 @@ class Runtime final : public cm::NodeEvents {
   window::Window& window() { return *window_; }
   /// The UDP port; null: nothing leaves this host.
   roce::Port* port() { return port_.get(); }
-  /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family.
+  /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family. EINVAL:
+  /// packets of the path MTU do not go through the interface that leads there.
   Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(roce::LocalEnd end, const QpAttr& attr);
   /// For UD: by the window to processes of this host and user, by packets to others, as far as there are both.
-  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(const roce::LocalEnd& end);
+  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(roce::LocalEnd end);
   /// Whether a connection with these attributes is made of packets.
   bool goes_by_wire(const QpAttr& attr);
+  /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.
+  uint32_t active_mtu() const;
   /// The port's GID table, as it was when the device was opened: peers compare addresses with that.
   const std::vector<GidEntry>& gids() const { return gids_; }
   uint32_t slot() const { return slot_; }

@@ -14,6 +14,7 @@ constexpr uint16_t kMembership = 0x8000;
 transport::Outcome DatagramEndpoint::execute(const transport::Request& request) {
   const SendWr& wr = request.wr;
   const AddressVector& vector = *request.vector;
+  if (request.length > end_.max_datagram) return transport::Outcome::done(WcStatus::kLocLenErr);
   const GidEntry& source = sources_[vector.sgid_index < sources_.size() ? vector.sgid_index : 0];
   Destination destination;
   destination.place = wr.remote_qpn;

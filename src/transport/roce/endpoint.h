@@ -19,6 +19,7 @@ struct LocalEnd {
   QpType type = QpType::kRc;
   QpCap cap;
   std::vector<Rail> rails;  ///< of connections; the first has the address that the program chose
+  uint32_t max_datagram = 0;  ///< UD: bytes of a message, which is one packet
 };
 
 struct WireSettings {

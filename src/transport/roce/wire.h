@@ -24,6 +24,14 @@ constexpr uint32_t kIcrcBytes = 4;
 /// The longest headers of any packet: BTH, XRCETH, AtomicETH; a selective acknowledgement has 36 before its bitmap.
 constexpr uint32_t kMaxHeaderBytes = 48;
 constexpr uint32_t kMaxMtu = 4096;
+/// The code of the largest payload whose packets fit an IP packet of `ip_mtu` bytes, with any headers: 256 bytes at
+/// least (1), 4,096 at most (5), in the way of Linux (iboe_get_mtu).
+constexpr uint32_t mtu_code_of(uint32_t ip_mtu) {
+  constexpr uint32_t kIpv6AndUdp = 40 + 8;
+  uint32_t code = 5;
+  while (code > 1 && (128u << code) + kIpv6AndUdp + kMaxHeaderBytes + kIcrcBytes > ip_mtu) --code;
+  return code;
+}
 constexpr uint32_t kMaxPacketBytes = kMaxHeaderBytes + kMaxMtu + kIcrcBytes;
 
 /// The upper three bits of an opcode (IBTA table 38).

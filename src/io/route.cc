@@ -1,0 +1,61 @@
+#include "io/route.h"
+
+#include <net/if.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/unique_fd.h"
+
+namespace nupa::io {
+namespace {
+
+constexpr uint32_t kLargest = 65536;  // the loopback interface's
+
+bool is_mapped(const Gid& gid) {
+  static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(kPrefix.begin(), kPrefix.end(), gid.raw.begin());
+}
+
+}  // namespace
+
+uint32_t interface_mtu(const std::vector<GidEntry>& addresses) {
+  base::UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  uint32_t least = kLargest;
+  for (const GidEntry& entry : addresses) {
+    ifreq request{};
+    if (entry.interface_index == 0 || if_indextoname(entry.interface_index, request.ifr_name) == nullptr) continue;
+    if (ioctl(fd.get(), SIOCGIFMTU, &request) == 0) least = std::min(least, static_cast<uint32_t>(request.ifr_mtu));
+  }
+  return least;
+}
+
+uint32_t route_mtu(const UdpAddress& to) {
+  const bool ipv4 = is_mapped(to.address);
+  base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) return 0;
+  int result;
+  if (ipv4) {
+    sockaddr_in peer{};
+    peer.sin_family = AF_INET;
+    peer.sin_port = htons(to.port);
+    std::memcpy(&peer.sin_addr, &to.address.raw[12], 4);
+    result = connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer);
+  } else {
+    sockaddr_in6 peer{};
+    peer.sin6_family = AF_INET6;
+    peer.sin6_port = htons(to.port);
+    peer.sin6_scope_id = to.scope;
+    std::memcpy(&peer.sin6_addr, to.address.raw.data(), 16);
+    result = connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer);
+  }
+  int mtu = 0;
+  socklen_t length = sizeof mtu;
+  if (result != 0 ||
+      getsockopt(fd.get(), ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_MTU : IPV6_MTU, &mtu, &length) != 0)
+    return 0;
+  return static_cast<uint32_t>(mtu);
+}
+
+}  // namespace nupa::io

@@ -1,0 +1,14 @@
+#pragma once
+#include <vector>
+
+#include "io/udp_socket.h"
+
+namespace nupa::io {
+
+/// Bytes of an IP packet that leaves whole by each of the interfaces that the addresses are of.
+uint32_t interface_mtu(const std::vector<GidEntry>& addresses);
+
+/// The same for packets to one address, as the kernel knows the way; 0: it knows none.
+uint32_t route_mtu(const UdpAddress& to);
+
+}  // namespace nupa::io
