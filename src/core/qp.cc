@@ -353,36 +353,4 @@ bool Qp::handle_peer_gone(cm::Peer& peer) {
   return handle_error();
 }
 
-int Qp::attach_multicast(const Gid& gid, uint16_t) {
-  if (options_.type != QpType::kUd || gid.raw[0] != 0xff) return EINVAL;
-  segment::SegmentHeader& header = *runtime_.tables().header;
-  std::lock_guard lock(attr_mutex_);
-  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
-    if (header.mcast[i].qp.load() == index_ + 1 && header.mcast[i].gid == gid) return 0;
-  for (uint32_t i = 0; i < segment::kMaxMcast; ++i) {
-    uint32_t free = 0;
-    // Taken with a number that no queue pair has until the group is written.
-    if (!header.mcast[i].qp.compare_exchange_strong(free, segment::kMaxQp + 1)) continue;
-    header.mcast[i].gid = gid;
-    uint32_t seen = header.mcast_high_water.load();
-    while (seen <= i && !header.mcast_high_water.compare_exchange_weak(seen, i + 1)) {
-    }
-    header.mcast[i].qp.store(index_ + 1, std::memory_order_release);
-    return 0;
-  }
-  return ENOMEM;
-}
-
-int Qp::detach_multicast(const Gid& gid, uint16_t) {
-  if (options_.type != QpType::kUd || gid.raw[0] != 0xff) return EINVAL;
-  segment::SegmentHeader& header = *runtime_.tables().header;
-  std::lock_guard lock(attr_mutex_);
-  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {
-    if (header.mcast[i].qp.load() != index_ + 1 || !(header.mcast[i].gid == gid)) continue;
-    header.mcast[i].qp.store(0, std::memory_order_release);
-    return 0;
-  }
-  return EINVAL;
-}
-
 }  // namespace nupa::core

@@ -117,6 +117,9 @@ class alignas(64) Qp final : public QueuePair {
   int post_wire(const SendWr& wr, QpState now);
   void finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   int connect_by_packets(const QpAttr& attr);
+
+  // qp_multicast.cc
+  int join_on_wire(const Gid& gid);
   /// What leads to the other end.
   struct Links {
     std::unique_ptr<transport::WireEndpoint> wire;

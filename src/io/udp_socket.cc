@@ -17,11 +17,13 @@ namespace {
 constexpr int kUdpSegment = 103;  // UDP_SEGMENT, Linux 4.18
 constexpr int kUdpGro = 104;      // UDP_GRO, Linux 5.0
 // <linux/in6.h>, which does not go together with <netinet/in.h>.
-constexpr int kIpv6FlowInfo = 11;  // IPV6_FLOWINFO
+constexpr int kIpv6FlowInfo = 11;      // IPV6_FLOWINFO
+constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, Linux 4.20
 constexpr uint32_t kFlowLabelMask = 0xfffff;
-constexpr uint8_t kEct0 = 2;      // RFC 3168: the transport understands marks
+constexpr uint8_t kEct0 = 2;  // RFC 3168: the transport understands marks
 constexpr uint8_t kCongestionExperienced = 3;
 constexpr uint8_t kEcnMask = 3;
+constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 /// How long a full send buffer is waited for before a packet counts as lost.
 constexpr int kSendPatienceMs = 2;
 
@@ -81,47 +83,55 @@ T value_of(const cmsghdr* header) {
   return value;
 }
 
+/// All zeros: any address of this host.
+int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port) {
+  if (ipv6) {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    std::memcpy(&address.sin6_addr, gid.raw.data(), 16);
+    return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  std::memcpy(&address.sin_addr, &gid.raw[12], 4);
+  return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+}
+
+/// Asks an interface for a group's datagrams.
+bool join(int fd, const Gid& group, const GidEntry& at) {
+  if (!is_mapped(group)) {
+    ipv6_mreq wanted{};
+    std::memcpy(&wanted.ipv6mr_multiaddr, group.raw.data(), 16);
+    wanted.ipv6mr_interface = at.interface_index;
+    return setsockopt(fd, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &wanted, sizeof wanted) == 0;
+  }
+  ip_mreqn wanted{};
+  std::memcpy(&wanted.imr_multiaddr, &group.raw[12], 4);
+  std::memcpy(&wanted.imr_address, &at.gid.raw[12], 4);
+  wanted.imr_ifindex = static_cast<int>(at.interface_index);
+  return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &wanted, sizeof wanted) == 0;
+}
+
 }  // namespace
 
-Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
-  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  base::UniqueFd fd(socket(AF_INET6, kType, 0));
-  const bool dual = static_cast<bool>(fd);
-  if (!fd) fd.reset(socket(AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot make a UDP socket");
-  int result;
-  if (dual) {
-    set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(port);
-    result = bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
-  } else {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_port = htons(port);
-    result = bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
-  }
-  if (result != 0) return fail(errno, "the UDP port is not free");
-  if (port == 0) {
-    sockaddr_in6 bound{};  // of both families, the port is in the same place
-    socklen_t bytes = sizeof bound;
-    if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
-      return fail(errno, "a socket without a name");
-    port = ntohs(bound.sin6_port);
-  }
+Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes) {
   const int wanted = static_cast<int>(buffer_bytes);
   if (!set(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_RCVBUF, wanted);
   if (!set(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, wanted)) set(fd.get(), SOL_SOCKET, SO_SNDBUF, wanted);
   int granted = 0;
   socklen_t length = sizeof granted;
   getsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &granted, &length);
+  // What comes for groups that others of this host have joined is theirs.
+  set(fd.get(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);
   set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
   set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
   set(fd.get(), IPPROTO_IP, IP_TOS, kEct0);
   if (dual) {
+    set(fd.get(), IPPROTO_IPV6, kIpv6MulticastAll, 0);
     set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
@@ -132,6 +142,45 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
     NUPA_INFO("this kernel puts no UDP datagrams together: large messages cost more");
   return UdpSocket(std::move(fd), port, dual, static_cast<uint32_t>(granted));
+}
+
+Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
+  base::UniqueFd fd(socket(AF_INET6, kType, 0));
+  const bool dual = static_cast<bool>(fd);
+  if (!fd) fd.reset(socket(AF_INET, kType, 0));
+  if (!fd) return fail(errno, "cannot make a UDP socket");
+  if (dual) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "the UDP port is not free");
+  if (port == 0) {
+    sockaddr_in6 bound{};  // of both families, the port is in the same place
+    socklen_t bytes = sizeof bound;
+    if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
+      return fail(errno, "a socket without a name");
+    port = ntohs(bound.sin6_port);
+  }
+  // From now on, so that the port is nobody else's: sockets of groups may stand beside it.
+  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  return configure(std::move(fd), port, dual, buffer_bytes);
+}
+
+Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
+                                        uint32_t buffer_bytes) {
+  const bool ipv6 = !is_mapped(group);
+  base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
+  if (!fd) return fail(errno, "cannot make a UDP socket");
+  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  if (bind_to(fd.get(), group, ipv6, port) != 0) return fail(errno, "the group's UDP port is another user's");
+  int error = EADDRNOTAVAIL;
+  bool joined = false;
+  for (const GidEntry& entry : at) {
+    if (is_mapped(entry.gid) == ipv6) continue;
+    if (join(fd.get(), group, entry) || errno == EADDRINUSE)  // two addresses of one interface
+      joined = true;
+    else
+      error = errno;
+  }
+  if (!joined) return fail(error, "no interface joins the group");
+  return configure(std::move(fd), port, ipv6, buffer_bytes);
 }
 
 bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received) const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <nupa/result.h>
 #include <nupa/types.h>
@@ -34,6 +35,12 @@ class UdpSocket {
   /// to be read.
   static Result<UdpSocket> open(uint16_t port, uint32_t buffer_bytes);
 
+  /// A group's datagrams to `port`, by the interfaces of the addresses in `at`; each socket of the host that asks for
+  /// them gets its own copy. `port` may be open() in one process: EADDRINUSE if that is another user's. EADDRNOTAVAIL,
+  /// ENODEV and the like: no interface has the group's kind of address.
+  static Result<UdpSocket> open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
+                                      uint32_t buffer_bytes);
+
   int fd() const { return fd_.get(); }
   uint16_t port() const { return port_; }
   /// What the kernel lets wait, payload and its own overhead together.
@@ -58,6 +65,8 @@ class UdpSocket {
   static constexpr uint32_t kMaxReceive = 65536;
 
  private:
+  /// What both kinds of socket are set to. `dual`: IPv6 too.
+  static Result<UdpSocket> configure(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes);
   UdpSocket(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes)
       : fd_(std::move(fd)), port_(port), dual_(dual), buffer_bytes_(buffer_bytes) {}
   base::UniqueFd fd_;

@@ -42,15 +42,36 @@ class VerbsDatagrams : public VerbsPair {
     return post(from, wr);
   }
 
+  /// A group of the family that path() is of.
   ibv_gid make_group() {
     ibv_ah_attr attr = path();
+    const ibv_gid group = attr.grh.sgid_index == 0 ? ipv6_group() : ipv4_group();
+    reach_group(attr, group);
+    return group;
+  }
+  void reach_group(ibv_ah_attr attr, const ibv_gid& group) {
+    if (group_ah != nullptr) {
+      EXPECT_EQ(ibv_destroy_ah(group_ah), 0);
+    }
+    attr.grh.dgid = group;
+    group_ah = ibv_create_ah(pd, &attr);
+    EXPECT_NE(group_ah, nullptr);
+  }
+  /// ff0e::42
+  static ibv_gid ipv6_group() {
     ibv_gid group{};
     group.raw[0] = 0xff;
     group.raw[1] = 0x0e;
     group.raw[15] = 0x42;
-    attr.grh.dgid = group;
-    group_ah = ibv_create_ah(pd, &attr);
-    EXPECT_NE(group_ah, nullptr);
+    return group;
+  }
+  /// 239.1.1.66
+  static ibv_gid ipv4_group() {
+    ibv_gid group{};
+    group.raw[10] = group.raw[11] = 0xff;
+    group.raw[12] = 239;
+    group.raw[13] = group.raw[14] = 1;
+    group.raw[15] = 66;
     return group;
   }
 
@@ -222,11 +243,33 @@ TEST_F(VerbsDatagrams, SenderNeedsNoMembership) {  // 10.5.2.2
   EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
 }
 
+TEST_F(VerbsDatagrams, Ipv4GroupIsOneToo) {  // annex A17: ::ffff:a.b.c.d
+  const ibv_gid group = ipv4_group();
+  ibv_ah_attr attr = path();
+  attr.grh.sgid_index = 1;
+  reach_group(attr, group);
+  ASSERT_EQ(ibv_attach_mcast(b, &group, 0), 0);
+  ASSERT_EQ(receive(b, 12, 4352, 128), 0);
+  ASSERT_EQ(send_to_group(a, 1), 0);
+  EXPECT_EQ(next(other_cq).wr_id, 12u);
+  EXPECT_EQ(std::memcmp(&reinterpret_cast<ibv_grh*>(memory + 4352)->dgid, &group, 16), 0);
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
+  ASSERT_EQ(receive(b, 13, 4352, 128), 0);
+  ASSERT_EQ(send_to_group(a, 2), 0);
+  EXPECT_EQ(next().wr_id, 2u);
+  EXPECT_TRUE(stays_empty(other_cq));
+}
+
 TEST_F(VerbsDatagrams, OnlyDatagramsAndGroupAddressesAttach) {
   ibv_gid group = make_group();
   ibv_qp* connected = make_qp(IBV_QPT_RC);
   EXPECT_EQ(ibv_attach_mcast(connected, &group, 0), EINVAL);
+  group = ipv6_group();
   group.raw[0] = 0xfe;
+  EXPECT_EQ(ibv_attach_mcast(a, &group, 0), EINVAL);
+  group = ipv4_group();
+  group.raw[12] = 10;
   EXPECT_EQ(ibv_attach_mcast(a, &group, 0), EINVAL);
 }
 

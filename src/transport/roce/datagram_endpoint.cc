@@ -1,6 +1,7 @@
 #include "transport/roce/datagram_endpoint.h"
 
 #include "transport/grh.h"
+#include "transport/group_address.h"
 
 namespace nupa::roce {
 namespace {
@@ -23,7 +24,10 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   destination.to.scope = source.interface_index;
   const uint32_t slot = segment::slot_of(wr.remote_qpn);
   const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  destination.to.port = named ? Port::port_of_slot(slot) : kUdpPort;
+  const bool group = vector.is_global && transport::names_group(vector.dgid);
+  destination.to.port = named && !group ? Port::port_of_slot(slot) : kUdpPort;
+  // A group is reached through the interface that the source address is of.
+  if (group) destination.from_interface = source.interface_index;
   destination.from = source.gid;
   // IBTA 9.8.3: the address handle says what the header shows.
   destination.fields = {vector.traffic_class, vector.hop_limit, vector.flow_label};
@@ -32,7 +36,7 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   packet.opcode = opcode_of(Service::kUd, imm ? Operation::kSendOnlyImm : Operation::kSendOnly);
   packet.mark = settings_.standard ? 0 : kNupaMark;
   packet.solicited = (wr.flags & send_flag::kSolicited) != 0;
-  packet.dest_qpn = wr.remote_qpn;
+  packet.dest_qpn = group ? transport::kGroupQpn : wr.remote_qpn;
   packet.psn = psn_++ & kPsnMask;
   packet.imm = wr.imm_or_rkey;
   packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? end_.shared->qkey.load(std::memory_order_relaxed) : wr.remote_qkey;

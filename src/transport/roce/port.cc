@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "transport/group_address.h"
 
 namespace nupa::roce {
 namespace {
@@ -94,6 +95,7 @@ void* Port::run(void* port) {
 void Port::after_fork_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
+  groups_.close();
   kick_.reset();
   receive_mutex_.unlock();
 }
@@ -132,6 +134,21 @@ void Port::remove(Channel& channel) {
   channels_[segment::index_of(channel.number())].store(nullptr);
   std::lock_guard lock(receive_mutex_);
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+}
+
+int Port::attach(uint32_t qp_num, const Gid& group, const std::vector<GidEntry>& interfaces) {
+  int error;
+  {
+    std::lock_guard lock(receive_mutex_);
+    error = groups_.attach(qp_num, group, interfaces);
+  }
+  kick();  // there may be one thing more to wait for
+  return error;
+}
+
+void Port::detach(uint32_t qp_num, const Gid& group) {
+  std::lock_guard lock(receive_mutex_);
+  groups_.detach(qp_num, group);
 }
 
 Burst& Port::burst() {
@@ -180,28 +197,62 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const Route route{received.from.address, received.to, received.from.port, socket().port()};
-  // Segments of one send count up from 0, and mostly come together as they left.
-  if (!icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
-    counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
-    channel->count_stranger();
-    return;
-  }
   Packet packet;
-  if (!decode(data, length, &packet)) {
-    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
-    channel->count_stranger();
-    return;
-  }
+  if (!read(data, length, position, received, socket().port(), &packet)) return channel->count_stranger();
   if (!hold(channel)) return;
   channel->deliver(packet, received, now);
   touch(*channel);
 }
 
-void Port::dispatch(const io::UdpSocket::Received& received, int64_t now) {
+bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
+                uint16_t port, Packet* packet) {
+  const Route route{received.from.address, received.to, received.from.port, port};
+  // Segments of one send count up from 0, and mostly come together as they left.
+  if (!icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
+    counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  if (decode(data, length, packet)) return true;
+  counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
+                                  const io::UdpSocket::Received& received, int64_t now) {
+  counters_.packets.fetch_add(1, std::memory_order_relaxed);
+  if (length < kShortestPacket || length > kMaxPacketBytes || number_in(data) != transport::kGroupQpn) {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Packet packet;
+  if (!read(data, length, position, received, group.socket.port(), &packet)) return;
+  for (const uint32_t member : group.members) {
+    Channel* channel = channels_[segment::index_of(member)].load(std::memory_order_acquire);
+    if (channel == nullptr || channel->number() != member || !hold(channel)) continue;
+    channel->deliver(packet, received, now);
+    touch(*channel);
+  }
+}
+
+template <class Deliver>
+void Port::dispatch(const io::UdpSocket::Received& received, Deliver&& deliver) {
   uint32_t position = 0;
   for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
-    segment_arrived(buffer_.get() + at, std::min(received.segment, received.length - at), position, received, now);
+    deliver(buffer_.get() + at, std::min(received.segment, received.length - at), position);
+}
+
+uint32_t Port::receive_groups(int64_t now) {
+  uint32_t packets = 0;
+  io::UdpSocket::Received received;
+  for (const Groups::Group& group : groups_.list())
+    for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
+      if (!group.socket.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) break;
+      dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
+        group_datagram_arrived(group, data, length, position, received, now);
+        ++packets;
+      });
+    }
+  return packets;
 }
 
 uint32_t Port::receive(int64_t now, bool for_program) {
@@ -209,7 +260,9 @@ uint32_t Port::receive(int64_t now, bool for_program) {
   uint32_t packets = 0;
   io::UdpSocket::Received received;
   while (messages < kMessagesAtOnce && socket().receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
-    dispatch(received, now);
+    dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
+      segment_arrived(data, length, position, received, now);
+    });
     ++messages;
     packets += (received.length + received.segment - 1) / received.segment;
     // One small packet is most often all there is: the program wants to know it before another look.
@@ -240,7 +293,8 @@ void Port::answer(int64_t now, bool all) {
 bool Port::handle(int64_t now, bool for_program) {
   const bool owed = !touched_.empty();
   if (owed) answer(now, true);
-  const uint32_t packets = receive(now, for_program);
+  uint32_t packets = receive(now, for_program);
+  if (!groups_.empty()) packets += receive_groups(now);
   if (packets > 0) answer(now, !for_program || packets > kFewPackets);
   release();
   if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
@@ -297,14 +351,14 @@ void Port::serve() {
     const bool polled = polls_.load(std::memory_order_relaxed) != polls;
     polls = polls_.load(std::memory_order_relaxed);
     const bool watches = polled && devoted == 0;
-    pollfd ready[2] = {{kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}};
+    pollfd ready[] = {{kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
     sleeping_.store(true);
     const int64_t now = base::now_ns();
     int64_t wait = std::max<int64_t>(earliest_.load() - now, 0);
     if (watches) wait = std::max(std::min(wait, kWatchNs), kWatchNs / 4);
     timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
     const bool forever = earliest_.load() == INT64_MAX && !watches;
-    ppoll(ready, watches ? 1 : 2, forever ? nullptr : &pause, nullptr);
+    ppoll(ready, watches ? 1 : std::size(ready), forever ? nullptr : &pause, nullptr);
     sleeping_.store(false);
     if ((ready[0].revents & POLLIN) != 0) {
       uint64_t count;

@@ -11,6 +11,7 @@
 #include "io/udp_socket.h"
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
+#include "transport/roce/groups.h"
 #include "transport/roce/reorder.h"
 
 namespace nupa::roce {
@@ -78,6 +79,10 @@ class Port {
   void add(Channel& channel);
   /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
   void remove(Channel& channel);
+  /// Datagrams to a multicast group go to the channel of that number too, by the interfaces of the addresses. 0, or why
+  /// the group cannot be joined. A channel is attached to a group once.
+  int attach(uint32_t qp_num, const Gid& group, const std::vector<GidEntry>& interfaces);
+  void detach(uint32_t qp_num, const Gid& group);
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
@@ -101,9 +106,17 @@ class Port {
   /// Under the receive mutex. True: there was something.
   bool handle(int64_t now, bool for_program);
   uint32_t receive(int64_t now, bool for_program);
-  void dispatch(const io::UdpSocket::Received& received, int64_t now);
+  uint32_t receive_groups(int64_t now);
+  /// Calls `deliver(data, length, position)` for each datagram in the buffer.
+  template <class Deliver>
+  void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
   void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
                        const io::UdpSocket::Received& received, int64_t now);
+  void group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
+                              const io::UdpSocket::Received& received, int64_t now);
+  /// False: no packet of the protocol, or one that something has changed on its way.
+  bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
+            uint16_t port, Packet* packet);
   bool hold(Channel* channel);
   void release();
   void touch(Channel& channel);
@@ -123,6 +136,7 @@ class Port {
   /// Held by whoever receives.
   std::mutex receive_mutex_;
   std::unique_ptr<std::byte[]> buffer_;
+  Groups groups_;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
   std::unique_ptr<Burst> burst_;

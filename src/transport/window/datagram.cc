@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "transport/grh.h"
+#include "transport/group_address.h"
 
 namespace nupa::window {
 
@@ -91,7 +92,7 @@ Outcome Datagram::execute(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
   const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
   const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.wr.remote_qkey;
-  if (request.vector->is_global && request.vector->dgid.raw[0] == 0xff) {
+  if (request.vector->is_global && transport::names_group(request.vector->dgid)) {
     deliver_multicast(request, qkey);
   } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);

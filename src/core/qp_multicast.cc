@@ -1,0 +1,51 @@
+/// Which multicast groups a queue pair is a member of (IBTA 10.5).
+#include <cerrno>
+
+#include "core/qp.h"
+#include "transport/group_address.h"
+
+namespace nupa::core {
+
+int Qp::attach_multicast(const Gid& gid, uint16_t) {
+  if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;
+  segment::SegmentHeader& header = *runtime_.tables().header;
+  std::lock_guard lock(attr_mutex_);
+  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
+    if (header.mcast[i].qp.load() == index_ + 1 && header.mcast[i].gid == gid) return 0;
+  for (uint32_t i = 0; i < segment::kMaxMcast; ++i) {
+    uint32_t free = 0;
+    // Taken with a number that no queue pair has until the group is written.
+    if (!header.mcast[i].qp.compare_exchange_strong(free, segment::kMaxQp + 1)) continue;
+    if (const int error = join_on_wire(gid); error != 0) {
+      header.mcast[i].qp.store(0, std::memory_order_release);
+      return error;
+    }
+    header.mcast[i].gid = gid;
+    uint32_t seen = header.mcast_high_water.load();
+    while (seen <= i && !header.mcast_high_water.compare_exchange_weak(seen, i + 1)) {
+    }
+    header.mcast[i].qp.store(index_ + 1, std::memory_order_release);
+    return 0;
+  }
+  return ENOMEM;
+}
+
+int Qp::join_on_wire(const Gid& gid) {
+  if (runtime_.port() == nullptr) return 0;
+  return runtime_.port()->attach(qp_num_, gid, runtime_.gids());
+}
+
+int Qp::detach_multicast(const Gid& gid, uint16_t) {
+  if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;
+  segment::SegmentHeader& header = *runtime_.tables().header;
+  std::lock_guard lock(attr_mutex_);
+  for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {
+    if (header.mcast[i].qp.load() != index_ + 1 || !(header.mcast[i].gid == gid)) continue;
+    header.mcast[i].qp.store(0, std::memory_order_release);
+    if (runtime_.port() != nullptr) runtime_.port()->detach(qp_num_, gid);
+    return 0;
+  }
+  return EINVAL;
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,21 @@
+#pragma once
+#include <algorithm>
+
+#include <nupa/types.h>
+
+namespace nupa::transport {
+
+/// Queue pair number of everybody in a group (IBTA 10.5.2).
+constexpr uint32_t kGroupQpn = 0xffffff;
+
+/// Whether a GID names a multicast group: one of IPv6 (ff00::/8), or an IPv4 one (224.0.0.0/4) in the form
+/// ::ffff:a.b.c.d (IBTA annex A17).
+inline bool names_group(const Gid& gid) {
+  constexpr uint8_t kIpv6Group = 0xff;
+  constexpr uint8_t kIpv4Groups = 0xe0;
+  static constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return gid.raw[0] == kIpv6Group ||
+         (std::equal(kMapped.begin(), kMapped.end(), gid.raw.begin()) && (gid.raw[12] & 0xf0) == kIpv4Groups);
+}
+
+}  // namespace nupa::transport

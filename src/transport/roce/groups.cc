@@ -1,0 +1,52 @@
+#include "transport/roce/groups.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transport/roce/wire.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Wanted for datagrams of one group that wait to be read, bytes.
+constexpr uint32_t kGroupBytes = 1 << 20;
+
+}  // namespace
+
+int Groups::attach(uint32_t qp_num, const Gid& gid, const std::vector<GidEntry>& interfaces) {
+  auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) { return each.gid == gid; });
+  if (group != list_.end()) {
+    group->members.push_back(qp_num);
+    return 0;
+  }
+  if (!poll_) {
+    poll_.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!poll_) return errno;
+    poll_fd_.store(poll_.get(), std::memory_order_release);
+  }
+  auto socket = io::UdpSocket::open_group(gid, kUdpPort, interfaces, kGroupBytes);
+  if (!socket) return socket.error().code;
+  epoll_event readable{};
+  readable.events = EPOLLIN;
+  if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket->fd(), &readable) != 0) return errno;
+  list_.push_back({gid, std::move(*socket), {qp_num}});
+  return 0;
+}
+
+void Groups::detach(uint32_t qp_num, const Gid& gid) {
+  const auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) { return each.gid == gid; });
+  if (group == list_.end()) return;
+  std::erase(group->members, qp_num);
+  // A socket that is closed leaves its group and is polled no more.
+  if (group->members.empty()) list_.erase(group);
+}
+
+void Groups::close() {
+  list_.clear();
+  poll_.reset();
+  poll_fd_.store(-1, std::memory_order_release);
+}
+
+}  // namespace nupa::roce

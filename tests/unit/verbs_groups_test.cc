@@ -1,0 +1,95 @@
+/// Multicast between processes (IBTA 10.5.2): each process with a member gets what is sent, the sender's own too.
+#ifdef NUPA_TEST_DROPIN
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "verbs_fixture.h"
+
+namespace nupa::test {
+namespace {
+
+constexpr uint32_t kGroupQpn = 0xffffff;
+constexpr size_t kGrh = 40;
+
+/// 239.1.1.67, by the IPv4 address, which is the second GID.
+class Member : public Verbs {
+ public:
+  using Verbs::next;
+  using Verbs::TearDown;
+  void TestBody() override {}  // the child of a fork makes one of its own
+  void SetUp() override {
+    Verbs::SetUp();
+    group.raw[10] = group.raw[11] = 0xff;
+    group.raw[12] = 239;
+    group.raw[13] = group.raw[14] = 1;
+    group.raw[15] = 67;
+    mr = reg(memory, sizeof memory);
+    qp = make_qp(IBV_QPT_UD);
+    connect(qp, qp);
+    EXPECT_EQ(ibv_attach_mcast(qp, &group, 0), 0);
+    EXPECT_EQ(post_recv(qp, 7, memory, 128, mr->lkey), 0);
+  }
+  void leave() {
+    EXPECT_EQ(ibv_detach_mcast(qp, &group, 0), 0);
+    if (ah != nullptr) {
+      EXPECT_EQ(ibv_destroy_ah(ah), 0);
+    }
+    TearDown();
+  }
+  void send(const char* text) {
+    ibv_ah_attr attr = path();
+    attr.grh.sgid_index = 1;
+    attr.grh.dgid = group;
+    ah = ibv_create_ah(pd, &attr);
+    std::strcpy(memory + 256, text);
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory + 256), 16, mr->lkey};
+    ibv_send_wr wr = request(IBV_WR_SEND, 1, &sge);
+    wr.wr.ud = {ah, kGroupQpn, kQkey};
+    EXPECT_EQ(post(qp, wr), 0);
+  }
+  bool got(const char* text) const { return std::strcmp(memory + kGrh, text) == 0; }
+
+  alignas(4096) char memory[512] = {};
+  ibv_gid group{};
+  ibv_mr* mr = nullptr;
+  ibv_qp* qp = nullptr;
+  ibv_ah* ah = nullptr;
+};
+
+TEST(VerbsGroups, EachProcessGetsACopy) {
+  constexpr int kProcesses = 3;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  pid_t children[kProcesses];
+  for (pid_t& child : children) {
+    child = fork();  // before anybody opens the device
+    ASSERT_GE(child, 0);
+    if (child != 0) continue;
+    alarm(60);
+    Member mine;
+    mine.SetUp();
+    bool good = write(ready[1], "r", 1) == 1 && mine.next().wr_id == 7 && mine.got("to all");
+    mine.leave();
+    good = good && !::testing::Test::HasFailure();
+    _exit(good ? 0 : 1);
+  }
+  char told;
+  for (int i = 0; i < kProcesses; ++i) ASSERT_EQ(read(ready[0], &told, 1), 1);
+  Member mine;
+  mine.SetUp();
+  mine.send("to all");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(mine.got("to all"));
+  for (const pid_t child : children) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  mine.leave();
+  close(ready[0]);
+  close(ready[1]);
+}
+
+}  // namespace
+}  // namespace nupa::test
+#endif
