@@ -27,9 +27,11 @@ class VerbsControl : public Verbs {
     ASSERT_NE(mr, nullptr);
   }
 
-  /// A signalled request of eight bytes from the first word to the second.
+  /// A signalled request of eight bytes at 64, from the first word; what a READ brings lies elsewhere, since other
+  /// threads may be sending the first word.
   int post(ibv_qp* qp, uint64_t wr_id, ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE) {
-    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey};
+    const size_t at = opcode == IBV_WR_RDMA_READ ? 192 : 0;
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory + at), 8, mr->lkey};
     ibv_send_wr wr{}, *bad = nullptr;
     wr.wr_id = wr_id;
     wr.sg_list = &sge;
