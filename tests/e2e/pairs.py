@@ -13,7 +13,25 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("NUPA_BUILD", os.path.join(ROOT, "build"))
 NUPA = os.path.join(BUILD, "bin", "nupa")
+# Those that a script which holds for each of them goes through.
+TRANSPORTS = os.environ.get("NUPA_TEST_TRANSPORTS", "window roce").split()
 failures = 0
+over = ""  # what the names of outcomes begin with
+
+
+def transports():
+    """Each transport in turn, for the programs that are started meanwhile. Packets go over the loopback, and the names
+    of their outcomes say so."""
+    global over
+    before = os.environ.get("NUPA_TRANSPORT")
+    for name in TRANSPORTS:
+        os.environ["NUPA_TRANSPORT"] = name
+        over = "" if name == "window" else name + " "
+        yield name
+    over = ""
+    os.environ.pop("NUPA_TRANSPORT")
+    if before is not None:
+        os.environ["NUPA_TRANSPORT"] = before
 
 
 def free_port():
@@ -27,11 +45,11 @@ def outcome(ok, name, reason=""):
     if not ok:
         failures += 1
     said = "" if ok or not reason else " " + str(reason).strip().replace("\n", " | ")
-    print(("PASS " if ok else "FAIL ") + name + said, flush=True)
+    print(("PASS " if ok else "FAIL ") + over + name + said, flush=True)
 
 
 def skip(name, reason):
-    print("SKIP %s %s" % (name, reason), flush=True)
+    print("SKIP %s%s %s" % (over, name, reason), flush=True)
 
 
 def private_runtime_dir(user=None):
