@@ -29,8 +29,10 @@ for program in ("ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw", "ib_
 
 
 def shortened(case):
-    """A message takes longer as packets, and longest where both ends and their threads share two cores."""
-    return re.sub(r"-n (\d+)", lambda found: "-n %d" % max(int(found[1]) // 5, 20), case)
+    """A message takes longer as packets, and longest where both ends and their threads share two cores; -a goes through
+    all sizes to 8 MiB."""
+    share = 20 if " -a " in case else 5
+    return re.sub(r"-n (\d+)", lambda found: "-n %d" % (int(found[1]) // share), case)
 
 
 for transport in transports():
