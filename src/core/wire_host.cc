@@ -31,10 +31,12 @@ void WireHost::complete_send(const SendWr& wr, uint32_t position, WcStatus statu
 Srq* WireHost::xrc_srq(uint32_t srqn) const {
   Runtime& runtime = qp_.runtime_;
   if (segment::slot_of(srqn) != runtime.slot()) return nullptr;
+  // Entered when it is complete, and not taken away before this queue pair's lock was free.
+  Srq* srq = runtime.srq_at(segment::index_of(srqn));
+  if (srq == nullptr) return nullptr;
   const segment::SrqShared& shared = runtime.tables().srq[segment::index_of(srqn)];
-  if (shared.in_use == 0 || shared.type != static_cast<uint32_t>(SrqType::kXrc) || shared.xrcd != qp_.shared_->xrcd)
-    return nullptr;
-  return runtime.srq_at(segment::index_of(srqn));
+  const bool in_domain = shared.type == static_cast<uint32_t>(SrqType::kXrc) && shared.xrcd == qp_.shared_->xrcd;
+  return in_domain ? srq : nullptr;
 }
 
 std::byte* WireHost::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
