@@ -195,6 +195,19 @@ struct Pair {
     expect(run(sender, request(opcode), length) == IBV_WC_SUCCESS, what);
   }
 
+  /// A receive has completed.
+  static bool received() {
+    ibv_wc wc{};
+    for (int tries = 0; tries < 100'000'000; ++tries)
+      if (ibv_poll_cq(device.receives, 1, &wc) == 1) return wc.status == IBV_WC_SUCCESS;
+    return false;
+  }
+
+  void destroy_receiver() {
+    expect(ibv_destroy_qp(receiver) == 0, "destroying the receiver");
+    receiver = nullptr;
+  }
+
   ~Pair() {
     if (sender != nullptr) ibv_destroy_qp(sender);
     if (receiver != nullptr) ibv_destroy_qp(receiver);
@@ -296,6 +309,22 @@ void be_refused() {
   expect(next_status() == IBV_WC_SUCCESS, "a SEND before its receive");
 }
 
+/// What a receiver has taken is acknowledged, even if the receiver goes at once.
+void leave() {
+  for (int i = 0; i < 20; ++i) {
+    Pair pair(IBV_QPT_RC);
+    pair.post_receive(device.to(64));
+    ibv_send_wr wr = pair.request(IBV_WR_SEND);
+    ibv_sge sge = device.from(13);
+    ibv_send_wr* bad;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    expect(ibv_post_send(pair.sender, &wr, &bad) == 0 && Pair::received(), "a SEND to one who goes");
+    pair.destroy_receiver();
+    expect(next_status() == IBV_WC_SUCCESS, "an acknowledgement by one who goes");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -321,5 +350,6 @@ int main(int argc, char** argv) {
   }
   send_datagrams();
   be_refused();
+  leave();
   return failures == 0 ? 0 : 1;
 }

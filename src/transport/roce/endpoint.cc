@@ -175,6 +175,15 @@ void ConnectedEndpoint::pause(bool paused) {
 }
 
 void ConnectedEndpoint::stop() {
+  // What has arrived is answered while somebody is here: the peer would ask again in vain.
+  if (responder_.has_output()) {
+    Burst& burst = port_.burst();
+    burst.aim(&destination_);
+    const int64_t now = base::now_ns();
+    for (int round = 0; round < kRounds && responder_.transmit(now, burst, kBudget); ++round) {
+    }
+    burst.flush();
+  }
   responder_.stop();
   flush();
   set_deadline(INT64_MAX);
