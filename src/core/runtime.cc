@@ -132,6 +132,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
   if (!node) return tl::unexpected(node.error());
   if (socket) {
+    // Members on this host are reached by the window, once.
+    if (!only_wire) socket->set_group_loop(false);
     auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());
     runtime->port_ = std::move(*port);
@@ -191,6 +193,12 @@ std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& p
   for (size_t i = 0; rails.size() < port_->sockets().size(); ++i)
     add({.gid = rails[i].address, .interface_index = rails[i].interface_index}, true);
   return rails;
+}
+
+int Runtime::join_on_wire(uint32_t qp_num, const Gid& group) {
+  if (port_ == nullptr) return 0;
+  const int error = port_->attach(qp_num, group, gids_);
+  return has_window_ ? 0 : error;
 }
 
 bool Runtime::goes_by_wire(const QpAttr& attr) {

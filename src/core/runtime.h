@@ -37,6 +37,9 @@ class Runtime final : public cm::NodeEvents {
   Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(roce::LocalEnd end, const QpAttr& attr);
   /// For UD: by the window to processes of this host and user, by packets to others, as far as there are both.
   Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(roce::LocalEnd end);
+  /// The queue pair hears what packets bring for a multicast group. 0, or why not: on a host without a network there
+  /// may still be the window.
+  int join_on_wire(uint32_t qp_num, const Gid& group);
   /// Whether a connection with these attributes is made of packets.
   bool goes_by_wire(const QpAttr& attr);
   /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.

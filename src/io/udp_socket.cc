@@ -183,6 +183,11 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
   return configure(std::move(fd), port, ipv6, buffer_bytes);
 }
 
+void UdpSocket::set_group_loop(bool loop) const {
+  set(fd_.get(), IPPROTO_IP, IP_MULTICAST_LOOP, loop);
+  if (dual_) set(fd_.get(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, loop);
+}
+
 bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received) const {
   sockaddr_in6 from{};
   iovec part{buffer, capacity};

@@ -41,6 +41,9 @@ class UdpSocket {
   static Result<UdpSocket> open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
                                       uint32_t buffer_bytes);
 
+  /// Whether what is sent to a multicast group reaches sockets of this host as well, as at first.
+  void set_group_loop(bool loop) const;
+
   int fd() const { return fd_.get(); }
   uint16_t port() const { return port_; }
   /// What the kernel lets wait, payload and its own overhead together.

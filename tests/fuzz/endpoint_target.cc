@@ -71,8 +71,9 @@ class Doors {
   }
 
  private:
-  static LocalEnd end(GuardedHost& host, segment::QpShared& shared, uint32_t number, QpType type) {
-    LocalEnd made{&host, &shared, number, type, {}, address(1), 0};
+  static LocalEnd end(GuardedHost& host, segment::QpShared& shared, segment::WireShared& wire, uint32_t number,
+                      QpType type) {
+    LocalEnd made{&host, &shared, &wire, number, type, {}, {Rail{.address = address(1), .port = kUdpPort}}, kMaxMtu};
     made.cap.max_send_wr = 4;
     made.cap.max_send_sge = 1;
     return made;
@@ -111,16 +112,17 @@ class Doors {
         wrong = false;
     }
     shared.state.store(segment::pack_state(1, state));
-    const uint64_t strangers = shared.wire.strangers.load();
+    const segment::WireShared& wire = &shared == &connected_shared_ ? connected_wire_ : datagram_wire_;
+    const uint64_t strangers = wire.strangers.load();
     const uint64_t before = connected_host_.fingerprint() * 31 + datagram_host_.fingerprint();
     channel.deliver(packet, from, 1'000);
     shared.state.store(segment::pack_state(1, QpState::kRts));
     if (wrong) {
       require(before == connected_host_.fingerprint() * 31 + datagram_host_.fingerprint(),
               "what is not for a queue pair changes nothing");
-      require(fault == 3 || shared.wire.strangers.load() == strangers + 1, "and is counted");
+      require(fault == 3 || wire.strangers.load() == strangers + 1, "and is counted");
     } else {
-      require(shared.wire.strangers.load() == strangers, "what is for it is no stranger");
+      require(wire.strangers.load() == strangers, "what is for it is no stranger");
     }
     return !wrong;
   }
@@ -176,10 +178,16 @@ class Doors {
   GuardedHost datagram_host_;
   segment::QpShared connected_shared_{};
   segment::QpShared datagram_shared_{};
+  segment::WireShared connected_wire_{};
+  segment::WireShared datagram_wire_{};
   io::UdpSocket::Received from_;
-  ConnectedEndpoint connected_{
-      port(), end(connected_host_, connected_shared_, kConnected, QpType::kRc), attributes(), address(2), {}};
-  DatagramEndpoint datagrams_{port(), end(datagram_host_, datagram_shared_, kDatagrams, QpType::kUd), {}, {}};
+  ConnectedEndpoint connected_{port(),
+                               end(connected_host_, connected_shared_, connected_wire_, kConnected, QpType::kRc),
+                               attributes(),
+                               address(2),
+                               {}};
+  DatagramEndpoint datagrams_{
+      port(), end(datagram_host_, datagram_shared_, datagram_wire_, kDatagrams, QpType::kUd), {}, {}};
   uint32_t psn_ = kFirstPsn;
   uint64_t written_ = 0;
   bool spoilt_ = false;  ///< something unknown was delivered: what the connection expects is not known

@@ -109,7 +109,7 @@ class EngineEnd final : public roce::Output {
  private:
   uint64_t fingerprint() const {
     const roce::Requester& requester = connection_->requester();
-    const roce::Path& path = requester.path(0);
+    const roce::Path& path = requester.paths()[0];
     uint64_t hash = host.fingerprint();
     for (const uint64_t value :
          {uint64_t{requester.next_psn()}, uint64_t{requester.idle()}, uint64_t{requester.selective()}, path.in_flight,

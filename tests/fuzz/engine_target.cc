@@ -212,7 +212,7 @@ class Play {
       require(end->host.completed == end->host.requests, "every request completes");
       const bool reliable = end->options().requester.service != Service::kUc;
       if (!end->stopped && reliable)
-        require(end->connection().requester().path(0).in_flight == 0, "nothing is under way when nothing waits");
+        require(end->connection().requester().paths()[0].in_flight == 0, "nothing is under way when nothing waits");
       end->destroy();
       require(!end->host.holds_receive(), "no receive is kept");
     }

@@ -178,7 +178,7 @@ void ConnectedEndpoint::stop() {
   // What has arrived is answered while somebody is here: the peer would ask again in vain.
   if (responder_.has_output()) {
     Burst& burst = port_.burst();
-    burst.aim(&destination_);
+    burst.aim(destinations_.data());
     const int64_t now = base::now_ns();
     for (int round = 0; round < kRounds && responder_.transmit(now, burst, kBudget); ++round) {
     }

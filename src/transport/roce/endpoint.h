@@ -18,7 +18,7 @@ struct LocalEnd {
   uint32_t qp_num = 0;
   QpType type = QpType::kRc;
   QpCap cap;
-  std::vector<Rail> rails;  ///< of connections; the first has the address that the program chose
+  std::vector<Rail> rails;    ///< of connections; the first has the address that the program chose
   uint32_t max_datagram = 0;  ///< UD: bytes of a message, which is one packet
 };
 

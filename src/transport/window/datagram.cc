@@ -94,6 +94,7 @@ Outcome Datagram::execute(const Request& request) {
   const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.wr.remote_qkey;
   if (request.vector->is_global && transport::names_group(request.vector->dgid)) {
     deliver_multicast(request, qkey);
+    if (elsewhere_ != nullptr) elsewhere_->execute(request);
   } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);
   } else if (elsewhere_ != nullptr) {
