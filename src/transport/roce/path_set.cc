@@ -98,16 +98,18 @@ int64_t PathSet::newest_arrived_beside(uint32_t index) const {
 uint32_t PathSet::find_dead(const std::array<int64_t, kMaxPaths>& oldest, int64_t now) {
   look_ns_ = 0;
   uint32_t dead = 0;
-  for (uint32_t i = 0; i < count_ && alive_ > 1; ++i) {
+  for (uint32_t i = 0; i < count_; ++i) {
     const Path& path = paths_[i];
+    // A dead one may have been the last resort. The last one that lives is not given up here.
+    const bool alive = path.health == Path::Health::kAlive;
     const int64_t others = newest_arrived_beside(i);
-    if (path.health != Path::Health::kAlive || oldest[i] > others) continue;
+    if ((alive ? alive_ == 1 : alive_ == 0) || oldest[i] > others) continue;
     // Sure is what was overtaken by so much. With nothing more under way elsewhere it takes longer to be sure.
     const int64_t silent_since = std::max(oldest[i], path.heard_ns);
     const int64_t until = silent_since + std::max(2 * path.death_ns(), kLeastSilenceNs);
     const bool overtaken = others - oldest[i] > path.death_ns() && now - path.heard_ns > path.death_ns();
     if (overtaken || now >= until) {
-      die(i, now);
+      if (alive) die(i, now);
       dead |= 1u << i;
     } else if (look_ns_ == 0 || until < look_ns_) {
       look_ns_ = until;
@@ -153,7 +155,7 @@ void PathSet::on_echo(uint32_t token, int64_t now) {
 
 int64_t PathSet::deadline() const {
   if (count_ == 1) return INT64_MAX;
-  int64_t when = look_ns_ == 0 ? INT64_MAX : look_ns_;
+  int64_t when = INT64_MAX;
   for (uint32_t i = 0; i < count_; ++i)
     if (paths_[i].health != Path::Health::kAlive) when = std::min(when, paths_[i].next_probe_ns);
   return when;

@@ -30,7 +30,7 @@ class PathSet {
   bool measured() const;
 
   /// The oldest packets under way on each path were sent at `oldest` (INT64_MAX: none). Returns those that are dead,
-  /// one bit each. When it is worth another look, whatever comes until then, deadline() says.
+  /// one bit each. When it is worth another look, whatever comes until then, look_deadline() says.
   uint32_t find_dead(const std::array<int64_t, kMaxPaths>& oldest, int64_t now);
   bool is_look_due(int64_t now) const { return look_ns_ != 0 && now >= look_ns_; }
   /// Nothing was heard for a whole timeout.
@@ -40,8 +40,10 @@ class PathSet {
   void transmit_probes(int64_t now, Packet packet, Output& output);
   /// What came back from the other end, by whichever path.
   void on_echo(uint32_t token, int64_t now);
-  /// When a probe or a look is due; INT64_MAX: neither.
+  /// When a probe is due; INT64_MAX: never.
   int64_t deadline() const;
+  /// When to look again for dead paths, while something is under way.
+  int64_t look_deadline() const { return look_ns_ == 0 ? INT64_MAX : look_ns_; }
 
  private:
   bool ready(uint32_t index, uint32_t bytes, int64_t now, int64_t* pacing) const;

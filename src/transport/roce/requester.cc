@@ -318,6 +318,7 @@ int64_t Requester::deadline() const {
     for (uint32_t i = 0; i < paths_.count(); ++i)
       if (const Path& path = paths_[i]; path.hole_since_ns != 0)
         when = std::min(when, path.hole_since_ns + path.reorder_ns());
+    when = std::min(when, paths_.look_deadline());
   }
   when = std::min(when, paths_.deadline());
   if (pacing_until_ != 0) when = std::min(when, pacing_until_);

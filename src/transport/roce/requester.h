@@ -136,6 +136,9 @@ class Requester {
   void go_back_once(Seq seq, int64_t now);
   void lose(Seq seq);
   void find_lost(int64_t now);
+  /// The other end waits for `expected`. If that is a READ or an atomic, and what was sent later by its path is there,
+  /// no answer to it will come.
+  void lose_overtaken_request(Seq expected);
   /// What is under way on these paths, one bit each, is lost.
   void leave(uint32_t dead);
   void on_timeout(int64_t now);

@@ -212,14 +212,21 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
       const Seq arrived = seq + 1 + word * 32 + static_cast<uint32_t>(__builtin_ctz(bits));
       if (arrived >= high_ || arrived < una_) continue;
       highest = std::max(highest, arrived);
-      if (!queue_.at(queue_.find(arrived)).answered()) arrive(arrived, now);
+      const Flight& entry = flight(arrived);
+      if (!queue_.at(queue_.find(arrived)).answered())
+        arrive(arrived, now);
+      else if (entry.state == State::kAwaited)
+        paths_[entry.path].note_arrival(entry.sent_ns);
     }
   }
   acknowledge_below(seq + 1, now);
   if (failed_) return;
   // A path that brought nothing new may still have brought something old: silence is what the timer is for.
   if (waits()) timer_from_ = now;
-  if (highest > seq) find_lost(now);
+  if (highest > seq) {
+    lose_overtaken_request(seq + 1);
+    find_lost(now);
+  }
   // The one after the last in order is not there. If it was, it had no receive when its turn came and was let go.
   if (seq + 1 == executed_ && seq + 1 < send_ && flight(seq + 1).state == State::kArrived &&
       !queue_.at(queue_.find(seq + 1)).answered())
@@ -235,6 +242,15 @@ void Requester::lose(Seq seq) {
   if (entry.state != State::kArrived) paths_[entry.path].settle(entry.bytes);
   entry.state = State::kLost;
   ++lost_;
+}
+
+void Requester::lose_overtaken_request(Seq expected) {
+  if (expected < una_ || expected < executed_ || expected >= send_ || flight(expected).state != State::kAwaited) return;
+  const Flight first = flight(expected);
+  const Path& path = paths_[first.path];
+  if (first.sent_ns + path.reorder_ns() >= path.newest_arrived_ns) return;
+  const Seq end = std::min(read_end(expected), send_);
+  for (Seq seq = expected; seq < end && flight(seq).state == State::kAwaited; ++seq) lose(seq);
 }
 
 void Requester::find_lost(int64_t now) {
