@@ -29,6 +29,12 @@ def opcode(frame):
     return frame[header_bytes(frame)]
 
 
+def number(frame):
+    """The queue pair to which a packet goes and its sequence number."""
+    bth = header_bytes(frame)
+    return frame[bth + 5:bth + 8].hex(), int.from_bytes(frame[bth + 9:bth + 12], "big")
+
+
 def header_bytes(frame):
     """Of Ethernet, IP and UDP."""
     return ETHERNET + (4 * (frame[ETHERNET] & 15) if frame[12:14] == b"\x08\x00" else IPV6) + UDP

@@ -9,7 +9,7 @@ import tempfile
 
 from pairs import BUILD, NUPA, finish, outcome, private_runtime_dir, skip
 from recorder import RecordError, record
-from roce_packets import crc_holds, end_of_packet, frames, header_bytes, opcode, tshark_sees
+from roce_packets import crc_holds, end_of_packet, frames, header_bytes, number, opcode, tshark_sees
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOST = "nupa-capture-%d" % os.getpid()
@@ -21,6 +21,7 @@ PROBE = os.path.join(work, "wire_probe")
 ACKNOWLEDGE, ATOMIC_WRITE = 17, 29
 MESSAGES = set(range(12))       # SEND and WRITE
 ASKING = {12, 13, 14, 15, 16, 18, 19, 20}  # READ and atomics with their answers
+LAST_ANSWERS = {15, 16, 18}
 # and whole ones:
 RC = MESSAGES | ASKING | {22, 23, ATOMIC_WRITE}  # the first two are SEND with invalidate
 UC = {1 << 5 | operation for operation in MESSAGES}
@@ -102,6 +103,13 @@ def check_crcs(name, packets):
         outcome(not crc_holds(bytes(damaged)), "%s-damage-at-%d-is-seen" % (name, at))
 
 
+def check_acknowledgements(name, packets):
+    """What a response acknowledges is not acknowledged by a packet of its own, which would say that the response came."""
+    answered = {number(packet) for packet in packets if opcode(packet) in LAST_ANSWERS}
+    twice = [packet.hex() for packet in packets if opcode(packet) == ACKNOWLEDGE and number(packet) in answered]
+    outcome(answered and not twice, name + "-answers-are-the-acknowledgement", "%d twice: %s" % (len(twice), twice[:1]))
+
+
 def check_decoding(name, packets, path, expected_syndromes):
     seen = tshark_sees(path)
     if seen is None:
@@ -131,6 +139,8 @@ def check(name, gid, settings, opcodes, syndromes):
     outcome(there == opcodes, name + "-every-opcode", "missing %s, besides %s" % (opcodes - there, there - opcodes))
     if packets:
         check_crcs(name, packets)
+        if ACKNOWLEDGE in opcodes:
+            check_acknowledgements(name, packets)
         check_decoding(name, packets, path, syndromes)
 
 

@@ -79,7 +79,14 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
     const Result result = execute(next, placed);
     if (result == Result::kAccepted) {
       nak_sent_ = false;
-      if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady) due_ = Due::kAck;
+      // IBTA 9.7.5.1: the response acknowledges the request and all before it. An acknowledgement with its number
+      // beside it would say that it has come, were it lost: rdma_rxe completes the READ then.
+      const bool answered =
+          (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
+      if (answered && !peer_is_nupa_)
+        due_ = Due::kNothing;
+      else if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
+        due_ = Due::kAck;
     } else if (result == Result::kNotReady) {
       due_ = Due::kNotReady;
       rnr_timer_ = host_.rnr_timer();
