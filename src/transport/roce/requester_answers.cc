@@ -162,10 +162,11 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
   if (failing >= high_) return;
   if (ack_kind_of(syndrome) == AckKind::kRnrNak) {
     ++counters_.rnr_naks;
+    // A packet that was sent again too early is refused again, while this side waits already: that is no try.
+    if (now < rnr_until_) return;
     constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
     if (patience_.rnr_retry != kForever && rnr_tries_ >= patience_.rnr_retry)
       return fail(queue_.find(failing), WcStatus::kRnrRetryExcErr);
-    if (now < rnr_until_) return;
     ++rnr_tries_;
     rnr_until_ = now + transport::rnr_timer_ns(ack_value_of(syndrome));
     if (!selective_) return go_back(failing);
