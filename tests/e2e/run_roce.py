@@ -1,45 +1,15 @@
 #!/usr/bin/env python3
 """Unmodified programs over RoCEv2: between two network namespaces, and from user to user."""
-import atexit
 import json
 import os
 import subprocess
 import time
+from hosts import HERE, THERE, inside, left_namespaces, make_hosts, remove_hosts
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
 
 OTHER_DIR = private_runtime_dir()
 private_runtime_dir()
 ENV = {"NUPA_TRANSPORT": "roce"}
-HERE, THERE = ["nupa-roce-%d-%s" % (os.getpid(), side) for side in "ab"]
-
-
-def ip(*arguments):
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
-
-
-def remove_hosts():
-    for host in (HERE, THERE):
-        ip("netns", "delete", host)
-
-
-def make_hosts(mtu):
-    """Two namespaces joined by a wire. False: they cannot be made here."""
-    if os.geteuid() != 0 or ip("netns", "add", HERE).returncode != 0:
-        return False
-    atexit.register(remove_hosts)
-    ip("netns", "add", THERE)
-    made = ip("link", "add", "wire", "mtu", str(mtu), "netns", HERE, "type", "veth", "peer", "name", "wire", "mtu",
-              str(mtu), "netns", THERE)
-    for host, number in ((HERE, 1), (THERE, 2)):
-        ip("-n", host, "address", "add", "10.119.0.%d/24" % number, "dev", "wire")
-        ip("-n", host, "address", "add", "fd77::%d/64" % number, "dev", "wire", "nodad")
-        ip("-n", host, "link", "set", "wire", "up")
-        ip("-n", host, "link", "set", "lo", "up")
-    return made.returncode == 0
-
-
-def inside(host):
-    return ("ip", "netns", "exec", host)
 
 
 def between_hosts():
@@ -119,6 +89,6 @@ if between_hosts() is not False:
     settings()
 without_a_wire()
 remove_hosts()
-left = [line for line in ip("netns", "list").stdout.split() if line.startswith("nupa-roce-%d" % os.getpid())]
+left = left_namespaces()
 outcome(left == [], "roce-leaves-no-namespace", left)
 finish()

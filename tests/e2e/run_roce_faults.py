@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""RoCEv2 between two network namespaces when strangers send, the wire breaks, or a peer dies. NUPA_FAULT_ROUNDS: kills
+(default 20)."""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts, remove_hosts
+from pairs import Pair, finish, free_port, last_line, nupa, outcome, private_runtime_dir, skip, start, stop
+
+ROUNDS = int(os.environ.get("NUPA_FAULT_ROUNDS", "20"))
+SEED = int(os.environ.get("NUPA_FAULT_SEED", str(random.SystemRandom().randrange(1 << 30))))
+random.seed(SEED)
+ENV = {"NUPA_TRANSPORT": "roce"}
+OTHER_DIR = private_runtime_dir()
+private_runtime_dir()
+ELSEWHERE = "10.119.0.3"
+MTU = 9000
+STRANGER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stranger.py")
+FIRST_PORT, OTHER_PORTS, SLOT_SHIFT = 4791, 61000, 12  # docs/roce.md, Ports
+
+
+def between(command, options="", **more):
+    """A server here and a client there. Each line is seen when it is said."""
+    port = free_port()
+    whole = "stdbuf -oL %s -d nupa0 -p %d %s" % (command, port, options)
+    return Pair(whole, "%s %s" % (whole, ADDRESS[HERE]), port, dict(ENV, **more), inside(HERE), inside(THERE))
+
+
+def said(out):
+    """What a program has said so far; its place in the file is left alone."""
+    return os.pread(out.fileno(), 1 << 16, 0).decode(errors="replace")
+
+
+def rows(env=None):
+    return json.loads(nupa("stat", "--json", env=env).stdout or "[]")
+
+
+def row_of(process, env=None):
+    return next((row for row in rows(env) if row["pid"] == process.pid), None)
+
+
+def wait_for(condition, seconds=20):
+    end = time.time() + seconds
+    while time.time() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    return None
+
+
+def flowing(process, more_than=0, env=None):
+    """Its row of `nupa stat`, once more than that many messages were sent."""
+    def look():
+        row = row_of(process, env)
+        return row if row and row["messages"] > more_than else None
+    return wait_for(look)
+
+
+def resent_in(row):
+    return sum(row["paths"][0]["resent"].values()) if row else 0
+
+
+def resent(process):
+    return resent_in(row_of(process))
+
+
+def wait_ended(process, seconds):
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def send_strange(source, qpn, psn, kinds, count=40):
+    slot = qpn >> SLOT_SHIFT
+    order = {"source": source, "to": ADDRESS[HERE], "port": FIRST_PORT if slot == 1 else OTHER_PORTS + slot, "qpn": qpn,
+             "psn": psn, "kinds": kinds, "count": count}
+    done = subprocess.run([*inside(THERE), sys.executable, STRANGER], input=json.dumps(order), capture_output=True,
+                          text=True, timeout=60)
+    return done.stderr.strip()
+
+
+def lasting(command, seconds):
+    """The command with as many iterations as take so long on this machine at this moment."""
+    few = 500
+    began = time.time()
+    with between("%s -n %d" % (command, few)) as pair:
+        pair.wait(60)
+    return "%s -n %d" % (command, few * (1 + int(seconds / (time.time() - began))))
+
+
+def strangers(name, command, from_peer, from_elsewhere, counted):
+    """Packets for the server's queue pair while it works. `counted`: what of `nupa stat`'s "ignored" has to grow."""
+    with between(command) as pair:
+        row = flowing(pair.client) and row_of(pair.server) if pair.client else None
+        psn = wait_for(lambda: re.search(r"remote address:.*PSN 0x(\w+)", said(pair.outs[0]))) if row else None
+        if not psn:
+            return outcome(False, name, "no traffic: %s" % (pair.trouble or last_line(pair.outs[0])))
+        trouble = send_strange(ADDRESS[THERE], row["qp_num"], int(psn.group(1), 16), from_peer)
+        trouble += send_strange(ELSEWHERE, row["qp_num"], int(psn.group(1), 16), from_elsewhere)
+        after = row_of(pair.server)
+        outcome(not trouble and after is not None, name + "-while-it-works", trouble or "ended before the last came")
+        grown = after and [what for what in counted if after["ignored"][what] <= row["ignored"][what]]
+        outcome(grown == [], name + "-counted", "%s: %s" % (grown, after and after["ignored"]))
+        reason = pair.wait(120)
+        outcome(reason == "", name + "-change-nothing", reason)
+
+
+def link(state):
+    ip("-n", HERE, "link", "set", "wire", state)
+
+
+def change_mtu(mtu, hosts=(HERE, THERE)):
+    for host in hosts:
+        ip("-n", host, "link", "set", "wire", "mtu", str(mtu))
+
+
+def interrupted(name, begin, end, seconds):
+    """What is interrupted for less than the retries last goes on."""
+    # Timeout 4.096 us x 2^18, seven repetitions: more than eight seconds without a word.
+    with between("ib_write_bw -F -x 1 -s 65536 -u 18 -D 8") as pair:
+        before = flowing(pair.client, 100) if pair.client else None
+        begin()
+        time.sleep(seconds)
+        during = row_of(pair.client) if before else None
+        end()
+        after = flowing(pair.client, during["messages"] + 100) if during else None
+        outcome(after is not None, name + "-goes-on", pair.trouble or "%s then %s" % (before, during))
+        reason = pair.wait(60)
+        outcome(reason == "", name + "-ends-well", reason)
+
+
+def cut(name, begin, end, expected):
+    """What is interrupted for longer than the retries ends, by the program's own hand. Of a ping-pong one end at least
+    has something under way; the other may wait for it for ever, as with an adapter."""
+    with between("ibv_rc_pingpong -g 1 -s 16384 -m 4096 -n 100000000") as pair:
+        before = flowing(pair.client, 100) if pair.client else None
+        begin()
+        ended = wait_for(lambda: any(p.poll() is not None for p in (pair.server, pair.client)), 30) if before else None
+        end()
+        outcome(bool(ended), name + "-ends", pair.trouble or "both still wait")
+        statuses = [process.poll() for process in (pair.server, pair.client)]
+        outcome(expected in pair.text() and all(status is None or status > 0 for status in statuses),
+                name + "-with-its-error", "%s: %s" % (statuses, pair.text()[-300:]))
+
+
+def leftovers():
+    done = nupa("clean", "--dry-run")
+    left = [line for line in done.stdout.splitlines() if line.startswith("would remove")]
+    for host in (HERE, THERE):
+        sockets = subprocess.run([*inside(host), "ss", "-uanH"], capture_output=True, text=True).stdout
+        left += [line for line in sockets.splitlines() if ":%d " % FIRST_PORT in line or re.search(r":61\d{3} ", line)]
+    return left
+
+
+def shared_files():
+    return {name for name in os.listdir("/dev/shm") if "nupa" in name}
+
+
+def killed():
+    """Both ends write all the time, so the survivor has something under way: it ends with an error, and nothing stays."""
+    bad, shared = [], shared_files()
+    for turn in range(ROUNDS):
+        with between("ib_write_bw -F -x 1 -s 4096 -b -n 5000000") as pair:
+            if pair.client is None:
+                bad.append("round %d: %s" % (turn, pair.trouble))
+                break
+            victim, survivor = (pair.server, pair.client) if turn % 2 else (pair.client, pair.server)
+            time.sleep(random.uniform(0.0, 1.0))
+            os.kill(victim.pid, signal.SIGKILL)
+            victim.wait()
+            status = wait_ended(survivor, 20)
+            # A server whose client died before it spoke waits for the next one: none of its queue pairs has a peer.
+            waits = status is None and all(row["state"] in ("RESET", "INIT") for row in rows() if row["pid"] == survivor.pid)
+            if status == 0 or (status is not None and status < 0) or (status is None and not waits):
+                bad.append("round %d: the survivor's status is %s: %s" % (turn, status, pair.text()[-200:]))
+        left = leftovers()
+        if waits:  # then nobody was left to tidy up
+            nupa("clean")
+        elif left:
+            bad.append("round %d: left behind: %s" % (turn, left))
+            nupa("clean")
+        if len(bad) > 3:
+            break
+    outcome(not bad, "roce-kill-9", "seed %d: %s" % (SEED, "; ".join(bad)))
+    outcome(shared_files() <= shared, "roce-kill-9-leaves-no-shared-memory", shared_files() - shared)
+
+
+def reborn():
+    """A client dies and the next one has its queue pair number, while the first one's server still sends to that."""
+    # Clients are alone in a runtime directory, as on a host of their own: the second finds the first one's place free.
+    there = {"NUPA_RUNTIME_DIR": OTHER_DIR}
+    client_before = (*inside(THERE), "env", "NUPA_RUNTIME_DIR=" + OTHER_DIR)
+    port = free_port()
+    command = "ib_write_bw -F -x 1 -s 4096 -b -n 5000000 -u 18 -d nupa0 -p %d" % port
+    with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, inside(HERE), client_before) as old:
+        before = flowing(old.client, 100, there) if old.client else None
+        if not before:
+            return outcome(False, "roce-same-number", old.trouble)
+        stop(old.client)
+        port = free_port()
+        command = "ibv_rc_pingpong -g 1 -c -d nupa0 -n 20000 -p %d" % port
+        with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, inside(HERE), client_before) as young:
+            now = flowing(young.client, 0, there) if young.client else None
+            outcome(now is not None and now["qp_num"] == before["qp_num"], "roce-same-number", "%s, before %s" % (now, before))
+            first = row_of(old.server)
+            again = first and wait_for(lambda: resent(old.server) > resent_in(first) or young.client.poll() is not None)
+            outcome(bool(again) and young.client.poll() is None, "roce-same-number-while-the-old-one-sends", first)
+            reason = young.wait(120)
+            outcome(reason == "", "roce-same-number-undisturbed", reason and young.text())
+        status = wait_ended(old.server, 60)
+        outcome(status is not None and status > 0, "roce-same-number-old-one-ends", "status %s" % status)
+
+
+def main():
+    if not make_hosts(MTU):
+        return skip("roce-faults", "needs root, network namespaces and veth")
+    ip("-n", THERE, "address", "add", ELSEWHERE + "/24", "dev", "wire")
+    everything = ["as-the-peer", "wrong-partition", "stale", "wrong-crc", "garbage", "short", "huge"]
+    strangers("roce-strangers", lasting("ibv_rc_pingpong -g 1 -c", 12),
+              ["wrong-partition", "stale", "ahead", "stale-answer", "wrong-crc", "garbage", "short", "huge"], everything,
+              ["strangers", "duplicates", "stray", "dropped"])
+    # Lost datagrams would stop a ping-pong: this one counts time.
+    strangers("roce-strange-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 -D 8",
+              ["wrong-qkey", "wrong-partition-datagram", "wrong-crc", "garbage", "short", "huge"],
+              ["wrong-qkey", "wrong-crc", "garbage"], ["strangers"])
+    interrupted("roce-link-down", lambda: link("down"), lambda: link("up"), 1)
+    interrupted("roce-mtu-shrinks-for-a-moment", lambda: change_mtu(1000), lambda: change_mtu(MTU), 1)
+    cut("roce-link-stays-down", lambda: link("down"), lambda: link("up"), "transport retry counter exceeded")
+    cut("roce-mtu-stays-small", lambda: change_mtu(1000), lambda: change_mtu(MTU), "transport retry counter exceeded")
+    killed()
+    reborn()
+    remove_hosts()
+    outcome(left_namespaces() == [], "roce-faults-leaves-no-namespace", left_namespaces())
+    return None
+
+
+main()
+finish()
