@@ -63,7 +63,7 @@ def flowing(process, more_than=0, env=None):
 
 
 def resent_in(row):
-    return sum(row["paths"][0]["resent"].values()) if row else 0
+    return sum(row["resent"].values()) if row else 0
 
 
 def resent(process):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import time
+from hosts import inside, ip
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip
 
 private_runtime_dir()
@@ -13,17 +14,9 @@ ENV = {"NUPA_TRANSPORT": "roce", "NUPA_DEVICES": "fast+slow", "NUPA_CONGESTION":
 RATES = {"fast": 600, "slow": 200}  # Mbit/s
 
 
-def ip(*arguments):
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
-
-
 def remove_hosts():
     for host in (HERE, THERE):
         ip("netns", "delete", host)
-
-
-def inside(host):
-    return ("ip", "netns", "exec", host)
 
 
 def make_hosts():
