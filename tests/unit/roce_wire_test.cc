@@ -90,6 +90,7 @@ Packet sample(uint8_t opcode) {
   packet.trigger = 0x919293;
   packet.delay_ns = 0xa1a2a3a4;
   packet.window = 0xb1b2b3b4;
+  packet.trigger_path = 3;
   packet.marked = 0xc1c2c3c4;
   return packet;
 }
@@ -138,6 +139,7 @@ TEST(Wire, EveryOpcodeThereAndBack) {
     same(trait::kSelective, &Packet::delay_ns);
     same(trait::kSelective, &Packet::window);
     same(trait::kSelective, &Packet::marked);
+    same(trait::kSelective, &Packet::trigger_path);
     const bool datagram = service_of(in.opcode) == Service::kUd;
     EXPECT_EQ(datagram ? in.qkey : 0, out.qkey);
     EXPECT_EQ(datagram ? in.source_qpn : 0, out.source_qpn);
@@ -149,7 +151,7 @@ TEST(Wire, EveryOpcodeThereAndBack) {
   }
   // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification and the selective
   // acknowledgement.
-  EXPECT_EQ(24 + 24 + 14 + 2 + 2, known);
+  EXPECT_EQ(24 + 24 + 14 + 2 + 2 + 3, known);
 }
 
 TEST(Wire, HeaderBytesAsTheSpecificationDrawsThem) {

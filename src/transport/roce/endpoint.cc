@@ -193,6 +193,9 @@ void ConnectedEndpoint::send() {
   Burst& burst = port_.burst();
   burst.aim(destinations_.data());
   const int64_t now = base::now_ns();
+  // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what it
+  // answers would cost another one.
+  if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) more = requester_->transmit(now, burst, kBudget);
   burst.flush();

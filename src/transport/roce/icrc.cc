@@ -45,16 +45,32 @@ bool is_ipv4(const Gid& gid) {
   return std::equal(kMapped.begin(), kMapped.end(), gid.raw.begin());
 }
 
-uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
-                         uint32_t header_length) {
-  std::byte masked[kMaskedLink + kIpv6Bytes + kUdpBytes + kBthBytes];
+namespace {
+
+/// What the two bytes of the identification do to the state at the end of the UDP header.
+struct Effects {
+  static constexpr uint32_t kBehind = kIpv4Bytes - kIdentificationAt - 2 + kUdpBytes;
+  std::array<std::array<uint32_t, 256>, 2> of;
+  Effects() {
+    for (uint32_t which = 0; which < 2; ++which)
+      for (uint32_t value = 0; value < 256; ++value) {
+        std::array<std::byte, 2 + kBehind> bytes{};
+        bytes[which] = static_cast<std::byte>(value);
+        of[which][value] = base::crc32(0, bytes.data(), bytes.size());
+      }
+  }
+};
+
+/// The state after the IP and UDP headers, the identification being 0.
+uint32_t state_of_route(const Route& route, uint32_t udp_payload) {
+  std::byte masked[kMaskedLink + kIpv6Bytes + kUdpBytes];
   std::byte* at = std::fill_n(masked, kMaskedLink, kMask);
   const uint32_t udp_length = kUdpBytes + udp_payload;
   if (is_ipv4(route.destination)) {
     at[0] = std::byte{0x45};
     at[1] = kMask;  // type of service
     put16(at + 2, kIpv4Bytes + udp_length);
-    put16(at + kIdentificationAt, identification);
+    put16(at + kIdentificationAt, 0);
     put16(at + 6, 0x4000);  // do not fragment
     at[8] = kMask;          // time to live
     at[9] = std::byte{kUdpProtocol};
@@ -77,10 +93,31 @@ uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t u
   put16(at + 4, udp_length);
   at[6] = at[7] = kMask;  // checksum
   at += kUdpBytes;
-  std::memcpy(at, headers, kBthBytes);
-  at[kMaskedBthByte] = kMask;
-  at += kBthBytes;
-  const uint32_t state = base::crc32(~uint32_t{0}, masked, static_cast<size_t>(at - masked));
+  return base::crc32(~uint32_t{0}, masked, static_cast<size_t>(at - masked));
+}
+
+}  // namespace
+
+uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
+                         uint32_t header_length) {
+  // A thread meets runs of packets of one length on one route.
+  struct Known {
+    Route route;
+    uint32_t udp_payload = ~uint32_t{0};
+    uint32_t state = 0;
+  };
+  thread_local Known known;
+  if (known.udp_payload != udp_payload || !(known.route == route))
+    known = {route, udp_payload, state_of_route(route, udp_payload)};
+  uint32_t state = known.state;
+  if (identification != 0 && is_ipv4(route.destination)) {
+    static const Effects effects;
+    state ^= effects.of[0][identification >> 8] ^ effects.of[1][identification & 0xff];
+  }
+  std::byte masked[kBthBytes];
+  std::memcpy(masked, headers, kBthBytes);
+  masked[kMaskedBthByte] = kMask;
+  state = base::crc32(state, masked, kBthBytes);
   return base::crc32(state, headers + kBthBytes, header_length - kBthBytes);
 }
 

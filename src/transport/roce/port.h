@@ -117,6 +117,10 @@ class Port {
   /// False: no packet of the protocol, or one that something has changed on its way.
   bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
             uint16_t port, Packet* packet);
+  bool is_due() const;
+  bool has_packets() const;
+  /// Whether packets wait that nobody who polls fetches; waits a little to know.
+  bool left_waiting(uint64_t polls);
   bool hold(Channel* channel);
   void release();
   void touch(Channel& channel);
@@ -143,7 +147,7 @@ class Port {
 
   std::atomic<int64_t> earliest_{INT64_MAX};
   std::atomic<uint64_t> polls_{0};  ///< by threads of the program
-  std::atomic<bool> sleeping_{false};
+  std::atomic<int64_t> sleeps_until_{0};  ///< the port's thread; 0: it is awake
   std::atomic<bool> warm_{false};
   std::mutex start_mutex_;
   pthread_t thread_{};
