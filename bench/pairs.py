@@ -72,17 +72,17 @@ def _last_line(text):
     return lines[-1][:200] if lines else "no output"
 
 
-def _listens(port):
-    """Asks the kernel's table, so that a server which accepts once is not disturbed."""
+def _listens(port, pid):
+    """Asks the kernel's table of the process's network, so that a server which accepts once is not disturbed."""
     wanted = ":%04X" % port
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in ("/proc/%d/net/tcp" % pid, "/proc/%d/net/tcp6" % pid):
         try:
             with open(table) as lines:
                 for line in lines:
                     fields = line.split()
                     if len(fields) > 3 and fields[1].endswith(wanted) and fields[3] == "0A":
                         return True
-        except FileNotFoundError:
+        except OSError:
             pass
     return False
 
@@ -108,14 +108,14 @@ def run_alone(command, core, env=None):
         return _text(out)
 
 
-def run_pair(server_command, client_command, port, cores, env=None):
-    """What the client prints. The client starts once the server listens on the port."""
+def run_pair(server_command, client_command, port, cores, env=None, of_server=False):
+    """What the client prints, or the server. The client starts once the server listens on the port."""
     end = time.monotonic() + LIMIT_S
     with tempfile.TemporaryFile() as server_out, tempfile.TemporaryFile() as client_out:
         server = client = None
         try:
             server = _start(server_command, cores[0], env, server_out)
-            while not _listens(port):
+            while not _listens(port, server.pid):
                 if server.poll() is not None or time.monotonic() > end:
                     raise Failed("server does not listen: " + _last_line(_text(server_out)))
                 time.sleep(0.005)
@@ -133,7 +133,7 @@ def run_pair(server_command, client_command, port, cores, env=None):
             _stop(server)
         if server_status != 0:
             raise Failed("server's exit status %d: %s" % (server_status, _last_line(_text(server_out))))
-        return _text(client_out)
+        return _text(server_out if of_server else client_out)
 
 
 class Speed:

@@ -82,7 +82,7 @@ def heading(name):
     return "CPU" if name == "cpu" else name.capitalize()
 
 
-def _markdown(head, rows):
+def markdown(head, rows):
     lines = ["| %s |" % " | ".join(head), "|%s|" % "|".join(["---"] + ["---:"] * (len(head) - 1))]
     return lines + ["| %s |" % " | ".join(row) for row in rows]
 
@@ -103,7 +103,7 @@ def document(about, medians, rows, promised, failures):
     lines += ["- Server on core %d, client on core %d." % tuple(about["cores"])]
     if disturbance(about):
         lines.append("- Not a quiet machine: " + disturbance(about))
-    lines += ["", "## Its limits", ""] + _markdown(("limit", "measured"), limits(medians))
+    lines += ["", "## Its limits", ""] + markdown(("limit", "measured"), limits(medians))
     lines += ["", "## Figures and targets", ""]
     cells = []
     for figure in promised:
@@ -113,7 +113,7 @@ def document(about, medians, rows, promised, failures):
             unit = "GB/s" if "bandwidth" in figure["name"] else "ns"
             basis = "%s / %s" % (quantity(figure["measured"], unit), quantity(figure["basis_value"], unit))
         cells.append([name + (", over " + figure["basis"] if figure["basis"] else ""), value, basis, target, met])
-    lines += _markdown(("figure", "measured", "its two sides", "target", ""), cells)
+    lines += markdown(("figure", "measured", "its two sides", "target", ""), cells)
     lines.append("")
     if missed:
         lines += ["Not met:", ""] + ["- %s: %s, target %s." % tuple(figure_cells(figure)[:3]) for figure in missed]
@@ -135,7 +135,7 @@ def document(about, medians, rows, promised, failures):
               BESIDE + " Latencies of write, send, put and tag are half of a round trip, of read, get and atomics the "
               "whole operation. The limit of a latency is "
               "one cache line's way and a copy of the message, of a bandwidth memcpy on one core.", ""]
-    lines += _markdown(HEAD, [comparison_cells(row) for row in rows])
+    lines += markdown(HEAD, [comparison_cells(row) for row in rows])
     return "\n".join(lines) + "\n"
 
 

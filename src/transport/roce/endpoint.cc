@@ -35,8 +35,7 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
   options.first_psn = attr.rq_psn;
   options.mtu = mtu_of(attr);
   options.mark = settings.standard ? 0 : kNupaMark;
-  // The kernel counts its own overhead with what waits: about as much again for packets that come singly.
-  options.window = port.socket().buffer_bytes() / 3;
+  options.window = port.receive_share();
   return options;
 }
 
@@ -193,8 +192,8 @@ void ConnectedEndpoint::send() {
   Burst& burst = port_.burst();
   burst.aim(destinations_.data());
   const int64_t now = base::now_ns();
-  // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what it
-  // answers would cost another one.
+  // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
+  // it answers would cost another one.
   if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) more = requester_->transmit(now, burst, kBudget);
@@ -220,6 +219,7 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   } else if ((traits_of(packet.opcode) & (trait::kResponse | trait::kCnp)) != 0) {
     if (requester_) requester_->receive(packet, now);
   } else {
+    responder_.set_window(port_.receive_share());
     responder_.receive(packet, from.congested, now);
   }
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -28,6 +29,13 @@ constexpr int64_t kWatchNs = 250'000;
 constexpr uint32_t kFewPackets = 2;
 constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
+/// How long a connection counts as one that sends, how often the room for all is chosen anew, and what each may have
+/// under way at least.
+constexpr int64_t kCountNs = 20'000'000;
+constexpr int64_t kTurnNs = 500'000;
+constexpr uint32_t kFirstRoom = 512 << 10;
+constexpr uint32_t kLeastRoom = 128 << 10;
+constexpr uint32_t kLeastShare = 2 * kMaxPacketBytes;
 /// A packet that a polling program has not fetched after this long waits for nobody.
 constexpr int64_t kWaitedNs = 40'000;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
@@ -52,13 +60,16 @@ void fork_child() {
   if (Port* port = g_port.exchange(nullptr); port != nullptr) port->after_fork_child();
 }
 
+/// The kernel counts its own overhead with what waits: about as much again for packets that come singly.
+uint32_t whole_room(const io::UdpSocket& socket) { return socket.buffer_bytes() / 3; }
+
 int poll_now(pollfd* ready, size_t count) {
   const timespec nothing{0, 0};
   return ppoll(ready, count, &nothing, nullptr);
 }
 
-/// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF, Linux
-/// 6.12). Where it does not know them nothing changes.
+/// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF,
+/// Linux 6.12). Where it does not know them nothing changes.
 void ask_for_short_slices() {
   struct {
     uint32_t size, policy;
@@ -132,6 +143,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)),
       burst_(std::make_unique<Burst>(sockets_)) {
   touched_.reserve(segment::kMaxQp);
+  room_ = share_ = std::min(kFirstRoom, whole_room(socket()));
 }
 
 Port::~Port() {
@@ -204,7 +216,28 @@ void Port::release() {
   held_ = nullptr;
 }
 
+void Port::share_out(int64_t now) {
+  if (now < turn_ends_ns_) return;
+  // What waits in the socket all the time only grows cold: less of it is as fast. An empty one asks for more.
+  if (full_looks_ <= 2 * empty_looks_)
+    room_ = std::min(room_ + room_ / 4, whole_room(socket()));
+  else
+    room_ = std::max(room_ - room_ / 4, kLeastRoom);
+  const uint32_t senders = std::max({senders_, senders_before_, 1u});
+  share_.store(std::max(room_ / senders, kLeastShare), std::memory_order_relaxed);
+  full_looks_ = empty_looks_ = 0;
+  turn_ends_ns_ = now + kTurnNs;
+  if (now < count_ends_ns_) return;
+  count_ends_ns_ = now + kCountNs;
+  ++turn_;
+  senders_before_ = std::exchange(senders_, 0);
+}
+
 void Port::touch(Channel& channel) {
+  if (channel.turn_ != turn_) {
+    channel.turn_ = turn_;
+    ++senders_;
+  }
   if (channel.touched_) return;
   channel.touched_ = true;
   touched_.push_back(&channel);
@@ -291,7 +324,11 @@ uint32_t Port::receive(int64_t now, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   io::UdpSocket::Received received;
-  while (messages < kMessagesAtOnce && socket().receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+  while (messages < kMessagesAtOnce) {
+    if (!socket().receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+      ++empty_looks_;
+      break;
+    }
     dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
       segment_arrived(data, length, position, received, now);
     });
@@ -300,6 +337,7 @@ uint32_t Port::receive(int64_t now, bool for_program) {
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) break;
   }
+  full_looks_ += messages == kMessagesAtOnce;
   if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
   return packets;
 }
@@ -325,6 +363,7 @@ void Port::answer(int64_t now, bool all) {
 bool Port::handle(int64_t now, bool for_program) {
   const bool owed = !touched_.empty();
   if (owed) answer(now, true);
+  share_out(now);
   uint32_t packets = receive(now, for_program);
   if (!groups_.empty()) packets += receive_groups(now);
   if (packets > 0) answer(now, !for_program || packets > kFewPackets);

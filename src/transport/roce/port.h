@@ -38,6 +38,7 @@ class Channel {
  private:
   friend class Port;
   bool touched_ = false;  ///< under the port's receive mutex
+  uint64_t turn_ = 0;     ///< in which of the port's counts something came for it last; under that mutex too
 };
 
 /// Packets that no queue pair got, by reason; for people.
@@ -67,6 +68,8 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
+  /// Bytes that a connection's other end may have under way: what the socket holds is for all that send at present.
+  uint32_t receive_share() const { return share_.load(std::memory_order_relaxed); }
   /// Where packets arrive.
   const io::UdpSocket& socket() const { return sockets_[0]; }
   /// By which they leave; the first is socket().
@@ -124,6 +127,7 @@ class Port {
   bool hold(Channel* channel);
   void release();
   void touch(Channel& channel);
+  void share_out(int64_t now);
   void answer(int64_t now, bool all);
   void run_timers(int64_t now);
   void kick();
@@ -143,10 +147,19 @@ class Port {
   Groups groups_;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
+  uint64_t turn_ = 1;
+  int64_t turn_ends_ns_ = 0;
+  int64_t count_ends_ns_ = 0;
+  uint32_t senders_ = 0;         ///< channels that something came for in this count
+  uint32_t senders_before_ = 0;  ///< and in the one before
+  uint32_t full_looks_ = 0;      ///< in this turn: that ended before the socket was empty
+  uint32_t empty_looks_ = 0;     ///< and that found its end
+  uint32_t room_;                ///< bytes that all may have under way together
+  std::atomic<uint32_t> share_;
   std::unique_ptr<Burst> burst_;
 
   std::atomic<int64_t> earliest_{INT64_MAX};
-  std::atomic<uint64_t> polls_{0};  ///< by threads of the program
+  std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<int64_t> sleeps_until_{0};  ///< the port's thread; 0: it is awake
   std::atomic<bool> warm_{false};
   std::mutex start_mutex_;

@@ -7,8 +7,8 @@
 namespace nupa::roce {
 namespace {
 
-/// Under way before anything is known of the other end, whose socket may hold little.
-constexpr uint32_t kFirstWindowPackets = 32;
+/// Under way before anything is known of the other end, whose socket hundreds may begin to fill at once.
+constexpr uint32_t kFirstWindowPackets = 4;
 constexpr uint32_t kMaxFragments = 64;
 constexpr Seq kFewResponses = 16;
 

@@ -43,7 +43,10 @@ void Requester::receive(const Packet& packet, int64_t now) {
 }
 
 void Requester::note_round_trip(Path& path, int64_t rtt, uint32_t marked, int64_t now) {
-  if (rtt > 0) path.round_trip.sample(rtt);
+  if (rtt > 0) {
+    path.round_trip.sample(rtt);
+    backoff_ = 0;  // Karn: not before a packet that was sent once tells how long the way is now
+  }
   path.congestion->on_arrived(now, 0, rtt, marked);
 }
 
@@ -67,7 +70,8 @@ void Requester::advance(int64_t now) {
   }
   if (una_ == before) return;
   timer_from_ = progress_ns_ = now;
-  backoff_ = retries_ = rnr_tries_ = 0;
+  retries_ = rnr_tries_ = 0;
+  if (backoff_ > 0) --backoff_;
   for (uint32_t i = 0; i < paths_.count(); ++i)
     if (paths_[i].hole_seq <= una_) paths_[i].hole_since_ns = 0;
   while (reads_popped_ != reads_pushed_ && reads_[reads_popped_ % reads_.size()] <= una_) ++reads_popped_;

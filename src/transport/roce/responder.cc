@@ -16,7 +16,11 @@ constexpr int64_t kNotificationPauseNs = 50'000;
 }  // namespace
 
 Responder::Responder(Host& host, const ResponderOptions& options, PacketPool& pool)
-    : host_(host), options_(options), reorder_(pool), expected_(first_seq(options.first_psn)) {}
+    : host_(host),
+      options_(options),
+      reorder_(pool),
+      expected_(first_seq(options.first_psn)),
+      window_(options.window) {}
 
 uint32_t Responder::packets_of(uint64_t length) const {
   return std::max<uint32_t>(static_cast<uint32_t>((length + options_.mtu - 1) / options_.mtu), 1);

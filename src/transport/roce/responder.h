@@ -32,6 +32,8 @@ class Responder {
   Responder(Host& host, const ResponderOptions& options, PacketPool& pool);
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = count; }
+  /// Bytes that the sender may have under way from now on; 0: nothing is said.
+  void set_window(uint32_t bytes) { window_ = bytes; }
   /// A request, or a probe of a path. `congested`: it met a congested queue on its way (ECN CE). Answers go
   /// the way it came.
   void receive(const Packet& packet, bool congested, int64_t now);
@@ -115,6 +117,7 @@ class Responder {
   Seq expected_;
   uint32_t msn_ = 0;
   Message message_;
+  uint32_t window_;
   uint8_t max_rd_atomic_ = 16;
   bool failed_ = false;
   bool established_ = false;

@@ -75,7 +75,7 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.trigger_valid = trigger_ns_ != 0;
     packet.trigger = psn_of(trigger_);
     packet.delay_ns = static_cast<uint32_t>(std::clamp<int64_t>(now - trigger_ns_, 0, UINT32_MAX));
-    packet.window = options_.window;
+    packet.window = window_;
     packet.trigger_path = path_;
     packet.marked = marked_[path_];
     const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());

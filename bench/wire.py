@@ -1,0 +1,166 @@
+#!/usr/bin/python3
+"""Measures NUPA's packets between two network namespaces beside plain UDP sockets in one interleaved run: each
+measurement of NUPA stands between two of plain sockets, its ratio is to their mean. Needs root for the namespaces."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import machine
+from items import parse_perftest_bandwidth, parse_perftest_latency
+from pairs import Failed, choose_cores, free_port, run_pair
+from text import markdown
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SERVER_ADDRESS = "10.118.0.1"
+SEGMENT = 4096 + 16  # a packet of the path MTU 4,096 with its headers and CRC
+MTU = 9000
+TARGETS = {"ib_write_bw": 0.6, "ib_send_bw": 0.5, "ib_read_bw": 0.5, "ib_send_lat": 1.4}
+
+
+class Hosts:
+    """Two network namespaces joined by a virtual Ethernet."""
+
+    def __init__(self):
+        self.names = ["nupa-bench-%d-%s" % (os.getpid(), side) for side in "ab"]
+
+    def _ip(self, *words):
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failed("ip %s: %s" % (" ".join(words), done.stderr.strip()))
+
+    def __enter__(self):
+        for name in self.names:
+            self._ip("netns", "add", name)
+        self._ip("link", "add", "wire", "mtu", str(MTU), "netns", self.names[0], "type", "veth", "peer", "name", "wire",
+                 "mtu", str(MTU), "netns", self.names[1])
+        for number, name in enumerate(self.names, 1):
+            self._ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
+            self._ip("-n", name, "link", "set", "wire", "up")
+            self._ip("-n", name, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def pair(self, server, client, port, cores, of_server=False):
+        inside = [["ip", "netns", "exec", name] for name in self.names]
+        return run_pair(inside[0] + server, inside[1] + client, port, cores, {"NUPA_TRANSPORT": "roce"}, of_server)
+
+
+class Bench:
+    def __init__(self, build, hosts, cores, seconds):
+        self.build, self.hosts, self.cores, self.seconds = build, hosts, cores, seconds
+
+    def raw(self, kind):
+        """GB/s of a stream, or (median, 99th percentile) of half a round trip in us."""
+        port = free_port()
+        command = [os.path.join(self.build, "bench", "raw_udp"), kind, str(port), str(SEGMENT if kind == "stream" else 24),
+                   str(self.seconds)]
+        text = self.hosts.pair(command, command + [SERVER_ADDRESS], port, self.cores, kind == "stream")
+        return [float(word) for word in text.split()]
+
+    def perftest(self, command):
+        port = free_port()
+        run = [os.path.join(self.build, "bin", "nupa"), "run", "--"] + command.split() + [
+            "-d", "nupa0", "-F", "-x", "1", "-m", "4096", "-p", str(port)]
+        return self.hosts.pair(run, run + [SERVER_ADDRESS], port, self.cores)
+
+    def bandwidth(self, command):
+        return [parse_perftest_bandwidth(self.perftest(command))[0]]
+
+    def latency(self, command):
+        found = parse_perftest_latency(self.perftest(command), 0)
+        return [found["value"] / 1e3, found.get("p99", 0) / 1e3]
+
+
+def plan(quick):
+    few = 4 if quick else 1
+    return [("stream", "bandwidth", "%s -s 1048576 -n %d" % (name, 3000 // few))
+            for name in ("ib_write_bw", "ib_send_bw", "ib_read_bw")] + [
+        ("stream", "bandwidth", "ib_write_bw -s 65536 -q 1 -t 16 -n %d" % (40000 // few)),
+        ("stream", "bandwidth", "ib_write_bw -s 65536 -q 256 -t 16 -n %d" % (200 // few)),
+        ("pingpong", "latency", "ib_send_lat -s 8 -n %d" % (50000 // few)),
+        ("pingpong", "latency", "ib_write_lat -s 8 -n %d" % (10000 // few)),
+        ("pingpong", "latency", "ib_read_lat -s 8 -n %d" % (10000 // few))]
+
+
+def measure(bench, rounds, quick):
+    """{command: [(value, beside, p99, p99 beside) of each round]}"""
+    found = {}
+    for number in range(rounds):
+        for kind, how, command in plan(quick):
+            print("round %d of %d: %s" % (number + 1, rounds, command), file=sys.stderr, flush=True)
+            before = bench.raw(kind)
+            value = getattr(bench, how)(command)
+            after = bench.raw(kind)
+            beside = [(a + b) / 2 for a, b in zip(before, after)]
+            found.setdefault(command, []).append({"value": value, "beside": beside})
+    return found
+
+
+def rows_of(found):
+    rows = []
+    for command, samples in found.items():
+        latency = len(samples[0]["value"]) > 1
+        unit = "us" if latency else "GB/s"
+        median = lambda of: statistics.median(map(of, samples))
+        ratio = median(lambda s: s["value"][0] / s["beside"][0])
+        name = command.split()[0]
+        target = TARGETS.get(name) if "-q" not in command else None
+        verdict = "stated"
+        if target:
+            met = ratio <= target if latency else ratio >= target
+            verdict = "at %s %g: %s" % ("most" if latency else "least", target, "met" if met else "NOT MET")
+        p99 = "%.1f / %.1f us" % (median(lambda s: s["value"][1]), median(lambda s: s["beside"][1])) if latency else ""
+        rows.append([command, "%.2f %s" % (median(lambda s: s["value"][0]), unit),
+                     "%.2f %s" % (median(lambda s: s["beside"][0]), unit), "%.2f" % ratio, p99, verdict])
+    return rows
+
+
+HEAD = ("perftest", "NUPA", "plain UDP", "ratio", "99th percentile, of both", "target")
+
+
+def document(about, rows):
+    lines = ["# Performance of packets", "",
+             "Written by `%s` on %s. Two network namespaces on one machine are joined by a virtual Ethernet of MTU %d. Each "
+             "measurement stands between two of plain UDP sockets: a stream of segmented sends (UDP_SEGMENT, UDP_GRO) of "
+             "packets as long as RoCEv2's of path MTU 4,096, or a ping-pong of 24 bytes by non-blocking calls. Ratios are "
+             "medians of %d rounds." % (about["command"], about["date"], MTU, about["rounds"]), ""]
+    lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "system", "programs")]
+    lines += ["- Server on core %d, client on core %d, each with the thread that serves its port." % tuple(about["cores"]), ""]
+    return "\n".join(lines + markdown(HEAD, rows)) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="short measurements")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-packets.md")
+    chosen = parser.parse_args()
+    if os.geteuid() != 0:
+        print("bench/wire.py: making network namespaces needs root", file=sys.stderr)
+        return 2
+    cores = choose_cores()
+    command = "bench/wire.py" + "".join(" " + word for word in sys.argv[1:])
+    about = machine.describe(chosen.build, cores, command, chosen.rounds)
+    with Hosts() as hosts:
+        found = measure(Bench(chosen.build, hosts, cores, 0.5 if chosen.quick else 1), chosen.rounds, chosen.quick)
+    rows = rows_of(found)
+    os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)
+    with open(os.path.join(chosen.build, "bench", "wire.json"), "w") as out:
+        json.dump({"machine": about, "samples": found}, out, indent=1)
+    text = document(about, rows)
+    if chosen.write_docs:
+        with open(os.path.join(ROOT, "docs", "performance-packets.md"), "w") as out:
+            out.write(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
