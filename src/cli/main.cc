@@ -32,7 +32,9 @@ int main(int argc, char** argv) {
       "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
       "  NUPA_TRANSPORT     auto, window or roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
+      "  NUPA_DEVICES       interfaces that packets use, joined by + for connections over several paths: eth0+eth1\n"
       "  NUPA_CONGESTION    none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
+      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: packets leave from so many UDP ports, for switches that spread flows by them\n"
       "  NUPA_ROCE_PEERS    any, or standard: nothing but the standard is spoken, every peer is at port 4791\n"
       "  NUPA_LOG           error, warn, info or debug");
 
