@@ -428,6 +428,11 @@ void NodeImpl::on_message(Connection& connection, Received received) {
 }
 
 void NodeImpl::on_socket(int fd) {
+  {
+    // What another thread connected and entered is seen here from its lock on.
+    std::lock_guard lock(mutex_);
+    if (connections_.count(fd) == 0) return;
+  }
   for (;;) {
     auto received = receive_message(fd);
     if (received) {
