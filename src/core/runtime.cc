@@ -7,6 +7,7 @@
 #include <shared_mutex>
 
 #include "base/clock.h"
+#include "base/gid.h"
 #include "base/log.h"
 #include "base/spin.h"
 #include "core/cq.h"
@@ -159,7 +160,7 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   if (index >= gids_.size()) return fail(EHOSTUNREACH, "the source GID is empty");
   const GidEntry& source = gids_[index];
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
-  if (roce::is_ipv4(peer) != roce::is_ipv4(source.gid))
+  if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
   end.rails = rails_from(source, peer);
   const uint32_t way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
@@ -185,7 +186,7 @@ std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& p
   for (const GidEntry& entry : gids_) {
     const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
     if (!has_rails_ || used || rails.size() == roce::kMaxPaths || is_link_local(entry.gid) ||
-        roce::is_ipv4(entry.gid) != roce::is_ipv4(source.gid))
+        base::is_ipv4(entry.gid) != base::is_ipv4(source.gid))
       continue;
     add(entry, true);
     interfaces.push_back(entry.interface_index);

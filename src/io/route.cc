@@ -6,17 +6,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/gid.h"
 #include "base/unique_fd.h"
 
 namespace nupa::io {
 namespace {
 
 constexpr uint32_t kLargest = 65536;  // the loopback interface's
-
-bool is_mapped(const Gid& gid) {
-  static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(kPrefix.begin(), kPrefix.end(), gid.raw.begin());
-}
 
 }  // namespace
 
@@ -32,7 +28,7 @@ uint32_t interface_mtu(const std::vector<GidEntry>& addresses) {
 }
 
 uint32_t route_mtu(const UdpAddress& to) {
-  const bool ipv4 = is_mapped(to.address);
+  const bool ipv4 = base::is_ipv4(to.address);
   base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return 0;
   int result;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/gid.h"
 #include "base/log.h"
 
 namespace nupa::io {
@@ -28,11 +29,6 @@ constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr int kSendPatienceMs = 2;
 
 bool set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value) == 0; }
-
-bool is_mapped(const Gid& gid) {
-  static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(kPrefix.begin(), kPrefix.end(), gid.raw.begin());
-}
 
 Gid map(const in_addr& address) {
   Gid gid;
@@ -101,7 +97,7 @@ int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port) {
 
 /// Asks an interface for a group's datagrams.
 bool join(int fd, const Gid& group, const GidEntry& at) {
-  if (!is_mapped(group)) {
+  if (!base::is_ipv4(group)) {
     ipv6_mreq wanted{};
     std::memcpy(&wanted.ipv6mr_multiaddr, group.raw.data(), 16);
     wanted.ipv6mr_interface = at.interface_index;
@@ -165,7 +161,7 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
 
 Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
                                         uint32_t buffer_bytes) {
-  const bool ipv6 = !is_mapped(group);
+  const bool ipv6 = !base::is_ipv4(group);
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
   if (!fd) return fail(errno, "cannot make a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
@@ -173,7 +169,7 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
   int error = EADDRNOTAVAIL;
   bool joined = false;
   for (const GidEntry& entry : at) {
-    if (is_mapped(entry.gid) == ipv6) continue;
+    if (base::is_ipv4(entry.gid) == ipv6) continue;
     if (join(fd.get(), group, entry) || errno == EADDRINUSE)  // two addresses of one interface
       joined = true;
     else
@@ -312,7 +308,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
       append(header, IPPROTO_IP, IP_PKTINFO, info);
     }
     if (from.count > 1) append(header, IPPROTO_UDP, kUdpSegment, static_cast<uint16_t>(from.segment));
-    append_fields(header, from.fields, is_mapped(from.from));
+    append_fields(header, from.fields, base::is_ipv4(from.from));
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
   uint32_t lost = 0;
@@ -325,7 +321,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     if (errno == EINTR) continue;
     *error = errno;
     if (uint32_t& label = list_[done].fields.flow_label;
-        errno == EINVAL && label != 0 && !is_mapped(list_[done].from)) {
+        errno == EINVAL && label != 0 && !base::is_ipv4(list_[done].from)) {
       // Some program of this host has a flow label to itself: then others need a lease for theirs (man 7 ipv6).
       headers[done].msg_hdr.msg_controllen -= CMSG_SPACE(sizeof label);
       label = 0;

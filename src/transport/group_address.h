@@ -1,7 +1,5 @@
 #pragma once
-#include <algorithm>
-
-#include <nupa/types.h>
+#include "base/gid.h"
 
 namespace nupa::transport {
 
@@ -13,9 +11,7 @@ constexpr uint32_t kGroupQpn = 0xffffff;
 inline bool names_group(const Gid& gid) {
   constexpr uint8_t kIpv6Group = 0xff;
   constexpr uint8_t kIpv4Groups = 0xe0;
-  static constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return gid.raw[0] == kIpv6Group ||
-         (std::equal(kMapped.begin(), kMapped.end(), gid.raw.begin()) && (gid.raw[12] & 0xf0) == kIpv4Groups);
+  return gid.raw[0] == kIpv6Group || (base::is_ipv4(gid) && (gid.raw[12] & 0xf0) == kIpv4Groups);
 }
 
 }  // namespace nupa::transport

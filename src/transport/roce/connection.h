@@ -14,7 +14,7 @@ class Connection {
   Responder& responder() { return responder_; }
 
   void receive(const Packet& packet, bool congested, int64_t now) {
-    if ((traits_of(packet.opcode) & (trait::kResponse | trait::kCnp)) != 0)
+    if (is_for_requester(packet.opcode))
       requester_.receive(packet, now);
     else
       responder_.receive(packet, congested, now);

@@ -216,7 +216,7 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   if (!standard_) introduction_.meet();
   if (packet.opcode == kIntroduction) {
     if (!standard_ && introduction_.receive(packet)) take_paths();
-  } else if ((traits_of(packet.opcode) & (trait::kResponse | trait::kCnp)) != 0) {
+  } else if (is_for_requester(packet.opcode)) {
     if (requester_) requester_->receive(packet, now);
   } else {
     responder_.set_window(port_.receive_share());

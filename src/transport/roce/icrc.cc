@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/crc32.h"
+#include "base/gid.h"
 
 namespace nupa::roce {
 namespace {
@@ -40,11 +41,6 @@ struct Inverses {
 
 }  // namespace
 
-bool is_ipv4(const Gid& gid) {
-  static constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(kMapped.begin(), kMapped.end(), gid.raw.begin());
-}
-
 namespace {
 
 /// What the two bytes of the identification do to the state at the end of the UDP header.
@@ -66,7 +62,7 @@ uint32_t state_of_route(const Route& route, uint32_t udp_payload) {
   std::byte masked[kMaskedLink + kIpv6Bytes + kUdpBytes];
   std::byte* at = std::fill_n(masked, kMaskedLink, kMask);
   const uint32_t udp_length = kUdpBytes + udp_payload;
-  if (is_ipv4(route.destination)) {
+  if (base::is_ipv4(route.destination)) {
     at[0] = std::byte{0x45};
     at[1] = kMask;  // type of service
     put16(at + 2, kIpv4Bytes + udp_length);
@@ -110,7 +106,7 @@ uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t u
   if (known.udp_payload != udp_payload || !(known.route == route))
     known = {route, udp_payload, state_of_route(route, udp_payload)};
   uint32_t state = known.state;
-  if (identification != 0 && is_ipv4(route.destination)) {
+  if (identification != 0 && base::is_ipv4(route.destination)) {
     static const Effects effects;
     state ^= effects.of[0][identification >> 8] ^ effects.of[1][identification & 0xff];
   }
@@ -145,7 +141,7 @@ std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uin
 
 bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely) {
   if (length < kShortestPacket) return false;
-  const bool ipv4 = is_ipv4(route.destination);
+  const bool ipv4 = base::is_ipv4(route.destination);
   uint32_t state = icrc_of_headers(route, ipv4 ? likely : uint16_t{0}, length, data, kBthBytes);
   state = base::crc32(state, data + kBthBytes, length - kBthBytes - kIcrcBytes);
   const uint32_t computed = icrc_of_state(state);

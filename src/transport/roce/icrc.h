@@ -14,7 +14,6 @@ struct Route {
   uint16_t destination_port = kUdpPort;
   bool operator==(const Route&) const = default;
 };
-bool is_ipv4(const Gid& gid);
 
 /// The invariant CRC (IBTA 7.8.1 and annex A17.3.3): over the IP and UDP headers with what routers change masked, and
 /// all that follows. In two steps, because the payload need not lie behind the headers.

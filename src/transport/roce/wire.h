@@ -99,6 +99,8 @@ constexpr uint32_t kPath = 1u << 16;  ///< about the paths between NUPA ends
 }  // namespace trait
 /// 0: no such opcode.
 uint32_t traits_of(uint8_t opcode);
+/// Whether a connection's packet is for its requester; others are for its responder.
+inline bool is_for_requester(uint8_t opcode) { return (traits_of(opcode) & (trait::kResponse | trait::kCnp)) != 0; }
 
 /// Syndromes of AETH (IBTA 9.7.5.2.4): kind in bits 5 and 6, its value below.
 enum class AckKind : uint8_t { kAck = 0, kRnrNak = 1, kReserved = 2, kNak = 3 };
