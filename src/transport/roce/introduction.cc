@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/group_address.h"
+
 namespace nupa::roce {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr uint32_t kTries = 10;
 
 }  // namespace
 
-Introduction::Introduction(std::vector<Rail> mine) : mine_(std::move(mine)) { theirs_.reserve(kMaxPaths); }
+Introduction::Introduction(std::vector<Rail> mine) : mine_(std::move(mine)) {}
 
 int64_t Introduction::deadline() const {
   if (asked_) return 0;
@@ -30,7 +32,7 @@ bool Introduction::receive(const Packet& packet) {
   const auto flags = std::to_integer<uint8_t>(packet.payload[0]);
   const auto count = std::to_integer<uint32_t>(packet.payload[1]);
   if (count == 0 || count > kMaxPaths || packet.payload_length != kHeaderBytes + count * kRailBytes) return false;
-  theirs_.clear();
+  std::vector<Rail> theirs;
   for (uint32_t i = 0; i < count; ++i) {
     const std::byte* from = packet.payload + kHeaderBytes + i * kRailBytes;
     Rail rail;
@@ -38,8 +40,12 @@ bool Introduction::receive(const Packet& packet) {
     std::memcpy(rail.address.raw.data(), from, sizeof rail.address.raw);
     std::memcpy(&port, from + sizeof rail.address.raw, sizeof port);
     rail.port = be16toh(port);
-    theirs_.push_back(rail);
+    // Packets of one connection are of one family, and for one host.
+    if (base::is_ipv4(rail.address) != base::is_ipv4(mine_[0].address) || transport::names_group(rail.address))
+      return false;
+    theirs.push_back(rail);
   }
+  theirs_ = std::move(theirs);
   known_ = (flags & kKnowsYours) != 0;
   if (!known_) asked_ = true;
   const auto paths = static_cast<uint32_t>(std::max(mine_.size(), theirs_.size()));

@@ -26,7 +26,8 @@ class Introduction {
 
   /// The other end is NUPA, whose own rails may be several.
   void meet() { met_ = true; }
-  /// A packet with kIntroduction. True: paths() is more than before.
+  /// A packet with kIntroduction; one with addresses of another family or of groups changes nothing. True: paths() is
+  /// more than before.
   bool receive(const Packet& packet);
   /// Sends what is due; `packet`: its common fields.
   void transmit(int64_t now, Packet packet, Output& output);

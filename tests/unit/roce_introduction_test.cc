@@ -1,0 +1,136 @@
+// How two ends of a connection tell each other their rails.
+#include "transport/roce/introduction.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+
+namespace nupa::roce {
+namespace {
+
+Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
+  return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}};
+}
+
+Gid ipv6(uint8_t last) { return {{0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}}; }
+
+/// Keeps the one packet that was sent.
+struct Wire : Output {
+  bool send(uint8_t path, const Packet& what, const Fragment* payload, uint32_t fragments) override {
+    EXPECT_EQ(0, path) << "the first path is the one that both know";
+    EXPECT_EQ(1u, fragments);
+    bytes.assign(payload->data, payload->data + payload->length);
+    packet = what;
+    packet->payload = bytes.data();
+    return true;
+  }
+  std::vector<std::byte> bytes;
+  std::optional<Packet> packet;
+};
+
+/// What `from` sends at `now`, if anything.
+std::optional<Packet> sent(Introduction& from, Wire& wire, int64_t now) {
+  wire.packet.reset();
+  from.transmit(now, Packet{}, wire);
+  return wire.packet;
+}
+
+std::vector<Rail> rails(std::initializer_list<Gid> addresses) {
+  std::vector<Rail> found;
+  uint16_t port = 50000;
+  for (const Gid& address : addresses) found.push_back({address, 0, port++, 0});
+  return found;
+}
+
+TEST(Introduction, BothEndsLearnTheOthersRailsAndThenAreSilent) {
+  Introduction one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)})), other(rails({ipv4(10, 0, 0, 2)}));
+  Wire wire;
+  EXPECT_FALSE(sent(one, wire, 0)) << "nobody is known to understand it";
+  one.meet();
+  other.meet();
+  ASSERT_TRUE(sent(one, wire, 0));
+  EXPECT_TRUE(other.receive(*wire.packet)) << "there are more paths now";
+  EXPECT_EQ(2u, other.paths());
+  EXPECT_EQ(ipv4(10, 0, 1, 1), other.theirs(1).address);
+  EXPECT_EQ(50001, other.theirs(1).port);
+  EXPECT_EQ(ipv4(10, 0, 0, 2), other.mine(1).address) << "counted round where one has fewer";
+  ASSERT_TRUE(sent(other, wire, 0)) << "it was asked";
+  EXPECT_TRUE(one.receive(*wire.packet));
+  EXPECT_EQ(2u, one.paths());
+  EXPECT_EQ(INT64_MAX, one.deadline()) << "the other end knows, by what it said";
+}
+
+TEST(Introduction, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
+  Introduction one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
+  one.meet();
+  Wire wire;
+  int64_t now = 0;
+  int tries = 0;
+  for (; one.deadline() != INT64_MAX && tries < 1000; ++tries) {
+    now = std::max(now, one.deadline());
+    ASSERT_TRUE(sent(one, wire, now));
+    ASSERT_FALSE(sent(one, wire, now)) << "not twice at one time";
+  }
+  EXPECT_GT(tries, 1);
+  EXPECT_LT(tries, 1000) << "somebody who never answers is left alone";
+}
+
+class Refused : public testing::Test {
+ protected:
+  void SetUp() override {
+    Introduction from(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
+    from.meet();
+    packet_ = *sent(from, wire_, 0);
+  }
+  void expect_refused(const char* why) {
+    Introduction to(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
+    EXPECT_FALSE(to.receive(packet_)) << why;
+    EXPECT_EQ(1u, to.paths()) << why;
+    EXPECT_EQ(INT64_MAX, to.deadline()) << why << ": nothing is answered";
+  }
+  void put_first_address(const Gid& address) {
+    std::memcpy(wire_.bytes.data() + 4, address.raw.data(), sizeof address.raw);
+  }
+
+  Wire wire_;
+  Packet packet_;
+};
+
+TEST_F(Refused, EveryLengthButItsOwn) {
+  const uint32_t whole = packet_.payload_length;
+  for (uint32_t length = 0; length < whole; ++length) {
+    packet_.payload_length = length;
+    expect_refused("cut short");
+  }
+}
+
+TEST_F(Refused, CountsThatItDoesNotHold) {
+  for (int count = 0; count < 256; ++count) {
+    if (count == 2) continue;
+    wire_.bytes[1] = static_cast<std::byte>(count);
+    expect_refused("a wrong count");
+  }
+}
+
+TEST_F(Refused, AddressesOfAnotherFamily) {
+  put_first_address(ipv6(2));
+  expect_refused("IPv6 on a connection of IPv4");
+}
+
+TEST_F(Refused, AddressesOfGroups) {
+  put_first_address(ipv4(224, 0, 0, 1));
+  expect_refused("a multicast group");
+}
+
+TEST_F(Refused, WhatIsRefusedLeavesWhatIsKnown) {
+  Introduction to(rails({ipv4(10, 0, 0, 1)}));
+  ASSERT_TRUE(to.receive(packet_));
+  put_first_address(ipv6(2));
+  EXPECT_FALSE(to.receive(packet_));
+  EXPECT_EQ(2u, to.paths());
+  EXPECT_EQ(ipv4(10, 0, 0, 2), to.theirs(0).address);
+}
+
+}  // namespace
+}  // namespace nupa::roce
