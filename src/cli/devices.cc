@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "core/device_attr.h"
 #include "core/gid_table.h"
+#include "core/interfaces.h"
 
 namespace nupa::cli {
 namespace {
@@ -28,7 +29,9 @@ std::string guid_text(uint64_t guid) {
 
 int devices(bool json) {
   const PortAttr port = core::port_attr();
-  const auto gids = core::read_gid_table();
+  const auto interfaces = core::chosen_interfaces();
+  if (!interfaces) return 1;  // and it was said why
+  const auto gids = core::read_gid_table(*interfaces);
   const auto capabilities = core::explain_capabilities();
   nlohmann::json out = nlohmann::json::array();
   for (const DeviceName& device : list_devices()) {

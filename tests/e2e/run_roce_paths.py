@@ -5,18 +5,12 @@ import json
 import os
 import subprocess
 import time
-from hosts import inside, ip
+from hosts import HERE, THERE, inside, ip, remove_hosts
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip
 
 private_runtime_dir()
-HERE, THERE = ["nupa-paths-%d-%s" % (os.getpid(), side) for side in "ab"]
 ENV = {"NUPA_TRANSPORT": "roce", "NUPA_DEVICES": "fast+slow", "NUPA_CONGESTION": "swift"}
 RATES = {"fast": 600, "slow": 200}  # Mbit/s
-
-
-def remove_hosts():
-    for host in (HERE, THERE):
-        ip("netns", "delete", host)
 
 
 def make_hosts():
@@ -86,6 +80,8 @@ def main():
         command = "ibv_rc_pingpong -d nupa0 -g 1 -c -m 1024 -s 30000 -n 300 -p %d" % port
         run_pair("roce-source-ports-%s" % settings["NUPA_ROCE_SOURCE_PORTS"], command, command + " 10.121.0.1", port,
                  env=dict(ENV, **settings), before=inside(HERE), client_before=inside(THERE))
+    shown = nupa("devices", before=inside(HERE), env=dict(ENV, NUPA_DEVICES="slow")).stdout
+    outcome("10.122.0.1" in shown and "10.121.0.1" not in shown, "roce-devices-shows-the-chosen-interfaces", shown)
     wrong = nupa("run", "--", "ibv_devinfo", "-d", "nupa0", before=inside(HERE), env=dict(ENV, NUPA_DEVICES="fast+none"))
     outcome(wrong.returncode != 0 and "'none'" in wrong.stderr, "roce-unknown-interface", wrong.stderr)
 
