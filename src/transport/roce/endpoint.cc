@@ -211,7 +211,8 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   }
   packet.path = static_cast<uint8_t>(path);
   // Who has shown the mark once keeps it: a packet without it is a forged or an old one, and must not redirect answers.
-  if (!heard_ || standard_) choose_port(settings_.standard || packet.mark != kNupaMark);
+  const bool standard = settings_.standard || packet.mark != kNupaMark;
+  if (!heard_ || (standard_ && !standard)) choose_port(standard);
   heard_ = true;
   if (!standard_) introduction_.meet();
   if (packet.opcode == kIntroduction) {

@@ -39,10 +39,6 @@ struct Inverses {
   }
 };
 
-}  // namespace
-
-namespace {
-
 /// What the two bytes of the identification do to the state at the end of the UDP header.
 struct Effects {
   static constexpr uint32_t kBehind = kIpv4Bytes - kIdentificationAt - 2 + kUdpBytes;

@@ -1,6 +1,7 @@
 #include "transport/roce/port.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -82,7 +83,8 @@ void ask_for_short_slices() {
   attributes.size = sizeof attributes;
   attributes.nice = getpriority(PRIO_PROCESS, 0);
   attributes.runtime = kSliceNs;
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
+  // A thread with another policy was given it on purpose.
+  if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 uint32_t number_in(const std::byte* data) {
@@ -222,7 +224,7 @@ void Port::share_out(int64_t now) {
   if (full_looks_ <= 2 * empty_looks_)
     room_ = std::min(room_ + room_ / 4, whole_room(socket()));
   else
-    room_ = std::max(room_ - room_ / 4, kLeastRoom);
+    room_ = std::max(room_ - room_ / 4, std::min(kLeastRoom, whole_room(socket())));
   const uint32_t senders = std::max({senders_, senders_before_, 1u});
   share_.store(std::max(room_ / senders, kLeastShare), std::memory_order_relaxed);
   full_looks_ = empty_looks_ = 0;
@@ -412,8 +414,8 @@ void Port::run_timers(int64_t now) {
 
 bool Port::is_due() const { return base::now_ns() >= earliest_.load(std::memory_order_relaxed); }
 
-bool Port::left_waiting(uint64_t polls) {
-  if (polls_.load(std::memory_order_relaxed) != polls && !has_packets()) return false;
+bool Port::left_waiting() {
+  if (!has_packets()) return false;
   // Somebody may be about to fetch them.
   const uint64_t before = polls_.load(std::memory_order_relaxed);
   pollfd kicked{kick_.get(), POLLIN, 0};
@@ -458,7 +460,7 @@ void Port::serve() {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
     }
-    const bool left = watches && !is_due() && left_waiting(polls);
+    const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
       // Whoever has the lock does what there is to do.

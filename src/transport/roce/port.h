@@ -123,7 +123,7 @@ class Port {
   bool is_due() const;
   bool has_packets() const;
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
-  bool left_waiting(uint64_t polls);
+  bool left_waiting();
   bool hold(Channel* channel);
   void release();
   void touch(Channel& channel);
