@@ -35,7 +35,6 @@ class Play {
     options.requester.first_psn = options.responder.first_psn = kPsns[first / 16 % 4];
     options.requester.mark = options.responder.mark = second % 4 == 0 ? 0 : kNupaMark;
     options.requester.congestion = kControls[second / 4 % 4];
-    options.requester.read_window = second / 16 % 2 == 0 ? UINT64_MAX : 8192;
     options.responder.window = second / 32 % 2 == 0 ? 0 : 16384;
     options.requester.dest_qpn = options.responder.peer_qpn = 0x1234;
     options.requester.max_wr = 16;

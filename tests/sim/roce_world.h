@@ -231,6 +231,7 @@ class World {
         b(options.memory, end_options(options, kQpnA, options.mark_b), links_to_a_, route_to_a_, pool) {
     for (End* end : {&a, &b}) {
       end->connection.requester().set_patience(options.patience);
+      if (options.receive_window != 0) end->connection.requester().set_room(UINT64_MAX, options.receive_window);
       if (!options.more_paths.empty()) end->connection.requester().set_paths(path_count());
       end->connection.responder().set_max_rd_atomic(options.patience.max_rd_atomic);
     }
@@ -315,7 +316,6 @@ class World {
     end.requester.mark = end.responder.mark = mark;
     end.requester.congestion = options.congestion;
     end.responder.window = options.receive_window;
-    if (options.receive_window != 0) end.requester.read_window = options.receive_window;
     return end;
   }
   static std::vector<io::SimulatedLink*> make_links(io::SimulatedLink& first, const Options& options, uint64_t seed,

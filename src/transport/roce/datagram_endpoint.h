@@ -23,6 +23,8 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   void transmit(int64_t, Burst&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
+  void take_turn(SharedWindow&, int64_t, Burst&) override {}
+  Peer* peer() override { return nullptr; }
 
  private:
   const std::vector<GidEntry> sources_;

@@ -72,8 +72,9 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   requester_options_.max_inline = end.cap.max_inline_data;
   requester_options_.congestion = settings.congestion;
   requester_options_.mark = settings.standard ? 0 : kNupaMark;
-  requester_options_.read_window = port.socket().buffer_bytes() / 3;
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
+  responses_.window = port.response_window().get();
+  shares_windows_ = requester_options_.service != Service::kUc;
   for (Destination& destination : destinations_) destination.fields.traffic_class = attr.av.traffic_class;
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
@@ -86,7 +87,12 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   port.add(*this);
 }
 
-ConnectedEndpoint::~ConnectedEndpoint() = default;
+ConnectedEndpoint::~ConnectedEndpoint() {
+  for (Share* share : {&sends_, &responses_}) {
+    settle(*share, 0);
+    leave_line(*share);
+  }
+}
 
 void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   Destination& destination = destinations_[path];
@@ -126,6 +132,74 @@ void ConnectedEndpoint::choose_port(bool standard) {
   const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
   const uint16_t port = standard || !possible ? kUdpPort : Port::port_of_slot(slot);
   for (Destination& destination : destinations_) destination.to.port = port;
+  std::shared_ptr<Peer> process = port_.peer_at(peer_, port);
+  // Standard processes say nothing of their room.
+  if (heard_ && standard) process->window.resize(UINT64_MAX);
+  if (process == process_) return;
+  settle(sends_, 0);
+  leave_line(sends_);
+  process_ = std::move(process);
+  sends_.window = &process_->window;
+}
+
+void ConnectedEndpoint::settle(Share& share, uint64_t used) {
+  if (share.held == used || share.window == nullptr) return;
+  share.window->give_back(share.held - used);
+  share.held = used;
+}
+
+void ConnectedEndpoint::settle() {
+  settle(sends_, requester_->sent_bytes());
+  settle(responses_, requester_->awaited_bytes());
+}
+
+void ConnectedEndpoint::leave_line(Share& share) {
+  if (share.in_line) share.window->forget(*this);
+  share.in_line = false;
+}
+
+void ConnectedEndpoint::wait_in_line(Share& share) {
+  if (!share.in_line) share.window->wait(*this);
+  share.in_line = true;
+  port_.note_waiter(*share.window);
+}
+
+void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
+  const uint64_t packet = requester_options_.mtu + kBthBytes + kIcrcBytes;
+  if (const uint32_t lost = requester_->lost(); lost != 0) {
+    share.window->take_anyway(lost * packet);
+    share.held += lost * packet;
+  }
+  if (share.window != turn && share.window->has_waiters()) return;
+  const uint64_t most = turn != nullptr ? SharedWindow::kTurnBytes : kBudget * packet;
+  share.held += share.window->take(most, packet);
+}
+
+bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn) {
+  bool more = true;
+  for (int round = 0; round < kRounds && more; ++round) {
+    if (shares_windows_ && (turn == nullptr || round == 0)) {
+      settle();
+      take_room(sends_, turn);
+      if (requester_->asks()) take_room(responses_, turn);
+      requester_->set_room(sends_.held, responses_.held);
+    }
+    more = requester_->transmit(now, burst, kBudget);
+  }
+  if (!shares_windows_) return more;
+  settle();
+  if (requester_->starved() == Requester::Starved::kSends) wait_in_line(sends_);
+  if (requester_->starved() == Requester::Starved::kResponses) wait_in_line(responses_);
+  return more;
+}
+
+void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burst) {
+  (&window == sends_.window ? sends_ : responses_).in_line = false;
+  if (!requester_) return;
+  burst.aim(destinations_.data());
+  const bool more = transmit_requests(now, burst, &window);
+  publish();
+  set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
 }
 
 void ConnectedEndpoint::publish() {
@@ -157,6 +231,7 @@ void ConnectedEndpoint::publish() {
 void ConnectedEndpoint::start(uint32_t sq_psn) {
   requester_options_.first_psn = requester_ ? requester_->next_psn() : sq_psn;
   requester_.emplace(*end_.host, requester_options_);
+  settle();
   requester_->set_patience(patience_);
   if (paths_ > 1) requester_->set_paths(paths_);
 }
@@ -171,6 +246,16 @@ void ConnectedEndpoint::pause(bool paused) {
   if (!requester_) return;
   requester_->pause(paused);
   if (!paused) send();
+}
+
+void ConnectedEndpoint::flush() {
+  if (!requester_) return;
+  requester_->flush();
+  settle();
+  for (Share* share : {&sends_, &responses_}) {
+    leave_line(*share);
+    if (share->window->has_waiters()) port_.note_waiter(*share->window);
+  }
 }
 
 void ConnectedEndpoint::stop() {
@@ -195,8 +280,7 @@ void ConnectedEndpoint::send() {
   // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
   // it answers would cost another one.
   if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
-  bool more = true;
-  for (int round = 0; round < kRounds && more; ++round) more = requester_->transmit(now, burst, kBudget);
+  const bool more = transmit_requests(now, burst, nullptr);
   burst.flush();
   publish();
   set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
@@ -212,13 +296,16 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   packet.path = static_cast<uint8_t>(path);
   // Who has shown the mark once keeps it: a packet without it is a forged or an old one, and must not redirect answers.
   const bool standard = settings_.standard || packet.mark != kNupaMark;
-  if (!heard_ || (standard_ && !standard)) choose_port(standard);
+  const bool first = !heard_;
   heard_ = true;
+  if (first || (standard_ && !standard)) choose_port(standard);
   if (!standard_) introduction_.meet();
   if (packet.opcode == kIntroduction) {
     if (!standard_ && introduction_.receive(packet)) take_paths();
   } else if (is_for_requester(packet.opcode)) {
-    if (requester_) requester_->receive(packet, now);
+    if (!requester_) return;
+    requester_->receive(packet, now);
+    if (packet.opcode == kSelectiveAck && requester_->selective()) process_->window.resize(requester_->peer_window());
   } else {
     responder_.set_window(port_.receive_share());
     responder_.receive(packet, from.congested, now);
@@ -235,11 +322,9 @@ void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
 void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   burst.aim(destinations_.data());
   if (introduction_.has_output(now)) introduce(now, burst);
-  bool more = true;
-  for (int round = 0; round < kRounds && more; ++round) {
-    more = answers && responder_.transmit(now, burst, kBudget);
-    if (requester_) more = requester_->transmit(now, burst, kBudget) || more;
-  }
+  bool more = answers;
+  for (int round = 0; round < kRounds && more; ++round) more = responder_.transmit(now, burst, kBudget);
+  if (requester_) more = transmit_requests(now, burst, nullptr) || more;
   int64_t deadline = std::min(requester_ ? requester_->deadline() : INT64_MAX, introduction_.deadline());
   if (more) deadline = now;
   if (!answers && responder_.has_output()) {

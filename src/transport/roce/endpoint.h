@@ -67,9 +67,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void set_attributes(const QpAttr& attr) override;
   void pause(bool paused) override;
   bool drained() const override { return !requester_ || requester_->drained(); }
-  void flush() override {
-    if (requester_) requester_->flush();
-  }
+  void flush() override;
   void stop() override;
   void withdraw() override { port_.remove(*this); }
   const char* name() const override { return "roce"; }
@@ -78,9 +76,25 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void transmit(int64_t now, Burst& burst, bool answers) override;
   bool owes_answers() const override { return responder_.has_output(); }
   void on_timer(int64_t now) override;
+  void take_turn(SharedWindow& window, int64_t now, Burst& burst) override;
+  Peer* peer() override { return process_.get(); }
 
  private:
+  /// This queue pair's part of a window that it shares.
+  struct Share {
+    SharedWindow* window = nullptr;
+    uint64_t held = 0;  ///< bytes
+    bool in_line = false;
+  };
   void choose_port(bool standard);
+  /// Sends requests, as far as there is room for them. True: there is more to send at once. `turn`: it was its turn.
+  bool transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn);
+  void take_room(Share& share, const SharedWindow* turn);
+  /// Gives back what is not under way any more.
+  void settle(Share& share, uint64_t used);
+  void settle();
+  void wait_in_line(Share& share);
+  void leave_line(Share& share);
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void introduce(int64_t now, Burst& burst);
   /// Both ends know each other's rails.
@@ -98,6 +112,10 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   Patience patience_;
   Introduction introduction_;
   std::array<Destination, kMaxPaths> destinations_;
+  std::shared_ptr<Peer> process_;  ///< at the other end
+  bool shares_windows_ = false;
+  Share sends_;
+  Share responses_;
   uint32_t paths_ = 1;
   bool heard_ = false;     ///< something came from the peer
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port

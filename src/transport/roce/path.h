@@ -135,9 +135,8 @@ struct Path {
   }
   void settle(uint32_t bytes) { in_flight -= std::min<uint64_t>(bytes, in_flight); }
   void note_arrival(int64_t sent_ns) { newest_arrived_ns = std::max(newest_arrived_ns, sent_ns); }
-  /// A packet of `bytes` that was sent at `sent_ns` has arrived.
+  /// A packet of `bytes` that was sent at `sent_ns`, and is settled, has arrived.
   void arrive(int64_t now, uint32_t bytes, int64_t sent_ns) {
-    settle(bytes);
     note_arrival(sent_ns);
     heard_ns = now;
     congestion->on_arrived(now, bytes, 0, 0);

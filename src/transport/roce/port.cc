@@ -37,6 +37,8 @@ constexpr int64_t kTurnNs = 500'000;
 constexpr uint32_t kFirstRoom = 512 << 10;
 constexpr uint32_t kLeastRoom = 128 << 10;
 constexpr uint32_t kLeastShare = 2 * kMaxPacketBytes;
+/// What may be under way to a process of which nothing is known.
+constexpr uint64_t kFirstWindow = 256 << 10;
 /// A packet that a polling program has not fetched after this long waits for nobody.
 constexpr int64_t kWaitedNs = 40'000;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
@@ -146,6 +148,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       burst_(std::make_unique<Burst>(sockets_)) {
   touched_.reserve(segment::kMaxQp);
   room_ = share_ = std::min(kFirstRoom, whole_room(socket()));
+  response_window_ = std::make_shared<SharedWindow>(room_);
 }
 
 Port::~Port() {
@@ -227,6 +230,8 @@ void Port::share_out(int64_t now) {
     room_ = std::max(room_ - room_ / 4, std::min(kLeastRoom, whole_room(socket())));
   const uint32_t senders = std::max({senders_, senders_before_, 1u});
   share_.store(std::max(room_ / senders, kLeastShare), std::memory_order_relaxed);
+  // Responses come from some of them.
+  response_window_->resize(std::max(senders == 1 ? room_ : room_ / 2, kLeastShare));
   full_looks_ = empty_looks_ = 0;
   turn_ends_ns_ = now + kTurnNs;
   if (now < count_ends_ns_) return;
@@ -236,8 +241,9 @@ void Port::share_out(int64_t now) {
 }
 
 void Port::touch(Channel& channel) {
-  if (channel.turn_ != turn_) {
-    channel.turn_ = turn_;
+  Peer* peer = channel.peer();
+  if (uint64_t& turn = peer == nullptr ? channel.turn_ : peer->turn; turn != turn_) {
+    turn = turn_;
     ++senders_;
   }
   if (channel.touched_) return;
@@ -362,6 +368,59 @@ void Port::answer(int64_t now, bool all) {
   release();
 }
 
+std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
+  std::lock_guard lock(peers_mutex_);
+  for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  std::weak_ptr<Peer>& known = peers_[{address.raw, port}];
+  std::shared_ptr<Peer> peer = known.lock();
+  if (peer == nullptr) known = peer = std::make_shared<Peer>(kFirstWindow);
+  return peer;
+}
+
+void Port::note_waiter(SharedWindow& window) {
+  anyone_waits_.store(true);
+  // What made room meanwhile did not see it.
+  if (window.has_room()) expect(base::now_ns());
+}
+
+void Port::serve_line(SharedWindow& window, int64_t now) {
+  // One that has something else in its way takes its turn without filling any room.
+  for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
+    Channel* channel = window.next();
+    if (channel == nullptr) return;
+    const uint64_t before = window.used();
+    if (!hold(channel)) {
+      window.wait(*channel);
+      expect(now + kWatchNs);
+      return;
+    }
+    channel->take_turn(window, now, *burst_);
+    burst_->flush();
+    release();
+    if (window.used() <= before) --tries;
+  }
+}
+
+void Port::serve_waiters(int64_t now) {
+  if (!anyone_waits_.load(std::memory_order_relaxed)) return;
+  anyone_waits_.store(false);
+  served_.clear();
+  {
+    std::lock_guard lock(peers_mutex_);
+    for (const auto& [where, known] : peers_)
+      if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && peer->window.has_waiters())
+        served_.push_back(std::move(peer));
+  }
+  bool waits = response_window_->has_waiters();
+  serve_line(*response_window_, now);
+  for (const std::shared_ptr<Peer>& peer : served_) {
+    waits = true;
+    serve_line(peer->window, now);
+  }
+  served_.clear();
+  if (waits) anyone_waits_.store(true);
+}
+
 bool Port::handle(int64_t now, bool for_program) {
   const bool owed = !touched_.empty();
   if (owed) answer(now, true);
@@ -371,6 +430,7 @@ bool Port::handle(int64_t now, bool for_program) {
   if (packets > 0) answer(now, !for_program || packets > kFewPackets);
   release();
   if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
+  serve_waiters(now);
   return owed || packets > 0;
 }
 

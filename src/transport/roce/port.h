@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -13,8 +14,16 @@
 #include "transport/roce/burst.h"
 #include "transport/roce/groups.h"
 #include "transport/roce/reorder.h"
+#include "transport/roce/shared_window.h"
 
 namespace nupa::roce {
+
+/// The UDP port of another process, as this one's queue pairs see it together.
+struct Peer {
+  explicit Peer(uint64_t bytes) : window(bytes) {}
+  SharedWindow window;  ///< what its socket has room for
+  uint64_t turn = 0;    ///< in which of the port's counts something came from it last; under the port's receive mutex
+};
 
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
 /// leave(), which keep the program's threads and other pollers out.
@@ -32,13 +41,17 @@ class Channel {
   virtual void on_timer(int64_t now) = 0;
   /// A packet with its number came that is damaged, or not its own. Any time.
   virtual void count_stranger() = 0;
+  /// It stood first in the line of a window: sends a turn's worth.
+  virtual void take_turn(SharedWindow& window, int64_t now, Burst& burst) = 0;
+  /// Whose packets it gets; null: everybody's.
+  virtual Peer* peer() = 0;
   /// When on_timer() is wanted; may be asked at any time.
   virtual int64_t deadline() const = 0;
 
  private:
   friend class Port;
   bool touched_ = false;  ///< under the port's receive mutex
-  uint64_t turn_ = 0;     ///< in which of the port's counts something came for it last; under that mutex too
+  uint64_t turn_ = 0;     ///< of one without peer: as Peer::turn
 };
 
 /// Packets that no queue pair got, by reason; for people.
@@ -68,8 +81,15 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  /// Bytes that a connection's other end may have under way: what the socket holds is for all that send at present.
+  /// Bytes that all queue pairs of one other process may have under way: what the socket holds is for all processes
+  /// that send at present.
   uint32_t receive_share() const { return share_.load(std::memory_order_relaxed); }
+  /// The process at that address; the same for all who ask.
+  std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port);
+  /// The room for the responses to all READs of this process.
+  const std::shared_ptr<SharedWindow>& response_window() const { return response_window_; }
+  /// Somebody waits in the line of a window.
+  void note_waiter(SharedWindow& window);
   /// Where packets arrive.
   const io::UdpSocket& socket() const { return sockets_[0]; }
   /// By which they leave; the first is socket().
@@ -129,6 +149,9 @@ class Port {
   void touch(Channel& channel);
   void share_out(int64_t now);
   void answer(int64_t now, bool all);
+  /// Turns for those that wait where there is room.
+  void serve_waiters(int64_t now);
+  void serve_line(SharedWindow& window, int64_t now);
   void run_timers(int64_t now);
   void kick();
 
@@ -157,6 +180,12 @@ class Port {
   uint32_t room_;                ///< bytes that all may have under way together
   std::atomic<uint32_t> share_;
   std::unique_ptr<Burst> burst_;
+
+  std::shared_ptr<SharedWindow> response_window_;
+  std::mutex peers_mutex_;
+  std::map<std::pair<decltype(Gid::raw), uint16_t>, std::weak_ptr<Peer>> peers_;
+  std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
+  std::atomic<bool> anyone_waits_{false};
 
   std::atomic<int64_t> earliest_{INT64_MAX};
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program

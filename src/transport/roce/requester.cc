@@ -12,6 +12,8 @@ constexpr uint32_t kFirstWindowPackets = 4;
 constexpr uint32_t kMaxFragments = 64;
 constexpr Seq kFewResponses = 16;
 
+uint64_t left(uint64_t most, uint64_t used) { return most - std::min(most, used); }
+
 Operation message_operation(const Request& request, bool first, bool last) {
   const bool write = request.wr.opcode == Opcode::kRdmaWrite || request.wr.opcode == Opcode::kRdmaWriteWithImm;
   const bool imm = request.wr.opcode == Opcode::kSendWithImm || request.wr.opcode == Opcode::kRdmaWriteWithImm;
@@ -85,9 +87,13 @@ bool Requester::may_start(const Request& request) const {
 
 int Requester::pick_path(const Request& request, uint32_t bytes, int64_t now) {
   if (!reliable()) return 0;
-  // What a READ brings has to find room here.
-  const bool reads = request.wr.opcode == Opcode::kRdmaRead;
-  return paths_.pick(bytes, reads ? options_.read_window : peer_window_, now, &pacing_until_);
+  // What an answer brings has to find room here.
+  const bool answered = request.answered();
+  if (bytes > left(answered ? response_room_ : room_, answered ? awaited_bytes() : sent_bytes())) {
+    starved_ = answered ? Starved::kResponses : Starved::kSends;
+    return -1;
+  }
+  return paths_.pick(bytes, answered ? UINT64_MAX : peer_window_, now, &pacing_until_);
 }
 
 void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now) {
@@ -98,6 +104,7 @@ void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, i
   if (entry.state == State::kLost) --lost_;
   const bool again = entry.state == State::kLost || seq < send_;
   entry = {now, static_cast<uint16_t>(bytes), static_cast<uint8_t>(path), state, again};
+  if (state == State::kAwaited) awaited_ += bytes;
   paths_[path].depart(now, bytes);
 }
 
@@ -137,7 +144,8 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   packet.solicited = last && (wr.flags & send_flag::kSolicited) != 0;
   const uint32_t bytes = packet.payload_length + kBthBytes + kIcrcBytes;
   packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1 ||
-                                      paths_[path].should_ask(now, bytes, peer_window_ / paths_.count()));
+                                      paths_[path].should_ask(now, bytes, peer_window_ / paths_.count()) ||
+                                      left(room_, sent_bytes()) < 2 * uint64_t{bytes});
   if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
   paths_[path].note_ask(now, bytes, packet.ack_request);
   note_sent(seq, bytes, path, State::kSent, now);
@@ -173,9 +181,8 @@ uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint3
   end = std::min<Seq>(end, una_ + kWindow);
   if (!again) {
     // The responses have to find room here, and a request for a few only is not worth a round trip.
-    const auto left = [](uint64_t most, uint64_t used) { return most - std::min(most, used); };
-    const uint64_t room = std::min(left(options_.read_window, paths_.in_flight()),
-                                   left(paths_[path].congestion->window(), paths_[path].in_flight));
+    const uint64_t room =
+        std::min(left(response_room_, awaited_), left(paths_[path].congestion->window(), paths_[path].in_flight));
     const Seq fits = std::max<Seq>(room / (options_.mtu + kBthBytes + kIcrcBytes), paths_[path].in_flight == 0 ? 1 : 0);
     if (fits < std::min<Seq>(end - seq, kFewResponses) && paths_[path].in_flight != 0) return 0;
     end = std::min(end, seq + fits);
@@ -252,6 +259,7 @@ Seq Requester::next_lost() const {
 
 bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
   pacing_until_ = 0;
+  starved_ = Starved::kNo;
   if (paths_.count() > 1 && !failed_ && !queue_.empty()) transmit_probes(now, output);
   for (; budget > 0; --budget) {
     if (failed_ || now < rnr_until_) return false;

@@ -16,7 +16,6 @@ struct RequesterOptions {
   uint32_t max_wr = 1;
   uint32_t max_sge = 1;
   uint32_t max_inline = 0;
-  uint64_t read_window = UINT64_MAX;  ///< bytes of READ responses that this side has room for
   std::string_view congestion = "none";
   uint8_t mark = kNupaMark;  ///< 0: nothing but the standard is spoken
 };
@@ -49,8 +48,25 @@ class Requester {
 
   bool full() const { return queue_.full(); }
   /// Takes a checked request; the queue is not full. Nothing is sent before transmit().
-  void post(const SendWr& wr, uint32_t position) { queue_.push(wr, position); }
+  void post(const SendWr& wr, uint32_t position) { asking_ += queue_.push(wr, position).answered(); }
   void set_patience(const Patience& patience) { patience_ = patience; }
+  /// Bytes that may be under way: of what is sent, and of the responses that are asked for.
+  void set_room(uint64_t sends, uint64_t responses) {
+    room_ = sends;
+    response_room_ = responses;
+  }
+  /// What is under way, as set_room() counts it.
+  uint64_t sent_bytes() const { return failed_ ? 0 : paths_.in_flight() - awaited_; }
+  uint64_t awaited_bytes() const { return failed_ ? 0 : awaited_; }
+  /// Whether READs or atomics are among what is not complete.
+  bool asks() const { return asking_ != 0; }
+  /// What the last transmit() found too little room for.
+  enum class Starved : uint8_t { kNo, kSends, kResponses };
+  Starved starved() const { return starved_; }
+  /// Packets that are to be sent again.
+  uint32_t lost() const { return lost_; }
+  /// Bytes that the other end can take; UINT64_MAX: it has not said.
+  uint64_t peer_window() const { return peer_window_; }
   /// While paused nothing new is started; what was started goes on (SQD).
   void pause(bool paused);
   bool drained() const;
@@ -109,6 +125,8 @@ class Requester {
   Seq read_end(Seq seq) const;
   /// Whether a READ was asked for from `seq` on.
   bool begins_read(Seq seq) const;
+  /// A packet that was under way is not any more.
+  void settle(const Flight& entry);
   uint32_t send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
   uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   Packet packet_for(const Request& request, Seq seq) const;
@@ -167,6 +185,11 @@ class Requester {
   bool paused_ = false;
   uint32_t pause_at_ = 0;  ///< the first request that is not to start
   uint64_t peer_window_;   ///< bytes that the other end can take
+  uint64_t room_ = UINT64_MAX;
+  uint64_t response_room_ = UINT64_MAX;
+  uint64_t awaited_ = 0;  ///< bytes of responses under way
+  uint32_t asking_ = 0;   ///< READs and atomics that are not complete
+  Starved starved_ = Starved::kNo;
 
   /// READ and atomic requests under way: where each ends.
   std::array<Seq, 256> reads_{};

@@ -50,12 +50,18 @@ void Requester::note_round_trip(Path& path, int64_t rtt, uint32_t marked, int64_
   path.congestion->on_arrived(now, 0, rtt, marked);
 }
 
+void Requester::settle(const Flight& entry) {
+  paths_[entry.path].settle(entry.bytes);
+  if (entry.state == State::kAwaited) awaited_ -= entry.bytes;
+}
+
 void Requester::arrive(Seq seq, int64_t now) {
   Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return;
   Path& path = paths_[entry.path];
   if (entry.state == State::kLost) --lost_;
   if (entry.state == State::kSent || entry.state == State::kAwaited) {
+    settle(entry);
     path.arrive(now, entry.bytes, entry.sent_ns);
     if (paths_.count() > 1) path.delivery.arrived(now, entry.bytes, path.round_trip.smoothed());
   }
@@ -94,6 +100,7 @@ void Requester::complete_in_order() {
     if (oldest.packets == 0 ? !oldest.done : oldest.end() > una_) return;
     const Request request = oldest;
     if (cursor_ == queue_.head()) ++cursor_;
+    asking_ -= request.answered();
     queue_.pop();
     host_.complete_send(request.wr, request.position, WcStatus::kSuccess, request.length);
   }
@@ -120,7 +127,7 @@ Seq Requester::acknowledge_below(Seq end, int64_t now) {
 void Requester::go_back(Seq seq) {
   for (Seq at = seq; at < send_; ++at) {
     Flight& entry = flight(at);
-    if (entry.state == State::kSent || entry.state == State::kAwaited) paths_[entry.path].settle(entry.bytes);
+    if (entry.state == State::kSent || entry.state == State::kAwaited) settle(entry);
     if (entry.state == State::kLost) --lost_;
     entry.state = State::kIdle;
   }
@@ -244,7 +251,7 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
 void Requester::lose(Seq seq) {
   Flight& entry = flight(seq);
   if (entry.state == State::kIdle || entry.state == State::kLost) return;
-  if (entry.state != State::kArrived) paths_[entry.path].settle(entry.bytes);
+  if (entry.state != State::kArrived) settle(entry);
   entry.state = State::kLost;
   ++lost_;
 }

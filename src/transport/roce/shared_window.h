@@ -1,0 +1,50 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+namespace nupa::roce {
+
+class Channel;
+
+/// Room in a socket that several queue pairs fill: another process' for all that this one sends there, or this
+/// process' own for the responses to its READs. Who finds no room waits in line and sends a turn's worth when it is
+/// its turn, so that few large messages are under way and not many small ones. Any thread.
+class SharedWindow {
+ public:
+  /// Bytes that one of several sends at a time: a message of 64 KiB with its headers.
+  static constexpr uint64_t kTurnBytes = 72 << 10;
+
+  explicit SharedWindow(uint64_t bytes) : size_(bytes) {}
+
+  void resize(uint64_t bytes) { size_.store(bytes, std::memory_order_relaxed); }
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  uint64_t size() const { return size_.load(std::memory_order_relaxed); }
+  /// Takes at most `wanted` bytes; 0: there is no room worth a turn. When nothing is in use at least `least` are given.
+  uint64_t take(uint64_t wanted, uint64_t least);
+  /// Whether there is room or not: for what was under way already and is lost.
+  void take_anyway(uint64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+  void give_back(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  /// Whether there is room for a turn.
+  bool has_room() const { return room(used_.load(std::memory_order_relaxed)) != 0; }
+
+  uint32_t waiters() const { return waiting_.load(std::memory_order_relaxed); }
+  bool has_waiters() const { return waiters() != 0; }
+  /// Goes to the end of the line; does not stand there yet.
+  void wait(Channel& channel);
+  /// Who is at the head, who leaves the line; null: nobody.
+  Channel* next();
+  void forget(Channel& channel);
+
+ private:
+  uint64_t room(uint64_t used) const;
+
+  std::atomic<uint64_t> size_;
+  std::atomic<uint64_t> used_{0};
+  std::atomic<uint32_t> waiting_{0};
+  std::mutex mutex_;
+  std::deque<Channel*> line_;
+};
+
+}  // namespace nupa::roce

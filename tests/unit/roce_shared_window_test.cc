@@ -1,0 +1,111 @@
+// Room that queue pairs share, and the line of those that wait for it.
+#include "transport/roce/shared_window.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "transport/roce/wire.h"
+
+namespace nupa::roce {
+namespace {
+
+constexpr uint64_t kSize = 1 << 20;
+constexpr uint64_t kPacket = 4112;
+
+/// The line only keeps their places.
+Channel& channel(int number) { return *reinterpret_cast<Channel*>(static_cast<uintptr_t>(number)); }
+
+TEST(SharedWindow, GivesWhatIsLeftAndTakesItBack) {
+  SharedWindow window(kSize);
+  EXPECT_EQ(kSize / 2, window.take(kSize / 2, kPacket));
+  EXPECT_EQ(kSize / 2, window.take(kSize, kPacket)) << "not more than there is";
+  EXPECT_EQ(0u, window.take(kSize, kPacket));
+  window.give_back(kSize / 2);
+  EXPECT_EQ(kSize / 2, window.take(kSize, kPacket));
+}
+
+TEST(SharedWindow, ALittleRoomIsNone) {
+  SharedWindow window(kSize);
+  window.take(kSize, kPacket);
+  window.give_back(SharedWindow::kTurnBytes - 1);
+  EXPECT_FALSE(window.has_room());
+  EXPECT_EQ(0u, window.take(100, kPacket));
+  window.give_back(1);
+  EXPECT_TRUE(window.has_room());
+  EXPECT_EQ(100u, window.take(100, kPacket));
+}
+
+TEST(SharedWindow, OneSmallerThanATurnIsUsedInParts) {
+  SharedWindow window(4 * kMaxPacketBytes);
+  EXPECT_EQ(3 * kMaxPacketBytes, window.take(3 * kMaxPacketBytes, kPacket));
+  EXPECT_TRUE(window.has_room());
+  EXPECT_EQ(kMaxPacketBytes, window.take(kSize, kPacket));
+  EXPECT_FALSE(window.has_room());
+}
+
+TEST(SharedWindow, AlwaysLetsOnePacketOut) {
+  SharedWindow window(100);
+  EXPECT_EQ(kPacket, window.take(kSize, kPacket)) << "nothing would ever make room";
+  EXPECT_EQ(0u, window.take(kSize, kPacket));
+  window.give_back(kPacket);
+  EXPECT_EQ(kPacket, window.take(kSize, kPacket));
+}
+
+TEST(SharedWindow, OneThatShrinksIsFullUntilLessIsUnderWay) {
+  SharedWindow window(kSize);
+  window.take(kSize, kPacket);
+  window.resize(kSize / 2);
+  EXPECT_EQ(0u, window.take(1, kPacket));
+  window.give_back(kSize / 2);
+  EXPECT_EQ(0u, window.take(1, kPacket));
+  window.give_back(kSize / 2);
+  EXPECT_EQ(kSize / 2, window.take(kSize, kPacket));
+}
+
+TEST(SharedWindow, WhatIsLostMayGoAgainWithoutRoom) {
+  SharedWindow window(kSize);
+  window.take(kSize, kPacket);
+  window.take_anyway(kPacket);
+  EXPECT_EQ(kSize + kPacket, window.used());
+  window.give_back(kSize + kPacket);
+  EXPECT_EQ(0u, window.used());
+}
+
+TEST(SharedWindow, TheLineKeepsItsOrder) {
+  SharedWindow window(kSize);
+  EXPECT_EQ(nullptr, window.next());
+  for (int number = 1; number <= 4; ++number) window.wait(channel(number));
+  window.forget(channel(2));
+  window.forget(channel(7));
+  EXPECT_EQ(3u, window.waiters());
+  EXPECT_EQ(&channel(1), window.next());
+  window.wait(channel(1));
+  EXPECT_EQ(&channel(3), window.next());
+  EXPECT_EQ(&channel(4), window.next());
+  EXPECT_EQ(&channel(1), window.next());
+  EXPECT_FALSE(window.has_waiters());
+}
+
+TEST(SharedWindow, ThreadsNeverHaveMoreThanThereIs) {
+  SharedWindow window(kSize);
+  std::atomic<uint64_t> held{0};
+  std::atomic<bool> too_much{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int round = 0; round < 20'000; ++round) {
+        const uint64_t taken = window.take(kSize / 3, 0);
+        if (held.fetch_add(taken) + taken > kSize) too_much = true;
+        held -= taken;
+        window.give_back(taken);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(too_much);
+  EXPECT_EQ(0u, window.used());
+}
+
+}  // namespace
+}  // namespace nupa::roce
