@@ -122,7 +122,7 @@ Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool du
   // What comes for groups that others of this host have joined is theirs.
   set(fd.get(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-  set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);
+  if (!dual) set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);  // else the other one tells of both families
   set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
   set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
   set(fd.get(), IPPROTO_IP, IP_TOS, kEct0);
@@ -313,7 +313,12 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
   }
   uint32_t lost = 0;
   for (uint32_t done = 0; done < messages_;) {
-    const int sent = sendmmsg(socket.fd(), headers + done, messages_ - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    int sent = 1;
+    if (messages_ - done > 1)
+      sent = sendmmsg(socket.fd(), headers + done, messages_ - done, kFlags);
+    else if (sendmsg(socket.fd(), &headers[done].msg_hdr, kFlags) < 0)
+      sent = -1;
     if (sent > 0) {
       done += static_cast<uint32_t>(sent);
       continue;

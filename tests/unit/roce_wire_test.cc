@@ -282,5 +282,80 @@ TEST(Icrc, Ipv6HasNoIdentification) {
   EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
 }
 
+/// A small SEND with an acknowledgement behind it, as Burst writes it.
+std::vector<std::byte> carrying(const Packet& packet, const Packet& ack, const std::vector<std::byte>& payload) {
+  std::vector<std::byte> bytes(kMaxHeaderBytes);
+  bytes.resize(encode(packet, bytes.data()));
+  bytes[8] = (bytes[8] & std::byte{0x80}) | std::byte{kCarriesAck};
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  bytes.resize(bytes.size() + pad_of(packet.payload_length));
+  bytes.resize(bytes.size() + kCarriedBytes + kIcrcBytes);
+  encode_carried(ack, bytes.data() + bytes.size() - kCarriedBytes - kIcrcBytes);
+  return bytes;
+}
+
+TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
+  Packet ack;
+  ack.psn = 0xabcdef;
+  ack.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
+  ack.msn = 0x123456;
+  ack.trigger_valid = true;
+  ack.trigger = 0xfedcba;
+  ack.delay_ns = 0x12345678;
+  ack.window = 0x9abcdef0;
+  ack.marked = 77;
+  ack.trigger_path = 3;
+  for (uint32_t length = 0; length < 9; ++length) {
+    Packet packet;
+    packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
+    packet.mark = kNupaMark;
+    packet.ack_request = length % 2 == 0;
+    packet.dest_qpn = 0x4321;
+    packet.psn = 99;
+    packet.payload_length = length;
+    const std::vector<std::byte> payload(length, std::byte{0x5a});
+    const std::vector<std::byte> bytes = carrying(packet, ack, payload);
+    Packet out;
+    ASSERT_TRUE(decode(bytes.data(), static_cast<uint32_t>(bytes.size()), &out)) << length;
+    EXPECT_EQ(kNupaMark, out.mark);
+    EXPECT_EQ(packet.ack_request, out.ack_request);
+    ASSERT_EQ(length, out.payload_length);
+    EXPECT_EQ(0, std::memcmp(payload.data(), out.payload, length));
+    ASSERT_NE(nullptr, out.carried);
+    const Packet back = decode_carried(out);
+    EXPECT_EQ(kSelectiveAck, back.opcode);
+    EXPECT_EQ(packet.dest_qpn, back.dest_qpn);
+    EXPECT_EQ(ack.psn, back.psn);
+    EXPECT_EQ(ack.syndrome, back.syndrome);
+    EXPECT_EQ(ack.msn, back.msn);
+    EXPECT_TRUE(back.trigger_valid);
+    EXPECT_EQ(ack.trigger, back.trigger);
+    EXPECT_EQ(ack.delay_ns, back.delay_ns);
+    EXPECT_EQ(ack.window, back.window);
+    EXPECT_EQ(ack.marked, back.marked);
+    EXPECT_EQ(ack.trigger_path, back.trigger_path);
+    EXPECT_EQ(0u, back.payload_length) << "no bitmap";
+    for (uint32_t cut = 1; cut <= kCarriedBytes + length; ++cut) {
+      Packet none;
+      const auto left = static_cast<uint32_t>(bytes.size() - cut);
+      // What is cut off the end takes from the payload, never from beside the packet.
+      if (!decode(bytes.data(), left, &none) || none.carried == nullptr) continue;
+      EXPECT_LE(none.payload + none.payload_length, none.carried) << length << " " << cut;
+    }
+  }
+}
+
+TEST(CarriedAcknowledgement, NoOtherPacketHasOne) {
+  for (uint32_t opcode = 0; opcode < 256; ++opcode) {
+    Packet packet;
+    packet.opcode = static_cast<uint8_t>(opcode);
+    packet.mark = kNupaMark;
+    if (traits_of(packet.opcode) == 0 || may_carry(packet)) continue;
+    const std::vector<std::byte> bytes = carrying(packet, Packet{}, {});
+    Packet out;
+    EXPECT_FALSE(decode(bytes.data(), static_cast<uint32_t>(bytes.size()), &out)) << opcode;
+  }
+}
+
 }  // namespace
 }  // namespace nupa::roce

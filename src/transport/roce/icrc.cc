@@ -92,13 +92,15 @@ uint32_t state_of_route(const Route& route, uint32_t udp_payload) {
 
 uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
                          uint32_t header_length) {
-  // A thread meets runs of packets of one length on one route.
+  // A thread meets few lengths on few routes.
   struct Known {
     Route route;
     uint32_t udp_payload = ~uint32_t{0};
     uint32_t state = 0;
   };
-  thread_local Known known;
+  constexpr uint32_t kKnown = 16;
+  thread_local std::array<Known, kKnown> all;
+  Known& known = all[(udp_payload / 4 + 5u * route.source_port + 11u * route.destination_port) % kKnown];
   if (known.udp_payload != udp_payload || !(known.route == route))
     known = {route, udp_payload, state_of_route(route, udp_payload)};
   uint32_t state = known.state;

@@ -44,6 +44,8 @@ constexpr int64_t kWaitedNs = 40'000;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
 constexpr int kPatience = 3;
 constexpr int kDevotion = 64;
+/// Polls in vain before the timers are looked at.
+constexpr uint32_t kPollsAClock = 8;
 /// Turns of the watch without any packet, after which this thread alone waits for the next one.
 constexpr int kQuiet = 400;
 
@@ -268,6 +270,10 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   if (!read(data, length, position, received, socket().port(), &packet)) return channel->count_stranger();
   if (!hold(channel)) return;
   channel->deliver(packet, received, now);
+  if (packet.carried != nullptr) {
+    Packet ack = decode_carried(packet);
+    channel->deliver(ack, received, now);
+  }
   touch(*channel);
 }
 
@@ -314,8 +320,9 @@ void Port::dispatch(const io::UdpSocket::Received& received, Deliver&& deliver) 
   }
 }
 
-uint32_t Port::receive_groups(int64_t now) {
+uint32_t Port::receive_groups() {
   uint32_t packets = 0;
+  const int64_t now = base::now_ns();
   io::UdpSocket::Received received;
   for (const Groups::Group& group : groups_.list())
     for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
@@ -328,7 +335,8 @@ uint32_t Port::receive_groups(int64_t now) {
   return packets;
 }
 
-uint32_t Port::receive(int64_t now, bool for_program) {
+uint32_t Port::receive(bool for_program) {
+  int64_t now = 0;
   uint32_t messages = 0;
   uint32_t packets = 0;
   io::UdpSocket::Received received;
@@ -337,6 +345,7 @@ uint32_t Port::receive(int64_t now, bool for_program) {
       ++empty_looks_;
       break;
     }
+    if (now == 0) now = base::now_ns();
     dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
       segment_arrived(data, length, position, received, now);
     });
@@ -421,12 +430,15 @@ void Port::serve_waiters(int64_t now) {
   if (waits) anyone_waits_.store(true);
 }
 
-bool Port::handle(int64_t now, bool for_program) {
+bool Port::handle(bool for_program) {
   const bool owed = !touched_.empty();
-  if (owed) answer(now, true);
+  if (owed) answer(base::now_ns(), true);
+  uint32_t packets = receive(for_program);
+  if (!groups_.empty()) packets += receive_groups();
+  // Somebody who polls in vain comes again at once; a clock read each time would be a good part of it.
+  if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
+  const int64_t now = base::now_ns();
   share_out(now);
-  uint32_t packets = receive(now, for_program);
-  if (!groups_.empty()) packets += receive_groups(now);
   if (packets > 0) answer(now, !for_program || packets > kFewPackets);
   release();
   if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
@@ -438,7 +450,7 @@ void Port::poll() {
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   std::unique_lock lock(receive_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  handle(base::now_ns(), true);
+  handle(true);
 }
 
 void Port::expect(int64_t deadline) {
@@ -525,7 +537,7 @@ void Port::serve() {
     if (!watches || left || is_due()) {
       // Whoever has the lock does what there is to do.
       std::unique_lock lock(receive_mutex_, std::defer_lock);
-      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(base::now_ns(), false);
+      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(false);
     }
     if (watches) {
       // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.

@@ -127,9 +127,9 @@ class Port {
   static void* run(void* port);
   void serve();
   /// Under the receive mutex. True: there was something.
-  bool handle(int64_t now, bool for_program);
-  uint32_t receive(int64_t now, bool for_program);
-  uint32_t receive_groups(int64_t now);
+  bool handle(bool for_program);
+  uint32_t receive(bool for_program);
+  uint32_t receive_groups();
   /// Calls `deliver(data, length, position)` for each datagram in the buffer.
   template <class Deliver>
   void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
@@ -177,7 +177,8 @@ class Port {
   uint32_t senders_before_ = 0;  ///< and in the one before
   uint32_t full_looks_ = 0;      ///< in this turn: that ended before the socket was empty
   uint32_t empty_looks_ = 0;     ///< and that found its end
-  uint32_t room_;                ///< bytes that all may have under way together
+  uint32_t vain_polls_ = 0;
+  uint32_t room_;  ///< bytes that all may have under way together
   std::atomic<uint32_t> share_;
   std::unique_ptr<Burst> burst_;
 

@@ -130,6 +130,18 @@ uint32_t extension_bytes(uint8_t opcode, uint32_t traits) {
   return bytes;
 }
 
+void encode_selective(const Packet& packet, Writer& to) {
+  to.u8(packet.syndrome);
+  to.u24(packet.msn);
+  to.u8(packet.trigger_valid ? 1 : 0);
+  to.u24(packet.trigger);
+  to.u32(packet.delay_ns);
+  to.u32(packet.window);
+  to.u32(packet.marked);
+  to.u8(packet.trigger_path);
+  to.zeros(3);
+}
+
 void decode_selective(Reader& in, Packet* packet) {
   packet->syndrome = static_cast<uint8_t>(in.u8());
   packet->msn = in.u24();
@@ -194,7 +206,7 @@ uint32_t encode(const Packet& packet, std::byte* out) {
     to.u64(packet.swap_or_add);
     to.u64(packet.compare);
   }
-  if (traits & (kAeth | kSelective)) {
+  if (traits & kAeth) {
     to.u8(packet.syndrome);
     to.u24(packet.msn);
   }
@@ -202,16 +214,34 @@ uint32_t encode(const Packet& packet, std::byte* out) {
   if (traits & kImm) to.raw(packet.imm);
   if (traits & kIeth) to.u32(packet.invalidate);
   if (traits & kCnp) to.zeros(kCnpBytes);
-  if (traits & kSelective) {
-    to.u8(packet.trigger_valid ? 1 : 0);
-    to.u24(packet.trigger);
-    to.u32(packet.delay_ns);
-    to.u32(packet.window);
-    to.u32(packet.marked);
-    to.u8(packet.trigger_path);
-    to.zeros(3);
-  }
+  if (traits & kSelective) encode_selective(packet, to);
   return to.written();
+}
+
+bool may_carry(const Packet& packet) {
+  const Service service = service_of(packet.opcode);
+  return packet.mark == kNupaMark && (service == Service::kRc || service == Service::kXrc) &&
+         (traits_of(packet.opcode) & (kPayload | kResponse)) == kPayload;
+}
+
+void encode_carried(const Packet& ack, std::byte* out) {
+  Writer to(out);
+  to.u8(0);
+  to.u24(ack.psn);
+  encode_selective(ack, to);
+}
+
+Packet decode_carried(const Packet& packet) {
+  Packet ack;
+  ack.opcode = kSelectiveAck;
+  ack.mark = kNupaMark;
+  ack.pkey = packet.pkey;
+  ack.dest_qpn = packet.dest_qpn;
+  Reader in(packet.carried, kCarriedBytes);
+  in.skip(1);
+  ack.psn = in.u24();
+  decode_selective(in, &ack);
+  return ack;
 }
 
 bool decode(const std::byte* data, uint32_t length, Packet* packet) {
@@ -262,7 +292,14 @@ bool decode(const std::byte* data, uint32_t length, Packet* packet) {
   if (traits & kImm) packet->imm = in.raw<uint32_t>();
   if (traits & kIeth) packet->invalidate = in.u32();
   if (traits & kCnp) in.skip(kCnpBytes);
-  const uint32_t rest = in.left() - kIcrcBytes;
+  uint32_t rest = in.left() - kIcrcBytes;
+  packet->carried = nullptr;
+  if (packet->mark == kCarriesAck) {
+    packet->mark = kNupaMark;
+    if (!may_carry(*packet) || rest < kCarriedBytes) return false;
+    rest -= kCarriedBytes;
+    packet->carried = in.at() + rest;
+  }
   if (rest < pad || ((traits & kPayload) == 0 && rest != 0)) return false;
   if ((traits & kSelective) != 0 && (rest % 4 != 0 || pad != 0 || rest > kBitmapWords * 4)) return false;
   packet->payload = in.at();

@@ -120,6 +120,10 @@ constexpr uint8_t ack_value_of(uint8_t syndrome_value) { return syndrome_value &
 
 /// What the reserved bits beside the acknowledge-request bit say: zero, or this.
 constexpr uint8_t kNupaMark = 0x2d;
+/// The same, of a request with a small payload and an acknowledgement behind its pad: reserved(8), PSN(24), and what
+/// stands between the headers and the bitmap of a selective acknowledgement.
+constexpr uint8_t kCarriesAck = 0x2e;
+constexpr uint32_t kCarriedBytes = 28;
 constexpr uint32_t kBitmapWords = 32;
 constexpr uint32_t kBitmapBits = kBitmapWords * 32;
 /// A bitmap's words are in network byte order in the packet.
@@ -166,7 +170,8 @@ struct Packet {
 
   /// Of received packets; a selective acknowledgement's is its bitmap.
   const std::byte* payload = nullptr;
-  uint32_t payload_length = 0;  ///< without the pad
+  uint32_t payload_length = 0;         ///< without the pad
+  const std::byte* carried = nullptr;  ///< the acknowledgement that came along, kCarriedBytes; null: none
 };
 
 /// Writes the headers of `packet`, whose payload_length tells the pad. `out`: room for kMaxHeaderBytes. Returns the
@@ -177,6 +182,13 @@ constexpr uint32_t pad_of(uint32_t payload_length) { return (4 - (payload_length
 /// Reads the UDP payload [data, data + length), CRC and all; its CRC is not looked at. False: not a packet (too short,
 /// an unknown opcode or version, a pad without payload, payload where none belongs, more of it than the largest MTU).
 bool decode(const std::byte* data, uint32_t length, Packet* packet);
+
+/// Whether an acknowledgement may go along with the packet: a request of a connection between NUPA ends.
+bool may_carry(const Packet& packet);
+/// Writes a selective acknowledgement without bitmap to go along: kCarriedBytes.
+void encode_carried(const Packet& ack, std::byte* out);
+/// The acknowledgement that came along with `packet`.
+Packet decode_carried(const Packet& packet);
 
 /// The destination queue pair's number and whether there may be a packet at all, for whoever sorts packets.
 constexpr uint32_t kShortestPacket = kBthBytes + kIcrcBytes;
