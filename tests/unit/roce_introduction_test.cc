@@ -76,6 +76,29 @@ TEST(Introduction, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
   EXPECT_LT(tries, 1000) << "somebody who never answers is left alone";
 }
 
+TEST(Introduction, OnlyBothTogetherDoWithoutTheCrc) {
+  for (const bool first : {false, true})
+    for (const bool second : {false, true}) {
+      Introduction one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}), first);
+      Introduction other(rails({ipv4(10, 0, 0, 2)}), second);
+      Wire wire;
+      one.meet();
+      ASSERT_TRUE(sent(one, wire, 0));
+      other.receive(*wire.packet);
+      ASSERT_TRUE(sent(other, wire, 0));
+      one.receive(*wire.packet);
+      EXPECT_EQ(first && second, one.unchecked());
+      EXPECT_EQ(first && second, other.unchecked());
+    }
+}
+
+TEST(Introduction, OneThatWouldDoWithoutTheCrcSaysSoWithOneRailToo) {
+  Introduction one(rails({ipv4(10, 0, 0, 1)}), true);
+  one.meet();
+  Wire wire;
+  EXPECT_TRUE(sent(one, wire, 0));
+}
+
 class Refused : public testing::Test {
  protected:
   void SetUp() override {

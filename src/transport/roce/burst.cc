@@ -69,20 +69,22 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
     }
     header_length = static_cast<uint32_t>(trailer - header);
   }
-  uint32_t state = icrc_of_headers(route, static_cast<uint16_t>(position), length, header, header_length);
+  const bool checked = !destination.unchecked;
+  uint32_t state = 0;
+  if (checked) state = icrc_of_headers(route, static_cast<uint16_t>(position), length, header, header_length);
   if (small) {
-    store_icrc(icrc_of_state(state), trailer);
+    store_icrc(checked ? icrc_of_state(state) : 0, trailer);
     batch.add(header, header_length + kIcrcBytes);
   } else {
     batch.add(header, header_length);
     for (uint32_t i = 0; i < fragments; ++i) {
       const std::byte* data = payload[i].data == nullptr ? kZeros.data() : payload[i].data;
-      state = base::crc32(state, data, payload[i].length);
+      if (checked) state = base::crc32(state, data, payload[i].length);
       batch.add(data, payload[i].length);
     }
     std::memset(trailer, 0, pad);
     state = base::crc32(state, trailer, pad);
-    store_icrc(icrc_of_state(state), trailer + pad);
+    store_icrc(checked ? icrc_of_state(state) : 0, trailer + pad);
     batch.add(trailer, pad + kIcrcBytes);
   }
   ++count_;

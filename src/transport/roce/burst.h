@@ -16,7 +16,8 @@ struct Destination {
   Gid from;
   uint32_t from_interface = 0;
   io::IpFields fields;
-  uint32_t socket = 0;  ///< which one sends
+  uint32_t socket = 0;     ///< which one sends
+  bool unchecked = false;  ///< both ends do without the CRC, which is sent as 0
 };
 
 /// What the engine sends at one go, on its way to a socket: headers and CRCs made here, payloads left where they lie

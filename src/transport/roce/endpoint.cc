@@ -63,7 +63,7 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
       settings_(settings),
       peer_(peer),
       responder_(*end.host, responder_options(end, attr, port, settings), port.pool()),
-      introduction_(end.rails) {
+      introduction_(end.rails, settings.unchecked && !settings.standard) {
   requester_options_.service = service_of_type(end.type);
   requester_options_.dest_qpn = attr.dest_qp_num;
   requester_options_.mtu = mtu_of(attr);
@@ -301,7 +301,9 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   if (first || (standard_ && !standard)) choose_port(standard);
   if (!standard_) introduction_.meet();
   if (packet.opcode == kIntroduction) {
-    if (!standard_ && introduction_.receive(packet)) take_paths();
+    if (standard_) return;
+    if (introduction_.receive(packet)) take_paths();
+    for (Destination& destination : destinations_) destination.unchecked = introduction_.unchecked();
   } else if (is_for_requester(packet.opcode)) {
     if (!requester_) return;
     requester_->receive(packet, now);

@@ -26,6 +26,7 @@ struct WireSettings {
   bool standard = false;  ///< nothing but the standard is spoken, every peer is at port 4791
   std::string_view congestion = "none";
   uint32_t source_ports = 1;  ///< UDP ports that packets leave from
+  bool unchecked = false;     ///< no invariant CRC, if the other end wants none either
 };
 
 /// What both kinds of endpoint are to the port.
@@ -78,6 +79,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void on_timer(int64_t now) override;
   void take_turn(SharedWindow& window, int64_t now, Burst& burst) override;
   Peer* peer() override { return process_.get(); }
+  bool takes_unchecked() const override { return settings_.unchecked; }
 
  private:
   /// This queue pair's part of a window that it shares.

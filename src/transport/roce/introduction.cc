@@ -11,6 +11,7 @@ namespace nupa::roce {
 namespace {
 
 constexpr uint8_t kKnowsYours = 1;
+constexpr uint8_t kTakesUnchecked = 2;
 constexpr uint32_t kHeaderBytes = 4;
 constexpr uint32_t kRailBytes = 20;
 constexpr int64_t kPauseNs = 10'000'000;
@@ -19,12 +20,13 @@ constexpr uint32_t kTries = 10;
 
 }  // namespace
 
-Introduction::Introduction(std::vector<Rail> mine) : mine_(std::move(mine)) {}
+Introduction::Introduction(std::vector<Rail> mine, bool takes_unchecked)
+    : mine_(std::move(mine)), takes_unchecked_(takes_unchecked) {}
 
 int64_t Introduction::deadline() const {
   if (asked_) return 0;
   // An end with one rail has nothing to tell unless it is asked.
-  return met_ && !known_ && mine_.size() > 1 && tries_ < kTries ? next_ns_ : INT64_MAX;
+  return met_ && !known_ && (mine_.size() > 1 || takes_unchecked_) && tries_ < kTries ? next_ns_ : INT64_MAX;
 }
 
 bool Introduction::receive(const Packet& packet) {
@@ -47,6 +49,7 @@ bool Introduction::receive(const Packet& packet) {
   }
   theirs_ = std::move(theirs);
   known_ = (flags & kKnowsYours) != 0;
+  they_take_unchecked_ = (flags & kTakesUnchecked) != 0;
   if (!known_) asked_ = true;
   const auto paths = static_cast<uint32_t>(std::max(mine_.size(), theirs_.size()));
   const bool more = paths > paths_;
@@ -57,7 +60,7 @@ bool Introduction::receive(const Packet& packet) {
 void Introduction::transmit(int64_t now, Packet packet, Output& output) {
   if (!has_output(now)) return;
   static_assert(sizeof bytes_ == kHeaderBytes + kMaxPaths * kRailBytes);
-  bytes_[0] = std::byte{theirs_.empty() ? uint8_t{0} : kKnowsYours};
+  bytes_[0] = static_cast<std::byte>((theirs_.empty() ? 0 : kKnowsYours) | (takes_unchecked_ ? kTakesUnchecked : 0));
   bytes_[1] = static_cast<std::byte>(mine_.size());
   for (size_t i = 0; i < mine_.size(); ++i) {
     std::byte* to = bytes_.data() + kHeaderBytes + i * kRailBytes;

@@ -18,11 +18,13 @@ struct Rail {
 /// How two NUPA ends tell each other the addresses of a connection's paths, on the first path. Path i goes from rail i
 /// of one end to rail i of the other, counted round where one has fewer, so that both mean the same by a number.
 ///
-///   flags(8): 1 the sender knows the receiver's rails | count(8) | 0(16) | count times: address(128) port(16) 0(16)
+///   flags(8): 1 the sender knows the receiver's rails, 2 it takes packets without CRC | count(8) | 0(16) | count
+///   times: address(128) port(16) 0(16)
 class Introduction {
  public:
-  /// `mine`: 1 to kMaxPaths; the first is what the connection was made with.
-  explicit Introduction(std::vector<Rail> mine);
+  /// `mine`: 1 to kMaxPaths; the first is what the connection was made with. `takes_unchecked`: this end does without
+  /// the invariant CRC if the other one does.
+  explicit Introduction(std::vector<Rail> mine, bool takes_unchecked = false);
 
   /// The other end is NUPA, whose own rails may be several.
   void meet() { met_ = true; }
@@ -37,6 +39,8 @@ class Introduction {
 
   /// 1 until both ends know each other's.
   uint32_t paths() const { return paths_; }
+  /// Both ends do without the CRC.
+  bool unchecked() const { return takes_unchecked_ && they_take_unchecked_; }
   const Rail& mine(uint32_t path) const { return mine_[path % mine_.size()]; }
   const Rail& theirs(uint32_t path) const { return theirs_[path % theirs_.size()]; }
 
@@ -44,6 +48,8 @@ class Introduction {
   std::vector<Rail> mine_;
   std::vector<Rail> theirs_;
   uint32_t paths_ = 1;
+  const bool takes_unchecked_;
+  bool they_take_unchecked_ = false;
   bool met_ = false;
   bool known_ = false;  ///< the other end has these rails
   bool asked_ = false;  ///< the other end wants them

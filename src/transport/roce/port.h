@@ -45,6 +45,8 @@ class Channel {
   virtual void take_turn(SharedWindow& window, int64_t now, Burst& burst) = 0;
   /// Whose packets it gets; null: everybody's.
   virtual Peer* peer() = 0;
+  /// Packets without CRC are good as well.
+  virtual bool takes_unchecked() const { return false; }
   /// When on_timer() is wanted; may be asked at any time.
   virtual int64_t deadline() const = 0;
 
@@ -139,7 +141,7 @@ class Port {
                               const io::UdpSocket::Received& received, int64_t now);
   /// False: no packet of the protocol, or one that something has changed on its way.
   bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
-            uint16_t port, Packet* packet);
+            uint16_t port, bool takes_unchecked, Packet* packet);
   bool is_due() const;
   bool has_packets() const;
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
