@@ -31,6 +31,9 @@ uint32_t route_mtu(const UdpAddress& to) {
   const bool ipv4 = base::is_ipv4(to.address);
   base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return 0;
+  // Ordinary users may from Linux 5.7 on.
+  const auto interface = static_cast<int>(to.scope);
+  if (interface != 0) setsockopt(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &interface, sizeof interface);
   int result;
   if (ipv4) {
     sockaddr_in peer{};

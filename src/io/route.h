@@ -8,7 +8,8 @@ namespace nupa::io {
 /// Bytes of an IP packet that leaves whole by each of the interfaces that the addresses are of.
 uint32_t interface_mtu(const std::vector<GidEntry>& addresses);
 
-/// The same for packets to one address, as the kernel knows the way; 0: it knows none.
+/// The same for packets to one address, as the kernel knows the way, through interface `to.scope` if that is not 0; 0:
+/// it knows none.
 uint32_t route_mtu(const UdpAddress& to);
 
 }  // namespace nupa::io

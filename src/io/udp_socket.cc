@@ -304,6 +304,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
       header.msg_name = &plain[i];
       header.msg_namelen = sizeof plain[i];
       in_pktinfo info{};
+      info.ipi_ifindex = static_cast<int>(from.from_interface);
       std::memcpy(&info.ipi_spec_dst, &from.from.raw[12], 4);
       append(header, IPPROTO_IP, IP_PKTINFO, info);
     }

@@ -16,7 +16,7 @@ namespace nupa::io {
 struct UdpAddress {
   Gid address;
   uint16_t port = 0;
-  uint32_t scope = 0;  ///< interface of a link-local address
+  uint32_t scope = 0;  ///< interface of a link-local address, or the one to go through
 };
 
 /// What a sender may say in the IP header; 0: the system's own.
