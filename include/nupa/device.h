@@ -22,8 +22,8 @@ struct AsyncEvent {
 
 struct ThreadDomainOptions {};
 
-/// One opened device: the factory of everything else. A process may open it more than once; keys, numbers and queues
-/// of all opens are one space. All calls from any thread.
+/// One opened device: the factory of everything else. A process may open several, and each more than once; keys,
+/// numbers and queues of all opens are one space. All calls from any thread.
 class Device {
  public:
   virtual ~Device() = default;
@@ -76,15 +76,17 @@ class Device {
   virtual int close() = 0;
 };
 
-/// Names of the devices this process can open; each with its node GUID (network byte order).
+/// Names of the devices this process can open: one, or those of NUPA_DEVICES; each with its node GUID (network byte
+/// order). None: NUPA_DEVICES is wrong, as is logged.
 struct DeviceName {
   std::string name;
   uint64_t node_guid;
 };
 NUPA_EXPORT std::vector<DeviceName> list_devices();
 
-/// Opens a device by name. ENODEV: no such name; EACCES, EPERM: the runtime directory is not this user's alone;
-/// ENFILE, ENOMEM, EFBIG: a limit of the process; ENOSPC: no free process slot.
+/// Opens a device by name. ENODEV: no such name, or NUPA_DEVICES names an interface that is not there; EINVAL: a
+/// setting of the environment is wrong; EACCES, EPERM: the runtime directory is not this user's alone; ENFILE, ENOMEM,
+/// EFBIG: a limit of the process; ENOSPC: no free process slot.
 NUPA_EXPORT Result<std::unique_ptr<Device>> open_device(const std::string& name);
 
 }  // namespace nupa

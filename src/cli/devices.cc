@@ -1,5 +1,5 @@
 #include <arpa/inet.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -7,8 +7,7 @@
 #include <nupa/device.h>
 #include "commands.h"
 #include "core/device_attr.h"
-#include "core/gid_table.h"
-#include "core/interfaces.h"
+#include "core/device_table.h"
 
 namespace nupa::cli {
 namespace {
@@ -29,27 +28,30 @@ std::string guid_text(uint64_t guid) {
 
 int devices(bool json) {
   const PortAttr port = core::port_attr();
-  const auto interfaces = core::chosen_interfaces();
-  if (!interfaces) return 1;  // and it was said why
-  const auto gids = core::read_gid_table(*interfaces);
+  const auto devices = core::read_devices();
+  if (!devices) return 1;  // and it was said why
   const auto capabilities = core::explain_capabilities();
   nlohmann::json out = nlohmann::json::array();
-  for (const DeviceName& device : list_devices()) {
+  for (const core::DeviceEntry& device : *devices) {
+    const std::string name = core::device_name(device.index);
     if (json) {
-      nlohmann::json one{{"name", device.name},
+      nlohmann::json one{{"name", name},
                          {"node_guid", guid_text(device.node_guid)},
                          {"fw_ver", core::device_attr().fw_ver},
+                         {"interfaces", device.interfaces},
                          {"port", {{"number", 1}, {"state", "active"}, {"mtu", 4096}, {"link_layer", "Ethernet"}}}};
-      for (const GidEntry& gid : gids) one["gids"].push_back({{"index", gid.index}, {"gid", text_of(gid.gid)}});
+      for (const GidEntry& gid : device.gids) one["gids"].push_back({{"index", gid.index}, {"gid", text_of(gid.gid)}});
       for (const auto& c : capabilities)
         one["capabilities"].push_back({{"name", c.name}, {"value", c.value}, {"source", c.source}});
       out.push_back(one);
       continue;
     }
-    fmt::print("{}\n  node GUID     {}\n  version       {}\n  port 1        {}, MTU 4096, link layer Ethernet\n",
-               device.name, guid_text(device.node_guid), core::device_attr().fw_ver,
-               port.state == 4 ? "active" : "down");
-    for (const GidEntry& gid : gids) fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, text_of(gid.gid));
+    fmt::print("{}\n  node GUID     {}\n  version       {}\n", name, guid_text(device.node_guid),
+               core::device_attr().fw_ver);
+    if (!device.interfaces.empty()) fmt::print("  interfaces    {}\n", fmt::join(device.interfaces, " "));
+    fmt::print("  port 1        {}, MTU 4096, link layer Ethernet\n", port.state == 4 ? "active" : "down");
+    for (const GidEntry& gid : device.gids)
+      fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, text_of(gid.gid));
     for (const auto& c : capabilities) fmt::print("  {:<17} {:<20} {}\n", c.name, c.value, c.source);
   }
   if (json) fmt::print("{}\n", out.dump(2));

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
       "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
       "  NUPA_TRANSPORT     auto, window or roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
-      "  NUPA_DEVICES       interfaces that packets use, joined by + for connections over several paths: eth0+eth1\n"
+      "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
       "  NUPA_CONGESTION    none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
       "  NUPA_ROCE_SOURCE_PORTS  1 to 4: packets leave from so many UDP ports, for switches that spread flows by them\n"
       "  NUPA_ROCE_PEERS    any, or standard: nothing but the standard is spoken, every peer is at port 4791\n"
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   double watch = 0;
   bool dry_run = false;
   CLI::App* devices =
-      app.add_subcommand("devices", "Show the device, its addresses, and where each capability comes from");
+      app.add_subcommand("devices", "Show the devices, their addresses, and where each capability comes from");
   devices->add_flag("--json", json, "Machine-readable output");
   CLI::App* stat = app.add_subcommand("stat", "Show the live queue pairs of all this user's processes");
   stat->add_flag("--json", json, "Machine-readable output");

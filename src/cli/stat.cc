@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "core/device_table.h"
 #include "observe.h"
 
 namespace nupa::cli {
@@ -118,6 +119,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},
+                      {"device", core::device_name(qp.device)},
                       {"qp_num", qp.qp_num},
                       {"type", name_of(type)},
                       {"state", name_of(segment::state_of(qp.state.load()))},
@@ -137,15 +139,15 @@ nlohmann::json look(const std::vector<Observed>& processes) {
 }
 
 void print(const nlohmann::json& rows) {
-  fmt::print("{:<22} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "QP", "TYPE",
-             "STATE", "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
+  fmt::print("{:<22} {:<6} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "DEVICE",
+             "QP", "TYPE", "STATE", "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
   for (const auto& row : rows) {
-    fmt::print("{:<22} {:#08x} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n",
+    fmt::print("{:<22} {:<6} {:#08x} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n",
                fmt::format("{}[{}]", row["command"].get<std::string>(), row["pid"].get<int>()),
-               row["qp_num"].get<uint32_t>(), row["type"].get<std::string>(), row["state"].get<std::string>(),
-               row["transport"].get<std::string>(), row["peer"].get<std::string>(), row["messages"].get<uint64_t>(),
-               row["bytes"].get<uint64_t>(), row["received"].get<uint64_t>(), row["errors"].get<uint64_t>(),
-               row["rnr"].get<uint64_t>());
+               row["device"].get<std::string>(), row["qp_num"].get<uint32_t>(), row["type"].get<std::string>(),
+               row["state"].get<std::string>(), row["transport"].get<std::string>(), row["peer"].get<std::string>(),
+               row["messages"].get<uint64_t>(), row["bytes"].get<uint64_t>(), row["received"].get<uint64_t>(),
+               row["errors"].get<uint64_t>(), row["rnr"].get<uint64_t>());
   }
 }
 

@@ -80,7 +80,8 @@ class NodeImpl final : public Node {
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
   ~NodeImpl() override { shut(); }
 
-  Result<void> start(int region_fd, const std::vector<Gid>& gids, const std::function<bool(uint32_t slot)>& reserve);
+  Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
+                     const std::function<bool(uint32_t slot)>& reserve);
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
@@ -160,7 +161,7 @@ class NodeImpl final : public Node {
   int64_t accept_again_ns_ = 0;
 };
 
-Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids,
+Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
                              const std::function<bool(uint32_t slot)>& reserve) {
   channels_.fill(-1);
   region_fd_ = region_fd;
@@ -185,8 +186,12 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<Gid>& gids,
   clock_gettime(CLOCK_REALTIME, &now);
   header.start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   command_name(header.command);
-  header.gid_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxGids));
-  std::copy_n(gids.begin(), header.gid_count, header.gids);
+  header.device_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxDevices));
+  for (uint32_t device = 0; device < header.device_count; ++device) {
+    segment::GidTableShared& table = header.devices[device];
+    table.count = static_cast<uint32_t>(std::min<size_t>(gids[device].size(), segment::kMaxGids));
+    std::copy_n(gids[device].begin(), table.count, table.gids);
+  }
   auto claimed = dir_->claim(reserve);
   if (!claimed) return tl::unexpected(claimed.error());
   slot_ = claimed->slot;
@@ -542,7 +547,7 @@ std::unique_ptr<Peer> PeerMaker::make(Introduced introduced, bool cma) {
   return peer;
 }
 
-Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<Gid>& gids, NodeEvents& events,
+Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
                                          const std::function<bool(uint32_t slot)>& reserve) {
   auto node = std::make_unique<NodeImpl>(events);
   if (auto started = node->start(region_fd, gids, reserve); !started) return tl::unexpected(started.error());

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "core/cq.h"
 #include "core/device_attr.h"
-#include "core/gid_table.h"
+#include "core/device_table.h"
 #include "core/objects.h"
 #include "core/qp.h"
 #include "core/srq.h"
@@ -20,8 +20,6 @@
 namespace nupa::core {
 
 namespace {
-
-constexpr const char* kDeviceName = "nupa0";
 
 bool within(uint32_t value, int limit) { return value <= static_cast<uint32_t>(limit); }
 
@@ -117,8 +115,8 @@ void EventQueue::forget(const void* object) {
                 events_.end());
 }
 
-DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, std::string name)
-    : runtime_(std::move(runtime)), events_(std::move(events)), name_(std::move(name)) {}
+DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)
+    : runtime_(std::move(runtime)), events_(std::move(events)), entry_(entry), name_(device_name(entry.index)) {}
 
 DeviceImpl::~DeviceImpl() {
   if (open_ && close() != 0) NUPA_ERROR("device deleted while objects of it are alive");
@@ -130,18 +128,23 @@ int DeviceImpl::close() {
   return 0;
 }
 
-DeviceAttr DeviceImpl::query() const { return device_attr(); }
+DeviceAttr DeviceImpl::query() const {
+  DeviceAttr attr = device_attr();
+  attr.node_guid = entry_.node_guid;
+  attr.sys_image_guid = runtime_->devices().front().node_guid;  // all of one host have it
+  return attr;
+}
 
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   PortAttr attr = port_attr();
-  attr.active_mtu = runtime_->active_mtu();
+  attr.active_mtu = runtime_->active_mtu(entry_);
   return attr;
 }
 
 Result<GidEntry> DeviceImpl::query_gid(uint8_t port_num, uint32_t index) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
-  const std::vector<GidEntry>& table = runtime_->gids();
+  const std::vector<GidEntry>& table = entry_.gids;
   if (index >= static_cast<uint32_t>(port_attr().gid_tbl_len)) return fail(EINVAL, "index beyond the GID table");
   if (index >= table.size()) return fail(ENODATA, "the GID table entry is empty");
   return table[index];
@@ -259,18 +262,28 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
 
 namespace nupa {
 
-std::vector<DeviceName> list_devices() { return {{core::kDeviceName, core::node_guid()}}; }
+std::vector<DeviceName> list_devices() {
+  std::vector<DeviceName> names;
+  const auto devices = core::read_devices();
+  if (!devices) return names;  // and it was said why
+  for (const core::DeviceEntry& device : *devices) names.push_back({core::device_name(device.index), device.node_guid});
+  return names;
+}
 
 Result<std::unique_ptr<Device>> open_device(const std::string& name) {
-  if (name != core::kDeviceName) return fail(ENODEV, "no such device");
   auto runtime = core::Runtime::acquire();
   if (!runtime) {
     NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), runtime.error().what, strerror(runtime.error().code));
     return tl::unexpected(runtime.error());
   }
+  const auto& devices = (*runtime)->devices();
+  const auto entry = std::find_if(devices.begin(), devices.end(), [&](const core::DeviceEntry& device) {
+    return core::device_name(device.index) == name;
+  });
+  if (entry == devices.end()) return fail(ENODEV, "no such device");
   auto events = core::EventQueue::create();
   if (!events) return tl::unexpected(events.error());
-  return std::make_unique<core::DeviceImpl>(std::move(*runtime), std::move(*events), name);
+  return std::make_unique<core::DeviceImpl>(std::move(*runtime), std::move(*events), *entry);
 }
 
 }  // namespace nupa

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "core/gid_table.h"
 #include "nupa_config.h"
 #include "segment/layout.h"
 
@@ -85,8 +84,6 @@ uint64_t clock_khz() {
 DeviceAttr make() {
   DeviceAttr attr;
   std::snprintf(attr.fw_ver, sizeof attr.fw_ver, "%s", NUPA_VERSION);
-  attr.node_guid = node_guid();
-  attr.sys_image_guid = attr.node_guid;
   attr.vendor_id = kVendor;
   attr.max_mr_size = ~uint64_t{0};
   attr.page_size_cap = kPageSizes;

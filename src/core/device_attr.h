@@ -6,7 +6,7 @@
 
 namespace nupa::core {
 
-/// What the device can do. The same for every open; cheap after the first call.
+/// What every device can do, but for its GUIDs; cheap after the first call.
 const DeviceAttr& device_attr();
 PortAttr port_attr();
 

@@ -32,8 +32,14 @@ Gid mapped(const in_addr& address) {
   return gid;
 }
 
+Gid plain(const in6_addr& address) {
+  Gid gid;
+  std::memcpy(gid.raw.data(), &address, 16);
+  return gid;
+}
+
 /// Modified EUI-64 (RFC 4291, appendix A).
-std::array<uint8_t, 8> interface_id_of(const uint8_t* mac) {
+InterfaceId interface_id_of(const uint8_t* mac) {
   return {static_cast<uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
 }
 
@@ -43,7 +49,7 @@ bool usable(const sockaddr_ll& link) {
 }
 
 /// Without a hardware address the machine's identity stands in, hashed (FNV-1a): it is not to be given away.
-std::array<uint8_t, 8> interface_id_of_machine() {
+InterfaceId interface_id_of_machine() {
   uint64_t hash = 0xcbf29ce484222325ull;
   char text[64] = "nupa";
   const int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
@@ -54,31 +60,20 @@ std::array<uint8_t, 8> interface_id_of_machine() {
     length = static_cast<ssize_t>(strnlen(text, sizeof text));
   }
   for (ssize_t i = 0; i < length; ++i) hash = (hash ^ static_cast<uint8_t>(text[i])) * 0x100000001b3ull;
-  std::array<uint8_t, 8> id;
+  InterfaceId id;
   std::memcpy(id.data(), &hash, 8);
   id[0] = static_cast<uint8_t>(id[0] & ~3);  // neither universal nor a group (RFC 4291, 2.5.1)
   return id;
 }
 
-/// Leaves the addresses of `interfaces`, in their order.
-void keep_chosen(const std::vector<std::string>& interfaces, std::vector<GidEntry>* entries) {
-  std::vector<GidEntry> kept;
-  for (const std::string& name : interfaces)
-    std::copy_if(
-        entries->begin(), entries->end(), std::back_inserter(kept),
-        [index = if_nametoindex(name.c_str())](const GidEntry& entry) { return entry.interface_index == index; });
-  *entries = std::move(kept);
-}
-
-}  // namespace
-
-HostAddresses read_host_addresses(const std::vector<std::string>& interfaces) {
+/// `name`: of this interface only; null: of all.
+HostAddresses read_addresses(const ifaddrs* list, const char* name) {
   HostAddresses found;
-  found.interface_id = interface_id_of_machine();
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (name != nullptr && std::strcmp(at->ifa_name, name) != 0) continue;
+    // One that was chosen keeps its identity while it is down.
+    if ((at->ifa_flags & IFF_UP) == 0 && (name == nullptr || at->ifa_addr->sa_family != AF_PACKET)) continue;
     switch (at->ifa_addr->sa_family) {
       case AF_INET: {
         const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
@@ -86,9 +81,8 @@ HostAddresses read_host_addresses(const std::vector<std::string>& interfaces) {
         break;
       }
       case AF_INET6: {
-        Gid gid;
-        std::memcpy(gid.raw.data(), &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr, 16);
-        found.v6.push_back(entry_of(gid, if_nametoindex(at->ifa_name)));
+        const in6_addr address = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
+        found.v6.push_back(entry_of(plain(address), if_nametoindex(at->ifa_name)));
         break;
       }
       case AF_PACKET: {
@@ -102,9 +96,42 @@ HostAddresses read_host_addresses(const std::vector<std::string>& interfaces) {
         break;
     }
   }
+  return found;
+}
+
+void append(const HostAddresses& more, HostAddresses* all) {
+  all->v4.insert(all->v4.end(), more.v4.begin(), more.v4.end());
+  all->v6.insert(all->v6.end(), more.v6.begin(), more.v6.end());
+  if (all->interface_id_owner != 0 || more.interface_id_owner == 0) return;
+  all->interface_id = more.interface_id;
+  all->interface_id_owner = more.interface_id_owner;
+}
+
+}  // namespace
+
+HostAddresses read_host_addresses(const Interfaces& interfaces) {
+  HostAddresses found;
+  found.interface_id = interface_id_of_machine();
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  if (interfaces.empty()) append(read_addresses(list, nullptr), &found);
+  for (const std::string& name : interfaces) append(read_addresses(list, name.c_str()), &found);
   freeifaddrs(list);
-  if (!interfaces.empty())
-    for (auto* entries : {&found.v4, &found.v6}) keep_chosen(interfaces, entries);
+  return found;
+}
+
+std::vector<Gid> own_addresses() {
+  std::vector<Gid> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr) continue;
+    if (at->ifa_addr->sa_family == AF_INET)
+      found.push_back(mapped(reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr));
+    else if (at->ifa_addr->sa_family == AF_INET6)
+      found.push_back(plain(reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr));
+  }
+  freeifaddrs(list);
   return found;
 }
 
@@ -125,21 +152,10 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   return table;
 }
 
-std::vector<GidEntry> read_gid_table(const std::vector<std::string>& interfaces) {
-  return gid_table_of(read_host_addresses(interfaces));
-}
-
 std::optional<uint32_t> find_gid(const std::vector<GidEntry>& table, const Gid& gid) {
   for (size_t i = 0; i < table.size(); ++i)
     if (table[i].gid == gid) return static_cast<uint32_t>(i);
   return std::nullopt;
-}
-
-uint64_t node_guid() {
-  const HostAddresses addresses = read_host_addresses();
-  uint64_t guid;
-  std::memcpy(&guid, addresses.interface_id.data(), sizeof guid);
-  return guid;
 }
 
 }  // namespace nupa::core

@@ -2,32 +2,55 @@
 
 #include <net/if.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 #include "base/log.h"
+#include "segment/layout.h"
 
 namespace nupa::core {
+namespace {
 
-Result<std::vector<std::string>> chosen_interfaces() {
-  std::vector<std::string> names;
-  const char* text = std::getenv("NUPA_DEVICES");
-  if (text == nullptr || *text == '\0') return names;
-  std::istringstream in(std::string(text) + '+');  // so that an empty last name shows
-  for (std::string name; std::getline(in, name, '+');) {
-    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) {
-      NUPA_ERROR("NUPA_DEVICES is a list of interfaces like eth0+eth1, not '%s'", text);
+/// An empty last part shows.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(text + separator);
+  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace
+
+Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
+  if (text.empty()) return std::vector<Interfaces>(1);
+  std::vector<Interfaces> devices;
+  std::set<std::string> seen;
+  for (const std::string& device : split(text, ',')) {
+    devices.push_back(split(device, '+'));
+    for (const std::string& name : devices.back()) {
+      if (!name.empty() && seen.insert(name).second) continue;
+      NUPA_ERROR("NUPA_DEVICES is a list of devices like eth0+eth1,eth2, each interface once, not '%s'", text.c_str());
       return fail(EINVAL, "NUPA_DEVICES is wrong");
     }
-    if (if_nametoindex(name.c_str()) == 0) {
+  }
+  if (devices.size() <= segment::kMaxDevices) return devices;
+  NUPA_ERROR("NUPA_DEVICES names %zu devices, there may be %u", devices.size(), segment::kMaxDevices);
+  return fail(EINVAL, "NUPA_DEVICES names too many devices");
+}
+
+Result<std::vector<Interfaces>> chosen_devices() {
+  const char* text = std::getenv("NUPA_DEVICES");
+  auto devices = parse_devices(text == nullptr ? "" : text);
+  if (!devices) return devices;
+  for (const Interfaces& device : *devices)
+    for (const std::string& name : device) {
+      if (if_nametoindex(name.c_str()) != 0) continue;
       NUPA_ERROR("NUPA_DEVICES: there is no interface '%s' here", name.c_str());
       return fail(ENODEV, "NUPA_DEVICES names an interface that is not there");
     }
-    names.push_back(name);
-  }
-  return names;
+  return devices;
 }
 
 }  // namespace nupa::core

@@ -89,10 +89,11 @@ class EventQueue {
   std::deque<AsyncEvent> events_;
 };
 
-/// One open of the device.
+/// One open of a device.
 class DeviceImpl final : public Device {
  public:
-  DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, std::string name);
+  /// `entry`: one of the runtime's.
+  DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry);
   ~DeviceImpl() override;
 
   const std::string& name() const override { return name_; }
@@ -129,13 +130,15 @@ class DeviceImpl final : public Device {
   int close() override;
 
   Runtime& runtime() { return *runtime_; }
+  const DeviceEntry& entry() const { return entry_; }
   EventQueue& events() { return *events_; }
   Users users;
 
  private:
   std::shared_ptr<Runtime> runtime_;
   std::unique_ptr<EventQueue> events_;
-  std::string name_;
+  const DeviceEntry& entry_;
+  const std::string name_;
   bool open_ = true;
 };
 

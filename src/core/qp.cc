@@ -53,6 +53,7 @@ int Qp::open() {
   }
   shared_->qp_num = qp_num_;
   shared_->type = static_cast<uint32_t>(options_.type);
+  shared_->device = device_.entry().index;
   shared_->pd = pd_ == nullptr ? 0 : pd_->handle();
   shared_->recv_cq = recv_cq_ == nullptr ? 0 : recv_cq_->index();
   shared_->srq = srq_ == nullptr ? 0 : srq_->index() + 1;

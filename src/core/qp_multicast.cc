@@ -30,7 +30,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
   return ENOMEM;
 }
 
-int Qp::join_on_wire(const Gid& gid) { return runtime_.join_on_wire(qp_num_, gid); }
+int Qp::join_on_wire(const Gid& gid) { return runtime_.join_on_wire(device_.entry(), qp_num_, gid); }
 
 int Qp::detach_multicast(const Gid& gid, uint16_t) {
   if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;

@@ -38,14 +38,14 @@ int Qp::connect_by_packets(const QpAttr& attr) {
   segment::WireShared& wire = runtime_.tables().wire[index_];
   const roce::LocalEnd end{&host_, shared_, &wire, qp_num_, options_.type, options_.cap, {}, 0};
   if (datagram_) {
-    auto endpoint = runtime_.connect_datagrams(end);
+    auto endpoint = runtime_.connect_datagrams(device_.entry(), end);
     if (!endpoint) return endpoint.error().code;
     std::lock_guard lock(send_lock_);
     endpoint_ = std::move(*endpoint);
     set_state(attr.state);
     return 0;
   }
-  auto endpoint = runtime_.connect_wire(end, attr_);
+  auto endpoint = runtime_.connect_wire(device_.entry(), end, attr_);
   if (!endpoint) return endpoint.error().code;
   (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);

@@ -13,11 +13,9 @@
 #include "core/cq.h"
 #include "core/device_attr.h"
 #include "core/gid_table.h"
-#include "core/interfaces.h"
 #include "core/qp.h"
 #include "core/srq.h"
 #include "io/route.h"
-#include "transport/roce/datagram_endpoint.h"
 
 namespace nupa::core {
 
@@ -105,18 +103,21 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const bool only_wire = *choice == Choice::kRoce;
   const auto settings = wire_settings_from_environment();
   if (!settings) return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
-  const auto interfaces = chosen_interfaces();
-  if (!interfaces) return tl::unexpected(interfaces.error());
+  auto devices = read_devices();
+  if (!devices) return tl::unexpected(devices.error());
   std::shared_ptr<Runtime> runtime(new Runtime);
   runtime->wire_settings_ = *settings;
   // Packets are copied from and to the memory where it lies.
   auto remapper = region::Remapper::create(only_wire ? region::Policy::kNever : region::policy_from_environment());
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
-  std::vector<Gid> gids;
-  runtime->gids_ = read_gid_table(*interfaces);
-  runtime->has_rails_ = interfaces->size() > 1;
-  for (const GidEntry& entry : runtime->gids_) gids.push_back(entry.gid);
+  runtime->devices_ = std::move(*devices);
+  runtime->own_addresses_ = own_addresses();
+  std::vector<std::vector<Gid>> gids;
+  for (const DeviceEntry& device : runtime->devices_) {
+    gids.emplace_back();
+    for (const GidEntry& entry : device.gids) gids.back().push_back(entry.gid);
+  }
   // A process's slot on the wire is its UDP port, which other users' processes may have.
   std::optional<io::UdpSocket> socket;
   const auto reserve = [&](uint32_t slot) {
@@ -154,15 +155,16 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   return runtime;
 }
 
-Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::LocalEnd end, const QpAttr& attr) {
+Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(const DeviceEntry& device, roce::LocalEnd end,
+                                                                       const QpAttr& attr) {
   const AddressVector& vector = attr.av;
-  const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, gids_.size() - 1);
-  if (index >= gids_.size()) return fail(EHOSTUNREACH, "the source GID is empty");
-  const GidEntry& source = gids_[index];
+  const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
+  if (index >= device.gids.size()) return fail(EHOSTUNREACH, "the source GID is empty");
+  const GidEntry& source = device.gids[index];
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
   if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
-  end.rails = rails_from(source, peer);
+  end.rails = rails_from(device, source, peer);
   const uint32_t way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
   QpAttr fitting = attr;
   if (way != 0 && attr.path_mtu > roce::mtu_code_of(way)) {
@@ -174,31 +176,36 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(roce::Loc
   return std::make_unique<roce::ConnectedEndpoint>(*port_, end, fitting, peer, wire_settings_);
 }
 
-std::vector<roce::Rail> Runtime::rails_from(const GidEntry& source, const Gid& peer) const {
+roce::Sources Runtime::sources_of(const DeviceEntry& device) const {
+  if (device.interfaces.empty()) return {device.gids, false, {}};
+  return {device.gids, true, own_addresses_};
+}
+
+std::vector<roce::Rail> Runtime::rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
   const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
+  const roce::Sources sources = sources_of(device);
   std::vector<roce::Rail> rails;
-  const auto add = [&](const GidEntry& entry, bool pinned) {
+  const auto add = [&](const Gid& address, uint32_t exit) {
     const auto socket = static_cast<uint32_t>(rails.size() % port_->sockets().size());
-    rails.push_back({entry.gid, pinned ? entry.interface_index : 0, port_->sockets()[socket].port(), socket});
+    rails.push_back({address, exit, port_->sockets()[socket].port(), socket});
   };
-  add(source, is_link_local(peer) || has_rails_);
+  add(source.gid, is_link_local(peer) ? source.interface_index : sources.exit_of(source, peer));
   std::vector<uint32_t> interfaces{source.interface_index};
-  for (const GidEntry& entry : gids_) {
+  for (const GidEntry& entry : device.gids) {
     const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
-    if (!has_rails_ || used || rails.size() == roce::kMaxPaths || is_link_local(entry.gid) ||
+    if (device.interfaces.size() < 2 || used || rails.size() == roce::kMaxPaths || is_link_local(entry.gid) ||
         base::is_ipv4(entry.gid) != base::is_ipv4(source.gid))
       continue;
-    add(entry, true);
+    add(entry.gid, sources.exit_of(entry, peer));
     interfaces.push_back(entry.interface_index);
   }
-  for (size_t i = 0; rails.size() < port_->sockets().size(); ++i)
-    add({.gid = rails[i].address, .interface_index = rails[i].interface_index}, true);
+  for (size_t i = 0; rails.size() < port_->sockets().size(); ++i) add(rails[i].address, rails[i].interface_index);
   return rails;
 }
 
-int Runtime::join_on_wire(uint32_t qp_num, const Gid& group) {
+int Runtime::join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid& group) {
   if (port_ == nullptr) return 0;
-  const int error = port_->attach(qp_num, group, gids_);
+  const int error = port_->attach(qp_num, group, device.index, device.gids);
   return has_window_ ? 0 : error;
 }
 
@@ -207,20 +214,21 @@ bool Runtime::goes_by_wire(const QpAttr& attr) {
   return !has_window_ || !window_->reaches(attr.av, attr.dest_qp_num);
 }
 
-Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(roce::LocalEnd end) {
-  end.max_datagram = 128u << (port_ == nullptr ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(gids_)));
+Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const DeviceEntry& device, roce::LocalEnd end) {
+  end.max_datagram =
+      128u << (port_ == nullptr ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(device.gids)));
   std::unique_ptr<transport::Endpoint> by_wire;
   if (port_ != nullptr) {
     if (auto started = port_->start(); !started) return tl::unexpected(started.error());
-    by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, gids_, wire_settings_);
+    by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_);
   }
   if (!has_window_) return by_wire;
   end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
   return window_->connect_datagrams({end.shared, end.qp_num, end.type}, std::move(by_wire));
 }
 
-uint32_t Runtime::active_mtu() const {
-  return has_window_ ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(gids_));
+uint32_t Runtime::active_mtu(const DeviceEntry& device) const {
+  return has_window_ ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(device.gids));
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

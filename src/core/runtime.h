@@ -7,9 +7,10 @@
 #include <set>
 
 #include "cm/node.h"
+#include "core/device_table.h"
 #include "core/index_pool.h"
 #include "region/remapper.h"
-#include "transport/roce/endpoint.h"
+#include "transport/roce/datagram_endpoint.h"
 #include "transport/window/window.h"
 
 namespace nupa::core {
@@ -18,7 +19,7 @@ class Cq;
 class Qp;
 class Srq;
 
-/// What all opens of the device in this process share: the node, the numbers, the objects by number, pending work.
+/// What all opens of the devices in this process share: the node, the numbers, the objects by number, pending work.
 /// Made by the first open, gone with the last close.
 class Runtime final : public cm::NodeEvents {
  public:
@@ -34,18 +35,19 @@ class Runtime final : public cm::NodeEvents {
   roce::Port* port() { return port_.get(); }
   /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family. EINVAL:
   /// packets of the path MTU do not go through the interface that leads there.
-  Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(roce::LocalEnd end, const QpAttr& attr);
+  Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(const DeviceEntry& device, roce::LocalEnd end,
+                                                                const QpAttr& attr);
   /// For UD: by the window to processes of this host and user, by packets to others, as far as there are both.
-  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(roce::LocalEnd end);
+  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(const DeviceEntry& device, roce::LocalEnd end);
   /// The queue pair hears what packets bring for a multicast group. 0, or why not: on a host without a network there
   /// may still be the window.
-  int join_on_wire(uint32_t qp_num, const Gid& group);
+  int join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
   /// Whether a connection with these attributes is made of packets.
   bool goes_by_wire(const QpAttr& attr);
   /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.
-  uint32_t active_mtu() const;
-  /// The port's GID table, as it was when the device was opened: peers compare addresses with that.
-  const std::vector<GidEntry>& gids() const { return gids_; }
+  uint32_t active_mtu(const DeviceEntry& device) const;
+  /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
+  const std::vector<DeviceEntry>& devices() const { return devices_; }
   uint32_t slot() const { return slot_; }
   /// How this process signs claims in rings.
   uint32_t tag() const { return tag_; }
@@ -104,7 +106,7 @@ class Runtime final : public cm::NodeEvents {
   IndexPool srq_numbers_;
   IndexPool mr_numbers_;
   std::atomic<uint32_t> next_handle_{1};
-  std::vector<GidEntry> gids_;
+  std::vector<DeviceEntry> devices_;
   uint32_t slot_ = 0;
   uint32_t tag_ = 0;
 
@@ -116,8 +118,9 @@ class Runtime final : public cm::NodeEvents {
   std::atomic<uint32_t> cq_high_water_{0};
   std::atomic<uint32_t> srq_high_water_{0};
 
+  roce::Sources sources_of(const DeviceEntry& device) const;
   /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
-  std::vector<roce::Rail> rails_from(const GidEntry& source, const Gid& peer) const;
+  std::vector<roce::Rail> rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
 
   std::mutex pending_mutex_;
   std::set<Qp*> pending_;
@@ -132,8 +135,8 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
   roce::WireSettings wire_settings_;
-  bool has_window_ = true;  ///< processes of this host are reached by shared memory
-  bool has_rails_ = false;  ///< connections may use every interface of the device
+  std::vector<Gid> own_addresses_;  ///< of this host
+  bool has_window_ = true;          ///< processes of this host are reached by shared memory
 };
 
 }  // namespace nupa::core

@@ -13,6 +13,7 @@
 ///   40 MiB      2 MiB    WireShared[kMaxQp]
 ///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +23,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 4;
+constexpr uint32_t kLayoutVersion = 5;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -32,7 +33,8 @@ constexpr uint32_t kMaxCq = 1u << 14;
 constexpr uint32_t kMaxMr = 1u << 18;
 constexpr uint32_t kMinSlot = 1;
 constexpr uint32_t kMaxSlot = 4094;
-constexpr uint32_t kMaxGids = 32;
+constexpr uint32_t kMaxDevices = 16;
+constexpr uint32_t kMaxGids = 32;  ///< of a device
 
 constexpr uint32_t number_of(uint32_t slot, uint32_t index) { return slot << kIndexBits | index; }
 constexpr uint32_t slot_of(uint32_t number) { return number >> kIndexBits; }
@@ -82,6 +84,12 @@ struct McastShared {
 };
 constexpr uint32_t kMaxMcast = 1024;
 
+/// The GID table of a device's port.
+struct GidTableShared {
+  uint32_t count;
+  Gid gids[kMaxGids];
+};
+
 struct alignas(64) SegmentHeader {
   uint64_t magic;
   uint32_t version;
@@ -91,10 +99,10 @@ struct alignas(64) SegmentHeader {
   uint32_t uid;
   uint64_t start_ns;  ///< CLOCK_REALTIME when it opened the device
   char command[64];   ///< for people
-  uint32_t gid_count;
+  uint32_t device_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
-  Gid gids[kMaxGids];
+  GidTableShared devices[kMaxDevices];
 
   alignas(64) std::atomic<uint32_t> attention;
   alignas(64) std::atomic<uint64_t> qp_attention[kMaxQp / 64];
@@ -106,6 +114,16 @@ struct alignas(64) SegmentHeader {
   McastShared mcast[kMaxMcast];
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
+
+/// Whether a device of the process has the GID. The counts are another process's: not to be trusted.
+inline bool has_gid(const SegmentHeader& header, const Gid& gid) {
+  for (uint32_t i = 0; i < std::min(header.device_count, kMaxDevices); ++i) {
+    const GidTableShared& table = header.devices[i];
+    const Gid* end = table.gids + std::min(table.count, kMaxGids);
+    if (std::find(table.gids, end, gid) != end) return true;
+  }
+  return false;
+}
 
 /// A ring's place: heap offset (page aligned, below 2^48) with log2 of its slots in the low bits and a generation in
 /// the high ones, so that a ring that was moved away and back is not taken for the old one. 0: none.
@@ -273,6 +291,7 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
   std::atomic<uint32_t> carrier;            ///< Carrier
+  uint32_t device;                          ///< index of the device that it was made by
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
 };

@@ -100,7 +100,7 @@ TEST(Timers, FollowTheSpecification) {
 }
 
 TEST(GidTable, HasLinkLocalThenIpv4) {
-  const auto table = read_gid_table();
+  const auto table = gid_table_of(read_host_addresses());
   ASSERT_GE(table.size(), 2u);
   EXPECT_EQ(0xfe, table[0].gid.raw[0]);
   EXPECT_EQ(0x80, table[0].gid.raw[1]);

@@ -45,8 +45,8 @@ class Verbs : public ::testing::Test {
   void SetUp() override {
     ibv_device** list = ibv_get_device_list(nullptr);
     ASSERT_NE(list, nullptr);
-    ASSERT_NE(list[0], nullptr);
-    context = ibv_open_device(list[0]);
+    for (int i = 0; i <= place; ++i) ASSERT_NE(list[i], nullptr);
+    context = ibv_open_device(list[place]);
     ibv_free_device_list(list);
     ASSERT_NE(context, nullptr) << std::strerror(errno);
     pd = ibv_alloc_pd(context);
@@ -105,16 +105,17 @@ class Verbs : public ::testing::Test {
     return qp;
   }
 
-  /// From this host to itself: by the first GID, which on the wire has to be an address; the second is always one.
+  /// From this device to itself, or to `towards`: by the first GID, which on the wire has to be an address; the second
+  /// is always one.
   ibv_ah_attr path() {
     ibv_ah_attr attr{};
     attr.is_global = 1;
     attr.port_num = 1;
     attr.grh.hop_limit = 1;
     EXPECT_EQ(ibv_query_gid(context, 1, 0, &attr.grh.dgid), 0);
-    if (over_wire() && !is_own_address(attr.grh.dgid)) {
+    if (towards != nullptr || (over_wire() && !is_own_address(attr.grh.dgid))) {
       attr.grh.sgid_index = 1;
-      EXPECT_EQ(ibv_query_gid(context, 1, 1, &attr.grh.dgid), 0);
+      EXPECT_EQ(ibv_query_gid(towards != nullptr ? towards : context, 1, 1, &attr.grh.dgid), 0);
     }
     return attr;
   }
@@ -255,8 +256,10 @@ class Verbs : public ::testing::Test {
   static constexpr ibv_wc_status kNoCompletion = IBV_WC_TM_ERR;
   // What connect() asks for; set before it.
   unsigned int qp_access = kWholeAccess & ~IBV_ACCESS_MW_BIND;
-  uint8_t rnr_retry = 7;      ///< for ever
-  uint8_t min_rnr_timer = 1;  ///< 10 us
+  uint8_t rnr_retry = 7;           ///< for ever
+  uint8_t min_rnr_timer = 1;       ///< 10 us
+  int place = 0;                   ///< of the device in the list
+  ibv_context* towards = nullptr;  ///< the other end's device; null: the own one
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
   ibv_cq* cq = nullptr;

@@ -1,4 +1,4 @@
-/// Finding, opening and querying the device.
+/// Finding, opening and querying the devices.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,20 +18,25 @@ std::mutex g_mutex;
 using FileIdentity = std::pair<uint64_t, uint64_t>;
 std::map<FileIdentity, std::weak_ptr<Opened>> g_opened;
 
-VDevice* the_device() {
-  static VDevice* device = [] {
-    auto* made = new VDevice{};
-    ibv_device& d = made->device;
-    d.node_type = IBV_NODE_CA;
-    d.transport_type = IBV_TRANSPORT_IB;
-    const auto devices = list_devices();
-    std::strncpy(d.name, devices.empty() ? "" : devices[0].name.c_str(), sizeof d.name - 1);
-    std::strcpy(d.dev_name, "uverbs0");
-    std::strcpy(d.dev_path, "/sys/class/infiniband_verbs/uverbs0");
-    std::snprintf(d.ibdev_path, sizeof d.ibdev_path, "/sys/class/infiniband/%s", d.name);
-    return made;
-  }();
-  return device;
+VDevice* make_device(const std::string& name, int index) {
+  auto* made = new VDevice{};
+  made->index = index;
+  ibv_device& d = made->device;
+  d.node_type = IBV_NODE_CA;
+  d.transport_type = IBV_TRANSPORT_IB;
+  std::strncpy(d.name, name.c_str(), sizeof d.name - 1);
+  std::snprintf(d.dev_name, sizeof d.dev_name, "uverbs%d", index);
+  std::snprintf(d.dev_path, sizeof d.dev_path, "/sys/class/infiniband_verbs/%s", d.dev_name);
+  std::snprintf(d.ibdev_path, sizeof d.ibdev_path, "/sys/class/infiniband/%s", d.name);
+  return made;
+}
+
+/// The device of that place in the list: programs keep pointers to it, to their very end.
+ibv_device* device_at(const std::string& name, size_t index) {
+  static auto* made = new std::vector<VDevice*>;
+  std::lock_guard lock(g_mutex);
+  while (made->size() <= index) made->push_back(make_device(name, static_cast<int>(made->size())));
+  return &(*made)[index]->device;
 }
 
 FileIdentity identity_of(int fd) {
@@ -46,7 +51,7 @@ ibv_context* make_context(std::shared_ptr<Opened> opened, int cmd_fd) {
   made->verbs.sz = sizeof(verbs_context);
   set_operations(&made->verbs);
   ibv_context& context = made->verbs.context;
-  context.device = &the_device()->device;
+  context.device = made->opened->device;
   context.cmd_fd = cmd_fd;
   context.async_fd = made->opened->core->async_fd();
   context.num_comp_vectors = 1;
@@ -162,7 +167,7 @@ NUPA_VERBS ibv_device** ibv_get_device_list(int* count) try {
   const auto names = nupa::list_devices();
   auto** list = static_cast<ibv_device**>(std::calloc(names.size() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return refuse(ENOMEM);
-  for (size_t i = 0; i < names.size(); ++i) list[i] = &the_device()->device;
+  for (size_t i = 0; i < names.size(); ++i) list[i] = device_at(names[i].name, i);
   if (count != nullptr) *count = static_cast<int>(names.size());
   return list;
 } catch (const std::bad_alloc&) {
@@ -173,11 +178,15 @@ NUPA_VERBS void ibv_free_device_list(ibv_device** list) { std::free(list); }
 
 NUPA_VERBS const char* ibv_get_device_name(ibv_device* device) { return device == nullptr ? nullptr : device->name; }
 
-NUPA_VERBS int ibv_get_device_index(ibv_device* device) { return device == nullptr ? -1 : 0; }
+NUPA_VERBS int ibv_get_device_index(ibv_device* device) {
+  return device == nullptr ? -1 : reinterpret_cast<VDevice*>(device)->index;
+}
 
 NUPA_VERBS __be64 ibv_get_device_guid(ibv_device* device) {
-  const auto devices = nupa::list_devices();
-  return device == nullptr || devices.empty() ? 0 : devices[0].node_guid;
+  if (device == nullptr) return 0;
+  for (const nupa::DeviceName& each : nupa::list_devices())
+    if (each.name == device->name) return each.node_guid;
+  return 0;
 }
 
 NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
@@ -189,6 +198,7 @@ NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
   if (cmd_fd < 0) return refuse(errno);
   auto opened = std::make_shared<Opened>();
   opened->core = std::move(*core);
+  opened->device = device;
   {
     std::lock_guard lock(g_mutex);
     g_opened[identity_of(cmd_fd)] = opened;

@@ -31,6 +31,7 @@ namespace nupa::verbs {
 struct VDevice {
   ibv_device device;
   char reserved[512];
+  int index;
 };
 
 struct VPd;
@@ -40,6 +41,7 @@ struct VDm;
 /// One core device with the objects that another handle on it may import by number.
 struct Opened {
   std::unique_ptr<Device> core;
+  ibv_device* device = nullptr;
   std::mutex mutex;
   std::map<uint32_t, VPd*> pds;
   std::map<uint32_t, VMr*> mrs;

@@ -1,7 +1,6 @@
 #include "transport/roce/datagram_endpoint.h"
 
 #include "transport/grh.h"
-#include "transport/group_address.h"
 
 namespace nupa::roce {
 namespace {
@@ -16,7 +15,8 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   const SendWr& wr = request.wr;
   const AddressVector& vector = *request.vector;
   if (request.length > end_.max_datagram) return transport::Outcome::done(WcStatus::kLocLenErr);
-  const GidEntry& source = sources_[vector.sgid_index < sources_.size() ? vector.sgid_index : 0];
+  const std::vector<GidEntry>& gids = sources_.gids;
+  const GidEntry& source = gids[vector.sgid_index < gids.size() ? vector.sgid_index : 0];
   Destination destination;
   destination.place = wr.remote_qpn;
   destination.to.address = vector.dgid;
@@ -27,7 +27,7 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   const bool group = vector.is_global && transport::names_group(vector.dgid);
   destination.to.port = named && !group ? Port::port_of_slot(slot) : kUdpPort;
   // A group is reached through the interface that the source address is of.
-  if (group) destination.from_interface = source.interface_index;
+  destination.from_interface = group ? source.interface_index : sources_.exit_of(source, destination.to.address);
   destination.from = source.gid;
   // IBTA 9.8.3: the address handle says what the header shows.
   destination.fields = {vector.traffic_class, vector.hop_limit, vector.flow_label};
@@ -53,7 +53,8 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
 }
 
 void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {
-  if (!receives() || service_of(packet.opcode) != Service::kUd || (packet.pkey | kMembership) != uint16_t{0xffff} ||
+  if (!receives() || !sources_.takes(from.to) || service_of(packet.opcode) != Service::kUd ||
+      (packet.pkey | kMembership) != uint16_t{0xffff} ||
       packet.qkey != end_.shared->qkey.load(std::memory_order_relaxed)) {
     count_stranger();
     return;

@@ -1,13 +1,33 @@
 #pragma once
+#include <algorithm>
+#include <vector>
+
+#include "transport/group_address.h"
 #include "transport/roce/endpoint.h"
 
 namespace nupa::roce {
 
+/// The addresses of a device's port.
+struct Sources {
+  std::vector<GidEntry> gids;  ///< by GID index
+  bool pinned = false;         ///< packets leave through the interface of their source, but for those to this host
+  std::vector<Gid> host;       ///< the host's addresses, if `pinned`
+
+  /// The interface through which packets from `source` to `address` have to leave; 0: that which the system chooses.
+  uint32_t exit_of(const GidEntry& source, const Gid& address) const {
+    return pinned && std::find(host.begin(), host.end(), address) == host.end() ? source.interface_index : 0;
+  }
+  /// Whether what comes to `address` is for this port.
+  bool takes(const Gid& address) const {
+    const auto is_address = [&](const GidEntry& entry) { return entry.gid == address; };
+    return !pinned || transport::names_group(address) || std::any_of(gids.begin(), gids.end(), is_address);
+  }
+};
+
 /// UD (IBTA 9.8.3): each request names its destination, and is done when its packet has left.
 class DatagramEndpoint final : public transport::Endpoint, public EndpointChannel {
  public:
-  /// `sources`: the port's addresses by GID index.
-  DatagramEndpoint(Port& port, const LocalEnd& end, std::vector<GidEntry> sources, const WireSettings& settings)
+  DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
     end.wire->strangers.store(0);
     end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
@@ -27,7 +47,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   Peer* peer() override { return nullptr; }
 
  private:
-  const std::vector<GidEntry> sources_;
+  const Sources sources_;
   const WireSettings settings_;
   uint32_t psn_ = 0;
 };

@@ -15,8 +15,9 @@ constexpr uint32_t kGroupBytes = 1 << 20;
 
 }  // namespace
 
-int Groups::attach(uint32_t qp_num, const Gid& gid, const std::vector<GidEntry>& interfaces) {
-  auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) { return each.gid == gid; });
+int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::vector<GidEntry>& interfaces) {
+  auto group = std::find_if(list_.begin(), list_.end(),
+                            [&](const Group& each) { return each.gid == gid && each.device == device; });
   if (group != list_.end()) {
     group->members.push_back(qp_num);
     return 0;
@@ -31,12 +32,14 @@ int Groups::attach(uint32_t qp_num, const Gid& gid, const std::vector<GidEntry>&
   epoll_event readable{};
   readable.events = EPOLLIN;
   if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket->fd(), &readable) != 0) return errno;
-  list_.push_back({gid, std::move(*socket), {qp_num}});
+  list_.push_back({gid, device, std::move(*socket), {qp_num}});
   return 0;
 }
 
 void Groups::detach(uint32_t qp_num, const Gid& gid) {
-  const auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) { return each.gid == gid; });
+  const auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) {
+    return each.gid == gid && std::find(each.members.begin(), each.members.end(), qp_num) != each.members.end();
+  });
   if (group == list_.end()) return;
   std::erase(group->members, qp_num);
   // A socket that is closed leaves its group and is polled no more.

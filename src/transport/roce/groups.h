@@ -7,19 +7,21 @@
 
 namespace nupa::roce {
 
-/// The multicast groups that queue pairs of this process are attached to: a socket for each group, at the standard's
-/// port, beside the one that names the process (docs/roce.md). All but fd() under one mutex of the caller's.
+/// The multicast groups that queue pairs of this process are attached to: a socket for each group
+/// and device, at the standard's port, beside the one that names the process (docs/roce.md). All but fd() under one
+/// mutex of the caller's.
 class Groups {
  public:
   struct Group {
     Gid gid;
+    uint32_t device;  ///< whose interfaces it is joined by
     io::UdpSocket socket;
     std::vector<uint32_t> members;  ///< queue pair numbers
   };
 
   /// Once a queue pair and group. Else what UdpSocket::open_group() says.
-  int attach(uint32_t qp_num, const Gid& gid, const std::vector<GidEntry>& interfaces);
-  /// The last member of a group leaves it on all interfaces.
+  int attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::vector<GidEntry>& interfaces);
+  /// The last member of a group leaves it on all interfaces of the device.
   void detach(uint32_t qp_num, const Gid& gid);
   bool empty() const { return list_.empty(); }
   const std::vector<Group>& list() const { return list_; }

@@ -181,11 +181,11 @@ void Port::remove(Channel& channel) {
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
 }
 
-int Port::attach(uint32_t qp_num, const Gid& group, const std::vector<GidEntry>& interfaces) {
+int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
   int error;
   {
     std::lock_guard lock(receive_mutex_);
-    error = groups_.attach(qp_num, group, interfaces);
+    error = groups_.attach(qp_num, group, device, interfaces);
   }
   kick();  // there may be one thing more to wait for
   return error;

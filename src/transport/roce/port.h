@@ -104,9 +104,9 @@ class Port {
   void add(Channel& channel);
   /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
   void remove(Channel& channel);
-  /// Datagrams to a multicast group go to the channel of that number too, by the interfaces of the addresses. 0, or why
-  /// the group cannot be joined. A channel is attached to a group once.
-  int attach(uint32_t qp_num, const Gid& group, const std::vector<GidEntry>& interfaces);
+  /// Datagrams to a multicast group go to the channel of that number too, by the interfaces of the addresses, which are
+  /// its device's. 0, or why the group cannot be joined. A channel is attached to a group once.
+  int attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces);
   void detach(uint32_t qp_num, const Gid& group);
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll();

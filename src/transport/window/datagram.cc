@@ -38,10 +38,9 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
     target.put_back(claim);
     return;
   }
-  const segment::SegmentHeader& mine = *window_.node().segment().tables().header;
   const uint32_t gid_index = std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1);
   transport::RouteHeader header =
-      transport::make_route_header(*request.vector, mine.gids[gid_index], request.vector->dgid, request.length);
+      transport::make_route_header(*request.vector, own_gids_[gid_index], request.vector->dgid, request.length);
 
   constexpr uint32_t kInPlace = 8;
   Piece few[kInPlace];

@@ -13,7 +13,10 @@ class Datagram final : public transport::Endpoint {
  public:
   /// `elsewhere`: who sends what goes to no process of this host's runtime directory; may be null.
   Datagram(Window& window, const transport::LocalQp& qp, std::unique_ptr<transport::Endpoint> elsewhere = nullptr)
-      : window_(window), qp_(qp), elsewhere_(std::move(elsewhere)) {}
+      : window_(window),
+        qp_(qp),
+        own_gids_(window.node().segment().tables().header->devices[qp.shared->device].gids),
+        elsewhere_(std::move(elsewhere)) {}
 
   transport::Outcome execute(const transport::Request& request) override;
   Reach reach() override { return Reach::kMet; }
@@ -42,6 +45,7 @@ class Datagram final : public transport::Endpoint {
 
   Window& window_;
   transport::LocalQp qp_;
+  const Gid* own_gids_;  ///< of its device, segment::kMaxGids
   const std::unique_ptr<transport::Endpoint> elsewhere_;
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;

@@ -1,6 +1,5 @@
 #include "transport/window/window.h"
 
-#include <algorithm>
 #include <cerrno>
 
 #include "transport/window/connected.h"
@@ -33,21 +32,13 @@ std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
   return memory;
 }
 
-bool Window::has_gid(const Gid& gid) const {
-  const segment::SegmentHeader& header = *node_.segment().tables().header;
-  return std::find(header.gids, header.gids + std::min(header.gid_count, segment::kMaxGids), gid) !=
-         header.gids + std::min(header.gid_count, segment::kMaxGids);
-}
+bool Window::has_gid(const Gid& gid) const { return segment::has_gid(*node_.segment().tables().header, gid); }
 
 Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
   auto peer = node_.connect(slot, wait);
-  if (!peer || !vector.is_global) return peer;
-  const segment::SegmentHeader& header = *(*peer)->tables().header;
-  const uint32_t count = std::min(header.gid_count, segment::kMaxGids);
-  for (uint32_t i = 0; i < count; ++i)
-    if (header.gids[i] == vector.dgid) return peer;
+  if (!peer || !vector.is_global || segment::has_gid(*(*peer)->tables().header, vector.dgid)) return peer;
   return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");
 }
 

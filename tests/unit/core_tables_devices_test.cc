@@ -1,0 +1,125 @@
+/// What NUPA_DEVICES means.
+#include <gtest/gtest.h>
+#include <net/if.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "core/device_table.h"
+#include "segment/layout.h"
+
+namespace nupa::core {
+namespace {
+
+class DeviceTable : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* before = std::getenv("NUPA_DEVICES"); before != nullptr) before_ = before;
+  }
+  void TearDown() override {
+    if (before_)
+      setenv("NUPA_DEVICES", before_->c_str(), 1);
+    else
+      unsetenv("NUPA_DEVICES");
+  }
+  static Result<std::vector<DeviceEntry>> devices_of(const std::string& text) {
+    setenv("NUPA_DEVICES", text.c_str(), 1);
+    return read_devices();
+  }
+
+  std::optional<std::string> before_;
+};
+
+TEST_F(DeviceTable, CommasSeparateDevicesAndPlusesTheirInterfaces) {
+  const auto devices = parse_devices("eth0+eth1,eth2,ib-3.7");
+  ASSERT_TRUE(devices);
+  EXPECT_EQ((std::vector<Interfaces>{{"eth0", "eth1"}, {"eth2"}, {"ib-3.7"}}), *devices);
+}
+
+TEST_F(DeviceTable, AnEmptyTextIsOneDeviceOnAllInterfaces) {
+  const auto devices = parse_devices("");
+  ASSERT_TRUE(devices);
+  EXPECT_EQ(std::vector<Interfaces>{Interfaces{}}, *devices);
+}
+
+TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
+  for (const char* text : {",", "+", "eth0,", ",eth0", "eth0,,eth1", "eth0+", "+eth0", "eth0,+eth1", "eth0+,eth1",
+                           "eth0+eth0", "eth0,eth0", "eth0+eth1,eth2+eth1"}) {
+    const auto devices = parse_devices(text);
+    ASSERT_FALSE(devices) << text;
+    EXPECT_EQ(EINVAL, devices.error().code) << text;
+  }
+}
+
+TEST_F(DeviceTable, HasRoomForAsManyAsTheSegment) {
+  std::string text = "eth0";
+  for (uint32_t i = 1; i < segment::kMaxDevices; ++i) text += ",eth" + std::to_string(i);
+  EXPECT_TRUE(parse_devices(text));
+  const auto more = parse_devices(text + ",more");
+  ASSERT_FALSE(more);
+  EXPECT_EQ(EINVAL, more.error().code);
+}
+
+TEST_F(DeviceTable, AnUnknownInterfaceIsNoDevice) {
+  for (const char* text : {"nosuchif0", "lo,nosuchif0", "lo+nosuchif0"}) {
+    const auto devices = devices_of(text);
+    ASSERT_FALSE(devices) << text;
+    EXPECT_EQ(ENODEV, devices.error().code) << text;
+  }
+}
+
+TEST_F(DeviceTable, Ibta11212NodeGuidIsTheInterfaceIdentifierOfGidZeroAndStaysTheSame) {
+  unsetenv("NUPA_DEVICES");
+  const auto devices = read_devices();
+  ASSERT_TRUE(devices);
+  ASSERT_EQ(1u, devices->size());
+  const DeviceEntry& device = devices->front();
+  EXPECT_EQ("nupa0", device_name(device.index));
+  EXPECT_NE(0u, device.node_guid);
+  EXPECT_EQ(device.node_guid, read_devices()->front().node_guid);
+  EXPECT_EQ(0, std::memcmp(&device.node_guid, &device.gids[0].gid.raw[8], sizeof device.node_guid));
+}
+
+TEST_F(DeviceTable, EachHasAGuidOfItsOwnAndTheAddressesOfItsInterface) {
+  std::string text;
+  std::vector<uint32_t> indices;
+  struct if_nameindex* list = if_nameindex();
+  ASSERT_NE(nullptr, list);
+  for (const auto* at = list; at->if_index != 0 && indices.size() < segment::kMaxDevices; ++at) {
+    if (!text.empty()) text += ',';
+    text += at->if_name;
+    indices.push_back(at->if_index);
+  }
+  if_freenameindex(list);
+  const auto devices = devices_of(text);
+  ASSERT_TRUE(devices) << text;
+  ASSERT_EQ(indices.size(), devices->size());
+  std::set<uint64_t> guids;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const DeviceEntry& device = (*devices)[i];
+    EXPECT_EQ(i, device.index);
+    EXPECT_TRUE(guids.insert(device.node_guid).second) << i;
+    EXPECT_EQ(0, std::memcmp(&device.node_guid, &device.gids[0].gid.raw[8], sizeof device.node_guid));
+    for (const GidEntry& entry : device.gids)
+      EXPECT_TRUE(entry.interface_index == 0 || entry.interface_index == indices[i]) << i << " " << entry.index;
+  }
+}
+
+/// A GUID that another device has is changed: VLANs have their parent's hardware address.
+TEST_F(DeviceTable, SharedHardwareAddressesMakeDifferentGuids) {
+  std::vector<InterfaceId> taken;
+  for (uint32_t index = 0; index < 3; ++index) {
+    InterfaceId id = {0x00, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55};
+    make_unique(index, taken, &id);
+    EXPECT_EQ(index == 0 ? 0xff : 0, id[3]);
+    EXPECT_EQ(index == 0 ? 0xfe : index, id[4]);
+    taken.push_back(id);
+  }
+}
+
+}  // namespace
+}  // namespace nupa::core
