@@ -45,7 +45,7 @@ std::optional<Choice> choice_of_transport() {
   return std::nullopt;
 }
 
-/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_PEERS; nothing where one of them is wrong.
+/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
 std::optional<roce::WireSettings> wire_settings_from_environment() {
   roce::WireSettings settings;
   if (const char* wanted = std::getenv("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
@@ -65,6 +65,13 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
       return std::nullopt;
     }
     settings.source_ports = static_cast<uint32_t>(count);
+  }
+  if (const char* icrc = std::getenv("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
+    settings.unchecked = std::strcmp(icrc, "off") == 0;
+    if (!settings.unchecked && std::strcmp(icrc, "on") != 0) {
+      NUPA_ERROR("NUPA_ROCE_ICRC is on or off, not '%s'", icrc);
+      return std::nullopt;
+    }
   }
   const char* peers = std::getenv("NUPA_ROCE_PEERS");
   if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
@@ -102,7 +109,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const bool wire = *choice != Choice::kWindow;
   const bool only_wire = *choice == Choice::kRoce;
   const auto settings = wire_settings_from_environment();
-  if (!settings) return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
+  if (!settings)
+    return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
   auto devices = read_devices();
   if (!devices) return tl::unexpected(devices.error());
   std::shared_ptr<Runtime> runtime(new Runtime);
