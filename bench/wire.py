@@ -5,50 +5,18 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 import machine
+from hosts import SERVER_ADDRESS, Hosts
 from items import parse_perftest_bandwidth, parse_perftest_latency
-from pairs import Failed, choose_cores, free_port, run_pair
+from pairs import choose_cores, free_port
 from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SERVER_ADDRESS = "10.118.0.1"
 SEGMENT = 4096 + 16  # a packet of the path MTU 4,096 with its headers and CRC
 MTU = 9000
 TARGETS = {"ib_write_bw": 0.6, "ib_send_bw": 0.5, "ib_read_bw": 0.5, "ib_send_lat": 1.4}
-
-
-class Hosts:
-    """Two network namespaces joined by a virtual Ethernet."""
-
-    def __init__(self):
-        self.names = ["nupa-bench-%d-%s" % (os.getpid(), side) for side in "ab"]
-
-    def _ip(self, *words):
-        done = subprocess.run(["ip", *words], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Failed("ip %s: %s" % (" ".join(words), done.stderr.strip()))
-
-    def __enter__(self):
-        for name in self.names:
-            self._ip("netns", "add", name)
-        self._ip("link", "add", "wire", "mtu", str(MTU), "netns", self.names[0], "type", "veth", "peer", "name", "wire",
-                 "mtu", str(MTU), "netns", self.names[1])
-        for number, name in enumerate(self.names, 1):
-            self._ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
-            self._ip("-n", name, "link", "set", "wire", "up")
-            self._ip("-n", name, "link", "set", "lo", "up")
-        return self
-
-    def __exit__(self, *_):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def pair(self, server, client, port, cores, of_server=False):
-        inside = [["ip", "netns", "exec", name] for name in self.names]
-        return run_pair(inside[0] + server, inside[1] + client, port, cores, {"NUPA_TRANSPORT": "roce"}, of_server)
 
 
 class Bench:
@@ -60,14 +28,11 @@ class Bench:
         port = free_port()
         command = [os.path.join(self.build, "bench", "raw_udp"), kind, str(port), str(SEGMENT if kind == "stream" else 24),
                    str(self.seconds)]
-        text = self.hosts.pair(command, command + [SERVER_ADDRESS], port, self.cores, kind == "stream")
+        text = self.hosts.pair(command, command + [SERVER_ADDRESS], port, self.cores, of_server=kind == "stream")
         return [float(word) for word in text.split()]
 
     def perftest(self, command):
-        port = free_port()
-        run = [os.path.join(self.build, "bin", "nupa"), "run", "--"] + command.split() + [
-            "-d", "nupa0", "-F", "-x", "1", "-m", "4096", "-p", str(port)]
-        return self.hosts.pair(run, run + [SERVER_ADDRESS], port, self.cores)
+        return self.hosts.perftest(self.build, command, self.cores)
 
     def bandwidth(self, command):
         return [parse_perftest_bandwidth(self.perftest(command))[0]]
@@ -149,6 +114,7 @@ def main():
     command = "bench/wire.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, cores, command, chosen.rounds)
     with Hosts() as hosts:
+        hosts.add_cable(MTU)
         found = measure(Bench(chosen.build, hosts, cores, 0.5 if chosen.quick else 1), chosen.rounds, chosen.quick)
     rows = rows_of(found)
     os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)

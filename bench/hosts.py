@@ -1,0 +1,65 @@
+"""Two hosts for measuring packets: network namespaces, and what joins them."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from pairs import Failed, free_port, run_pair
+
+SERVER_ADDRESS = "10.118.0.1"
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed("ip %s: %s" % (" ".join(words), done.stderr.strip()))
+
+
+class Hosts:
+    """Two network namespaces, each with a runtime directory of its own; the first is the server's."""
+
+    def __init__(self):
+        self.directories = [tempfile.TemporaryDirectory(prefix="nupa-bench-") for _ in "ab"]
+        self.names = ["nupa-bench-%d-%s" % (os.getpid(), side) for side in "ab"]
+
+    def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that they go on that way too
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        for directory in self.directories:
+            directory.cleanup()
+
+    def add_cable(self, mtu):
+        """A virtual Ethernet between them."""
+        ip("link", "add", "wire", "mtu", str(mtu), "netns", self.names[0], "type", "veth", "peer", "name", "wire", "mtu",
+           str(mtu), "netns", self.names[1])
+        self.give_addresses()
+
+    def give_addresses(self):
+        """To the devices `wire` in both."""
+        for number, name in enumerate(self.names, 1):
+            ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
+            ip("-n", name, "link", "set", "wire", "up")
+
+    def pair(self, server, client, port, cores, env=None, of_server=False):
+        inside = [["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]
+                  for name, directory in zip(self.names, self.directories)]
+        return run_pair(inside[0] + server, inside[1] + client, port, cores, env, of_server)
+
+    def perftest(self, build, command, cores, env=None):
+        """What the client prints, over packets of the path MTU 4,096."""
+        port = free_port()
+        run = [os.path.join(build, "bin", "nupa"), "run", "--"] + command.split() + [
+            "-d", "nupa0", "-F", "-x", "1", "-m", "4096", "-p", str(port)]
+        return self.pair(run, run + [SERVER_ADDRESS], port, cores, {"NUPA_TRANSPORT": "roce", **(env or {})})
