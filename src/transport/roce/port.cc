@@ -338,7 +338,6 @@ uint32_t Port::receive_groups() {
 }
 
 uint32_t Port::receive(bool for_program) {
-  int64_t now = 0;
   uint32_t messages = 0;
   uint32_t packets = 0;
   io::UdpSocket::Received received;
@@ -347,7 +346,9 @@ uint32_t Port::receive(bool for_program) {
       ++empty_looks_;
       break;
     }
-    if (now == 0) now = base::now_ns();
+    // Not the time before: this thread may have been away between, and the packet would seem to have been here for
+    // long.
+    const int64_t now = base::now_ns();
     dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
       segment_arrived(data, length, position, received, now);
     });
