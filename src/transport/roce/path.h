@@ -29,10 +29,10 @@ class RoundTrip {
   int64_t latest() const { return latest_; }
   int64_t least() const { return least_; }
   /// After this long without a word something is lost. A thread that handles packets may be away for a scheduler's
-  /// tick or two, which is no loss: hence the least value.
+  /// tick or two, which is no loss: that is the clock's granularity (G of RFC 6298).
   int64_t timeout() const {
     constexpr int64_t kUnknown = 20'000'000;
-    return smoothed_ == 0 ? kUnknown : std::max(smoothed_ + 4 * variation_, kLeastTimeoutNs);
+    return smoothed_ == 0 ? kUnknown : smoothed_ + std::max(4 * variation_, kLeastTimeoutNs);
   }
   static constexpr int64_t kLeastTimeoutNs = 2'000'000;
 

@@ -160,6 +160,8 @@ class Requester {
   /// What is under way on these paths, one bit each, is lost.
   void leave(uint32_t dead);
   void on_timeout(int64_t now);
+  /// Sends the oldest packet again, so that there is something to answer (RFC 8985, section 7). False: not now.
+  bool probe_tail();
   /// Everything ends: the other end has refused this request, or is not there.
   void fail(uint32_t index, WcStatus status);
   /// The request cannot go on for a reason of this end: it ends when all before it have (IBTA 10.8.5).

@@ -354,14 +354,22 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
   advance(now);
 }
 
+bool Requester::probe_tail() {
+  // The last packets or their answers are lost, or the other end is late. An answer to one more packet tells which.
+  if (!selective_ || paths_.count() > 1 || flight(una_).state != State::kSent) return false;
+  lose(una_);
+  ++counters_.resent_timeout;
+  return true;
+}
+
 void Requester::on_timeout(int64_t now) {
   const int64_t given = transport::ack_timeout_ns(patience_.timeout);
   const bool hopeless = selective_ ? given != 0 && now - progress_ns_ >= (patience_.retry_cnt + 1) * given
                                    : retries_ >= patience_.retry_cnt;
   if (hopeless) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
-  ++retries_;
-  ++backoff_;
   timer_from_ = now;
+  if (retries_++ == 0 && probe_tail()) return;
+  ++backoff_;
   went_back_to_ = 0;
   for (uint32_t i = 0; i < paths_.count(); ++i) paths_[i].hole_since_ns = 0;
   paths_.silence(now);
