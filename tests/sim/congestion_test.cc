@@ -26,8 +26,11 @@ constexpr int64_t kDelayNs = 10'000;
 constexpr uint64_t kQueueBytes = 512 << 10;
 constexpr uint32_t kRoom = 256 << 10;   ///< what each receiver is ready to have under way, as a socket's buffer
 constexpr uint32_t kLowerHeaders = 66;  ///< UDP 8, IPv4 20, Ethernet 38 with preamble and gap
-/// Bytes of payload a second that the link can carry.
-constexpr double kCapacity = double{kLinkRate} * kMtu / (kMtu + kBthBytes + kIcrcBytes + kLowerHeaders);
+/// Bytes of payload a second that a link of `rate` can carry.
+constexpr double capacity_of(uint64_t rate) {
+  return static_cast<double>(rate) * kMtu / (kMtu + kBthBytes + kIcrcBytes + kLowerHeaders);
+}
+constexpr double kCapacity = capacity_of(kLinkRate);
 
 /// Marking as in DCQCN's paper, section 5.2: never below the first bound, always above the second, in between with a
 /// chance that grows to kMarkChance.
@@ -56,11 +59,15 @@ class PlainOutput final : public Output {
   Send send_;
 };
 
-/// The bottleneck's port.
+/// The bottleneck's port, and what else is on the way.
 struct Port {
   bool marks;
   uint64_t queue_bytes;  ///< 0: no limit
-  double loss;           ///< at random
+  double loss;           ///< at random, of the acknowledgements too
+  uint64_t rate = kLinkRate;
+  int64_t delay_ns = kDelayNs;
+  uint32_t room = kRoom;
+  uint8_t mark = kNupaMark;  ///< of both ends; 0: as the standard's
 };
 
 /// What was seen between two moments.
@@ -68,7 +75,8 @@ struct Period {
   std::vector<double> goodput;  ///< of each flow, bytes of payload a second
   double average_queue = 0;
   uint64_t most_queue = 0;
-  double lost = 0;  ///< share of the packets
+  double lost = 0;      ///< share of the packets
+  double capacity = 0;  ///< of the link, as goodput counts
 
   double jain(size_t flows) const {
     double sum = 0;
@@ -79,7 +87,7 @@ struct Period {
     }
     return squares == 0 ? 0 : sum * sum / (static_cast<double>(flows) * squares);
   }
-  double utilisation() const { return std::accumulate(goodput.begin(), goodput.end(), 0.0) / kCapacity; }
+  double utilisation() const { return std::accumulate(goodput.begin(), goodput.end(), 0.0) / capacity; }
 };
 
 /// Senders that write without end to as many receivers behind one port. Acknowledgements have a way of their own.
@@ -87,11 +95,11 @@ class Bottleneck {
  public:
   Bottleneck(const std::string& name, std::string_view congestion, size_t flows, const Port& port, uint64_t seed)
       : name_(name),
-        marks_(port.marks),
+        port_(port),
         random_(seed),
         pool_(static_cast<uint32_t>(flows) * kBitmapBits),
-        forth_(link_options(kLinkRate, port), seed),
-        back_(link_options(0, {}), seed + 1) {
+        forth_(link_options(port), seed),
+        back_(way_back(port), seed + 1) {
     for (uint32_t i = 0; i < flows; ++i) flows_.push_back(std::make_unique<Flow>(*this, i, congestion));
   }
 
@@ -116,6 +124,7 @@ class Bottleneck {
     queue_sum_ = queue_samples_ = queue_most_ = 0;
     while (now_ < from + ns) step(from + ns);
     Period period;
+    period.capacity = capacity_of(port_.rate);
     for (size_t i = 0; i < flows_.size(); ++i)
       period.goodput.push_back(static_cast<double>(flows_[i]->received_bytes() - before[i]) * 1e9 /
                                static_cast<double>(ns));
@@ -130,10 +139,16 @@ class Bottleneck {
   static constexpr int64_t kSampleNs = 5'000;
   static constexpr int64_t kPlotNs = 250'000;
 
-  static io::LinkOptions link_options(uint64_t rate, const Port& port) {
+  static io::LinkOptions way_back(const Port& port) {
     io::LinkOptions options;
-    options.delay_ns = kDelayNs;
-    options.rate = rate;
+    options.delay_ns = port.delay_ns;
+    options.faults.loss = port.loss;
+    return options;
+  }
+  static io::LinkOptions link_options(const Port& port) {
+    io::LinkOptions options;
+    options.delay_ns = port.delay_ns;
+    options.rate = port.rate;
     options.queue_bytes = port.queue_bytes;
     options.faults.loss = port.loss;
     options.overhead = kLowerHeaders;
@@ -142,32 +157,36 @@ class Bottleneck {
 
   struct Flow {
     Flow(Bottleneck& world, uint32_t index, std::string_view congestion)
-        : source(kMessage),
+        : standard(world.port_.mark == 0),
+          source(kMessage),
           target(kMessage),
           to_receiver([&world, index](std::vector<std::byte> bytes) { world.enqueue(std::move(bytes), index); }),
           to_sender(
               [&world, index](std::vector<std::byte> bytes) { world.back_.send(world.now_, std::move(bytes), index); }),
-          sender(source, requester_options(congestion), {}, world.pool_),
-          receiver(target, {}, responder_options(), world.pool_) {
+          sender(source, requester_options(congestion, world.port_), {}, world.pool_),
+          receiver(target, {}, responder_options(world.port_), world.pool_) {
       sender.requester().set_patience({.timeout = 10, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
     }
-    static RequesterOptions requester_options(std::string_view congestion) {
+    static RequesterOptions requester_options(std::string_view congestion, const Port& port) {
       RequesterOptions options;
+      options.mark = port.mark;
       options.mtu = kMtu;
       options.max_wr = kDepth;
       options.congestion = congestion;
       return options;
     }
-    static ResponderOptions responder_options() {
+    static ResponderOptions responder_options(const Port& port) {
       ResponderOptions options;
       options.mtu = kMtu;
-      options.window = kRoom;
+      options.mark = port.mark;
+      options.window = port.room;
       return options;
     }
     /// Each packet once.
     uint64_t received_bytes() {
       const ResponderCounters& counters = receiver.responder().counters();
-      return (counters.packets - counters.duplicates - counters.dropped) * kMtu;
+      const uint64_t let_go = standard ? counters.early : 0;
+      return (counters.packets - counters.duplicates - counters.dropped - let_go) * kMtu;
     }
     void post_all() {
       const Sge sge{SimHost::kBase, kMessage, kKey};
@@ -185,6 +204,7 @@ class Bottleneck {
       source.done.clear();
     }
 
+    const bool standard;
     SimHost source;
     SimHost target;
     PlainOutput to_receiver;
@@ -207,7 +227,7 @@ class Bottleneck {
       chance = 1;
     else if (waiting > kMarkFrom)
       chance = kMarkChance * static_cast<double>(waiting - kMarkFrom) / (kMarkAll - kMarkFrom);
-    const bool marked = marks_ && std::uniform_real_distribution<double>(0, 1)(random_) < chance;
+    const bool marked = port_.marks && std::uniform_real_distribution<double>(0, 1)(random_) < chance;
     forth_.send(now_, std::move(bytes), marked ? flow | kMarkedTag : flow);
   }
   void serve(Flow& flow) {
@@ -269,7 +289,7 @@ class Bottleneck {
   }
 
   const std::string name_;
-  const bool marks_;
+  const Port port_;
   int64_t now_ = 0;
   std::mt19937_64 random_;
   PacketPool pool_;
@@ -371,6 +391,45 @@ TEST(RoceCongestionLoss, SwiftTakesLossesAtRandomForNoCongestion) {
   EXPECT_GT(swift, cubic);
 }
 
+/// One flow over a link of a millisecond there and back, with a queue of two bandwidth-delay products.
+Port far_link(uint64_t mbit, double loss, uint8_t mark) {
+  const uint64_t rate = mbit * 1'000'000 / 8;
+  return {false, rate / 500, loss, rate, 500'000, 8 << 20, mark};
+}
+
+/// Of the second of two half seconds.
+double far_utilisation(std::string_view congestion, const Port& link) {
+  Bottleneck world("a long link", congestion, 1, link, seed());
+  world.start(0);
+  world.run(500 * kMillisecond);
+  return world.run(500 * kMillisecond).utilisation();
+}
+
+TEST(RoceCongestionLoss, SwiftKeepsItsGoodputOverALongLinkThatLosesOnePercent) {
+  for (const uint64_t mbit : {1'000, 10'000}) {
+    const double whole = far_utilisation("swift", far_link(mbit, 0, kNupaMark));
+    const double lossy = far_utilisation("swift", far_link(mbit, 0.01, kNupaMark));
+    std::printf("swift, %5lu Mbit/s, 1 ms: utilisation %.3f, with 1%% loss %.3f\n", mbit, whole, lossy);
+    EXPECT_GE(whole, 0.85);
+    EXPECT_GE(lossy, 0.8 * whole);
+  }
+}
+
+TEST(RoceCongestionLoss, GoBackNGetsLess) {
+  for (const std::string_view congestion : {"none", "cubic", "swift", "dcqcn"}) {
+    std::array<std::array<double, 2>, 2> found;
+    for (const bool standard : {false, true})
+      for (const bool lossy : {false, true})
+        found[standard][lossy] =
+            far_utilisation(congestion, far_link(1'000, lossy ? 0.01 : 0, standard ? 0 : kNupaMark));
+    std::printf("%-5s, 1000 Mbit/s, 1 ms: selective repeat %.3f, with 1%% loss %.3f; go-back-N %.3f, %.3f\n",
+                congestion.data(), found[0][0], found[0][1], found[1][0], found[1][1]);
+    if (congestion == "swift") {
+      EXPECT_LT(found[1][1], found[0][1]);
+    }
+  }
+}
+
 TEST(RoceCongestionRules, EachNameHasAControl) {
   for (const std::string_view name : congestion_names()) {
     const auto control = make_congestion(name, kMtu);
@@ -437,6 +496,30 @@ SendWr write_of(const Sge& sge) {
   wr.remote_addr = SimHost::kBase;
   wr.rkey = kKey;
   return wr;
+}
+
+TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
+  constexpr int64_t kWay = kMillisecond / 2;
+  World::Options options;
+  options.congestion = "cubic";
+  options.link.delay_ns = kWay;
+  options.patience.timeout = 14;
+  World world(options, seed());
+  const Sge sge{SimHost::kBase, 8 * options.mtu, kKey};
+  const auto write = [&](size_t count) {
+    world.a.connection.requester().post(write_of(sge), 0);
+    world.a.transmit(world.now);
+    return world.run([&] { return world.a.host.done.size() == count; });
+  };
+  for (size_t i = 1; i <= 50; ++i) ASSERT_TRUE(write(i));
+  // The other end is away for longer than the timeout, and loses nothing.
+  io::LinkOptions late = options.link;
+  late.delay_ns = kWay + 3 * kMillisecond;
+  world.link_to_a(0).set_options(late);
+  ASSERT_TRUE(write(51));
+  const RequesterCounters& counters = world.a.connection.requester().counters();
+  EXPECT_EQ(1u, counters.resent_timeout);
+  EXPECT_EQ(1u, counters.resent_selective) << "the packet that asks";
 }
 
 TEST(RoceCongestionEngine, AReadThroughASmallWindowIsAskedForAgainInItsOldParts) {

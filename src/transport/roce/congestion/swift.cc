@@ -9,6 +9,9 @@ namespace {
 /// What the queues on the way may add to the least round trip, all flows together. The paper's base target, which
 /// stands for the whole delay there.
 constexpr double kBaseTargetNs = 25'000;
+/// On a long way this share of it, if that is more: answers come four a window (Path::should_ask), so a sender's own
+/// bursts queue for up to a quarter of a round trip.
+constexpr double kBaseTargetShare = 1.0 / 4;
 // Flow scaling (section 3.5): N flows' queue varies like sqrt(N), and windows are like 1 / N; so the target grows
 // with 1 / sqrt(window), from nothing at kScalingMost packets to kScalingRangeNs at kScalingLeast.
 constexpr double kScalingLeast = 0.1;                  ///< packets
@@ -26,12 +29,15 @@ constexpr int64_t kLeastAgeNs = 10'000'000;
 constexpr int64_t kLeastAgeRoundTrips = 100;
 constexpr double kDrainShare = 1.0 / 8;
 constexpr int64_t kDrainRoundTrips = 4;
+constexpr double kLeastDrained = 1.0 / kDrainRoundTrips;  ///< packets: one in that time, to see anything
 /// A round trip so little longer is the least one seen again.
 constexpr int64_t kAgain = 64;
 /// More losses than these are congestion though there is no delay: a queue that was full when this flow came looks like
 /// a long way. BBRLossThresh of draft-ietf-ccwg-bbr, of so many packets.
 constexpr double kLossShare = 0.02;
 constexpr double kLossesOf = 256;
+/// Of so many windows if that is more, since a wide one comes back slowly: chance must not halve it.
+constexpr double kLossesOfWindows = 4;
 
 constexpr int64_t least_age(int64_t rtt_ns) { return std::max(kLeastAgeNs, kLeastAgeRoundTrips * rtt_ns); }
 
@@ -42,12 +48,15 @@ double Swift::target_ns() const {
   const double least = 1 / std::sqrt(kScalingMost);
   const double scale = kScalingRangeNs / (most - least);
   const double flows = scale * (1 / std::sqrt(packets_) - least);
-  return static_cast<double>(least_ns_) + kBaseTargetNs + std::clamp(flows, 0.0, kScalingRangeNs);
+  const auto least_round_trip = static_cast<double>(least_ns_);
+  return least_round_trip + std::max(kBaseTargetNs, kBaseTargetShare * least_round_trip) +
+         std::clamp(flows, 0.0, kScalingRangeNs);
 }
 
 void Swift::decrease(int64_t now, double factor) {
   if (now - decreased_ns_ < delay_ns_) return;
   decreased_ns_ = now;
+  slow_start_ = false;
   packets_ = std::max(packets_ * factor, kLeastPackets);
 }
 
@@ -57,8 +66,18 @@ void Swift::drain(int64_t now) {
   drain_until_ns_ = now + kDrainRoundTrips * delay_ns_;
 }
 
+void Swift::stand(int64_t now, int64_t rtt_ns) {
+  if (now >= half_until_ns_) {
+    half_until_ns_ = now + rtt_ns / 2;
+    last_half_ns_ = this_half_ns_ == 0 ? rtt_ns : this_half_ns_;
+    this_half_ns_ = rtt_ns;
+  }
+  this_half_ns_ = std::min(this_half_ns_, rtt_ns);
+  delay_ns_ = std::min(this_half_ns_, last_half_ns_);
+}
+
 void Swift::sample(int64_t now, int64_t rtt_ns) {
-  delay_ns_ = rtt_ns;
+  stand(now, rtt_ns);
   timeouts_ = 0;
   if (least_ns_ == 0 || rtt_ns <= least_ns_ + least_ns_ / kAgain) {
     least_ns_ = least_ns_ == 0 ? rtt_ns : std::min(least_ns_, rtt_ns);
@@ -78,7 +97,8 @@ void Swift::sample(int64_t now, int64_t rtt_ns) {
 void Swift::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t) {
   const double arrived = bytes / packet_bytes_;
   arrived_ += arrived;
-  if (arrived_ + lost_ > kLossesOf) lost_ = arrived_ = 0;
+  const double losses_of = std::max(kLossesOf, kLossesOfWindows * packets_);
+  if (arrived_ + lost_ > losses_of) lost_ = arrived_ = 0;
   if (rtt_ns > 0) sample(now, rtt_ns);
   if (delay_ns_ == 0 || draining_) return;
   const auto delay = static_cast<double>(delay_ns_);
@@ -87,14 +107,15 @@ void Swift::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t) {
     if (rtt_ns > 0) decrease(now, std::max(1 - kBeta * (delay - target) / delay, 1 - kMostDecrease));
     return;
   }
-  packets_ += packets_ >= 1 ? kIncrease * arrived / packets_ : kIncrease * arrived;
+  packets_ += packets_ < 1 || slow_start_ ? kIncrease * arrived : kIncrease * arrived / packets_;
   packets_ = std::min(packets_, kMostPackets);
 }
 
 void Swift::on_loss(int64_t now, uint32_t packets) {
   lost_ += packets;
   if (delay_ns_ == 0 || draining_) return;
-  const bool many = lost_ >= kLossShare * kLossesOf && lost_ > kLossShare * (lost_ + arrived_);
+  const double losses_of = std::max(kLossesOf, kLossesOfWindows * packets_);
+  const bool many = lost_ >= kLossShare * losses_of && lost_ > kLossShare * (lost_ + arrived_);
   if (many || static_cast<double>(delay_ns_) > target_ns()) {
     lost_ = arrived_ = 0;
     decrease(now, 1 - kMostDecrease);
@@ -111,7 +132,9 @@ void Swift::on_timeout(int64_t now) {
     decrease(now, 1 - kMostDecrease);
 }
 
-double Swift::allowed_packets() const { return draining_ ? packets_ * kDrainShare : packets_; }
+double Swift::allowed_packets() const {
+  return draining_ ? std::max(packets_ * kDrainShare, std::min(packets_, kLeastDrained)) : packets_;
+}
 
 uint64_t Swift::window() const { return static_cast<uint64_t>(std::max(allowed_packets(), 1.0) * packet_bytes_); }
 

@@ -33,19 +33,26 @@ class Swift final : public Congestion {
   /// Looks for the least round trip anew.
   void drain(int64_t now);
   void sample(int64_t now, int64_t rtt_ns);
+  /// The least round trip of the last one or so: a queue shows in all of them, a thread that was away in some (Arun and
+  /// Balakrishnan, "Copa", NSDI 2018, section 2.2).
+  void stand(int64_t now, int64_t rtt_ns);
   /// Times `factor`, unless that was done within this round trip.
   void decrease(int64_t now, double factor);
 
   const double packet_bytes_;
   double packets_ = kFirstPackets;  ///< cwnd
   int64_t least_ns_ = 0;            ///< 0: no round trip known
-  int64_t delay_ns_ = 0;            ///< the latest round trip
+  int64_t delay_ns_ = 0;            ///< the standing round trip
   int64_t least_at_ns_ = 0;         ///< when the least was seen last
   int64_t decreased_ns_ = 0;
   int64_t drain_until_ns_ = 0;
+  int64_t half_until_ns_ = 0;  ///< half a round trip ends, of which the least is kept, and of the one before
+  int64_t this_half_ns_ = 0;
+  int64_t last_half_ns_ = 0;
   int64_t drained_ns_ = 0;  ///< the least round trip of this draining
   bool draining_ = false;
-  double arrived_ = 0;  ///< packets, of the last few
+  bool slow_start_ = true;  ///< until the window shrinks for the first time
+  double arrived_ = 0;      ///< packets, of the last few
   double lost_ = 0;
   uint32_t timeouts_ = 0;  ///< without an answer between
 };
