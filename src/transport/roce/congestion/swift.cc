@@ -18,7 +18,11 @@ constexpr double kScalingLeast = 0.1;                  ///< packets
 constexpr double kScalingMost = 100;                   ///< packets
 constexpr double kScalingRangeNs = 4 * kBaseTargetNs;  ///< left open by the paper
 // The paper names these and gives no values; they are what public simulations of it use (htsim).
-constexpr double kIncrease = 1.0;         ///< ai: packets a round trip
+constexpr double kIncrease = 1.0;  ///< ai: packets a round trip
+/// After so many round trips without a queue the increase is larger (Mittal et al., "TIMELY", SIGCOMM 2015, section
+/// 4.3: hyperactive increase), so that a wide window comes back from a moment's delay.
+constexpr uint32_t kCalmRoundTrips = 5;
+constexpr double kCalmIncrease = 5.0;
 constexpr double kBeta = 0.8;             ///< of the excess of delay
 constexpr double kMostDecrease = 0.5;     ///< max_mdf
 constexpr double kLeastPackets = 0.01;    ///< min_cwnd
@@ -56,7 +60,7 @@ double Swift::target_ns() const {
 void Swift::decrease(int64_t now, double factor) {
   if (now - decreased_ns_ < delay_ns_) return;
   decreased_ns_ = now;
-  slow_start_ = false;
+  calm_ = 0;
   packets_ = std::max(packets_ * factor, kLeastPackets);
 }
 
@@ -104,10 +108,16 @@ void Swift::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t) {
   const auto delay = static_cast<double>(delay_ns_);
   const double target = target_ns();
   if (delay > target) {
+    calm_ = 0;
     if (rtt_ns > 0) decrease(now, std::max(1 - kBeta * (delay - target) / delay, 1 - kMostDecrease));
     return;
   }
-  packets_ += packets_ < 1 || slow_start_ ? kIncrease * arrived : kIncrease * arrived / packets_;
+  if (now >= calm_until_ns_) {
+    calm_until_ns_ = now + delay_ns_;
+    ++calm_;
+  }
+  const double increase = calm_ > kCalmRoundTrips && packets_ > kCalmIncrease ? kCalmIncrease : kIncrease;
+  packets_ += packets_ < 1 ? arrived : increase * arrived / packets_;
   packets_ = std::min(packets_, kMostPackets);
 }
 

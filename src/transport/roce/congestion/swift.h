@@ -51,9 +51,10 @@ class Swift final : public Congestion {
   int64_t last_half_ns_ = 0;
   int64_t drained_ns_ = 0;  ///< the least round trip of this draining
   bool draining_ = false;
-  bool slow_start_ = true;  ///< until the window shrinks for the first time
-  double arrived_ = 0;      ///< packets, of the last few
+  double arrived_ = 0;  ///< packets, of the last few
   double lost_ = 0;
+  uint32_t calm_ = 0;  ///< round trips in a row without a queue
+  int64_t calm_until_ns_ = 0;
   uint32_t timeouts_ = 0;  ///< without an answer between
 };
 
