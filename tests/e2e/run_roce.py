@@ -6,10 +6,13 @@ import subprocess
 import time
 from hosts import HERE, THERE, inside, left_namespaces, make_hosts, remove_hosts
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
+from recorder import record
+from roce_packets import crc_holds, found_crc, frames, opcode
 
 OTHER_DIR = private_runtime_dir()
 private_runtime_dir()
 ENV = {"NUPA_TRANSPORT": "roce"}
+SEND_ONLY = 4
 
 
 def between_hosts():
@@ -71,9 +74,29 @@ def settings():
     tell("roce-port-taken", nupa("run", "--", "ibv_devinfo", "-d", "nupa0", before=inside(HERE), env=ENV), 0, "PORT_ACTIVE")
     taken.kill()
     taken.wait()
-    for name in ("NUPA_CONGESTION", "NUPA_ROCE_PEERS"):
+    for name in ("NUPA_CONGESTION", "NUPA_ROCE_PEERS", "NUPA_ROCE_ICRC"):
         wrong = nupa("run", "--", "ibv_devinfo", "-d", "nupa0", env=dict(ENV, **{name: "wrong"}))
         outcome(wrong.returncode != 0 and name in wrong.stderr, "roce-wrong-" + name, wrong.stderr)
+
+
+def without_crc():
+    """The CRC is left out where both ends say so, and only there."""
+    for here, there in (("off", "off"), ("off", "on"), ("on", "off")):
+        port = free_port()
+        command = "ibv_rc_pingpong -d nupa0 -g 1 -c -s 512 -n 300 -p %d" % port
+        path = os.path.join(OTHER_DIR, "packets.pcap")
+        with record("wire", path, inside(HERE)):
+            run_pair("roce-icrc-%s-%s" % (here, there), command, command + " 10.119.0.1", port, env=ENV,
+                     before=(*inside(HERE), "env", "NUPA_ROCE_ICRC=" + here),
+                     client_before=(*inside(THERE), "env", "NUPA_ROCE_ICRC=" + there))
+        # Others may leave two at a time, in one segmented send.
+        packets = [packet for packet in frames(path) if opcode(packet) == SEND_ONLY]
+        os.unlink(path)
+        without = [packet for packet in packets if found_crc(packet) == bytes(4)]
+        wrong = [packet for packet in packets if not crc_holds(packet) and packet not in without]
+        enough = len(without) > len(packets) * 0.8 if here == there else len(without) == 0
+        outcome(len(packets) >= 600 and enough and not wrong, "roce-icrc-%s-%s-on-the-wire" % (here, there),
+                "%d packets, %d without CRC, %d with a wrong one" % (len(packets), len(without), len(wrong)))
 
 
 def without_a_wire():
@@ -87,6 +110,7 @@ def without_a_wire():
 if between_hosts() is not False:
     observed()
     settings()
+    without_crc()
 without_a_wire()
 remove_hosts()
 left = left_namespaces()
