@@ -33,6 +33,13 @@ def between_hosts():
         command += " -F -x 1 -d nupa0 -p %d" % port
         run_pair("roce " + command[:-9], command, command + " 10.119.0.1", port, env=ENV, before=inside(HERE),
                  client_before=inside(THERE))
+    # The server sends nothing itself: what it gets has come from the other host.
+    for family, gid, group in (("ipv4", 1, "0:0:0:0:0:0:0:0:0:0:255:255:239:9:9:9"),
+                               ("ipv6", 2, "255:14:0:0:0:0:0:0:0:0:0:0:0:9:9:9")):
+        port = free_port()
+        command = "ib_send_bw -c UD -g -M %s -s 512 -n 200 -t 16 -F -x %d -d nupa0 -p %d" % (group, gid, port)
+        run_pair("roce-group-" + family, command, command + " 10.119.0.1", port, env=ENV, before=inside(HERE),
+                 client_before=inside(THERE))
     return True
 
 
