@@ -44,6 +44,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
   void take_turn(SharedWindow&, int64_t, Burst&) override {}
+  void leave_lines() override {}
   Peer* peer() override { return nullptr; }
 
  private:

@@ -88,10 +88,19 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
 }
 
 ConnectedEndpoint::~ConnectedEndpoint() {
-  for (Share* share : {&sends_, &responses_}) {
-    settle(*share, 0);
-    leave_line(*share);
-  }
+  settle(sends_, 0);
+  settle(responses_, 0);
+  tell_waiters();
+}
+
+void ConnectedEndpoint::tell_waiters() {
+  for (const Share* share : {&sends_, &responses_})
+    if (share->window->has_waiters() && share->window->has_room()) port_.expect(base::now_ns());
+}
+
+void ConnectedEndpoint::leave_lines() {
+  leave_line(sends_);
+  leave_line(responses_);
 }
 
 void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
@@ -161,7 +170,7 @@ void ConnectedEndpoint::leave_line(Share& share) {
 void ConnectedEndpoint::wait_in_line(Share& share) {
   if (!share.in_line) share.window->wait(*this);
   share.in_line = true;
-  port_.note_waiter(*share.window);
+  port_.note_waiter();
 }
 
 void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
@@ -170,6 +179,8 @@ void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
     share.window->take_anyway(lost * packet);
     share.held += lost * packet;
   }
+  // Whoever is first in line need not be called.
+  if (share.in_line && share.window->has_room() && share.window->leave_head(*this)) share.in_line = false;
   if (share.window != turn && share.window->has_waiters()) return;
   const uint64_t most = turn != nullptr ? SharedWindow::kTurnBytes : kBudget * packet;
   share.held += share.window->take(most, packet);
@@ -194,7 +205,8 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
 }
 
 void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burst) {
-  (&window == sends_.window ? sends_ : responses_).in_line = false;
+  for (Share* share : {&sends_, &responses_})
+    if (share->window == &window) share->in_line = false;
   if (!requester_) return;
   burst.aim(destinations_.data());
   const bool more = transmit_requests(now, burst, &window);
@@ -252,10 +264,8 @@ void ConnectedEndpoint::flush() {
   if (!requester_) return;
   requester_->flush();
   settle();
-  for (Share* share : {&sends_, &responses_}) {
-    leave_line(*share);
-    if (share->window->has_waiters()) port_.note_waiter(*share->window);
-  }
+  leave_lines();
+  tell_waiters();
 }
 
 void ConnectedEndpoint::stop() {
@@ -282,6 +292,8 @@ void ConnectedEndpoint::send() {
   if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
   const bool more = transmit_requests(now, burst, nullptr);
   burst.flush();
+  // Room may have come while nobody stood there yet.
+  tell_waiters();
   publish();
   set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
 }

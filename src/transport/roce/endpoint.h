@@ -78,6 +78,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   bool owes_answers() const override { return responder_.has_output(); }
   void on_timer(int64_t now) override;
   void take_turn(SharedWindow& window, int64_t now, Burst& burst) override;
+  void leave_lines() override;
   Peer* peer() override { return process_.get(); }
   bool takes_unchecked() const override { return settings_.unchecked; }
 
@@ -97,6 +98,8 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void settle();
   void wait_in_line(Share& share);
   void leave_line(Share& share);
+  /// There may be room for them now.
+  void tell_waiters();
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void introduce(int64_t now, Burst& burst);
   /// Both ends know each other's rails.

@@ -179,6 +179,7 @@ void Port::remove(Channel& channel) {
   channels_[segment::index_of(channel.number())].store(nullptr);
   std::lock_guard lock(receive_mutex_);
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+  channel.leave_lines();
 }
 
 int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
@@ -387,12 +388,6 @@ std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
   std::shared_ptr<Peer> peer = known.lock();
   if (peer == nullptr) known = peer = std::make_shared<Peer>(kFirstWindow);
   return peer;
-}
-
-void Port::note_waiter(SharedWindow& window) {
-  anyone_waits_.store(true);
-  // What made room meanwhile did not see it.
-  if (window.has_room()) expect(base::now_ns());
 }
 
 void Port::serve_line(SharedWindow& window, int64_t now) {

@@ -43,6 +43,8 @@ class Channel {
   virtual void count_stranger() = 0;
   /// It stood first in the line of a window: sends a turn's worth.
   virtual void take_turn(SharedWindow& window, int64_t now, Burst& burst) = 0;
+  /// It stands in no window's line any more. Called by the port, once, when it is removed.
+  virtual void leave_lines() = 0;
   /// Whose packets it gets; null: everybody's.
   virtual Peer* peer() = 0;
   /// Packets without CRC are good as well.
@@ -91,7 +93,7 @@ class Port {
   /// The room for the responses to all READs of this process.
   const std::shared_ptr<SharedWindow>& response_window() const { return response_window_; }
   /// Somebody waits in the line of a window.
-  void note_waiter(SharedWindow& window);
+  void note_waiter() { anyone_waits_.store(true); }
   /// Where packets arrive.
   const io::UdpSocket& socket() const { return sockets_[0]; }
   /// By which they leave; the first is socket().

@@ -37,6 +37,14 @@ Channel* SharedWindow::next() {
   return first;
 }
 
+bool SharedWindow::leave_head(Channel& channel) {
+  std::lock_guard lock(mutex_);
+  if (line_.empty() || line_.front() != &channel) return false;
+  line_.pop_front();
+  waiting_.store(static_cast<uint32_t>(line_.size()), std::memory_order_relaxed);
+  return true;
+}
+
 void SharedWindow::forget(Channel& channel) {
   std::lock_guard lock(mutex_);
   line_.erase(std::remove(line_.begin(), line_.end(), &channel), line_.end());

@@ -36,6 +36,8 @@ class SharedWindow {
   /// Who is at the head, who leaves the line; null: nobody.
   Channel* next();
   void forget(Channel& channel);
+  /// The same if it is at the head. False: it is not.
+  bool leave_head(Channel& channel);
 
  private:
   uint64_t room(uint64_t used) const;
