@@ -1,14 +1,19 @@
 #include "transport/roce/endpoint.h"
 
+#include <ctime>
+
 #include "base/clock.h"
 #include "base/spin.h"
 
 namespace nupa::roce {
 namespace {
 
-/// A thread that holds a queue pair does so for microseconds, unless it was preempted just there; a packet that waited
-/// longer is as good as lost, and comes again.
-constexpr int64_t kEnterPatienceNs = 10'000'000;
+/// A thread that holds a queue pair does so for microseconds, unless it was preempted just there. Beside programs that
+/// never sleep it then comes back after some slices of the scheduler, sooner if this thread sleeps and does not only
+/// yield. A packet that waited longer than the patience is lost, which programs take for the network's fault.
+constexpr int64_t kEnterPatienceNs = 1'000'000'000;
+constexpr int64_t kEnterYieldsNs = 200'000;
+constexpr timespec kEnterPause{0, 100'000};
 constexpr uint32_t kBudget = 64;
 constexpr int kRounds = 16;
 constexpr uint16_t kMembership = 0x8000;
@@ -44,11 +49,14 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
 bool EndpointChannel::enter() {
   if (lock_.try_lock()) return true;
   base::Backoff backoff;
-  const int64_t until = base::now_ns() + kEnterPatienceNs;
-  do {
-    backoff.pause();
+  const int64_t begun = base::now_ns();
+  for (int64_t waited = 0; waited < kEnterPatienceNs; waited = base::now_ns() - begun) {
+    if (waited < kEnterYieldsNs)
+      backoff.pause();
+    else
+      nanosleep(&kEnterPause, nullptr);
     if (lock_.try_lock()) return true;
-  } while (base::now_ns() < until);
+  }
   return false;
 }
 
