@@ -85,7 +85,7 @@ uint64_t WireHost::receive_room() const {
   return room;
 }
 
-bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length) {
+bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
   const uint32_t pd = queue_->shared().pd;
   const segment::RecvSlot& slot = *claim_.slot;
   for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
@@ -98,6 +98,7 @@ bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length) {
     if (find_local(qp_.keys_, pd, sge, access::kLocalWrite, &piece) != WcStatus::kSuccess) return false;
     const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
     if (piece.data != nullptr) base::copy_in_order(piece.data + offset, data, bytes);
+    *behind = piece.data == nullptr ? nullptr : piece.data + offset + bytes;
     data += bytes;
     length -= bytes;
     offset = 0;

@@ -21,7 +21,7 @@ class WireHost final : public roce::Host {
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
   Take take_receive(uint32_t srqn) override;
   uint64_t receive_room() const override;
-  bool place(uint64_t offset, const std::byte* data, uint32_t length) override;
+  bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override;
   void complete_receive(const roce::Inbound& message, WcStatus status) override;
   void return_receive() override;
   bool invalidate(uint32_t rkey) override;

@@ -2,6 +2,8 @@
 
 #include <netinet/udp.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -41,6 +43,16 @@ Gid map(const in_addr& address) {
 struct alignas(cmsghdr) Control {
   char bytes[CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(in_pktinfo)) + 4 * CMSG_SPACE(sizeof(int))];
 };
+
+// Not the functions of libc, which let a thread with others beside it be cancelled: pollers call them all the time. But
+// ThreadSanitizer learns from those that what was sent happens before what is received.
+#if defined(__SANITIZE_THREAD__)
+ssize_t receive_message(int fd, msghdr* message, int flags) { return recvmsg(fd, message, flags); }
+ssize_t send_message(int fd, const msghdr* message, int flags) { return sendmsg(fd, message, flags); }
+#else
+ssize_t receive_message(int fd, msghdr* message, int flags) { return syscall(SYS_recvmsg, fd, message, flags); }
+ssize_t send_message(int fd, const msghdr* message, int flags) { return syscall(SYS_sendmsg, fd, message, flags); }
+#endif
 
 template <class T>
 void append(msghdr& message, int level, int type, const T& value) {
@@ -122,17 +134,12 @@ Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool du
   // What comes for groups that others of this host have joined is theirs.
   set(fd.get(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-  if (!dual) set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);  // else the other one tells of both families
   set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
-  set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
   set(fd.get(), IPPROTO_IP, IP_TOS, kEct0);
   if (dual) {
     set(fd.get(), IPPROTO_IPV6, kIpv6MulticastAll, 0);
     set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
-    set(fd.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
-    set(fd.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
-    set(fd.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_TCLASS, kEct0);
   }
   if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
@@ -156,7 +163,9 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   }
   // From now on, so that the port is nobody else's: sockets of groups may stand beside it.
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
-  return configure(std::move(fd), port, dual, buffer_bytes);
+  auto opened = configure(std::move(fd), port, dual, buffer_bytes);
+  if (opened) opened->tell_addresses();
+  return opened;
 }
 
 Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
@@ -176,7 +185,39 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
       error = errno;
   }
   if (!joined) return fail(error, "no interface joins the group");
-  return configure(std::move(fd), port, ipv6, buffer_bytes);
+  auto socket = configure(std::move(fd), port, ipv6, buffer_bytes);
+  if (socket) {
+    socket->tell_addresses();
+    socket->tell_more();
+  }
+  return socket;
+}
+
+Result<UdpSocket> UdpSocket::open_address(const Gid& address, uint16_t port, uint32_t buffer_bytes) {
+  const bool ipv6 = !base::is_ipv4(address);
+  base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
+  if (!fd) return fail(errno, "cannot make a UDP socket");
+  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  auto opened = configure(std::move(fd), port, ipv6, buffer_bytes);
+  if (!opened) return opened;
+  opened->has_address_ = true;
+  opened->address_ = address;
+  if (bind_to(opened->fd(), address, ipv6, port) != 0) return fail(errno, "the address has no second socket");
+  return opened;
+}
+
+void UdpSocket::tell_addresses() const {
+  if (dual_)
+    set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // tells of both families
+  else
+    set(fd_.get(), IPPROTO_IP, IP_PKTINFO, 1);
+}
+
+void UdpSocket::tell_more() const {
+  set(fd_.get(), IPPROTO_IP, IP_RECVTTL, 1);
+  if (!dual_) return;
+  set(fd_.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+  set(fd_.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
 }
 
 void UdpSocket::set_group_loop(bool loop) const {
@@ -195,11 +236,13 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
   message.msg_iovlen = 1;
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof control.bytes;
-  const ssize_t length = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  const ssize_t length = receive_message(fd_.get(), &message, MSG_DONTWAIT);
   if (length <= 0) return false;
   received->length = static_cast<uint32_t>(length);
   received->segment = received->length;
   received->flow_label = 0;
+  received->hop_limit = 0;
+  if (has_address_) received->to = address_;
   received->congested = false;
   if (from.sin6_family == AF_INET6) {
     std::memcpy(received->from.address.raw.data(), &from.sin6_addr, 16);
@@ -274,8 +317,16 @@ void UdpBatch::begin(uint64_t place, const UdpAddress& to, const Gid& from, uint
 
 void UdpBatch::add(const void* data, uint32_t length) {
   if (length == 0) return;
+  Message& message = list_[messages_ - 1];
+  if (message.parts > 0) {
+    iovec& before = parts_[part_count_ - 1];
+    if (static_cast<const std::byte*>(before.iov_base) + before.iov_len == data) {
+      before.iov_len += length;
+      return;
+    }
+  }
   parts_[part_count_++] = {const_cast<void*>(data), length};
-  ++list_[messages_ - 1].parts;
+  ++message.parts;
 }
 
 uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
@@ -291,18 +342,20 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     header.msg_iov = &parts_[from.first_part];
     header.msg_iovlen = from.parts;
     header.msg_control = controls[i].bytes;
-    if (socket.is_dual()) {
-      in6_pktinfo info{};
-      std::memcpy(&info.ipi6_addr, from.from.raw.data(), 16);
-      info.ipi6_ifindex = from.from_interface;
-      append(header, IPPROTO_IPV6, IPV6_PKTINFO, info);
-    } else {
+    if (!socket.is_dual()) {
       plain[i] = {};
       plain[i].sin_family = AF_INET;
       plain[i].sin_port = from.to.sin6_port;
       std::memcpy(&plain[i].sin_addr, &from.to.sin6_addr.s6_addr[12], 4);
       header.msg_name = &plain[i];
       header.msg_namelen = sizeof plain[i];
+    }
+    if (socket.is_dual() && !socket.has_address()) {
+      in6_pktinfo info{};
+      std::memcpy(&info.ipi6_addr, from.from.raw.data(), 16);
+      info.ipi6_ifindex = from.from_interface;
+      append(header, IPPROTO_IPV6, IPV6_PKTINFO, info);
+    } else if (!socket.has_address()) {
       in_pktinfo info{};
       info.ipi_ifindex = static_cast<int>(from.from_interface);
       std::memcpy(&info.ipi_spec_dst, &from.from.raw[12], 4);
@@ -318,7 +371,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     int sent = 1;
     if (messages_ - done > 1)
       sent = sendmmsg(socket.fd(), headers + done, messages_ - done, kFlags);
-    else if (sendmsg(socket.fd(), &headers[done].msg_hdr, kFlags) < 0)
+    else if (send_message(socket.fd(), &headers[done].msg_hdr, kFlags) < 0)
       sent = -1;
     if (sent > 0) {
       done += static_cast<uint32_t>(sent);

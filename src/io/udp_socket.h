@@ -41,6 +41,14 @@ class UdpSocket {
   static Result<UdpSocket> open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
                                       uint32_t buffer_bytes);
 
+  /// A socket of its own for one address of this host at `port`, which open() has in this process: what comes to that
+  /// address comes here from now on. The kernel need not tell addresses then nor be told them, and has to do with one
+  /// family only: a sixth of a small packet's way. (A connected one would spare another sixth, but its packets have
+  /// IPv4 identifications that nobody knows, and the invariant CRC covers them.) Errors: those of sockets.
+  static Result<UdpSocket> open_address(const Gid& address, uint16_t port, uint32_t buffer_bytes);
+
+  /// From now on also what only datagrams' receivers ask for: hop limit and flow label. Each costs with every receive.
+  void tell_more() const;
   /// Whether what is sent to a multicast group reaches sockets of this host as well, as at first.
   void set_group_loop(bool loop) const;
 
@@ -49,6 +57,7 @@ class UdpSocket {
   /// What the kernel lets wait, payload and its own overhead together.
   uint32_t buffer_bytes() const { return buffer_bytes_; }
   bool is_dual() const { return dual_; }
+  bool has_address() const { return has_address_; }
   void close() { fd_.reset(); }
 
   /// What one recvmsg brought: `length` bytes, in datagrams of `segment` bytes but for the last.
@@ -58,8 +67,8 @@ class UdpSocket {
     UdpAddress from;
     Gid to;
     uint8_t traffic_class = 0;  ///< with its congestion bits
-    uint8_t hop_limit = 0;
-    uint32_t flow_label = 0;  ///< IPv6 only
+    uint8_t hop_limit = 0;      ///< after tell_more()
+    uint32_t flow_label = 0;    ///< the same; IPv6 only
     bool congested = false;
   };
   /// False: nothing there (or an error of an earlier send, which is somebody else's).
@@ -68,7 +77,9 @@ class UdpSocket {
   static constexpr uint32_t kMaxReceive = 65536;
 
  private:
-  /// What both kinds of socket are set to. `dual`: IPv6 too.
+  /// What all kinds of socket are set to. `dual`: IPv6 too.
+  /// Receives bring the address that they came to.
+  void tell_addresses() const;
   static Result<UdpSocket> configure(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes);
   UdpSocket(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes)
       : fd_(std::move(fd)), port_(port), dual_(dual), buffer_bytes_(buffer_bytes) {}
@@ -76,6 +87,8 @@ class UdpSocket {
   uint16_t port_;
   bool dual_;
   uint32_t buffer_bytes_;
+  bool has_address_ = false;  ///< all is for `address_`
+  Gid address_;
 };
 
 /// Datagrams that leave together. Parts are collected as they lie in memory and copied by the kernel in flush(); one
@@ -95,7 +108,7 @@ class UdpBatch {
   /// Opens a datagram of `length` bytes; then `parts` calls of add().
   void begin(uint64_t place, const UdpAddress& to, const Gid& from, uint32_t from_interface, const IpFields& fields,
              uint32_t length);
-  void add(const void* data, uint32_t length);
+  void add(const void* data, uint32_t length);  ///< what lies right behind the part before becomes one with it
   bool empty() const { return messages_ == 0; }
   /// Sends all. Returns how many messages the kernel did not take; *error: why the last of these.
   uint32_t flush(const UdpSocket& socket, int* error);

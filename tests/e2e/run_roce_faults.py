@@ -205,7 +205,7 @@ def reborn():
             return outcome(False, "roce-same-number", old.trouble)
         stop(old.client)
         port = free_port()
-        command = "ibv_rc_pingpong -g 1 -c -d nupa0 -n 6000 -p %d" % port
+        command = "ibv_rc_pingpong -g 1 -c -d nupa0 -n 100000 -p %d" % port
         with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, inside(HERE), client_before) as young:
             now = flowing(young.client, 0, there) if young.client else None
             outcome(now is not None and now["qp_num"] == before["qp_num"], "roce-same-number", "%s, before %s" % (now, before))

@@ -85,7 +85,7 @@ class GuardedHost final : public roce::Host {
     for (const Sge& sge : *taken_) room += sge.length;
     return room;
   }
-  bool place(uint64_t offset, const std::byte* data, uint32_t length) override {
+  bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     require(offset + length <= receive_room(), "a message is placed where there is room");
     for (const Sge& sge : *taken_) {
       if (length == 0) break;
@@ -97,6 +97,7 @@ class GuardedHost final : public roce::Host {
       std::byte* to = nullptr;
       if (!locate(sge, access::kLocalWrite, &to)) return false;
       if (to != nullptr) std::memcpy(to + offset, data, bytes);
+      *behind = to + offset + bytes;
       data += bytes;
       length -= bytes;
       offset = 0;

@@ -68,7 +68,7 @@ class SimHost final : public Host {
     for (const Sge& sge : taken.list) room += sge.length;
     return room;
   }
-  bool place(uint64_t offset, const std::byte* data, uint32_t length) override {
+  bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     for (const Sge& sge : taken.list) {
       if (offset >= sge.length) {
         offset -= sge.length;
@@ -78,6 +78,7 @@ class SimHost final : public Host {
       std::byte* to = nullptr;
       if (!locate(sge, 0, &to)) return false;
       std::memcpy(to + offset, data, bytes);
+      *behind = to + offset + bytes;
       data += bytes;
       length -= bytes;
       offset = 0;
@@ -144,7 +145,7 @@ class SimOutput final : public Output {
     if (length != packet.payload_length) return false;
     bytes.resize(bytes.size() + pad_of(length) + kIcrcBytes);
     const auto whole = static_cast<uint32_t>(bytes.size());
-    uint32_t state = icrc_of_headers(route_, 0, whole, bytes.data(), kBthBytes);
+    uint32_t state = icrc_of_headers(route_, 0, whole, bytes.data(), kBthBytes, &routes_);
     state = base::crc32(state, bytes.data() + kBthBytes, whole - kBthBytes - kIcrcBytes);
     store_icrc(icrc_of_state(state), bytes.data() + whole - kIcrcBytes);
     if (watch) watch(packet);
@@ -157,6 +158,7 @@ class SimOutput final : public Output {
  private:
   std::vector<io::SimulatedLink*> links_;
   Route route_;
+  RouteStates routes_;
 };
 
 struct EndOptions {
@@ -176,8 +178,8 @@ class End {
                int64_t now) {
     const auto length = static_cast<uint32_t>(arrival.bytes.size());
     Packet packet;
-    if (!icrc_holds(route, arrival.bytes.data(), length, 0) || !decode(arrival.bytes.data(), length, &packet) ||
-        packet.dest_qpn != own_qpn) {
+    if (!icrc_holds(route, arrival.bytes.data(), length, 0, 0, nullptr, &routes_) ||
+        !decode(arrival.bytes.data(), length, &packet) || packet.dest_qpn != own_qpn) {
       ++refused_packets;
       return false;
     }
@@ -195,6 +197,7 @@ class End {
   SimOutput output;
   Connection connection;
   uint64_t refused_packets = 0;
+  RouteStates routes_;
 };
 
 /// Two ends, a and b, and the time.

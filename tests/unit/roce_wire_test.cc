@@ -47,10 +47,15 @@ TEST(Crc32, EveryLengthAndAlignmentAsBitByBit) {
     const auto start = static_cast<uint32_t>(random());
     const uint32_t expected = slow_crc(start, data.data() + at, length);
     ASSERT_EQ(expected, base::crc32(start, data.data() + at, length)) << length;
+    std::vector<std::byte> soon(length, std::byte{0x55});
+    ASSERT_EQ(expected, base::crc32(start, data.data() + at, length, soon.data())) << length;
+    ASSERT_EQ(length, std::count(soon.begin(), soon.end(), std::byte{0x55})) << "it is only fetched";
     std::vector<std::byte> copy(length + 16, std::byte{0x55});
     ASSERT_EQ(expected, base::crc32_copy(start, copy.data() + 3, data.data() + at, length)) << length;
     ASSERT_EQ(0, std::memcmp(copy.data() + 3, data.data() + at, length));
     ASSERT_EQ(std::byte{0x55}, copy[length + 3]) << "nothing behind the end is written";
+    const auto* nowhere = reinterpret_cast<const std::byte*>(uintptr_t{4096});
+    ASSERT_EQ(expected, base::crc32(start, data.data() + at, length, nowhere)) << "wherever it is";
   }
 }
 

@@ -16,13 +16,16 @@ struct Destination {
   Gid from;
   uint32_t from_interface = 0;
   io::IpFields fields;
-  uint32_t socket = 0;     ///< which one sends
-  bool unchecked = false;  ///< both ends do without the CRC, which is sent as 0
+  uint32_t socket = 0;                 ///< which one sends
+  const io::UdpSocket* own = nullptr;  ///< the one for `from` alone sends
+  bool unchecked = false;              ///< both ends do without the CRC, which is sent as 0
 };
 
-/// What the engine sends at one go, on its way to a socket: headers and CRCs made here, payloads left where they lie
-/// until flush(), which comes before the queue pair is let go. An acknowledgement goes along with the small request
-/// that follows it, if there is one. One thread.
+/// What the engine sends at one go, on its way to a socket: packets are put together here, a payload copied while its
+/// CRC is computed, so that the two fit however the program changes its memory meanwhile, and so that the kernel finds
+/// all in one piece in a near cache. Payloads without CRC are left where they lie until flush(), which comes before the
+/// queue pair is let go. An acknowledgement goes along with the small request that follows it, if there is one. One
+/// thread.
 class Burst final : public Output {
  public:
   /// `sockets`: one to kMaxPaths.
@@ -35,10 +38,12 @@ class Burst final : public Output {
   uint64_t refused() const { return refused_; }
 
  private:
-  static constexpr uint32_t kPackets = 256;
-  /// Payloads up to here are copied behind their headers.
+  /// Bytes that leave together at most: less than the second cache, and enough that the receiver is woken seldom.
+  static constexpr uint32_t kBytes = 256 << 10;
+  /// Of one packet at most.
+  static constexpr uint32_t kRoom = kMaxPacketBytes + kCarriedBytes;
+  /// What an acknowledgement may go along with.
   static constexpr uint32_t kSmallBytes = 256;
-  static constexpr uint32_t kTrailerBytes = 3 + kCarriedBytes + kIcrcBytes;
 
   void put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack);
   void send_waiting();
@@ -46,14 +51,17 @@ class Burst final : public Output {
 
   const std::vector<io::UdpSocket>& sockets_;
   const Destination* destinations_ = nullptr;
-  uint32_t count_ = 0;
+  RouteStates routes_;
+  uint32_t used_ = 0;  ///< bytes
   uint64_t refused_ = 0;
   int last_error_ = 0;
   Packet waiting_;  ///< an acknowledgement
   uint8_t waiting_path_ = 0;
   bool waits_ = false;
-  std::array<std::array<std::byte, kMaxHeaderBytes + kSmallBytes + kTrailerBytes>, kPackets> headers_;
-  std::array<std::unique_ptr<io::UdpBatch>, kMaxPaths> batches_;  ///< one a socket
+  std::unique_ptr<std::byte[]> bytes_;
+  static constexpr uint32_t kOwn = kMaxPaths;
+  const io::UdpSocket* own_ = nullptr;                                ///< of the last batch
+  std::array<std::unique_ptr<io::UdpBatch>, kMaxPaths + 1> batches_;  ///< one a socket
 };
 
 }  // namespace nupa::roce

@@ -45,10 +45,11 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   Fragment fragments[kMaxFragments];
   for (uint32_t i = 0; i < request.piece_count; ++i)
     fragments[i] = {request.pieces[i].data, static_cast<uint32_t>(request.pieces[i].length)};
-  Burst& burst = port_.burst();
-  burst.aim(&destination);
-  burst.send(0, packet, fragments, request.piece_count);
-  burst.flush();
+  Burst* burst = port_.burst();
+  if (burst == nullptr) return transport::Outcome::done(WcStatus::kLocQpOpErr);
+  burst->aim(&destination);
+  burst->send(0, packet, fragments, request.piece_count);
+  burst->flush();
   return transport::Outcome::done(WcStatus::kSuccess);
 }
 
@@ -78,8 +79,9 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
     inbound.wc_flags |= wc_flag::kWithImm;
     inbound.imm_data = packet.imm;
   }
-  const bool placed = host.place(0, header.data(), transport::kGrhBytes) &&
-                      host.place(transport::kGrhBytes, packet.payload, packet.payload_length);
+  const std::byte* behind = nullptr;
+  const bool placed = host.place(0, header.data(), transport::kGrhBytes, &behind) &&
+                      host.place(transport::kGrhBytes, packet.payload, packet.payload_length, &behind);
   if (!placed) {
     inbound.byte_len = 0;
     host.complete_receive(inbound, WcStatus::kLocProtErr);

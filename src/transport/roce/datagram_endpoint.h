@@ -31,6 +31,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
     end.wire->strangers.store(0);
     end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+    port.tell_more();
     port.add(*this);
   }
 

@@ -125,6 +125,14 @@ void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   shown.ports.store(static_cast<uint32_t>(rail.port) << 16);
 }
 
+void ConnectedEndpoint::aim(Burst& burst) {
+  Destination& first = destinations_[0];
+  const AddressSocket* own = port_.own();
+  const bool fits = own != nullptr && own->address == first.from && first.from_interface == 0 && first.socket == 0;
+  first.own = fits ? &own->socket : nullptr;
+  burst.aim(destinations_.data());
+}
+
 void ConnectedEndpoint::take_paths() {
   for (uint32_t path = 1; path < introduction_.paths(); ++path) {
     aim(path, introduction_.mine(path), introduction_.theirs(path).address);
@@ -216,7 +224,7 @@ void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burs
   for (Share* share : {&sends_, &responses_})
     if (share->window == &window) share->in_line = false;
   if (!requester_) return;
-  burst.aim(destinations_.data());
+  aim(burst);
   const bool more = transmit_requests(now, burst, &window);
   publish();
   set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
@@ -278,13 +286,12 @@ void ConnectedEndpoint::flush() {
 
 void ConnectedEndpoint::stop() {
   // What has arrived is answered while somebody is here: the peer would ask again in vain.
-  if (responder_.has_output()) {
-    Burst& burst = port_.burst();
-    burst.aim(destinations_.data());
+  if (Burst* burst = responder_.has_output() ? port_.burst() : nullptr; burst != nullptr) {
+    aim(*burst);
     const int64_t now = base::now_ns();
-    for (int round = 0; round < kRounds && responder_.transmit(now, burst, kBudget); ++round) {
+    for (int round = 0; round < kRounds && responder_.transmit(now, *burst, kBudget); ++round) {
     }
-    burst.flush();
+    burst->flush();
   }
   responder_.stop();
   flush();
@@ -292,9 +299,11 @@ void ConnectedEndpoint::stop() {
 }
 
 void ConnectedEndpoint::send() {
-  Burst& burst = port_.burst();
-  burst.aim(destinations_.data());
   const int64_t now = base::now_ns();
+  Burst* const mine = port_.burst();
+  if (mine == nullptr) return set_deadline(now);  // the port's thread has its own
+  Burst& burst = *mine;
+  aim(burst);
   // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
   // it answers would cost another one.
   if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
@@ -327,10 +336,12 @@ void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& f
   } else if (is_for_requester(packet.opcode)) {
     if (!requester_) return;
     requester_->receive(packet, now);
+    next_place_.store(requester_->next_place(), std::memory_order_relaxed);
     if (packet.opcode == kSelectiveAck && requester_->selective()) process_->window.resize(requester_->peer_window());
   } else {
     responder_.set_window(port_.receive_share());
     responder_.receive(packet, from.congested, now);
+    next_place_.store(responder_.next_place(), std::memory_order_relaxed);
   }
 }
 
@@ -342,7 +353,7 @@ void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
 }
 
 void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
-  burst.aim(destinations_.data());
+  aim(burst);
   if (introduction_.has_output(now)) introduce(now, burst);
   bool more = answers;
   for (int round = 0; round < kRounds && more; ++round) more = responder_.transmit(now, burst, kBudget);

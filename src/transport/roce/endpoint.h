@@ -79,6 +79,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void on_timer(int64_t now) override;
   void take_turn(SharedWindow& window, int64_t now, Burst& burst) override;
   void leave_lines() override;
+  const std::byte* next_place() const override { return next_place_.load(std::memory_order_relaxed); }
   Peer* peer() override { return process_.get(); }
   bool takes_unchecked() const override { return settings_.unchecked; }
 
@@ -101,6 +102,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   /// There may be room for them now.
   void tell_waiters();
   void aim(uint32_t path, const Rail& rail, const Gid& to);
+  void aim(Burst& burst);
   void introduce(int64_t now, Burst& burst);
   /// Both ends know each other's rails.
   void take_paths();
@@ -122,6 +124,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
+  std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;     ///< something came from the peer
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
 };

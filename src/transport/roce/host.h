@@ -47,8 +47,8 @@ class Host {
   virtual Take take_receive(uint32_t srqn) = 0;
   /// Bytes that the taken receive has room for.
   virtual uint64_t receive_room() const = 0;
-  /// Copies into the taken receive's buffers. False: their keys do not open them.
-  virtual bool place(uint64_t offset, const std::byte* data, uint32_t length) = 0;
+  /// Copies into the taken receive's buffers; *behind: where the copy ended. False: their keys do not open them.
+  virtual bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) = 0;
   virtual void complete_receive(const Inbound& message, WcStatus status) = 0;
   virtual void return_receive() = 0;
   /// SEND_WITH_INV. False: not such a window's key.

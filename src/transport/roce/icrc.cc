@@ -90,20 +90,16 @@ uint32_t state_of_route(const Route& route, uint32_t udp_payload) {
 
 }  // namespace
 
-uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
-                         uint32_t header_length) {
-  // A thread meets few lengths on few routes.
-  struct Known {
-    Route route;
-    uint32_t udp_payload = ~uint32_t{0};
-    uint32_t state = 0;
-  };
-  constexpr uint32_t kKnown = 16;
-  thread_local std::array<Known, kKnown> all;
-  Known& known = all[(udp_payload / 4 + 5u * route.source_port + 11u * route.destination_port) % kKnown];
+uint32_t RouteStates::of(const Route& route, uint32_t udp_payload) {
+  Known& known = all_[(udp_payload / 4 + 5u * route.source_port + 11u * route.destination_port) % kKnown];
   if (known.udp_payload != udp_payload || !(known.route == route))
     known = {route, udp_payload, state_of_route(route, udp_payload)};
-  uint32_t state = known.state;
+  return known.state;
+}
+
+uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
+                         uint32_t header_length, RouteStates* known) {
+  uint32_t state = known != nullptr ? known->of(route, udp_payload) : state_of_route(route, udp_payload);
   if (identification != 0 && base::is_ipv4(route.destination)) {
     static const Effects effects;
     state ^= effects.of[0][identification >> 8] ^ effects.of[1][identification & 0xff];
@@ -137,11 +133,12 @@ std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uin
   return static_cast<uint16_t>((bytes & 0xff) << 8 | bytes >> 8);
 }
 
-bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely) {
+bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely,
+                const std::byte* soon, RouteStates* known) {
   if (length < kShortestPacket) return false;
   const bool ipv4 = base::is_ipv4(route.destination);
-  uint32_t state = icrc_of_headers(route, ipv4 ? likely : uint16_t{0}, length, data, kBthBytes);
-  state = base::crc32(state, data + kBthBytes, length - kBthBytes - kIcrcBytes);
+  uint32_t state = icrc_of_headers(route, ipv4 ? likely : uint16_t{0}, length, data, kBthBytes, known);
+  state = base::crc32(state, data + kBthBytes, length - kBthBytes - kIcrcBytes, soon);
   const uint32_t computed = icrc_of_state(state);
   const uint32_t found = load_icrc(data + length - kIcrcBytes);
   if (computed == found) return true;

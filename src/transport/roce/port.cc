@@ -1,5 +1,6 @@
 #include "transport/roce/port.h"
 
+#include <immintrin.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <ctime>
 #include <utility>
 
 #include "base/clock.h"
@@ -24,8 +27,10 @@ namespace {
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
-/// While threads of the program poll, the port's thread looks this often whether they still do.
+/// While threads of the program poll, the port's thread looks this often whether they still do; more seldom if they
+/// have for long, since each look disturbs a poller on the same core.
 constexpr int64_t kWatchNs = 250'000;
+constexpr int64_t kLongestWatchNs = 1'000'000;
 /// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
 constexpr uint32_t kFewPackets = 2;
 constexpr uint32_t kMessagesAtOnce = 4;
@@ -44,16 +49,36 @@ constexpr int64_t kWaitedNs = 40'000;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
 constexpr int kPatience = 3;
 constexpr int kDevotion = 64;
+/// So many packets at once are a stream's. The port's thread stays awake after them for this long: to be woken costs
+/// the sender more, and it sends at least as much in the meantime.
+constexpr uint32_t kStreamPackets = 8;
+constexpr int64_t kLingerNs = 50'000;
+/// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
+constexpr int kLingerPauses = 10;
+/// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
+/// way has come. If nobody looks any more, the port's thread does it so much later.
+constexpr int64_t kGatherNs = 4'000;
+constexpr uint32_t kAnswersAWindow = 4;
+constexpr int64_t kForgottenNs = kLongestWatchNs;
+/// For others to take the receive mutex.
+constexpr timespec kMakeWay{0, 20'000};
+/// Polls that find another thread at it before this one makes way for it.
+constexpr uint32_t kShutOutPolls = 32;
+/// An address that a polling program's small messages come to so often in a row has a socket of its own from then on.
+/// It is where the program looks next if something came by it last, but for one look of so many.
+constexpr uint32_t kAddressRun = 512;
+constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
-/// Turns of the watch without any packet, after which this thread alone waits for the next one.
-constexpr int kQuiet = 400;
+/// Without any packet for this long this thread alone waits for the next one.
+constexpr int64_t kQuietNs = 100'000'000;
 
 /// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
 constexpr uint16_t kAnyIdentification = 0xffff;
 
 /// A process has one port; a new one is opened when the old one is gone.
 std::atomic<Port*> g_port{nullptr};
+std::atomic<uint64_t> g_ports{0};  // ever
 
 void fork_prepare() {
   if (Port* port = g_port; port != nullptr) port->before_fork();
@@ -139,14 +164,17 @@ void Port::after_fork_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
+  if (own_ != nullptr) own_->socket.close();
   kick_.reset();
   receive_mutex_.unlock();
 }
 
 Port::Port(std::vector<io::UdpSocket> sockets)
-    : sockets_(std::move(sockets)),
+    : serial_(g_ports.fetch_add(1) + 1),
+      sockets_(std::move(sockets)),
       pool_(kPoolPackets),
-      buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)),
+      lines_(std::make_unique_for_overwrite<Line[]>(io::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
+      buffer_(lines_[1].bytes - kBthBytes),
       burst_(std::make_unique<Burst>(sockets_)) {
   touched_.reserve(segment::kMaxQp);
   room_ = share_ = std::min(kFirstRoom, whole_room(socket()));
@@ -177,15 +205,16 @@ void Port::add(Channel& channel) {
 
 void Port::remove(Channel& channel) {
   channels_[segment::index_of(channel.number())].store(nullptr);
-  std::lock_guard lock(receive_mutex_);
+  const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+  if (touched_.empty()) owed_bytes_ = 0;
   channel.leave_lines();
 }
 
 int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
   int error;
   {
-    std::lock_guard lock(receive_mutex_);
+    const auto lock = claim_receiving();
     error = groups_.attach(qp_num, group, device, interfaces);
   }
   kick();  // there may be one thing more to wait for
@@ -193,19 +222,25 @@ int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::
 }
 
 void Port::detach(uint32_t qp_num, const Gid& group) {
-  std::lock_guard lock(receive_mutex_);
+  const auto lock = claim_receiving();
   groups_.detach(qp_num, group);
 }
 
-Burst& Port::burst() {
+Burst* Port::burst() {
   struct Owned {
-    const Port* port = nullptr;
+    uint64_t port = 0;
     std::unique_ptr<Burst> burst;
   };
   thread_local Owned mine;
-  if (mine.port != this) mine = {this, std::make_unique<Burst>(sockets_)};
+  if (mine.port != serial_) {
+    try {
+      mine = {serial_, std::make_unique<Burst>(sockets_)};
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
   if (!is_warm()) warm_.store(true, std::memory_order_relaxed);
-  return *mine.burst;
+  return mine.burst.get();
 }
 
 bool Port::hold(Channel* channel) {
@@ -256,7 +291,6 @@ void Port::touch(Channel& channel) {
 
 void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
                            const io::UdpSocket::Received& received, int64_t now) {
-  counters_.packets.fetch_add(1, std::memory_order_relaxed);
   if (length < kShortestPacket || length > kMaxPacketBytes) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -268,8 +302,7 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
     return;
   }
   Packet packet;
-  if (!read(data, length, position, received, socket().port(), channel->takes_unchecked(), &packet))
-    return channel->count_stranger();
+  if (!read(data, length, position, received, socket().port(), channel, &packet)) return channel->count_stranger();
   if (!hold(channel)) return;
   channel->deliver(packet, received, now);
   if (packet.carried != nullptr) {
@@ -280,11 +313,12 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
 }
 
 bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
-                uint16_t port, bool takes_unchecked, Packet* packet) {
+                uint16_t port, const Channel* channel, Packet* packet) {
   const Route route{received.from.address, received.to, received.from.port, port};
   // Segments of one send count up from 0, and mostly come together as they left.
-  const bool unchecked = takes_unchecked && load_icrc(data + length - kIcrcBytes) == 0;
-  if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position))) {
+  const bool unchecked = channel != nullptr && channel->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
+  if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
+                                channel == nullptr ? nullptr : channel->next_place(), &routes_)) {
     counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
@@ -295,13 +329,12 @@ bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
                                   const io::UdpSocket::Received& received, int64_t now) {
-  counters_.packets.fetch_add(1, std::memory_order_relaxed);
   if (length < kShortestPacket || length > kMaxPacketBytes || number_in(data) != transport::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   Packet packet;
-  if (!read(data, length, position, received, group.socket.port(), false, &packet)) return;
+  if (!read(data, length, position, received, group.socket.port(), nullptr, &packet)) return;
   for (const uint32_t member : group.members) {
     Channel* channel = channels_[segment::index_of(member)].load(std::memory_order_acquire);
     if (channel == nullptr || channel->number() != member || !hold(channel)) continue;
@@ -313,14 +346,14 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
 template <class Deliver>
 void Port::dispatch(const io::UdpSocket::Received& received, Deliver&& deliver) {
   uint32_t position = 0;
-  for (uint32_t at = 0; at < received.length; at += received.segment, ++position) {
-    // The kernel's copy does not leave all of it in the nearest cache.
-    const uint32_t next = at + received.segment;
-    constexpr uint32_t kLine = 64;
-    for (uint32_t line = next; line < std::min(received.length, next + received.segment); line += kLine)
-      __builtin_prefetch(buffer_.get() + line);
-    deliver(buffer_.get() + at, std::min(received.segment, received.length - at), position);
-  }
+  for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
+    deliver(buffer_ + at, std::min(received.segment, received.length - at), position);
+}
+
+void Port::count_packets(uint32_t packets) {
+  // One thread receives at a time.
+  if (packets > 0)
+    counters_.packets.store(counters_.packets.load(std::memory_order_relaxed) + packets, std::memory_order_relaxed);
 }
 
 uint32_t Port::receive_groups() {
@@ -329,38 +362,88 @@ uint32_t Port::receive_groups() {
   io::UdpSocket::Received received;
   for (const Groups::Group& group : groups_.list())
     for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
-      if (!group.socket.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) break;
+      if (!group.socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) break;
       dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
         group_datagram_arrived(group, data, length, position, received, now);
         ++packets;
       });
     }
+  count_packets(packets);
   return packets;
 }
 
-uint32_t Port::receive(bool for_program) {
+uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
+  uint32_t bytes = 0;
   io::UdpSocket::Received received;
   while (messages < kMessagesAtOnce) {
-    if (!socket().receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+    if (!socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) {
       ++empty_looks_;
       break;
     }
     // Not the time before: this thread may have been away between, and the packet would seem to have been here for
     // long.
-    const int64_t now = base::now_ns();
+    const int64_t now = receive_ns_ = base::now_ns();
     dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
       segment_arrived(data, length, position, received, now);
     });
     ++messages;
+    bytes += received.length;
     packets += (received.length + received.segment - 1) / received.segment;
     // One small packet is most often all there is: the program wants to know it before another look.
-    if (for_program && received.length < kLargeMessage) break;
+    if (for_program && received.length < kLargeMessage) {
+      if (own_ == nullptr) consider(received.to);
+      break;
+    }
   }
   full_looks_ += messages == kMessagesAtOnce;
+  count_packets(packets);
+  if (packets > 0) streams_ = packets >= kStreamPackets;
+  if (streams_) owed_bytes_ += bytes;
   if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
   return packets;
+}
+
+uint32_t Port::receive(bool for_program) {
+  if (own_ == nullptr) return receive_from(socket(), for_program);
+  if (!for_program) return receive_from(own_->socket, false) + receive_from(socket(), false);
+  const bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
+  const uint32_t packets = receive_from(by_own ? own_->socket : socket(), true);
+  if (packets > 0) own_was_last_ = by_own;
+  return packets;
+}
+
+void Port::consider(const Gid& address) {
+  if (address != last_address_) {
+    last_address_ = address;
+    last_address_run_ = 0;
+  } else if (++last_address_run_ == kAddressRun) {
+    open_address(address);
+  }
+}
+
+void Port::open_address(const Gid& address) {
+  // The kernel grants twice what is asked for.
+  auto opened = io::UdpSocket::open_address(address, socket().port(), socket().buffer_bytes() / 2);
+  if (!opened) {
+    NUPA_INFO("no socket for one address alone: %s", opened.error().what);
+    return;
+  }
+  // Less room than has been promised would lose packets.
+  if (opened->buffer_bytes() < socket().buffer_bytes()) return;
+  own_.reset(new (std::nothrow) AddressSocket{std::move(*opened), address});
+  if (own_ == nullptr) return;
+  if (datagrams_.load()) own_->socket.tell_more();
+  own_shown_.store(own_.get(), std::memory_order_release);
+  kick();  // there is one thing more to wait for
+}
+
+void Port::tell_more() {
+  if (datagrams_.exchange(true)) return;
+  socket().tell_more();
+  const auto lock = claim_receiving();
+  if (own_ != nullptr) own_->socket.tell_more();
 }
 
 void Port::answer(int64_t now, bool all) {
@@ -378,6 +461,7 @@ void Port::answer(int64_t now, bool all) {
       channel->touched_ = false;
   }
   touched_.resize(kept);
+  owed_bytes_ = 0;
   release();
 }
 
@@ -430,25 +514,45 @@ void Port::serve_waiters(int64_t now) {
 
 bool Port::handle(bool for_program) {
   const bool owed = !touched_.empty();
-  if (owed) answer(base::now_ns(), true);
+  const bool gathers = owed && owed_bytes_ != 0;
+  if (owed && !gathers) answer(base::now_ns(), true);
   uint32_t packets = receive(for_program);
   if (!groups_.empty()) packets += receive_groups();
+  const bool others_wait =
+      anyone_waits_.load(std::memory_order_relaxed) || earliest_.load(std::memory_order_relaxed) <= receive_ns_;
+  if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
+    // The program goes first: what it does now, and its next poll, do the rest.
+    release();
+    expect(receive_ns_ + kForgottenNs);
+    return true;
+  }
   // Somebody who polls in vain comes again at once; a clock read each time would be a good part of it.
   if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
   const int64_t now = base::now_ns();
   share_out(now);
-  if (packets > 0) answer(now, !for_program || packets > kFewPackets);
+  if (packets > 0 && streams_ && owed_bytes_ < receive_share() / kAnswersAWindow)
+    owed_since_ns_ = now;
+  else if (packets > 0)
+    answer(now, !for_program || packets > kFewPackets);
+  else if (gathers && now - owed_since_ns_ >= kGatherNs)
+    answer(now, true);
   release();
   if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
   serve_waiters(now);
+  if (owed_bytes_ != 0) expect(now + kForgottenNs);
   return owed || packets > 0;
 }
 
 void Port::poll() {
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   std::unique_lock lock(receive_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;
-  handle(true);
+  if (lock.owns_lock()) {
+    handle(true);
+    return;
+  }
+  // Whoever has it may wait for this thread's core.
+  thread_local uint32_t shut_out = 0;
+  if (++shut_out % kShutOutPolls == 0) sched_yield();
 }
 
 void Port::expect(int64_t deadline) {
@@ -494,9 +598,32 @@ bool Port::left_waiting() {
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
+int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket.fd(); }
+
 bool Port::has_packets() const {
-  pollfd ready[] = {{socket().fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
+  pollfd ready[] = {{socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
   return poll_now(ready, std::size(ready)) > 0;
+}
+
+void Port::linger(std::unique_lock<std::mutex>& lock) {
+  int64_t until = base::now_ns() + kLingerNs;
+  while (base::now_ns() < until && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
+    if (handle(false)) {
+      if (streams_) until = base::now_ns() + kLingerNs;
+      continue;
+    }
+    lock.unlock();
+    for (int i = 0; i < kLingerPauses; ++i) _mm_pause();
+    lock.lock();
+  }
+  if (!touched_.empty()) answer(base::now_ns(), true);
+}
+
+std::unique_lock<std::mutex> Port::claim_receiving() {
+  wanted_.fetch_add(1);
+  std::unique_lock lock(receive_mutex_);
+  wanted_.fetch_sub(1);
+  return lock;
 }
 
 void Port::serve() {
@@ -505,21 +632,23 @@ void Port::serve() {
   ask_for_short_slices();
   uint64_t polls = 0;
   uint64_t packets_seen = 0;
-  int quiet_turns = 0;
+  int64_t watch = kWatchNs;
+  int64_t quiet_since = 0;
   int waiting_turns = 0;  // of late, in which packets had waited although the program polls
   int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
   while (!stop_) {
     const bool polled = polls_.load(std::memory_order_relaxed) != polls;
     polls = polls_.load(std::memory_order_relaxed);
     const bool watches = polled && devoted == 0;
-    pollfd ready[] = {{kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
+    pollfd ready[] = {
+        {kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
     // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
     sleeps_until_.store(INT64_MAX);
     const int64_t now = base::now_ns();
     const int64_t earliest = earliest_.load();
     int64_t wait = std::max<int64_t>(earliest - now, 0);
     if (watches) {
-      wait = std::max(std::min(wait, kWatchNs), kWatchNs / 4);
+      wait = std::max(std::min(wait, watch), kWatchNs / 4);
       sleeps_until_.store(now + wait);
     }
     timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
@@ -535,16 +664,24 @@ void Port::serve() {
     if (!watches || left || is_due()) {
       // Whoever has the lock does what there is to do.
       std::unique_lock lock(receive_mutex_, std::defer_lock);
+      if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
       if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(false);
+      if (worked && streams_) linger(lock);
     }
     if (watches) {
       // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
-      quiet_turns = packets_seen != counters_.packets.load(std::memory_order_relaxed) ? 0 : quiet_turns + 1;
-      packets_seen = counters_.packets.load(std::memory_order_relaxed);
-      if (quiet_turns >= kQuiet) warm_.store(false, std::memory_order_relaxed);
+      const uint64_t packets = counters_.packets.load(std::memory_order_relaxed);
+      if (packets_seen != packets || quiet_since == 0) quiet_since = now;
+      packets_seen = packets;
+      if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
       waiting_turns = left && worked ? waiting_turns + 1 : 0;
+      watch = left ? kWatchNs : std::min(2 * watch, kLongestWatchNs);
       if (waiting_turns >= kPatience) devoted = kDevotion;
-    } else if (devoted > 0) {
+      continue;
+    }
+    quiet_since = 0;
+    watch = kWatchNs;
+    if (devoted > 0) {
       --devoted;
       if (worked && devoted == 0) devoted = kDevotion;
       if (devoted == 0) waiting_turns = 0;

@@ -25,6 +25,12 @@ struct Peer {
   uint64_t turn = 0;    ///< in which of the port's counts something came from it last; under the port's receive mutex
 };
 
+/// A socket for one address of this host alone.
+struct AddressSocket {
+  io::UdpSocket socket;
+  Gid address;
+};
+
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
 /// leave(), which keep the program's threads and other pollers out.
 class Channel {
@@ -47,6 +53,8 @@ class Channel {
   virtual void leave_lines() = 0;
   /// Whose packets it gets; null: everybody's.
   virtual Peer* peer() = 0;
+  /// Where a packet's payload will probably be copied to; null: not known. Any time.
+  virtual const std::byte* next_place() const { return nullptr; }
   /// Packets without CRC are good as well.
   virtual bool takes_unchecked() const { return false; }
   /// When on_timer() is wanted; may be asked at any time.
@@ -96,6 +104,8 @@ class Port {
   void note_waiter() { anyone_waits_.store(true); }
   /// Where packets arrive.
   const io::UdpSocket& socket() const { return sockets_[0]; }
+  /// For the address that small messages come to; null: none has one.
+  const AddressSocket* own() const { return own_shown_.load(std::memory_order_acquire); }
   /// By which they leave; the first is socket().
   const std::vector<io::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
@@ -115,14 +125,16 @@ class Port {
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
   /// Waits until no thread is inside deliver() or transmit() that was before.
-  void barrier() { std::lock_guard lock(receive_mutex_); }
-  /// For this thread's posts.
-  Burst& burst();
+  void barrier() { claim_receiving(); }
+  /// For this thread's posts; null: no memory for one.
+  Burst* burst();
+  /// Receives bring what datagrams tell of: hop limits and flow labels.
+  void tell_more();
   /// Whether packets have come or gone lately, so that polling is worth a system call.
   bool is_warm() const { return warm_.load(std::memory_order_relaxed); }
 
   // fork(): the child has no thread and no port; what it closes stays open in the parent.
-  void before_fork() { receive_mutex_.lock(); }
+  void before_fork() { claim_receiving().release(); }
   void after_fork_parent() { receive_mutex_.unlock(); }
   void after_fork_child();
 
@@ -133,7 +145,12 @@ class Port {
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
   uint32_t receive(bool for_program);
+  uint32_t receive_from(const io::UdpSocket& socket, bool for_program);
+  /// A program that polls got a small message: an address that it comes to again and again gets a socket.
+  void consider(const Gid& address);
+  void open_address(const Gid& address);
   uint32_t receive_groups();
+  void count_packets(uint32_t packets);
   /// Calls `deliver(data, length, position)` for each datagram in the buffer.
   template <class Deliver>
   void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
@@ -143,9 +160,11 @@ class Port {
                               const io::UdpSocket::Received& received, int64_t now);
   /// False: no packet of the protocol, or one that something has changed on its way.
   bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
-            uint16_t port, bool takes_unchecked, Packet* packet);
+            uint16_t port, const Channel* channel, Packet* packet);
   bool is_due() const;
   bool has_packets() const;
+  /// Of own(); -1: there is none.
+  int own_fd() const;
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
   bool left_waiting();
   bool hold(Channel* channel);
@@ -158,20 +177,38 @@ class Port {
   void serve_line(SharedWindow& window, int64_t now);
   void run_timers(int64_t now);
   void kick();
+  /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
+  void linger(std::unique_lock<std::mutex>& lock);
+  /// The receive mutex for somebody whom the port's thread, in the middle of a stream, has to make way for.
+  std::unique_lock<std::mutex> claim_receiving();
 
+  const uint64_t serial_;  ///< no other port of this process had it
   std::vector<io::UdpSocket> sockets_;
   PacketPool pool_;
   base::UniqueFd kick_;
   std::atomic<bool> stop_{false};
   PortCounters counters_;
 
+  std::unique_ptr<AddressSocket> own_;
+  std::atomic<const AddressSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
+
   std::array<std::atomic<Channel*>, segment::kMaxQp> channels_{};
   std::atomic<uint32_t> high_water_{0};
 
   /// Held by whoever receives.
   std::mutex receive_mutex_;
-  std::unique_ptr<std::byte[]> buffer_;
+  std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it but do not receive
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::unique_ptr<Line[]> lines_;
+  RouteStates routes_;
+  std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
+  bool own_was_last_ = false;  ///< something came by own_, not by socket()
+  uint32_t looks_ = 0;
+  Gid last_address_;
+  uint32_t last_address_run_ = 0;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
   uint64_t turn_ = 1;
@@ -182,7 +219,11 @@ class Port {
   uint32_t full_looks_ = 0;      ///< in this turn: that ended before the socket was empty
   uint32_t empty_looks_ = 0;     ///< and that found its end
   uint32_t vain_polls_ = 0;
-  uint32_t room_;  ///< bytes that all may have under way together
+  int64_t receive_ns_ = 0;     ///< when something came last
+  uint32_t owed_bytes_ = 0;    ///< of a stream, not answered yet
+  int64_t owed_since_ns_ = 0;  ///< the last of them
+  bool streams_ = false;       ///< what came last was part of much
+  uint32_t room_;              ///< bytes that all may have under way together
   std::atomic<uint32_t> share_;
   std::unique_ptr<Burst> burst_;
 
@@ -196,6 +237,7 @@ class Port {
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<int64_t> sleeps_until_{0};  ///< the port's thread; 0: it is awake
   std::atomic<bool> warm_{false};
+  std::atomic<bool> datagrams_{false};  ///< some queue pair is for them
   std::mutex start_mutex_;
   pthread_t thread_{};
   bool running_ = false;

@@ -144,7 +144,7 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   packet.solicited = last && (wr.flags & send_flag::kSolicited) != 0;
   const uint32_t bytes = packet.payload_length + kBthBytes + kIcrcBytes;
   packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1 ||
-                                      paths_[path].should_ask(now, bytes, peer_window_ / paths_.count()) ||
+                                      paths_[path].should_ask(now, bytes, peer_window_share()) ||
                                       left(room_, sent_bytes()) < 2 * uint64_t{bytes});
   if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
   paths_[path].note_ask(now, bytes, packet.ack_request);

@@ -91,6 +91,8 @@ class Requester {
     selective_ = true;
     paths_.set_count(count);
   }
+  /// Where the payload of the next READ response goes, by and large; null: not known.
+  const std::byte* next_place() const { return next_place_; }
   const RequesterCounters& counters() const { return counters_; }
 
  private:
@@ -115,6 +117,8 @@ class Requester {
   static constexpr uint32_t kStripedPackets = 64;  ///< the same where paths take turns
   static constexpr uint32_t kAckEvery = 32;
 
+  /// Of each path; most connections have one, and a division costs as much as the rest of the headers.
+  uint64_t peer_window_share() const { return paths_.count() == 1 ? peer_window_ : peer_window_ / paths_.count(); }
   bool reliable() const { return options_.service != Service::kUc; }
   Flight& flight(Seq seq) { return flights_[seq % kWindow]; }
   uint32_t bytes_at(const Request& request, Seq seq) const;
@@ -205,6 +209,7 @@ class Requester {
   uint32_t rnr_tries_ = 0;
   int64_t rnr_until_ = 0;
   int64_t pacing_until_ = 0;
+  const std::byte* next_place_ = nullptr;
   Seq went_back_to_ = 0;  ///< where the last go_back_once() went
   RequesterCounters counters_;
 };

@@ -317,7 +317,8 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
   }
   Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return;
-  if (!SendQueue::scatter(request, host_, (seq - request.first) * options_.mtu, packet.payload, packet.payload_length))
+  if (!SendQueue::scatter(request, host_, (seq - request.first) * options_.mtu, packet.payload, packet.payload_length,
+                          &next_place_))
     return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
   if (entry.state == State::kAwaited && !entry.resent) {
     const int64_t rtt = now - entry.sent_ns;
@@ -347,7 +348,8 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
   }
   if (flight(seq).state == State::kArrived) return;
   const Request& request = queue_.at(queue_.find(seq));
-  if (!SendQueue::scatter(request, host_, 0, reinterpret_cast<const std::byte*>(&packet.found), sizeof packet.found))
+  if (!SendQueue::scatter(request, host_, 0, reinterpret_cast<const std::byte*>(&packet.found), sizeof packet.found,
+                          &next_place_))
     return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
   arrive(seq, now);
   executed_ = std::max(executed_, seq + 1);

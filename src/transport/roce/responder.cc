@@ -281,12 +281,14 @@ Responder::Result Responder::execute_send(const Packet& packet, uint32_t traits)
     complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocLenErr);
     return refuse(NakCode::kInvalidRequest, std::nullopt);
   }
-  if (packet.payload_length > 0 && !host_.place(message_.offset, packet.payload, packet.payload_length)) {
+  next_place_ = nullptr;
+  if (packet.payload_length > 0 && !host_.place(message_.offset, packet.payload, packet.payload_length, &next_place_)) {
     complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocProtErr);
     return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
   }
   message_.offset += packet.payload_length;
   if ((traits & kEnds) == 0) return Result::kAccepted;
+  next_place_ = nullptr;
   if ((traits & kIeth) != 0 && !host_.invalidate(packet.invalidate)) {
     complete(packet, WcOpcode::kRecv, 0, WcStatus::kMwBindErr);
     return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
@@ -327,6 +329,7 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
                                 access::kRemoteWrite);
     if (to == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
     base::copy_in_order(to, packet.payload, packet.payload_length);
+    next_place_ = ends ? nullptr : to + packet.payload_length;
   }
   message.holds_receive = message_.holds_receive;
   message_ = message;

@@ -39,6 +39,8 @@ class Responder {
   void receive(const Packet& packet, bool congested, int64_t now);
   /// Sends READ responses and acknowledgements that are due, at most `budget` packets. True if there is more.
   bool transmit(int64_t now, Output& output, uint32_t budget);
+  /// Where the payload of the next packet goes if it is the one that should come; null: not known.
+  const std::byte* next_place() const { return next_place_; }
   bool has_output() const {
     return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_ || echoes_ != 0;
   }
@@ -117,6 +119,7 @@ class Responder {
   Seq expected_;
   uint32_t msn_ = 0;
   Message message_;
+  const std::byte* next_place_ = nullptr;
   uint32_t window_;
   uint8_t max_rd_atomic_ = 16;
   bool failed_ = false;

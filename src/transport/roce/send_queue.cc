@@ -103,11 +103,16 @@ uint32_t SendQueue::gather(const Request& request, Host& host, uint64_t offset, 
   return held ? count : 0;
 }
 
-bool SendQueue::scatter(const Request& request, Host& host, uint64_t offset, const std::byte* data, uint32_t length) {
+bool SendQueue::scatter(const Request& request, Host& host, uint64_t offset, const std::byte* data, uint32_t length,
+                        const std::byte** behind) {
+  *behind = nullptr;
   return for_each_part(request, offset, length, [&](const Sge& sge, uint64_t within, uint32_t bytes) {
     std::byte* to = nullptr;
     if (!host.locate(sge, access::kLocalWrite, &to)) return false;
-    if (to != nullptr) std::memcpy(to + within, data, bytes);
+    if (to != nullptr) {
+      std::memcpy(to + within, data, bytes);
+      *behind = to + within + bytes;
+    }
     data += bytes;
     return true;
   });

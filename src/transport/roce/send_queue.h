@@ -52,8 +52,9 @@ class SendQueue {
   /// The bytes [offset, offset + length) of a request's message. Returns how many fragments, 0 with length > 0: a key
   /// does not hold. `out`: room for max_sge.
   uint32_t gather(const Request& request, Host& host, uint64_t offset, uint32_t length, Fragment* out) const;
-  /// Brings bytes to a request's buffers. False: a key does not hold.
-  static bool scatter(const Request& request, Host& host, uint64_t offset, const std::byte* data, uint32_t length);
+  /// Brings bytes to a request's buffers; *behind: where they end, null if not in memory. False: a key does not hold.
+  static bool scatter(const Request& request, Host& host, uint64_t offset, const std::byte* data, uint32_t length,
+                      const std::byte** behind);
 
  private:
   std::vector<Request> requests_;
