@@ -1,19 +1,12 @@
 #include "transport/roce/port.h"
 
-#include <immintrin.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <new>
-#include <ctime>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,41 +20,21 @@ namespace {
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
-/// While threads of the program poll, the port's thread looks this often whether they still do; more seldom if they
-/// have for long, since each look disturbs a poller on the same core.
-constexpr int64_t kWatchNs = 250'000;
-constexpr int64_t kLongestWatchNs = 1'000'000;
 /// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
 constexpr uint32_t kFewPackets = 2;
 constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
-/// How long a connection counts as one that sends, how often the room for all is chosen anew, and what each may have
-/// under way at least.
-constexpr int64_t kCountNs = 20'000'000;
-constexpr int64_t kTurnNs = 500'000;
-constexpr uint32_t kFirstRoom = 512 << 10;
-constexpr uint32_t kLeastRoom = 128 << 10;
-constexpr uint32_t kLeastShare = 2 * kMaxPacketBytes;
 /// What may be under way to a process of which nothing is known.
 constexpr uint64_t kFirstWindow = 256 << 10;
-/// A packet that a polling program has not fetched after this long waits for nobody.
-constexpr int64_t kWaitedNs = 40'000;
-/// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
-constexpr int kPatience = 3;
-constexpr int kDevotion = 64;
-/// So many packets at once are a stream's. The port's thread stays awake after them for this long: to be woken costs
-/// the sender more, and it sends at least as much in the meantime.
+/// When somebody else is in a queue pair that has something to do, the next try comes so much later.
+constexpr int64_t kBusyNs = 250'000;
+/// So many packets at once are a stream's.
 constexpr uint32_t kStreamPackets = 8;
-constexpr int64_t kLingerNs = 50'000;
-/// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
-constexpr int kLingerPauses = 10;
 /// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
 /// way has come. If nobody looks any more, the port's thread does it so much later.
 constexpr int64_t kGatherNs = 4'000;
 constexpr uint32_t kAnswersAWindow = 4;
-constexpr int64_t kForgottenNs = kLongestWatchNs;
-/// For others to take the receive mutex.
-constexpr timespec kMakeWay{0, 20'000};
+constexpr int64_t kForgottenNs = 1'000'000;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
 /// An address that a polling program's small messages come to so often in a row has a socket of its own from then on.
@@ -70,8 +43,6 @@ constexpr uint32_t kAddressRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
-/// Without any packet for this long this thread alone waits for the next one.
-constexpr int64_t kQuietNs = 100'000'000;
 
 /// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
 constexpr uint16_t kAnyIdentification = 0xffff;
@@ -88,32 +59,6 @@ void fork_parent() {
 }
 void fork_child() {
   if (Port* port = g_port.exchange(nullptr); port != nullptr) port->after_fork_child();
-}
-
-/// The kernel counts its own overhead with what waits: about as much again for packets that come singly.
-uint32_t whole_room(const io::UdpSocket& socket) { return socket.buffer_bytes() / 3; }
-
-int poll_now(pollfd* ready, size_t count) {
-  const timespec nothing{0, 0};
-  return ppoll(ready, count, &nothing, nullptr);
-}
-
-/// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF,
-/// Linux 6.12). Where it does not know them nothing changes.
-void ask_for_short_slices() {
-  struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attributes{};
-  constexpr uint64_t kSliceNs = 100'000;  // the least that it takes
-  attributes.size = sizeof attributes;
-  attributes.nice = getpriority(PRIO_PROCESS, 0);
-  attributes.runtime = kSliceNs;
-  // A thread with another policy was given it on purpose.
-  if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 uint32_t number_in(const std::byte* data) {
@@ -140,26 +85,6 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   return port;
 }
 
-Result<void> Port::start() {
-  std::lock_guard lock(start_mutex_);
-  if (running_) return {};
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&thread_, nullptr, &Port::run, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return fail(error, "cannot start the port's thread");
-  running_ = true;
-  return {};
-}
-
-void* Port::run(void* port) {
-  static_cast<Port*>(port)->serve();
-  return nullptr;
-}
-
 void Port::after_fork_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
@@ -175,10 +100,10 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       pool_(kPoolPackets),
       lines_(std::make_unique_for_overwrite<Line[]>(io::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
       buffer_(lines_[1].bytes - kBthBytes),
+      room_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_)) {
   touched_.reserve(segment::kMaxQp);
-  room_ = share_ = std::min(kFirstRoom, whole_room(socket()));
-  response_window_ = std::make_shared<SharedWindow>(room_);
+  response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
 Port::~Port() {
@@ -188,11 +113,6 @@ Port::~Port() {
   stop_ = true;
   kick();
   pthread_join(thread_, nullptr);
-}
-
-void Port::kick() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
 }
 
 void Port::add(Channel& channel) {
@@ -259,31 +179,9 @@ void Port::release() {
   held_ = nullptr;
 }
 
-void Port::share_out(int64_t now) {
-  if (now < turn_ends_ns_) return;
-  // What waits in the socket all the time only grows cold: less of it is as fast. An empty one asks for more.
-  if (full_looks_ <= 2 * empty_looks_)
-    room_ = std::min(room_ + room_ / 4, whole_room(socket()));
-  else
-    room_ = std::max(room_ - room_ / 4, std::min(kLeastRoom, whole_room(socket())));
-  const uint32_t senders = std::max({senders_, senders_before_, 1u});
-  share_.store(std::max(room_ / senders, kLeastShare), std::memory_order_relaxed);
-  // Responses come from some of them.
-  response_window_->resize(std::max(senders == 1 ? room_ : room_ / 2, kLeastShare));
-  full_looks_ = empty_looks_ = 0;
-  turn_ends_ns_ = now + kTurnNs;
-  if (now < count_ends_ns_) return;
-  count_ends_ns_ = now + kCountNs;
-  ++turn_;
-  senders_before_ = std::exchange(senders_, 0);
-}
-
 void Port::touch(Channel& channel) {
   Peer* peer = channel.peer();
-  if (uint64_t& turn = peer == nullptr ? channel.turn_ : peer->turn; turn != turn_) {
-    turn = turn_;
-    ++senders_;
-  }
+  room_.count_sender(peer == nullptr ? &channel.turn_ : &peer->turn);
   if (channel.touched_) return;
   channel.touched_ = true;
   touched_.push_back(&channel);
@@ -376,10 +274,11 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   uint32_t bytes = 0;
+  bool emptied = false;
   io::UdpSocket::Received received;
   while (messages < kMessagesAtOnce) {
     if (!socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) {
-      ++empty_looks_;
+      emptied = true;
       break;
     }
     // Not the time before: this thread may have been away between, and the packet would seem to have been here for
@@ -397,7 +296,7 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
       break;
     }
   }
-  full_looks_ += messages == kMessagesAtOnce;
+  if (emptied || messages == kMessagesAtOnce) room_.count_look(emptied);
   count_packets(packets);
   if (packets > 0) streams_ = packets >= kStreamPackets;
   if (streams_) owed_bytes_ += bytes;
@@ -482,7 +381,7 @@ void Port::serve_line(SharedWindow& window, int64_t now) {
     const uint64_t before = window.used();
     if (!hold(channel)) {
       window.wait(*channel);
-      expect(now + kWatchNs);
+      expect(now + kBusyNs);
       return;
     }
     channel->take_turn(window, now, *burst_);
@@ -529,7 +428,7 @@ bool Port::handle(bool for_program) {
   // Somebody who polls in vain comes again at once; a clock read each time would be a good part of it.
   if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
   const int64_t now = base::now_ns();
-  share_out(now);
+  if (room_.choose(now)) response_window_->resize(room_.for_responses());
   if (packets > 0 && streams_ && owed_bytes_ < receive_share() / kAnswersAWindow)
     owed_since_ns_ = now;
   else if (packets > 0)
@@ -571,7 +470,7 @@ void Port::run_timers(int64_t now) {
     if (channel == nullptr) continue;
     if (channel->deadline() <= now) {
       if (!hold(channel)) {
-        earliest = std::min(earliest, now + kWatchNs);
+        earliest = std::min(earliest, now + kBusyNs);
         continue;
       }
       channel->on_timer(now);
@@ -588,105 +487,11 @@ void Port::run_timers(int64_t now) {
 
 bool Port::is_due() const { return base::now_ns() >= earliest_.load(std::memory_order_relaxed); }
 
-bool Port::left_waiting() {
-  if (!has_packets()) return false;
-  // Somebody may be about to fetch them.
-  const uint64_t before = polls_.load(std::memory_order_relaxed);
-  pollfd kicked{kick_.get(), POLLIN, 0};
-  const timespec pause{0, kWaitedNs};
-  ppoll(&kicked, 1, &pause, nullptr);
-  return polls_.load(std::memory_order_relaxed) == before && has_packets();
-}
-
-int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket.fd(); }
-
-bool Port::has_packets() const {
-  pollfd ready[] = {{socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
-  return poll_now(ready, std::size(ready)) > 0;
-}
-
-void Port::linger(std::unique_lock<std::mutex>& lock) {
-  int64_t until = base::now_ns() + kLingerNs;
-  while (base::now_ns() < until && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
-    if (handle(false)) {
-      if (streams_) until = base::now_ns() + kLingerNs;
-      continue;
-    }
-    lock.unlock();
-    for (int i = 0; i < kLingerPauses; ++i) _mm_pause();
-    lock.lock();
-  }
-  if (!touched_.empty()) answer(base::now_ns(), true);
-}
-
 std::unique_lock<std::mutex> Port::claim_receiving() {
   wanted_.fetch_add(1);
   std::unique_lock lock(receive_mutex_);
   wanted_.fetch_sub(1);
   return lock;
-}
-
-void Port::serve() {
-  pthread_setname_np(pthread_self(), "nupa-roce");
-  prctl(PR_SET_TIMERSLACK, 1);
-  ask_for_short_slices();
-  uint64_t polls = 0;
-  uint64_t packets_seen = 0;
-  int64_t watch = kWatchNs;
-  int64_t quiet_since = 0;
-  int waiting_turns = 0;  // of late, in which packets had waited although the program polls
-  int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
-  while (!stop_) {
-    const bool polled = polls_.load(std::memory_order_relaxed) != polls;
-    polls = polls_.load(std::memory_order_relaxed);
-    const bool watches = polled && devoted == 0;
-    pollfd ready[] = {
-        {kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
-    // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
-    sleeps_until_.store(INT64_MAX);
-    const int64_t now = base::now_ns();
-    const int64_t earliest = earliest_.load();
-    int64_t wait = std::max<int64_t>(earliest - now, 0);
-    if (watches) {
-      wait = std::max(std::min(wait, watch), kWatchNs / 4);
-      sleeps_until_.store(now + wait);
-    }
-    timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
-    const bool forever = earliest == INT64_MAX && !watches;
-    ppoll(ready, watches ? 1 : std::size(ready), forever ? nullptr : &pause, nullptr);
-    sleeps_until_.store(0);
-    if ((ready[0].revents & POLLIN) != 0) {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
-    }
-    const bool left = watches && !is_due() && left_waiting();
-    bool worked = false;
-    if (!watches || left || is_due()) {
-      // Whoever has the lock does what there is to do.
-      std::unique_lock lock(receive_mutex_, std::defer_lock);
-      if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
-      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(false);
-      if (worked && streams_) linger(lock);
-    }
-    if (watches) {
-      // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
-      const uint64_t packets = counters_.packets.load(std::memory_order_relaxed);
-      if (packets_seen != packets || quiet_since == 0) quiet_since = now;
-      packets_seen = packets;
-      if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
-      waiting_turns = left && worked ? waiting_turns + 1 : 0;
-      watch = left ? kWatchNs : std::min(2 * watch, kLongestWatchNs);
-      if (waiting_turns >= kPatience) devoted = kDevotion;
-      continue;
-    }
-    quiet_since = 0;
-    watch = kWatchNs;
-    if (devoted > 0) {
-      --devoted;
-      if (worked && devoted == 0) devoted = kDevotion;
-      if (devoted == 0) waiting_turns = 0;
-    }
-  }
 }
 
 }  // namespace nupa::roce

@@ -13,6 +13,7 @@
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
 #include "transport/roce/groups.h"
+#include "transport/roce/receive_room.h"
 #include "transport/roce/reorder.h"
 #include "transport/roce/shared_window.h"
 
@@ -22,7 +23,7 @@ namespace nupa::roce {
 struct Peer {
   explicit Peer(uint64_t bytes) : window(bytes) {}
   SharedWindow window;  ///< what its socket has room for
-  uint64_t turn = 0;    ///< in which of the port's counts something came from it last; under the port's receive mutex
+  uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
 };
 
 /// A socket for one address of this host alone.
@@ -95,7 +96,7 @@ class Port {
 
   /// Bytes that all queue pairs of one other process may have under way: what the socket holds is for all processes
   /// that send at present.
-  uint32_t receive_share() const { return share_.load(std::memory_order_relaxed); }
+  uint32_t receive_share() const { return room_.share(); }
   /// The process at that address; the same for all who ask.
   std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port);
   /// The room for the responses to all READs of this process.
@@ -170,7 +171,6 @@ class Port {
   bool hold(Channel* channel);
   void release();
   void touch(Channel& channel);
-  void share_out(int64_t now);
   void answer(int64_t now, bool all);
   /// Turns for those that wait where there is room.
   void serve_waiters(int64_t now);
@@ -211,20 +211,12 @@ class Port {
   uint32_t last_address_run_ = 0;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
-  uint64_t turn_ = 1;
-  int64_t turn_ends_ns_ = 0;
-  int64_t count_ends_ns_ = 0;
-  uint32_t senders_ = 0;         ///< channels that something came for in this count
-  uint32_t senders_before_ = 0;  ///< and in the one before
-  uint32_t full_looks_ = 0;      ///< in this turn: that ended before the socket was empty
-  uint32_t empty_looks_ = 0;     ///< and that found its end
   uint32_t vain_polls_ = 0;
   int64_t receive_ns_ = 0;     ///< when something came last
   uint32_t owed_bytes_ = 0;    ///< of a stream, not answered yet
   int64_t owed_since_ns_ = 0;  ///< the last of them
   bool streams_ = false;       ///< what came last was part of much
-  uint32_t room_;              ///< bytes that all may have under way together
-  std::atomic<uint32_t> share_;
+  ReceiveRoom room_;
   std::unique_ptr<Burst> burst_;
 
   std::shared_ptr<SharedWindow> response_window_;
