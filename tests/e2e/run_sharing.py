@@ -28,7 +28,7 @@ def allowed(*prefix):
 
 
 def perftest(program, options, port, address="127.0.0.1"):
-    server = "%s -d nupa0 -x 1 -p %d %s" % (program, port, options)
+    server = "%s -F -d nupa0 -x 1 -p %d %s" % (program, port, options)
     return server, server + " " + address
 
 
