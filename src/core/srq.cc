@@ -30,8 +30,7 @@ int Srq::open() {
     xrcd_->users.add();
   }
   shared_->recv.limit.store(options_.limit);
-  std::atomic_thread_fence(std::memory_order_release);
-  shared_->in_use = 1;
+  shared_->in_use.store(1);
   pd_.users.add();
   device_.users.add();
   runtime.enter(this, index_);
@@ -48,7 +47,7 @@ int Srq::close() {
   Runtime& runtime = device_.runtime();
   open_ = false;
   runtime.leave_srq(index_);
-  shared_->in_use = 0;
+  shared_->in_use.store(0);
   runtime.grace();
   queue_.reset();
   device_.events().forget(this);

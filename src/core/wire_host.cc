@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/ordered_copy.h"
 #include "core/mr.h"
 #include "core/qp.h"
@@ -28,31 +29,83 @@ void WireHost::complete_send(const SendWr& wr, uint32_t position, WcStatus statu
   qp_.finish_wire(wr, position, status, length);
 }
 
-Srq* WireHost::xrc_srq(uint32_t srqn) const {
+bool WireHost::is_xrc() const { return qp_.type() == QpType::kXrcRecv; }
+
+window::DomainReceiver* WireHost::receiver_of(uint32_t srqn) try {
+  const auto known = receivers_.find(srqn);
+  if (known != receivers_.end() && known->second->stands()) return known->second.get();
   Runtime& runtime = qp_.runtime_;
-  if (segment::slot_of(srqn) != runtime.slot()) return nullptr;
-  // Entered when it is complete, and not taken away before this queue pair's lock was free.
-  Srq* srq = runtime.srq_at(segment::index_of(srqn));
-  if (srq == nullptr) return nullptr;
-  const segment::SrqShared& shared = runtime.tables().srq[segment::index_of(srqn)];
-  const bool in_domain = shared.type == static_cast<uint32_t>(SrqType::kXrc) && shared.xrcd == qp_.shared_->xrcd;
-  return in_domain ? srq : nullptr;
+  const auto queue = window::find_domain_queue(runtime.node(), srqn, qp_.shared_->xrcd);
+  // A message that was on its way into the old one is refused.
+  if (known != receivers_.end() && known->second.get() == receiver_) receiver_ = nullptr;
+  if (!queue) {
+    receivers_.erase(srqn);
+    return nullptr;
+  }
+  auto& receiver = receivers_[srqn];
+  receiver = std::make_unique<window::DomainReceiver>(*queue, runtime.window().memory_of(*queue->owner), runtime.tag());
+  return receiver->stands() ? receiver.get() : nullptr;
+} catch (const std::bad_alloc&) {
+  NUPA_WARN("no memory to look up shared receive queue 0x%x: the request is refused", srqn);
+  return nullptr;
+}
+
+std::byte* WireHost::reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
+  // The request names a shared receive queue, and its domain and process answer (IBTA A14.5).
+  written_ = nullptr;
+  window::DomainReceiver* receiver = receiver_of(srqn);
+  window::RemoteRange range;
+  if (receiver == nullptr || !receiver->resolve(rkey, address, length, rights, qp_.qp_num_, &range)) return nullptr;
+  if (range.null_region) return nullptr;
+  if (range.direct != nullptr) return range.direct;
+  // Memory of another process that is not shared: by a copy.
+  if (copy_ == nullptr) copy_.reset(new (std::nothrow) std::byte[roce::kMaxMtu]);
+  if (copy_ == nullptr || length > roce::kMaxMtu) return copy_.get();
+  if ((rights & access::kRemoteRead) != 0) {
+    const transport::Piece piece{copy_.get(), length};
+    if (window::read_remote(receiver->memory(), range, &piece, 1) != WcStatus::kSuccess) return nullptr;
+  }
+  written_ = receiver;
+  written_range_ = range;
+  return copy_.get();
+}
+
+bool WireHost::wrote(uint32_t length) {
+  if (written_ == nullptr) return true;
+  const transport::Piece piece{copy_.get(), length};
+  return window::write_remote(written_->memory(), written_range_, &piece, 1) == WcStatus::kSuccess;
+}
+
+WcStatus WireHost::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                              uint64_t swap) {
+  if (is_xrc()) {
+    const uint32_t rights = operation == Atomic::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
+    window::DomainReceiver* receiver = receiver_of(srqn);
+    window::RemoteRange range;
+    const bool allowed = (qp_.shared_->access.load(std::memory_order_relaxed) & rights) == rights &&
+                         receiver != nullptr &&
+                         receiver->resolve(rkey, address, sizeof *operand, rights, qp_.qp_num_, &range);
+    if (!allowed || range.null_region) return WcStatus::kRemAccessErr;
+    if (range.direct == nullptr && !receiver->memory().peer().is_self()) {
+      constexpr segment::AgentOp kOps[] = {segment::AgentOp::kCompareSwap, segment::AgentOp::kFetchAdd,
+                                           segment::AgentOp::kAtomicWrite};
+      const segment::AgentOp op = kOps[static_cast<size_t>(operation)];
+      const WcStatus status =
+          receiver->memory().agent().atomic(receiver->memory().peer(), op, range.address, operand, swap);
+      return status == WcStatus::kSuccess ? status : WcStatus::kRemOpErr;
+    }
+  }
+  return Host::run_atomic(operation, srqn, rkey, address, operand, swap);
 }
 
 std::byte* WireHost::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
   const segment::QpShared& qp = *qp_.shared_;
   if ((qp.access.load(std::memory_order_relaxed) & rights) != rights) return nullptr;
-  uint32_t pd = qp.pd;
-  if (qp_.type() == QpType::kXrcRecv) {
-    // The request names a shared receive queue, and its domain answers (IBTA A14.5).
-    Srq* srq = xrc_srq(srqn);
-    if (srq == nullptr) return nullptr;
-    pd = srq->pd().handle();
-  }
+  if (is_xrc()) return reach_in_domain(srqn, rkey, address, length, rights);
   const uint32_t index = segment::key_index(rkey);
   if (rkey == 0 || index >= segment::kMaxMr) return nullptr;
   const MrShared& mr = qp_.keys_[index];
-  if (mr.key.load(std::memory_order_acquire) != rkey || mr.pd != pd || (mr.access & rights) != rights ||
+  if (mr.key.load(std::memory_order_acquire) != rkey || mr.pd != qp.pd || (mr.access & rights) != rights ||
       mr.kind == static_cast<uint32_t>(MrKind::kNull))
     return nullptr;
   if (mr.kind == static_cast<uint32_t>(MrKind::kWindow)) {
@@ -65,11 +118,13 @@ std::byte* WireHost::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint6
 }
 
 roce::Host::Take WireHost::take_receive(uint32_t srqn) {
-  srq_ = qp_.srq_;
-  if (qp_.type() == QpType::kXrcRecv) {
-    srq_ = xrc_srq(srqn);
-    if (srq_ == nullptr) return Take::kNoQueue;
+  if (is_xrc()) {
+    receiver_ = receiver_of(srqn);
+    if (receiver_ == nullptr) return Take::kNoQueue;
+    claim_ = receiver_->claim(qp_.index_);
+    return claim_ ? Take::kTaken : Take::kNone;
   }
+  srq_ = qp_.srq_;
   queue_ = srq_ != nullptr ? &srq_->queue() : qp_.queue_.get();
   if (queue_ == nullptr) return Take::kNoQueue;
   claim_ = queue_->ring().claim(qp_.runtime_.tag());
@@ -79,13 +134,17 @@ roce::Host::Take WireHost::take_receive(uint32_t srqn) {
   return Take::kTaken;
 }
 
+bool WireHost::holds_receive() const { return !is_xrc() || (receiver_ != nullptr && receiver_->holds(claim_)); }
+
 uint64_t WireHost::receive_room() const {
+  if (!holds_receive()) return 0;
   uint64_t room = 0;
   for (uint32_t i = 0; i < claim_.slot->num_sge; ++i) room += (&claim_.slot->sge[0])[i].length;
   return room;
 }
 
 bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
+  if (is_xrc()) return holds_receive() && receiver_->place(claim_, offset, data, length);
   const uint32_t pd = queue_->shared().pd;
   const segment::RecvSlot& slot = *claim_.slot;
   for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
@@ -107,6 +166,7 @@ bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, co
 }
 
 void WireHost::complete_receive(const roce::Inbound& message, WcStatus status) {
+  if (!holds_receive()) return;
   segment::CqEntry entry;
   entry.wr_id = claim_.slot->wr_id;
   entry.byte_len = message.byte_len;
@@ -118,23 +178,24 @@ void WireHost::complete_receive(const roce::Inbound& message, WcStatus status) {
   entry.opcode = static_cast<uint8_t>(message.opcode);
   entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
   entry.solicited = message.solicited;
-  Runtime& runtime = qp_.runtime_;
   const bool solicited = message.solicited || status != WcStatus::kSuccess;
   using Pushed = cm::CompletionPort::Pushed;
   Pushed pushed;
-  if (qp_.type() == QpType::kXrcRecv) {
-    cm::CompletionPort port(runtime.node().self(), srq_->cq()->index());
-    pushed = port.push(runtime.tag(), &claim_.slot->completion, solicited, entry);
+  if (is_xrc()) {
+    pushed = receiver_->complete(claim_, solicited, entry);
   } else {
-    pushed = qp_.recv_port_.push(runtime.tag(), &claim_.slot->completion, solicited, entry);
+    pushed = qp_.recv_port_.push(qp_.runtime_.tag(), &claim_.slot->completion, solicited, entry);
+    segment::ReceiveRing::finish(claim_);
   }
-  segment::ReceiveRing::finish(claim_);
   claim_ = {};
   if (pushed == Pushed::kOverrun) qp_.fail_for_overrun();
 }
 
 void WireHost::return_receive() {
-  queue_->ring().put_back(claim_);
+  if (!is_xrc())
+    queue_->ring().put_back(claim_);
+  else if (holds_receive())
+    receiver_->put_back(claim_);
   claim_ = {};
 }
 

@@ -298,7 +298,7 @@ struct alignas(64) QpShared {
 static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
 
 struct alignas(64) SrqShared {
-  uint32_t in_use;
+  std::atomic<uint32_t> in_use;  ///< set last, taken away first
   uint32_t number;
   uint32_t type;  ///< SrqType
   uint32_t cq;    ///< XRC: index of the completion queue

@@ -65,6 +65,11 @@ class ReceiveRing {
     }
   }
 
+  /// Whether a claim of process `owner` still stands.
+  static bool is_claimed(const Claim& claim, uint32_t owner) {
+    return claim.slot->stamp.load(std::memory_order_acquire) == claim_stamp(claim.turn, owner);
+  }
+
   /// The claimer has completed the receive: the slot may be posted anew.
   static void finish(const Claim& claim) {
     claim.slot->claim_qp.store(0, std::memory_order_relaxed);

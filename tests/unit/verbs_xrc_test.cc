@@ -13,11 +13,13 @@ namespace {
 class VerbsXrc : public Verbs {
  public:
   using Verbs::next;
+  using Verbs::post;
+  using Verbs::request;
   using Verbs::to_init;
   using Verbs::to_rts;
   void SetUp() override {
     Verbs::SetUp();
-    mr = reg(memory, sizeof memory);
+    mr = reg(memory, kBytes);
     ASSERT_NE(mr, nullptr);
   }
   void TearDown() override {
@@ -26,6 +28,7 @@ class VerbsXrc : public Verbs {
     for (ibv_srq* srq : srqs) EXPECT_EQ(ibv_destroy_srq(srq), 0);
     for (ibv_xrcd* domain : domains) EXPECT_EQ(ibv_close_xrcd(domain), 0);
     Verbs::TearDown();
+    munmap(memory, kBytes);
   }
   void TestBody() override {}  // the child of a fork makes one of its own
 
@@ -40,7 +43,7 @@ class VerbsXrc : public Verbs {
   }
 
   /// A shared receive queue of the domain with one receive, at `offset`, whose request id is the same.
-  uint32_t make_srq(ibv_xrcd* domain, size_t offset) {
+  uint32_t make_srq(ibv_xrcd* domain, size_t offset, uint32_t length = 64) {
     ibv_srq_init_attr_ex attr{};
     attr.attr = {16, 1, 0};
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
@@ -52,7 +55,7 @@ class VerbsXrc : public Verbs {
     EXPECT_NE(srq, nullptr);
     if (srq == nullptr) return 0;
     srqs.push_back(srq);
-    ibv_sge sge{reinterpret_cast<uint64_t>(memory + offset), 64, mr->lkey};
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory + offset), length, mr->lkey};
     ibv_recv_wr wr{}, *bad = nullptr;
     wr.wr_id = offset;
     wr.sg_list = &sge;
@@ -78,14 +81,16 @@ class VerbsXrc : public Verbs {
     return keep(ibv_create_qp(pd, &attr));
   }
 
-  int send(ibv_qp* from, uint64_t wr_id, uint32_t srq_number) {
-    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 16, mr->lkey};
+  int send(ibv_qp* from, uint64_t wr_id, uint32_t srq_number, uint32_t length = 16) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory), length, mr->lkey};
     ibv_send_wr wr = request(IBV_WR_SEND, wr_id, &sge);
     wr.qp_type.xrc.remote_srqn = srq_number;
     return post(from, wr);
   }
 
-  alignas(4096) char memory[4096] = {};
+  static constexpr size_t kBytes = 65536;
+  /// Whole pages, which another process can map.
+  char* memory = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ibv_mr* mr = nullptr;
   std::vector<ibv_srq*> srqs;
   std::vector<ibv_xrcd*> domains;
@@ -160,48 +165,81 @@ bool get(int fd, Value* value) {
   return read(fd, value, sizeof *value) == sizeof *value;
 }
 
-/// The child: the target, and queues of its own. Returns whether its part went well.
-bool serve_child(int in, int out, int file) {
-  VerbsXrc mine;
-  mine.SetUp();
-  ibv_xrcd* domain = mine.open_domain(file);
-  ibv_qp* target = domain == nullptr ? nullptr : mine.make_target(domain);
-  uint32_t initiator = 0;
-  bool good =
-      target != nullptr && mine.to_init(target) == 0 && get(in, &initiator) && mine.to_rts(target, initiator) == 0 &&
-      give(out, Numbers{target->qp_num, mine.make_srq(domain, 1024), mine.make_srq(mine.open_domain(-1), 2048)});
-  const ibv_wc wc = mine.next();
-  good =
-      good && wc.status == IBV_WC_SUCCESS && wc.wr_id == 1024 && std::strcmp(mine.memory + 1024, "to the child") == 0;
-  good = good && give(out, good);
-  char end;
-  good = get(in, &end) && good;  // the parent has seen all it wanted
-  mine.TearDown();
-  return good && !::testing::Test::HasFailure();
-}
-
-TEST(VerbsXrcProcesses, FileSharesTheDomain) {
-  const int file = memfd_create("domain", 0);
-  int down[2], up[2];
-  ASSERT_EQ(pipe(down), 0);
-  ASSERT_EQ(pipe(up), 0);
-  const pid_t child = fork();  // before either opens the device
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    alarm(20);
-    _exit(serve_child(down[0], up[1], file) ? 0 : 1);
+/// A child that has the target, and this process's queue pair that leads to it, in one domain.
+class VerbsXrcProcesses : public ::testing::Test {
+ protected:
+  /// `serve`: what the child does once its target and its queues are there; whether it went well.
+  void start(bool (*serve)(VerbsXrc& child, int in, int out)) {
+    file = memfd_create("domain", 0);
+    ASSERT_EQ(pipe(down), 0);
+    ASSERT_EQ(pipe(up), 0);
+    pid = fork();  // before either opens the device
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      alarm(20);
+      _exit(run_child(serve) ? 0 : 1);
+    }
+    mine.SetUp();
+    domain = mine.open_domain(file);
+    ASSERT_NE(domain, nullptr);
+    initiator = mine.make_initiator();
+    ASSERT_EQ(mine.to_init(initiator), 0);
+    ASSERT_TRUE(give(down[1], initiator->qp_num));
+    ASSERT_TRUE(get(up[0], &numbers));
+    ASSERT_EQ(mine.to_rts(initiator, numbers.target), 0);
   }
+
+  void TearDown() override {
+    EXPECT_TRUE(give(down[1], 'e'));
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    mine.TearDown();
+    for (const int fd : {file, down[0], down[1], up[0], up[1]}) close(fd);
+  }
+
+  /// The completions of a request and of the receive that it fills, both good.
+  void expect_both(uint64_t request, uint64_t receive) {
+    for (int i = 0; i < 2; ++i) {
+      const ibv_wc wc = mine.next();
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+      EXPECT_TRUE(wc.wr_id == request || wc.wr_id == receive);
+    }
+  }
+
   VerbsXrc mine;
-  mine.SetUp();
-  ibv_xrcd* domain = mine.open_domain(file);
-  ASSERT_NE(domain, nullptr);
-  const uint32_t own = mine.make_srq(domain, 3072);
-  ibv_qp* initiator = mine.make_initiator();
-  ASSERT_EQ(mine.to_init(initiator), 0);
-  ASSERT_TRUE(give(down[1], initiator->qp_num));
+  ibv_xrcd* domain = nullptr;
+  ibv_qp* initiator = nullptr;
   Numbers numbers{};
-  ASSERT_TRUE(get(up[0], &numbers));
-  ASSERT_EQ(mine.to_rts(initiator, numbers.target), 0);
+  int file = -1, down[2] = {}, up[2] = {};
+  pid_t pid = -1;
+
+ private:
+  bool run_child(bool (*serve)(VerbsXrc& child, int in, int out)) {
+    VerbsXrc own;
+    own.SetUp();
+    ibv_xrcd* shared = own.open_domain(file);
+    ibv_qp* target = shared == nullptr ? nullptr : own.make_target(shared);
+    uint32_t peer = 0;
+    bool good =
+        target != nullptr && own.to_init(target) == 0 && get(down[0], &peer) && own.to_rts(target, peer) == 0 &&
+        give(up[1], Numbers{target->qp_num, own.make_srq(shared, 1024), own.make_srq(own.open_domain(-1), 2048)}) &&
+        serve(own, down[0], up[1]);
+    char end;
+    good = get(down[0], &end) && good;  // the parent has seen all it wanted
+    own.TearDown();
+    return good && !::testing::Test::HasFailure();
+  }
+};
+
+TEST_F(VerbsXrcProcesses, FileSharesTheDomain) {
+  start([](VerbsXrc& child, int, int out) {
+    const ibv_wc wc = child.next();
+    const bool good =
+        wc.status == IBV_WC_SUCCESS && wc.wr_id == 1024 && std::strcmp(child.memory + 1024, "to the child") == 0;
+    return give(out, good) && good;
+  });
+  const uint32_t own = mine.make_srq(domain, 3072);
   std::strcpy(mine.memory, "to the child");
   ASSERT_EQ(mine.send(initiator, 1, numbers.shared), 0);
   EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
@@ -209,25 +247,66 @@ TEST(VerbsXrcProcesses, FileSharesTheDomain) {
   EXPECT_TRUE(get(up[0], &received));
   EXPECT_TRUE(received);
   // A14.3: the queue pair of one process serves the shared receive queues of each process of the domain.
-  // Over the wire those of its own process only (docs/verbs.md).
-  if (!over_wire()) {
-    std::strcpy(mine.memory, "to the parent");
-    ASSERT_EQ(mine.send(initiator, 2, own), 0);
-    for (int i = 0; i < 2; ++i) {
-      const ibv_wc wc = mine.next();
-      EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
-      EXPECT_TRUE(wc.wr_id == 2 || wc.wr_id == 3072);
-    }
-    EXPECT_STREQ(mine.memory + 3072, "to the parent");
-  }
-  ASSERT_EQ(mine.send(initiator, 3, over_wire() ? own : numbers.alone), 0);  // a domain of its own
+  std::strcpy(mine.memory, "to the parent");
+  ASSERT_EQ(mine.send(initiator, 2, own), 0);
+  expect_both(2, 3072);
+  EXPECT_STREQ(mine.memory + 3072, "to the parent");
+  ASSERT_EQ(mine.send(initiator, 3, numbers.alone), 0);  // a domain of its own
   EXPECT_EQ(mine.next().status, IBV_WC_REM_INV_REQ_ERR);
-  EXPECT_TRUE(give(down[1], 'e'));
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  mine.TearDown();
-  for (const int fd : {file, down[0], down[1], up[0], up[1]}) close(fd);
+}
+
+TEST_F(VerbsXrcProcesses, EachRequestReachesAnotherProcess) {
+  constexpr uint32_t kBytes = 20000;  // several packets
+  constexpr size_t kHalf = 32768;
+  start([](VerbsXrc&, int, int) { return true; });
+  const uint32_t own = mine.make_srq(domain, kHalf, kBytes);
+  for (uint32_t i = 0; i < kBytes; ++i) mine.memory[i] = static_cast<char>(i * 31);
+  ASSERT_EQ(mine.send(initiator, 1, own, kBytes), 0);
+  expect_both(1, kHalf);
+  EXPECT_EQ(std::memcmp(mine.memory, mine.memory + kHalf, kBytes), 0);
+
+  // The memory that a request names is of the process of the queue that it names (A14.5).
+  ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), kBytes, mine.mr->lkey};
+  const auto run = [&](ibv_wr_opcode opcode, uint64_t remote) {
+    ibv_send_wr wr = mine.request(opcode, 2, &sge);
+    wr.qp_type.xrc.remote_srqn = own;
+    wr.wr.rdma.remote_addr = remote;
+    wr.wr.rdma.rkey = mine.mr->rkey;
+    EXPECT_EQ(mine.post(initiator, wr), 0);
+    return mine.next().status;
+  };
+  const auto other_half = reinterpret_cast<uint64_t>(mine.memory + kHalf);
+  for (uint32_t i = 0; i < kBytes; ++i) mine.memory[i] = static_cast<char>(i * 37);
+  ASSERT_EQ(run(IBV_WR_RDMA_WRITE, other_half), IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(mine.memory, mine.memory + kHalf, kBytes), 0);
+  std::memset(mine.memory, 0, kBytes);
+  ASSERT_EQ(run(IBV_WR_RDMA_READ, other_half), IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(mine.memory, mine.memory + kHalf, kBytes), 0);
+  sge.length = 8;
+  const uint64_t old = 41;
+  std::memcpy(mine.memory + kHalf, &old, 8);
+  ibv_send_wr add = mine.request(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, &sge);
+  add.qp_type.xrc.remote_srqn = own;
+  add.wr.atomic.remote_addr = other_half;
+  add.wr.atomic.rkey = mine.mr->rkey;
+  add.wr.atomic.compare_add = 1;
+  ASSERT_EQ(mine.post(initiator, add), 0);
+  ASSERT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  const uint64_t sum = old + 1;
+  EXPECT_EQ(std::memcmp(mine.memory, &old, 8), 0);
+  EXPECT_EQ(std::memcmp(mine.memory + kHalf, &sum, 8), 0);
+  EXPECT_EQ(run(IBV_WR_RDMA_READ, other_half + kHalf), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(VerbsXrcProcesses, QueueThatIsGoneIsRefused) {
+  start([](VerbsXrc&, int, int) { return true; });
+  const uint32_t own = mine.make_srq(domain, 1024);
+  ASSERT_EQ(mine.send(initiator, 1, own), 0);
+  expect_both(1, 1024);
+  ASSERT_EQ(ibv_destroy_srq(mine.srqs.back()), 0);
+  mine.srqs.pop_back();
+  ASSERT_EQ(mine.send(initiator, 2, own), 0);
+  EXPECT_EQ(mine.next().status, IBV_WC_REM_INV_REQ_ERR);
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
       settings_(settings),
       peer_(peer),
       responder_(*end.host, responder_options(end, attr, port, settings), port.pool()),
-      introduction_(end.rails, settings.unchecked && !settings.standard) {
+      // With XRC a response may come from a copy that is gone before an unchecked packet leaves.
+      introduction_(end.rails, settings.unchecked && !settings.standard && end.type != QpType::kXrcRecv) {
   requester_options_.service = service_of_type(end.type);
   requester_options_.dest_qpn = attr.dest_qp_num;
   requester_options_.mtu = mtu_of(attr);

@@ -36,8 +36,16 @@ class Host {
 
   // What the responder needs.
   /// The memory that a request names, if the queue pair and the key give it `rights` (IBTA 9.4.1.1.3); else null.
-  /// `length` is not 0. Valid until the engine's call ends. `srqn`: XRC, whose requests name their receive queue.
+  /// `length` is not 0; more than kMaxMtu: the rights are asked for alone. Valid until the engine's call ends, or with
+  /// XRC until the next one of this host, since it may be a copy. `srqn`: XRC, whose requests name their receive queue.
   virtual std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) = 0;
+  /// What reach() gave last has been written from its beginning. False: the memory is out of reach by now.
+  virtual bool wrote([[maybe_unused]] uint32_t length) { return true; }
+  enum class Atomic : uint8_t { kCompareSwap, kFetchAdd, kWrite };
+  /// `operand` goes in as compare, add or new value and comes back as the value found. kSuccess; kRemAccessErr: as
+  /// reach(); kRemInvReqErr: no word that a processor can be atomic on; kRemOpErr: out of reach.
+  virtual WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                              uint64_t swap);
   enum class Take : uint8_t {
     kTaken,
     kNone,     ///< none is posted

@@ -138,7 +138,7 @@ void Responder::receive_early(const Packet& packet, Seq seq) {
     std::byte* to = host_.reach(message_.srqn, message_.rkey, message_.address + offset, packet.payload_length,
                                 access::kRemoteWrite);
     if (to != nullptr) std::memcpy(to, packet.payload, packet.payload_length);
-    placed = to != nullptr;
+    placed = to != nullptr && host_.wrote(packet.payload_length);
   }
   if (!reorder_.keep(seq, packet, placed)) ++counters_.dropped;
 }
@@ -329,6 +329,7 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
                                 access::kRemoteWrite);
     if (to == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
     base::copy_in_order(to, packet.payload, packet.payload_length);
+    if (!host_.wrote(packet.payload_length)) return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
     next_place_ = ends ? nullptr : to + packet.payload_length;
   }
   message.holds_receive = message_.holds_receive;
@@ -358,19 +359,26 @@ Responder::Result Responder::execute_read(const Packet& packet) {
   return push_response(response) ? Result::kAccepted : refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
 }
 
+Responder::Result Responder::run_atomic(const Packet& packet, Host::Atomic operation, uint64_t* operand) {
+  switch (host_.run_atomic(operation, packet.srqn, packet.rkey, packet.address, operand, packet.swap_or_add)) {
+    case WcStatus::kSuccess:
+      return Result::kAccepted;
+    case WcStatus::kRemAccessErr:
+      return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+    case WcStatus::kRemInvReqErr:
+      return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+    default:
+      return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
+  }
+}
+
 Responder::Result Responder::execute_atomic(const Packet& packet) {
   if (responses_outstanding() >= max_rd_atomic_ || packet.address % 8 != 0)
     return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-  std::byte* at = host_.reach(packet.srqn, packet.rkey, packet.address, sizeof(uint64_t), access::kRemoteAtomic);
-  if (at == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-  // A key's even address may lie at an odd one of the process, where the processor has no atomics.
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-  auto* word = reinterpret_cast<uint64_t*>(at);
-  uint64_t found = packet.compare;
-  if (operation_of(packet.opcode) == Operation::kCompareSwap)
-    __atomic_compare_exchange_n(word, &found, packet.swap_or_add, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-  else
-    found = __atomic_fetch_add(word, packet.swap_or_add, __ATOMIC_SEQ_CST);
+  const bool swaps = operation_of(packet.opcode) == Operation::kCompareSwap;
+  uint64_t found = swaps ? packet.compare : packet.swap_or_add;
+  const Result result = run_atomic(packet, swaps ? Host::Atomic::kCompareSwap : Host::Atomic::kFetchAdd, &found);
+  if (result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
   remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
   Response response;
@@ -387,11 +395,9 @@ Responder::Result Responder::execute_atomic_write(const Packet& packet) {
   uint64_t value;
   if (packet.payload_length != sizeof value || packet.length != sizeof value || packet.address % 8 != 0)
     return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-  std::byte* at = host_.reach(packet.srqn, packet.rkey, packet.address, sizeof value, access::kRemoteWrite);
-  if (at == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
   std::memcpy(&value, packet.payload, sizeof value);
-  __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_SEQ_CST);
+  const Result result = run_atomic(packet, Host::Atomic::kWrite, &value);
+  if (result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
   return Result::kAccepted;
 }

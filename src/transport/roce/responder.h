@@ -96,6 +96,7 @@ class Responder {
   Result execute_write(const Packet& packet, uint32_t traits, bool placed);
   Result execute_read(const Packet& packet);
   Result execute_atomic(const Packet& packet);
+  Result run_atomic(const Packet& packet, Host::Atomic operation, uint64_t* operand);
   Result execute_atomic_write(const Packet& packet);
   /// Whether the packet may come next, and has the length that its place asks for (IBTA 9.7.4.1).
   bool fits_sequence(const Packet& packet, uint32_t traits) const;

@@ -22,17 +22,6 @@ Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_i
       buffer_keys_(memory),
       node_(node) {}
 
-bool Target::open_receive(cm::Peer& owner, segment::RecvRing& ring) {
-  const uint64_t where = ring.where.load(std::memory_order_acquire);
-  recv_ = {};
-  if (where == 0) return false;
-  const uint32_t log2 = segment::ring_log2(where);
-  auto slots = owner.heap(segment::ring_offset(where), uint64_t{ring.stride} << log2);
-  if (!slots) return false;
-  recv_ = ReceiveRing(&ring, *slots, log2, ring.stride);
-  return true;
-}
-
 bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   accepted_ = ~uint64_t{0};
   if (!peer().alive()) return false;
@@ -52,9 +41,9 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
       if (srq_index_ > segment::kMaxSrq) return false;
       segment::SrqShared& srq = peer().tables().srq[srq_index_ - 1];
       srq_number_ = srq.number;
-      open_receive(peer(), srq.recv);
+      recv_ = open_ring(peer(), srq.recv);
     } else {
-      open_receive(peer(), remote_->recv);
+      recv_ = open_ring(peer(), remote_->recv);
     }
     if (remote_->recv_cq >= segment::kMaxCq) return false;
     completions_ = cm::CompletionPort(peer(), remote_->recv_cq);
@@ -67,29 +56,17 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
 }
 
 bool Target::select_srq(uint32_t number, uint64_t xrcd) {
-  if (number == srq_number_ && recv_.valid()) return true;
+  if (number == srq_number_ && recv_.valid() && domain_queue_ && domain_queue_->stands()) return true;
   srq_number_ = 0;
-  const uint32_t slot = segment::slot_of(number);
-  const uint32_t index = segment::index_of(number);
-  cm::Peer* owner = slot == peer().slot() ? &peer() : nullptr;
-  if (owner == nullptr) {
-    auto met = node_.connect(slot, std::chrono::milliseconds(200));
-    if (!met) return false;
-    owner = *met;
-  }
-  segment::SrqShared& srq = owner->tables().srq[index];
-  if (srq.in_use == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) || srq.xrcd != xrcd ||
-      srq.cq >= segment::kMaxCq)
-    return false;
-  if (owner != &peer()) {
-    // The receive buffers belong to another process of the same XRC domain: its keys, its memory.
-    buffer_keys_ = KeyCache(std::make_shared<PeerMemory>(*owner, memory_->agent()));
-  } else {
-    buffer_keys_ = KeyCache(memory_);
-  }
-  if (!open_receive(*owner, srq.recv)) return false;
-  completions_ = cm::CompletionPort(*owner, srq.cq);
-  srq_index_ = index + 1;
+  domain_queue_ = find_domain_queue(node_, number, xrcd);
+  if (!domain_queue_) return false;
+  // The receive buffers may belong to another process of the same domain: its keys, its memory.
+  cm::Peer& owner = *domain_queue_->owner;
+  buffer_keys_ = KeyCache(&owner == &peer() ? memory_ : std::make_shared<PeerMemory>(owner, memory_->agent()));
+  recv_ = open_ring(owner, domain_queue_->shared->recv);
+  if (!recv_.valid()) return false;
+  completions_ = cm::CompletionPort(owner, domain_queue_->shared->cq);
+  srq_index_ = domain_queue_->index + 1;
   srq_number_ = number;
   return true;
 }
@@ -127,34 +104,7 @@ WcStatus Target::scatter(const ReceiveRing::Claim& claim, const Piece* pieces, u
       return WcStatus::kRemOpErr;
     return write_remote(buffer_keys_.memory(), range, pieces, count);
   }
-  uint32_t piece = 0;
-  uint64_t used = 0;  // of pieces[piece]
-  for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
-    const Sge& sge = slot.sge[i];
-    if (sge.length == 0) continue;
-    if (!buffer_keys_.resolve(sge.lkey, sge.addr, sge.length, access::kLocalWrite, pd, 0, &range))
-      return WcStatus::kRemOpErr;
-    uint64_t left = std::min<uint64_t>(sge.length, length);
-    length -= left;
-    while (left > 0) {
-      const Piece& source = pieces[piece];
-      const uint64_t step = std::min(left, source.length - used);
-      if (step > 0) {
-        const Piece part{source.data == nullptr ? nullptr : source.data + used, step};
-        const WcStatus status = write_remote(buffer_keys_.memory(), range, &part, 1);
-        if (status != WcStatus::kSuccess) return status;
-      }
-      range.address += step;
-      if (range.direct != nullptr) range.direct += step;
-      left -= step;
-      used += step;
-      if (used == source.length) {
-        ++piece;
-        used = 0;
-      }
-    }
-  }
-  return WcStatus::kSuccess;
+  return window::scatter(buffer_keys_, slot, pd, 0, pieces, length);
 }
 
 WcStatus Target::deliver(const ReceiveRing::Claim& claim, const Piece* pieces, uint32_t count, uint64_t length,

@@ -1,10 +1,7 @@
 #pragma once
 #include <optional>
 
-#include "cm/completion_port.h"
-#include "cm/node.h"
-#include "segment/receive_ring.h"
-#include "transport/window/remote_memory.h"
+#include "transport/window/domain_queue.h"
 
 namespace nupa::window {
 
@@ -69,7 +66,7 @@ class Target {
   void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
 
   /// XRC: lets the next claims come from shared receive queue `number` of the same domain, which may be another
-  /// process's. False: there is none.
+  /// process's. False: there is none. Before each request.
   bool select_srq(uint32_t number, uint64_t xrcd);
 
   /// Where resolve() found the range.
@@ -77,7 +74,6 @@ class Target {
 
  private:
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
-  bool open_receive(cm::Peer& peer, segment::RecvRing& ring);
   WcStatus scatter(const segment::ReceiveRing::Claim& claim, const transport::Piece* pieces, uint32_t count,
                    uint64_t length);
 
@@ -97,6 +93,7 @@ class Target {
   segment::ReceiveRing recv_;
   cm::CompletionPort completions_;
   cm::Node& node_;
+  std::optional<DomainQueue> domain_queue_;  ///< XRC: that `recv_` is of
 };
 
 }  // namespace nupa::window

@@ -1,0 +1,27 @@
+#include "transport/roce/host.h"
+
+namespace nupa::roce {
+
+WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                          uint64_t swap) {
+  const uint32_t rights = operation == Atomic::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
+  std::byte* at = reach(srqn, rkey, address, sizeof *operand, rights);
+  if (at == nullptr) return WcStatus::kRemAccessErr;
+  // A key's even address may lie at an odd one of the process, where the processor has no atomics.
+  if (reinterpret_cast<uintptr_t>(at) % sizeof *operand != 0) return WcStatus::kRemInvReqErr;
+  auto* word = reinterpret_cast<uint64_t*>(at);
+  switch (operation) {
+    case Atomic::kCompareSwap:
+      __atomic_compare_exchange_n(word, operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+      break;
+    case Atomic::kFetchAdd:
+      *operand = __atomic_fetch_add(word, *operand, __ATOMIC_SEQ_CST);
+      break;
+    case Atomic::kWrite:
+      __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
+      break;
+  }
+  return WcStatus::kSuccess;
+}
+
+}  // namespace nupa::roce
