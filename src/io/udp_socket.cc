@@ -1,5 +1,6 @@
 #include "io/udp_socket.h"
 
+#include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -9,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "base/gid.h"
 #include "base/log.h"
@@ -89,6 +92,24 @@ T value_of(const cmsghdr* header) {
   T value;
   std::memcpy(&value, CMSG_DATA(header), sizeof value);
   return value;
+}
+
+sockaddr_in6 sockaddr_of(const UdpAddress& address) {
+  sockaddr_in6 made{};
+  made.sin6_family = AF_INET6;
+  made.sin6_port = htons(address.port);
+  made.sin6_scope_id = address.scope;
+  std::memcpy(&made.sin6_addr, address.address.raw.data(), 16);
+  return made;
+}
+
+/// For a socket of IPv4 alone.
+sockaddr_in plain_of(const sockaddr_in6& mapped) {
+  sockaddr_in made{};
+  made.sin_family = AF_INET;
+  made.sin_port = mapped.sin6_port;
+  std::memcpy(&made.sin_addr, &mapped.sin6_addr.s6_addr[12], 4);
+  return made;
 }
 
 /// All zeros: any address of this host.
@@ -206,6 +227,48 @@ Result<UdpSocket> UdpSocket::open_address(const Gid& address, uint16_t port, uin
   return opened;
 }
 
+Result<void> UdpSocket::lead_to(const UdpAddress& peer) {
+  sockaddr_in6 to = sockaddr_of(peer);
+  sockaddr_in plain = plain_of(to);
+  const int error = dual_ ? connect(fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to)
+                          : connect(fd(), reinterpret_cast<const sockaddr*>(&plain), sizeof plain);
+  if (error != 0) return fail(errno, "no way to the peer");
+  if (!leads_somewhere_) leads_somewhere_ = true;  // senders look at it
+  return {};
+}
+
+Result<uint16_t> UdpSocket::learn_identification() const {
+  // As a message goes to its interface the kernel hands a copy of it, headers and all, to a socket that wants times.
+  const uint32_t wanted = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_SOFTWARE;
+  const uint32_t nothing = 0;
+  if (setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &wanted, sizeof wanted) != 0)
+    return fail(ENOTSUP, "the kernel tells no headers");
+  // What had become of an earlier message is told first, once.
+  for (int tries = 0; tries < 2 && send(fd(), nullptr, 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0; ++tries) {
+  }
+  setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &nothing, sizeof nothing);
+  std::optional<uint16_t> found;
+  for (;;) {
+    constexpr size_t kHeaders = 20 + 8;  // IPv4 and UDP, behind those of the link
+    constexpr uint8_t kVersionAndLength = 0x45;
+    std::array<uint8_t, 128> copy;
+    alignas(cmsghdr) std::array<char, 256> control;
+    iovec part{copy.data(), copy.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t length = recvmsg(fd(), &message, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (length < 0) break;
+    if (length < static_cast<ssize_t>(kHeaders)) continue;
+    const uint8_t* ip = &copy[static_cast<size_t>(length) - kHeaders];
+    if (ip[0] == kVersionAndLength && ip[9] == IPPROTO_UDP) found = static_cast<uint16_t>((ip[4] << 8 | ip[5]) + 1);
+  }
+  if (!found) return fail(ENOTSUP, "the kernel tells no headers");
+  return *found;
+}
+
 void UdpSocket::tell_addresses() const {
   if (dual_)
     set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // tells of both families
@@ -308,11 +371,7 @@ void UdpBatch::begin(uint64_t place, const UdpAddress& to, const Gid& from, uint
   message.fields = fields;
   message.from = from;
   message.from_interface = from_interface;
-  message.to = {};
-  message.to.sin6_family = AF_INET6;
-  message.to.sin6_port = htons(to.port);
-  message.to.sin6_scope_id = to.scope;
-  std::memcpy(&message.to.sin6_addr, to.address.raw.data(), 16);
+  message.to = sockaddr_of(to);
 }
 
 void UdpBatch::add(const void* data, uint32_t length) {
@@ -337,16 +396,16 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     Message& from = list_[i];
     msghdr& header = headers[i].msg_hdr;
     header = {};
-    header.msg_name = &from.to;
-    header.msg_namelen = sizeof from.to;
     header.msg_iov = &parts_[from.first_part];
     header.msg_iovlen = from.parts;
     header.msg_control = controls[i].bytes;
-    if (!socket.is_dual()) {
-      plain[i] = {};
-      plain[i].sin_family = AF_INET;
-      plain[i].sin_port = from.to.sin6_port;
-      std::memcpy(&plain[i].sin_addr, &from.to.sin6_addr.s6_addr[12], 4);
+    if (socket.leads_somewhere()) {
+      // The kernel knows.
+    } else if (socket.is_dual()) {
+      header.msg_name = &from.to;
+      header.msg_namelen = sizeof from.to;
+    } else {
+      plain[i] = plain_of(from.to);
       header.msg_name = &plain[i];
       header.msg_namelen = sizeof plain[i];
     }
@@ -366,6 +425,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
   uint32_t lost = 0;
+  bool told = !socket.leads_somewhere();
   for (uint32_t done = 0; done < messages_;) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     int sent = 1;
@@ -379,6 +439,8 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     }
     if (errno == EINTR) continue;
     *error = errno;
+    // What had become of an earlier message, of a socket that leads somewhere: nothing is the matter with this one.
+    if (!std::exchange(told, true)) continue;
     if (uint32_t& label = list_[done].fields.flow_label;
         errno == EINVAL && label != 0 && !base::is_ipv4(list_[done].from)) {
       // Some program of this host has a flow label to itself: then others need a lease for theirs (man 7 ipv6).

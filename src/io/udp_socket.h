@@ -41,11 +41,18 @@ class UdpSocket {
   static Result<UdpSocket> open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
                                       uint32_t buffer_bytes);
 
-  /// A socket of its own for one address of this host at `port`, which open() has in this process: what comes to that
-  /// address comes here from now on. The kernel need not tell addresses then nor be told them, and has to do with one
-  /// family only: a sixth of a small packet's way. (A connected one would spare another sixth, but its packets have
-  /// IPv4 identifications that nobody knows, and the invariant CRC covers them.) Errors: those of sockets.
+  /// A socket of its own beside that of open() in this process, for one address of this host at `port`: what comes to
+  /// it comes here from now on, and after lead_to() only what comes from there. The kernel need not tell addresses then
+  /// nor be told them, has to do with one family only and looks up the way once: a third of a small packet's way.
+  /// Errors: those of sockets.
   static Result<UdpSocket> open_address(const Gid& address, uint16_t port, uint32_t buffer_bytes);
+  /// Of open_address(): all that is sent by it goes there, whatever the batch says. Again and again; what had come from
+  /// elsewhere stays to be read.
+  Result<void> lead_to(const UdpAddress& peer);
+  /// The IPv4 identification that the next message after this call has, and each one later has one more, segments
+  /// of a message not counted: sockets that lead somewhere count them from a random number. Sends an empty datagram,
+  /// whose headers the kernel tells. One thread, and nobody sends meanwhile. ENOTSUP: the kernel does not tell.
+  Result<uint16_t> learn_identification() const;
 
   /// From now on also what only datagrams' receivers ask for: hop limit and flow label. Each costs with every receive.
   void tell_more() const;
@@ -58,6 +65,7 @@ class UdpSocket {
   uint32_t buffer_bytes() const { return buffer_bytes_; }
   bool is_dual() const { return dual_; }
   bool has_address() const { return has_address_; }
+  bool leads_somewhere() const { return leads_somewhere_; }
   void close() { fd_.reset(); }
 
   /// What one recvmsg brought: `length` bytes, in datagrams of `segment` bytes but for the last.
@@ -87,6 +95,7 @@ class UdpSocket {
   uint16_t port_;
   bool dual_;
   uint32_t buffer_bytes_;
+  bool leads_somewhere_ = false;
   bool has_address_ = false;  ///< all is for `address_`
   Gid address_;
 };
@@ -103,6 +112,9 @@ class UdpBatch {
   /// Where the next datagram would stand within its message: 0, or after others of the same length to the same place.
   /// `joins`: says "same place" by any number that the caller keeps (destination, source and class of service).
   uint32_t next_position(uint64_t place, uint32_t length) const;
+  /// And of which message it would be part, from 0.
+  uint32_t next_message(uint64_t place, uint32_t length) const { return messages_ - (joins(place, length) ? 1 : 0); }
+  uint32_t messages() const { return messages_; }
   /// Room for one more datagram of `parts` parts?
   bool has_room(uint32_t parts) const;
   /// Opens a datagram of `length` bytes; then `parts` calls of add().

@@ -15,13 +15,15 @@ Seen = collections.namedtuple("Seen", "opcode syndrome invariant_crc trouble")
 
 
 def frames(path):
-    """The Ethernet frames of a pcap file as recorder.py writes it."""
+    """The Ethernet frames of a pcap file as recorder.py writes it, but for empty datagrams, which are no packets."""
     with open(path, "rb") as file:
         data = file.read()
     at = 24
     while at < len(data):
         length, = struct.unpack_from("<I", data, at + 8)
-        yield data[at + 16:at + 16 + length]
+        frame = data[at + 16:at + 16 + length]
+        if end_of_packet(frame) > header_bytes(frame):
+            yield frame
         at += 16 + length
 
 
@@ -33,6 +35,11 @@ def number(frame):
     """The queue pair to which a packet goes and its sequence number."""
     bth = header_bytes(frame)
     return frame[bth + 5:bth + 8].hex(), int.from_bytes(frame[bth + 9:bth + 12], "big")
+
+
+def identification(frame):
+    """Of IPv4."""
+    return int.from_bytes(frame[ETHERNET + 4:ETHERNET + 6], "big")
 
 
 def header_bytes(frame):

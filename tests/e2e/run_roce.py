@@ -7,7 +7,7 @@ import time
 from hosts import HERE, THERE, inside, left_namespaces, make_hosts, remove_hosts
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
 from recorder import record
-from roce_packets import crc_holds, found_crc, frames, opcode
+from roce_packets import crc_holds, found_crc, frames, identification, opcode
 
 OTHER_DIR = private_runtime_dir()
 private_runtime_dir()
@@ -106,6 +106,26 @@ def without_crc():
                 "%d packets, %d without CRC, %d with a wrong one" % (len(packets), len(without), len(wrong)))
 
 
+def small_messages():
+    """After some hundred of them the two processes have a socket for each other, which counts identifications."""
+    for family, gid in (("ipv4", 1), ("ipv6", 2)):
+        port = free_port()
+        command = "ib_send_lat -s 8 -n 3000 -F -x %d -d nupa0 -p %d" % (gid, port)
+        path = os.path.join(OTHER_DIR, "packets.pcap")
+        with record("wire", path, inside(HERE)):
+            run_pair("roce-small-" + family, command, command + " 10.119.0.1", port, env=ENV, before=inside(HERE),
+                     client_before=inside(THERE))
+        packets = list(frames(path))
+        os.unlink(path)
+        wrong = [packet for packet in packets if not crc_holds(packet)]
+        outcome(len(packets) >= 6000 and not wrong, "roce-small-%s-crc" % family,
+                "%d of %d wrong: %s" % (len(wrong), len(packets), [packet.hex() for packet in wrong[:1]]))
+        if family == "ipv4":
+            counted = [packet for packet in packets if identification(packet) != 0]
+            outcome(len(counted) > len(packets) / 2, "roce-small-by-sockets-of-their-own",
+                    "%d of %d packets" % (len(counted), len(packets)))
+
+
 def without_a_wire():
     """On one host everything goes over the loopback."""
     port = free_port()
@@ -118,6 +138,7 @@ if between_hosts() is not False:
     observed()
     settings()
     without_crc()
+    small_messages()
 without_a_wire()
 remove_hosts()
 left = left_namespaces()

@@ -92,6 +92,63 @@ TEST_F(AddressSockets, AfterItIsClosedAllComesToThePort) {
   EXPECT_EQ(receive(*here_, &received), "again");
 }
 
+TEST_F(AddressSockets, OneThatLeadsSomewhereIsForThatPeerAlone) {
+  auto stranger = UdpSocket::open(0, kBuffer);
+  ASSERT_TRUE(stranger);
+  ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
+  UdpSocket::Received received;
+  send(*peer_, at(here_, 1), "of the peer");
+  EXPECT_EQ(receive(*own_, &received), "of the peer");
+  EXPECT_EQ(received.from.port, peer_->port());
+  send(*stranger, at(here_, 1), "of a stranger");
+  EXPECT_EQ(receive(*here_, &received), "of a stranger");
+  EXPECT_EQ(received.to, loopback(1));
+  send(*own_, at(stranger, 1), "to the peer all the same");
+  EXPECT_EQ(receive(*peer_, &received), "to the peer all the same");
+
+  ASSERT_TRUE(own_->lead_to(at(stranger, 1)));
+  send(*stranger, at(here_, 1), "of a friend");
+  EXPECT_EQ(receive(*own_, &received), "of a friend");
+  send(*peer_, at(here_, 1), "of another");
+  EXPECT_EQ(receive(*here_, &received), "of another");
+}
+
+TEST_F(AddressSockets, IdentificationsCountMessagesNotSegments) {
+  ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
+  const auto first = own_->learn_identification();
+  if (!first) GTEST_SKIP() << first.error().what << " (net.core.tstamp_allow_data)";
+  const auto after = own_->learn_identification();
+  ASSERT_TRUE(after);
+  EXPECT_EQ(static_cast<uint16_t>(*first + 1), *after) << "its own empty message";
+  constexpr std::string_view kText = "segment!";
+  UdpBatch batch;
+  for (const uint64_t place : {1, 2, 3})
+    for (uint64_t segment = 0; segment < 2 * place; ++segment) {
+      EXPECT_EQ(batch.next_message(place, kText.size()), place - 1);
+      EXPECT_EQ(batch.next_position(place, kText.size()), segment);
+      batch.begin(place, at(peer_, 1), loopback(1), 0, {}, kText.size());
+      batch.add(kText.data(), kText.size());
+    }
+  EXPECT_EQ(batch.messages(), 3u);
+  int error = 0;
+  ASSERT_EQ(batch.flush(*own_, &error), 0u);
+  const auto last = own_->learn_identification();
+  ASSERT_TRUE(last);
+  EXPECT_EQ(static_cast<uint16_t>(*after + 3 + 1), *last);
+}
+
+TEST_F(AddressSockets, APeerThatHasGoneCostsNoMessage) {
+  ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
+  const UdpAddress place = at(peer_, 1);
+  peer_->close();
+  send(*own_, place, "nobody hears this");
+  peer_ = UdpSocket::open(place.port, kBuffer);
+  ASSERT_TRUE(peer_);
+  UdpSocket::Received received;
+  send(*own_, place, "but this");
+  EXPECT_EQ(receive(*peer_, &received), "but this");
+}
+
 TEST_F(AddressSockets, AnAddressOfAnotherHostHasNone) {
   Gid elsewhere = loopback(1);
   elsewhere.raw[12] = 192;  // 192.0.0.1, which is nobody's

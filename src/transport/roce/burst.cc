@@ -23,10 +23,20 @@ void copy_payload(std::byte* to, const std::byte* from, size_t length) {
 
 }  // namespace
 
-Burst::Burst(const std::vector<io::UdpSocket>& sockets)
-    : sockets_(sockets), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {
+Burst::Burst(const std::vector<io::UdpSocket>& sockets, bool of_program)
+    : sockets_(sockets), of_program_(of_program), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {
   for (size_t i = 0; i < sockets.size(); ++i) batches_[i] = std::make_unique<io::UdpBatch>();
   batches_[kOwn] = std::make_unique<io::UdpBatch>();
+}
+
+Burst::~Burst() {
+  if (own_ != nullptr) own_->release(this);
+}
+
+bool Burst::may_use(PeerSocket* own) {
+  if (own == nullptr || !of_program_ || !own->claim(this)) return false;
+  if (own_.get() != own) own_ = own->shared_from_this();
+  return true;
 }
 
 bool Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) {
@@ -51,7 +61,6 @@ void Burst::send_waiting() {
 
 void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack) {
   const Destination& destination = destinations_[path];
-  if (destination.own != nullptr) own_ = destination.own;
   io::UdpBatch& batch = *batches_[destination.own != nullptr ? kOwn : destination.socket];
   if (kBytes - used_ < kRoom || !batch.has_room(fragments + 2)) send_batches();
   std::byte* const header = &bytes_[used_];
@@ -60,7 +69,9 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
   const uint32_t carried = ack == nullptr ? 0 : kCarriedBytes;
   const uint32_t length = header_length + packet.payload_length + pad + carried + kIcrcBytes;
   // Segments of one send get identifications that count up.
-  const uint32_t position = batch.next_position(destination.place, length);
+  uint32_t identification = batch.next_position(destination.place, length);
+  if (destination.own != nullptr)
+    identification += destination.own->identification() + batch.next_message(destination.place, length);
   batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
               length);
   const Route route{destination.from, destination.to.address, sockets_[destination.socket].port(), destination.to.port};
@@ -69,8 +80,8 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
   const bool copied = small || checked;
   uint32_t state = 0;
   const auto begin_crc = [&](const std::byte* end) {
-    state = icrc_of_headers(route, static_cast<uint16_t>(position), length, header, static_cast<uint32_t>(end - header),
-                            &routes_);
+    state = icrc_of_headers(route, static_cast<uint16_t>(identification), length, header,
+                            static_cast<uint32_t>(end - header), &routes_);
   };
   std::byte* at = header + header_length;
   if (!copied) batch.add(header, header_length);
@@ -121,7 +132,9 @@ void Burst::send_batches() {
   for (uint32_t i = 0; i < batches_.size(); ++i) {
     if (batches_[i] == nullptr || batches_[i]->empty()) continue;
     int error = 0;
-    const uint32_t lost = batches_[i]->flush(i == kOwn ? *own_ : sockets_[i], &error);
+    const uint32_t messages = batches_[i]->messages();
+    const uint32_t lost = batches_[i]->flush(i == kOwn ? own_->socket() : sockets_[i], &error);
+    if (i == kOwn) own_->sent(messages, lost);
     if (lost == 0) continue;
     refused_ += lost;
     if (error == last_error_) continue;

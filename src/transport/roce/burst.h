@@ -5,6 +5,7 @@
 
 #include "io/udp_socket.h"
 #include "transport/roce/host.h"
+#include "transport/roce/peer_socket.h"
 #include "transport/roce/icrc.h"
 
 namespace nupa::roce {
@@ -16,9 +17,9 @@ struct Destination {
   Gid from;
   uint32_t from_interface = 0;
   io::IpFields fields;
-  uint32_t socket = 0;                 ///< which one sends
-  const io::UdpSocket* own = nullptr;  ///< the one for `from` alone sends
-  bool unchecked = false;              ///< both ends do without the CRC, which is sent as 0
+  uint32_t socket = 0;        ///< which one sends
+  PeerSocket* own = nullptr;  ///< sends, if Burst::may_use()
+  bool unchecked = false;     ///< both ends do without the CRC, which is sent as 0
 };
 
 /// What the engine sends at one go, on its way to a socket: packets are put together here, a payload copied while its
@@ -28,8 +29,14 @@ struct Destination {
 /// thread.
 class Burst final : public Output {
  public:
-  /// `sockets`: one to kMaxPaths.
-  explicit Burst(const std::vector<io::UdpSocket>& sockets);
+  /// `sockets`: one to kMaxPaths. `of_program`: of a thread that may have a socket for one peer to itself.
+  explicit Burst(const std::vector<io::UdpSocket>& sockets, bool of_program = true);
+  ~Burst() override;
+  Burst(const Burst&) = delete;
+  Burst& operator=(const Burst&) = delete;
+
+  /// Whether what is aimed next may go by the socket of one peer.
+  bool may_use(PeerSocket* own);
   /// Packets go there from now on, after a flush(). `destinations`: one a path.
   void aim(const Destination* destinations) { destinations_ = destinations; }
   bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
@@ -50,6 +57,7 @@ class Burst final : public Output {
   void send_batches();
 
   const std::vector<io::UdpSocket>& sockets_;
+  const bool of_program_;
   const Destination* destinations_ = nullptr;
   RouteStates routes_;
   uint32_t used_ = 0;  ///< bytes
@@ -60,7 +68,7 @@ class Burst final : public Output {
   bool waits_ = false;
   std::unique_ptr<std::byte[]> bytes_;
   static constexpr uint32_t kOwn = kMaxPaths;
-  const io::UdpSocket* own_ = nullptr;                                ///< of the last batch
+  std::shared_ptr<PeerSocket> own_;                                   ///< that this was let use
   std::array<std::unique_ptr<io::UdpBatch>, kMaxPaths + 1> batches_;  ///< one a socket
 };
 

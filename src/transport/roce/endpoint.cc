@@ -128,9 +128,10 @@ void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
 
 void ConnectedEndpoint::aim(Burst& burst) {
   Destination& first = destinations_[0];
-  const AddressSocket* own = port_.own();
-  const bool fits = own != nullptr && own->address == first.from && first.from_interface == 0 && first.socket == 0;
-  first.own = fits ? &own->socket : nullptr;
+  PeerSocket* own = port_.own();
+  const bool fits = own != nullptr && heard_ && !standard_ && first.from_interface == 0 && first.socket == 0 &&
+                    own->leads(first.from, process_.get());
+  first.own = fits && burst.may_use(own) ? own : nullptr;
   burst.aim(destinations_.data());
 }
 

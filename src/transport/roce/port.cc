@@ -37,9 +37,10 @@ constexpr uint32_t kAnswersAWindow = 4;
 constexpr int64_t kForgottenNs = 1'000'000;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
-/// An address that a polling program's small messages come to so often in a row has a socket of its own from then on.
-/// It is where the program looks next if something came by it last, but for one look of so many.
-constexpr uint32_t kAddressRun = 512;
+/// A process from which a polling program's small messages come so often in a row has a socket of its own from then on,
+/// until another one does. It is where the program looks next if something came by it last, but for one look of so
+/// many.
+constexpr uint32_t kPeerRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
@@ -89,7 +90,7 @@ void Port::after_fork_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
-  if (own_ != nullptr) own_->socket.close();
+  if (own_ != nullptr) own_->socket().close();
   kick_.reset();
   receive_mutex_.unlock();
 }
@@ -101,7 +102,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       lines_(std::make_unique_for_overwrite<Line[]>(io::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
       buffer_(lines_[1].bytes - kBthBytes),
       room_(socket().buffer_bytes()),
-      burst_(std::make_unique<Burst>(sockets_)) {
+      burst_(std::make_unique<Burst>(sockets_, false)) {
   touched_.reserve(segment::kMaxQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
@@ -109,10 +110,13 @@ Port::Port(std::vector<io::UdpSocket> sockets)
 Port::~Port() {
   Port* self = this;
   g_port.compare_exchange_strong(self, nullptr);
-  if (!running_) return;
-  stop_ = true;
-  kick();
-  pthread_join(thread_, nullptr);
+  if (running_) {
+    stop_ = true;
+    kick();
+    pthread_join(thread_, nullptr);
+  }
+  // Threads that have sent by it keep it.
+  if (own_ != nullptr) own_->socket().close();
 }
 
 void Port::add(Channel& channel) {
@@ -292,7 +296,10 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
     packets += (received.length + received.segment - 1) / received.segment;
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) {
-      if (own_ == nullptr) consider(received.to);
+      if (&socket == sockets_.data())
+        consider(received);
+      else
+        last_route_run_ = 0;
       break;
     }
   }
@@ -306,34 +313,28 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
 
 uint32_t Port::receive(bool for_program) {
   if (own_ == nullptr) return receive_from(socket(), for_program);
-  if (!for_program) return receive_from(own_->socket, false) + receive_from(socket(), false);
+  if (!for_program) return receive_from(own_->socket(), false) + receive_from(socket(), false);
   const bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
-  const uint32_t packets = receive_from(by_own ? own_->socket : socket(), true);
+  const uint32_t packets = receive_from(by_own ? own_->socket() : socket(), true);
   if (packets > 0) own_was_last_ = by_own;
   return packets;
 }
 
-void Port::consider(const Gid& address) {
-  if (address != last_address_) {
-    last_address_ = address;
-    last_address_run_ = 0;
-  } else if (++last_address_run_ == kAddressRun) {
-    open_address(address);
+void Port::consider(const io::UdpSocket::Received& received) {
+  const Route route{received.from.address, received.to, received.from.port, socket().port()};
+  if (route != last_route_) {
+    last_route_ = route;
+    last_route_run_ = 0;
+  } else if (++last_route_run_ == kPeerRun) {
+    lead_own(received);
   }
 }
 
-void Port::open_address(const Gid& address) {
-  // The kernel grants twice what is asked for.
-  auto opened = io::UdpSocket::open_address(address, socket().port(), socket().buffer_bytes() / 2);
-  if (!opened) {
-    NUPA_INFO("no socket for one address alone: %s", opened.error().what);
-    return;
-  }
-  // Less room than has been promised would lose packets.
-  if (opened->buffer_bytes() < socket().buffer_bytes()) return;
-  own_.reset(new (std::nothrow) AddressSocket{std::move(*opened), address});
-  if (own_ == nullptr) return;
-  if (datagrams_.load()) own_->socket.tell_more();
+void Port::lead_own(const io::UdpSocket::Received& received) {
+  if (own_ == nullptr) own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
+  if (own_ == nullptr || own_->address() != received.to) return;
+  if (datagrams_.load()) own_->socket().tell_more();
+  own_->lead_to(received.from, peer_at(received.from.address, received.from.port));
   own_shown_.store(own_.get(), std::memory_order_release);
   kick();  // there is one thing more to wait for
 }
@@ -342,7 +343,7 @@ void Port::tell_more() {
   if (datagrams_.exchange(true)) return;
   socket().tell_more();
   const auto lock = claim_receiving();
-  if (own_ != nullptr) own_->socket.tell_more();
+  if (own_ != nullptr) own_->socket().tell_more();
 }
 
 void Port::answer(int64_t now, bool all) {

@@ -26,12 +26,6 @@ struct Peer {
   uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
 };
 
-/// A socket for one address of this host alone.
-struct AddressSocket {
-  io::UdpSocket socket;
-  Gid address;
-};
-
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
 /// leave(), which keep the program's threads and other pollers out.
 class Channel {
@@ -105,8 +99,8 @@ class Port {
   void note_waiter() { anyone_waits_.store(true); }
   /// Where packets arrive.
   const io::UdpSocket& socket() const { return sockets_[0]; }
-  /// For the address that small messages come to; null: none has one.
-  const AddressSocket* own() const { return own_shown_.load(std::memory_order_acquire); }
+  /// For the process that small messages come from; null: none has one. Stays once it is there.
+  PeerSocket* own() const { return own_shown_.load(std::memory_order_acquire); }
   /// By which they leave; the first is socket().
   const std::vector<io::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
@@ -147,9 +141,9 @@ class Port {
   bool handle(bool for_program);
   uint32_t receive(bool for_program);
   uint32_t receive_from(const io::UdpSocket& socket, bool for_program);
-  /// A program that polls got a small message: an address that it comes to again and again gets a socket.
-  void consider(const Gid& address);
-  void open_address(const Gid& address);
+  /// A program that polls got a small message by the port's own socket: who sends one after the other gets a socket.
+  void consider(const io::UdpSocket::Received& received);
+  void lead_own(const io::UdpSocket::Received& received);
   uint32_t receive_groups();
   void count_packets(uint32_t packets);
   /// Calls `deliver(data, length, position)` for each datagram in the buffer.
@@ -189,8 +183,8 @@ class Port {
   std::atomic<bool> stop_{false};
   PortCounters counters_;
 
-  std::unique_ptr<AddressSocket> own_;
-  std::atomic<const AddressSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
+  std::shared_ptr<PeerSocket> own_;
+  std::atomic<PeerSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
 
   std::array<std::atomic<Channel*>, segment::kMaxQp> channels_{};
   std::atomic<uint32_t> high_water_{0};
@@ -207,8 +201,8 @@ class Port {
   Groups groups_;
   bool own_was_last_ = false;  ///< something came by own_, not by socket()
   uint32_t looks_ = 0;
-  Gid last_address_;
-  uint32_t last_address_run_ = 0;
+  Route last_route_;
+  uint32_t last_route_run_ = 0;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
   uint32_t vain_polls_ = 0;

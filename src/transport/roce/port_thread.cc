@@ -96,7 +96,7 @@ bool Port::left_waiting() {
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
-int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket.fd(); }
+int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket().fd(); }
 
 bool Port::has_packets() const {
   pollfd ready[] = {{socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
