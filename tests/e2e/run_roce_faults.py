@@ -121,16 +121,22 @@ def change_mtu(mtu, hosts=(HERE, THERE)):
         ip("-n", host, "link", "set", "wire", "mtu", str(mtu))
 
 
-def interrupted(name, begin, end, seconds):
+# Timeout 4.096 us x 2^18, seven repetitions: more than eight seconds without a word.
+LARGE = "ib_write_bw -F -x 1 -s 65536 -u 18 -D 8", 100
+# So many that the two have a socket for each other.
+SMALL = "ib_send_lat -F -x 1 -s 8 -u 18 -n 300000", 5000
+
+
+def interrupted(name, work, begin, end, seconds):
     """What is interrupted for less than the retries last goes on."""
-    # Timeout 4.096 us x 2^18, seven repetitions: more than eight seconds without a word.
-    with between("ib_write_bw -F -x 1 -s 65536 -u 18 -D 8") as pair:
-        before = flowing(pair.client, 100) if pair.client else None
+    command, some = work
+    with between(command) as pair:
+        before = flowing(pair.client, some) if pair.client else None
         begin()
         time.sleep(seconds)
         during = row_of(pair.client) if before else None
         end()
-        after = flowing(pair.client, during["messages"] + 100) if during else None
+        after = flowing(pair.client, during["messages"] + some) if during else None
         outcome(after is not None, name + "-goes-on", pair.trouble or "%s then %s" % (before, during))
         reason = pair.wait(60)
         outcome(reason == "", name + "-ends-well", reason)
@@ -230,8 +236,9 @@ def main():
     strangers("roce-strange-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 -D 8",
               ["wrong-qkey", "wrong-partition-datagram", "wrong-crc", "garbage", "short", "huge"],
               ["wrong-qkey", "wrong-crc", "garbage"], ["strangers"])
-    interrupted("roce-link-down", lambda: link("down"), lambda: link("up"), 1)
-    interrupted("roce-mtu-shrinks-for-a-moment", lambda: change_mtu(1000), lambda: change_mtu(MTU), 1)
+    interrupted("roce-link-down", LARGE, lambda: link("down"), lambda: link("up"), 1)
+    interrupted("roce-link-down-for-small-messages", SMALL, lambda: link("down"), lambda: link("up"), 1)
+    interrupted("roce-mtu-shrinks-for-a-moment", LARGE, lambda: change_mtu(1000), lambda: change_mtu(MTU), 1)
     cut("roce-link-stays-down", lambda: link("down"), lambda: link("up"), "transport retry counter exceeded")
     cut("roce-mtu-stays-small", lambda: change_mtu(1000), lambda: change_mtu(MTU), "transport retry counter exceeded")
     killed()
