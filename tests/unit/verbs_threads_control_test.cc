@@ -364,6 +364,30 @@ TEST_F(VerbsControl, DestroyingAQueueWaitsForTheEventsOfOtherThreads) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
+/// Requests that find no receive are tried again by a thread of the library: it must not be at it any more once the
+/// queue pair is reset, nor may anything of them come afterwards.
+TEST_F(VerbsControl, ResetWhileRequestsAreRetried) {
+  ibv_qp* sender = make_qp();
+  ibv_qp* receiver = make_qp();
+  for (int i = 0; i < kRounds; ++i) {
+    connect(sender, receiver);
+    for (uint64_t request = 1; request <= 8; ++request) ASSERT_EQ(post(sender, request, IBV_WR_SEND), 0);
+    std::this_thread::sleep_for(std::chrono::microseconds(37 * (i % 20)));
+    ASSERT_EQ(move(sender, IBV_QPS_RESET), 0);
+    ASSERT_EQ(move(receiver, IBV_QPS_RESET), 0);
+    ibv_wc wc;
+    EXPECT_EQ(ibv_poll_cq(cq, 1, &wc), 0) << "of request " << wc.wr_id;
+  }
+  connect(sender, receiver);
+  ASSERT_EQ(post_recv(receiver, 100, memory + 128, 64, mr->lkey), 0);
+  ASSERT_EQ(post(sender, 200, IBV_WR_SEND), 0);
+  for (int i = 0; i < 2; ++i) {
+    const ibv_wc wc = next();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_TRUE(wc.wr_id == 100 || wc.wr_id == 200) << wc.wr_id;
+  }
+}
+
 }  // namespace
 }  // namespace nupa::test
 #endif
