@@ -25,8 +25,8 @@ QUEUE = 250_000  # bytes: two bandwidth-delay products
 MTU = 4500
 LOSS = 0.01
 TARGET = 0.8
-CONTROLS = ("swift", "cubic", "dcqcn", "none")
-STANDARD_CONTROLS = ("swift", "cubic", "none")
+CONTROLS = ("tolerant", "swift", "cubic", "dcqcn", "none")
+STANDARD_CONTROLS = ("tolerant", "swift", "cubic", "none")
 TCP = ("bbr", "cubic")
 
 

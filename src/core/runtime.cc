@@ -52,7 +52,7 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
     const auto names = roce::congestion_names();
     const auto found = std::find(names.begin(), names.end(), wanted);
     if (found == names.end()) {
-      NUPA_ERROR("NUPA_CONGESTION is none, dcqcn, swift or cubic, not '%s'", wanted);
+      NUPA_ERROR("NUPA_CONGESTION is tolerant, none, dcqcn, swift or cubic, not '%s'", wanted);
       return std::nullopt;
     }
     settings.congestion = *found;

@@ -61,7 +61,7 @@ def observed():
 
 
 def settings():
-    for control in ("none", "dcqcn", "swift", "cubic"):
+    for control in ("tolerant", "none", "dcqcn", "swift", "cubic"):
         port = free_port()
         command = "ib_write_bw -s 262144 -n 50 -F -x 1 -d nupa0 -p %d" % port
         run_pair("roce-congestion-" + control, command, command + " 10.119.0.1", port,

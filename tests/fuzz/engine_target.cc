@@ -26,7 +26,7 @@ class Play {
     static constexpr Service kServices[] = {Service::kRc, Service::kRc, Service::kUc, Service::kXrc};
     static constexpr uint32_t kMtus[] = {256, 1024, 4096};
     static constexpr uint32_t kPsns[] = {0, 0xfffff0, 0x7ffff8, 0x123456};
-    static constexpr std::string_view kControls[] = {"none", "dcqcn", "swift", "cubic"};
+    static constexpr std::string_view kControls[] = {"none", "dcqcn", "swift", "tolerant"};
     EngineOptions options;
     const uint32_t first = input.u8();
     const uint32_t second = input.u8();

@@ -368,6 +368,7 @@ INSTANTIATE_TEST_SUITE_P(All, RoceCongestion,
                          ::testing::Values(Case{"dcqcn", "dcqcn", {true, kQueueBytes, 0}},
                                            Case{"swift", "swift", {false, kQueueBytes, 0}},
                                            Case{"cubic", "cubic", {false, kQueueBytes, 0}},
+                                           Case{"tolerant", "tolerant", {false, kQueueBytes, 0}},
                                            Case{"cubic_with_marks", "cubic", {true, kQueueBytes, 0}}),
                          [](const auto& param) { return std::string(param.param.name); });
 
@@ -415,14 +416,27 @@ TEST(RoceCongestionLoss, SwiftKeepsItsGoodputOverALongLinkThatLosesOnePercent) {
   }
 }
 
+TEST(RoceCongestionLoss, TolerantTakesFewForChanceAndManyForCongestion) {
+  for (const double loss : {0.0, 0.005, 0.01}) {
+    Bottleneck world("a long link", "tolerant", 1, far_link(1'000, loss, kNupaMark), seed());
+    world.start(0);
+    world.run(500 * kMillisecond);
+    const Period period = world.run(500 * kMillisecond);
+    std::printf("tolerant, 1000 Mbit/s, 1 ms, %.1f%% at random: utilisation %.3f, lost %.2f%%\n", 100 * loss,
+                period.utilisation(), 100 * period.lost);
+    EXPECT_GE(period.utilisation(), 0.85);
+    EXPECT_LE(period.lost, loss + 0.03);
+  }
+}
+
 TEST(RoceCongestionLoss, GoBackNGetsLess) {
-  for (const std::string_view congestion : {"none", "cubic", "swift", "dcqcn"}) {
+  for (const std::string_view congestion : {"tolerant", "none", "cubic", "swift", "dcqcn"}) {
     std::array<std::array<double, 2>, 2> found;
     for (const bool standard : {false, true})
       for (const bool lossy : {false, true})
         found[standard][lossy] =
             far_utilisation(congestion, far_link(1'000, lossy ? 0.01 : 0, standard ? 0 : kNupaMark));
-    std::printf("%-5s, 1000 Mbit/s, 1 ms: selective repeat %.3f, with 1%% loss %.3f; go-back-N %.3f, %.3f\n",
+    std::printf("%-8s, 1000 Mbit/s, 1 ms: selective repeat %.3f, with 1%% loss %.3f; go-back-N %.3f, %.3f\n",
                 congestion.data(), found[0][0], found[0][1], found[1][0], found[1][1]);
     if (congestion == "swift") {
       EXPECT_LT(found[1][1], found[0][1]);
@@ -485,6 +499,34 @@ TEST(RoceCongestionRules, CubicFallsOnceARoundTripAndToOnePacketOnSilence) {
   control->on_loss(1'200'000, 1);
   EXPECT_NEAR(reduced * 0.7, static_cast<double>(control->window()), 1);
   control->on_timeout(2'000'000);
+  EXPECT_EQ(kMtu, control->window());
+}
+
+TEST(RoceCongestionRules, TolerantMindsNeitherChanceNorOneSilence) {
+  const auto control = make_congestion("tolerant", kMtu);
+  const uint64_t whole = control->window();
+  EXPECT_GE(whole, 1024 * kMtu) << "from the start";
+  int64_t now = 0;
+  const auto send = [&](int packets, int lost_in_a_hundred) {
+    for (int i = 0; i < packets; ++i) {
+      now += 1'000;
+      if (i % 100 < lost_in_a_hundred)
+        control->on_loss(now, 1);
+      else
+        control->on_arrived(now, kMtu, 100'000, 0);
+    }
+  };
+  send(20'000, 1);
+  EXPECT_EQ(whole, control->window());
+  control->on_timeout(now);
+  EXPECT_EQ(whole, control->window());
+  send(100, 0);
+  control->on_timeout(now);
+  EXPECT_EQ(whole, control->window()) << "not in a row";
+  send(20'000, 10);
+  EXPECT_LT(control->window(), whole / 2);
+  control->on_timeout(now);
+  control->on_timeout(now);
   EXPECT_EQ(kMtu, control->window());
 }
 

@@ -161,10 +161,12 @@ TEST_P(RocePaths, LossOnOneDoesNotKillIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RocePaths,
-                         ::testing::Values(Case{"write_none", Opcode::kRdmaWrite, "none", false},
+                         ::testing::Values(Case{"write_tolerant", Opcode::kRdmaWrite, "tolerant", false},
+                                           Case{"write_none", Opcode::kRdmaWrite, "none", false},
                                            Case{"write_swift", Opcode::kRdmaWrite, "swift", false},
                                            Case{"write_cubic", Opcode::kRdmaWrite, "cubic", false},
                                            Case{"write_swift_slow_first", Opcode::kRdmaWrite, "swift", true},
+                                           Case{"read_tolerant", Opcode::kRdmaRead, "tolerant", false},
                                            Case{"read_none", Opcode::kRdmaRead, "none", false},
                                            Case{"read_swift", Opcode::kRdmaRead, "swift", false}),
                          [](const auto& each) { return std::string(each.param.name); });

@@ -29,7 +29,10 @@ class Sender {
   static constexpr uint64_t kWrites = kWords + kWordCount * 8;
   static constexpr uint64_t kWriteBytes = 640 << 10;
   static constexpr uint64_t kReceives = kWrites + kWriteBytes;
-  static constexpr uint64_t kReceiveBytes = 768 << 10;
+  static constexpr uint64_t kLeastRequests = 10;
+  static constexpr uint64_t kMostRequests = 59;
+  static constexpr uint64_t kReceiveEach = 24 << 10;  ///< any message of this test fits
+  static constexpr uint64_t kReceiveBytes = kMostRequests * kReceiveEach;
   static constexpr uint64_t kSources = kReceives + kReceiveBytes;
   static constexpr uint64_t kSourceBytes = 768 << 10;
   static constexpr uint64_t kResults = kSources + kSourceBytes;
@@ -100,13 +103,11 @@ class Sender {
 
   /// A receive that any message of this test fits.
   void post_receive() {
-    constexpr uint64_t kEach = 24 << 10;
-    if (receives_at_ + kEach > kReceives + kReceiveBytes) return;
-    const auto first = static_cast<uint32_t>(below(kEach));
+    const auto first = static_cast<uint32_t>(below(kReceiveEach));
     to_.host.receives.push_back(
         {receives_posted_++,
-         {{receives_at_, first, kKey}, {receives_at_ + first, static_cast<uint32_t>(kEach) - first, kKey}}});
-    receives_at_ += kEach;
+         {{receives_at_, first, kKey}, {receives_at_ + first, static_cast<uint32_t>(kReceiveEach) - first, kKey}}});
+    receives_at_ += kReceiveEach;
   }
 
   uint64_t posted() const { return posted_; }
@@ -128,7 +129,7 @@ class Sender {
       }
     }
     if (must_succeed) {
-      ASSERT_EQ(posted_, successes);
+      ASSERT_EQ(posted_, successes) << "then status " << static_cast<int>(done[successes].status);
     }
     // Receives: those of the requests that succeeded, and perhaps of some whose acknowledgement was lost.
     size_t sure = 0;
@@ -374,8 +375,8 @@ struct Scenario {
     world.link.delay_ns = static_cast<int64_t>(1'000 + below(100'000));
     world.link.rate = below(2) == 0 ? 0 : 100'000'000 + below(1'000'000'000);
     world.link.queue_bytes = world.link.rate != 0 && below(2) == 0 ? 64 << 10 : 0;
-    constexpr std::string_view kControls[] = {"none", "dcqcn", "swift", "cubic"};
-    world.congestion = kControls[below(4)];
+    const auto controls = congestion_names();
+    world.congestion = controls[below(controls.size())];
     if (world.link.rate != 0 && below(2) == 0) world.link.mark_bytes = 32 << 10;
     dies = below(20) == 0;
     freezes = !dies && below(10) == 0;
@@ -398,9 +399,9 @@ struct Scenario {
 
 /// Prints every packet that leaves, for a seed that fails.
 void trace(World& world, const Scenario& scenario) {
-  std::printf("mtu %u, loss %g, marks %#x %#x, pool %u, rd_atomic %u\n", scenario.world.mtu,
-              scenario.world.link.faults.loss, scenario.world.mark_a, scenario.world.mark_b, scenario.world.pool,
-              scenario.world.patience.max_rd_atomic);
+  std::printf("%s, mtu %u, loss %g, marks %#x %#x, pool %u, rd_atomic %u\n", scenario.world.congestion.data(),
+              scenario.world.mtu, scenario.world.link.faults.loss, scenario.world.mark_a, scenario.world.mark_b,
+              scenario.world.pool, scenario.world.patience.max_rd_atomic);
   for (End* end : {&world.a, &world.b})
     end->output.watch = [end, &world](const Packet& packet) {
       std::printf("%ld %s opcode %02x psn %06x syndrome %02x length %u\n", world.now, end == &world.a ? "a" : "b",
@@ -431,7 +432,7 @@ void run_one(uint64_t seed, Service service, bool several_paths, Tally* tally) {
   Sender forth(world.a, world.b, service, scenario.world.mtu, seed * 3);
   Sender back(world.b, world.a, service, scenario.world.mtu, seed * 3 + 1);
   std::mt19937_64 random(seed + 77);
-  const auto requests = 10 + random() % 50;
+  const auto requests = Sender::kLeastRequests + random() % (Sender::kMostRequests - Sender::kLeastRequests + 1);
   for (Sender* sender : {&forth, &back}) {
     End& from = sender == &forth ? world.a : world.b;
     for (uint64_t i = 0; i < requests; ++i) {

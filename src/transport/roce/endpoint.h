@@ -24,7 +24,7 @@ struct LocalEnd {
 
 struct WireSettings {
   bool standard = false;  ///< nothing but the standard is spoken, every peer is at port 4791
-  std::string_view congestion = "none";
+  std::string_view congestion = "tolerant";
   uint32_t source_ports = 1;  ///< UDP ports that packets leave from
   bool unchecked = false;     ///< no invariant CRC, if the other end wants none either
 };

@@ -122,10 +122,17 @@ void PathSet::silence(int64_t now) {
   for (uint32_t i = 0; i < count_; ++i)
     if (paths_[i].in_flight != 0) paths_[i].congestion->on_timeout(now);
   if (count_ == 1) return;
-  // What was in use may be gone; what was idle may be better. With none alive they are tried in turn.
-  for (uint32_t i = 0; i < count_; ++i)
-    if (usable(i) && paths_[i].in_flight != 0) die(i, now);
-  last_resort_ = (last_resort_ + 1) % count_;
+  // What was in use may be gone; what was idle may be better. With none alive the one that was heard last is tried
+  // again first, since a packet may be lost on the best way, and then they take turns.
+  const bool some = alive_ > 0;
+  uint32_t latest = last_resort_;
+  for (uint32_t i = 0; i < count_; ++i) {
+    if (!usable(i) || paths_[i].in_flight == 0) continue;
+    die(i, now);
+    if (paths_[i].heard_ns > paths_[latest].heard_ns) latest = i;
+  }
+  if (alive_ > 0) return;
+  last_resort_ = some ? latest : (last_resort_ + 1) % count_;
 }
 
 void PathSet::transmit_probes(int64_t now, Packet packet, Output& output) {

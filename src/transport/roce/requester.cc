@@ -223,6 +223,7 @@ uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Ou
   const int path = pick_path(request, bytes_at(request, seq) + kBthBytes + kIcrcBytes, now);
   if (path < 0) return 0;
   const auto chosen = static_cast<uint32_t>(path);
+  if (again) resent_ns_ = now;
   if (request.wr.opcode == Opcode::kRdmaRead) return send_read(request, seq, again, chosen, now, output);
   if (request.is_atomic()) return send_atomic(request, seq, chosen, now, output);
   return send_message_packet(request, seq, again, chosen, now, output);
@@ -313,7 +314,9 @@ int64_t Requester::timeout_ns() const {
   int64_t timeout = paths_.timeout();
   // While nothing is measured, the program may know better; else its patience could end before a single repetition.
   if (!paths_.measured() && given != 0) timeout = std::min(timeout, given);
-  return timeout << std::min(backoff_, kMostBackoff);
+  const int64_t longer = timeout << std::min(backoff_, kMostBackoff);
+  // Nor is it slower than the standard's pace, or patience would end with few repetitions tried.
+  return given == 0 ? longer : std::min(longer, std::max(timeout, given));
 }
 
 int64_t Requester::deadline() const {

@@ -16,7 +16,7 @@ struct RequesterOptions {
   uint32_t max_wr = 1;
   uint32_t max_sge = 1;
   uint32_t max_inline = 0;
-  std::string_view congestion = "none";
+  std::string_view congestion = "tolerant";
   uint8_t mark = kNupaMark;  ///< 0: nothing but the standard is spoken
 };
 
@@ -161,6 +161,8 @@ class Requester {
   /// The other end waits for `expected`. If that is a READ or an atomic, and what was sent later by its path is there,
   /// no answer to it will come.
   void lose_overtaken_request(Seq expected);
+  /// Whether what was sent later than this packet, by the same path, has arrived.
+  bool is_overtaken(Seq seq);
   /// What is under way on these paths, one bit each, is lost.
   void leave(uint32_t dead);
   void on_timeout(int64_t now);
@@ -204,6 +206,7 @@ class Requester {
 
   int64_t timer_from_ = 0;   ///< since when nothing has been heard of what is under way
   int64_t progress_ns_ = 0;  ///< when something was heard last
+  int64_t resent_ns_ = 0;    ///< when something was sent again last
   uint32_t backoff_ = 0;
   uint32_t retries_ = 0;
   uint32_t rnr_tries_ = 0;

@@ -235,7 +235,8 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   if (failed_) return;
   // A path that brought nothing new may still have brought something old: silence is what the timer is for.
   if (waits()) timer_from_ = now;
-  if (highest > seq) {
+  // A packet that was sent again and is the last in order tells of those behind it too.
+  if (highest > seq || is_overtaken(una_)) {
     lose_overtaken_request(seq + 1);
     find_lost(now);
   }
@@ -254,6 +255,12 @@ void Requester::lose(Seq seq) {
   if (entry.state != State::kArrived) settle(entry);
   entry.state = State::kLost;
   ++lost_;
+}
+
+bool Requester::is_overtaken(Seq seq) {
+  if (seq >= send_ || flight(seq).state != State::kSent) return false;
+  const Path& path = paths_[flight(seq).path];
+  return flight(seq).sent_ns + path.reorder_ns() < path.newest_arrived_ns;
 }
 
 void Requester::lose_overtaken_request(Seq expected) {
@@ -324,7 +331,11 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     const int64_t rtt = now - entry.sent_ns;
     // Only the first response tells a round trip: the others wait for those before them. So does that of a READ's later
     // part, but that is this sender's own queue, which its window answers for.
-    if (seq == request.first || begins_read(seq)) note_round_trip(paths_[entry.path], rtt, 0, now);
+    const bool first = seq == request.first || begins_read(seq);
+    // Nor does one that has waited at the other end for something that was lost before it.
+    const RoundTrip& known = paths_[entry.path].round_trip;
+    const bool waited = resent_ns_ >= entry.sent_ns && known.known() && rtt > known.timeout();
+    if (first && !waited) note_round_trip(paths_[entry.path], rtt, 0, now);
   }
   Path& path = paths_[entry.path];
   if (seq > una_ && path.hole_since_ns == 0) path.note_hole(now, seq, entry.sent_ns);

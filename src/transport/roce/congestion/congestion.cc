@@ -4,10 +4,12 @@
 #include "transport/roce/congestion/dcqcn.h"
 #include "transport/roce/congestion/none.h"
 #include "transport/roce/congestion/swift.h"
+#include "transport/roce/congestion/tolerant.h"
 
 namespace nupa::roce {
 
 std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t packet_bytes) {
+  if (name == "tolerant") return std::make_unique<Tolerant>(packet_bytes);
   if (name == "none") return std::make_unique<NoCongestionControl>();
   if (name == "dcqcn") return std::make_unique<Dcqcn>();
   if (name == "swift") return std::make_unique<Swift>(packet_bytes);
@@ -15,6 +17,6 @@ std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t pack
   return nullptr;
 }
 
-std::vector<std::string_view> congestion_names() { return {"none", "dcqcn", "swift", "cubic"}; }
+std::vector<std::string_view> congestion_names() { return {"tolerant", "none", "dcqcn", "swift", "cubic"}; }
 
 }  // namespace nupa::roce

@@ -34,7 +34,8 @@ class Congestion {
 /// What a window counts in packets goes no further: a selective acknowledgement tells of so many (docs/roce.md).
 constexpr double kMostPackets = 1024;
 
-/// `none`, `dcqcn`, `swift`, `cubic`; null: no such name. `packet_bytes`: of a full packet, as Path counts it.
+/// Those of congestion_names(), of which the first is the best where nothing is known; null: no such name.
+/// `packet_bytes`: of a full packet, as Path counts it.
 std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t packet_bytes);
 std::vector<std::string_view> congestion_names();
 

@@ -8,7 +8,8 @@ namespace nupa::roce {
 /// Slow start ends where the round trip grows (RFC 9406). For networks that drop and do not mark, beside TCP.
 class Cubic final : public Congestion {
  public:
-  explicit Cubic(uint32_t packet_bytes) : packet_bytes_(packet_bytes) {}
+  explicit Cubic(uint32_t packet_bytes, double first_packets = kFirstPackets)
+      : packet_bytes_(packet_bytes), packets_(first_packets) {}
 
   std::string_view name() const override { return "cubic"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
@@ -30,7 +31,7 @@ class Cubic final : public Congestion {
   void remember_peak();
 
   const double packet_bytes_;
-  double packets_ = kFirstPackets;   ///< cwnd
+  double packets_;                   ///< cwnd
   double threshold_ = kMostPackets;  ///< ssthresh
   double peak_ = 0;                  ///< W_max
   double prior_ = 0;                 ///< cwnd_prior
