@@ -564,6 +564,29 @@ TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
   EXPECT_EQ(1u, counters.resent_selective) << "the packet that asks";
 }
 
+TEST(RoceCongestionEngine, ALostTailCostsOneSilence) {
+  constexpr uint32_t kTail = 64;
+  World::Options options;
+  options.link.delay_ns = 50'000;
+  options.patience.timeout = 14;
+  World world(options, seed());
+  const auto write = [&](uint32_t packets, size_t count) {
+    const Sge sge{SimHost::kBase, packets * options.mtu, kKey};
+    world.a.connection.requester().post(write_of(sge), 0);
+    world.a.transmit(world.now);
+    return world.run([&] { return world.a.host.done.size() == count; });
+  };
+  for (size_t i = 1; i <= 20; ++i) ASSERT_TRUE(write(8, i));
+  io::LinkOptions dead = options.link;
+  dead.faults.loss = 1;
+  world.to_b.set_options(dead);
+  world.plan(world.now + kMillisecond, [&] { world.to_b.set_options(options.link); });
+  const int64_t began = world.now;
+  ASSERT_TRUE(write(kTail, 21));
+  EXPECT_LT(world.now - began, 4 * kMillisecond) << "the rest follows the answer to the first";
+  EXPECT_LE(world.a.connection.requester().counters().resent_selective, 2 * kTail);
+}
+
 TEST(RoceCongestionEngine, AReadThroughASmallWindowIsAskedForAgainInItsOldParts) {
   // Its parts are single requests to the other end, which takes no repetition of half of one.
   for (const uint8_t mark : {uint8_t{0}, kNupaMark}) {

@@ -140,7 +140,7 @@ void Requester::go_back_once(Seq seq, int64_t now) {
   if (went_back_to_ == seq || seq >= send_) return;
   went_back_to_ = seq;
   counters_.resent_sequence += send_ - seq;
-  paths_[0].congestion->on_loss(now, 1);
+  paths_[0].congestion->on_go_back(now, static_cast<uint32_t>(send_ - seq));
   go_back(seq);
 }
 

@@ -19,6 +19,8 @@ class Congestion {
   virtual void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) = 0;
   /// `packets` were found lost by others that overtook them.
   virtual void on_loss(int64_t now, uint32_t packets) = 0;
+  /// One was lost, for which `packets` have to go again, since the other end keeps none of them.
+  virtual void on_go_back(int64_t now, [[maybe_unused]] uint32_t packets) { on_loss(now, 1); }
   /// Nothing was heard for a whole retransmission timeout.
   virtual void on_timeout(int64_t now) = 0;
   /// A congestion notification packet came (annex A17.9).

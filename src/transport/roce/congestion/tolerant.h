@@ -15,6 +15,8 @@ class Tolerant final : public Congestion {
   std::string_view name() const override { return "tolerant"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
+  /// They are as good as lost: towards a standard peer it soon minds each loss, as CUBIC does.
+  void on_go_back(int64_t now, uint32_t packets) override { on_loss(now, packets); }
   /// One alone may be a thread that was away.
   void on_timeout(int64_t now) override;
   void on_notification(int64_t now) override { cubic_.on_notification(now); }
