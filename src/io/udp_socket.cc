@@ -112,6 +112,24 @@ sockaddr_in plain_of(const sockaddr_in6& mapped) {
   return made;
 }
 
+/// Hands each message's copy that the kernel has kept for this socket to `take`.
+template <class Take>
+void take_copies(int fd, Take&& take) {
+  for (;;) {
+    std::array<uint8_t, 128> copy;
+    alignas(cmsghdr) std::array<char, 256> control;
+    iovec part{copy.data(), copy.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t length = recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (length < 0) return;
+    take(copy.data(), static_cast<size_t>(length));
+  }
+}
+
 /// All zeros: any address of this host.
 int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port) {
   if (ipv6) {
@@ -248,25 +266,19 @@ Result<uint16_t> UdpSocket::learn_identification() const {
   }
   setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &nothing, sizeof nothing);
   std::optional<uint16_t> found;
-  for (;;) {
+  take_copies(fd(), [&](const uint8_t* copy, size_t length) {
     constexpr size_t kHeaders = 20 + 8;  // IPv4 and UDP, behind those of the link
     constexpr uint8_t kVersionAndLength = 0x45;
-    std::array<uint8_t, 128> copy;
-    alignas(cmsghdr) std::array<char, 256> control;
-    iovec part{copy.data(), copy.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t length = recvmsg(fd(), &message, MSG_ERRQUEUE | MSG_DONTWAIT);
-    if (length < 0) break;
-    if (length < static_cast<ssize_t>(kHeaders)) continue;
-    const uint8_t* ip = &copy[static_cast<size_t>(length) - kHeaders];
+    if (length < kHeaders) return;
+    const uint8_t* ip = copy + length - kHeaders;
     if (ip[0] == kVersionAndLength && ip[9] == IPPROTO_UDP) found = static_cast<uint16_t>((ip[4] << 8 | ip[5]) + 1);
-  }
+  });
   if (!found) return fail(ENOTSUP, "the kernel tells no headers");
   return *found;
+}
+
+void UdpSocket::forget_copies() const {
+  take_copies(fd(), [](const uint8_t*, size_t) {});
 }
 
 void UdpSocket::tell_addresses() const {

@@ -53,6 +53,9 @@ class UdpSocket {
   /// of a message not counted: sockets that lead somewhere count them from a random number. Sends an empty datagram,
   /// whose headers the kernel tells. One thread, and nobody sends meanwhile. ENOTSUP: the kernel does not tell.
   Result<uint16_t> learn_identification() const;
+  /// A copy that came too late for that (the message had waited for the peer's hardware address) is thrown away: else
+  /// poll() would tell of it for ever.
+  void forget_copies() const;
 
   /// From now on also what only datagrams' receivers ask for: hop limit and flow label. Each costs with every receive.
   void tell_more() const;
