@@ -54,10 +54,16 @@ bool PeerSocket::learn() {
   known_turn_ = turns_.load(std::memory_order_acquire);
   usable_ = true;
   if (!base::is_ipv4(address_)) return true;
+  std::lock_guard lock(copies_mutex_);
   const auto next = socket_.learn_identification();
   usable_ = next.has_value();
   if (usable_) identification_ = *next;
   return usable_;
+}
+
+void PeerSocket::forget_copies() {
+  const std::unique_lock lock(copies_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) socket_.forget_copies();
 }
 
 void PeerSocket::release(const void* sender) {

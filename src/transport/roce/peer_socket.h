@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "io/udp_socket.h"
@@ -38,11 +39,15 @@ class PeerSocket : public std::enable_shared_from_this<PeerSocket> {
   /// The sender's: so many messages have left, or `lost` of them have not.
   void sent(uint32_t messages, uint32_t lost);
 
+  /// UdpSocket::forget_copies(), unless they are wanted just now. Any thread.
+  void forget_copies();
+
  private:
   bool learn();
 
   io::UdpSocket socket_;
   const Gid address_;
+  std::mutex copies_mutex_;  ///< who takes the copies that the kernel hands back
   std::atomic<const Peer*> peer_{nullptr};
   std::shared_ptr<Peer> kept_;      ///< so that no other one gets its place in memory
   std::atomic<uint32_t> turns_{0};  ///< of lead_to()

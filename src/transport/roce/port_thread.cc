@@ -150,7 +150,7 @@ void Port::serve() {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
     }
-    if (!watches && (ready[2].revents & POLLERR) != 0) own()->socket().forget_copies();
+    if (!watches && (ready[2].revents & POLLERR) != 0) own()->forget_copies();
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
