@@ -5,9 +5,9 @@
 namespace nupa::base {
 
 /// The CRC-32 of Ethernet and InfiniBand (polynomial 0x04c11db7, bits in the order of the wire), without the inversions
-/// at start and end: `state` goes in, the state after `length` bytes comes out. Any processor; folds 64 bytes at a time
-/// where it multiplies without carry (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009).
-/// `soon`: as many bytes there are about to be written and are fetched meanwhile; any address.
+/// at start and end: `state` goes in, the state after `length` bytes comes out. Any processor; folds 64 to 256 bytes a
+/// step where it multiplies without carry (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009). `soon`: as many
+/// bytes there are about to be written and are fetched meanwhile; any address.
 uint32_t crc32(uint32_t state, const std::byte* data, size_t length, const std::byte* soon = nullptr);
 /// Of the copy that it makes: what changes meanwhile is either in both or in none. The ranges do not overlap.
 uint32_t crc32_copy(uint32_t state, std::byte* to, const std::byte* from, size_t length);
