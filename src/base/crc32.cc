@@ -79,7 +79,8 @@ struct Lanes {
 };
 
 [[gnu::target("avx512f"), gnu::always_inline]] inline __m512i wide_multiplier(Fold fold) {
-  return _mm512_broadcast_i32x4(_mm_set_epi64x(static_cast<int64_t>(fold.high), static_cast<int64_t>(fold.low)));
+  const auto low = static_cast<int64_t>(fold.low), high = static_cast<int64_t>(fold.high);
+  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }
 
 [[gnu::target("avx512f,vpclmulqdq"), gnu::always_inline]] inline __m512i wide_folded(__m512i value, __m512i by,
