@@ -158,4 +158,55 @@ class ConnectionSink {
   virtual void on_datagram_reply(uint64_t owner, const DatagramReply& reply) = 0;
 };
 
+/// By which device and address a connection leaves this host.
+struct ConnectionRoute {
+  uint32_t device = 0;     ///< its place in list_devices()
+  uint32_t gid_index = 0;  ///< of path.local, in the table of the device's port
+  Gid source;              ///< the address of this end: path.local, or a loopback address, which no port has
+  ConnectionPath path;
+};
+
+/// The connections of this process. All calls from any thread. Numbers that a call returns are errno values; 0: done.
+class ConnectionManager {
+ public:
+  virtual ~ConnectionManager() = default;
+  /// EBUSY: there is one in this process; else as open_device(). `sink` outlives it.
+  static NUPA_EXPORT Result<std::shared_ptr<ConnectionManager>> open(ConnectionSink& sink);
+
+  /// The way to an address of another end, IPv4 as ::ffff:a.b.c.d, as the kernel's routing tables have it. `scope`: the
+  /// interface of a link-local address. `from`: leave with this address; null: the kernel's choice. ENETUNREACH,
+  /// EHOSTUNREACH: there is none; EADDRNOTAVAIL: `from` is not this host's; ENODEV: it leads by no device's interface.
+  virtual Result<ConnectionRoute> find_route(const Gid& to, uint32_t scope, const Gid* from) const = 0;
+  /// The device of an address of this host. ENODEV: none has it; EADDRNOTAVAIL: it is not this host's.
+  virtual Result<ConnectionRoute> find_address(const Gid& address) const = 0;
+
+  /// Takes a service for `owner`, which is not 0. EADDRINUSE: a process of this host has it; ENOSPC: there are
+  /// segment::kMaxListeners; errors of sockets.
+  virtual int bind(uint64_t owner, const ListenerAddress& address) = 0;
+  /// Requests for the owner's service go to the sink from now on. EINVAL: it has none.
+  virtual int listen(uint64_t owner) = 0;
+  /// No more. Requests that were told stay.
+  virtual void unbind(uint64_t owner) = 0;
+
+  /// Sends a REQ to `request.path.remote`; it finds a listener by its service and, for IP services, by the address in
+  /// its private data. EHOSTUNREACH: there is no transport that leads there; ENOMEM.
+  virtual int connect(const ConnectionRequest& request, const ConnectionRoute& route, uint64_t owner,
+                      ConnectionId* id) = 0;
+  /// The same for SIDR.
+  virtual int ask_datagram(const DatagramRequest& request, const ConnectionRoute& route, uint64_t owner,
+                           ConnectionId* id) = 0;
+  // EINVAL: the connection is not in a state for that.
+  virtual int accept(ConnectionId id, const ConnectionReply& reply) = 0;
+  virtual int answer_datagram(ConnectionId id, const DatagramReply& reply) = 0;
+  /// Refuses a request or a reply.
+  virtual int reject(ConnectionId id, RejectReason reason, const PrivateData<148>& data) = 0;
+  /// Answers a reply: the connection stands.
+  virtual int establish(ConnectionId id) = 0;
+  /// Data came before the other end said that the connection stands.
+  virtual int note_established(ConnectionId id) = 0;
+  virtual int disconnect(ConnectionId id) = 0;
+  /// The owner hears no more of it when this returns. The other end is told.
+  virtual void release(ConnectionId id) = 0;
+};
+
 }  // namespace nupa

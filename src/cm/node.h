@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cm/connection/mad.h"
 #include "cm/peer.h"
 #include "segment/segment.h"
 

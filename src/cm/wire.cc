@@ -64,10 +64,11 @@ Result<Received> receive_message(int socket) {
     }
   }
   if (got == 0) return fail(ENOTCONN, "the other side hung up");
-  const bool has_mad = got >= static_cast<ssize_t>(sizeof(Message)) &&
-                       received.message.kind == static_cast<uint32_t>(MessageKind::kMad);
-  if (got != static_cast<ssize_t>(sizeof(Message) + (has_mad ? sizeof(Mad) : 0)) || too_many || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      received.message.magic != kWireMagic || received.message.version != kWireVersion)
+  const bool has_mad =
+      got >= static_cast<ssize_t>(sizeof(Message)) && received.message.kind == static_cast<uint32_t>(MessageKind::kMad);
+  if (got != static_cast<ssize_t>(sizeof(Message) + (has_mad ? sizeof(Mad) : 0)) || too_many ||
+      (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || received.message.magic != kWireMagic ||
+      received.message.version != kWireVersion)
     return fail(EPROTO, "not a message of this protocol");
   return received;
 }

@@ -15,14 +15,7 @@ namespace nupa::cm {
 ///   kChannelGone                                 index
 ///   kGoodbye
 ///   kMad        256 bytes behind it, of the communication manager
-enum class MessageKind : uint32_t {
-  kHello = 1,
-  kObserver = 2,
-  kChannel = 3,
-  kChannelGone = 4,
-  kGoodbye = 5,
-  kMad = 6
-};
+enum class MessageKind : uint32_t { kHello = 1, kObserver = 2, kChannel = 3, kChannelGone = 4, kGoodbye = 5, kMad = 6 };
 
 struct Message {
   uint64_t magic;
@@ -46,7 +39,8 @@ struct Received {
 };
 
 /// EAGAIN: would block; EPIPE, ECONNRESET: the other side is gone.
-Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count, const Mad* mad = nullptr);
+Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count,
+                          const Mad* mad = nullptr);
 /// EAGAIN: nothing there; ENOTCONN: hung up; EPROTO: not a message.
 Result<Received> receive_message(int socket);
 /// Waits until the socket is readable. ETIMEDOUT.

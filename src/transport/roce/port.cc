@@ -45,9 +45,6 @@ constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
-/// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
-constexpr uint16_t kAnyIdentification = 0xffff;
-
 /// A process has one port; a new one is opened when the old one is gone.
 std::atomic<Port*> g_port{nullptr};
 std::atomic<uint64_t> g_ports{0};  // ever
