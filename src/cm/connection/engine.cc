@@ -415,15 +415,14 @@ void ConnectionEngine::peer_gone(const Gid& remote, uint16_t port, int64_t now) 
   lose(lost, now);
 }
 
-std::vector<std::pair<Way, uint32_t>> ConnectionEngine::standing_ways() const {
-  std::vector<std::pair<Way, uint32_t>> ways;
+std::vector<Way> ConnectionEngine::standing_ways() const {
+  std::vector<Way> ways;
   std::set<std::pair<decltype(Gid::raw), uint16_t>> seen;
   for (const auto& [id, connection] : connections_) {
     const Way& way = connection->way;
     const bool stands = connection->state == State::kEstablished || connection->state == State::kRepReceived ||
                         connection->state == State::kMraRepSent || connection->was_requested();
-    if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second)
-      ways.emplace_back(way, connection->remote_id);
+    if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second) ways.push_back(way);
   }
   return ways;
 }

@@ -98,9 +98,9 @@ class ConnectionEngine {
   void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
   /// The same of one that packets go to.
   void peer_gone(const Gid& remote, uint16_t port, int64_t now);
-  /// Where packets of connections that stand or come to stand go to whose other end is NUPA, each once, with a
-  /// communication id there.
-  std::vector<std::pair<Way, uint32_t>> standing_ways() const;
+  /// Where packets of connections that stand or come to stand go to whose other end is NUPA,
+  /// each once.
+  std::vector<Way> standing_ways() const;
   void on_timer(int64_t now);
   /// When on_timer() is wanted; INT64_MAX: not.
   int64_t deadline() const { return timers_.empty() ? INT64_MAX : timers_.begin()->first; }
