@@ -100,7 +100,7 @@ class Program final : public ConnectionSink {
   uint64_t connect(ConnectionRequest request, const Way& way, int64_t now) {
     const uint64_t owner = make(Role::kActive);
     request.ca_guid = guid;
-    if (request.qp_num == 0) request.qp_num = static_cast<uint32_t>(owner & 0x7fffff) + 1;
+    if (request.qp_num == 0) request.qp_num = ++last_qpn_;
     address(request.service_id, way, request.private_data, owner);
     Record& record = records[owner];
     record.max_retries = request.max_cm_retries;
@@ -120,7 +120,7 @@ class Program final : public ConnectionSink {
     Record& record = records.at(owner);
     ConnectionReply reply;
     reply.ca_guid = guid;
-    reply.qp_num = static_cast<uint32_t>(owner & 0x7fffff) + 1;
+    reply.qp_num = ++last_qpn_;
     sign(reply.private_data, 0, owner, record.peer);
     const bool may = is_in(record, {ConnectionState::kReqReceived, ConnectionState::kMraReqSent});
     const int result = engine.accept(record.id, reply, now);
@@ -156,7 +156,7 @@ class Program final : public ConnectionSink {
   void answer_datagram(uint64_t owner, int64_t now) {
     Record& record = records.at(owner);
     DatagramReply reply;
-    reply.qp_num = static_cast<uint32_t>(owner & 0x7fffff) + 1;
+    reply.qp_num = ++last_qpn_;
     reply.qkey = 0x1234567;
     sign(reply.private_data, 0, owner, record.peer);
     const bool may = is_in(record, {ConnectionState::kSidrReqReceived});
@@ -298,6 +298,7 @@ class Program final : public ConnectionSink {
 
   Common& common_;
   std::set<ConnectionId> ids_;
+  uint32_t last_qpn_ = 0;  ///< another life of the program begins anew, so its connections are stale
 
  public:
   ConnectionEngine engine;

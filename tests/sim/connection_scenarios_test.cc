@@ -372,6 +372,38 @@ TEST_F(Connections, AnotherLifeOfAProcessEndsTheConnectionsOfTheFirst) {
   EXPECT_EQ(State::kEstablished, state(1));
 }
 
+TEST_F(Connections, AReqWithAnIdThatIsConnectedIsOfAnotherConnection) {
+  Mad req{};
+  world.watch = [&](const Message& message) {
+    if (read_envelope(message.mad)->attribute == Attribute::kReq) req = message.mad;
+  };
+  connected();
+  const uint64_t old_passive = passive;
+  req[15] ^= std::byte{0xff};  // the transaction
+  forge(0, req);
+  EXPECT_EQ(1u, world.record(old_passive)->count(Event::kDisconnected));
+  EXPECT_EQ(2u, server().records.at(listener).count(Event::kRequest));
+  world.run(10 * kTrip);
+  EXPECT_EQ(1u, told(1).count(Event::kRejected)) << "its sender wants no second one";
+}
+
+// 12.9.8: who is not the other end says nothing about a connection.
+
+TEST_F(Connections, MessagesOfStrangersEndNothing) {
+  connected();
+  const auto strange = [&](Attribute attribute, uint32_t id) { return Envelope{attribute, 7, id, told(1).id}; };
+  for (const uint32_t id : {0u, 0x123456u}) {
+    forge(0, write(strange(Attribute::kDreq, id), Disconnection{}));
+    Rejection rejection;
+    rejection.reason = static_cast<uint16_t>(RejectReason::kConsumer);
+    forge(0, write(strange(Attribute::kRej, id), rejection));
+    forge(0, write(strange(Attribute::kRep, id), ConnectionReply{}));
+    forge(0, write(strange(Attribute::kDrep, id), Readiness{}));
+    forge(0, write(strange(Attribute::kMra, id), Delay{}));
+  }
+  EXPECT_EQ(State::kEstablished, state(1));
+}
+
 // 12.9.9: disconnecting.
 
 TEST_F(Connections, ALostDreqIsRepeated) {
