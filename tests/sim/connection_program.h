@@ -170,6 +170,12 @@ class Program final : public ConnectionSink {
     engine.release(record.id, now);
   }
 
+  /// As the program ends.
+  void release_all(int64_t now) {
+    for (auto& [owner, record] : records) record.released = record.released || record.role != Role::kListener;
+    engine.release_all(now);
+  }
+
   // Events.
 
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {

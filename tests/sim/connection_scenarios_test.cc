@@ -496,7 +496,7 @@ TEST_F(Connections, NoIdIsUsedAgainWhileItsConnectionWaits) {
   ConnectionEngine engine(0x100000, 0, silent, client());
   ConnectionId kept = 0;
   ASSERT_EQ(0, engine.connect({}, world.way(0, 1), 1, 0, &kept));
-  for (uint32_t i = 0; i < (2u << ConnectionEngine::kIdBits); ++i) {
+  for (uint32_t i = 0; i < (1u << ConnectionEngine::kIdBits) + 2; ++i) {
     ConnectionId id = 0;
     ASSERT_EQ(0, engine.connect({}, world.way(0, 1), 2, 0, &id));
     ASSERT_NE(kept, id);

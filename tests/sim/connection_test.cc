@@ -216,7 +216,7 @@ class Play {
     world_.plan(time(kProgramsEnd), [this] {
       const size_t host = below(world_.count());
       if (!world_.alive(host)) return;
-      if (below(2) == 0) world_.at(host).engine.release_all(world_.now);
+      if (below(2) == 0) world_.at(host).release_all(world_.now);
       const uint64_t life = world_.life(host);
       world_.kill(host);
       for (size_t other = 0; other < world_.count(); ++other) {
