@@ -455,8 +455,7 @@ std::vector<Way> ConnectionEngine::standing_ways() const {
   std::set<std::pair<decltype(Gid::raw), uint16_t>> seen;
   for (const auto& [id, connection] : connections_) {
     const Way& way = connection->way;
-    const bool stands = connection->state == State::kEstablished || connection->state == State::kRepReceived ||
-                        connection->state == State::kMraRepSent || connection->was_requested();
+    const bool stands = connection->state > State::kMraReqReceived && connection->state <= State::kEstablished;
     if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second) ways.push_back(way);
   }
   return ways;
