@@ -1,86 +1,8 @@
-// The communication manager's rules one by one: IBTA volume 1, 12.9. Two hosts; 0 connects to 1.
-#include <gtest/gtest.h>
-
-#include "connection_world.h"
+// The communication manager's rules one by one, IBTA volume 1, chapter 12: how connections come to be.
+#include "connection_fixture.h"
 
 namespace nupa::cm::testing {
 namespace {
-
-using State = ConnectionState;
-
-constexpr uint64_t kService = 0x1234;
-constexpr uint8_t kResponseTimeout = 14;  // 67 ms
-constexpr int64_t kTrip = 1'000'000;      // more than a message takes
-
-class Connections : public ::testing::Test {
- protected:
-  Connections() {
-    ListenerAddress address;
-    address.service_id = kService;
-    listener = server().listen(address);
-    for (const size_t host : {0, 1})
-      world.at(host).after = [this, host](uint64_t owner, Event event) { happened(host, owner, event); };
-    world.drops = [this](const Message& message, const Envelope& envelope) {
-      ++sent[envelope.attribute];
-      if (envelope.attribute == Attribute::kRej) reason = read_rejection(message.mad).reason;
-      if (envelope.attribute == Attribute::kApr) path_status = static_cast<uint8_t>(message.mad[24 + 9]);
-      const auto found = to_drop.find(envelope.attribute);
-      if (found == to_drop.end() || found->second == 0) return false;
-      --found->second;
-      return true;
-    };
-  }
-  void happened(size_t host, uint64_t owner, Event event) {
-    if (host == 1 && event == Event::kRequest) passive = owner;
-    if (host == 1 && event == Event::kRequest && accepts)
-      world.plan(0, [this] { server().accept(passive, world.now); });
-    if (host == 0 && event == Event::kReply && establishes)
-      world.plan(0, [this, owner] { client().establish(owner, world.now); });
-  }
-  Program& client() { return world.at(0); }
-  Program& server() { return world.at(1); }
-  uint64_t connect(uint8_t retries = 5, uint64_t service = kService, uint32_t qp_num = 0) {
-    ConnectionRequest request;
-    request.service_id = service;
-    request.qp_num = qp_num;
-    request.remote_response_timeout = request.local_response_timeout = kResponseTimeout;
-    request.max_cm_retries = retries;
-    return active = client().connect(request, world.way(0, 1), world.now);
-  }
-  void connected() {
-    connect();
-    world.run(3 * kTrip);
-    ASSERT_EQ(State::kEstablished, state(0));
-    ASSERT_EQ(State::kEstablished, state(1));
-  }
-  const Record& told(size_t host) { return *world.record(host == 0 ? active : passive); }
-  State state(size_t host) { return world.at(host).engine.state(told(host).id); }
-  /// Both programs let go: nothing is left.
-  void TearDown() override {
-    for (const size_t host : {0, 1})
-      for (const auto& [owner, record] : std::map(world.at(host).records))
-        if (!record.released && record.role != Role::kListener) world.at(host).release(owner, world.now);
-    world.run();
-    for (const size_t host : {0, 1}) {
-      EXPECT_EQ(0u, world.at(host).engine.connections());
-      EXPECT_EQ(INT64_MAX, world.at(host).engine.deadline());
-    }
-  }
-  /// A message of the server's to the client, or the other way, as an end would send it.
-  void forge(size_t from, const Mad& mad) { world.deliver({from, world.life(from), 1 - from, mad}); }
-  Envelope envelope(size_t from, Attribute attribute) { return {attribute, 99, told(from).id, told(1 - from).id}; }
-
-  World world{2, 1};
-  uint64_t listener = 0;
-  uint64_t active = 0;
-  uint64_t passive = 0;
-  bool accepts = true;
-  bool establishes = true;
-  std::map<Attribute, uint32_t> to_drop;
-  std::map<Attribute, uint32_t> sent;
-  uint16_t reason = 0;
-  uint8_t path_status = 0xff;
-};
 
 // 12.9.7: establishing.
 
@@ -284,181 +206,6 @@ TEST_F(Connections, ARepToAReleasedReqIsRejected) {
   EXPECT_EQ(6, told(1).reason);
 }
 
-// 12.9.6: what was accepted and is taken back, while the other end may take itself for connected.
-
-TEST_F(Connections, AnAcceptedConnectionThatIsReleasedEndsAtBothEnds) {
-  to_drop[Attribute::kRtu] = 1;
-  to_drop[Attribute::kRej] = 1;
-  connect();
-  world.run(3 * kTrip);
-  ASSERT_EQ(State::kEstablished, state(0));
-  server().release(passive, world.now);
-  world.run(10'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-}
-
-TEST_F(Connections, AnAcceptedConnectionThatIsRejectedEndsAtBothEnds) {
-  to_drop[Attribute::kRtu] = 1;
-  to_drop[Attribute::kRej] = 1;
-  connect();
-  world.run(3 * kTrip);
-  server().reject(passive, world.now);
-  world.run(10'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-  EXPECT_EQ(0u, told(1).count(Event::kDisconnected)) << "its own program is told nothing more";
-}
-
-TEST_F(Connections, ADreqEndsAConnectionThatIsNotEstablishedYet) {
-  establishes = false;
-  connect();
-  world.run(3 * kTrip);
-  ASSERT_EQ(State::kRepReceived, state(0));
-  server().disconnect(passive, world.now);
-  world.run(3 * kTrip);
-  EXPECT_EQ(1u, told(0).count(Event::kRejected));
-  EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
-}
-
-TEST_F(Connections, ADreqThatOvertakesTheRepEndsTheConnection) {
-  to_drop[Attribute::kRep] = 1;
-  connect();
-  world.run(3 * kTrip);
-  ASSERT_EQ(State::kReqSent, state(0));
-  server().disconnect(passive, world.now);
-  world.run(3 * kTrip);
-  EXPECT_EQ(1u, told(0).count(Event::kRejected));
-  world.run(60'000'000'000);
-  EXPECT_EQ(1u, server().records.at(listener).count(Event::kRequest));
-}
-
-TEST_F(Connections, ARtuForNobodyIsRejected) {
-  // All RTUs are lost and the REJ too, but for a RTU that comes late.
-  to_drop[Attribute::kRtu] = 100;
-  to_drop[Attribute::kRej] = 1;
-  connect(1);
-  world.run(60'000'000'000);
-  ASSERT_EQ(State::kEstablished, state(0));
-  EXPECT_EQ(1u, told(1).count(Event::kUnreachable));
-  forge(0, write(envelope(0, Attribute::kRtu), Readiness{}));
-  world.run(kTrip);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-}
-
-// 12.9.8.3.1: stale connections.
-
-TEST_F(Connections, AReqFromAQueuePairThatIsConnectedEndsTheOldConnection) {
-  connect(5, kService, 77);
-  world.run(3 * kTrip);
-  const uint64_t old_active = active;
-  const uint64_t old_passive = passive;
-  connect(5, kService, 77);
-  world.run(10 * kTrip);
-  EXPECT_EQ(1u, world.record(old_passive)->count(Event::kDisconnected));
-  EXPECT_EQ(1u, world.record(old_active)->count(Event::kDisconnected)) << "it is told by a DREQ";
-  EXPECT_EQ(State::kEstablished, state(0));
-  EXPECT_EQ(State::kEstablished, state(1));
-}
-
-TEST_F(Connections, AnotherLifeOfAProcessEndsTheConnectionsOfTheFirst) {
-  connect(5, kService, 77);
-  world.run(3 * kTrip);
-  const uint64_t old_passive = passive;
-  world.kill(0);
-  world.start(0);
-  client().after = [this](uint64_t owner, Event event) { happened(0, owner, event); };
-  connect(5, kService, 77);
-  world.run(10 * kTrip);
-  EXPECT_EQ(1u, world.record(old_passive)->count(Event::kDisconnected));
-  EXPECT_EQ(State::kEstablished, state(1));
-}
-
-TEST_F(Connections, AReqWithAnIdThatIsConnectedIsOfAnotherConnection) {
-  Mad req{};
-  world.watch = [&](const Message& message) {
-    if (read_envelope(message.mad)->attribute == Attribute::kReq) req = message.mad;
-  };
-  connected();
-  const uint64_t old_passive = passive;
-  req[15] ^= std::byte{0xff};  // the transaction
-  forge(0, req);
-  EXPECT_EQ(1u, world.record(old_passive)->count(Event::kDisconnected));
-  EXPECT_EQ(2u, server().records.at(listener).count(Event::kRequest));
-  world.run(10 * kTrip);
-  EXPECT_EQ(1u, told(1).count(Event::kRejected)) << "its sender wants no second one";
-}
-
-// 12.9.8: who is not the other end says nothing about a connection.
-
-TEST_F(Connections, MessagesOfStrangersEndNothing) {
-  connected();
-  const auto strange = [&](Attribute attribute, uint32_t id) { return Envelope{attribute, 7, id, told(1).id}; };
-  for (const uint32_t id : {0u, 0x123456u}) {
-    forge(0, write(strange(Attribute::kDreq, id), Disconnection{}));
-    Rejection rejection;
-    rejection.reason = static_cast<uint16_t>(RejectReason::kConsumer);
-    forge(0, write(strange(Attribute::kRej, id), rejection));
-    forge(0, write(strange(Attribute::kRep, id), ConnectionReply{}));
-    forge(0, write(strange(Attribute::kDrep, id), Readiness{}));
-    forge(0, write(strange(Attribute::kMra, id), Delay{}));
-  }
-  EXPECT_EQ(State::kEstablished, state(1));
-}
-
-// 12.9.9: disconnecting.
-
-TEST_F(Connections, ALostDreqIsRepeated) {
-  connected();
-  to_drop[Attribute::kDreq] = 2;
-  client().disconnect(active, world.now);
-  world.run(1'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-  EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
-}
-
-TEST_F(Connections, ALostDrepIsAskedForAgain) {
-  connected();
-  to_drop[Attribute::kDrep] = 2;
-  client().disconnect(active, world.now);
-  world.run(1'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-  EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
-  EXPECT_EQ(3u, sent[Attribute::kDreq]);
-}
-
-TEST_F(Connections, BothEndsDisconnectAtOnce) {
-  connected();
-  client().disconnect(active, world.now);
-  server().disconnect(passive, world.now);
-  world.run(10'000'000'000);
-  for (const size_t host : {0, 1}) {
-    EXPECT_EQ(1u, told(host).count(Event::kDisconnected));
-    EXPECT_EQ(1u, told(host).count(Event::kTimeWaitExit));
-  }
-  EXPECT_EQ(7u, world.sent) << "two DREQ, two DREP";
-}
-
-TEST_F(Connections, ADreqOfAnUnknownConnectionIsAnswered) {
-  connected();
-  const Mad dreq = write({Attribute::kDreq, 5, 0x1234, 0x5678}, Disconnection{});
-  forge(0, dreq);
-  EXPECT_EQ(1u, sent[Attribute::kDrep]);
-  EXPECT_EQ(State::kEstablished, state(1));
-}
-
-TEST_F(Connections, AReleasedConnectionIsDisconnectedAsOftenAsItTakes) {
-  connected();
-  to_drop[Attribute::kDreq] = 3;
-  client().release(active, world.now);
-  world.run(10'000'000'000);
-  EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
-}
-
-TEST_F(Connections, OfAProcessThatIsGoneItsLocalConnectionsEnd) {
-  connected();
-  server().engine.peer_gone(1, world.life(0), world.now);
-  EXPECT_EQ(State::kEstablished, state(1)) << "packets come from no process of this host";
-}
-
 // 12.8: alternate paths.
 
 TEST_F(Connections, ALapIsAnsweredByApr) {
@@ -503,6 +250,53 @@ TEST_F(Connections, NoIdIsUsedAgainWhileItsConnectionWaits) {
     ASSERT_EQ(0x100000u, id & ~0xfffffu);
     engine.release(id, 0);
   }
+}
+
+// Annex A11: which listener a request is for.
+
+TEST(Listeners, TheNearestAddressAnswers) {
+  struct Silent final : MadOutput {
+    void send(const Way&, const Mad&) override {}
+  } silent;
+  Common common;
+  common.broken = [](const std::string& rule) { FAIL() << rule; };
+  common.intact = false;  // nobody signs
+  Program program(common, 0x100000, 1, silent);
+  const auto listen = [&](auto change) {
+    ListenerAddress address;
+    address.service_id = kIpService + 7;
+    change(address);
+    return program.listen(address);
+  };
+  const uint64_t wide = listen([](ListenerAddress& address) { address.mask = ~uint64_t{0xff}; });
+  const uint64_t six = listen([](ListenerAddress& address) { address.only_v6 = true; });
+  const uint64_t exact = listen([](ListenerAddress& address) {
+    address.any_address = false;
+    address.address = World::gid_of(4);
+  });
+  uint32_t id = 0;
+  const auto asked = [&](uint64_t service, uint8_t version, const Gid& to) {
+    ConnectionRequest request;
+    request.service_id = service;
+    request.ca_guid = 7;
+    request.private_data.length = request.private_data.room();
+    request.private_data.bytes[1] = static_cast<std::byte>(version << 4);
+    std::memcpy(&request.private_data.bytes[20], to.raw.data(), 16);
+    const std::map<uint64_t, Record> before = program.records;
+    program.engine.receive(write({Attribute::kReq, 1, ++id, 0}, request), {}, 1);
+    for (const auto& [owner, record] : before)
+      if (program.records.at(owner).count(Event::kRequest) > record.count(Event::kRequest)) return owner;
+    return uint64_t{0};
+  };
+  Gid ipv6;
+  ipv6.raw = {0x20, 1};
+  EXPECT_EQ(exact, asked(kIpService + 7, 4, World::gid_of(4)));
+  EXPECT_EQ(wide, asked(kIpService + 7, 4, World::gid_of(5))) << "an IPv4 address";
+  EXPECT_EQ(six, asked(kIpService + 7, 6, ipv6));
+  EXPECT_EQ(wide, asked(kIpService + 8, 6, ipv6));
+  EXPECT_EQ(0u, asked(kIpService + 0x107, 6, ipv6));
+  program.unlisten(wide);
+  EXPECT_EQ(0u, asked(kIpService + 7, 4, World::gid_of(5)));
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ class World {
     return gid;
   }
   /// Pairs of hosts that are processes of one host.
-  bool are_near(size_t a, size_t b) const { return near_hosts && a % 2 == b % 2; }
+  bool are_near(size_t a, size_t b) const { return near_hosts && a / 2 == b / 2; }
   Way way(size_t from, size_t to) const {
     Way way;
     way.local = gid_of(from);
