@@ -45,12 +45,12 @@ Place stand_in(const std::vector<DeviceEntry>& devices, bool ipv4) {
 }  // namespace
 
 Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
-  const std::vector<DeviceEntry>& devices = runtime_->devices();
+  const std::vector<DeviceEntry>& devices = runtime_.devices();
   if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "there is no device");
   auto place = place_of(devices, address);
   if (!place && is_loopback(address)) place = stand_in(devices, base::is_ipv4(address));
   if (!place) {
-    const std::vector<Gid>& own = runtime_->host_addresses();
+    const std::vector<Gid>& own = runtime_.host_addresses();
     if (std::find(own.begin(), own.end(), address) == own.end())
       return fail(EADDRNOTAVAIL, "the address is not this host's");
     return fail(ENODEV, "no device has the address");
@@ -60,12 +60,12 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   route.gid_index = place->entry->index;
   route.source = address;
   route.path.local = place->entry->gid;
-  route.path.mtu = static_cast<uint8_t>(runtime_->active_mtu(*place->device));
+  route.path.mtu = static_cast<uint8_t>(runtime_.active_mtu(*place->device));
   return route;
 }
 
 Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
-  const std::vector<DeviceEntry>& devices = runtime_->devices();
+  const std::vector<DeviceEntry>& devices = runtime_.devices();
   if (is_loopback(to)) {
     auto route = find_address(from != nullptr ? *from : to);
     if (route) route->path.remote = route->path.local;
@@ -83,9 +83,9 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
           break;
         }
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
-  } else if (runtime_->has_window()) {
+  } else if (runtime_.has_window()) {
     // A process that shares the runtime directory but no network has the address.
-    for (cm::Peer* peer : runtime_->node().peers())
+    for (cm::Peer* peer : runtime_.node().peers())
       if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {
         const Place own = stand_in(devices, base::is_ipv4(to));
         route = find_address(own.entry->gid);

@@ -21,14 +21,8 @@ constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
 Connections* g_connections = nullptr;
 std::mutex g_mutex;
 
-void fork_prepare() {
-  g_mutex.lock();
-  if (g_connections != nullptr) g_connections->before_fork();
-}
-void fork_parent() {
-  if (g_connections != nullptr) g_connections->after_fork_parent();
-  g_mutex.unlock();
-}
+void fork_prepare() { g_mutex.lock(); }
+void fork_parent() { g_mutex.unlock(); }
 void fork_child() {
   if (g_connections != nullptr) g_connections->after_fork_child();
   g_connections = nullptr;
@@ -55,56 +49,84 @@ bool takes(const segment::ListenerShared& listener, uint64_t service_id, const G
 
 }  // namespace
 
-Result<std::shared_ptr<Connections>> Connections::create(std::shared_ptr<Runtime> runtime, ConnectionSink& sink) {
+Connections::Connections(Runtime& runtime)
+    : runtime_(runtime),
+      standard_(runtime_.speaks_standard()),
+      uses_packets_(runtime_.port() != nullptr),
+      engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
   static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(end_of_process);
-  if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
+  if (registered != 0) NUPA_ERROR("no memory for process handlers");
   std::lock_guard lock(g_mutex);
-  if (g_connections != nullptr) return fail(EBUSY, "the process has a communication manager");
-  std::shared_ptr<Connections> made(new Connections(std::move(runtime), sink));
-  if (auto started = made->start_hearing(); !started) return tl::unexpected(started.error());
-  g_connections = made.get();
-  return made;
+  g_connections = this;
 }
 
-Connections::Connections(std::shared_ptr<Runtime> runtime, ConnectionSink& sink)
-    : runtime_(std::move(runtime)),
-      sink_(sink),
-      standard_(runtime_->speaks_standard()),
-      uses_packets_(runtime_->port() != nullptr),
-      engine_(runtime_->slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, sink_) {}
-
-Result<void> Connections::start_hearing() {
-  if (uses_packets_) {
+Result<void> Connections::hear() {
+  if (!uses_packets_) return {};
+  if (!relay_) {
     auto relay = cm::MadRelay::open();
     if (!relay) return tl::unexpected(relay.error());
     relay_ = std::move(*relay);
-    auto name = cm::MadName::take(cm::MadName::of_slot(runtime_->slot()));
-    if (name) {
-      slot_name_ = std::make_unique<cm::MadName>(std::move(*name));
-      auto watched = runtime_->node().watch(slot_name_->fd(), [this] { on_relayed(*slot_name_); });
-      if (!watched) return tl::unexpected(watched.error());
-    } else {
-      NUPA_WARN("messages of standard peers that another process gets cannot reach this one: %s", name.error().what);
-    }
-    runtime_->port()->set_management([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
-    if (auto started = runtime_->port()->start(); !started) return started;
+    runtime_.port()->set_management([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
   }
-  runtime_->set_connections(this);
-  return {};
+  return runtime_.start_port();
+}
+
+Result<void> Connections::attach(ConnectionSink& sink) {
+  {
+    std::lock_guard lock(mutex_);
+    if (sink_ != nullptr) return fail(EBUSY, "the process has a communication manager");
+    sink_ = &sink;
+  }
+  if (uses_packets_ && slot_name_ == nullptr) {
+    auto name = cm::MadName::take(cm::MadName::of_slot(runtime_.slot()));
+    if (name) {
+      slot_name_ = std::make_unique<Name>(std::move(*name));
+      auto watched = runtime_.node().watch(slot_name_->name.fd(), [this] { on_relayed(slot_name_->name); });
+      if (!watched) slot_name_.reset();
+    }
+    if (slot_name_ == nullptr) NUPA_WARN("messages of standard peers that another process gets cannot reach this one");
+  }
+  auto heard = hear();
+  if (!heard) detach();
+  return heard;
+}
+
+void Connections::detach() {
+  std::map<uint64_t, Service> services;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return;
+    sink_ = nullptr;
+    engine_.release_all(base::now_ns());
+    for (auto& [owner, service] : services_) {
+      engine_.unlisten(owner);
+      if (service.shared != nullptr) service.shared->in_use.store(0, std::memory_order_release);
+    }
+    services.swap(services_);
+  }
+  for (auto& [owner, service] : services) give_back(std::move(service));
 }
 
 Connections::~Connections() {
-  std::lock_guard lock(g_mutex);
-  if (g_connections == this) g_connections = nullptr;
-  if (abandoned_) return;
-  runtime_->set_connections(nullptr);
-  if (runtime_->port() != nullptr) runtime_->port()->set_management(nullptr);
-  if (slot_name_ != nullptr) runtime_->node().unwatch(slot_name_->fd());
-  if (standard_socket_) runtime_->node().unwatch(standard_socket_->fd());
-  if (watch_ != nullptr) runtime_->node().unwatch(watch_->fd());
-  for (auto& [owner, service] : services_) give_back(std::move(service));
-  std::lock_guard own(mutex_);
-  engine_.release_all(base::now_ns());
+  {
+    std::lock_guard lock(g_mutex);
+    if (g_connections == this) g_connections = nullptr;
+  }
+  if (abandoned_) {
+    // Their descriptors have been closed, and the numbers may be of something else by now.
+    [[maybe_unused]] auto* left = new std::map<uint64_t, Service>(std::move(services_));
+    [[maybe_unused]] auto* name = slot_name_.release();
+    [[maybe_unused]] auto* socket = standard_socket_.release();
+    [[maybe_unused]] auto* watch = watch_.release();
+    if (relay_) [[maybe_unused]]
+      auto* relay = new cm::MadRelay(std::move(*relay_));
+    return;
+  }
+  detach();
+  if (runtime_.port() != nullptr) runtime_.port()->set_management(nullptr);
+  if (slot_name_ != nullptr) runtime_.node().unwatch(slot_name_->name.fd());
+  if (standard_socket_) runtime_.node().unwatch(standard_socket_->fd());
+  if (watch_ != nullptr) runtime_.node().unwatch(watch_->fd());
 }
 
 void Connections::process_ends() {
@@ -112,26 +134,17 @@ void Connections::process_ends() {
   if (!abandoned_) engine_.release_all(base::now_ns());
 }
 
-void Connections::after_fork_child() {
-  // Names that the child kept would stay taken when the parent has ended.
-  abandoned_ = true;
-  services_.clear();
-  slot_name_.reset();
-  standard_socket_.reset();
-  watch_.reset();
-  relay_.reset();
-  mutex_.unlock();
-}
+void Connections::after_fork_child() { abandoned_ = true; }
 
 // Sending and receiving.
 
 void Connections::send(const cm::Way& way, const cm::Mad& mad) {
-  if (way.slot == runtime_->slot()) {
+  if (way.slot == runtime_.slot()) {
     to_self_.push_back(mad);
   } else if (way.is_local()) {
-    cm::Peer* peer = runtime_->node().find(way.slot);
+    cm::Peer* peer = runtime_.node().find(way.slot);
     if (peer == nullptr || peer->instance() != way.instance) return;
-    if (auto sent = runtime_->node().send_mad(*peer, mad); !sent)
+    if (auto sent = runtime_.node().send_mad(*peer, mad); !sent)
       NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);
   } else if (uses_packets_) {
     roce::ManagementDatagram datagram;
@@ -139,14 +152,14 @@ void Connections::send(const cm::Way& way, const cm::Mad& mad) {
     datagram.local = way.local;
     datagram.remote = {way.remote, way.port, way.interface};
     datagram.of_nupa = !standard_;
-    if (!runtime_->port()->send_management(datagram)) NUPA_INFO("a message to another host cannot be sent");
+    if (!runtime_.port()->send_management(datagram)) NUPA_INFO("a message to another host cannot be sent");
   }
 }
 
 bool Connections::settle() {
   cm::Way self;
-  self.slot = runtime_->slot();
-  self.instance = runtime_->node().self().instance();
+  self.slot = runtime_.slot();
+  self.instance = runtime_.node().self().instance();
   while (!to_self_.empty()) {
     const cm::Mad mad = to_self_.front();
     to_self_.pop_front();
@@ -165,7 +178,7 @@ int Connections::with_engine(Act&& act) {
     error = act(engine_);
     kick = settle();
   }
-  if (kick) runtime_->node().kick();
+  if (kick) runtime_.node().kick();
   return error;
 }
 
@@ -221,7 +234,7 @@ int64_t Connections::watch_peers(int64_t now) {
     if (!opened) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
     watch_ = std::move(*opened);
     const auto receive = [this, gone] { watch_->receive(base::now_ns(), gone); };
-    if (!runtime_->node().watch(watch_->fd(), receive)) {
+    if (!runtime_.node().watch(watch_->fd(), receive)) {
       watch_.reset();
       return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
     }
@@ -242,10 +255,10 @@ bool Connections::answer_probe(const roce::ManagementDatagram& datagram) {
   if (!probe) return false;
   if (probe->is_echo) return true;
   roce::ManagementDatagram echo = datagram;
-  echo.bytes = cm::write_probe({true, probe->port, runtime_->node().self().instance()});
+  echo.bytes = cm::write_probe({true, probe->port, runtime_.node().self().instance()});
   echo.of_nupa = true;
   std::lock_guard lock(mutex_);
-  if (!abandoned_) runtime_->port()->send_management(echo);
+  if (!abandoned_) runtime_.port()->send_management(echo);
   return true;
 }
 
@@ -266,7 +279,7 @@ void Connections::on_datagram(const roce::ManagementDatagram& datagram) {
     engine.receive(datagram.bytes, way, base::now_ns());
     return 0;
   });
-  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) runtime_->node().kick();
+  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) runtime_.node().kick();
 }
 
 void Connections::on_relayed(const cm::MadName& name) {
@@ -282,7 +295,7 @@ bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
   if (!envelope || !relay_) return false;
   if (envelope->attribute != cm::Attribute::kReq && envelope->attribute != cm::Attribute::kSidrReq) {
     const uint32_t slot = envelope->remote_id >> cm::ConnectionEngine::kIdBits;
-    return slot != runtime_->slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
+    return slot != runtime_.slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
   }
   uint64_t service_id;
   std::optional<Gid> address;
@@ -308,26 +321,26 @@ bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
 }
 
 void Connections::seek_standard_port() {
-  if (!uses_packets_ || standard_socket_ || runtime_->port()->socket().port() == roce::kUdpPort) return;
+  if (!uses_packets_ || standard_socket_ || runtime_.port()->socket().port() == roce::kUdpPort) return;
   auto socket = roce::ManagementSocket::open();
   if (!socket) return;
   NUPA_INFO("has UDP port %u for management", roce::kUdpPort);
-  standard_socket_.emplace(std::move(*socket));
+  standard_socket_ = std::make_unique<roce::ManagementSocket>(std::move(*socket));
   const auto receive = [this] {
     standard_socket_->receive([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
   };
-  if (!runtime_->node().watch(standard_socket_->fd(), receive)) standard_socket_.reset();
+  if (!runtime_.node().watch(standard_socket_->fd(), receive)) standard_socket_.reset();
 }
 
 // Services.
 
-Result<std::vector<std::unique_ptr<cm::MadName>>> Connections::take_names(const ListenerAddress& address) {
+Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(const ListenerAddress& address) {
   using Family = cm::MadName::Family;
-  std::vector<std::unique_ptr<cm::MadName>> names;
+  std::vector<std::unique_ptr<Name>> names;
   const auto take = [&](const std::string& name) -> Result<void> {
     auto taken = cm::MadName::take(name);
     if (!taken) return tl::unexpected(taken.error());
-    names.push_back(std::make_unique<cm::MadName>(std::move(*taken)));
+    names.push_back(std::make_unique<Name>(std::move(*taken)));
     return {};
   };
   constexpr uint64_t kServiceMask = 0xffffffffff000000;
@@ -342,7 +355,7 @@ Result<std::vector<std::unique_ptr<cm::MadName>>> Connections::take_names(const 
   } else if ((service_id & kServiceMask) != kIpServices) {
     done = take(cm::MadName::of_service(service_id, Family::kNone));
   } else {
-    for (const Gid& own : runtime_->host_addresses())
+    for (const Gid& own : runtime_.host_addresses())
       if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
           cm::MadName::is_taken(cm::MadName::of_service(service_id, own)))
         return fail(EADDRINUSE, "a process of this host has the service on one address");
@@ -374,7 +387,7 @@ int Connections::listen(uint64_t owner) {
     const auto found = services_.find(owner);
     if (found == services_.end() || found->second.listens) return EINVAL;
     Service& service = found->second;
-    const segment::Tables& tables = runtime_->tables();
+    const segment::Tables& tables = runtime_.tables();
     uint32_t index = 0;
     while (index < segment::kMaxListeners && tables.listeners[index].in_use.load() != 0) ++index;
     if (index == segment::kMaxListeners) return ENOSPC;
@@ -390,10 +403,7 @@ int Connections::listen(uint64_t owner) {
     if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
     service.shared = &shared;
     service.listens = true;
-    for (const auto& name : service.names) {
-      const cm::MadName* raw = name.get();
-      fds.push_back(raw->fd());
-    }
+    for (const auto& name : service.names) fds.push_back(name->name.fd());
   }
   // What others got for it comes by its names; watched without the lock, which their reader takes.
   for (const int fd : fds) {
@@ -404,22 +414,22 @@ int Connections::listen(uint64_t owner) {
         const auto found = services_.find(owner);
         if (found == services_.end()) return;
         for (const auto& candidate : found->second.names)
-          if (candidate->fd() == fd) name = candidate.get();
+          if (candidate->name.fd() == fd) name = &candidate->name;
       }
       if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
     };
-    if (auto watched = runtime_->node().watch(fd, read); !watched) {
+    if (auto watched = runtime_.node().watch(fd, read); !watched) {
       unbind(owner);
       return watched.error().code;
     }
   }
-  runtime_->node().kick();  // the port where standard peers look may be free
+  runtime_.node().kick();  // the port where standard peers look may be free
   return 0;
 }
 
 void Connections::give_back(Service service) {
   if (service.listens)
-    for (const auto& name : service.names) runtime_->node().unwatch(name->fd());
+    for (const auto& name : service.names) runtime_.node().unwatch(name->name.fd());
 }
 
 void Connections::unbind(uint64_t owner) {
@@ -437,7 +447,7 @@ void Connections::unbind(uint64_t owner) {
 }
 
 std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
-  cm::Node& node = runtime_->node();
+  cm::Node& node = runtime_.node();
   const auto way_of = [](const cm::Peer& peer) {
     cm::Way way;
     way.slot = peer.slot();
@@ -452,7 +462,7 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
                        [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
   };
   if (listens(node.self())) return way_of(node.self());
-  std::vector<uint32_t> met{runtime_->slot()};
+  std::vector<uint32_t> met{runtime_.slot()};
   for (cm::Peer* peer : node.peers()) {
     if (listens(*peer)) return way_of(*peer);
     met.push_back(peer->slot());
@@ -468,24 +478,24 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
 Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
                                     const ConnectionRoute& route) {
   const std::optional<Gid> address = cm::destination_of(service_id, private_data);
-  if (runtime_->has_window()) {
+  if (runtime_.has_window()) {
     if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
   }
   cm::Way way;
   if (uses_packets_) {
-    const DeviceEntry& device = runtime_->devices()[route.device];
+    const DeviceEntry& device = runtime_.devices()[route.device];
     way.local = route.path.local;
     way.remote = route.path.remote;
     way.port = roce::kUdpPort;
     if (route.gid_index < device.gids.size())
-      way.interface = runtime_->exit_of(device, device.gids[route.gid_index], way.remote);
+      way.interface = runtime_.exit_of(device, device.gids[route.gid_index], way.remote);
     return way;
   }
   // Nobody here has the service: this process says so itself.
-  way.slot = runtime_->slot();
-  way.instance = runtime_->node().self().instance();
-  if (segment::has_gid(*runtime_->tables().header, route.path.remote)) return way;
-  for (cm::Peer* peer : runtime_->node().peers())
+  way.slot = runtime_.slot();
+  way.instance = runtime_.node().self().instance();
+  if (segment::has_gid(*runtime_.tables().header, route.path.remote)) return way;
+  for (cm::Peer* peer : runtime_.node().peers())
     if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
   return fail(EHOSTUNREACH, "no transport leads to the other end");
 }
@@ -548,9 +558,11 @@ namespace nupa {
 Result<std::shared_ptr<ConnectionManager>> ConnectionManager::open(ConnectionSink& sink) {
   auto runtime = core::Runtime::acquire();
   if (!runtime) return tl::unexpected(runtime.error());
-  auto made = core::Connections::create(std::move(*runtime), sink);
-  if (!made) return tl::unexpected(made.error());
-  return std::static_pointer_cast<ConnectionManager>(std::move(*made));
+  core::Connections& connections = (*runtime)->connections();
+  if (auto attached = connections.attach(sink); !attached) return tl::unexpected(attached.error());
+  return std::shared_ptr<ConnectionManager>(&connections, [kept = std::move(*runtime)](ConnectionManager* manager) {
+    static_cast<core::Connections*>(manager)->detach();
+  });
 }
 
 }  // namespace nupa

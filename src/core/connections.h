@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/parent_only.h"
 #include "cm/connection/engine.h"
 #include "cm/mad_name.h"
 #include "core/peer_watch.h"
@@ -16,11 +17,17 @@ namespace nupa::core {
 
 /// The communication manager of this process: the engine, and what carries its messages (docs/connections.md):
 /// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. Whoever has the UDP port
-/// where standard peers look passes on what is for other processes.
-class Connections final : public ConnectionManager, private cm::MadOutput {
+/// where standard peers look passes on what is for other processes, also if it has no connections itself.
+class Connections final : public ConnectionManager, private cm::MadOutput, private ConnectionSink {
  public:
-  static Result<std::shared_ptr<Connections>> create(std::shared_ptr<Runtime> runtime, ConnectionSink& sink);
+  explicit Connections(Runtime& runtime);
   ~Connections() override;
+  /// Hears what comes to queue pair 1. Errors: those of threads.
+  Result<void> hear();
+  /// A program wants connections. EBUSY: another one does; errors of sockets and threads.
+  Result<void> attach(ConnectionSink& sink);
+  /// It wants them no more, and hears of none when this returns.
+  void detach();
 
   Result<ConnectionRoute> find_route(const Gid& to, uint32_t scope, const Gid* from) const override;
   Result<ConnectionRoute> find_address(const Gid& address) const override;
@@ -45,14 +52,11 @@ class Connections final : public ConnectionManager, private cm::MadOutput {
   /// Returns when it wants to be called again.
   int64_t on_tick(int64_t now);
 
-  // fork(): the child has no connections.
-  void before_fork() { mutex_.lock(); }
-  void after_fork_parent() { mutex_.unlock(); }
+  /// fork(): the child has no connections.
   void after_fork_child();
   void process_ends();
 
  private:
-  Connections(std::shared_ptr<Runtime> runtime, ConnectionSink& sink);
   void send(const cm::Way& way, const cm::Mad& mad) override;
   /// Calls `act` with the engine, and does what comes of it.
   template <class Act>
@@ -75,34 +79,68 @@ class Connections final : public ConnectionManager, private cm::MadOutput {
   void process_gone(const Gid& remote, uint16_t port);
   /// Tries to get the port where standard peers look, if nobody has it and this process has something to hear.
   void seek_standard_port();
-  Result<void> start_hearing();
   uint16_t port_of(const roce::ManagementDatagram& datagram) const;
 
+  struct Name {
+    explicit Name(cm::MadName taken) : name(std::move(taken)), parent_only(name.fd()) {}
+    cm::MadName name;
+    base::ParentOnly parent_only;
+  };
   struct Service {
     ListenerAddress address;
-    std::vector<std::unique_ptr<cm::MadName>> names;
+    std::vector<std::unique_ptr<Name>> names;
     segment::ListenerShared* shared = nullptr;
     bool listens = false;
   };
-  Result<std::vector<std::unique_ptr<cm::MadName>>> take_names(const ListenerAddress& address);
+  Result<std::vector<std::unique_ptr<Name>>> take_names(const ListenerAddress& address);
   void give_back(Service service);
 
-  std::shared_ptr<Runtime> runtime_;
-  ConnectionSink& sink_;
+  // As ConnectionSink: to the program's, if there is one.
+  uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {
+    return sink_ == nullptr ? 0 : sink_->on_request(owner, id, request);
+  }
+  uint64_t on_datagram_request(uint64_t owner, ConnectionId id, const DatagramRequest& request) override {
+    return sink_ == nullptr ? 0 : sink_->on_datagram_request(owner, id, request);
+  }
+  void on_reply(uint64_t owner, const ConnectionReply& reply) override {
+    if (sink_ != nullptr) sink_->on_reply(owner, reply);
+  }
+  void on_established(uint64_t owner, const PrivateData<224>& data) override {
+    if (sink_ != nullptr) sink_->on_established(owner, data);
+  }
+  void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override {
+    if (sink_ != nullptr) sink_->on_rejected(owner, reason, data);
+  }
+  void on_unreachable(uint64_t owner) override {
+    if (sink_ != nullptr) sink_->on_unreachable(owner);
+  }
+  void on_disconnected(uint64_t owner, bool silent) override {
+    if (sink_ != nullptr) sink_->on_disconnected(owner, silent);
+  }
+  void on_time_wait_exit(uint64_t owner) override {
+    if (sink_ != nullptr) sink_->on_time_wait_exit(owner);
+  }
+  void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
+    if (sink_ != nullptr) sink_->on_datagram_reply(owner, reply);
+  }
+
+  Runtime& runtime_;
   const bool standard_;  ///< nothing but the standard is spoken on the wire
   const bool uses_packets_;
 
   std::mutex mutex_;
+  ConnectionSink* sink_ = nullptr;
   cm::ConnectionEngine engine_;
   std::deque<cm::Mad> to_self_;
   std::map<uint64_t, Service> services_;
   std::optional<cm::MadRelay> relay_;
   int64_t sleeps_until_ = 0;  ///< the service thread
-  bool abandoned_ = false;    ///< this is a fork's child
+  /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change.
+  std::atomic<bool> abandoned_{false};
 
-  // Service thread, or before it can call in.
-  std::unique_ptr<cm::MadName> slot_name_;
-  std::optional<roce::ManagementSocket> standard_socket_;
+  // Service thread, or before anything can call it.
+  std::unique_ptr<Name> slot_name_;
+  std::unique_ptr<roce::ManagementSocket> standard_socket_;
   int64_t seek_again_ns_ = 0;
   std::unique_ptr<PeerWatch> watch_;
   int64_t watch_again_ns_ = 0;

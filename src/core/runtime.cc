@@ -98,7 +98,15 @@ Runtime::Runtime()
       srq_numbers_(1, segment::kMaxSrq),
       mr_numbers_(1, segment::kMaxMr) {}
 
-Runtime::~Runtime() = default;
+Runtime::~Runtime() {
+  std::unique_ptr<Connections> last;
+  {
+    std::lock_guard lock(connections_mutex_);
+    last = std::move(connections_);
+  }
+  // Without the lock: threads that tell it something may be in its way.
+  last.reset();
+}
 
 Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   std::lock_guard lock(g_mutex);
@@ -159,6 +167,13 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     runtime->window_ = std::make_unique<window::Window>(*runtime->node_);
   }
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
+  {
+    std::lock_guard lock2(runtime->connections_mutex_);
+    runtime->connections_ = std::make_unique<Connections>(*runtime);
+  }
+  // Who has the port where standard peers look hears for all processes of the host.
+  if (runtime->port_ != nullptr && runtime->port_->socket().port() == roce::kUdpPort)
+    if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());
   g_runtime = runtime;
   g_owner_pid = pid;
   return runtime;
@@ -181,7 +196,7 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(const Dev
     if (!has_window_) return fail(EINVAL, "the path MTU is larger than the way's");
     fitting.path_mtu = roce::mtu_code_of(way);
   }
-  if (auto started = port_->start(); !started) return tl::unexpected(started.error());
+  if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
   return std::make_unique<roce::ConnectedEndpoint>(*port_, end, fitting, peer, wire_settings_);
 }
 
@@ -233,7 +248,7 @@ Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const De
       128u << (port_ == nullptr ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(device.gids)));
   std::unique_ptr<transport::Endpoint> by_wire;
   if (port_ != nullptr) {
-    if (auto started = port_->start(); !started) return tl::unexpected(started.error());
+    if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
     by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_);
   }
   if (!has_window_) return by_wire;
@@ -392,9 +407,18 @@ void Runtime::recover_from(cm::Peer& peer) {
     if (Qp* qp = qps_[i].load(); qp != nullptr) qp->recover(dead);
 }
 
-void Runtime::set_connections(Connections* connections) {
-  std::lock_guard lock(connections_mutex_);
-  connections_ = connections;
+Result<void> Runtime::start_port() {
+  std::lock_guard lock(port_start_mutex_);
+  auto started = port_->start();
+  if (started && !port_serves_queue_pairs_) remapper_->set_internal_threads(node_->internal_threads() + 1);
+  return started;
+}
+
+Result<void> Runtime::start_port_for_queue_pairs() {
+  std::lock_guard lock(port_start_mutex_);
+  port_serves_queue_pairs_ = true;
+  remapper_->set_internal_threads(node_->internal_threads());
+  return port_->start();
 }
 
 void Runtime::on_mad(cm::Peer& peer, const cm::Mad& mad) {

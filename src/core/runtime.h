@@ -40,8 +40,10 @@ class Runtime final : public cm::NodeEvents {
   const std::vector<Gid>& host_addresses() const { return own_addresses_; }
   /// The interface that packets from `source` to `peer` leave by.
   uint32_t exit_of(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
-  /// Who gets messages of the communication manager; null: nobody any more, and none is on its way to the one before.
-  void set_connections(Connections* connections);
+  Connections& connections() { return *connections_; }
+  /// The port's thread runs from now on, for management alone: it touches no memory of the program's. Errors of
+  /// threads.
+  Result<void> start_port();
   /// The UDP port; null: nothing leaves this host.
   roce::Port* port() { return port_.get(); }
   /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family. EINVAL:
@@ -141,9 +143,11 @@ class Runtime final : public cm::NodeEvents {
   std::map<Qp*, int64_t> unmet_;  ///< with the time since when; under pending_mutex_
   std::set<uint32_t> failed_;     ///< queue pairs whose error is still to be handled; service thread only
 
+  /// Its thread may touch the program's memory.
+  Result<void> start_port_for_queue_pairs();
+
   /// Before everything of the connections'.
   std::mutex connections_mutex_;
-  Connections* connections_ = nullptr;
 
   std::mutex xrc_mutex_;
   std::map<uint64_t, int> xrc_users_;
@@ -152,6 +156,9 @@ class Runtime final : public cm::NodeEvents {
   std::unique_ptr<cm::Node> node_;
   std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
+  std::mutex port_start_mutex_;
+  bool port_serves_queue_pairs_ = false;
+  std::unique_ptr<Connections> connections_;
   roce::WireSettings wire_settings_;
   std::vector<Gid> own_addresses_;  ///< of this host
   bool has_window_ = true;          ///< processes of this host are reached by shared memory

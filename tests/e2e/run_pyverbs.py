@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""rdma-core's own suite as Debian ships it: no failure, at least 125 of the generic tests pass, over each transport. Each
-test is told."""
+"""rdma-core's own suite as Debian ships it: no failure, at least 140 of the generic tests pass, over each transport. Each
+test is told. The suite looks in sysfs for the network interface of a device, where only the kernel's devices stand; here
+it is told the interface."""
 import gzip
 import os
 import re
@@ -11,7 +12,7 @@ import tempfile
 from pairs import NUPA, finish, outcome, skip, transports
 
 SHIPPED = "/usr/share/doc/rdma-core/tests"
-LEAST = 125
+LEAST = 140
 
 
 def run_suite(folder, driver):
@@ -33,6 +34,8 @@ def run_suite(folder, driver):
         else:
             outcome(False, "pyverbs " + test)
     outcome(done.returncode == 0, "pyverbs-no-crash", "status %d: %s" % (done.returncode, done.stderr[-300:]))
+    if passed < LEAST or os.environ.get("VERBOSE"):
+        sys.stdout.write(done.stderr[-6000:])
     outcome(passed >= LEAST, "pyverbs-at-least-%d" % LEAST, "only %d" % passed)
     if passed < LEAST:
         sys.stdout.write(done.stderr[-3000:])
@@ -62,6 +65,13 @@ from importlib.machinery import SourceFileLoader
 from args_parser import parser
 tests = SourceFileLoader("tests", os.path.join(os.getcwd(), "tests", "__init__.py")).load_module()
 parser.parse_args()
+import json, subprocess
+from tests import base
+interface = next((link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "-4", "addr"]))
+                  if link["ifname"] != "lo" and link["addr_info"] and "UP" in link["flags"]), "lo")
+exists = os.path.exists
+os.path.exists = lambda path: "/device/net" in str(path) or exists(path)
+base.RDMATestCase.get_net_name = staticmethod(lambda device: interface)
 class Told(unittest.TextTestResult):
     def addSuccess(self, test): super().addSuccess(test); print("RESULT ok", test.id(), flush=True)
     def addFailure(self, test, e): super().addFailure(test, e); print("RESULT failed", test.id(), flush=True)

@@ -309,7 +309,8 @@ NUPA_RDMACM int rdma_disconnect(rdma_cm_id* shown) {
 }
 
 NUPA_RDMACM int rdma_set_local_ece(rdma_cm_id* shown, ibv_ece* ece) {
-  if (shown == nullptr || shown->qp == nullptr || ece == nullptr || ece->vendor_id == 0 || ece->comp_mask != 0)
+  // For those who made their queue pair themselves.
+  if (shown == nullptr || shown->qp != nullptr || ece == nullptr || ece->vendor_id == 0 || ece->comp_mask != 0)
     return answer(EINVAL);
   Id* id = id_of(shown);
   if (id == nullptr) return -1;
@@ -318,7 +319,7 @@ NUPA_RDMACM int rdma_set_local_ece(rdma_cm_id* shown, ibv_ece* ece) {
 }
 
 NUPA_RDMACM int rdma_get_remote_ece(rdma_cm_id* shown, ibv_ece* ece) {
-  if (shown == nullptr || shown->qp == nullptr || ece == nullptr) return answer(EINVAL);
+  if (shown == nullptr || shown->qp != nullptr || ece == nullptr) return answer(EINVAL);
   *ece = {};  // vendor 0: no options, as of every end that has none
   return 0;
 }

@@ -3,6 +3,7 @@
 #include "id.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -10,9 +11,28 @@ namespace nupa::rdmacm {
 namespace {
 
 std::mutex g_mutex;
-std::vector<std::unique_ptr<OpenDevice>>& devices() {
-  static auto* opened = new std::vector<std::unique_ptr<OpenDevice>>;
-  return *opened;
+using Devices = std::vector<std::unique_ptr<OpenDevice>>;
+
+/// A fork's child has nothing of its parent's, and opens its own.
+template <class T>
+class OfProcess {
+ public:
+  T& get() {
+    if (owner_ != getpid()) {
+      kept_ = new T;  // the one before is left as it is: its parts belong to the parent
+      owner_ = getpid();
+    }
+    return *kept_;
+  }
+
+ private:
+  T* kept_ = nullptr;
+  pid_t owner_ = 0;
+};
+
+Devices& devices() {
+  static auto* opened = new OfProcess<Devices>;
+  return opened->get();
 }
 
 /// Of the list that programs get, the verbs library's order is the core's.
@@ -69,17 +89,18 @@ ibv_xrcd* shared_xrcd(OpenDevice& device) {
 ConnectionManager* manager() {
   static std::mutex mutex;
   // Never given back: events may come until the process ends, which tells the other ends.
-  static auto* kept = new std::shared_ptr<ConnectionManager>;
+  static auto* of_process = new OfProcess<std::shared_ptr<ConnectionManager>>;
   std::lock_guard lock(mutex);
-  if (*kept == nullptr) {
+  std::shared_ptr<ConnectionManager>& kept = of_process->get();
+  if (kept == nullptr) {
     auto opened = ConnectionManager::open(sink());
     if (!opened) {
       errno = opened.error().code;
       return nullptr;
     }
-    *kept = std::move(*opened);
+    kept = std::move(*opened);
   }
-  return kept->get();
+  return kept.get();
 }
 
 }  // namespace nupa::rdmacm

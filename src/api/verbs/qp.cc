@@ -317,8 +317,8 @@ NUPA_VERBS int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t
 
 NUPA_VERBS int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
   if (qp == nullptr || ece == nullptr) return answer(EINVAL);
-  std::memset(ece, 0, sizeof *ece);  // no enhancement is offered
-  return 0;
+  std::memset(ece, 0, sizeof *ece);
+  return answer(EOPNOTSUPP);  // as of every provider without them
 }
 
 NUPA_VERBS int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {

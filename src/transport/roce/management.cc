@@ -48,6 +48,7 @@ ManagementSocket::ManagementSocket(io::UdpSocket socket)
     : socket_(std::make_unique<std::vector<io::UdpSocket>>()),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {
   socket.tell_refusals();
+  parent_only_ = std::make_unique<base::ParentOnly>(socket.fd());
   socket_->push_back(std::move(socket));
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/parent_only.h"
 #include "io/udp_socket.h"
 #include "transport/roce/wire.h"
 
@@ -48,6 +49,7 @@ class ManagementSocket {
   std::unique_ptr<std::vector<io::UdpSocket>> socket_;  ///< one, in the form that a burst wants
   std::unique_ptr<std::byte[]> buffer_;
   std::unique_ptr<Burst> burst_;
+  std::unique_ptr<base::ParentOnly> parent_only_;
 };
 
 }  // namespace nupa::roce
