@@ -16,6 +16,9 @@ namespace {
 
 /// A process that does not answer (it is stopped) holds up a connect no longer than that.
 constexpr std::chrono::milliseconds kMeetPatience{100};
+/// How long a service that nobody has is looked for, and how soon again at first.
+constexpr int64_t kListenerPatienceNs = INT64_C(150'000'000);
+constexpr int64_t kFirstAskPauseNs = INT64_C(5'000'000);
 constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
 
 Connections* g_connections = nullptr;
@@ -156,16 +159,26 @@ void Connections::send(const cm::Way& way, const cm::Mad& mad) {
   }
 }
 
+cm::Way Connections::way_from(cm::Peer& peer) const {
+  cm::Way way;
+  way.slot = peer.slot();
+  way.instance = peer.instance();
+  // Where a message says nothing of addresses (SIDR without those of IP) one of the process's stands for it.
+  const segment::GidTableShared& theirs = peer.tables().header->devices[0];
+  const std::vector<GidEntry>& ours = runtime_.devices().front().gids;
+  if (theirs.count > 0 && theirs.count <= segment::kMaxGids) way.remote = theirs.gids[theirs.count > 1 ? 1 : 0];
+  if (!ours.empty()) way.local = ours[ours.size() > 1 ? 1 : 0].gid;
+  return way;
+}
+
 bool Connections::settle() {
-  cm::Way self;
-  self.slot = runtime_.slot();
-  self.instance = runtime_.node().self().instance();
+  const cm::Way self = way_from(runtime_.node().self());
   while (!to_self_.empty()) {
     const cm::Mad mad = to_self_.front();
     to_self_.pop_front();
     engine_.receive(mad, self, base::now_ns());
   }
-  return engine_.deadline() < sleeps_until_;
+  return std::min(engine_.deadline(), ask_again_ns_) < sleeps_until_;
 }
 
 template <class Act>
@@ -184,10 +197,7 @@ int Connections::with_engine(Act&& act) {
 
 void Connections::on_mad(cm::Peer& peer, const cm::Mad& mad) {
   with_engine([&](cm::ConnectionEngine& engine) {
-    cm::Way way;
-    way.slot = peer.slot();
-    way.instance = peer.instance();
-    engine.receive(mad, way, base::now_ns());
+    engine.receive(mad, way_from(peer), base::now_ns());
     return 0;
   });
 }
@@ -208,13 +218,14 @@ int64_t Connections::on_tick(int64_t now) {
     settle();
     hears = !services_.empty() || engine_.connections() > 0;
   }
+  ask_again(now);
   if (hears && now >= seek_again_ns_) {
     seek_standard_port();
     seek_again_ns_ = now + kSeekPauseNs;
   }
   const int64_t asks = watch_peers(now);
   std::lock_guard lock(mutex_);
-  sleeps_until_ = std::min(engine_.deadline(), asks);
+  sleeps_until_ = std::min({engine_.deadline(), asks, ask_again_ns_});
   if (hears && uses_packets_ && !standard_socket_) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
   return sleeps_until_;
 }
@@ -502,20 +513,76 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
 
 // Calls.
 
+template <class Ask>
+int Connections::ask(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route,
+                     uint64_t owner, ConnectionId* id, Ask&& ask) {
+  auto way = way_to(service_id, private_data, route);
+  if (!way) return way.error().code;
+  return with_engine([&](cm::ConnectionEngine& engine) {
+    Question question;
+    question.service_id = service_id;
+    question.private_data.assign(private_data.begin(), private_data.end());
+    question.route = route;
+    question.until_ns = base::now_ns() + kListenerPatienceNs;
+    question.pause_ns = kFirstAskPauseNs;
+    questions_[owner] = std::move(question);
+    const int error = ask(engine, *way);
+    const auto asked = questions_.find(owner);
+    if (error == 0 && asked != questions_.end())
+      asked->second.id = *id;
+    else
+      questions_.erase(owner);
+    return error;
+  });
+}
+
 int Connections::connect(const ConnectionRequest& request, const ConnectionRoute& route, uint64_t owner,
                          ConnectionId* id) {
-  auto way = way_to(request.service_id, request.private_data.bytes, route);
-  if (!way) return way.error().code;
-  return with_engine(
-      [&](cm::ConnectionEngine& engine) { return engine.connect(request, *way, owner, base::now_ns(), id); });
+  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+             [&](cm::ConnectionEngine& engine, const cm::Way& way) {
+               return engine.connect(request, way, owner, base::now_ns(), id);
+             });
 }
 
 int Connections::ask_datagram(const DatagramRequest& request, const ConnectionRoute& route, uint64_t owner,
                               ConnectionId* id) {
-  auto way = way_to(request.service_id, request.private_data.bytes, route);
-  if (!way) return way.error().code;
-  return with_engine(
-      [&](cm::ConnectionEngine& engine) { return engine.ask_datagram(request, *way, owner, base::now_ns(), id); });
+  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+             [&](cm::ConnectionEngine& engine, const cm::Way& way) {
+               return engine.ask_datagram(request, way, owner, base::now_ns(), id);
+             });
+}
+
+bool Connections::will_ask_again(uint64_t owner) {
+  const auto found = questions_.find(owner);
+  const int64_t now = base::now_ns();
+  if (found == questions_.end() || now >= found->second.until_ns) return false;
+  Question& question = found->second;
+  question.next_ns = std::min(now + question.pause_ns, question.until_ns);
+  question.pause_ns *= 2;
+  ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+  return true;
+}
+
+void Connections::ask_again(int64_t now) {
+  std::vector<Question> due;
+  {
+    std::lock_guard lock(mutex_);
+    if (now < ask_again_ns_) return;
+    ask_again_ns_ = INT64_MAX;
+    for (auto& [owner, question] : questions_) {
+      if (question.next_ns <= now) {
+        due.push_back(question);
+        question.next_ns = INT64_MAX;
+      }
+      ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+    }
+  }
+  for (const Question& question : due) {
+    const auto way = way_to(question.service_id, question.private_data, question.route);
+    std::lock_guard lock(mutex_);
+    if (way) engine_.ask_again(question.id, *way, base::now_ns());
+    settle();
+  }
 }
 
 int Connections::accept(ConnectionId id, const ConnectionReply& reply) {
@@ -546,6 +613,7 @@ int Connections::disconnect(ConnectionId id) {
 
 void Connections::release(ConnectionId id) {
   with_engine([&](cm::ConnectionEngine& engine) {
+    std::erase_if(questions_, [id](const auto& entry) { return entry.second.id == id; });
     engine.release(id, base::now_ns());
     return 0;
   });

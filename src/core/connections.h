@@ -64,6 +64,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   /// Under the mutex: what this process has sent to itself. Whether the service thread has to be told of a deadline.
   bool settle();
 
+  cm::Way way_from(cm::Peer& peer) const;
   /// A process of this host and user that has the address and listens for the service.
   std::optional<cm::Way> find_listener(uint64_t service_id, const Gid* address, const Gid& gid);
   Result<cm::Way> way_to(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route);
@@ -80,6 +81,25 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   /// Tries to get the port where standard peers look, if nobody has it and this process has something to hear.
   void seek_standard_port();
   uint16_t port_of(const roce::ManagementDatagram& datagram) const;
+
+  /// What is asked of others and not answered yet. Programs agree over TCP and connect while the other one is still on
+  /// its way to listen, which on a real network takes no longer than finding the way there: where nobody has the
+  /// service yet it is looked for a little longer, also in other processes.
+  struct Question {
+    ConnectionId id = 0;
+    uint64_t service_id = 0;
+    std::vector<std::byte> private_data;
+    ConnectionRoute route;
+    int64_t until_ns = 0;
+    int64_t pause_ns = 0;
+    int64_t next_ns = INT64_MAX;
+  };
+  bool will_ask_again(uint64_t owner);
+  void ask_again(int64_t now);
+  /// Calls `ask` with the way to `route`.
+  template <class Ask>
+  int ask(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route, uint64_t owner,
+          ConnectionId* id, Ask&& ask);
 
   struct Name {
     explicit Name(cm::MadName taken) : name(std::move(taken)), parent_only(name.fd()) {}
@@ -103,15 +123,19 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
     return sink_ == nullptr ? 0 : sink_->on_datagram_request(owner, id, request);
   }
   void on_reply(uint64_t owner, const ConnectionReply& reply) override {
+    questions_.erase(owner);
     if (sink_ != nullptr) sink_->on_reply(owner, reply);
   }
   void on_established(uint64_t owner, const PrivateData<224>& data) override {
     if (sink_ != nullptr) sink_->on_established(owner, data);
   }
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override {
+    if (reason == static_cast<uint16_t>(RejectReason::kInvalidServiceId) && will_ask_again(owner)) return;
+    questions_.erase(owner);
     if (sink_ != nullptr) sink_->on_rejected(owner, reason, data);
   }
   void on_unreachable(uint64_t owner) override {
+    questions_.erase(owner);
     if (sink_ != nullptr) sink_->on_unreachable(owner);
   }
   void on_disconnected(uint64_t owner, bool silent) override {
@@ -121,6 +145,8 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
     if (sink_ != nullptr) sink_->on_time_wait_exit(owner);
   }
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
+    if (reply.status == DatagramStatus::kUnsupported && will_ask_again(owner)) return;
+    questions_.erase(owner);
     if (sink_ != nullptr) sink_->on_datagram_reply(owner, reply);
   }
 
@@ -133,6 +159,8 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   cm::ConnectionEngine engine_;
   std::deque<cm::Mad> to_self_;
   std::map<uint64_t, Service> services_;
+  std::map<uint64_t, Question> questions_;  ///< by owner
+  int64_t ask_again_ns_ = INT64_MAX;        ///< the first of them that is wanted again
   std::optional<cm::MadRelay> relay_;
   int64_t sleeps_until_ = 0;  ///< the service thread
   /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change.

@@ -78,8 +78,9 @@ int bind_address(Id& id, const Endpoint& at) {
     if (cm == nullptr) return errno;
     auto route = cm->find_address(at.gid);
     if (!route) return route.error().code;
-    id.source = at;
-    if (const int error = use_device(id, *route); error != 0) return error;
+    // As with rdma_cm: a loopback address is no device's.
+    if (route->path.local == at.gid)
+      if (const int error = use_device(id, *route); error != 0) return error;
   }
   id.source = at;
   // Ports may be shared by those who say so until one of them listens.

@@ -13,10 +13,14 @@ constexpr size_t kIpHeaderBytes = 36;
 constexpr uint8_t kMostRetries = 7;
 constexpr uint16_t kVendorOption = 35;  // IBTA: the vendor option is not supported
 
+}  // namespace
+
 uint32_t random_psn() {
   thread_local std::minstd_rand random{std::random_device{}()};
   return static_cast<uint32_t>(random()) & 0xffffff;
 }
+
+namespace {
 
 uint64_t guid_of(const Id& id) { return be64toh(ibv_get_device_guid(id.shown.verbs->device)); }
 
@@ -150,7 +154,6 @@ int accept(Id& id, const rdma_conn_param* given) {
       agree(param.responder_resources, RDMA_MAX_RESP_RES, id.responder_resources, device.max_qp_rd_atom);
   id.initiator_depth =
       agree(param.initiator_depth, RDMA_MAX_INIT_DEPTH, id.initiator_depth, device.max_qp_init_rd_atom);
-  id.local_psn = random_psn();
   const uint8_t rnr_of_peer = given != nullptr ? std::min(param.rnr_retry_count, kMostRetries) : id.rnr_retry_count;
   if (const int error = bring_up(id); error != 0) return error;
   reply.ca_guid = guid_of(id);

@@ -199,6 +199,8 @@ int fill_attributes(Id& id, ibv_qp_attr* attr, int* mask);
 constexpr uint32_t kDatagramQkey = 0x01234567;  ///< of port space UDP, as rdma_cm has it
 
 // connect.cc
+/// For a queue pair to start with; each connection has its own.
+uint32_t random_psn();
 /// What has to be done in the program's thread when a REP is here. Sets the event's type and status.
 void finish_reply(Id& id, Event& event);
 

@@ -240,6 +240,19 @@ int ConnectionEngine::connect(const ConnectionRequest& request, const Way& way, 
   return 0;
 }
 
+int ConnectionEngine::ask_again(ConnectionId id, const Way& way, int64_t now) {
+  Connection* connection = find(id);
+  if (connection == nullptr || connection->state != State::kIdle || connection->passive || connection->remote_id != 0)
+    return EINVAL;
+  const std::optional<Envelope> question = read_envelope(connection->sent);
+  if (!question || (question->attribute != Attribute::kReq && question->attribute != Attribute::kSidrReq))
+    return EINVAL;
+  connection->way = way;
+  connection->state = question->attribute == Attribute::kReq ? State::kReqSent : State::kSidrReqSent;
+  ask(*connection, Mad(connection->sent), now);
+  return 0;
+}
+
 int ConnectionEngine::accept(ConnectionId id, const ConnectionReply& reply, int64_t now) {
   Connection* connection = find(id);
   if (connection == nullptr || (connection->state != State::kReqReceived && connection->state != State::kMraReqSent))

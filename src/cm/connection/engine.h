@@ -77,6 +77,8 @@ class ConnectionEngine {
   // Calls of programs. 0; EINVAL: the connection is not in a state for that (or is not there); ENOMEM: no id is free.
   /// Sends a REQ. `id`: of the new connection.
   int connect(const ConnectionRequest& request, const Way& way, uint64_t owner, int64_t now, ConnectionId* id);
+  /// Asks once more, perhaps elsewhere, after nobody had the service: the question is as it was.
+  int ask_again(ConnectionId id, const Way& way, int64_t now);
   int accept(ConnectionId id, const ConnectionReply& reply, int64_t now);
   /// Answers a REQ, a REP or a SIDR_REQ.
   int reject(ConnectionId id, uint16_t reason, const PrivateData<148>& data, int64_t now);

@@ -49,6 +49,9 @@ constexpr uint32_t kPollsAClock = 8;
 std::atomic<Port*> g_port{nullptr};
 std::atomic<uint64_t> g_ports{0};  // ever
 
+void end_of_process() {
+  if (Port* port = g_port; port != nullptr) port->process_ends();
+}
 void fork_prepare() {
   if (Port* port = g_port; port != nullptr) port->before_fork();
 }
@@ -77,10 +80,15 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(end_of_process);
   if (registered != 0) return fail(registered, "no memory for process handlers");
   g_port = port.get();
   return port;
+}
+
+void Port::process_ends() {
+  const auto lock = claim_receiving();
+  if (!touched_.empty()) answer(base::now_ns(), true);
 }
 
 void Port::after_fork_child() {

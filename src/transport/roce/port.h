@@ -139,6 +139,8 @@ class Port {
   void before_fork() { claim_receiving().release(); }
   void after_fork_parent() { receive_mutex_.unlock(); }
   void after_fork_child();
+  /// What is owed to others is sent while there is somebody to do it.
+  void process_ends();
 
  private:
   explicit Port(std::vector<io::UdpSocket> sockets);
