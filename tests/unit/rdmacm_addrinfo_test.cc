@@ -1,0 +1,318 @@
+/// rdma_getaddrinfo(3) and names of events, through the drop-in as a program has them.
+#ifdef NUPA_TEST_DROPIN
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <infiniband/ib.h>
+#include <netdb.h>
+#include <rdma/rdma_cma.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace nupa::test {
+namespace {
+
+struct ListDelete {
+  void operator()(rdma_addrinfo* list) const { rdma_freeaddrinfo(list); }
+};
+using List = std::unique_ptr<rdma_addrinfo, ListDelete>;
+
+/// One entry; errno: why there is none.
+List get(const char* node, const char* service, const rdma_addrinfo* hints) {
+  rdma_addrinfo* list = nullptr;
+  errno = 0;
+  const int result = rdma_getaddrinfo(node, service, hints, &list);
+  EXPECT_EQ(result, list == nullptr ? -1 : 0);
+  return List(list);
+}
+
+rdma_addrinfo hints_of(int flags, int port_space = 0, int qp_type = 0, int family = 0) {
+  rdma_addrinfo hints{};
+  hints.ai_flags = flags;
+  hints.ai_port_space = port_space;
+  hints.ai_qp_type = qp_type;
+  hints.ai_family = family;
+  return hints;
+}
+
+/// "address port", with the length checked.
+std::string text_of(const sockaddr* address, socklen_t length) {
+  if (address == nullptr) return length == 0 ? "" : "length without address";
+  char text[INET6_ADDRSTRLEN];
+  if (address->sa_family == AF_INET) {
+    sockaddr_in ip;
+    if (length != sizeof ip) return "wrong length";
+    std::memcpy(&ip, address, sizeof ip);
+    inet_ntop(AF_INET, &ip.sin_addr, text, sizeof text);
+    return std::string(text) + " " + std::to_string(ntohs(ip.sin_port));
+  }
+  if (address->sa_family == AF_INET6) {
+    sockaddr_in6 ip;
+    if (length != sizeof ip) return "wrong length";
+    std::memcpy(&ip, address, sizeof ip);
+    inet_ntop(AF_INET6, &ip.sin6_addr, text, sizeof text);
+    return std::string(text) + " " + std::to_string(ntohs(ip.sin6_port));
+  }
+  return "family " + std::to_string(address->sa_family);
+}
+std::string source(const List& list) { return text_of(list->ai_src_addr, list->ai_src_len); }
+std::string destination(const List& list) { return text_of(list->ai_dst_addr, list->ai_dst_len); }
+
+void expect_nothing_else(const List& list) {
+  EXPECT_EQ(list->ai_next, nullptr);
+  EXPECT_EQ(list->ai_route, nullptr);
+  EXPECT_EQ(list->ai_route_len, 0u);
+  EXPECT_EQ(list->ai_connect, nullptr);
+  EXPECT_EQ(list->ai_connect_len, 0u);
+  EXPECT_EQ(list->ai_src_canonname, nullptr);
+  EXPECT_EQ(list->ai_dst_canonname, nullptr);
+}
+
+TEST(RdmaAddrinfo, ADestinationByHints) {
+  const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
+  const List list = get("192.0.2.7", "7471", &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(destination(list), "192.0.2.7 7471");
+  EXPECT_EQ(source(list), "");
+  EXPECT_EQ(list->ai_flags, 0);
+  EXPECT_EQ(list->ai_family, AF_INET);
+  EXPECT_EQ(list->ai_qp_type, IBV_QPT_RC);
+  EXPECT_EQ(list->ai_port_space, RDMA_PS_TCP);
+  expect_nothing_else(list);
+}
+
+TEST(RdmaAddrinfo, WithoutHintsAReliableConnection) {
+  const List list = get("192.0.2.7", "7471", nullptr);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(destination(list), "192.0.2.7 7471");
+  EXPECT_EQ(list->ai_qp_type, IBV_QPT_RC);
+  EXPECT_EQ(list->ai_port_space, RDMA_PS_TCP);
+  expect_nothing_else(list);
+}
+
+TEST(RdmaAddrinfo, PortSpaceAndQueuePairFollowEachOther) {
+  const struct {
+    int port_space, qp_type, port_space_found, qp_type_found;
+  } kCases[] = {
+      {RDMA_PS_UDP, 0, RDMA_PS_UDP, IBV_QPT_UD},
+      {0, IBV_QPT_UD, RDMA_PS_UDP, IBV_QPT_UD},
+      {0, IBV_QPT_UC, RDMA_PS_TCP, IBV_QPT_UC},
+      {RDMA_PS_TCP, IBV_QPT_XRC_SEND, RDMA_PS_TCP, IBV_QPT_XRC_SEND},
+      {RDMA_PS_TCP, IBV_QPT_XRC_RECV, RDMA_PS_TCP, IBV_QPT_XRC_RECV},
+      {RDMA_PS_IB, 0, RDMA_PS_IB, IBV_QPT_RC},
+      {RDMA_PS_IB, IBV_QPT_UD, RDMA_PS_IB, IBV_QPT_UD},
+      {RDMA_PS_IB, IBV_QPT_RC, RDMA_PS_IB, IBV_QPT_RC},
+      {RDMA_PS_IPOIB, 0, RDMA_PS_IPOIB, IBV_QPT_UD},
+  };
+  for (const auto& one : kCases) {
+    const rdma_addrinfo hints = hints_of(0, one.port_space, one.qp_type);
+    const List list = get("127.0.0.1", "1", &hints);
+    ASSERT_TRUE(list) << errno << " for " << one.port_space << " " << one.qp_type;
+    EXPECT_EQ(list->ai_port_space, one.port_space_found);
+    EXPECT_EQ(list->ai_qp_type, one.qp_type_found);
+  }
+}
+
+TEST(RdmaAddrinfo, WhatDoesNotGoTogetherIsRefused) {
+  for (const auto& [port_space, qp_type] : {std::pair(RDMA_PS_TCP, IBV_QPT_UD), {RDMA_PS_UDP, IBV_QPT_RC}}) {
+    const rdma_addrinfo hints = hints_of(0, port_space, qp_type);
+    EXPECT_FALSE(get("127.0.0.1", "1", &hints));
+    EXPECT_EQ(errno, EAI_SOCKTYPE);
+  }
+}
+
+TEST(RdmaAddrinfo, APassiveSideHasASource) {
+  const rdma_addrinfo hints = hints_of(RAI_PASSIVE, RDMA_PS_TCP);
+  const List some = get("192.0.2.7", "7471", &hints);
+  ASSERT_TRUE(some) << errno;
+  EXPECT_EQ(some->ai_flags, RAI_PASSIVE);
+  EXPECT_EQ(source(some), "192.0.2.7 7471");
+  EXPECT_EQ(destination(some), "");
+  expect_nothing_else(some);
+
+  const List any = get(nullptr, "7471", &hints);
+  ASSERT_TRUE(any) << errno;
+  EXPECT_EQ(source(any), "0.0.0.0 7471");
+  const rdma_addrinfo of_ipv6 = hints_of(RAI_PASSIVE, RDMA_PS_TCP, 0, AF_INET6);
+  const List any_ipv6 = get(nullptr, "7471", &of_ipv6);
+  ASSERT_TRUE(any_ipv6) << errno;
+  EXPECT_EQ(source(any_ipv6), ":: 7471");
+}
+
+TEST(RdmaAddrinfo, AServiceAloneIsOfTheLoopback) {
+  const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP, 0, AF_INET);
+  const List list = get(nullptr, "7471", &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(destination(list), "127.0.0.1 7471");
+}
+
+TEST(RdmaAddrinfo, ANodeAloneHasNoPort) {
+  const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
+  const List list = get("::1", nullptr, &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(list->ai_family, AF_INET6);
+  EXPECT_EQ(destination(list), "::1 0");
+}
+
+TEST(RdmaAddrinfo, TheFamilyIsKept) {
+  const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST, RDMA_PS_TCP, 0, AF_INET6);
+  EXPECT_FALSE(get("127.0.0.1", "1", &hints));
+  EXPECT_EQ(errno, EAI_ADDRFAMILY);
+  EXPECT_STREQ(gai_strerror(errno), gai_strerror(EAI_ADDRFAMILY));
+}
+
+TEST(RdmaAddrinfo, NumbersOnlyWhereOnlyNumbersAreAskedFor) {
+  const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST, RDMA_PS_TCP);
+  EXPECT_FALSE(get("localhost", "1", &hints));
+  EXPECT_EQ(errno, EAI_NONAME);
+  const rdma_addrinfo names = hints_of(0, RDMA_PS_TCP);
+  EXPECT_TRUE(get("localhost", "1", &names)) << errno;
+}
+
+TEST(RdmaAddrinfo, AnUnknownServiceIsRefused) {
+  const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
+  EXPECT_FALSE(get("127.0.0.1", "no such service", &hints));
+  EXPECT_EQ(errno, EAI_SERVICE);
+}
+
+TEST(RdmaAddrinfo, NothingAskedIsInvalid) {
+  EXPECT_FALSE(get(nullptr, nullptr, nullptr));
+  EXPECT_EQ(errno, EINVAL);
+}
+
+sockaddr_in ipv4(const char* address, uint16_t port) {
+  sockaddr_in ip{};
+  ip.sin_family = AF_INET;
+  ip.sin_port = htons(port);
+  EXPECT_EQ(inet_pton(AF_INET, address, &ip.sin_addr), 1);
+  return ip;
+}
+
+TEST(RdmaAddrinfo, TheSourceOfTheHintsIsKept) {
+  sockaddr_in from = ipv4("192.0.2.1", 5);
+  rdma_addrinfo hints = hints_of(RAI_NOROUTE, RDMA_PS_TCP);
+  hints.ai_src_addr = reinterpret_cast<sockaddr*>(&from);
+  hints.ai_src_len = sizeof from;
+  const List list = get("192.0.2.7", "7471", &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(source(list), "192.0.2.1 5");
+  EXPECT_EQ(destination(list), "192.0.2.7 7471");
+  EXPECT_NE(list->ai_src_addr, hints.ai_src_addr) << "a copy";
+
+  hints.ai_flags = RAI_PASSIVE;
+  const List passive = get("192.0.2.7", "7471", &hints);
+  ASSERT_TRUE(passive) << errno;
+  EXPECT_EQ(source(passive), "192.0.2.7 7471") << "what is named goes first";
+}
+
+TEST(RdmaAddrinfo, WithoutNamesTheHintsAreTheAnswer) {
+  sockaddr_in from = ipv4("192.0.2.1", 5), to = ipv4("192.0.2.7", 6);
+  rdma_addrinfo hints = hints_of(RAI_NOROUTE | RAI_FAMILY, RDMA_PS_UDP, IBV_QPT_UD, AF_INET);
+  hints.ai_src_addr = reinterpret_cast<sockaddr*>(&from);
+  hints.ai_src_len = sizeof from;
+  hints.ai_dst_addr = reinterpret_cast<sockaddr*>(&to);
+  hints.ai_dst_len = sizeof to;
+  const List list = get(nullptr, nullptr, &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(list->ai_flags, RAI_NOROUTE | RAI_FAMILY);
+  EXPECT_EQ(list->ai_family, AF_INET);
+  EXPECT_EQ(list->ai_qp_type, IBV_QPT_UD);
+  EXPECT_EQ(list->ai_port_space, RDMA_PS_UDP);
+  EXPECT_EQ(source(list), "192.0.2.1 5");
+  EXPECT_EQ(destination(list), "192.0.2.7 6");
+  expect_nothing_else(list);
+  const rdma_addrinfo empty{};
+  const List nothing = get(nullptr, nullptr, &empty);
+  ASSERT_TRUE(nothing) << errno;
+  EXPECT_EQ(source(nothing) + destination(nothing), "");
+}
+
+struct IbAddress {
+  std::string gid;
+  sockaddr_ib raw;
+};
+
+IbAddress ib(const sockaddr* address, socklen_t length) {
+  IbAddress found{};
+  EXPECT_EQ(length, sizeof found.raw);
+  std::memcpy(&found.raw, address, sizeof found.raw);
+  EXPECT_EQ(found.raw.sib_family, AF_IB);
+  char text[INET6_ADDRSTRLEN];
+  found.gid = inet_ntop(AF_INET6, &found.raw.sib_addr, text, sizeof text);
+  return found;
+}
+
+TEST(RdmaAddrinfo, AGidIsAnAddressOfInfiniBand) {
+  const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_TCP, 0, AF_IB);
+  const List list = get("fe80::1:2:3:4", "7471", &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(list->ai_family, AF_IB);
+  EXPECT_EQ(list->ai_src_len, 0u);
+  const IbAddress found = ib(list->ai_dst_addr, list->ai_dst_len);
+  EXPECT_EQ(found.gid, "fe80::1:2:3:4");
+  EXPECT_EQ(found.raw.sib_pkey, 0xffff);
+  EXPECT_EQ(be64toh(found.raw.sib_sid), RDMA_IB_IP_PS_TCP + 7471);
+  EXPECT_EQ(be64toh(found.raw.sib_sid_mask), ~0ull);
+  EXPECT_EQ(found.raw.sib_scope_id, 0u);
+}
+
+TEST(RdmaAddrinfo, AServiceOfAnyPortIsMasked) {
+  const rdma_addrinfo hints = hints_of(RAI_PASSIVE | RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_UDP, 0, AF_IB);
+  const List list = get("fe80::1", nullptr, &hints);
+  ASSERT_TRUE(list) << errno;
+  EXPECT_EQ(list->ai_dst_len, 0u);
+  const IbAddress found = ib(list->ai_src_addr, list->ai_src_len);
+  EXPECT_EQ(be64toh(found.raw.sib_sid), RDMA_IB_IP_PS_UDP);
+  EXPECT_EQ(be64toh(found.raw.sib_sid_mask), RDMA_IB_IP_PS_MASK);
+}
+
+TEST(RdmaAddrinfo, AnIpv4AddressIsAGidToo) {
+  const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_IB, IBV_QPT_RC, AF_IB);
+  const List list = get("192.0.2.7", "9", &hints);
+  ASSERT_TRUE(list) << errno;
+  const IbAddress found = ib(list->ai_dst_addr, list->ai_dst_len);
+  EXPECT_EQ(found.gid, "::ffff:192.0.2.7");
+  EXPECT_EQ(be64toh(found.raw.sib_sid), (static_cast<uint64_t>(RDMA_PS_IB) << 16) + 9);
+}
+
+TEST(RdmaAddrinfo, WithoutBothFlagsAGidStaysIpv6) {
+  for (const int flags : {RAI_NUMERICHOST, RAI_FAMILY}) {
+    const rdma_addrinfo hints = hints_of(flags, RDMA_PS_TCP, 0, AF_IB);
+    const List list = get("fe80::1", "9", &hints);
+    ASSERT_TRUE(list) << errno;
+    EXPECT_EQ(list->ai_family, AF_INET6);
+    EXPECT_EQ(destination(list), "fe80::1 9");
+  }
+}
+
+TEST(RdmaAddrinfo, AListOfAProgramIsFreed) {
+  auto* first = static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo)));
+  first->ai_next = static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo)));
+  first->ai_next->ai_route = std::malloc(8);
+  first->ai_next->ai_connect = std::malloc(8);
+  first->ai_next->ai_src_canonname = strdup("source");
+  first->ai_next->ai_dst_canonname = strdup("destination");
+  rdma_freeaddrinfo(first);  // a sanitizer sees what is left
+  rdma_freeaddrinfo(nullptr);
+}
+
+TEST(RdmaEvents, HaveNames) {
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_ADDR_RESOLVED), "RDMA_CM_EVENT_ADDR_RESOLVED");
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_CONNECT_REQUEST), "RDMA_CM_EVENT_CONNECT_REQUEST");
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_REJECTED), "RDMA_CM_EVENT_REJECTED");
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_ESTABLISHED), "RDMA_CM_EVENT_ESTABLISHED");
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_MULTICAST_ERROR), "RDMA_CM_EVENT_MULTICAST_ERROR");
+  EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+  // As C programs may, for which an enumeration is a number.
+  const auto of_number = reinterpret_cast<const char* (*)(int)>(rdma_event_str);
+  EXPECT_STREQ(of_number(16), "UNKNOWN EVENT");
+  EXPECT_STREQ(of_number(-1), "UNKNOWN EVENT");
+}
+
+}  // namespace
+}  // namespace nupa::test
+#endif  // NUPA_TEST_DROPIN
