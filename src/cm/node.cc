@@ -93,11 +93,20 @@ class NodeImpl final : public Node {
   Result<uint32_t> publish_channel(int event_fd) override;
   void withdraw_channel(uint32_t index) override;
   void kick() override;
+  Result<void> send_mad(Peer& peer, const Mad& mad) override;
+  Result<void> watch(int fd, std::function<void()> ready) override;
+  void unwatch(int fd) override;
   bool on_service_thread() const override { return running_ && pthread_equal(pthread_self(), thread_); }
   int internal_threads() const override { return 1; }
 
-  void before_fork() { mutex_.lock(); }
-  void after_fork_parent() { mutex_.unlock(); }
+  void before_fork() {
+    watches_mutex_.lock();
+    mutex_.lock();
+  }
+  void after_fork_parent() {
+    mutex_.unlock();
+    watches_mutex_.unlock();
+  }
   void after_fork_child();
   void say_goodbye();
   /// Buries who was killed before anybody met it. The kernel closes a killed process's descriptors one after the
@@ -127,6 +136,8 @@ class NodeImpl final : public Node {
   void shut();
   void serve();
   void accept_all();
+  /// False: nobody watches it.
+  bool call_watch(int fd);
   void on_socket(int fd);
   void on_message(Connection& connection, Received received);
   void drop(int fd);
@@ -134,7 +145,7 @@ class NodeImpl final : public Node {
   Result<void> say_hello(int fd);
   void send_channels(int fd);
   Peer* adopt(Introduced introduced);
-  bool watch(int fd);
+  bool listen_to(int fd);
   void add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
 
   NodeEvents& events_;
@@ -148,6 +159,10 @@ class NodeImpl final : public Node {
   base::UniqueFd doorbell_;
   base::UniqueFd kick_;
   std::unique_ptr<Peer> self_;
+
+  /// Held while what watches a descriptor runs. Before mutex_.
+  std::recursive_mutex watches_mutex_;
+  std::unordered_map<int, std::function<void()>> watches_;
 
   std::mutex mutex_;
   std::unordered_map<int, Connection> connections_;
@@ -208,7 +223,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   self_ = PeerMaker::make(std::move(me), true);
   self_->mark_self(*segment_);
 
-  if (!watch(listener_.get()) || !watch(doorbell_.get()) || !watch(kick_.get()))
+  if (!listen_to(listener_.get()) || !listen_to(doorbell_.get()) || !listen_to(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
   sigset_t all;
   sigset_t before;
@@ -224,7 +239,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   return {};
 }
 
-bool NodeImpl::watch(int fd) {
+bool NodeImpl::listen_to(int fd) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.fd = fd;
@@ -266,6 +281,7 @@ void NodeImpl::after_fork_child() {
   doorbell_.reset();
   kick_.reset();
   mutex_.unlock();
+  watches_mutex_.unlock();
 }
 
 Result<void> NodeImpl::say_hello(int fd) {
@@ -297,7 +313,7 @@ Peer* NodeImpl::adopt(Introduced introduced) {
 void NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
   const int number = fd.get();
   connections_[number] = Connection{std::move(fd), peer, false, deadline};
-  watch(number);
+  listen_to(number);
 }
 
 Peer* NodeImpl::find(uint32_t slot) {
@@ -378,6 +394,36 @@ void NodeImpl::kick() {
   [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
 }
 
+Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
+  const Message message{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kMad), slot_, 0, instance_, 0};
+  std::lock_guard lock(mutex_);
+  for (auto& [fd, connection] : connections_)
+    if (connection.peer == &peer) return send_message(fd, message, nullptr, 0, &mad);
+  return fail(EPIPE, "the other process is gone");
+}
+
+Result<void> NodeImpl::watch(int fd, std::function<void()> ready) {
+  std::lock_guard lock(watches_mutex_);
+  watches_[fd] = std::move(ready);
+  if (listen_to(fd)) return {};
+  watches_.erase(fd);
+  return fail(errno, "the service thread cannot watch a descriptor");
+}
+
+void NodeImpl::unwatch(int fd) {
+  std::lock_guard lock(watches_mutex_);
+  if (watches_.erase(fd) != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+bool NodeImpl::call_watch(int fd) {
+  std::lock_guard lock(watches_mutex_);
+  const auto found = watches_.find(fd);
+  if (found == watches_.end()) return false;
+  const std::function<void()> ready = found->second;  // may unwatch itself
+  ready();
+  return true;
+}
+
 void NodeImpl::accept_all() {
   for (;;) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -441,9 +487,15 @@ void NodeImpl::on_socket(int fd) {
   for (;;) {
     auto received = receive_message(fd);
     if (received) {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       const auto found = connections_.find(fd);
       if (found == connections_.end()) return;
+      Peer* sender = found->second.peer;
+      if (sender != nullptr && received->message.kind == static_cast<uint32_t>(MessageKind::kMad)) {
+        lock.unlock();
+        events_.on_mad(*sender, received->mad);
+        continue;
+      }
       on_message(found->second, std::move(*received));
       continue;
     }
@@ -480,7 +532,7 @@ void NodeImpl::expire(int64_t now) {
   for (const int fd : late) drop(fd);
   if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
     accept_again_ns_ = 0;
-    watch(listener_.get());
+    listen_to(listener_.get());
   }
 }
 
@@ -507,7 +559,7 @@ void NodeImpl::serve() {
         events_.on_attention();
       } else if (fd == kick_.get()) {
         drain(fd);
-      } else {
+      } else if (!call_watch(fd)) {
         on_socket(fd);
       }
     }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cm/connection/mad.h"
 #include "cm/peer.h"
 #include "segment/segment.h"
 
@@ -17,6 +18,8 @@ class NodeEvents {
   virtual void on_attention() = 0;
   /// A peer is gone. `peer.left_politely()` tells whether it said goodbye.
   virtual void on_peer_gone(Peer& peer) = 0;
+  /// A message of the communication manager, from the process itself too.
+  virtual void on_mad(Peer& peer, const Mad& mad) = 0;
   /// Time for pending work. Returns the nanoseconds (CLOCK_MONOTONIC) of the next wanted call, or INT64_MAX for none.
   virtual int64_t on_tick(int64_t now_ns) = 0;
 };
@@ -52,6 +55,15 @@ class Node {
   /// kMaxChannels.
   virtual Result<uint32_t> publish_channel(int event_fd) = 0;
   virtual void withdraw_channel(uint32_t index) = 0;
+
+  /// Sends a message of the communication manager to another process. EAGAIN: it does not read; EPIPE: it is gone.
+  virtual Result<void> send_mad(Peer& peer, const Mad& mad) = 0;
+
+  /// The service thread calls `ready` when `fd` is readable, until unwatch(). Not with anything locked that `ready`
+  /// locks.
+  virtual Result<void> watch(int fd, std::function<void()> ready) = 0;
+  /// After this returns `ready` is not running.
+  virtual void unwatch(int fd) = 0;
 
   /// Makes the service thread call on_tick soon (new pending work). Any thread; one eventfd write at most.
   virtual void kick() = 0;

@@ -9,12 +9,13 @@
 
 namespace nupa::cm {
 
-Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count) {
-  iovec data{const_cast<Message*>(&message), sizeof message};
+Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count, const Mad* mad) {
+  iovec data[2] = {{const_cast<Message*>(&message), sizeof message},
+                   {const_cast<Mad*>(mad), mad == nullptr ? 0 : sizeof *mad}};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
+  header.msg_iov = data;
+  header.msg_iovlen = mad == nullptr ? 1 : 2;
   if (fd_count > 0) {
     header.msg_control = control;
     header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
@@ -26,7 +27,7 @@ Result<void> send_message(int socket, const Message& message, const int* fds, si
   }
   for (;;) {
     const ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent == sizeof message) return {};
+    if (sent == static_cast<ssize_t>(data[0].iov_len + data[1].iov_len)) return {};
     if (sent < 0 && errno == EINTR) continue;
     return fail(sent < 0 ? errno : EPROTO, "a message cannot be sent");
   }
@@ -34,13 +35,13 @@ Result<void> send_message(int socket, const Message& message, const int* fds, si
 
 Result<Received> receive_message(int socket) {
   Received received;
-  iovec data{&received.message, sizeof received.message};
+  iovec data[2] = {{&received.message, sizeof received.message}, {&received.mad, sizeof received.mad}};
   // Room for more descriptors than belong there, so that a hostile sender's are received and closed, not leaked.
   constexpr size_t kRoom = 16;
   alignas(cmsghdr) char control[CMSG_SPACE(kRoom * sizeof(int))];
   msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
+  header.msg_iov = data;
+  header.msg_iovlen = 2;
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   ssize_t got;
@@ -63,8 +64,11 @@ Result<Received> receive_message(int socket) {
     }
   }
   if (got == 0) return fail(ENOTCONN, "the other side hung up");
-  if (got != sizeof(Message) || too_many || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      received.message.magic != kWireMagic || received.message.version != kWireVersion)
+  const bool has_mad =
+      got >= static_cast<ssize_t>(sizeof(Message)) && received.message.kind == static_cast<uint32_t>(MessageKind::kMad);
+  if (got != static_cast<ssize_t>(sizeof(Message) + (has_mad ? sizeof(Mad) : 0)) || too_many ||
+      (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || received.message.magic != kWireMagic ||
+      received.message.version != kWireVersion)
     return fail(EPROTO, "not a message of this protocol");
   return received;
 }

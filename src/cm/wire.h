@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/unique_fd.h"
+#include "cm/connection/mad.h"
 #include <nupa/result.h>
 
 namespace nupa::cm {
@@ -13,7 +14,8 @@ namespace nupa::cm {
 ///   kChannel    the channel's eventfd            index
 ///   kChannelGone                                 index
 ///   kGoodbye
-enum class MessageKind : uint32_t { kHello = 1, kObserver = 2, kChannel = 3, kChannelGone = 4, kGoodbye = 5 };
+///   kMad        256 bytes behind it, of the communication manager
+enum class MessageKind : uint32_t { kHello = 1, kObserver = 2, kChannel = 3, kChannelGone = 4, kGoodbye = 5, kMad = 6 };
 
 struct Message {
   uint64_t magic;
@@ -26,17 +28,19 @@ struct Message {
 };
 static_assert(sizeof(Message) == 40);
 constexpr uint64_t kWireMagic = 0x3157494d4150554eull;  // little endian
-constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kWireVersion = 2;
 constexpr size_t kMaxFds = 3;
 
 struct Received {
   Message message{};
   std::array<base::UniqueFd, kMaxFds> fds;
   size_t fd_count = 0;
+  Mad mad;  ///< kMad
 };
 
 /// EAGAIN: would block; EPIPE, ECONNRESET: the other side is gone.
-Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count);
+Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count,
+                          const Mad* mad = nullptr);
 /// EAGAIN: nothing there; ENOTCONN: hung up; EPROTO: not a message.
 Result<Received> receive_message(int socket);
 /// Waits until the socket is readable. ETIMEDOUT.

@@ -10,6 +10,7 @@
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/spin.h"
+#include "core/connections.h"
 #include "core/cq.h"
 #include "core/device_attr.h"
 #include "core/gid_table.h"
@@ -189,6 +190,11 @@ roce::Sources Runtime::sources_of(const DeviceEntry& device) const {
   return {device.gids, true, own_addresses_};
 }
 
+uint32_t Runtime::exit_of(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
+  const bool link_local = peer.raw[0] == 0xfe && peer.raw[1] == 0x80;
+  return link_local ? source.interface_index : sources_of(device).exit_of(source, peer);
+}
+
 std::vector<roce::Rail> Runtime::rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
   const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
   const roce::Sources sources = sources_of(device);
@@ -197,7 +203,7 @@ std::vector<roce::Rail> Runtime::rails_from(const DeviceEntry& device, const Gid
     const auto socket = static_cast<uint32_t>(rails.size() % port_->sockets().size());
     rails.push_back({address, exit, port_->sockets()[socket].port(), socket});
   };
-  add(source.gid, is_link_local(peer) ? source.interface_index : sources.exit_of(source, peer));
+  add(source.gid, exit_of(device, source, peer));
   std::vector<uint32_t> interfaces{source.interface_index};
   for (const GidEntry& entry : device.gids) {
     const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
@@ -386,7 +392,23 @@ void Runtime::recover_from(cm::Peer& peer) {
     if (Qp* qp = qps_[i].load(); qp != nullptr) qp->recover(dead);
 }
 
+void Runtime::set_connections(Connections* connections) {
+  std::lock_guard lock(connections_mutex_);
+  connections_ = connections;
+}
+
+void Runtime::on_mad(cm::Peer& peer, const cm::Mad& mad) {
+  std::lock_guard lock(connections_mutex_);
+  if (connections_ != nullptr) connections_->on_mad(peer, mad);
+}
+
 void Runtime::on_peer_gone(cm::Peer& peer) {
+  bury(peer);
+  std::lock_guard lock(connections_mutex_);
+  if (connections_ != nullptr) connections_->on_peer_gone(peer);
+}
+
+void Runtime::bury(cm::Peer& peer) {
   std::lock_guard lock(objects_mutex_);
   recover_from(peer);
   const uint32_t qp_count = tables().header->qp_high_water.load();
@@ -406,6 +428,12 @@ void Runtime::on_peer_gone(cm::Peer& peer) {
 }
 
 int64_t Runtime::on_tick(int64_t now_ns) {
+  const int64_t wanted = serve_queue_pairs(now_ns);
+  std::lock_guard lock(connections_mutex_);
+  return connections_ == nullptr ? wanted : std::min(wanted, connections_->on_tick(now_ns));
+}
+
+int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
   // Before the objects' mutex, as in on_attention().
   std::shared_lock copies(remapper_->copy_mutex());
   std::lock_guard lock(objects_mutex_);

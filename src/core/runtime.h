@@ -15,6 +15,7 @@
 
 namespace nupa::core {
 
+class Connections;
 class Cq;
 class Qp;
 class Srq;
@@ -31,6 +32,16 @@ class Runtime final : public cm::NodeEvents {
   const segment::Tables& tables() { return node_->segment().tables(); }
   region::Remapper& remapper() { return *remapper_; }
   window::Window& window() { return *window_; }
+  /// Processes of this host and user are reached by shared memory.
+  bool has_window() const { return has_window_; }
+  /// Nothing but the standard is spoken on the wire.
+  bool speaks_standard() const { return wire_settings_.standard; }
+  /// Of this host, those too that no device has.
+  const std::vector<Gid>& host_addresses() const { return own_addresses_; }
+  /// The interface that packets from `source` to `peer` leave by.
+  uint32_t exit_of(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
+  /// Who gets messages of the communication manager; null: nobody any more, and none is on its way to the one before.
+  void set_connections(Connections* connections);
   /// The UDP port; null: nothing leaves this host.
   roce::Port* port() { return port_.get(); }
   /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family. EINVAL:
@@ -93,6 +104,7 @@ class Runtime final : public cm::NodeEvents {
 
   void on_attention() override;
   void on_peer_gone(cm::Peer& peer) override;
+  void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
   int64_t on_tick(int64_t now_ns) override;
 
  private:
@@ -100,6 +112,8 @@ class Runtime final : public cm::NodeEvents {
   static int64_t kGraceLimitNs();
   bool grace_of(const segment::Tables& tables, cm::Peer* peer);
   void recover_from(cm::Peer& peer);
+  void bury(cm::Peer& peer);
+  int64_t serve_queue_pairs(int64_t now_ns);
 
   IndexPool qp_numbers_;
   IndexPool cq_numbers_;
@@ -126,6 +140,10 @@ class Runtime final : public cm::NodeEvents {
   std::set<Qp*> pending_;
   std::map<Qp*, int64_t> unmet_;  ///< with the time since when; under pending_mutex_
   std::set<uint32_t> failed_;     ///< queue pairs whose error is still to be handled; service thread only
+
+  /// Before everything of the connections'.
+  std::mutex connections_mutex_;
+  Connections* connections_ = nullptr;
 
   std::mutex xrc_mutex_;
   std::map<uint64_t, int> xrc_users_;

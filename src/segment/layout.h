@@ -11,6 +11,7 @@
 ///   +2 MiB      1 MiB    SrqShared[kMaxSrq]
 ///   8 MiB       32 MiB   MrShared[kMaxMr]
 ///   40 MiB      2 MiB    WireShared[kMaxQp]
+///   44 MiB      192 KiB  ListenerShared[kMaxListeners]
 ///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 5;
+constexpr uint32_t kLayoutVersion = 6;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -46,6 +47,7 @@ constexpr uint64_t kCqOffset = kQpOffset + (2 << 20);
 constexpr uint64_t kSrqOffset = kCqOffset + (2 << 20);
 constexpr uint64_t kMrOffset = 8 << 20;
 constexpr uint64_t kWireOffset = 40 << 20;
+constexpr uint64_t kListenerOffset = 44 << 20;
 constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
 
@@ -84,6 +86,22 @@ struct McastShared {
 };
 constexpr uint32_t kMaxMcast = 1024;
 
+/// A service that the process listens for (docs/connections.md). `in_use` is set last and taken away first; who reads
+/// an entry while it changes asks for a service in vain, or asks the wrong process, which says so.
+struct ListenerShared {
+  std::atomic<uint32_t> in_use;
+  uint32_t flags;  ///< kListen...
+  uint64_t service_id;
+  uint64_t mask;
+  Gid address;
+  uint64_t pad;
+};
+static_assert(sizeof(ListenerShared) == 48);
+constexpr uint32_t kMaxListeners = 4096;
+constexpr uint32_t kListenAnyAddress = 1u << 0;
+constexpr uint32_t kListenOnlyV4 = 1u << 1;
+constexpr uint32_t kListenOnlyV6 = 1u << 2;
+
 /// The GID table of a device's port.
 struct GidTableShared {
   uint32_t count;
@@ -112,8 +130,10 @@ struct alignas(64) SegmentHeader {
   AgentShared agents[kAgents];
   alignas(64) std::atomic<uint32_t> mcast_high_water;  ///< entries at and above were never used
   McastShared mcast[kMaxMcast];
+  alignas(64) std::atomic<uint32_t> listener_high_water;  ///< entries at and above were never used
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
+static_assert(sizeof(ListenerShared) * kMaxListeners <= kHeapOffset - kListenerOffset);
 
 /// Whether a device of the process has the GID. The counts are another process's: not to be trusted.
 inline bool has_gid(const SegmentHeader& header, const Gid& gid) {

@@ -15,9 +15,13 @@ Result<Tables> place_tables(MappedFile& file) {
   auto base = file.at(0, kHeapOffset);
   if (!base) return tl::unexpected(base.error());
   auto* bytes = static_cast<std::byte*>(*base);
-  return Tables{reinterpret_cast<SegmentHeader*>(bytes),        reinterpret_cast<QpShared*>(bytes + kQpOffset),
-                reinterpret_cast<CqShared*>(bytes + kCqOffset), reinterpret_cast<SrqShared*>(bytes + kSrqOffset),
-                reinterpret_cast<MrShared*>(bytes + kMrOffset), reinterpret_cast<WireShared*>(bytes + kWireOffset)};
+  return Tables{reinterpret_cast<SegmentHeader*>(bytes),
+                reinterpret_cast<QpShared*>(bytes + kQpOffset),
+                reinterpret_cast<CqShared*>(bytes + kCqOffset),
+                reinterpret_cast<SrqShared*>(bytes + kSrqOffset),
+                reinterpret_cast<MrShared*>(bytes + kMrOffset),
+                reinterpret_cast<WireShared*>(bytes + kWireOffset),
+                reinterpret_cast<ListenerShared*>(bytes + kListenerOffset)};
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct Tables {
   SrqShared* srq = nullptr;
   MrShared* mr = nullptr;
   WireShared* wire = nullptr;
+  ListenerShared* listeners = nullptr;
 };
 
 /// Maps the tables of the segment behind `file` and checks magic, version and size.

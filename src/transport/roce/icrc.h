@@ -48,6 +48,10 @@ uint32_t load_icrc(const std::byte* from);
 /// chance of 2^-16, on top of UDP's own checksum; where the sender is known to use few identifications, ask for those.
 std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uint32_t udp_payload);
 
+/// For icrc_holds(): whichever of the 2^16 identifications. What segmentation counts is tried first, others are worked
+/// out.
+constexpr uint16_t kAnyIdentification = 0xffff;
+
 /// True if the whole packet [data, data + length) has a right CRC; identifications up to `most` are accepted (IPv4).
 /// `likely`: one that is tried first, since it costs nothing. `soon`: where the payload will be copied to.
 bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely = 0,

@@ -45,9 +45,6 @@ constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
-/// Identifications that a receiver takes for granted: what segmentation counts. Other senders' are worked out.
-constexpr uint16_t kAnyIdentification = 0xffff;
-
 /// A process has one port; a new one is opened when the old one is gone.
 std::atomic<Port*> g_port{nullptr};
 std::atomic<uint64_t> g_ports{0};  // ever
@@ -200,6 +197,7 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   const uint32_t number = number_in(data);
   Channel* channel = channels_[segment::index_of(number)].load(std::memory_order_acquire);
   if (channel == nullptr || channel->number() != number) {
+    if (number == kManagementQpn && management_) return management_arrived(data, length, position, received);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -227,6 +225,30 @@ bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const
   if (decode(data, length, packet)) return true;
   counters_.malformed.fetch_add(1, std::memory_order_relaxed);
   return false;
+}
+
+void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t position,
+                              const io::UdpSocket::Received& received) {
+  Packet packet;
+  ManagementDatagram datagram;
+  if (!read(data, length, position, received, socket().port(), nullptr, &packet)) return;
+  if (read_management(packet, received, &datagram))
+    management_(datagram);
+  else
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Port::set_management(ManagementHandler handler) {
+  const auto lock = claim_receiving();
+  management_ = std::move(handler);
+}
+
+bool Port::send_management(const ManagementDatagram& datagram) {
+  Burst* burst = this->burst();
+  if (burst == nullptr) return false;
+  const uint64_t refused = burst->refused();
+  roce::send_management(*burst, datagram);
+  return burst->refused() == refused;
 }
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,

@@ -13,6 +13,7 @@
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
 #include "transport/roce/groups.h"
+#include "transport/roce/management.h"
 #include "transport/roce/receive_room.h"
 #include "transport/roce/reorder.h"
 #include "transport/roce/shared_window.h"
@@ -115,6 +116,12 @@ class Port {
   /// its device's. 0, or why the group cannot be joined. A channel is attached to a group once.
   int attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces);
   void detach(uint32_t qp_num, const Gid& group);
+  /// Who gets the datagrams to queue pair 1; null: nobody any more. Called while packets are received: soon back, and
+  /// without a call of the port but send_management(). After this returns the one before is not called.
+  void set_management(ManagementHandler handler);
+  /// Sends one. Any thread. False: not now.
+  bool send_management(const ManagementDatagram& datagram);
+
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
@@ -151,6 +158,8 @@ class Port {
   void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
   void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
                        const io::UdpSocket::Received& received, int64_t now);
+  void management_arrived(const std::byte* data, uint32_t length, uint32_t position,
+                          const io::UdpSocket::Received& received);
   void group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
                               const io::UdpSocket::Received& received, int64_t now);
   /// False: no packet of the protocol, or one that something has changed on its way.
@@ -199,6 +208,7 @@ class Port {
   RouteStates routes_;
   std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
+  ManagementHandler management_;
   bool own_was_last_ = false;  ///< something came by own_, not by socket()
   uint32_t looks_ = 0;
   Route last_route_;

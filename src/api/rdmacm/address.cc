@@ -1,0 +1,316 @@
+/// Addresses: what programs name, what the id shows, which device it is tied to.
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "base/gid.h"
+#include "id.h"
+
+namespace nupa::rdmacm {
+namespace {
+
+Gid mapped(const in_addr& address) {
+  Gid gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  std::memcpy(&gid.raw[12], &address, 4);
+  return gid;
+}
+
+/// The range that the kernel takes ports from for those who name none.
+std::pair<uint16_t, uint16_t> free_ports() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  unsigned first = 32768;
+  unsigned last = 60999;
+  if (file) file >> first >> last;
+  if (first == 0 || last > 0xffff || first > last) return {32768, 60999};
+  return {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+}
+
+uint16_t any_port() {
+  thread_local std::minstd_rand random{std::random_device{}()};
+  const auto [first, last] = free_ports();
+  return static_cast<uint16_t>(first + random() % (last - first + 1u));
+}
+
+ListenerAddress listener_of(const Id& id) {
+  ListenerAddress listener;
+  const Endpoint& at = id.source;
+  listener.service_id = service_of(at, id.shown.ps);
+  if (at.family == AF_IB) {
+    listener.mask = at.mask;
+    return listener;
+  }
+  listener.any_address = at.is_any();
+  listener.address = at.gid;
+  listener.only_v4 = listener.any_address && at.family == AF_INET;
+  listener.only_v6 = listener.any_address && at.family == AF_INET6 && id.af_only;
+  return listener;
+}
+
+/// Takes the service at the manager, with a free port if none is named. errno value.
+int take_service(Id& id) {
+  ConnectionManager* cm = manager();
+  if (cm == nullptr) return errno;
+  int error = 0;
+  if (id.source.port != 0 || id.source.family == AF_IB) {
+    error = cm->bind(id.owner(), listener_of(id));
+  } else {
+    constexpr int kTries = 2000;
+    error = EADDRINUSE;
+    for (int i = 0; i < kTries && error == EADDRINUSE; ++i) {
+      id.source.port = any_port();
+      error = cm->bind(id.owner(), listener_of(id));
+    }
+    if (error != 0) id.source.port = 0;
+  }
+  id.has_service = error == 0;
+  return error;
+}
+
+int bind_address(Id& id, const Endpoint& at) {
+  if (id.state != State::kIdle) return EINVAL;
+  if (!at.is_any()) {
+    ConnectionManager* cm = manager();
+    if (cm == nullptr) return errno;
+    auto route = cm->find_address(at.gid);
+    if (!route) return route.error().code;
+    id.source = at;
+    if (const int error = use_device(id, *route); error != 0) return error;
+  }
+  id.source = at;
+  // Ports may be shared by those who say so until one of them listens.
+  if (!id.reuse || at.port == 0)
+    if (const int error = take_service(id); error != 0) return error;
+  id.state = State::kBound;
+  show_addresses(id);
+  return 0;
+}
+
+}  // namespace
+
+bool Endpoint::is_any() const {
+  const Gid none;
+  const Gid none_v4 = mapped({});
+  return gid == none || gid == none_v4;
+}
+
+int read_address(const sockaddr* address, Endpoint* endpoint) {
+  if (address == nullptr) return EINVAL;
+  *endpoint = {};
+  endpoint->family = address->sa_family;
+  switch (address->sa_family) {
+    case AF_INET: {
+      sockaddr_in v4;
+      std::memcpy(&v4, address, sizeof v4);
+      endpoint->gid = mapped(v4.sin_addr);
+      endpoint->port = ntohs(v4.sin_port);
+      return 0;
+    }
+    case AF_INET6: {
+      sockaddr_in6 v6;
+      std::memcpy(&v6, address, sizeof v6);
+      std::memcpy(endpoint->gid.raw.data(), &v6.sin6_addr, 16);
+      endpoint->port = ntohs(v6.sin6_port);
+      endpoint->scope = v6.sin6_scope_id;
+      return 0;
+    }
+    case AF_IB: {
+      sockaddr_ib ib;
+      std::memcpy(&ib, address, sizeof ib);
+      std::memcpy(endpoint->gid.raw.data(), &ib.sib_addr, 16);
+      endpoint->service_id = be64toh(ib.sib_sid);
+      endpoint->mask = be64toh(ib.sib_sid_mask);
+      if (endpoint->mask == 0) endpoint->mask = ~uint64_t{0};
+      endpoint->port = static_cast<uint16_t>(endpoint->service_id);
+      endpoint->scope = static_cast<uint32_t>(ib.sib_scope_id);
+      return 0;
+    }
+    default:
+      return EAFNOSUPPORT;
+  }
+}
+
+void write_address(const Endpoint& endpoint, sockaddr_storage* address) {
+  *address = {};
+  switch (endpoint.family) {
+    case AF_INET: {
+      sockaddr_in v4{};
+      v4.sin_family = AF_INET;
+      v4.sin_port = htons(endpoint.port);
+      std::memcpy(&v4.sin_addr, &endpoint.gid.raw[12], 4);
+      std::memcpy(address, &v4, sizeof v4);
+      break;
+    }
+    case AF_INET6: {
+      sockaddr_in6 v6{};
+      v6.sin6_family = AF_INET6;
+      v6.sin6_port = htons(endpoint.port);
+      v6.sin6_scope_id = endpoint.scope;
+      std::memcpy(&v6.sin6_addr, endpoint.gid.raw.data(), 16);
+      std::memcpy(address, &v6, sizeof v6);
+      break;
+    }
+    case AF_IB: {
+      sockaddr_ib ib{};
+      ib.sib_family = AF_IB;
+      ib.sib_pkey = 0xffff;
+      std::memcpy(&ib.sib_addr, endpoint.gid.raw.data(), 16);
+      ib.sib_sid = htobe64(endpoint.service_id);
+      ib.sib_sid_mask = htobe64(endpoint.mask);
+      ib.sib_scope_id = endpoint.scope;
+      std::memcpy(address, &ib, sizeof ib);
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+uint64_t service_of(const Endpoint& endpoint, rdma_port_space ps) {
+  if (endpoint.family == AF_IB) return endpoint.service_id;
+  return (static_cast<uint64_t>(ps) << 16) + endpoint.port;
+}
+
+int use_device(Id& id, const ConnectionRoute& route) {
+  OpenDevice* device = open_device(route.device);
+  if (device == nullptr) return errno;
+  id.route = route;
+  id.has_device = true;
+  id.shown.verbs = device->verbs;
+  id.shown.port_num = 1;
+  id.shown.pd = device->pd;
+  auto& shown = id.shown.route.addr.addr.ibaddr;
+  std::memcpy(&shown.sgid, route.path.local.raw.data(), 16);
+  std::memcpy(&shown.dgid, route.path.remote.raw.data(), 16);
+  shown.pkey = htobe16(route.path.pkey);
+  return 0;
+}
+
+void show_addresses(Id& id) {
+  write_address(id.source, &id.shown.route.addr.src_storage);
+  if (id.destination.family != AF_UNSPEC) write_address(id.destination, &id.shown.route.addr.dst_storage);
+}
+
+void fill_path_record(Id& id) {
+  ibv_sa_path_rec& record = id.path_rec;
+  const ConnectionPath& path = id.route.path;
+  record = {};
+  std::memcpy(&record.dgid, path.remote.raw.data(), 16);
+  std::memcpy(&record.sgid, path.local.raw.data(), 16);
+  record.flow_label = htobe32(path.flow_label);
+  record.hop_limit = path.hop_limit;
+  record.traffic_class = path.traffic_class;
+  record.reversible = 1;
+  record.numb_path = 1;
+  record.pkey = htobe16(path.pkey);
+  record.sl = path.service_level;
+  constexpr uint8_t kExactly = 2;
+  record.mtu_selector = kExactly;
+  record.mtu = path.mtu;
+  record.rate_selector = kExactly;
+  record.rate = path.rate;
+  record.packet_life_time_selector = kExactly;
+  record.packet_life_time = static_cast<uint8_t>(path.ack_timeout - 1);
+  id.shown.route.path_rec = &record;
+  id.shown.route.num_paths = 1;
+}
+
+}  // namespace nupa::rdmacm
+
+using namespace nupa::rdmacm;
+using nupa::ConnectionManager;
+using nupa::Gid;
+
+NUPA_RDMACM int rdma_bind_addr(rdma_cm_id* shown, sockaddr* addr) {
+  Endpoint at;
+  if (const int error = read_address(addr, &at); error != 0) return answer(error);
+  Id& id = *id_of(shown);
+  std::lock_guard lock(id.mutex);
+  return answer(bind_address(id, at));
+}
+
+NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockaddr* dst_addr, int timeout_ms) {
+  Id& id = *id_of(shown);
+  if (timeout_ms < 0) return answer(EINVAL);
+  {
+    std::lock_guard lock(id.mutex);
+    Endpoint to;
+    if (const int error = read_address(dst_addr, &to); error != 0) return answer(error);
+    Endpoint from;
+    if (src_addr != nullptr && src_addr->sa_family != AF_UNSPEC)
+      if (const int error = read_address(src_addr, &from); error != 0) return answer(error);
+    if (id.state == State::kIdle && from.family != AF_UNSPEC && from.port != 0) {
+      if (const int error = bind_address(id, from); error != 0) return answer(error);
+    } else if (id.state != State::kIdle && id.state != State::kBound) {
+      return answer(EINVAL);
+    }
+    if (id.state == State::kBound && from.family == AF_UNSPEC) from = id.source;
+    if (from.family != AF_UNSPEC && from.family != to.family) return answer(EINVAL);
+    ConnectionManager* cm = manager();
+    if (cm == nullptr) return -1;
+    // An unspecified address is this host.
+    const bool here = to.is_any();
+    if (here && to.family != AF_IB)
+      to.gid = to.family == AF_INET ? mapped({htonl(INADDR_LOOPBACK)})
+                                    : Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+    const Gid* source = from.family != AF_UNSPEC && !from.is_any() ? &from.gid : nullptr;
+    auto route = cm->find_route(to.gid, to.scope, source);
+    if (!route) return answer(route.error().code);
+    if (id.has_tos) route->path.traffic_class = id.tos;
+    if (id.ack_timeout) route->path.ack_timeout = *id.ack_timeout;
+    if (const int error = use_device(id, *route); error != 0) return answer(error);
+    const uint16_t port = id.state == State::kBound ? id.source.port : from.port;
+    id.destination = to;
+    id.source = from.family == AF_UNSPEC ? Endpoint{} : from;
+    id.source.family = to.family;
+    id.source.gid = route->source;
+    // It tells the other end where this one comes from; nobody listens there, so two processes may have the same.
+    id.source.port = port != 0 || to.family == AF_IB ? port : any_port();
+    id.state = State::kAddressResolved;
+    show_addresses(id);
+  }
+  push(id, RDMA_CM_EVENT_ADDR_RESOLVED);
+  return wait_for_event(id);
+}
+
+NUPA_RDMACM int rdma_resolve_route(rdma_cm_id* shown, int timeout_ms) {
+  Id& id = *id_of(shown);
+  if (timeout_ms < 0) return answer(EINVAL);
+  {
+    std::lock_guard lock(id.mutex);
+    if (id.state != State::kAddressResolved) return answer(EINVAL);
+    id.state = State::kRouteResolved;
+    fill_path_record(id);
+  }
+  push(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  return wait_for_event(id);
+}
+
+NUPA_RDMACM int rdma_listen(rdma_cm_id* shown, int backlog) {
+  constexpr int kLongestBacklog = 1024;  // of rdma_ucm, unless it is configured
+  Id& id = *id_of(shown);
+  std::lock_guard lock(id.mutex);
+  if (id.state == State::kIdle) {
+    Endpoint any;
+    any.family = AF_INET6;
+    if (const int error = bind_address(id, any); error != 0) return answer(error);
+  }
+  if (id.state != State::kBound) return answer(EINVAL);
+  if (!id.has_service)
+    if (const int error = take_service(id); error != 0) return answer(error);
+  {
+    std::lock_guard events(events_mutex());
+    id.backlog = backlog <= 0 ? kLongestBacklog : std::min(backlog, kLongestBacklog);
+  }
+  if (const int error = manager()->listen(id.owner()); error != 0) return answer(error);
+  id.state = State::kListening;
+  show_addresses(id);
+  return 0;
+}
+
+NUPA_RDMACM __be16 rdma_get_src_port(rdma_cm_id* shown) { return htons(id_of(shown)->source.port); }
+NUPA_RDMACM __be16 rdma_get_dst_port(rdma_cm_id* shown) { return htons(id_of(shown)->destination.port); }

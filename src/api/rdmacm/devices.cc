@@ -1,0 +1,108 @@
+/// The devices and the communication manager, opened when something first needs them and then kept, as rdma_get_devices
+/// promises.
+#include "id.h"
+
+#include <fcntl.h>
+
+#include <cstdlib>
+
+namespace nupa::rdmacm {
+namespace {
+
+std::mutex g_mutex;
+std::vector<std::unique_ptr<OpenDevice>>& devices() {
+  static auto* opened = new std::vector<std::unique_ptr<OpenDevice>>;
+  return *opened;
+}
+
+/// Of the list that programs get, the verbs library's order is the core's.
+std::unique_ptr<OpenDevice> open_at(uint32_t index) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (list == nullptr) return nullptr;
+  auto made = std::make_unique<OpenDevice>();
+  if (index < static_cast<uint32_t>(count))
+    made->verbs = ibv_open_device(list[index]);
+  else
+    errno = ENODEV;
+  ibv_free_device_list(list);
+  if (made->verbs == nullptr) return nullptr;
+  made->pd = ibv_alloc_pd(made->verbs);
+  if (made->pd == nullptr || ibv_query_device(made->verbs, &made->attr) != 0) {
+    const int error = errno;
+    if (made->pd != nullptr) ibv_dealloc_pd(made->pd);
+    ibv_close_device(made->verbs);
+    errno = error;
+    return nullptr;
+  }
+  return made;
+}
+
+}  // namespace
+
+OpenDevice* open_device(uint32_t index) {
+  std::lock_guard lock(g_mutex);
+  auto& opened = devices();
+  if (opened.size() <= index) opened.resize(index + 1);
+  if (opened[index] == nullptr) opened[index] = open_at(index);
+  return opened[index].get();
+}
+
+OpenDevice* device_of(const ibv_context* verbs) {
+  std::lock_guard lock(g_mutex);
+  for (const auto& device : devices())
+    if (device != nullptr && device->verbs == verbs) return device.get();
+  return nullptr;
+}
+
+ibv_xrcd* shared_xrcd(OpenDevice& device) {
+  std::lock_guard lock(g_mutex);
+  if (device.xrcd != nullptr) return device.xrcd;
+  ibv_xrcd_init_attr attr{};
+  attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  attr.fd = -1;
+  attr.oflags = O_CREAT;
+  device.xrcd = ibv_open_xrcd(device.verbs, &attr);
+  return device.xrcd;
+}
+
+ConnectionManager* manager() {
+  static std::mutex mutex;
+  // Never given back: events may come until the process ends, which tells the other ends.
+  static auto* kept = new std::shared_ptr<ConnectionManager>;
+  std::lock_guard lock(mutex);
+  if (*kept == nullptr) {
+    auto opened = ConnectionManager::open(sink());
+    if (!opened) {
+      errno = opened.error().code;
+      return nullptr;
+    }
+    *kept = std::move(*opened);
+  }
+  return kept->get();
+}
+
+}  // namespace nupa::rdmacm
+
+using namespace nupa::rdmacm;
+
+NUPA_RDMACM ibv_context** rdma_get_devices(int* num_devices) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (list == nullptr) return nullptr;
+  ibv_free_device_list(list);
+  if (count == 0) {
+    errno = ENODEV;
+    return nullptr;
+  }
+  auto** contexts = static_cast<ibv_context**>(calloc(static_cast<size_t>(count) + 1, sizeof(ibv_context*)));
+  if (contexts == nullptr) return nullptr;
+  int found = 0;
+  for (int i = 0; i < count; ++i)
+    if (const OpenDevice* device = open_device(static_cast<uint32_t>(i)); device != nullptr)
+      contexts[found++] = device->verbs;
+  if (num_devices != nullptr) *num_devices = found;
+  return contexts;
+}
+
+NUPA_RDMACM void rdma_free_devices(ibv_context** list) { free(list); }

@@ -1,0 +1,337 @@
+/// Event channels. A channel's descriptor counts the events that wait, so that the program's own O_NONBLOCK, poll and
+/// epoll mean what they mean with the kernel's.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "id.h"
+
+namespace nupa::rdmacm {
+namespace {
+
+std::condition_variable g_acknowledged;
+
+void count_one(const Channel& channel) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(channel.shown.fd, &one, sizeof one);
+}
+
+/// Takes one away again, for an event that is not to be told any more. The reader may have been faster: it finds
+/// nothing then.
+void count_back(const Channel& channel) {
+  pollfd ready{channel.shown.fd, POLLIN, 0};
+  uint64_t one;
+  if (::poll(&ready, 1, 0) == 1) [[maybe_unused]]
+    const ssize_t got = ::read(channel.shown.fd, &one, sizeof one);
+}
+
+/// Under the events' lock: those of which `drops` says so.
+template <class Drops>
+void drop_waiting(Channel& channel, Drops&& drops) {
+  for (auto it = channel.waiting.begin(); it != channel.waiting.end();) {
+    if (!drops(**it)) {
+      ++it;
+      continue;
+    }
+    count_back(channel);
+    it = channel.waiting.erase(it);
+  }
+}
+
+/// The id whose events this one counts for: a request's is its listener's until the program has acknowledged it.
+Id& counted_by(const Event& event) { return event.listener != nullptr ? *event.listener : *event.id; }
+
+uint8_t data_length(size_t length) { return static_cast<uint8_t>(std::min<size_t>(length, 255)); }
+
+void show_connection(Id& id, Event& event) {
+  rdma_conn_param& seen = event.seen.param.conn;
+  if (event.request) {
+    const ConnectionRequest& request = *event.request;
+    seen.responder_resources = request.initiator_depth;
+    seen.initiator_depth = request.responder_resources;
+    seen.flow_control = request.flow_control ? 1 : 0;
+    seen.retry_count = request.retry_count;
+    seen.rnr_retry_count = request.rnr_retry_count;
+    seen.srq = request.srq ? 1 : 0;
+    seen.qp_num = request.qp_num;
+    id.responder_resources = request.initiator_depth;
+    id.initiator_depth = request.responder_resources;
+    id.retry_count = request.retry_count;
+    id.rnr_retry_count = request.rnr_retry_count;
+    id.remote_qpn = request.qp_num;
+    id.remote_psn = request.starting_psn;
+    id.agreed = true;
+  }
+}
+
+constexpr size_t kIpHeaderBytes = 36;
+
+/// What the header of an IP service says of both ends, or for AF_IB the path.
+void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, const ConnectionPath& path,
+               uint64_t service_id) {
+  child.source.family = child.destination.family = listener.source.family;
+  if (listener.source.family == AF_IB) {
+    child.source.gid = path.local;
+    child.source.service_id = service_id;
+    child.source.mask = ~uint64_t{0};
+    child.destination.gid = path.remote;
+    return;
+  }
+  const bool ipv4 = static_cast<uint8_t>(data[1]) >> 4 == 4;
+  child.source.family = child.destination.family = ipv4 ? AF_INET : AF_INET6;
+  const auto read = [&](size_t at) {
+    Gid gid;
+    if (ipv4) {
+      gid.raw[10] = gid.raw[11] = 0xff;
+      std::memcpy(&gid.raw[12], &data[at + 12], 4);
+    } else {
+      std::memcpy(gid.raw.data(), &data[at], 16);
+    }
+    return gid;
+  };
+  child.destination.gid = read(4);
+  child.source.gid = read(20);
+  child.destination.port = static_cast<uint16_t>(static_cast<uint16_t>(data[2]) << 8 | static_cast<uint16_t>(data[3]));
+  child.source.port = static_cast<uint16_t>(service_id);
+}
+
+/// A new connection as the program gets it. errno value.
+int finish_request(Id& child, Event& event) {
+  Id& listener = *event.listener;
+  const ConnectionPath path = event.request ? event.request->path : event.datagram->path;
+  const uint64_t service_id = event.request ? event.request->service_id : event.datagram->service_id;
+  const std::span<const std::byte> data = event.request
+                                              ? std::span<const std::byte>(event.request->private_data.bytes)
+                                              : std::span<const std::byte>(event.datagram->private_data.bytes);
+  read_ends(child, listener, data, path, service_id);
+  const size_t skipped = listener.source.family == AF_IB ? 0 : kIpHeaderBytes;
+  event.set_data(data.data() + skipped, data.size() - skipped);
+  auto route = manager()->find_address(path.local);
+  if (!route) route = manager()->find_address(child.source.gid);
+  if (!route) return route.error().code;
+  ConnectionPath mine = path;
+  mine.local = route->path.local;
+  route->path = mine;
+  if (const int error = use_device(child, *route); error != 0) return error;
+  show_addresses(child);
+  fill_path_record(child);
+  show_connection(child, event);
+  return 0;
+}
+
+void show_datagram_peer(Event& event) {
+  const DatagramReply& reply = *event.datagram_reply;
+  Id& id = *event.id;
+  rdma_ud_param& seen = event.seen.param.ud;
+  const ConnectionPath& path = id.route.path;
+  std::memcpy(&seen.ah_attr.grh.dgid, path.remote.raw.data(), 16);
+  seen.ah_attr.grh.sgid_index = static_cast<uint8_t>(id.route.gid_index);
+  seen.ah_attr.grh.hop_limit = path.hop_limit;
+  seen.ah_attr.grh.traffic_class = path.traffic_class;
+  seen.ah_attr.grh.flow_label = path.flow_label;
+  seen.ah_attr.is_global = 1;
+  seen.ah_attr.port_num = 1;
+  seen.qp_num = reply.qp_num;
+  seen.qkey = reply.qkey;
+}
+
+/// What is left to do in the program's thread. False: it is not to be told.
+bool finish(Event& event) {
+  Id& id = *event.id;
+  switch (event.seen.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST: {
+      if (const int error = finish_request(id, event); error != 0) {
+        destroy(&id);
+        return false;
+      }
+      if (event.listener->sync) return rdma_migrate_id(&id.shown, nullptr) == 0;
+      return true;
+    }
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      finish_reply(id, event);
+      return true;
+    case RDMA_CM_EVENT_REJECTED: {
+      {
+        std::lock_guard lock(id.mutex);
+        id.connect_failed = true;
+      }
+      to_error(id);
+      return true;
+    }
+    case RDMA_CM_EVENT_DISCONNECTED: {
+      std::lock_guard lock(id.mutex);
+      return !id.connect_failed;
+    }
+    case RDMA_CM_EVENT_MULTICAST_JOIN:
+      finish_join(event);
+      return true;
+    default:
+      if (event.datagram_reply && event.seen.event == RDMA_CM_EVENT_ESTABLISHED) show_datagram_peer(event);
+      return true;
+  }
+}
+
+}  // namespace
+
+Event::Event(Id* id_, rdma_cm_event_type type, int status) : id(id_) {
+  seen.id = &id_->shown;
+  seen.event = type;
+  seen.status = status;
+}
+
+void Event::set_data(const std::byte* bytes, size_t length) {
+  const size_t kept = std::min({length, data.size(), size_t{255}});
+  if (kept > 0) std::memcpy(data.data(), bytes, kept);
+  const void* where = kept > 0 ? data.data() : nullptr;
+  // Both parts of the union begin alike.
+  seen.param.conn.private_data = where;
+  seen.param.conn.private_data_len = data_length(kept);
+}
+
+std::mutex& events_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+void push_locked(std::unique_ptr<Event> event) {
+  Channel* channel = counted_by(*event).channel();
+  channel->waiting.push_back(std::move(event));
+  count_one(*channel);
+}
+
+void push(std::unique_ptr<Event> event) {
+  std::lock_guard lock(events_mutex());
+  push_locked(std::move(event));
+}
+
+void push(Id& id, rdma_cm_event_type type, int status) { push(std::make_unique<Event>(&id, type, status)); }
+
+int wait_for_event(Id& id) {
+  if (!id.sync) return 0;
+  if (id.shown.event != nullptr) {
+    rdma_ack_cm_event(id.shown.event);
+    id.shown.event = nullptr;
+  }
+  if (rdma_get_cm_event(id.shown.channel, &id.shown.event) != 0) return -1;
+  const rdma_cm_event& event = *id.shown.event;
+  if (event.status == 0) return 0;
+  return answer(event.event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : event.status < 0 ? -event.status : event.status);
+}
+
+std::vector<Id*> take_requests(Id& listener) {
+  std::lock_guard lock(events_mutex());
+  std::vector<Id*> children;
+  drop_waiting(*listener.channel(), [&](const Event& event) {
+    if (event.listener != &listener) return false;
+    children.push_back(event.id);
+    return true;
+  });
+  return children;
+}
+
+void settle_events(Id& id, const Membership& membership) {
+  std::unique_lock lock(events_mutex());
+  drop_waiting(*id.channel(), [&](const Event& event) { return event.membership == &membership; });
+  g_acknowledged.wait(lock, [&] { return membership.unacknowledged == 0; });
+}
+
+void settle_events(Id& id) {
+  std::unique_lock lock(events_mutex());
+  drop_waiting(*id.channel(), [&](const Event& event) { return event.id == &id; });
+  g_acknowledged.wait(lock, [&] { return id.unacknowledged == 0; });
+}
+
+}  // namespace nupa::rdmacm
+
+using namespace nupa::rdmacm;
+
+NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
+  auto channel = std::make_unique<Channel>();
+  channel->shown.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+  if (channel->shown.fd < 0) return nullptr;
+  return &channel.release()->shown;
+}
+
+NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
+  ::close(shown->fd);
+  delete reinterpret_cast<Channel*>(shown);
+}
+
+NUPA_RDMACM int rdma_get_cm_event(rdma_event_channel* shown, rdma_cm_event** event) {
+  if (event == nullptr || shown == nullptr) return answer(EINVAL);
+  auto* channel = reinterpret_cast<Channel*>(shown);
+  for (;;) {
+    uint64_t one;
+    if (::read(shown->fd, &one, sizeof one) != sizeof one) return -1;
+    std::unique_ptr<Event> next;
+    {
+      std::lock_guard lock(events_mutex());
+      if (channel->waiting.empty()) continue;
+      next = std::move(channel->waiting.front());
+      channel->waiting.pop_front();
+      Id& counted = counted_by(*next);
+      ++counted.unacknowledged;
+      if (next->membership != nullptr) ++next->membership->unacknowledged;
+      if (next->listener != nullptr) --counted.waiting_requests;
+    }
+    if (!finish(*next)) {
+      std::lock_guard lock(events_mutex());
+      --counted_by(*next).unacknowledged;
+      g_acknowledged.notify_all();
+      continue;
+    }
+    *event = &next.release()->seen;
+    return 0;
+  }
+}
+
+NUPA_RDMACM int rdma_ack_cm_event(rdma_cm_event* seen) {
+  if (seen == nullptr) return answer(EINVAL);
+  const std::unique_ptr<Event> event(reinterpret_cast<Event*>(seen));
+  std::lock_guard lock(events_mutex());
+  if (event->membership != nullptr) --event->membership->unacknowledged;
+  --counted_by(*event).unacknowledged;
+  g_acknowledged.notify_all();
+  return 0;
+}
+
+NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) {
+  Id& id = *id_of(shown);
+  const bool sync = channel == nullptr;
+  if (id.sync && sync) return answer(EINVAL);
+  if (sync) {
+    channel = rdma_create_event_channel();
+    if (channel == nullptr) return -1;
+  }
+  if (id.sync && shown->event != nullptr) {
+    rdma_ack_cm_event(shown->event);
+    shown->event = nullptr;
+  }
+  auto* to = reinterpret_cast<Channel*>(channel);
+  Channel* from;
+  bool was_sync;
+  {
+    std::unique_lock lock(events_mutex());
+    g_acknowledged.wait(lock, [&] { return id.unacknowledged == 0; });
+    from = id.channel();
+    for (auto it = from->waiting.begin(); it != from->waiting.end();) {
+      if (&counted_by(**it) != &id) {
+        ++it;
+        continue;
+      }
+      (*it)->id->shown.channel = channel;
+      to->waiting.push_back(std::move(*it));
+      it = from->waiting.erase(it);
+      count_back(*from);
+      count_one(*to);
+    }
+    was_sync = id.sync;
+    id.sync = sync;
+    id.shown.channel = channel;
+  }
+  if (was_sync) rdma_destroy_event_channel(&from->shown);
+  return 0;
+}

@@ -1,0 +1,227 @@
+/// Ids: made, destroyed, and their options.
+#include "id.h"
+
+#include <cstring>
+
+namespace nupa::rdmacm {
+
+Id* make_id(bool sync, rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type type) {
+  auto* id = new (std::nothrow) Id(sync);
+  if (id == nullptr) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  id->shown.channel = channel;
+  id->shown.context = context;
+  id->shown.ps = ps;
+  id->shown.qp_type = type;
+  id->qkey = kDatagramQkey;
+  return id;
+}
+
+void destroy(Id* id) {
+  // From here on the manager tells nothing of it.
+  if (id->has_service) manager()->unbind(id->owner());
+  if (id->connection != 0) manager()->release(id->connection);
+  if (id->shown.event != nullptr) {
+    rdma_ack_cm_event(id->shown.event);
+    id->shown.event = nullptr;
+  }
+  for (Id* child : take_requests(*id)) destroy(child);
+  leave_all(*id);
+  settle_events(*id);
+  if (id->sync) rdma_destroy_event_channel(id->shown.channel);
+  delete id;
+}
+
+namespace {
+
+constexpr ibv_qp_type type_of(rdma_port_space ps) {
+  return ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB ? IBV_QPT_UD : IBV_QPT_RC;
+}
+
+template <class T>
+int read_option(const void* value, size_t length, T* out) {
+  if (value == nullptr || length != sizeof *out) return EINVAL;
+  std::memcpy(out, value, sizeof *out);
+  return 0;
+}
+
+int set_id_option(Id& id, int name, const void* value, size_t length) {
+  switch (name) {
+    case RDMA_OPTION_ID_TOS: {
+      const int error = read_option(value, length, &id.tos);
+      id.has_tos = id.has_tos || error == 0;
+      return error;
+    }
+    case RDMA_OPTION_ID_REUSEADDR: {
+      int on = 0;
+      if (const int error = read_option(value, length, &on); error != 0) return error;
+      if (id.state != State::kIdle && (id.reuse || on == 0) && id.reuse != (on != 0)) return EINVAL;
+      id.reuse = on != 0;
+      return 0;
+    }
+    case RDMA_OPTION_ID_AFONLY: {
+      int on = 0;
+      if (const int error = read_option(value, length, &on); error != 0) return error;
+      if (id.state != State::kIdle) return EINVAL;
+      id.af_only = on != 0;
+      return 0;
+    }
+    case RDMA_OPTION_ID_ACK_TIMEOUT: {
+      constexpr uint8_t kLongest = 31;
+      uint8_t code = 0;
+      if (const int error = read_option(value, length, &code); error != 0) return error;
+      if (code > kLongest) return EINVAL;
+      id.ack_timeout = code;
+      id.route.path.ack_timeout = code;
+      return 0;
+    }
+    default:
+      return ENOSYS;
+  }
+}
+
+/// Path records that the program found by itself.
+int set_path(Id& id, const void* value, size_t length) {
+  if (value == nullptr || length == 0 || length % sizeof(ibv_path_data) != 0) return EINVAL;
+  if (id.state != State::kAddressResolved) return EINVAL;
+  ibv_path_data data;
+  std::memcpy(&data, value, sizeof data);
+  Gid local;
+  std::memcpy(local.raw.data(), &data.path.sgid, 16);
+  if (local != id.route.path.local) return EINVAL;
+  ConnectionPath& path = id.route.path;
+  std::memcpy(path.remote.raw.data(), &data.path.dgid, 16);
+  const uint32_t flow_and_hop = be32toh(data.path.flowlabel_hoplimit);
+  path.flow_label = flow_and_hop >> 8 & 0xfffff;
+  path.hop_limit = static_cast<uint8_t>(flow_and_hop);
+  path.traffic_class = data.path.tclass;
+  if ((data.path.mtu & 0x3f) != 0) path.mtu = data.path.mtu & 0x3f;
+  id.state = State::kRouteResolved;
+  fill_path_record(id);
+  return 0;
+}
+
+}  // namespace
+}  // namespace nupa::rdmacm
+
+using namespace nupa::rdmacm;
+
+namespace {
+
+int create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space ps, ibv_qp_type type) {
+  if (id == nullptr) return answer(EINVAL);
+  if (ps != RDMA_PS_IPOIB && ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB) return answer(EPROTONOSUPPORT);
+  const bool sync = channel == nullptr;
+  if (sync && (channel = rdma_create_event_channel()) == nullptr) return -1;
+  Id* made = make_id(sync, channel, context, ps, type);
+  if (made == nullptr) {
+    if (sync) rdma_destroy_event_channel(channel);
+    return -1;
+  }
+  *id = &made->shown;
+  return 0;
+}
+
+}  // namespace
+
+NUPA_RDMACM int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space ps) {
+  return create_id(channel, id, context, ps, type_of(ps));
+}
+
+NUPA_RDMACM int rdma_destroy_id(rdma_cm_id* id) {
+  if (id == nullptr) return answer(EINVAL);
+  destroy(id_of(id));
+  return 0;
+}
+
+NUPA_RDMACM int rdma_set_option(rdma_cm_id* shown, int level, int optname, void* optval, size_t optlen) {
+  Id& id = *id_of(shown);
+  {
+    std::lock_guard lock(id.mutex);
+    if (level == RDMA_OPTION_ID) return answer(set_id_option(id, optname, optval, optlen));
+    if (level != RDMA_OPTION_IB || optname != RDMA_OPTION_IB_PATH) return answer(ENOSYS);
+    if (const int error = set_path(id, optval, optlen); error != 0) return answer(error);
+  }
+  push(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  return wait_for_event(id);
+}
+
+NUPA_RDMACM int rdma_create_ep(rdma_cm_id** shown, rdma_addrinfo* res, ibv_pd* pd, ibv_qp_init_attr* qp_init_attr) {
+  if (shown == nullptr || res == nullptr) return answer(EINVAL);
+  rdma_cm_id* made = nullptr;
+  if (create_id(nullptr, &made, nullptr, static_cast<rdma_port_space>(res->ai_port_space),
+                static_cast<ibv_qp_type>(res->ai_qp_type)) != 0)
+    return -1;
+  const auto give_up = [&] {
+    const int error = errno;
+    rdma_destroy_ep(made);
+    return answer(error);
+  };
+  Id& id = *id_of(made);
+  if ((res->ai_flags & RAI_PASSIVE) != 0) {
+    if (rdma_bind_addr(made, res->ai_src_addr) != 0) return give_up();
+    if (qp_init_attr != nullptr) {
+      id.child_qp = *qp_init_attr;
+      id.child_qp->qp_type = static_cast<ibv_qp_type>(res->ai_qp_type);
+    }
+    id.child_pd = pd;
+    *shown = made;
+    return 0;
+  }
+  constexpr int kPatienceMs = 2000;
+  if (rdma_resolve_addr(made, res->ai_src_addr, res->ai_dst_addr, kPatienceMs) != 0) return give_up();
+  if (res->ai_route_len != 0) {
+    if (rdma_set_option(made, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, res->ai_route, res->ai_route_len) != 0)
+      return give_up();
+  } else if (rdma_resolve_route(made, kPatienceMs) != 0) {
+    return give_up();
+  }
+  if (qp_init_attr != nullptr) {
+    qp_init_attr->qp_type = static_cast<ibv_qp_type>(res->ai_qp_type);
+    if (rdma_create_qp(made, pd, qp_init_attr) != 0) return give_up();
+  }
+  if (res->ai_connect_len > 0) {
+    const auto* bytes = static_cast<const std::byte*>(res->ai_connect);
+    id.connect_data.assign(bytes, bytes + res->ai_connect_len);
+  }
+  *shown = made;
+  return 0;
+}
+
+NUPA_RDMACM void rdma_destroy_ep(rdma_cm_id* id) {
+  if (id->qp != nullptr) rdma_destroy_qp(id);
+  if (id->srq != nullptr) rdma_destroy_srq(id);
+  rdma_destroy_id(id);
+}
+
+NUPA_RDMACM int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** shown) {
+  Id& listener = *id_of(listen);
+  if (!listener.sync || shown == nullptr) return answer(EINVAL);
+  if (listen->event != nullptr) {
+    rdma_ack_cm_event(listen->event);
+    listen->event = nullptr;
+  }
+  rdma_cm_event* event = nullptr;
+  if (rdma_get_cm_event(listen->channel, &event) != 0) return -1;
+  const auto give_up = [&](int error) {
+    listen->event = event;
+    return answer(error);
+  };
+  if (event->status != 0) return give_up(event->status < 0 ? -event->status : event->status);
+  if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) return give_up(EINVAL);
+  if (listener.child_qp) {
+    ibv_qp_init_attr attr = *listener.child_qp;
+    if (rdma_create_qp(event->id, listener.child_pd, &attr) != 0) {
+      const int error = errno;
+      rdma_cm_id* child = event->id;
+      rdma_ack_cm_event(event);
+      rdma_destroy_id(child);
+      return answer(error);
+    }
+  }
+  *shown = event->id;
+  (*shown)->event = event;
+  return 0;
+}

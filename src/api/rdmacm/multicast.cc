@@ -1,0 +1,119 @@
+/// Multicast groups. An IP address is the group's GID as it is, as with rdma_cm over RoCEv2 (IBTA annex A17).
+#include <algorithm>
+#include <cstring>
+
+#include "id.h"
+
+namespace nupa::rdmacm {
+namespace {
+
+constexpr uint32_t kAllQueuePairs = 0xffffff;
+
+bool names_group(const Endpoint& at) {
+  constexpr uint8_t kFirstOfClassD = 224;
+  constexpr uint8_t kLastOfClassD = 239;
+  if (at.family == AF_INET) return at.gid.raw[12] >= kFirstOfClassD && at.gid.raw[12] <= kLastOfClassD;
+  return at.gid.raw[0] == 0xff;
+}
+
+ibv_gid as_gid(const Gid& gid) {
+  ibv_gid out;
+  std::memcpy(&out, gid.raw.data(), 16);
+  return out;
+}
+
+std::unique_ptr<Membership> remove(Id& id, const sockaddr* addr) {
+  Endpoint wanted;
+  if (read_address(addr, &wanted) != 0) return nullptr;
+  for (auto it = id.memberships.begin(); it != id.memberships.end(); ++it) {
+    if ((*it)->group != wanted.gid) continue;
+    auto found = std::move(*it);
+    id.memberships.erase(it);
+    return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void finish_join(Event& event) {
+  Id& id = *event.id;
+  Membership& membership = *event.membership;
+  rdma_ud_param& seen = event.seen.param.ud;
+  const ibv_gid group = as_gid(membership.group);
+  seen.private_data = membership.context;
+  seen.ah_attr.is_global = 1;
+  seen.ah_attr.port_num = 1;
+  seen.ah_attr.grh.dgid = group;
+  seen.ah_attr.grh.sgid_index = static_cast<uint8_t>(id.route.gid_index);
+  seen.ah_attr.grh.hop_limit = id.route.path.hop_limit;
+  seen.ah_attr.grh.traffic_class = id.route.path.traffic_class;
+  seen.qp_num = kAllQueuePairs;
+  seen.qkey = id.qkey;
+  if (id.shown.qp == nullptr || membership.send_only) return;
+  if (const int error = ibv_attach_mcast(id.shown.qp, &group, 0); error != 0) {
+    event.seen.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+    event.seen.status = -error;
+    return;
+  }
+  membership.attached = true;
+}
+
+void leave_all(Id& id) {
+  for (const auto& membership : id.memberships) {
+    const ibv_gid group = as_gid(membership->group);
+    if (membership->attached && id.shown.qp != nullptr) ibv_detach_mcast(id.shown.qp, &group, 0);
+  }
+}
+
+}  // namespace nupa::rdmacm
+
+using namespace nupa::rdmacm;
+
+NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_ex* join, void* context) {
+  if (join == nullptr || join->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED ||
+      (join->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) == 0)
+    return answer(EINVAL);
+  const bool has_flags = (join->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) != 0;
+  if (has_flags && join->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return answer(EINVAL);
+  Endpoint at;
+  if (const int error = read_address(join->addr, &at); error != 0) return answer(error);
+  Id& id = *id_of(shown);
+  {
+    std::lock_guard lock(id.mutex);
+    if (!id.is_datagram() || !id.has_device || !names_group(at)) return answer(EINVAL);
+    auto membership = std::make_unique<Membership>();
+    write_address(at, &membership->address);
+    membership->group = at.gid;
+    membership->context = context;
+    // Who only sends gets nothing: its queue pair stays outside.
+    membership->send_only = has_flags && join->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+    auto event = std::make_unique<Event>(&id, RDMA_CM_EVENT_MULTICAST_JOIN);
+    event->membership = membership.get();
+    id.memberships.push_back(std::move(membership));
+    push(std::move(event));
+  }
+  return wait_for_event(id);
+}
+
+NUPA_RDMACM int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
+  rdma_cm_join_mc_attr_ex join{};
+  join.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+  join.join_flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
+  join.addr = addr;
+  return rdma_join_multicast_ex(id, &join, context);
+}
+
+NUPA_RDMACM int rdma_leave_multicast(rdma_cm_id* shown, sockaddr* addr) {
+  Id& id = *id_of(shown);
+  std::unique_ptr<Membership> membership;
+  {
+    std::lock_guard lock(id.mutex);
+    membership = remove(id, addr);
+    if (membership == nullptr) return answer(EADDRNOTAVAIL);
+    const ibv_gid group = as_gid(membership->group);
+    if (membership->attached && shown->qp != nullptr) ibv_detach_mcast(shown->qp, &group, 0);
+  }
+  settle_events(id, *membership);
+  return 0;
+}

@@ -1,0 +1,30 @@
+#pragma once
+/// How long the communication manager waits and how often it asks.
+#include <algorithm>
+#include <cstdint>
+
+namespace nupa::cm {
+
+constexpr int64_t kLongestNs = INT64_C(60'000'000'000);
+/// A time as messages have it: 4.096 us times 2 to the power of the code (IBTA 12.7), a minute at most.
+constexpr int64_t from_code(uint8_t code) {
+  constexpr int64_t kUnitNs = 4096;
+  return std::min(kUnitNs << (code & 31), kLongestNs);
+}
+
+/// A message is repeated after the time that the other end named, then after twice that and so on up to this: soon
+/// after a loss, and all in all as long as adapters are patient, who wait so long each time.
+constexpr int64_t kLongestPauseNs = from_code(20);
+constexpr int64_t kShortestPauseNs = from_code(12);
+/// What a MRA asks for: 17 s.
+constexpr uint8_t kServiceTimeout = 22;
+/// For disconnecting, when nobody is there any more who waits for it.
+constexpr uint8_t kOrphanRetries = 4;
+constexpr int64_t kLongestTimeWaitNs = INT64_C(2'000'000'000);
+/// Repeats of a request that was refused, or of a question that was answered, come within that.
+constexpr int64_t kMemoryNs = INT64_C(10'000'000'000);
+
+/// How long numbers of a connection stay out of use whose sender repeats after `ack_timeout`.
+constexpr int64_t time_wait_of(uint8_t ack_timeout) { return std::min(2 * from_code(ack_timeout), kLongestTimeWaitNs); }
+
+}  // namespace nupa::cm

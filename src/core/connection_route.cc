@@ -1,0 +1,105 @@
+/// Which device and address a connection leaves this host by.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/gid.h"
+#include "core/connections.h"
+#include "core/device_attr.h"
+#include "io/find_route.h"
+#include "io/route.h"
+
+namespace nupa::core {
+namespace {
+
+bool is_loopback(const Gid& gid) {
+  constexpr uint8_t kLoopbackNet = 127;
+  static constexpr Gid kIpv6Loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  return base::is_ipv4(gid) ? gid.raw[12] == kLoopbackNet : gid == kIpv6Loopback;
+}
+
+bool is_link_local(const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; }
+
+struct Place {
+  const DeviceEntry* device;
+  const GidEntry* entry;
+};
+
+std::optional<Place> place_of(const std::vector<DeviceEntry>& devices, const Gid& gid) {
+  for (const DeviceEntry& device : devices)
+    for (const GidEntry& entry : device.gids)
+      if (entry.gid == gid) return Place{&device, &entry};
+  return std::nullopt;
+}
+
+/// Stands in for loopback addresses, which no port has: the first device's first address of the family that is good
+/// beyond its link, else any.
+Place stand_in(const std::vector<DeviceEntry>& devices, bool ipv4) {
+  const DeviceEntry& device = devices.front();
+  for (const GidEntry& entry : device.gids)
+    if (base::is_ipv4(entry.gid) == ipv4 && (ipv4 || !is_link_local(entry.gid))) return {&device, &entry};
+  for (const GidEntry& entry : device.gids)
+    if (base::is_ipv4(entry.gid)) return {&device, &entry};
+  return {&device, &device.gids.front()};
+}
+
+}  // namespace
+
+Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
+  const std::vector<DeviceEntry>& devices = runtime_->devices();
+  if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "there is no device");
+  auto place = place_of(devices, address);
+  if (!place && is_loopback(address)) place = stand_in(devices, base::is_ipv4(address));
+  if (!place) {
+    const std::vector<Gid>& own = runtime_->host_addresses();
+    if (std::find(own.begin(), own.end(), address) == own.end())
+      return fail(EADDRNOTAVAIL, "the address is not this host's");
+    return fail(ENODEV, "no device has the address");
+  }
+  ConnectionRoute route;
+  route.device = place->device->index;
+  route.gid_index = place->entry->index;
+  route.source = address;
+  route.path.local = place->entry->gid;
+  route.path.mtu = static_cast<uint8_t>(runtime_->active_mtu(*place->device));
+  return route;
+}
+
+Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
+  const std::vector<DeviceEntry>& devices = runtime_->devices();
+  if (is_loopback(to)) {
+    auto route = find_address(from != nullptr ? *from : to);
+    if (route) route->path.remote = route->path.local;
+    return route;
+  }
+  auto found = io::find_route({to, 0, scope}, from);
+  Result<ConnectionRoute> route = fail(ENETUNREACH, "no way leads there");
+  if (found) {
+    route = find_address(found->source);
+    // The kernel's choice may be an address that no device has, beside one on the same interface that one has.
+    for (size_t i = 0; !route && from == nullptr && i < devices.size(); ++i)
+      for (const GidEntry& entry : devices[i].gids)
+        if (entry.interface_index == found->interface_index && base::is_ipv4(entry.gid) == base::is_ipv4(to)) {
+          route = find_address(entry.gid);
+          break;
+        }
+    if (!route && found->local && place_of(devices, to)) route = find_address(to);
+  } else if (runtime_->has_window()) {
+    // A process that shares the runtime directory but no network has the address.
+    for (cm::Peer* peer : runtime_->node().peers())
+      if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {
+        const Place own = stand_in(devices, base::is_ipv4(to));
+        route = find_address(own.entry->gid);
+        break;
+      }
+  }
+  if (!route) return found ? route : tl::unexpected(found.error());
+  route->path.remote = to;
+  // What leads to another host may be narrower than the port.
+  if (uses_packets_ && !(found && found->local)) {
+    const uint32_t way = io::route_mtu({to, roce::kUdpPort, scope});
+    if (way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(roce::mtu_code_of(way)));
+  }
+  return route;
+}
+
+}  // namespace nupa::core

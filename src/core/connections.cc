@@ -1,0 +1,507 @@
+#include "core/connections.h"
+
+#include <pthread.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/gid.h"
+#include "base/log.h"
+
+namespace nupa::core {
+namespace {
+
+/// A process that does not answer (it is stopped) holds up a connect no longer than that.
+constexpr std::chrono::milliseconds kMeetPatience{100};
+constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
+
+Connections* g_connections = nullptr;
+std::mutex g_mutex;
+
+void fork_prepare() {
+  g_mutex.lock();
+  if (g_connections != nullptr) g_connections->before_fork();
+}
+void fork_parent() {
+  if (g_connections != nullptr) g_connections->after_fork_parent();
+  g_mutex.unlock();
+}
+void fork_child() {
+  if (g_connections != nullptr) g_connections->after_fork_child();
+  g_connections = nullptr;
+  g_mutex.unlock();
+}
+void end_of_process() {
+  std::lock_guard lock(g_mutex);
+  if (g_connections != nullptr) g_connections->process_ends();
+}
+
+uint64_t random_seed() {
+  uint64_t seed;
+  return getrandom(&seed, sizeof seed, 0) == sizeof seed ? seed : base::ticks();
+}
+
+bool takes(const segment::ListenerShared& listener, uint64_t service_id, const Gid* address) {
+  if (listener.in_use.load(std::memory_order_acquire) == 0) return false;
+  if ((service_id & listener.mask) != (listener.service_id & listener.mask)) return false;
+  const uint32_t flags = listener.flags;
+  if ((flags & segment::kListenAnyAddress) == 0) return address != nullptr && *address == listener.address;
+  if (address == nullptr) return true;
+  return (flags & (base::is_ipv4(*address) ? segment::kListenOnlyV6 : segment::kListenOnlyV4)) == 0;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Connections>> Connections::create(std::shared_ptr<Runtime> runtime, ConnectionSink& sink) {
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(end_of_process);
+  if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
+  std::lock_guard lock(g_mutex);
+  if (g_connections != nullptr) return fail(EBUSY, "the process has a communication manager");
+  std::shared_ptr<Connections> made(new Connections(std::move(runtime), sink));
+  if (auto started = made->start_hearing(); !started) return tl::unexpected(started.error());
+  g_connections = made.get();
+  return made;
+}
+
+Connections::Connections(std::shared_ptr<Runtime> runtime, ConnectionSink& sink)
+    : runtime_(std::move(runtime)),
+      sink_(sink),
+      standard_(runtime_->speaks_standard()),
+      uses_packets_(runtime_->port() != nullptr),
+      engine_(runtime_->slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, sink_) {}
+
+Result<void> Connections::start_hearing() {
+  if (uses_packets_) {
+    auto relay = cm::MadRelay::open();
+    if (!relay) return tl::unexpected(relay.error());
+    relay_ = std::move(*relay);
+    auto name = cm::MadName::take(cm::MadName::of_slot(runtime_->slot()));
+    if (name) {
+      slot_name_ = std::make_unique<cm::MadName>(std::move(*name));
+      auto watched = runtime_->node().watch(slot_name_->fd(), [this] { on_relayed(*slot_name_); });
+      if (!watched) return tl::unexpected(watched.error());
+    } else {
+      NUPA_WARN("messages of standard peers that another process gets cannot reach this one: %s", name.error().what);
+    }
+    runtime_->port()->set_management([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
+    if (auto started = runtime_->port()->start(); !started) return started;
+  }
+  runtime_->set_connections(this);
+  return {};
+}
+
+Connections::~Connections() {
+  std::lock_guard lock(g_mutex);
+  if (g_connections == this) g_connections = nullptr;
+  if (abandoned_) return;
+  runtime_->set_connections(nullptr);
+  if (runtime_->port() != nullptr) runtime_->port()->set_management(nullptr);
+  if (slot_name_ != nullptr) runtime_->node().unwatch(slot_name_->fd());
+  if (standard_socket_) runtime_->node().unwatch(standard_socket_->fd());
+  for (auto& [owner, service] : services_) give_back(std::move(service));
+  std::lock_guard own(mutex_);
+  engine_.release_all(base::now_ns());
+}
+
+void Connections::process_ends() {
+  std::lock_guard lock(mutex_);
+  if (!abandoned_) engine_.release_all(base::now_ns());
+}
+
+void Connections::after_fork_child() {
+  // Names that the child kept would stay taken when the parent has ended.
+  abandoned_ = true;
+  services_.clear();
+  slot_name_.reset();
+  standard_socket_.reset();
+  relay_.reset();
+  mutex_.unlock();
+}
+
+// Sending and receiving.
+
+void Connections::send(const cm::Way& way, const cm::Mad& mad) {
+  if (way.slot == runtime_->slot()) {
+    to_self_.push_back(mad);
+  } else if (way.is_local()) {
+    cm::Peer* peer = runtime_->node().find(way.slot);
+    if (peer == nullptr || peer->instance() != way.instance) return;
+    if (auto sent = runtime_->node().send_mad(*peer, mad); !sent)
+      NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);
+  } else if (uses_packets_) {
+    roce::ManagementDatagram datagram;
+    datagram.bytes = mad;
+    datagram.local = way.local;
+    datagram.remote = {way.remote, way.port, way.interface};
+    datagram.of_nupa = !standard_;
+    if (!runtime_->port()->send_management(datagram)) NUPA_INFO("a message to another host cannot be sent");
+  }
+}
+
+bool Connections::settle() {
+  cm::Way self;
+  self.slot = runtime_->slot();
+  self.instance = runtime_->node().self().instance();
+  while (!to_self_.empty()) {
+    const cm::Mad mad = to_self_.front();
+    to_self_.pop_front();
+    engine_.receive(mad, self, base::now_ns());
+  }
+  return engine_.deadline() < sleeps_until_;
+}
+
+template <class Act>
+int Connections::with_engine(Act&& act) {
+  int error;
+  bool kick;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return ENODEV;
+    error = act(engine_);
+    kick = settle();
+  }
+  if (kick) runtime_->node().kick();
+  return error;
+}
+
+void Connections::on_mad(cm::Peer& peer, const cm::Mad& mad) {
+  with_engine([&](cm::ConnectionEngine& engine) {
+    cm::Way way;
+    way.slot = peer.slot();
+    way.instance = peer.instance();
+    engine.receive(mad, way, base::now_ns());
+    return 0;
+  });
+}
+
+void Connections::on_peer_gone(cm::Peer& peer) {
+  with_engine([&](cm::ConnectionEngine& engine) {
+    engine.peer_gone(peer.slot(), peer.instance(), base::now_ns());
+    return 0;
+  });
+}
+
+int64_t Connections::on_tick(int64_t now) {
+  bool hears = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return INT64_MAX;
+    if (engine_.deadline() <= now) engine_.on_timer(now);
+    settle();
+    hears = !services_.empty() || engine_.connections() > 0;
+  }
+  if (hears && now >= seek_again_ns_) {
+    seek_standard_port();
+    seek_again_ns_ = now + kSeekPauseNs;
+  }
+  std::lock_guard lock(mutex_);
+  sleeps_until_ = engine_.deadline();
+  if (hears && uses_packets_ && !standard_socket_) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
+  return sleeps_until_;
+}
+
+uint16_t Connections::port_of(const roce::ManagementDatagram& datagram) const {
+  return datagram.of_nupa && !standard_ ? datagram.remote.port : roce::kUdpPort;
+}
+
+void Connections::on_datagram(const roce::ManagementDatagram& datagram) {
+  cm::Way way;
+  way.local = datagram.local;
+  way.remote = datagram.remote.address;
+  way.interface = datagram.remote.scope;
+  way.port = port_of(datagram);
+  if (pass_on(way, datagram.bytes)) return;
+  with_engine([&](cm::ConnectionEngine& engine) {
+    engine.receive(datagram.bytes, way, base::now_ns());
+    return 0;
+  });
+}
+
+void Connections::on_relayed(const cm::MadName& name) {
+  while (const auto relayed = name.receive())
+    with_engine([&](cm::ConnectionEngine& engine) {
+      engine.receive(relayed->mad, relayed->way, base::now_ns());
+      return 0;
+    });
+}
+
+bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
+  const std::optional<cm::Envelope> envelope = cm::read_envelope(mad);
+  if (!envelope || !relay_) return false;
+  if (envelope->attribute != cm::Attribute::kReq && envelope->attribute != cm::Attribute::kSidrReq) {
+    const uint32_t slot = envelope->remote_id >> cm::ConnectionEngine::kIdBits;
+    return slot != runtime_->slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
+  }
+  uint64_t service_id;
+  std::optional<Gid> address;
+  if (envelope->attribute == cm::Attribute::kReq) {
+    const auto request = cm::read_request(mad);
+    if (!request) return false;
+    service_id = request->service_id;
+    address = cm::destination_of(service_id, request->private_data.bytes);
+  } else {
+    const DatagramRequest request = cm::read_datagram_request(mad);
+    service_id = request.service_id;
+    address = cm::destination_of(service_id, request.private_data.bytes);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (engine_.listens(service_id, address ? &*address : nullptr)) return false;
+  }
+  using Family = cm::MadName::Family;
+  if (!address) return relay_->pass(cm::MadName::of_service(service_id, Family::kNone), way, mad);
+  const Family family = base::is_ipv4(*address) ? Family::kIpv4 : Family::kIpv6;
+  return relay_->pass(cm::MadName::of_service(service_id, *address), way, mad) ||
+         relay_->pass(cm::MadName::of_service(service_id, family), way, mad);
+}
+
+void Connections::seek_standard_port() {
+  if (!uses_packets_ || standard_socket_ || runtime_->port()->socket().port() == roce::kUdpPort) return;
+  auto socket = roce::ManagementSocket::open();
+  if (!socket) return;
+  NUPA_INFO("has UDP port %u for management", roce::kUdpPort);
+  standard_socket_.emplace(std::move(*socket));
+  const auto receive = [this] {
+    standard_socket_->receive([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
+  };
+  if (!runtime_->node().watch(standard_socket_->fd(), receive)) standard_socket_.reset();
+}
+
+// Services.
+
+Result<std::vector<std::unique_ptr<cm::MadName>>> Connections::take_names(const ListenerAddress& address) {
+  using Family = cm::MadName::Family;
+  std::vector<std::unique_ptr<cm::MadName>> names;
+  const auto take = [&](const std::string& name) -> Result<void> {
+    auto taken = cm::MadName::take(name);
+    if (!taken) return tl::unexpected(taken.error());
+    names.push_back(std::make_unique<cm::MadName>(std::move(*taken)));
+    return {};
+  };
+  constexpr uint64_t kServiceMask = 0xffffffffff000000;
+  constexpr uint64_t kIpServices = 0x0000000001000000;
+  const uint64_t service_id = address.service_id;
+  Result<void> done;
+  if (!address.any_address) {
+    const Family family = base::is_ipv4(address.address) ? Family::kIpv4 : Family::kIpv6;
+    if (cm::MadName::is_taken(cm::MadName::of_service(service_id, family)))
+      return fail(EADDRINUSE, "a process of this host has the service on all addresses");
+    done = take(cm::MadName::of_service(service_id, address.address));
+  } else if ((service_id & kServiceMask) != kIpServices) {
+    done = take(cm::MadName::of_service(service_id, Family::kNone));
+  } else {
+    for (const Gid& own : runtime_->host_addresses())
+      if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
+          cm::MadName::is_taken(cm::MadName::of_service(service_id, own)))
+        return fail(EADDRINUSE, "a process of this host has the service on one address");
+    if (!address.only_v6) done = take(cm::MadName::of_service(service_id, Family::kIpv4));
+    if (done && !address.only_v4) done = take(cm::MadName::of_service(service_id, Family::kIpv6));
+  }
+  if (!done) return tl::unexpected(done.error());
+  return names;
+}
+
+int Connections::bind(uint64_t owner, const ListenerAddress& address) {
+  auto names = take_names(address);
+  if (!names) return names.error().code;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return ENODEV;
+    Service service;
+    service.address = address;
+    service.names = std::move(*names);
+    services_[owner] = std::move(service);
+  }
+  return 0;
+}
+
+int Connections::listen(uint64_t owner) {
+  std::vector<int> fds;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = services_.find(owner);
+    if (found == services_.end() || found->second.listens) return EINVAL;
+    Service& service = found->second;
+    const segment::Tables& tables = runtime_->tables();
+    uint32_t index = 0;
+    while (index < segment::kMaxListeners && tables.listeners[index].in_use.load() != 0) ++index;
+    if (index == segment::kMaxListeners) return ENOSPC;
+    segment::ListenerShared& shared = tables.listeners[index];
+    shared.flags = (service.address.any_address ? segment::kListenAnyAddress : 0) |
+                   (service.address.only_v4 ? segment::kListenOnlyV4 : 0) |
+                   (service.address.only_v6 ? segment::kListenOnlyV6 : 0);
+    shared.service_id = service.address.service_id;
+    shared.mask = service.address.mask;
+    shared.address = service.address.address;
+    engine_.listen(owner, service.address);
+    shared.in_use.store(1, std::memory_order_release);
+    if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
+    service.shared = &shared;
+    service.listens = true;
+    for (const auto& name : service.names) {
+      const cm::MadName* raw = name.get();
+      fds.push_back(raw->fd());
+    }
+  }
+  // What others got for it comes by its names; watched without the lock, which their reader takes.
+  for (const int fd : fds) {
+    const auto read = [this, owner, fd] {
+      const cm::MadName* name = nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        const auto found = services_.find(owner);
+        if (found == services_.end()) return;
+        for (const auto& candidate : found->second.names)
+          if (candidate->fd() == fd) name = candidate.get();
+      }
+      if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
+    };
+    if (auto watched = runtime_->node().watch(fd, read); !watched) {
+      unbind(owner);
+      return watched.error().code;
+    }
+  }
+  runtime_->node().kick();  // the port where standard peers look may be free
+  return 0;
+}
+
+void Connections::give_back(Service service) {
+  if (service.listens)
+    for (const auto& name : service.names) runtime_->node().unwatch(name->fd());
+}
+
+void Connections::unbind(uint64_t owner) {
+  Service service;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = services_.find(owner);
+    if (found == services_.end() || abandoned_) return;
+    engine_.unlisten(owner);
+    if (found->second.shared != nullptr) found->second.shared->in_use.store(0, std::memory_order_release);
+    service = std::move(found->second);
+    services_.erase(found);
+  }
+  give_back(std::move(service));
+}
+
+std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
+  cm::Node& node = runtime_->node();
+  const auto way_of = [](const cm::Peer& peer) {
+    cm::Way way;
+    way.slot = peer.slot();
+    way.instance = peer.instance();
+    return way;
+  };
+  const auto listens = [&](cm::Peer& peer) {
+    const segment::Tables& tables = peer.tables();
+    if (!peer.alive() || !segment::has_gid(*tables.header, gid)) return false;
+    const uint32_t count = std::min(tables.header->listener_high_water.load(), segment::kMaxListeners);
+    return std::any_of(tables.listeners, tables.listeners + count,
+                       [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
+  };
+  if (listens(node.self())) return way_of(node.self());
+  std::vector<uint32_t> met{runtime_->slot()};
+  for (cm::Peer* peer : node.peers()) {
+    if (listens(*peer)) return way_of(*peer);
+    met.push_back(peer->slot());
+  }
+  for (const uint32_t slot : node.slots()) {
+    if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
+    auto peer = node.connect(slot, kMeetPatience);
+    if (peer && listens(**peer)) return way_of(**peer);
+  }
+  return std::nullopt;
+}
+
+Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
+                                    const ConnectionRoute& route) {
+  const std::optional<Gid> address = cm::destination_of(service_id, private_data);
+  if (runtime_->has_window()) {
+    if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
+  }
+  cm::Way way;
+  if (uses_packets_) {
+    const DeviceEntry& device = runtime_->devices()[route.device];
+    way.local = route.path.local;
+    way.remote = route.path.remote;
+    way.port = roce::kUdpPort;
+    if (route.gid_index < device.gids.size())
+      way.interface = runtime_->exit_of(device, device.gids[route.gid_index], way.remote);
+    return way;
+  }
+  // Nobody here has the service: this process says so itself.
+  way.slot = runtime_->slot();
+  way.instance = runtime_->node().self().instance();
+  if (segment::has_gid(*runtime_->tables().header, route.path.remote)) return way;
+  for (cm::Peer* peer : runtime_->node().peers())
+    if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
+  return fail(EHOSTUNREACH, "no transport leads to the other end");
+}
+
+// Calls.
+
+int Connections::connect(const ConnectionRequest& request, const ConnectionRoute& route, uint64_t owner,
+                         ConnectionId* id) {
+  auto way = way_to(request.service_id, request.private_data.bytes, route);
+  if (!way) return way.error().code;
+  return with_engine(
+      [&](cm::ConnectionEngine& engine) { return engine.connect(request, *way, owner, base::now_ns(), id); });
+}
+
+int Connections::ask_datagram(const DatagramRequest& request, const ConnectionRoute& route, uint64_t owner,
+                              ConnectionId* id) {
+  auto way = way_to(request.service_id, request.private_data.bytes, route);
+  if (!way) return way.error().code;
+  return with_engine(
+      [&](cm::ConnectionEngine& engine) { return engine.ask_datagram(request, *way, owner, base::now_ns(), id); });
+}
+
+int Connections::accept(ConnectionId id, const ConnectionReply& reply) {
+  return with_engine([&](cm::ConnectionEngine& engine) { return engine.accept(id, reply, base::now_ns()); });
+}
+
+int Connections::answer_datagram(ConnectionId id, const DatagramReply& reply) {
+  return with_engine([&](cm::ConnectionEngine& engine) { return engine.answer_datagram(id, reply, base::now_ns()); });
+}
+
+int Connections::reject(ConnectionId id, RejectReason reason, const PrivateData<148>& data) {
+  return with_engine([&](cm::ConnectionEngine& engine) {
+    return engine.reject(id, static_cast<uint16_t>(reason), data, base::now_ns());
+  });
+}
+
+int Connections::establish(ConnectionId id) {
+  return with_engine([&](cm::ConnectionEngine& engine) { return engine.establish(id, {}, base::now_ns()); });
+}
+
+int Connections::note_established(ConnectionId id) {
+  return with_engine([&](cm::ConnectionEngine& engine) { return engine.note_established(id); });
+}
+
+int Connections::disconnect(ConnectionId id) {
+  return with_engine([&](cm::ConnectionEngine& engine) { return engine.disconnect(id, base::now_ns()); });
+}
+
+void Connections::release(ConnectionId id) {
+  with_engine([&](cm::ConnectionEngine& engine) {
+    engine.release(id, base::now_ns());
+    return 0;
+  });
+}
+
+}  // namespace nupa::core
+
+namespace nupa {
+
+Result<std::shared_ptr<ConnectionManager>> ConnectionManager::open(ConnectionSink& sink) {
+  auto runtime = core::Runtime::acquire();
+  if (!runtime) return tl::unexpected(runtime.error());
+  auto made = core::Connections::create(std::move(*runtime), sink);
+  if (!made) return tl::unexpected(made.error());
+  return std::static_pointer_cast<ConnectionManager>(std::move(*made));
+}
+
+}  // namespace nupa

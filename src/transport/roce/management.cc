@@ -1,0 +1,74 @@
+#include "transport/roce/management.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/roce/burst.h"
+#include "transport/roce/icrc.h"
+
+namespace nupa::roce {
+namespace {
+
+constexpr uint16_t kMembership = 0x8000;
+constexpr uint32_t kSocketBytes = 256 << 10;
+
+}  // namespace
+
+bool read_management(const Packet& packet, const io::UdpSocket::Received& received, ManagementDatagram* datagram) {
+  if (packet.opcode != opcode_of(Service::kUd, Operation::kSendOnly) || packet.dest_qpn != kManagementQpn ||
+      packet.source_qpn != kManagementQpn || packet.qkey != kManagementQkey ||
+      (packet.pkey | kMembership) != uint16_t{0xffff} || packet.payload_length != kManagementBytes)
+    return false;
+  std::memcpy(datagram->bytes.data(), packet.payload, kManagementBytes);
+  datagram->local = received.to;
+  datagram->remote = received.from;
+  datagram->of_nupa = packet.mark == kNupaMark;
+  return true;
+}
+
+void send_management(Burst& burst, const ManagementDatagram& datagram) {
+  Destination destination;
+  destination.to = datagram.remote;
+  destination.from = datagram.local;
+  destination.from_interface = datagram.remote.scope;
+  Packet packet;
+  packet.opcode = opcode_of(Service::kUd, Operation::kSendOnly);
+  packet.mark = datagram.of_nupa ? kNupaMark : 0;
+  packet.dest_qpn = kManagementQpn;
+  packet.source_qpn = kManagementQpn;
+  packet.qkey = kManagementQkey;
+  packet.payload_length = kManagementBytes;
+  const Fragment payload{datagram.bytes.data(), kManagementBytes};
+  burst.aim(&destination);
+  burst.send(0, packet, &payload, 1);
+  burst.flush();
+}
+
+ManagementSocket::ManagementSocket(io::UdpSocket socket)
+    : socket_(std::move(socket)), buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {}
+
+Result<ManagementSocket> ManagementSocket::open() {
+  auto socket = io::UdpSocket::open(kUdpPort, kSocketBytes);
+  if (!socket) return tl::unexpected(socket.error());
+  return ManagementSocket(std::move(*socket));
+}
+
+void ManagementSocket::receive(const ManagementHandler& handler) {
+  io::UdpSocket::Received received;
+  while (socket_.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+    uint32_t position = 0;
+    for (uint32_t at = 0; at < received.length; at += received.segment, ++position) {
+      const std::byte* data = buffer_.get() + at;
+      const uint32_t length = std::min(received.segment, received.length - at);
+      const Route route{received.from.address, received.to, received.from.port, kUdpPort};
+      Packet packet;
+      ManagementDatagram datagram;
+      if (length >= kShortestPacket && length <= kMaxPacketBytes &&
+          icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position), nullptr, nullptr) &&
+          decode(data, length, &packet) && read_management(packet, received, &datagram))
+        handler(datagram);
+    }
+  }
+}
+
+}  // namespace nupa::roce
