@@ -37,30 +37,34 @@ def places():
     return [one], [two]
 
 
-def has_listener(pid):
-    """Listeners have names of abstract sockets (docs/connections.md)."""
+def has_listener(pid, port):
+    """In the network of a process. A service that is taken has a name among abstract sockets, in which the port is the
+    end of its number (docs/connections.md)."""
     try:
         with open("/proc/%d/net/unix" % pid) as names:
-            return "@nupa-cm/" in names.read()
+            return re.search("@nupa-cm/service/[0-9a-f]{12}%04x/" % port, names.read()) is not None
     except OSError:
         return False
 
 
 class CmPair(Pair):
     """What a server listens for is no TCP port."""
-    pause = 0.0
 
     def is_ready(self, port):
         end = time.time() + LISTEN_SECONDS
-        while time.time() < end and self.server.poll() is None and not has_listener(self.server.pid):
+        while time.time() < end and self.server.poll() is None and not has_listener(self.server.pid, port):
             time.sleep(0.02)
-        time.sleep(self.pause)
+        # The name is there a moment before rdma_listen() is through.
+        time.sleep(0.05)
         return self.server.poll() is None
 
 
-class LatePair(CmPair):
+class LatePair(Pair):
     """Whose client starts when the server must have done something that cannot be seen from outside."""
-    pause = 1.0
+
+    def is_ready(self, port):
+        time.sleep(1)
+        return self.server.poll() is None
 
 
 def missing(text, patterns, never):

@@ -116,7 +116,7 @@ def migrate(source, target, place, port, pin_all):
                 machine.ask("migrate-set-capabilities", capabilities=[{"capability": "rdma-pin-all", "state": True}])
         target.ask("migrate-incoming", uri="rdma:%s:%d" % (place.ipv4, port))
         end = time.time() + 3
-        while time.time() < end and not has_listener(target.process.pid):
+        while time.time() < end and not has_listener(target.process.pid, port):
             time.sleep(0.02)
         source.ask("migrate", uri="rdma:%s:%d" % (place.ipv4, port))
         end = time.time() + 60
