@@ -30,9 +30,10 @@ def fio(place):
     for verb, depth in (("write", 4), ("read", 4), ("write", 16)):
         jobs = " --iodepth=%d" % depth
         common = "--ioengine=rdma --port=%d --bs=64k --size=16m" + jobs
+        # Options of an engine stand behind its name.
         server, client, port = with_port("fio --name=server --rw=read " + common,
-                                         "fio --name=client --rw=write --verb=%s --hostname=%s %s" %
-                                         (verb, place.ipv4, common))
+                                         "fio --name=client --rw=write %s --verb=%s --hostname=%s" %
+                                         (common, verb, place.ipv4))
         meet("fio rdma %s%s" % (verb, jobs), place, server, client, (),
              [r"WRITE: bw=", r"io=16.0MiB", r"err= 0"], ("cq completion", "fail"), port)
 
