@@ -19,7 +19,7 @@ struct RelayMessage {
   Gid remote;
   uint32_t interface;
   uint16_t port;
-  uint16_t reserved;
+  uint16_t of_nupa;
   Mad mad;
 };
 static_assert(sizeof(RelayMessage) == 8 + 32 + 8 + 256);
@@ -101,6 +101,7 @@ std::optional<MadName::Relayed> MadName::receive() const {
     relayed.way.remote = message.remote;
     relayed.way.interface = message.interface;
     relayed.way.port = message.port;
+    relayed.way.of_nupa = message.of_nupa != 0;
     relayed.mad = message.mad;
     return relayed;
   }
@@ -113,7 +114,8 @@ Result<MadRelay> MadRelay::open() {
 }
 
 bool MadRelay::pass(const std::string& name, const Way& way, const Mad& mad) const {
-  const RelayMessage message{kRelayMagic, way.local, way.remote, way.interface, way.port, 0, mad};
+  const RelayMessage message{
+      kRelayMagic, way.local, way.remote, way.interface, way.port, static_cast<uint16_t>(way.of_nupa ? 1 : 0), mad};
   const Address address = address_of(name);
   ssize_t sent;
   do {

@@ -101,6 +101,7 @@ Connections::~Connections() {
   if (runtime_->port() != nullptr) runtime_->port()->set_management(nullptr);
   if (slot_name_ != nullptr) runtime_->node().unwatch(slot_name_->fd());
   if (standard_socket_) runtime_->node().unwatch(standard_socket_->fd());
+  if (watch_ != nullptr) runtime_->node().unwatch(watch_->fd());
   for (auto& [owner, service] : services_) give_back(std::move(service));
   std::lock_guard own(mutex_);
   engine_.release_all(base::now_ns());
@@ -117,6 +118,7 @@ void Connections::after_fork_child() {
   services_.clear();
   slot_name_.reset();
   standard_socket_.reset();
+  watch_.reset();
   relay_.reset();
   mutex_.unlock();
 }
@@ -197,10 +199,55 @@ int64_t Connections::on_tick(int64_t now) {
     seek_standard_port();
     seek_again_ns_ = now + kSeekPauseNs;
   }
+  const int64_t asks = watch_peers(now);
   std::lock_guard lock(mutex_);
-  sleeps_until_ = engine_.deadline();
+  sleeps_until_ = std::min(engine_.deadline(), asks);
   if (hears && uses_packets_ && !standard_socket_) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
   return sleeps_until_;
+}
+
+int64_t Connections::watch_peers(int64_t now) {
+  if (!uses_packets_ || standard_) return INT64_MAX;
+  if (!look_around_.exchange(false) && now < watch_again_ns_) return watch_again_ns_;
+  std::vector<std::pair<cm::Way, uint32_t>> ways;
+  {
+    std::lock_guard lock(mutex_);
+    ways = engine_.standing_ways();
+  }
+  const auto gone = [this](const Gid& remote, uint16_t port) { process_gone(remote, port); };
+  if (watch_ == nullptr) {
+    if (ways.empty()) return watch_again_ns_ = INT64_MAX;
+    auto opened = PeerWatch::open();
+    if (!opened) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
+    watch_ = std::move(*opened);
+    const auto receive = [this, gone] { watch_->receive(base::now_ns(), gone); };
+    if (!runtime_->node().watch(watch_->fd(), receive)) {
+      watch_.reset();
+      return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
+    }
+  }
+  watches_.store(!ways.empty());
+  return watch_again_ns_ = watch_->ask(ways, now, gone);
+}
+
+void Connections::process_gone(const Gid& remote, uint16_t port) {
+  with_engine([&](cm::ConnectionEngine& engine) {
+    engine.peer_gone(remote, port, base::now_ns());
+    return 0;
+  });
+}
+
+bool Connections::answer_probe(const roce::ManagementDatagram& datagram) {
+  const std::optional<cm::Probe> probe = cm::read_probe(datagram.bytes);
+  if (!probe) return false;
+  if (probe->is_echo) return true;
+  // One who asks for another process has its answer in the instance.
+  roce::ManagementDatagram echo = datagram;
+  echo.bytes = cm::write_probe({true, probe->slot, runtime_->node().self().instance()});
+  echo.of_nupa = true;
+  std::lock_guard lock(mutex_);
+  if (!abandoned_) runtime_->port()->send_management(echo);
+  return true;
 }
 
 uint16_t Connections::port_of(const roce::ManagementDatagram& datagram) const {
@@ -213,11 +260,14 @@ void Connections::on_datagram(const roce::ManagementDatagram& datagram) {
   way.remote = datagram.remote.address;
   way.interface = datagram.remote.scope;
   way.port = port_of(datagram);
+  way.of_nupa = datagram.of_nupa && !standard_;
+  if (answer_probe(datagram)) return;
   if (pass_on(way, datagram.bytes)) return;
   with_engine([&](cm::ConnectionEngine& engine) {
     engine.receive(datagram.bytes, way, base::now_ns());
     return 0;
   });
+  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) runtime_->node().kick();
 }
 
 void Connections::on_relayed(const cm::MadName& name) {

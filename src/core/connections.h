@@ -8,6 +8,7 @@
 
 #include "cm/connection/engine.h"
 #include "cm/mad_name.h"
+#include "core/peer_watch.h"
 #include "core/runtime.h"
 #include "transport/roce/management.h"
 
@@ -67,6 +68,11 @@ class Connections final : public ConnectionManager, private cm::MadOutput {
   /// True: it was for another process, which got it.
   bool pass_on(const cm::Way& way, const cm::Mad& mad);
   void on_relayed(const cm::MadName& name);
+  /// True: it was a question whether this process lives, and has been answered.
+  bool answer_probe(const roce::ManagementDatagram& datagram);
+  /// Returns when it wants to be called again.
+  int64_t watch_peers(int64_t now);
+  void process_gone(const Gid& remote, uint16_t port);
   /// Tries to get the port where standard peers look, if nobody has it and this process has something to hear.
   void seek_standard_port();
   Result<void> start_hearing();
@@ -98,6 +104,11 @@ class Connections final : public ConnectionManager, private cm::MadOutput {
   std::unique_ptr<cm::MadName> slot_name_;
   std::optional<roce::ManagementSocket> standard_socket_;
   int64_t seek_again_ns_ = 0;
+  std::unique_ptr<PeerWatch> watch_;
+  int64_t watch_again_ns_ = 0;
+  /// Something came by packets while nobody was watched.
+  std::atomic<bool> look_around_{false};
+  std::atomic<bool> watches_{false};
 };
 
 }  // namespace nupa::core

@@ -208,6 +208,9 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
       cap.max_inline_data > limits.max_inline_data)
     return fail(EINVAL, "queue sizes beyond the device's limits");
   QpOptions adopted = options;
+  // As with adapters and rdma_rxe: where the list has room, so have bytes. Programs count on it that ask for none.
+  adopted.cap.max_inline_data =
+      std::max<uint32_t>(cap.max_inline_data, cap.max_send_sge * static_cast<uint32_t>(sizeof(Sge)));
   if (!receives) adopted.recv_cq = nullptr;
   if (xrc_receive) {
     adopted.send_cq = nullptr;

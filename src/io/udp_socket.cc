@@ -1,6 +1,7 @@
 #include "io/udp_socket.h"
 
 #include <linux/net_tstamp.h>
+#include <linux/errqueue.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -161,6 +162,19 @@ bool join(int fd, const Gid& group, const GidEntry& at) {
   return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &wanted, sizeof wanted) == 0;
 }
 
+/// Of either family.
+UdpAddress address_in(const sockaddr_in6& name) {
+  if (name.sin6_family == AF_INET6) {
+    UdpAddress address;
+    std::memcpy(address.address.raw.data(), &name.sin6_addr, 16);
+    address.port = ntohs(name.sin6_port);
+    address.scope = name.sin6_scope_id;
+    return address;
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&name);
+  return {map(v4->sin_addr), ntohs(v4->sin_port), 0};
+}
+
 }  // namespace
 
 Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes) {
@@ -295,6 +309,38 @@ void UdpSocket::tell_more() const {
   set(fd_.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
 }
 
+void UdpSocket::tell_refusals() const {
+  set(fd_.get(), IPPROTO_IP, IP_RECVERR, 1);
+  if (dual_) set(fd_.get(), IPPROTO_IPV6, IPV6_RECVERR, 1);
+}
+
+bool UdpSocket::next_refusal(UdpAddress* where) const {
+  for (;;) {
+    sockaddr_in6 to{};
+    alignas(cmsghdr) char control[512];
+    std::byte sent;
+    iovec part{&sent, sizeof sent};
+    msghdr message{};
+    message.msg_name = &to;
+    message.msg_namelen = sizeof to;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    if (receive_message(fd_.get(), &message, MSG_DONTWAIT | MSG_ERRQUEUE) < 0) return false;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      const bool tells = (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_RECVERR) ||
+                         (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_RECVERR);
+      if (!tells) continue;
+      sock_extended_err error;
+      std::memcpy(&error, CMSG_DATA(header), sizeof error);
+      if (error.ee_errno != ECONNREFUSED) continue;
+      *where = address_in(to);
+      return true;
+    }
+  }
+}
+
 void UdpSocket::set_group_loop(bool loop) const {
   set(fd_.get(), IPPROTO_IP, IP_MULTICAST_LOOP, loop);
   if (dual_) set(fd_.get(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, loop);
@@ -319,14 +365,7 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
   received->hop_limit = 0;
   if (has_address_) received->to = address_;
   received->congested = false;
-  if (from.sin6_family == AF_INET6) {
-    std::memcpy(received->from.address.raw.data(), &from.sin6_addr, 16);
-    received->from.port = ntohs(from.sin6_port);
-    received->from.scope = from.sin6_scope_id;
-  } else {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&from);
-    received->from = {map(v4->sin_addr), ntohs(v4->sin_port), 0};
-  }
+  received->from = address_in(from);
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level == IPPROTO_UDP && header->cmsg_type == kUdpGro) {
       received->segment = static_cast<uint32_t>(value_of<int>(header));

@@ -59,6 +59,10 @@ class UdpSocket {
 
   /// From now on also what only datagrams' receivers ask for: hop limit and flow label. Each costs with every receive.
   void tell_more() const;
+  /// From now on next_refusal() knows which ports nobody has.
+  void tell_refusals() const;
+  /// Where something was sent in vain: the host there says that nobody has the port. False: no more are known.
+  bool next_refusal(UdpAddress* where) const;
   /// Whether what is sent to a multicast group reaches sockets of this host as well, as at first.
   void set_group_loop(bool loop) const;
 

@@ -228,13 +228,17 @@ using nupa::Gid;
 NUPA_RDMACM int rdma_bind_addr(rdma_cm_id* shown, sockaddr* addr) {
   Endpoint at;
   if (const int error = read_address(addr, &at); error != 0) return answer(error);
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   return answer(bind_address(id, at));
 }
 
 NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockaddr* dst_addr, int timeout_ms) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   if (timeout_ms < 0) return answer(EINVAL);
   {
     std::lock_guard lock(id.mutex);
@@ -278,7 +282,9 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
 }
 
 NUPA_RDMACM int rdma_resolve_route(rdma_cm_id* shown, int timeout_ms) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   if (timeout_ms < 0) return answer(EINVAL);
   {
     std::lock_guard lock(id.mutex);
@@ -292,7 +298,9 @@ NUPA_RDMACM int rdma_resolve_route(rdma_cm_id* shown, int timeout_ms) {
 
 NUPA_RDMACM int rdma_listen(rdma_cm_id* shown, int backlog) {
   constexpr int kLongestBacklog = 1024;  // of rdma_ucm, unless it is configured
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   if (id.state == State::kIdle) {
     Endpoint any;
@@ -312,5 +320,11 @@ NUPA_RDMACM int rdma_listen(rdma_cm_id* shown, int backlog) {
   return 0;
 }
 
-NUPA_RDMACM __be16 rdma_get_src_port(rdma_cm_id* shown) { return htons(id_of(shown)->source.port); }
-NUPA_RDMACM __be16 rdma_get_dst_port(rdma_cm_id* shown) { return htons(id_of(shown)->destination.port); }
+NUPA_RDMACM __be16 rdma_get_src_port(rdma_cm_id* shown) {
+  const Id* id = id_of(shown);
+  return id == nullptr ? __be16{0} : htons(id->source.port);
+}
+NUPA_RDMACM __be16 rdma_get_dst_port(rdma_cm_id* shown) {
+  const Id* id = id_of(shown);
+  return id == nullptr ? __be16{0} : htons(id->destination.port);
+}

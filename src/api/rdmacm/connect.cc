@@ -217,7 +217,9 @@ void finish_reply(Id& id, Event& event) {
 using namespace nupa::rdmacm;
 
 NUPA_RDMACM int rdma_connect(rdma_cm_id* shown, rdma_conn_param* given) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
     if (id.state != State::kRouteResolved) return answer(EINVAL);
@@ -230,7 +232,9 @@ NUPA_RDMACM int rdma_connect(rdma_cm_id* shown, rdma_conn_param* given) {
 }
 
 NUPA_RDMACM int rdma_establish(rdma_cm_id* shown) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   // With a queue pair of the id it has been done.
   if (id.shown.qp != nullptr || id.state != State::kReplied) return answer(EINVAL);
@@ -240,7 +244,9 @@ NUPA_RDMACM int rdma_establish(rdma_cm_id* shown) {
 }
 
 NUPA_RDMACM int rdma_accept(rdma_cm_id* shown, rdma_conn_param* param) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   bool datagrams;
   {
     std::lock_guard lock(id.mutex);
@@ -260,19 +266,25 @@ NUPA_RDMACM int rdma_accept(rdma_cm_id* shown, rdma_conn_param* param) {
 }
 
 NUPA_RDMACM int rdma_reject(rdma_cm_id* shown, const void* private_data, uint8_t private_data_len) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   return answer(reject(id, private_data, private_data_len, static_cast<uint16_t>(nupa::RejectReason::kConsumer)));
 }
 
 NUPA_RDMACM int rdma_reject_ece(rdma_cm_id* shown, const void* private_data, uint8_t private_data_len) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   return answer(reject(id, private_data, private_data_len, kVendorOption));
 }
 
 NUPA_RDMACM int rdma_notify(rdma_cm_id* shown, ibv_event_type event) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   if (event != IBV_EVENT_COMM_EST) return answer(EINVAL);
   nupa::ConnectionId connection;
   {
@@ -283,7 +295,9 @@ NUPA_RDMACM int rdma_notify(rdma_cm_id* shown, ibv_event_type event) {
 }
 
 NUPA_RDMACM int rdma_disconnect(rdma_cm_id* shown) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
     if (id.connection == 0 || id.is_datagram()) return answer(EINVAL);
@@ -297,7 +311,9 @@ NUPA_RDMACM int rdma_disconnect(rdma_cm_id* shown) {
 NUPA_RDMACM int rdma_set_local_ece(rdma_cm_id* shown, ibv_ece* ece) {
   if (shown == nullptr || shown->qp == nullptr || ece == nullptr || ece->vendor_id == 0 || ece->comp_mask != 0)
     return answer(EINVAL);
-  id_of(shown)->local_ece = *ece;
+  Id* id = id_of(shown);
+  if (id == nullptr) return -1;
+  id->local_ece = *ece;
   return 0;
 }
 

@@ -299,7 +299,9 @@ NUPA_RDMACM int rdma_ack_cm_event(rdma_cm_event* seen) {
 }
 
 NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   const bool sync = channel == nullptr;
   if (id.sync && sync) return answer(EINVAL);
   if (sync) {

@@ -2,8 +2,29 @@
 #include "id.h"
 
 #include <cstring>
+#include <unordered_set>
 
 namespace nupa::rdmacm {
+namespace {
+
+struct Living {
+  std::mutex mutex;
+  std::unordered_set<const rdma_cm_id*> ids;
+};
+Living& living() {
+  static auto* made = new Living;
+  return *made;
+}
+
+}  // namespace
+
+Id* id_of(const rdma_cm_id* id) {
+  Living& all = living();
+  std::lock_guard lock(all.mutex);
+  if (all.ids.count(id) != 0) return reinterpret_cast<Id*>(const_cast<rdma_cm_id*>(id));
+  errno = EINVAL;
+  return nullptr;
+}
 
 Id* make_id(bool sync, rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type type) {
   auto* id = new (std::nothrow) Id(sync);
@@ -16,10 +37,18 @@ Id* make_id(bool sync, rdma_event_channel* channel, void* context, rdma_port_spa
   id->shown.ps = ps;
   id->shown.qp_type = type;
   id->qkey = kDatagramQkey;
+  Living& all = living();
+  std::lock_guard lock(all.mutex);
+  all.ids.insert(&id->shown);
   return id;
 }
 
 void destroy(Id* id) {
+  {
+    Living& all = living();
+    std::lock_guard lock(all.mutex);
+    all.ids.erase(&id->shown);
+  }
   // From here on the manager tells nothing of it.
   if (id->has_service) manager()->unbind(id->owner());
   if (id->connection != 0) manager()->release(id->connection);
@@ -131,13 +160,16 @@ NUPA_RDMACM int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, voi
 }
 
 NUPA_RDMACM int rdma_destroy_id(rdma_cm_id* id) {
-  if (id == nullptr) return answer(EINVAL);
-  destroy(id_of(id));
+  Id* known = id_of(id);
+  if (known == nullptr) return -1;
+  destroy(known);
   return 0;
 }
 
 NUPA_RDMACM int rdma_set_option(rdma_cm_id* shown, int level, int optname, void* optval, size_t optlen) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
     if (level == RDMA_OPTION_ID) return answer(set_id_option(id, optname, optval, optlen));
@@ -159,7 +191,7 @@ NUPA_RDMACM int rdma_create_ep(rdma_cm_id** shown, rdma_addrinfo* res, ibv_pd* p
     rdma_destroy_ep(made);
     return answer(error);
   };
-  Id& id = *id_of(made);
+  Id& id = *reinterpret_cast<Id*>(made);
   if ((res->ai_flags & RAI_PASSIVE) != 0) {
     if (rdma_bind_addr(made, res->ai_src_addr) != 0) return give_up();
     if (qp_init_attr != nullptr) {
@@ -197,7 +229,9 @@ NUPA_RDMACM void rdma_destroy_ep(rdma_cm_id* id) {
 }
 
 NUPA_RDMACM int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** shown) {
-  Id& listener = *id_of(listen);
+  Id* known = id_of(listen);
+  if (known == nullptr) return -1;
+  Id& listener = *known;
   if (!listener.sync || shown == nullptr) return answer(EINVAL);
   if (listen->event != nullptr) {
     rdma_ack_cm_event(listen->event);

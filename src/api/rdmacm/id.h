@@ -162,7 +162,8 @@ struct Id {
   Channel* channel() const { return reinterpret_cast<Channel*>(shown.channel); }
   bool is_datagram() const { return shown.qp_type == IBV_QPT_UD; }
 };
-inline Id* id_of(rdma_cm_id* id) { return reinterpret_cast<Id*>(id); }
+/// Null with EINVAL: it is no id (any more). There are programs that go on with one that they have destroyed.
+Id* id_of(const rdma_cm_id* id);
 
 // events.cc
 std::mutex& events_mutex();

@@ -78,7 +78,9 @@ NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_e
   if (has_flags && join->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return answer(EINVAL);
   Endpoint at;
   if (const int error = read_address(join->addr, &at); error != 0) return answer(error);
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
     if (!id.is_datagram() || !id.has_device || !names_group(at)) return answer(EINVAL);
@@ -105,7 +107,9 @@ NUPA_RDMACM int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* contex
 }
 
 NUPA_RDMACM int rdma_leave_multicast(rdma_cm_id* shown, sockaddr* addr) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::unique_ptr<Membership> membership;
   {
     std::lock_guard lock(id.mutex);

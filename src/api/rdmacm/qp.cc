@@ -194,7 +194,9 @@ int to_error(Id& id) {
 using namespace nupa::rdmacm;
 
 NUPA_RDMACM int rdma_create_qp_ex(rdma_cm_id* shown, ibv_qp_init_attr_ex* attr) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   std::lock_guard lock(id.mutex);
   return answer(create_qp(id, attr));
 }
@@ -272,7 +274,9 @@ NUPA_RDMACM void rdma_destroy_srq(rdma_cm_id* id) {
 }
 
 NUPA_RDMACM int rdma_init_qp_attr(rdma_cm_id* shown, ibv_qp_attr* attr, int* mask) {
-  Id& id = *id_of(shown);
+  Id* known = id_of(shown);
+  if (known == nullptr) return -1;
+  Id& id = *known;
   if (attr == nullptr || mask == nullptr) return answer(EINVAL);
   std::lock_guard lock(id.mutex);
   if (!id.has_device) return answer(EINVAL);

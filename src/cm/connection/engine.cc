@@ -403,6 +403,32 @@ void ConnectionEngine::peer_gone(uint32_t slot, uint64_t instance, int64_t now) 
   std::vector<ConnectionId> lost;
   for (const auto& [id, connection] : connections_)
     if (connection->way.slot == slot && connection->way.instance == instance) lost.push_back(id);
+  lose(lost, now);
+}
+
+void ConnectionEngine::peer_gone(const Gid& remote, uint16_t port, int64_t now) {
+  std::vector<ConnectionId> lost;
+  for (const auto& [id, connection] : connections_) {
+    const Way& way = connection->way;
+    if (!way.is_local() && way.of_nupa && way.remote == remote && way.port == port) lost.push_back(id);
+  }
+  lose(lost, now);
+}
+
+std::vector<std::pair<Way, uint32_t>> ConnectionEngine::standing_ways() const {
+  std::vector<std::pair<Way, uint32_t>> ways;
+  std::set<std::pair<decltype(Gid::raw), uint16_t>> seen;
+  for (const auto& [id, connection] : connections_) {
+    const Way& way = connection->way;
+    const bool stands = connection->state == State::kEstablished || connection->state == State::kRepReceived ||
+                        connection->state == State::kMraRepSent || connection->was_requested();
+    if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second)
+      ways.emplace_back(way, connection->remote_id);
+  }
+  return ways;
+}
+
+void ConnectionEngine::lose(const std::vector<ConnectionId>& lost, int64_t now) {
   for (const ConnectionId id : lost) {
     Connection& connection = *find(id);
     const State state = connection.state;

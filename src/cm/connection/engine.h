@@ -25,6 +25,7 @@ struct Way {
   Gid remote;
   uint16_t port = 0;       ///< the other end's
   uint32_t interface = 0;  ///< index of the one that `local` is of
+  bool of_nupa = false;    ///< the port is that of the process at the other end
 
   bool is_local() const { return slot != 0; }
   bool operator==(const Way&) const = default;
@@ -95,6 +96,11 @@ class ConnectionEngine {
   bool receive(const Mad& mad, const Way& from, int64_t now);
   /// The process of `way`, and all its connections, are gone.
   void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
+  /// The same of one that packets go to.
+  void peer_gone(const Gid& remote, uint16_t port, int64_t now);
+  /// Where packets of connections that stand or come to stand go to whose other end is NUPA, each once, with a
+  /// communication id there.
+  std::vector<std::pair<Way, uint32_t>> standing_ways() const;
   void on_timer(int64_t now);
   /// When on_timer() is wanted; INT64_MAX: not.
   int64_t deadline() const { return timers_.empty() ? INT64_MAX : timers_.begin()->first; }
@@ -140,6 +146,7 @@ class ConnectionEngine {
   };
 
   Connection* find(ConnectionId id);
+  void lose(const std::vector<ConnectionId>& lost, int64_t now);
   Connection* make(const Way& way);
   void forget(Connection& connection);
   void set_timer(Connection& connection, int64_t deadline);

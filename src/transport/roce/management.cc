@@ -45,26 +45,43 @@ void send_management(Burst& burst, const ManagementDatagram& datagram) {
 }
 
 ManagementSocket::ManagementSocket(io::UdpSocket socket)
-    : socket_(std::move(socket)), buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {}
+    : socket_(std::make_unique<std::vector<io::UdpSocket>>()),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {
+  socket.tell_refusals();
+  socket_->push_back(std::move(socket));
+}
 
-Result<ManagementSocket> ManagementSocket::open() {
-  auto socket = io::UdpSocket::open(kUdpPort, kSocketBytes);
+ManagementSocket::ManagementSocket(ManagementSocket&&) noexcept = default;
+ManagementSocket::~ManagementSocket() = default;
+
+Result<ManagementSocket> ManagementSocket::open(uint16_t port) {
+  auto socket = io::UdpSocket::open(port, kSocketBytes);
   if (!socket) return tl::unexpected(socket.error());
   return ManagementSocket(std::move(*socket));
 }
 
+int ManagementSocket::fd() const { return socket_->front().fd(); }
+
+bool ManagementSocket::next_refusal(io::UdpAddress* where) const { return socket_->front().next_refusal(where); }
+
+void ManagementSocket::send(const ManagementDatagram& datagram) {
+  if (burst_ == nullptr) burst_ = std::make_unique<Burst>(*socket_, false);
+  send_management(*burst_, datagram);
+}
+
 void ManagementSocket::receive(const ManagementHandler& handler) {
+  const io::UdpSocket& socket = socket_->front();
   io::UdpSocket::Received received;
-  while (socket_.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+  while (socket.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
     uint32_t position = 0;
     for (uint32_t at = 0; at < received.length; at += received.segment, ++position) {
       const std::byte* data = buffer_.get() + at;
       const uint32_t length = std::min(received.segment, received.length - at);
-      const Route route{received.from.address, received.to, received.from.port, kUdpPort};
+      const Route route{received.from.address, received.to, received.from.port, socket.port()};
       Packet packet;
       ManagementDatagram datagram;
       if (length >= kShortestPacket && length <= kMaxPacketBytes &&
-          icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position), nullptr, nullptr) &&
+          icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position)) &&
           decode(data, length, &packet) && read_management(packet, received, &datagram))
         handler(datagram);
     }

@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "io/udp_socket.h"
 #include "transport/roce/wire.h"
@@ -27,19 +28,26 @@ using ManagementHandler = std::function<void(const ManagementDatagram&)>;
 bool read_management(const Packet& packet, const io::UdpSocket::Received& received, ManagementDatagram* datagram);
 void send_management(Burst& burst, const ManagementDatagram& datagram);
 
-/// Where standard peers look, for a process whose own port is another one.
+/// A socket for nothing but these: where standard peers look, for a process whose own port is another one, or any port.
+/// One thread.
 class ManagementSocket {
  public:
-  /// EADDRINUSE: another process has it.
-  static Result<ManagementSocket> open();
-  int fd() const { return socket_.fd(); }
+  /// `port` 0: any. EADDRINUSE: another process has it; errors of sockets.
+  static Result<ManagementSocket> open(uint16_t port = kUdpPort);
+  ManagementSocket(ManagementSocket&&) noexcept;
+  ~ManagementSocket();
+  int fd() const;
   /// Reads what has come.
   void receive(const ManagementHandler& handler);
+  void send(const ManagementDatagram& datagram);
+  /// As io::UdpSocket's, without being told to.
+  bool next_refusal(io::UdpAddress* where) const;
 
  private:
   explicit ManagementSocket(io::UdpSocket socket);
-  io::UdpSocket socket_;
+  std::unique_ptr<std::vector<io::UdpSocket>> socket_;  ///< one, in the form that a burst wants
   std::unique_ptr<std::byte[]> buffer_;
+  std::unique_ptr<Burst> burst_;
 };
 
 }  // namespace nupa::roce

@@ -244,11 +244,10 @@ void Port::set_management(ManagementHandler handler) {
 }
 
 bool Port::send_management(const ManagementDatagram& datagram) {
-  Burst* burst = this->burst();
-  if (burst == nullptr) return false;
-  const uint64_t refused = burst->refused();
-  roce::send_management(*burst, datagram);
-  return burst->refused() == refused;
+  if (management_burst_ == nullptr) management_burst_ = std::make_unique<Burst>(sockets_, false);
+  const uint64_t refused = management_burst_->refused();
+  roce::send_management(*management_burst_, datagram);
+  return management_burst_->refused() == refused;
 }
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,

@@ -119,7 +119,7 @@ class Port {
   /// Who gets the datagrams to queue pair 1; null: nobody any more. Called while packets are received: soon back, and
   /// without a call of the port but send_management(). After this returns the one before is not called.
   void set_management(ManagementHandler handler);
-  /// Sends one. Any thread. False: not now.
+  /// Sends one. One thread at a time, which may be at its very end. False: not now.
   bool send_management(const ManagementDatagram& datagram);
 
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
@@ -209,6 +209,7 @@ class Port {
   std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
   ManagementHandler management_;
+  std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   bool own_was_last_ = false;  ///< something came by own_, not by socket()
   uint32_t looks_ = 0;
   Route last_route_;

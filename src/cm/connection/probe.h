@@ -1,0 +1,49 @@
+#pragma once
+/// Whether a NUPA process on another host still lives. The kernel's communication manager outlives its programs and
+/// disconnects for those that died; here there is nobody left to do so, and an end without anything under way would
+/// never learn it. So processes with connections between them ask each other, in management datagrams of a vendor's
+/// class (IBTA 16.5), once a second and for all connections together:
+///
+///   24 magic(64)   32 slot of the one asked(32)   36 reserved(32)   40 instance of the one that answers(64)
+#include <cstring>
+#include <optional>
+
+#include "cm/connection/mad.h"
+
+namespace nupa::cm {
+
+struct Probe {
+  bool is_echo = false;
+  uint32_t slot = 0;
+  uint64_t instance = 0;
+};
+Mad write_probe(const Probe& probe);
+/// Nothing: it is none.
+std::optional<Probe> read_probe(const Mad& mad);
+
+/// What the answers of one process, and their absence, tell.
+class PeerPulse {
+ public:
+  static constexpr int64_t kPauseNs = INT64_C(1'000'000'000);
+  /// Without any sign: a process may be stopped for a while.
+  static constexpr int64_t kPatienceNs = INT64_C(30'000'000'000);
+
+  explicit PeerPulse(int64_t now) : heard_ns_(now) {}
+  /// False: it is another process than before.
+  bool heard(uint64_t instance, int64_t now) {
+    refused_ = 0;
+    heard_ns_ = now;
+    if (instance_ == 0) instance_ = instance;
+    return instance_ == instance;
+  }
+  /// Its host says that nobody has the port. False: twice in a row, it has ended.
+  bool refused() { return ++refused_ < 2; }
+  bool is_silent(int64_t now) const { return now - heard_ns_ > kPatienceNs; }
+
+ private:
+  uint64_t instance_ = 0;
+  int64_t heard_ns_;
+  uint32_t refused_ = 0;
+};
+
+}  // namespace nupa::cm

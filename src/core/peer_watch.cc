@@ -1,0 +1,66 @@
+#include "core/peer_watch.h"
+
+#include <set>
+
+#include "base/log.h"
+
+namespace nupa::core {
+
+Result<std::unique_ptr<PeerWatch>> PeerWatch::open() {
+  auto socket = roce::ManagementSocket::open(0);
+  if (!socket) return tl::unexpected(socket.error());
+  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(*socket)));
+}
+
+void PeerWatch::lost(const Process& process, const Gone& gone) {
+  processes_.erase(process);
+  NUPA_INFO("the process at port %u of another host is gone", process.second);
+  gone(Gid{process.first}, process.second);
+}
+
+int64_t PeerWatch::ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, int64_t now, const Gone& gone) {
+  if (ways.empty()) {
+    processes_.clear();
+    return INT64_MAX;
+  }
+  if (now < next_ns_) return next_ns_;
+  next_ns_ = now + cm::PeerPulse::kPauseNs;
+  std::set<Process> asked;
+  std::vector<Process> silent;
+  for (const auto& [way, remote_id] : ways) {
+    const Process process{way.remote.raw, way.port};
+    asked.insert(process);
+    const auto [known, is_new] = processes_.try_emplace(process, now);
+    if (known->second.is_silent(now)) {
+      silent.push_back(process);
+      continue;
+    }
+    roce::ManagementDatagram datagram;
+    datagram.bytes = cm::write_probe({false, remote_id >> cm::ConnectionEngine::kIdBits, 0});
+    datagram.local = way.local;
+    datagram.remote = {way.remote, way.port, way.interface};
+    datagram.of_nupa = true;
+    socket_.send(datagram);
+  }
+  std::erase_if(processes_, [&](const auto& entry) { return asked.count(entry.first) == 0; });
+  for (const Process& process : silent) lost(process, gone);
+  return next_ns_;
+}
+
+void PeerWatch::receive(int64_t now, const Gone& gone) {
+  std::set<Process> ended;
+  io::UdpAddress where;
+  while (socket_.next_refusal(&where)) {
+    const auto known = processes_.find({where.address.raw, where.port});
+    if (known != processes_.end() && !known->second.refused()) ended.insert(known->first);
+  }
+  socket_.receive([&](const roce::ManagementDatagram& datagram) {
+    const std::optional<cm::Probe> echo = cm::read_probe(datagram.bytes);
+    const auto known = processes_.find({datagram.remote.address.raw, datagram.remote.port});
+    if (!echo || !echo->is_echo || known == processes_.end()) return;
+    if (!known->second.heard(echo->instance, now)) ended.insert(known->first);
+  });
+  for (const Process& process : ended) lost(process, gone);
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,36 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "cm/connection/engine.h"
+#include "cm/connection/probe.h"
+#include "transport/roce/management.h"
+
+namespace nupa::core {
+
+/// Asks the processes of other hosts that connections lead to whether they live (cm/connection/probe.h). Its socket
+/// hears also what their hosts say of ports that nobody has, which the port's own must not. The service thread's.
+class PeerWatch {
+ public:
+  /// Errors of sockets.
+  static Result<std::unique_ptr<PeerWatch>> open();
+  int fd() const { return socket_.fd(); }
+
+  using Gone = std::function<void(const Gid& remote, uint16_t port)>;
+  /// Asks those of `ways`, and forgets others. Returns when it wants to be called again.
+  int64_t ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, int64_t now, const Gone& gone);
+  /// Something came.
+  void receive(int64_t now, const Gone& gone);
+
+ private:
+  using Process = std::pair<decltype(Gid::raw), uint16_t>;
+  explicit PeerWatch(roce::ManagementSocket socket) : socket_(std::move(socket)) {}
+  void lost(const Process& process, const Gone& gone);
+
+  roce::ManagementSocket socket_;
+  std::map<Process, cm::PeerPulse> processes_;
+  int64_t next_ns_ = 0;
+};
+
+}  // namespace nupa::core
