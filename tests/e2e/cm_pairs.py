@@ -55,7 +55,7 @@ class CmPair(Pair):
         while time.time() < end and self.server.poll() is None and not has_listener(self.server.pid, port):
             time.sleep(0.02)
         # The name is there a moment before rdma_listen() is through.
-        time.sleep(0.05)
+        time.sleep(0.15)
         return self.server.poll() is None
 
 
@@ -77,7 +77,7 @@ def missing(text, patterns, never):
     return wrong
 
 
-def meet(name, place, server, client, server_says=(), client_says=(), never=(), port=0, seconds=60,
+def meet(name, place, server, client, server_says=(), client_says=(), never=(), port=0, seconds=30,
          server_survives=False, fails=False, kind=CmPair, env=None, again=None):
     """One outcome: both end with status 0 and have said what they must. A server that is ended here loses what it has
     not written yet. `fails`: the client has to say so by its status. `again`: who says this is given three attempts."""

@@ -158,27 +158,25 @@ def qemu(place):
 
 
 def open_mpi(place):
-    """Two ranks on one host, by the connection manager: NetPIPE checks what arrives in its mode -i."""
+    """Two ranks on one host by libfabric. (The openib of Debian's Open MPI is built without the connection manager.)
+    NetPIPE checks what arrives in its mode -i."""
     if missing_program("NPopenmpi") or missing_program("mpirun"):
         return
-    ways = {"openib": "--mca pml ob1 --mca btl openib,self --mca btl_openib_allow_ib 1 --mca btl_openib_cpc_include "
-                      "rdmacm --mca btl_openib_if_include nupa0 --mca btl_openib_warn_no_device_params_found 0",
-            "ofi": "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"}
-    for name, way in ways.items():
-        for integrity, last in (((), "65536 bytes"), (("-i",), "49153 bytes")):
-            with folder() as path:
-                command = [*place.server, NUPA, "run", "--", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n",
-                           "2", *way.split(), "NPopenmpi", "-u", "65536", "-p", "0", "-n", "20", *integrity, "-o",
-                           os.path.join(path, "out")]
-                reason = ""
-                try:
-                    done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
-                    text = done.stdout + done.stderr
-                    if done.returncode != 0 or last not in text or "failed" in text:
-                        reason = "status %d: %s" % (done.returncode, text[-300:])
-                except subprocess.TimeoutExpired as late:
-                    reason = "still running: %s" % (late.stdout or b"")[-300:]
-                outcome(not reason, place.name + "netpipe %s %s" % (name, " ".join(integrity)), reason)
+    way = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
+    for options, last in (((), "65536 bytes"), (("-i",), "49153 bytes")):
+        with folder() as path:
+            command = [*place.server, NUPA, "run", "--", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                       *way.split(), "NPopenmpi", "-u", "65536", "-p", "0", "-n", "20", *options, "-o",
+                       os.path.join(path, "out")]
+            reason = ""
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+                text = done.stdout + done.stderr
+                if done.returncode != 0 or last not in text or "failed" in text:
+                    reason = "status %d: %s" % (done.returncode, text[-300:])
+            except subprocess.TimeoutExpired as late:
+                reason = "still running: %s" % (late.stdout or b"")[-300:]
+            outcome(not reason, place.name + "netpipe over libfabric %s" % " ".join(options), reason)
 
 
 def main():
