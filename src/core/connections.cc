@@ -209,7 +209,7 @@ int64_t Connections::on_tick(int64_t now) {
 int64_t Connections::watch_peers(int64_t now) {
   if (!uses_packets_ || standard_) return INT64_MAX;
   if (!look_around_.exchange(false) && now < watch_again_ns_) return watch_again_ns_;
-  std::vector<std::pair<cm::Way, uint32_t>> ways;
+  std::vector<cm::Way> ways;
   {
     std::lock_guard lock(mutex_);
     ways = engine_.standing_ways();
@@ -241,9 +241,8 @@ bool Connections::answer_probe(const roce::ManagementDatagram& datagram) {
   const std::optional<cm::Probe> probe = cm::read_probe(datagram.bytes);
   if (!probe) return false;
   if (probe->is_echo) return true;
-  // One who asks for another process has its answer in the instance.
   roce::ManagementDatagram echo = datagram;
-  echo.bytes = cm::write_probe({true, probe->slot, runtime_->node().self().instance()});
+  echo.bytes = cm::write_probe({true, probe->port, runtime_->node().self().instance()});
   echo.of_nupa = true;
   std::lock_guard lock(mutex_);
   if (!abandoned_) runtime_->port()->send_management(echo);

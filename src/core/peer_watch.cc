@@ -18,7 +18,7 @@ void PeerWatch::lost(const Process& process, const Gone& gone) {
   gone(Gid{process.first}, process.second);
 }
 
-int64_t PeerWatch::ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, int64_t now, const Gone& gone) {
+int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone& gone) {
   if (ways.empty()) {
     processes_.clear();
     return INT64_MAX;
@@ -27,7 +27,7 @@ int64_t PeerWatch::ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, in
   next_ns_ = now + cm::PeerPulse::kPauseNs;
   std::set<Process> asked;
   std::vector<Process> silent;
-  for (const auto& [way, remote_id] : ways) {
+  for (const cm::Way& way : ways) {
     const Process process{way.remote.raw, way.port};
     asked.insert(process);
     const auto [known, is_new] = processes_.try_emplace(process, now);
@@ -36,7 +36,7 @@ int64_t PeerWatch::ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, in
       continue;
     }
     roce::ManagementDatagram datagram;
-    datagram.bytes = cm::write_probe({false, remote_id >> cm::ConnectionEngine::kIdBits, 0});
+    datagram.bytes = cm::write_probe({false, way.port, 0});
     datagram.local = way.local;
     datagram.remote = {way.remote, way.port, way.interface};
     datagram.of_nupa = true;
@@ -56,8 +56,9 @@ void PeerWatch::receive(int64_t now, const Gone& gone) {
   }
   socket_.receive([&](const roce::ManagementDatagram& datagram) {
     const std::optional<cm::Probe> echo = cm::read_probe(datagram.bytes);
-    const auto known = processes_.find({datagram.remote.address.raw, datagram.remote.port});
-    if (!echo || !echo->is_echo || known == processes_.end()) return;
+    if (!echo || !echo->is_echo) return;
+    const auto known = processes_.find({datagram.remote.address.raw, static_cast<uint16_t>(echo->port)});
+    if (known == processes_.end()) return;
     if (!known->second.heard(echo->instance, now)) ended.insert(known->first);
   });
   for (const Process& process : ended) lost(process, gone);

@@ -19,7 +19,7 @@ class PeerWatch {
 
   using Gone = std::function<void(const Gid& remote, uint16_t port)>;
   /// Asks those of `ways`, and forgets others. Returns when it wants to be called again.
-  int64_t ask(const std::vector<std::pair<cm::Way, uint32_t>>& ways, int64_t now, const Gone& gone);
+  int64_t ask(const std::vector<cm::Way>& ways, int64_t now, const Gone& gone);
   /// Something came.
   void receive(int64_t now, const Gone& gone);
 

@@ -11,11 +11,14 @@ void packet(const uint8_t* data, size_t length);
 void engine(const uint8_t* data, size_t length);
 /// Packets at the endpoints' doors, of connected queue pairs and of datagrams.
 void endpoint(const uint8_t* data, size_t length);
+/// Three communication managers whose messages are lost, repeated, changed and forged between them.
+void connection(const uint8_t* data, size_t length);
 
 struct Target {
   const char* name;  ///< also of its folder in corpus/
   void (*run)(const uint8_t* data, size_t length);
 };
-constexpr Target kTargets[] = {{"packet", packet}, {"engine", engine}, {"endpoint", endpoint}};
+constexpr Target kTargets[] = {
+    {"packet", packet}, {"engine", engine}, {"endpoint", endpoint}, {"connection", connection}};
 
 }  // namespace nupa::fuzz

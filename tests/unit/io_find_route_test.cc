@@ -235,8 +235,9 @@ class Message {
 
  private:
   void append(const void* data, size_t length) {
-    const auto* at = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), at, at + length);
+    const size_t before = bytes_.size();
+    bytes_.resize(before + length);
+    std::memcpy(bytes_.data() + before, data, length);
   }
   std::vector<std::byte> bytes_;
 };

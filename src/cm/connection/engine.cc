@@ -14,6 +14,20 @@ constexpr uint32_t kIdMask = (1u << ConnectionEngine::kIdBits) - 1;
 
 using State = ConnectionState;
 
+/// Which message of the other end's a REJ in that state is for.
+Answered answered_in(State state) {
+  switch (state) {
+    case State::kReqReceived:
+    case State::kMraReqSent:
+      return Answered::kReq;
+    case State::kRepReceived:
+    case State::kMraRepSent:
+      return Answered::kRep;
+    default:
+      return Answered::kOther;
+  }
+}
+
 }  // namespace
 
 std::optional<Gid> destination_of(uint64_t service_id, std::span<const std::byte> private_data) {
@@ -122,6 +136,23 @@ void ConnectionEngine::refuse(const Way& way, const Envelope& to, Answered answe
   output_.send(way, write({Attribute::kRej, to.transaction, to.remote_id, to.local_id}, rejection));
 }
 
+void ConnectionEngine::send_timeout(const Connection& connection) {
+  // The other end need not know this one's id yet, but it does know whose REQ or REP it has.
+  Rejection rejection;
+  rejection.answered = Answered::kOther;
+  rejection.reason = static_cast<uint16_t>(RejectReason::kTimeout);
+  rejection.ca_guid = connection.local_guid;
+  output_.send(connection.way, write(envelope(connection, Attribute::kRej), rejection));
+}
+
+void ConnectionEngine::send_dreq(Connection& connection, int64_t now) {
+  // With a number of its own: the connection's is what repeats of the REQ are known by.
+  Envelope envelope = this->envelope(connection, Attribute::kDreq);
+  envelope.transaction = next_transaction_++;
+  connection.state = State::kDreqSent;
+  ask(connection, write(envelope, Disconnection{connection.remote_qpn}), now);
+}
+
 void ConnectionEngine::end(Connection& connection, State state, int64_t now) {
   connection.state = state;
   const Remote remote{connection.remote_guid, connection.remote_qpn};
@@ -137,9 +168,24 @@ void ConnectionEngine::end(Connection& connection, State state, int64_t now) {
 }
 
 void ConnectionEngine::disconnected(Connection& connection, bool silent, int64_t now) {
-  const uint64_t owner = connection.owner;
+  const uint64_t owner = connection.listening_owner();
   enter_time_wait(connection, now);
   if (owner != 0) sink_.on_disconnected(owner, silent);
+}
+
+void ConnectionEngine::forgotten_there(Connection& connection, int64_t now) {
+  // Should the other end know of it after all, it hears of the end.
+  if (connection.state == State::kEstablished || connection.state == State::kDreqSent) {
+    send_dreq(connection, now);
+    return disconnected(connection, true, now);
+  }
+  Rejection rejection;
+  rejection.answered = answered_in(connection.state);
+  rejection.reason = static_cast<uint16_t>(RejectReason::kStaleConnection);
+  send(connection, write(envelope(connection, Attribute::kRej), rejection));
+  const uint64_t owner = connection.owner;
+  end(connection, State::kIdle, now);
+  if (owner != 0) sink_.on_rejected(owner, rejection.reason, {});
 }
 
 // Listeners.
@@ -210,19 +256,21 @@ int ConnectionEngine::reject(ConnectionId id, uint16_t reason, const PrivateData
   Rejection rejection;
   rejection.reason = reason;
   rejection.private_data = data;
+  rejection.answered = answered_in(connection->state);
   switch (connection->state) {
     case State::kReqReceived:
     case State::kMraReqSent:
-      rejection.answered = Answered::kReq;
-      break;
     case State::kRepReceived:
     case State::kMraRepSent:
-      rejection.answered = Answered::kRep;
       break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      rejection.answered = Answered::kOther;
-      break;
+      // The other end may take itself for connected, and a REJ is not repeated, but a DREQ is.
+      connection->taken_back = true;
+      connection->max_tries = std::min(connection->max_tries, kOrphanRetries);
+      send(*connection, write(envelope(*connection, Attribute::kRej), rejection));
+      send_dreq(*connection, now);
+      return 0;
     case State::kSidrReqReceived: {
       DatagramReply reply;
       reply.status = DatagramStatus::kRejected;
@@ -272,9 +320,7 @@ int ConnectionEngine::disconnect(ConnectionId id, int64_t now) {
     default:
       return EINVAL;
   }
-  connection->state = State::kDreqSent;
-  connection->transaction = next_transaction_++;
-  ask(*connection, write(envelope(*connection, Attribute::kDreq), Disconnection{connection->remote_qpn}), now);
+  send_dreq(*connection, now);
   return 0;
 }
 
@@ -306,15 +352,10 @@ void ConnectionEngine::release(ConnectionId id, int64_t now) {
   connection->owner = 0;
   switch (connection->state) {
     case State::kReqSent:
-    case State::kMraReqReceived: {
-      // The other end knows no id of this one yet but this.
-      Rejection rejection;
-      rejection.reason = static_cast<uint16_t>(RejectReason::kTimeout);
-      rejection.ca_guid = connection->local_guid;
-      output_.send(connection->way, write(envelope(*connection, Attribute::kRej), rejection));
+    case State::kMraReqReceived:
+      send_timeout(*connection);
       end(*connection, State::kIdle, now);
       return;
-    }
     case State::kReqReceived:
     case State::kMraReqSent:
     case State::kRepReceived:
@@ -361,7 +402,7 @@ void ConnectionEngine::on_timer(int64_t now) {
     Connection& connection = *find(timers_.begin()->second);
     switch (connection.state) {
       case State::kTimeWait: {
-        const uint64_t owner = connection.owner;
+        const uint64_t owner = connection.listening_owner();
         end(connection, State::kIdle, now);
         if (owner != 0) sink_.on_time_wait_exit(owner);
         break;
@@ -388,13 +429,7 @@ void ConnectionEngine::repeat(Connection& connection, int64_t now) {
 void ConnectionEngine::gave_up(Connection& connection, int64_t now) {
   const uint64_t owner = connection.owner;
   if (connection.state == State::kDreqSent) return disconnected(connection, true, now);
-  if (connection.state != State::kSidrReqSent) {
-    Rejection rejection;
-    rejection.reason = static_cast<uint16_t>(RejectReason::kTimeout);
-    rejection.ca_guid = connection.local_guid;
-    if (connection.was_requested()) rejection.answered = Answered::kOther;
-    output_.send(connection.way, write(envelope(connection, Attribute::kRej), rejection));
-  }
+  if (connection.state != State::kSidrReqSent) send_timeout(connection);
   end(connection, State::kIdle, now);
   if (owner != 0) sink_.on_unreachable(owner);
 }
@@ -415,15 +450,13 @@ void ConnectionEngine::peer_gone(const Gid& remote, uint16_t port, int64_t now) 
   lose(lost, now);
 }
 
-std::vector<std::pair<Way, uint32_t>> ConnectionEngine::standing_ways() const {
-  std::vector<std::pair<Way, uint32_t>> ways;
+std::vector<Way> ConnectionEngine::standing_ways() const {
+  std::vector<Way> ways;
   std::set<std::pair<decltype(Gid::raw), uint16_t>> seen;
   for (const auto& [id, connection] : connections_) {
     const Way& way = connection->way;
-    const bool stands = connection->state == State::kEstablished || connection->state == State::kRepReceived ||
-                        connection->state == State::kMraRepSent || connection->was_requested();
-    if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second)
-      ways.emplace_back(way, connection->remote_id);
+    const bool stands = connection->state > State::kMraReqReceived && connection->state <= State::kEstablished;
+    if (stands && !way.is_local() && way.of_nupa && seen.insert({way.remote.raw, way.port}).second) ways.push_back(way);
   }
   return ways;
 }

@@ -98,15 +98,17 @@ class ConnectionEngine {
   void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
   /// The same of one that packets go to.
   void peer_gone(const Gid& remote, uint16_t port, int64_t now);
-  /// Where packets of connections that stand or come to stand go to whose other end is NUPA, each once, with a
-  /// communication id there.
-  std::vector<std::pair<Way, uint32_t>> standing_ways() const;
+  /// Where packets of connections that stand or come to stand go to whose other end is NUPA,
+  /// each once.
+  std::vector<Way> standing_ways() const;
   void on_timer(int64_t now);
   /// When on_timer() is wanted; INT64_MAX: not.
   int64_t deadline() const { return timers_.empty() ? INT64_MAX : timers_.begin()->first; }
 
   ConnectionState state(ConnectionId id) const;
   size_t connections() const { return connections_.size(); }
+  /// What is remembered beside them: none without connections.
+  size_t entries() const { return by_remote_id_.size() + by_remote_qpn_.size() + by_request_.size() + timers_.size(); }
 
  private:
   struct Connection {
@@ -127,12 +129,10 @@ class ConnectionEngine {
     int64_t first_pause_ns = 0;
     int64_t pause_ns = 0;
     int64_t deadline = INT64_MAX;
+    bool passive = false;     ///< the other end asked
+    bool taken_back = false;  ///< rejected after it was accepted: its owner has heard of the end
 
-    /// By the other end, and not established yet.
-    bool was_requested() const {
-      return state == ConnectionState::kReqReceived || state == ConnectionState::kMraReqSent ||
-             state == ConnectionState::kRepSent || state == ConnectionState::kMraRepReceived;
-    }
+    uint64_t listening_owner() const { return taken_back ? 0 : owner; }
   };
   using Remote = std::pair<uint64_t, uint32_t>;  ///< CA GUID with communication id or queue pair
   struct RequestKey {                            ///< of a SIDR_REQ
@@ -157,6 +157,8 @@ class ConnectionEngine {
   void set_patience(Connection& connection, uint8_t response_timeout, uint8_t max_retries);
   void repeat(Connection& connection, int64_t now);
   void gave_up(Connection& connection, int64_t now);
+  void send_timeout(const Connection& connection);
+  void send_dreq(Connection& connection, int64_t now);
   void refuse(const Way& way, const Envelope& to, Answered answered, RejectReason reason);
   Envelope envelope(const Connection& connection, Attribute attribute) const {
     return {attribute, connection.transaction, connection.id, connection.remote_id};
@@ -178,7 +180,7 @@ class ConnectionEngine {
   void on_req(const Mad& mad, const Envelope& envelope, const Way& from, int64_t now);
   void on_repeated_req(Connection& connection);
   void on_rep(const Mad& mad, const Envelope& envelope, const Way& from, int64_t now);
-  void on_rtu(const Mad& mad, const Envelope& envelope);
+  void on_rtu(const Mad& mad, const Envelope& envelope, const Way& from);
   void on_mra(const Mad& mad, const Envelope& envelope, int64_t now);
   void on_rej(const Mad& mad, const Envelope& envelope, int64_t now);
   void on_dreq(const Envelope& envelope, const Way& from, int64_t now);

@@ -19,7 +19,7 @@ bool ConnectionEngine::receive(const Mad& mad, const Way& from, int64_t now) {
       on_rep(mad, *envelope, from, now);
       break;
     case Attribute::kRtu:
-      on_rtu(mad, *envelope);
+      on_rtu(mad, *envelope, from);
       break;
     case Attribute::kMra:
       on_mra(mad, *envelope, now);
@@ -76,6 +76,7 @@ void ConnectionEngine::on_req(const Mad& mad, const Envelope& envelope, const Wa
   Connection* made = make(from);
   if (made == nullptr) return refuse(from, envelope, Answered::kReq, RejectReason::kNoResources);
   made->state = State::kReqReceived;
+  made->passive = true;
   made->remote_id = envelope.local_id;
   made->remote_guid = request->ca_guid;
   made->remote_qpn = request->qp_num;
@@ -87,14 +88,6 @@ void ConnectionEngine::on_req(const Mad& mad, const Envelope& envelope, const Wa
   if (owner == 0) return forget(*made);
   made->owner = owner;
   index_remote(*made);
-}
-
-void ConnectionEngine::forgotten_there(Connection& connection, int64_t now) {
-  if (connection.state == State::kEstablished || connection.state == State::kDreqSent)
-    return disconnected(connection, true, now);
-  const uint64_t owner = connection.owner;
-  end(connection, State::kIdle, now);
-  if (owner != 0) sink_.on_rejected(owner, static_cast<uint16_t>(RejectReason::kStaleConnection), {});
 }
 
 void ConnectionEngine::on_repeated_req(Connection& connection) {
@@ -117,9 +110,9 @@ void ConnectionEngine::on_repeated_req(Connection& connection) {
 
 void ConnectionEngine::on_rep(const Mad& mad, const Envelope& envelope, const Way& from, int64_t now) {
   Connection* connection = find(envelope.remote_id);
-  if (connection == nullptr || (connection->remote_id != 0 && connection->remote_id != envelope.local_id) ||
-      connection->was_requested())
+  if (connection == nullptr || (connection->remote_id != 0 && connection->remote_id != envelope.local_id))
     return refuse(from, envelope, Answered::kRep, RejectReason::kInvalidCommunicationId);
+  if (connection->passive) return;  // it has sent a REP itself
   switch (connection->state) {
     case State::kReqSent:
     case State::kMraReqReceived: {
@@ -153,10 +146,12 @@ void ConnectionEngine::on_rep(const Mad& mad, const Envelope& envelope, const Wa
   }
 }
 
-void ConnectionEngine::on_rtu(const Mad& mad, const Envelope& envelope) {
+void ConnectionEngine::on_rtu(const Mad& mad, const Envelope& envelope, const Way& from) {
   Connection* connection = named(envelope);
-  if (connection == nullptr || (connection->state != State::kRepSent && connection->state != State::kMraRepReceived))
-    return;
+  // The other end takes itself for connected: what said that it is not was lost.
+  if (connection == nullptr || connection->state == State::kIdle || connection->state == State::kTimeWait)
+    return refuse(from, envelope, Answered::kOther, RejectReason::kInvalidCommunicationId);
+  if (connection->state != State::kRepSent && connection->state != State::kMraRepReceived) return;
   connection->state = State::kEstablished;
   stop_timer(*connection);
   if (connection->owner != 0) sink_.on_established(connection->owner, read_readiness(mad).private_data);
@@ -214,23 +209,27 @@ void ConnectionEngine::on_rej(const Mad& mad, const Envelope& envelope, int64_t 
 }
 
 void ConnectionEngine::on_dreq(const Envelope& envelope, const Way& from, int64_t now) {
-  const Envelope answer{Attribute::kDrep, envelope.transaction, envelope.remote_id, envelope.local_id};
-  Connection* connection = named(envelope);
-  if (connection == nullptr) {
-    output_.send(from, write(answer, Readiness{}));  // it is over already (IBTA 12.9.6)
-    return;
-  }
+  // Whatever there is, it is over (IBTA 12.9.6).
+  output_.send(from,
+               write({Attribute::kDrep, envelope.transaction, envelope.remote_id, envelope.local_id}, Readiness{}));
+  Connection* connection = find(envelope.remote_id);
+  if (connection == nullptr) return;
+  const uint64_t owner = connection->owner;
+  const bool is_named = connection->remote_id == envelope.local_id;
   switch (connection->state) {
     case State::kRepSent:
     case State::kMraRepReceived:
     case State::kEstablished:
     case State::kDreqSent:
-      output_.send(connection->way, write(answer, Readiness{}));
-      disconnected(*connection, false, now);
+      if (is_named) disconnected(*connection, false, now);
       break;
-    case State::kTimeWait:
-    case State::kIdle:
-      output_.send(from, write(answer, Readiness{}));
+    case State::kReqSent:  // the REP was lost, so the other end's id is not known yet
+    case State::kMraReqReceived:
+    case State::kRepReceived:
+    case State::kMraRepSent:
+      if (!is_named && connection->remote_id != 0) break;
+      end(*connection, State::kIdle, now);
+      if (owner != 0) sink_.on_rejected(owner, static_cast<uint16_t>(RejectReason::kConsumer), {});
       break;
     default:
       break;

@@ -13,7 +13,7 @@ constexpr std::byte kEcho{2};
 
 struct Body {
   uint64_t magic;
-  uint32_t slot;
+  uint32_t port;
   uint32_t reserved;
   uint64_t instance;
 };
@@ -28,7 +28,7 @@ Mad write_probe(const Probe& probe) {
   mad[2] = std::byte{1};
   mad[3] = kMethodSend;
   mad[kAttribute] = probe.is_echo ? kEcho : kAsk;
-  const Body body{__builtin_bswap64(kMagic), __builtin_bswap32(probe.slot), 0, __builtin_bswap64(probe.instance)};
+  const Body body{__builtin_bswap64(kMagic), __builtin_bswap32(probe.port), 0, __builtin_bswap64(probe.instance)};
   std::memcpy(&mad[kBody], &body, sizeof body);
   return mad;
 }
@@ -38,7 +38,7 @@ std::optional<Probe> read_probe(const Mad& mad) {
   std::memcpy(&body, &mad[kBody], sizeof body);
   if (mad[0] != kBaseVersion || mad[1] != kVendorClass || body.magic != __builtin_bswap64(kMagic)) return std::nullopt;
   if (mad[kAttribute] != kAsk && mad[kAttribute] != kEcho) return std::nullopt;
-  return Probe{mad[kAttribute] == kEcho, __builtin_bswap32(body.slot), __builtin_bswap64(body.instance)};
+  return Probe{mad[kAttribute] == kEcho, __builtin_bswap32(body.port), __builtin_bswap64(body.instance)};
 }
 
 }  // namespace nupa::cm

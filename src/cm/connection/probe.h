@@ -4,7 +4,9 @@
 /// never learn it. So processes with connections between them ask each other, in management datagrams of a vendor's
 /// class (IBTA 16.5), once a second and for all connections together:
 ///
-///   24 magic(64)   32 slot of the one asked(32)   36 reserved(32)   40 instance of the one that answers(64)
+///   24 magic(64)   32 UDP port that was asked(32)   36 reserved(32)   40 instance of the one that answers(64)
+///
+/// Whoever has a dead process's port answers too, perhaps from another one, and is told apart by its instance.
 #include <cstring>
 #include <optional>
 
@@ -14,7 +16,7 @@ namespace nupa::cm {
 
 struct Probe {
   bool is_echo = false;
-  uint32_t slot = 0;
+  uint32_t port = 0;
   uint64_t instance = 0;
 };
 Mad write_probe(const Probe& probe);

@@ -21,8 +21,9 @@ constexpr uint8_t kServiceTimeout = 22;
 /// For disconnecting, when nobody is there any more who waits for it.
 constexpr uint8_t kOrphanRetries = 4;
 constexpr int64_t kLongestTimeWaitNs = INT64_C(2'000'000'000);
-/// Repeats of a request that was refused, or of a question that was answered, come within that.
-constexpr int64_t kMemoryNs = INT64_C(10'000'000'000);
+/// Repeats of a request that was refused, or of a question that was answered, come within that: the last one before may
+/// have been answered by a MRA, and adapters wait for their own pause then.
+constexpr int64_t kMemoryNs = from_code(kServiceTimeout) + 3 * kLongestPauseNs;
 
 /// How long numbers of a connection stay out of use whose sender repeats after `ack_timeout`.
 constexpr int64_t time_wait_of(uint8_t ack_timeout) { return std::min(2 * from_code(ack_timeout), kLongestTimeWaitNs); }

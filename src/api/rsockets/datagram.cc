@@ -1,0 +1,353 @@
+#include "datagram.h"
+
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "cursor.h"
+
+namespace nupa::rsockets {
+namespace {
+
+/// While spinning, the UDP socket is looked at once in so many turns: it costs a system call.
+constexpr uint32_t kTurnsPerUdpLook = 32;
+constexpr int64_t kCloseMs = 1000;
+constexpr int kUdpTogether = 64;  ///< read at a time, so that a flood does not keep the lock
+
+bool is_any(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == INADDR_ANY;
+  return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+in_port_t& port_of(sockaddr_storage& address) {
+  return address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                      : reinterpret_cast<sockaddr_in6&>(address).sin6_port;
+}
+
+}  // namespace
+
+bool Datagram::Address::operator<(const Address& other) const {
+  const sockaddr_storage& a = value;
+  const sockaddr_storage& b = other.value;
+  if (a.ss_family != b.ss_family) return a.ss_family < b.ss_family;
+  if (a.ss_family == AF_INET) return std::memcmp(&a, &b, offsetof(sockaddr_in, sin_zero)) < 0;
+  const auto& x = reinterpret_cast<const sockaddr_in6&>(a);
+  const auto& y = reinterpret_cast<const sockaddr_in6&>(b);
+  if (x.sin6_port != y.sin6_port) return x.sin6_port < y.sin6_port;
+  return std::memcmp(&x.sin6_addr, &y.sin6_addr, sizeof x.sin6_addr) < 0;
+}
+
+std::unique_ptr<Datagram> Datagram::make(int domain) {
+  std::unique_ptr<Datagram> datagram(new (std::nothrow) Datagram(domain));
+  if (!datagram) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  datagram->udp_.reset(::socket(domain, SOCK_DGRAM | SOCK_NONBLOCK, 0));
+  return datagram->udp_ ? std::move(datagram) : nullptr;
+}
+
+Datagram::~Datagram() {
+  for (auto& [address, destination] : destinations_) {
+    if (destination.ah != nullptr) ibv_destroy_ah(destination.ah);
+  }
+}
+
+int Datagram::take_address(const sockaddr* addr, socklen_t length, Address* result) {
+  if (addr == nullptr || length < sizeof addr->sa_family) return -EINVAL;
+  if (addr->sa_family != AF_INET && addr->sa_family != AF_INET6) return -EAFNOSUPPORT;
+  if (length < address_length(addr)) return -EINVAL;
+  std::memcpy(&result->value, addr, address_length(addr));
+  return 0;
+}
+
+int Datagram::bind(const sockaddr* addr, socklen_t length) {
+  return ::bind(udp_.get(), addr, length) == 0 ? 0 : -errno;
+}
+
+/// Peers answer to a port, so there has to be one before the first header is made.
+int Datagram::bind_somewhere() {
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  if (getsockname(udp_.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return -errno;
+  if (port_of(local) != 0) return 0;
+  return ::bind(udp_.get(), reinterpret_cast<sockaddr*>(&local), length) == 0 ? 0 : -errno;
+}
+
+int Datagram::source_for(const Address& peer, sockaddr_storage* source) {
+  int rc = bind_somewhere();
+  if (rc != 0) return rc;
+  *source = {};
+  socklen_t length = sizeof *source;
+  if (getsockname(udp_.get(), reinterpret_cast<sockaddr*>(source), &length) != 0) return -errno;
+  if (!is_any(*source)) return 0;
+  const in_port_t port = port_of(*source);
+  const auto* to = reinterpret_cast<const sockaddr*>(&peer.value);
+  base::UniqueFd probe(::socket(peer.value.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  length = sizeof *source;
+  if (!probe || ::connect(probe.get(), to, address_length(to)) != 0 ||
+      getsockname(probe.get(), reinterpret_cast<sockaddr*>(source), &length) != 0) {
+    return -errno;
+  }
+  port_of(*source) = port;
+  return 0;
+}
+
+int Datagram::path_for(const sockaddr_storage& local, DatagramPath** path) {
+  for (const auto& existing : paths_) {
+    if (Address{existing->local()} == Address{local}) {
+      *path = existing.get();
+      return 0;
+    }
+  }
+  const DatagramPath::Sizes sizes{std::clamp(send_bytes_ / kLowWater, 1u, send_requests_),
+                                  std::clamp(receive_bytes_ / kLowWater, 1u, receive_requests_), inline_bytes_};
+  auto fresh = DatagramPath::make(local, sizes);
+  if (!fresh) return -errno;
+  *path = fresh.get();
+  paths_.push_back(std::move(fresh));
+  observers().notify();  // there is one more descriptor to wait on
+  return 0;
+}
+
+int Datagram::destination_for(const Address& peer, Destination** destination) {
+  const auto found = destinations_.find(peer);
+  if (found != destinations_.end()) {
+    *destination = &found->second;
+    return 0;
+  }
+  sockaddr_storage source;
+  int rc = source_for(peer, &source);
+  DatagramPath* path = nullptr;
+  if (rc == 0) rc = path_for(source, &path);
+  if (rc != 0) return rc;
+  *destination = &destinations_.emplace(peer, Destination{peer, path, nullptr, 0}).first->second;
+  return 0;
+}
+
+int Datagram::connect(const sockaddr* addr, socklen_t length) {
+  std::lock_guard lock(mutex_);
+  Address peer;
+  if (addr != nullptr && length >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC) {
+    connected_ = nullptr;
+    return ::connect(udp_.get(), addr, length) == 0 ? 0 : -errno;
+  }
+  int rc = take_address(addr, length, &peer);
+  if (rc != 0) return rc;
+  if (::connect(udp_.get(), addr, length) != 0) return -errno;
+  return destination_for(peer, &connected_);
+}
+
+int Datagram::send_by_udp(const Destination& destination, Pieces data, uint8_t op) {
+  UdpHeader header{};
+  const DatagramHeader& own = destination.path->header();
+  header.tag = htobe32(kUdpTag);
+  header.version = own.version;
+  header.op = op;
+  header.qpn = htobe32(destination.path->queue_pair());
+  if (own.version == 4) {
+    header.length = kUdpHeaderV4;
+    header.addr.ipv4 = own.addr.ipv4;
+  } else {
+    header.length = kUdpHeaderV6;
+    std::memcpy(header.addr.ipv6, own.addr.ipv6.addr, sizeof header.addr.ipv6);
+  }
+  std::array<std::byte, kLowWater> bytes;
+  const size_t payload = data.bytes();
+  if (header.length + payload > bytes.size()) return -EMSGSIZE;
+  std::memcpy(bytes.data(), &header, header.length);
+  Cursor(data).copy_to(bytes.data() + header.length, payload);
+  const auto* to = reinterpret_cast<const sockaddr*>(&destination.address.value);
+  const size_t total = header.length + payload;
+  const ssize_t sent = ::sendto(udp_.get(), bytes.data(), total, MSG_NOSIGNAL, to, address_length(to));
+  return sent < 0 ? -errno : 0;
+}
+
+bool Datagram::has_room() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->can_send(); });
+}
+
+ssize_t Datagram::send(Pieces data, int flags, const sockaddr* to, socklen_t length) {
+  const size_t payload = data.bytes();
+  std::unique_lock lock(mutex_);
+  if (shut_) return -EPIPE;
+  Destination* destination = connected_;
+  if (to != nullptr && length != 0) {
+    Address peer;
+    int rc = take_address(to, length, &peer);
+    if (rc == 0) rc = destination_for(peer, &destination);
+    if (rc != 0) return rc;
+  }
+  if (destination == nullptr) return -EDESTADDRREQ;
+  if (destination->ah == nullptr) read_udp();  // the answer may be there
+  const uint32_t header = destination->path->header().length;
+  if (destination->ah == nullptr || header + payload > destination->path->limit()) {
+    const int rc = send_by_udp(*destination, data, static_cast<uint8_t>(Op::kData));
+    return rc != 0 ? rc : static_cast<ssize_t>(payload);
+  }
+  DatagramPath* path = destination->path;
+  while (!path->can_send()) {
+    poll_paths();
+    if (path->can_send()) break;
+    if (nonblocking() || (flags & MSG_DONTWAIT) != 0) return -EAGAIN;
+    lock.unlock();
+    const int rc = wait_until(Deadline::in_ms(send_timeout_ms_), [&] {
+      std::lock_guard again(mutex_);
+      return path->can_send() || shut_;
+    });
+    lock.lock();
+    if (rc != 0) return rc;
+    if (shut_) return -EPIPE;
+  }
+  std::memcpy(path->next(), &path->header(), header);
+  Cursor(data).copy_to(path->next() + header, payload);
+  const int rc = path->send(static_cast<uint32_t>(header + payload), destination->ah, destination->queue_pair);
+  return rc != 0 ? rc : static_cast<ssize_t>(payload);
+}
+
+bool Datagram::wanted(const sockaddr_storage& from) const {
+  return connected_ == nullptr || connected_->address == Address{from};
+}
+
+void Datagram::poll_paths() {
+  bool any = false;
+  for (const auto& path : paths_) {
+    DatagramPath::Arrival arrival;
+    while (path->poll(&arrival)) {
+      Received received{path.get(), arrival.slot, nullptr, 0, {}, {}};
+      uint32_t header;
+      if (!parse_header(arrival.data, arrival.length, &received.from, &header) || !wanted(received.from)) {
+        path->give_back(arrival.slot);
+        continue;
+      }
+      received.data = arrival.data + header;
+      received.length = arrival.length - header;
+      received_.push_back(std::move(received));
+      any = true;
+    }
+  }
+  if (!any) return;
+  read_edges_.fetch_add(1);
+  observers().notify();
+}
+
+void Datagram::read_udp() {
+  std::array<std::byte, kLowWater> bytes;
+  for (int i = 0; i < kUdpTogether; ++i) {
+    Address from;
+    socklen_t length = sizeof from.value;
+    const ssize_t count = ::recvfrom(udp_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT,
+                                     reinterpret_cast<sockaddr*>(&from.value), &length);
+    if (count < 0) return;
+    handle_udp(bytes.data(), static_cast<size_t>(count), from);
+  }
+}
+
+void Datagram::handle_udp(const std::byte* data, size_t bytes, const Address& from) {
+  UdpHeader header{};
+  if (bytes < kUdpHeaderV4) return;
+  std::memcpy(&header, data, std::min(bytes, sizeof header));
+  const bool v4 = header.version == 4 && from.value.ss_family == AF_INET && header.length == kUdpHeaderV4;
+  const bool v6 = header.version == 6 && from.value.ss_family == AF_INET6 && header.length == kUdpHeaderV6;
+  if (header.tag != htobe32(kUdpTag) || (!v4 && !v6) || bytes < header.length) return;
+  Destination* destination;
+  if (destination_for(from, &destination) != 0) return;
+  const bool with_data = header.op == static_cast<uint8_t>(Op::kData);
+  if (with_data) send_by_udp(*destination, Pieces{nullptr, 0}, static_cast<uint8_t>(Op::kControl));
+  constexpr uint32_t kQueuePairMask = 0xffffff;
+  const uint32_t queue_pair = be32toh(header.qpn) & kQueuePairMask;
+  if (destination->ah == nullptr || destination->queue_pair != queue_pair) {
+    if (destination->ah == nullptr) destination->ah = destination->path->resolve(from.value);
+    destination->queue_pair = queue_pair;
+  }
+  constexpr size_t kMostQueued = 1024;  // beyond, it is a datagram lost
+  if (!with_data || !wanted(from.value) || received_.size() >= kMostQueued) return;
+  Received received{nullptr, 0, nullptr, static_cast<uint32_t>(bytes - header.length), {}, from.value};
+  received.copy.assign(data + header.length, data + bytes);
+  received_.push_back(std::move(received));
+  read_edges_.fetch_add(1);
+  observers().notify();
+}
+
+ssize_t Datagram::receive(Pieces room, int flags, sockaddr* from, socklen_t* length) {
+  std::unique_lock lock(mutex_);
+  while (received_.empty()) {
+    poll_paths();
+    if (!received_.empty()) break;
+    read_udp();
+    if (!received_.empty()) break;
+    if (shut_) return 0;
+    if (nonblocking() || (flags & MSG_DONTWAIT) != 0) return -EAGAIN;
+    lock.unlock();
+    const int rc = wait_until(Deadline::in_ms(receive_timeout_ms_), [&] {
+      std::lock_guard again(mutex_);
+      return !received_.empty() || shut_;
+    });
+    lock.lock();
+    if (rc != 0) return rc;
+  }
+  const Received& first = received_.front();
+  const std::byte* data = first.path != nullptr ? first.data : first.copy.data();
+  const size_t copied = std::min<size_t>(first.length, room.bytes());
+  Cursor(room).copy_from(data, copied);
+  if (from != nullptr && length != nullptr) give_address(reinterpret_cast<const sockaddr*>(&first.from), from, length);
+  const auto result = static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? first.length : copied);
+  if ((flags & MSG_PEEK) == 0) {
+    if (first.path != nullptr) first.path->give_back(first.slot);
+    received_.pop_front();
+  }
+  return result;
+}
+
+short Datagram::ready(short events) {
+  std::lock_guard lock(mutex_);
+  poll_paths();
+  if (received_.empty() && (events != 0 || ++turns_ % kTurnsPerUdpLook == 0)) read_udp();
+  short result = 0;
+  if (!received_.empty() || shut_) result |= POLLIN | POLLRDNORM;
+  if (has_room()) result |= POLLOUT | POLLWRNORM;
+  return static_cast<short>(result & events);
+}
+
+void Datagram::arm(std::vector<pollfd>* fds) {
+  std::lock_guard lock(mutex_);
+  fds->push_back({udp_.get(), POLLIN, 0});
+  for (const auto& path : paths_) {
+    path->source().arm();
+    fds->push_back({path->source().fd(), POLLIN, 0});
+  }
+}
+
+void Datagram::wake() {
+  std::lock_guard lock(mutex_);
+  for (const auto& path : paths_) path->source().take_event();
+  poll_paths();
+  read_udp();
+  observers().notify();  // they relied on the events that were taken
+}
+
+int Datagram::shutdown(int how) {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return -EINVAL;
+  if (how != SHUT_RDWR) return 0;
+  {
+    std::lock_guard lock(mutex_);
+    shut_ = true;
+  }
+  observers().notify();
+  return 0;
+}
+
+void Datagram::close() {
+  shutdown(SHUT_RDWR);
+  wait_until(Deadline::in_ms(kCloseMs), [this] {
+    std::lock_guard lock(mutex_);
+    return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->all_sent(); });
+  });
+}
+
+}  // namespace nupa::rsockets

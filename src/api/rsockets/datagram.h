@@ -1,0 +1,96 @@
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "datagram_path.h"
+#include "settings.h"
+#include "socket.h"
+
+namespace nupa::rsockets {
+
+/// A datagram rsocket: a UDP socket, which is its descriptor and finds peers, and a UD queue pair for each local
+/// address that it sends from or is reached at. The first datagrams to a peer go over the UDP socket and ask for the
+/// number of its queue pair. One lock for all.
+class Datagram final : public Socket {
+ public:
+  /// Null with errno set.
+  static std::unique_ptr<Datagram> make(int domain);
+  ~Datagram() override;
+
+  int fd() const override { return udp_.get(); }
+  int bind(const sockaddr* addr, socklen_t length) override;
+  int listen(int backlog) override;
+  int accept(Socket** accepted) override;
+  int connect(const sockaddr* addr, socklen_t length) override;
+  int shutdown(int how) override;
+  void close() override;
+  ssize_t send(Pieces data, int flags, const sockaddr* to, socklen_t length) override;
+  ssize_t receive(Pieces room, int flags, sockaddr* from, socklen_t* length) override;
+  int local_name(sockaddr* addr, socklen_t* length) override;
+  int peer_name(sockaddr* addr, socklen_t* length) override;
+  int set_option(int level, int name, const void* value, socklen_t length) override;
+  int get_option(int level, int name, void* value, socklen_t* length) override;
+  size_t readable_bytes() override;
+  short ready(short events) override;
+  void arm(std::vector<pollfd>* fds) override;
+  void wake() override;
+
+ private:
+  /// A peer's address as a key that compares.
+  struct Address {
+    sockaddr_storage value{};
+    bool operator<(const Address& other) const;
+    bool operator==(const Address& other) const { return !(*this < other) && !(other < *this); }
+  };
+  struct Destination {
+    Address address;
+    DatagramPath* path = nullptr;
+    ibv_ah* ah = nullptr;  ///< null: not known yet
+    uint32_t queue_pair = 0;
+  };
+  /// In a path's buffer, or copied if it came over UDP.
+  struct Received {
+    DatagramPath* path;
+    uint32_t slot;
+    const std::byte* data;
+    uint32_t length;
+    std::vector<std::byte> copy;
+    sockaddr_storage from;
+  };
+
+  explicit Datagram(int domain) : Socket(domain, SOCK_DGRAM) {}
+  static int take_address(const sockaddr* addr, socklen_t length, Address* result);
+  int bind_somewhere();
+  int source_for(const Address& peer, sockaddr_storage* source);
+  int path_for(const sockaddr_storage& local, DatagramPath** path);
+  int destination_for(const Address& peer, Destination** destination);
+  int send_by_udp(const Destination& destination, Pieces data, uint8_t op);
+  void poll_paths();
+  void read_udp();
+  void handle_udp(const std::byte* data, size_t bytes, const Address& from);
+  bool wanted(const sockaddr_storage& from) const;
+  bool has_room() const;
+
+  std::mutex mutex_;
+  base::UniqueFd udp_;
+  std::vector<std::unique_ptr<DatagramPath>> paths_;
+  std::map<Address, Destination> destinations_;
+  Destination* connected_ = nullptr;
+  std::deque<Received> received_;
+  uint32_t turns_ = 0;
+  bool shut_ = false;
+
+  uint32_t send_requests_ = settings().send_requests;
+  uint32_t receive_requests_ = settings().receive_requests;
+  uint32_t send_bytes_ = settings().send_bytes;
+  uint32_t receive_bytes_ = settings().receive_bytes;
+  uint32_t inline_bytes_ = settings().inline_bytes;
+  int64_t receive_timeout_ms_ = -1;
+  int64_t send_timeout_ms_ = -1;
+};
+
+}  // namespace nupa::rsockets

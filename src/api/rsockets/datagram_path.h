@@ -1,0 +1,83 @@
+#pragma once
+#include <rdma/rdma_cma.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "endpoint.h"
+#include "limits.h"
+#include "wire.h"
+
+namespace nupa::rsockets {
+
+/// A UD queue pair on one of the host's addresses, with its buffers. Not thread-safe: the datagram rsocket's lock.
+class DatagramPath {
+ public:
+  struct Sizes {
+    uint32_t send_requests;
+    uint32_t receive_requests;
+    uint32_t inline_bytes;
+  };
+  /// A datagram that arrived: header and payload, valid until give_back().
+  struct Arrival {
+    uint32_t slot;
+    const std::byte* data;
+    uint32_t length;
+  };
+
+  /// local: with the port that peers answer to. Null with errno set.
+  static std::unique_ptr<DatagramPath> make(const sockaddr_storage& local, const Sizes& sizes);
+  ~DatagramPath();
+  DatagramPath(const DatagramPath&) = delete;
+  DatagramPath& operator=(const DatagramPath&) = delete;
+
+  const sockaddr_storage& local() const { return local_; }
+  const DatagramHeader& header() const { return header_; }
+  uint32_t queue_pair() const { return id_->qp->qp_num; }
+  /// The most that one datagram carries, its header included.
+  uint32_t limit() const { return limit_; }
+  CompletionSource& source() { return source_; }
+
+  bool can_send() const { return !free_.empty(); }
+  bool all_sent() const { return free_.size() == sizes_.send_requests; }
+  /// Where the next datagram is written, header first; then send().
+  std::byte* next() { return send_memory_.data() + free_.back() * kLowWater; }
+  int send(uint32_t length, ibv_ah* ah, uint32_t queue_pair);
+  /// Takes completions; true: *arrival is a datagram, and there may be more.
+  bool poll(Arrival* arrival);
+  void give_back(uint32_t slot);
+
+  /// How to reach a peer's address from here: null with errno set. Waits for up to two resolutions.
+  ibv_ah* resolve(const sockaddr_storage& peer) const;
+
+ private:
+  static constexpr uint32_t kGrh = sizeof(ibv_grh);
+  static constexpr uint32_t kReceiveSlot = kLowWater + kGrh;
+
+  DatagramPath() = default;
+  int open(const Sizes& sizes);
+  int post_receive(uint32_t slot);
+
+  sockaddr_storage local_{};
+  DatagramHeader header_{};
+  Sizes sizes_{};
+  uint32_t limit_ = kLowWater;
+  EventChannel channel_;
+  rdma_cm_id* id_ = nullptr;
+  CompletionSource source_;
+  std::vector<std::byte> send_memory_;
+  std::vector<std::byte> receive_memory_;
+  ibv_mr* send_region_ = nullptr;
+  ibv_mr* receive_region_ = nullptr;
+  std::vector<uint32_t> free_;
+};
+
+/// The header that stands for an address. Both families.
+DatagramHeader header_of(const sockaddr_storage& address);
+/// Its length in *length; false if the bytes are no header.
+bool parse_header(const std::byte* data, size_t bytes, sockaddr_storage* address, uint32_t* length);
+
+}  // namespace nupa::rsockets

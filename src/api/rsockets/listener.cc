@@ -1,0 +1,124 @@
+#include "listener.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace nupa::rsockets {
+namespace {
+
+/// Programs ask for as little as 1, and mean it no more than TCP does.
+constexpr int kMinBacklog = 16;
+constexpr int kMaxBacklog = 4096;
+
+size_t limited(int backlog) { return static_cast<size_t>(std::clamp(backlog, kMinBacklog, kMaxBacklog)); }
+
+}  // namespace
+
+std::unique_ptr<Listener> Listener::make(Stream* stream, int backlog) {
+  std::unique_ptr<Listener> listener(new (std::nothrow) Listener(stream));
+  if (!listener) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  listener->backlog_ = limited(backlog);
+  listener->event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+  if (!listener->event_) return nullptr;
+  if (rdma_listen(stream->id(), static_cast<int>(listener->backlog_)) != 0) return nullptr;
+  const int rc = Service::instance().add(stream->fd(), listener.get());
+  if (rc == 0) return listener;
+  errno = -rc;
+  return nullptr;
+}
+
+Listener::~Listener() {
+  stop();
+  for (auto& stream : queue_) stream->close();
+}
+
+void Listener::stop() { Service::instance().remove(stream_->fd(), this); }
+
+void Listener::set_backlog(int backlog) {
+  std::lock_guard lock(mutex_);
+  backlog_ = limited(backlog);
+}
+
+std::unique_ptr<Stream> Listener::take() {
+  std::lock_guard lock(mutex_);
+  if (queue_.empty()) return nullptr;
+  uint64_t count;
+  if (read(event_.get(), &count, sizeof count) < 0) count = 0;
+  auto stream = std::move(queue_.front());
+  queue_.pop_front();
+  waiting_.store(queue_.size(), std::memory_order_release);
+  return stream;
+}
+
+void Listener::service() {
+  rdma_cm_event* event;
+  while (rdma_get_cm_event(stream_->channel_.get(), &event) == 0) handle_event(event);
+}
+
+/// Acknowledges the event before its id moves to another channel or is destroyed: both wait for that.
+void Listener::handle_event(rdma_cm_event* event) {
+  const rdma_cm_event_type type = event->event;
+  rdma_cm_id* id = event->id;
+  if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+    rdma_conn_param param = event->param.conn;
+    std::byte data[UINT8_MAX];
+    if (param.private_data == nullptr) param.private_data_len = 0;
+    if (param.private_data_len != 0) std::memcpy(data, param.private_data, param.private_data_len);
+    param.private_data = data;
+    rdma_ack_cm_event(event);
+    request(id, param);
+    return;
+  }
+  rdma_ack_cm_event(event);
+  if (id == stream_->id()) return;
+  auto stream = take_pending(id);
+  if (stream && type == RDMA_CM_EVENT_ESTABLISHED && stream->established() == 0) deliver(std::move(stream));
+}
+
+void Listener::request(rdma_cm_id* id, const rdma_conn_param& param) {
+  size_t limit;
+  size_t taken;
+  {
+    std::lock_guard lock(mutex_);
+    limit = backlog_;
+    taken = queue_.size() + pending_.size();
+  }
+  if (taken >= limit) {
+    rdma_reject(id, nullptr, 0);
+    rdma_destroy_id(id);
+    return;
+  }
+  auto stream = Stream::answer(*stream_, id, param);
+  if (stream) pending_.push_back(std::move(stream));
+}
+
+std::unique_ptr<Stream> Listener::take_pending(const rdma_cm_id* id) {
+  const auto it = std::find_if(pending_.begin(), pending_.end(), [&](const auto& s) { return s->id() == id; });
+  if (it == pending_.end()) return nullptr;
+  auto stream = std::move(*it);
+  *it = std::move(pending_.back());
+  pending_.pop_back();
+  return stream;
+}
+
+void Listener::deliver(std::unique_ptr<Stream> stream) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(stream));
+    waiting_.store(queue_.size(), std::memory_order_release);
+    const uint64_t one = 1;
+    if (write(event_.get(), &one, sizeof one) < 0) return;
+  }
+  stream_->read_edges_.fetch_add(1, std::memory_order_release);
+  stream_->observers().notify();
+}
+
+}  // namespace nupa::rsockets

@@ -1,0 +1,60 @@
+#pragma once
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "wire.h"
+
+namespace nupa::rsockets {
+
+/// Buffers that this side mapped for riowrite() of the peer, and where the peer's table of them is. Any thread.
+class Mappings {
+ public:
+  /// One that the peer has to be told of.
+  struct Announcement {
+    uint32_t index;
+    RemoteMapping mapping;
+  };
+
+  Mappings() = default;
+  ~Mappings();
+  Mappings(const Mappings&) = delete;
+  Mappings& operator=(const Mappings&) = delete;
+
+  /// The peer's table; length counts its entries.
+  void set_table(const RemoteBuffer& table) { table_ = table; }
+  uint64_t entry_addr(uint32_t index) const { return table_.addr + index * sizeof(RemoteMapping); }
+  uint32_t table_key() const { return table_.key; }
+
+  /// 0 or a negative errno: ENOMEM if the peer's table is full. remote: the peer may write it.
+  int add(ibv_pd* pd, void* buffer, size_t length, bool remote, uint64_t offset);
+  int remove(const void* buffer, size_t length);
+
+  bool pending() const { return pending_.load(std::memory_order_acquire); }
+  /// The next one to announce; the sender's thread.
+  bool next(Announcement* announcement);
+  void announced(uint32_t index);
+  void clear();
+
+ private:
+  static constexpr uint32_t kLocal = UINT32_MAX;
+  struct Entry {
+    ibv_mr* region;
+    uint64_t offset;
+    uint32_t index;
+    bool announced;
+  };
+
+  void look_for_pending();
+
+  std::mutex mutex_;
+  RemoteBuffer table_{};
+  std::vector<Entry> entries_;
+  std::atomic<bool> pending_{false};
+};
+
+}  // namespace nupa::rsockets

@@ -1,0 +1,157 @@
+#include "poll.h"
+
+#include <cerrno>
+#include <vector>
+
+#include "descriptor_table.h"
+
+namespace nupa::rsockets {
+namespace {
+
+using Lease = DescriptorTable::Lease;
+
+/// The set of one call: who of it is an rsocket is found out once.
+class PollSet {
+ public:
+  PollSet(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
+    leases_.reserve(count);
+    for (nfds_t i = 0; i < count; ++i) {
+      leases_.push_back(fds[i].fd < 0 ? Lease() : DescriptorTable::instance().lease(fds[i].fd, Use::kOther));
+      fds[i].revents = 0;
+      if (leases_.back()) {
+        ++rsockets_;
+      } else {
+        others_.push_back(fds[i]);
+        places_.push_back(i);
+      }
+    }
+  }
+
+  bool has_rsockets() const { return rsockets_ != 0; }
+  bool has_others() const { return !others_.empty(); }
+
+  /// How many rsockets have something to tell.
+  int look() {
+    int found = 0;
+    for (nfds_t i = 0; i < count_; ++i) {
+      if (!leases_[i]) continue;
+      fds_[i].revents = leases_[i]->ready(fds_[i].events);
+      found += fds_[i].revents != 0;
+    }
+    return found;
+  }
+  /// Ordinary descriptors as they are now; -errno if poll() fails.
+  int look_at_others() {
+    if (others_.empty()) return 0;
+    const int found = ::poll(others_.data(), others_.size(), 0);
+    if (found < 0) return -errno;
+    give_others(others_.data());
+    return found;
+  }
+  /// Waits for any of them once; then look() again. A negative errno, 0 after the deadline, 1 if something happened.
+  int sleep(const Deadline& deadline, const sigset_t* mask) {
+    ThreadWaiter& waiter = ThreadWaiter::mine();
+    waiter.reset();
+    std::vector<pollfd> all;
+    all.push_back({waiter.fd(), POLLIN, 0});
+    all.insert(all.end(), others_.begin(), others_.end());
+    const size_t first = all.size();
+    std::vector<size_t> ends(count_, 0);
+    for (nfds_t i = 0; i < count_; ++i) {
+      if (!leases_[i]) continue;
+      leases_[i]->observers().add(&waiter);
+      leases_[i]->arm(&all);
+      ends[i] = all.size();
+    }
+    int result = look() != 0 ? 1 : 0;
+    if (result == 0) {
+      timespec storage;
+      result = ::ppoll(all.data(), all.size(), deadline.remaining(&storage), mask);
+      result = result < 0 ? -errno : result == 0 ? 0 : 1;
+    }
+    size_t at = first;
+    for (nfds_t i = 0; i < count_; ++i) {
+      if (!leases_[i]) continue;
+      leases_[i]->observers().remove(&waiter);
+      bool event = false;
+      for (; at < ends[i]; ++at) event |= all[at].revents != 0;
+      if (event) leases_[i]->wake();
+    }
+    give_others(all.data() + 1);
+    return result;
+  }
+  int found() const {
+    int sum = 0;
+    for (nfds_t i = 0; i < count_; ++i) sum += fds_[i].revents != 0;
+    return sum;
+  }
+
+ private:
+  void give_others(const pollfd* from) {
+    for (size_t i = 0; i < places_.size(); ++i) fds_[places_[i]].revents = from[i].revents;
+  }
+
+  pollfd* const fds_;
+  const nfds_t count_;
+  size_t rsockets_ = 0;
+  std::vector<Lease> leases_;
+  std::vector<pollfd> others_;
+  std::vector<nfds_t> places_;
+};
+
+}  // namespace
+
+int poll_mixed(pollfd* fds, nfds_t count, const Deadline& deadline, bool nonblocking, const sigset_t* mask) {
+  PollSet set(fds, count);
+  Spin spin;
+  do {
+    int found = set.look();
+    if (found != 0 || nonblocking) {
+      const int others = set.look_at_others();
+      return others < 0 ? others : found + others;
+    }
+  } while (set.has_rsockets() && spin.again());
+  for (;;) {
+    const int rc = set.sleep(deadline, mask);
+    if (rc < 0) return rc;
+    set.look();
+    const int found = set.found();
+    if (found != 0 || deadline.passed()) return found;
+  }
+}
+
+int select_mixed(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, bool nonblocking,
+                 const sigset_t* mask) {
+  if (count < 0 || count > FD_SETSIZE) return -EINVAL;
+  std::vector<pollfd> fds;
+  for (int fd = 0; fd < count; ++fd) {
+    short events = 0;
+    if (read != nullptr && FD_ISSET(fd, read)) events |= POLLIN;
+    if (write != nullptr && FD_ISSET(fd, write)) events |= POLLOUT;
+    if (except != nullptr && FD_ISSET(fd, except)) events |= POLLPRI;
+    if (events != 0) fds.push_back({fd, events, 0});
+  }
+  const int rc = poll_mixed(fds.data(), fds.size(), deadline, nonblocking, mask);
+  if (rc < 0) return rc;
+  for (const pollfd& entry : fds) {
+    if ((entry.revents & POLLNVAL) != 0) return -EBADF;
+  }
+  int bits = 0;
+  const auto keep = [&](fd_set* set, const pollfd& entry, short asked, short meaning) {
+    if (set == nullptr || (entry.events & asked) == 0) return;
+    if ((entry.revents & meaning) != 0) {
+      ++bits;
+    } else {
+      FD_CLR(entry.fd, set);
+    }
+  };
+  // As Linux's select() reads poll's events.
+  for (const pollfd& entry : fds) {
+    keep(read, entry, POLLIN, POLLIN | POLLHUP | POLLERR);
+    keep(write, entry, POLLOUT, POLLOUT | POLLERR);
+    keep(except, entry, POLLPRI, POLLPRI);
+  }
+  return bits;
+}
+
+}  // namespace nupa::rsockets

@@ -1,0 +1,68 @@
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace nupa::rsockets {
+
+/// Bookkeeping of a receive buffer that the peer fills from its beginning, round and round. It is published in halves:
+/// the first by the connection data, each next one when as much has been read. Byte counts since the start, so nothing
+/// wraps. arrived() is called by whoever handles completions, consume() by the reader, published() under the
+/// completions' lock.
+class ReceiveRing {
+ public:
+  /// What may be read without wrapping.
+  struct Span {
+    uint32_t offset;
+    uint32_t length;
+  };
+
+  /// bytes: even.
+  void reset(uint32_t bytes) {
+    size_ = bytes;
+    arrived_.store(0, std::memory_order_relaxed);
+    consumed_.store(0, std::memory_order_relaxed);
+    published_.store(half(), std::memory_order_relaxed);
+  }
+
+  uint32_t size() const { return size_; }
+  uint32_t half() const { return size_ / 2; }
+  uint64_t available() const {
+    return arrived_.load(std::memory_order_acquire) - consumed_.load(std::memory_order_relaxed);
+  }
+
+  /// False: the peer says more than it was given room for.
+  bool arrived(uint32_t bytes) {
+    const uint64_t total = arrived_.load(std::memory_order_relaxed) + bytes;
+    if (total > published_.load(std::memory_order_relaxed)) return false;
+    arrived_.store(total, std::memory_order_release);
+    return true;
+  }
+
+  /// The readable bytes that lie `skip` behind the next one (a peek looks further).
+  Span readable(uint64_t skip = 0) const {
+    const uint64_t ready = available();
+    if (ready <= skip) return {0, 0};
+    const auto offset = static_cast<uint32_t>((consumed_.load(std::memory_order_relaxed) + skip) % size_);
+    return {offset, static_cast<uint32_t>(std::min<uint64_t>(ready - skip, size_ - offset))};
+  }
+  void consume(uint32_t bytes) {
+    consumed_.store(consumed_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+  }
+
+  /// Whether a half has been read that the peer may fill again.
+  bool publish_due() const {
+    return published_.load(std::memory_order_relaxed) - consumed_.load(std::memory_order_acquire) <= half();
+  }
+  uint32_t publish_offset() const { return static_cast<uint32_t>(published_.load(std::memory_order_relaxed) % size_); }
+  void published() { published_.store(published_.load(std::memory_order_relaxed) + half(), std::memory_order_relaxed); }
+
+ private:
+  uint32_t size_ = 2;
+  std::atomic<uint64_t> published_{1};  ///< changed under the completions' lock
+  std::atomic<uint64_t> arrived_{0};
+  alignas(64) std::atomic<uint64_t> consumed_{0};
+};
+
+}  // namespace nupa::rsockets

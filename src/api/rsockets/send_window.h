@@ -1,0 +1,145 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "limits.h"
+#include "wire.h"
+
+namespace nupa::rsockets {
+
+/// What a sender may still do: requests of the send queue, bytes of the staging buffer, messages that the peer is
+/// ready for. The sender counts up, whoever handles completions counts after it; each writes its own numbers only, so
+/// neither waits for the other. A completion's wr_id holds the sender's numbers as they were, so one completion
+/// answers for all requests before it.
+class SendWindow {
+ public:
+  static constexpr uint64_t kControlId = UINT64_C(1) << 63;
+
+  void reset(uint32_t requests, uint32_t bytes) {
+    requests_ = requests;
+    bytes_ = bytes;
+    quarter_requests_ = requests / 4 == 0 ? 1 : requests / 4;
+    quarter_bytes_ = bytes / 4;
+    posted_.store(0);
+    staged_.store(0);
+    asked_posted_ = asked_staged_ = 0;
+    completed_.store(0);
+    freed_.store(0);
+    sent_.store(0);
+    allowed_.store(0);
+  }
+
+  /// Room in the staging buffer, all of it and up to its end.
+  uint32_t room() const {
+    return bytes_ - (staged_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
+  }
+  uint32_t bytes() const { return bytes_; }
+  uint32_t requests_in_flight() const {
+    return (posted_.load(std::memory_order_relaxed) - completed_.load(std::memory_order_acquire)) & kSequenceMask;
+  }
+  bool idle() const { return requests_in_flight() == 0; }
+  bool has_credit() const { return sent_.load(std::memory_order_relaxed) != allowed_.load(std::memory_order_acquire); }
+  /// Whether the next message may be sent, as far as this side's queue and the peer's credits go.
+  bool open() const {
+    const uint32_t low = bytes_ < kLowWater ? bytes_ : kLowWater;
+    return requests_in_flight() < requests_ && has_credit() && room() >= low;
+  }
+
+  /// Counts a request that takes `staged` bytes of the buffer, and with `message` a credit. Returns its wr_id;
+  /// *signaled says whether it has to ask for a completion: often enough that nobody waits for one that never comes.
+  uint64_t post(uint32_t staged, bool message, bool* signaled) {
+    const uint32_t posted = (posted_.load(std::memory_order_relaxed) + 1) & kSequenceMask;
+    const uint32_t end = staged_.load(std::memory_order_relaxed) + staged;
+    posted_.store(posted, std::memory_order_relaxed);
+    staged_.store(end, std::memory_order_relaxed);
+    if (message) {
+      sent_.store(static_cast<uint16_t>(sent_.load(std::memory_order_relaxed) + 1), std::memory_order_relaxed);
+    }
+    *signaled =
+        ((posted - asked_posted_) & kSequenceMask) >= quarter_requests_ || end - asked_staged_ >= quarter_bytes_;
+    if (*signaled) {
+      asked_posted_ = posted;
+      asked_staged_ = end;
+    }
+    return static_cast<uint64_t>(posted) << 32 | end;
+  }
+
+  /// Where the next staged byte goes.
+  uint32_t staging_offset() const { return staged_.load(std::memory_order_relaxed) % bytes_; }
+
+  void completed(uint64_t wr_id) {
+    freed_.store(static_cast<uint32_t>(wr_id), std::memory_order_release);
+    completed_.store(static_cast<uint32_t>(wr_id >> 32) & kSequenceMask, std::memory_order_release);
+  }
+  /// The peer's count of messages that may have been sent, modulo 2^16.
+  void allow(uint16_t total) { allowed_.store(total, std::memory_order_release); }
+
+ private:
+  static constexpr uint32_t kSequenceMask = (UINT32_C(1) << 30) - 1;
+
+  uint32_t requests_ = 0;
+  uint32_t bytes_ = 1;  ///< a power of two, so that offsets survive the count's wrap
+  uint32_t quarter_requests_ = 1;
+  uint32_t quarter_bytes_ = 0;
+  std::atomic<uint32_t> posted_{0};
+  std::atomic<uint32_t> staged_{0};
+  std::atomic<uint16_t> sent_{0};
+  uint32_t asked_posted_ = 0;  ///< of the last request that asked for a completion
+  uint32_t asked_staged_ = 0;
+  alignas(64) std::atomic<uint32_t> completed_{0};
+  std::atomic<uint32_t> freed_{0};
+  std::atomic<uint16_t> allowed_{0};
+};
+
+/// The table of buffers that the peer writes and this side sends into: an entry is taken and cleared before anything is
+/// sent into its buffer, so the peer cannot have written it anew by then.
+class TargetTable {
+ public:
+  void reset(RemoteBuffer* entries, const RemoteBuffer& first) {
+    entries_ = entries;
+    next_ = 0;
+    current_ = {};
+    left_.store(0, std::memory_order_relaxed);
+    entries_[0] = first;
+  }
+
+  /// Whether there is room at the peer. Any thread.
+  bool open() const {
+    return left_.load(std::memory_order_relaxed) != 0 || landed(next_.load(std::memory_order_relaxed));
+  }
+
+  /// Room of the buffer in use, after taking the next one if it is full. The sender's thread, as below.
+  uint32_t left() {
+    const uint32_t now = left_.load(std::memory_order_relaxed);
+    return now != 0 ? now : take();
+  }
+  uint64_t addr() const { return current_.addr; }
+  uint32_t key() const { return current_.key; }
+  void advance(uint32_t bytes) {
+    current_.addr += bytes;
+    left_.store(left_.load(std::memory_order_relaxed) - bytes, std::memory_order_relaxed);
+  }
+
+ private:
+  /// The peer's write of an entry may be under way: length, the last field, and the others have to be there.
+  bool landed(uint32_t index) const {
+    auto& entry = entries_[index];
+    return __atomic_load_n(&entry.length, __ATOMIC_ACQUIRE) != 0 && __atomic_load_n(&entry.addr, __ATOMIC_ACQUIRE) != 0;
+  }
+  uint32_t take() {
+    const uint32_t index = next_.load(std::memory_order_relaxed);
+    if (!landed(index)) return 0;
+    current_ = entries_[index];
+    entries_[index] = {};
+    next_.store((index + 1) % kTargets, std::memory_order_relaxed);
+    left_.store(current_.length, std::memory_order_relaxed);
+    return current_.length;
+  }
+
+  RemoteBuffer* entries_ = nullptr;
+  RemoteBuffer current_{};
+  std::atomic<uint32_t> next_{0};
+  std::atomic<uint32_t> left_{0};
+};
+
+}  // namespace nupa::rsockets

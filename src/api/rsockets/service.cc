@@ -1,0 +1,135 @@
+#include "service.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+#include "base/clock.h"
+#include "stream.h"
+
+namespace nupa::rsockets {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kNsPerMs = 1'000'000;
+
+Service& Service::instance() {
+  // Never destroyed: the thread may outlive static objects at exit.
+  static Service* service = new Service;
+  return *service;
+}
+
+int Service::start() {
+  if (process_ == getpid()) return 0;
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  clients_.clear();
+  timers_.clear();
+  if (!epoll_ || !event_) return -errno;
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.fd = event_.get();
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &wanted) != 0) return -errno;
+
+  // Signals are the program's threads' to handle.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const int rc = pthread_create(
+      &thread, nullptr,
+      [](void* self) -> void* {
+        static_cast<Service*>(self)->run();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (rc != 0) return -rc;
+  pthread_setname_np(thread, "rsockets");
+  pthread_detach(thread);
+  process_ = getpid();
+  return 0;
+}
+
+int Service::add(int fd, ServiceClient* client) {
+  std::lock_guard lock(mutex_);
+  const int rc = start();
+  if (rc != 0) return rc;
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &wanted) != 0) return -errno;
+  clients_[fd] = client;
+  return 0;
+}
+
+void Service::remove(int fd, ServiceClient* client) {
+  std::lock_guard lock(mutex_);
+  const auto it = clients_.find(fd);
+  if (it == clients_.end() || it->second != client) return;
+  clients_.erase(it);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+int Service::keep_alive(Stream* stream, int seconds) {
+  std::lock_guard lock(mutex_);
+  const int rc = start();
+  if (rc != 0) return rc;
+  std::erase_if(timers_, [&](const Timer& timer) { return timer.stream == stream; });
+  const int64_t period = seconds * kNsPerSecond;
+  timers_.push_back({stream, period, base::now_ns() + period});
+  kick();
+  return 0;
+}
+
+void Service::forget(Stream* stream) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(timers_, [&](const Timer& timer) { return timer.stream == stream; });
+}
+
+void Service::kick() {
+  const uint64_t one = 1;
+  if (write(event_.get(), &one, sizeof one) < 0) return;  // full: it is awake already
+}
+
+int64_t Service::serve_timers() {
+  const int64_t now = base::now_ns();
+  int64_t next = INT64_MAX;
+  for (Timer& timer : timers_) {
+    if (timer.due_ns <= now) {
+      timer.stream->keep_alive();
+      timer.due_ns = now + timer.period_ns;
+    }
+    next = std::min(next, timer.due_ns);
+  }
+  return next == INT64_MAX ? -1 : (next - now) / kNsPerMs + 1;
+}
+
+void Service::run() {
+  constexpr int kTogether = 64;
+  epoll_event events[kTogether];
+  int64_t timeout_ms = -1;
+  for (;;) {
+    const int count =
+        epoll_wait(epoll_.get(), events, kTogether, static_cast<int>(std::min<int64_t>(timeout_ms, INT_MAX)));
+    std::lock_guard lock(mutex_);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == event_.get()) {
+        uint64_t value;
+        if (read(event_.get(), &value, sizeof value) < 0) continue;
+        continue;
+      }
+      const auto it = clients_.find(events[i].data.fd);
+      if (it != clients_.end()) it->second->service();
+    }
+    timeout_ms = serve_timers();
+  }
+}
+
+}  // namespace nupa::rsockets

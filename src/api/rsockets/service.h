@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace nupa::rsockets {
+
+class Stream;
+
+/// Somebody whose descriptor the service's thread watches.
+class ServiceClient {
+ public:
+  /// The descriptor is readable. Called by the thread; must not call Service.
+  virtual void service() = 0;
+
+ protected:
+  ~ServiceClient() = default;
+};
+
+/// One thread a process, started when it is first needed: answers what comes to listeners and sends keepalives. Its
+/// lock is held while a client is served, so a client that was removed is not served any more.
+class Service {
+ public:
+  static Service& instance();
+
+  /// 0 or a negative errno.
+  int add(int fd, ServiceClient* client);
+  void remove(int fd, ServiceClient* client);
+
+  /// Has keep_alive() called every so many seconds.
+  int keep_alive(Stream* stream, int seconds);
+  void forget(Stream* stream);
+
+ private:
+  struct Timer {
+    Stream* stream;
+    int64_t period_ns;
+    int64_t due_ns;
+  };
+
+  Service() = default;
+  int start();
+  void run();
+  void kick();
+  int64_t serve_timers();
+
+  std::mutex mutex_;
+  int process_ = 0;  ///< a forked child has no such thread
+  base::UniqueFd epoll_;
+  base::UniqueFd event_;
+  std::map<int, ServiceClient*> clients_;
+  std::vector<Timer> timers_;
+};
+
+}  // namespace nupa::rsockets

@@ -1,0 +1,90 @@
+#include "waiter.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/clock.h"
+#include "settings.h"
+
+namespace nupa::rsockets {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+void Observers::add(Observer* observer) {
+  std::lock_guard lock(lock_);
+  list_.push_back(observer);
+  count_.store(static_cast<uint32_t>(list_.size()), std::memory_order_seq_cst);
+}
+
+void Observers::remove(Observer* observer) {
+  std::lock_guard lock(lock_);
+  const auto it = std::find(list_.begin(), list_.end(), observer);
+  if (it != list_.end()) list_.erase(it);
+  count_.store(static_cast<uint32_t>(list_.size()), std::memory_order_seq_cst);
+}
+
+void Observers::tell(const Observer* except) {
+  std::lock_guard lock(lock_);
+  for (Observer* observer : list_) {
+    if (observer != except) observer->changed();
+  }
+}
+
+ThreadWaiter& ThreadWaiter::mine() {
+  thread_local ThreadWaiter waiter;
+  if (waiter.process_ != getpid()) waiter.open();
+  return waiter;
+}
+
+ThreadWaiter::ThreadWaiter() { open(); }
+
+ThreadWaiter::~ThreadWaiter() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void ThreadWaiter::open() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  process_ = getpid();
+  told_.store(false);
+}
+
+void ThreadWaiter::changed() {
+  if (told_.exchange(true)) return;
+  const uint64_t one = 1;
+  if (write(fd_, &one, sizeof one) < 0) return;  // without a descriptor (EMFILE) sleepers look by themselves
+}
+
+void ThreadWaiter::reset() {
+  if (!told_.load()) return;
+  uint64_t count;
+  if (read(fd_, &count, sizeof count) < 0) count = 0;
+  // Only now: a change told before this line is seen by the look that follows.
+  told_.store(false);
+}
+
+Deadline Deadline::in_ms(int64_t ms) { return ms < 0 ? never() : in_ns(ms * kNsPerMs); }
+Deadline Deadline::in_ns(int64_t ns) { return Deadline(base::now_ns() + ns); }
+
+bool Deadline::passed() const { return at_ns_ != INT64_MAX && base::now_ns() >= at_ns_; }
+
+timespec* Deadline::remaining(timespec* storage) const {
+  if (at_ns_ == INT64_MAX) return nullptr;
+  const int64_t left = std::max<int64_t>(at_ns_ - base::now_ns(), 0);
+  storage->tv_sec = left / kNsPerSecond;
+  storage->tv_nsec = left % kNsPerSecond;
+  return storage;
+}
+
+Spin::Spin() : until_ns_(base::now_ns() + settings().polling_us * INT64_C(1000)) {}
+
+bool Spin::again() {
+  _mm_pause();
+  return base::now_ns() < until_ns_;
+}
+
+}  // namespace nupa::rsockets

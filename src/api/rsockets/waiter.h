@@ -1,0 +1,92 @@
+#pragma once
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/spin.h"
+
+namespace nupa::rsockets {
+
+/// Whoever sleeps until an rsocket changes. changed() may be called by any thread, with the rsocket's locks held: it
+/// calls nothing of rsockets.
+class Observer {
+ public:
+  virtual void changed() = 0;
+
+ protected:
+  ~Observer() = default;
+};
+
+/// Those who sleep on one rsocket. Each may wait on the same descriptors, so whoever takes an event off one has to tell
+/// the others.
+class Observers {
+ public:
+  void add(Observer* observer);
+  void remove(Observer* observer);
+  /// Tells all but one.
+  void notify(const Observer* except = nullptr) {
+    if (count_.load(std::memory_order_seq_cst) != 0) tell(except);
+  }
+
+ private:
+  void tell(const Observer* except);
+
+  std::atomic<uint32_t> count_{0};
+  base::SpinLock lock_;
+  std::vector<Observer*> list_;
+};
+
+/// What a thread sleeps on beside the descriptors of rsockets. One a thread.
+class ThreadWaiter final : public Observer {
+ public:
+  static ThreadWaiter& mine();
+
+  void changed() override;
+  /// Forgets what was told; then the caller looks once more, then it sleeps.
+  void reset();
+  int fd() const { return fd_; }
+
+  ThreadWaiter();
+  ~ThreadWaiter();
+  ThreadWaiter(const ThreadWaiter&) = delete;
+  ThreadWaiter& operator=(const ThreadWaiter&) = delete;
+
+ private:
+  void open();
+
+  int fd_ = -1;
+  int process_ = 0;  ///< a forked child must not share its parent's descriptor
+  std::atomic<bool> told_{false};
+};
+
+/// A point in time that a call waits for at most; by CLOCK_MONOTONIC.
+class Deadline {
+ public:
+  static Deadline never() { return Deadline(INT64_MAX); }
+  /// ms < 0: never.
+  static Deadline in_ms(int64_t ms);
+  static Deadline in_ns(int64_t ns);
+
+  bool passed() const;
+  /// For ppoll: null if never.
+  timespec* remaining(timespec* storage) const;
+
+ private:
+  explicit Deadline(int64_t at) : at_ns_(at) {}
+  int64_t at_ns_;
+};
+
+/// Turns until the polling time is over; the clock is read at each.
+class Spin {
+ public:
+  Spin();
+  /// False: time to sleep.
+  bool again();
+
+ private:
+  int64_t until_ns_ = 0;
+};
+
+}  // namespace nupa::rsockets

@@ -1,0 +1,187 @@
+// Arithmetic of the receive ring, the send window, the table of targets, and of pieces of memory.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "api/rsockets/cursor.h"
+#include "api/rsockets/receive_ring.h"
+#include "api/rsockets/send_window.h"
+
+using namespace nupa::rsockets;
+
+TEST(RsocketsReceiveRing, TheSecondHalfIsDueAtOnce) {
+  ReceiveRing ring;
+  ring.reset(1024);
+  EXPECT_TRUE(ring.publish_due());
+  EXPECT_EQ(ring.publish_offset(), 512u);
+  ring.published();
+  EXPECT_FALSE(ring.publish_due());
+}
+
+TEST(RsocketsReceiveRing, AHalfIsDueWhenAsMuchHasBeenRead) {
+  ReceiveRing ring;
+  ring.reset(1024);
+  ring.published();
+  ASSERT_TRUE(ring.arrived(600));
+  ring.consume(511);
+  EXPECT_FALSE(ring.publish_due());
+  ring.consume(1);
+  EXPECT_TRUE(ring.publish_due());
+  EXPECT_EQ(ring.publish_offset(), 0u);
+}
+
+TEST(RsocketsReceiveRing, APeerCannotSayMoreThanItWasGivenRoomFor) {
+  ReceiveRing ring;
+  ring.reset(1024);
+  EXPECT_FALSE(ring.arrived(513));
+  EXPECT_TRUE(ring.arrived(512));
+  EXPECT_FALSE(ring.arrived(1));
+}
+
+TEST(RsocketsReceiveRing, ReadsWrapAtTheEnd) {
+  ReceiveRing ring;
+  ring.reset(1024);
+  ring.published();
+  ASSERT_TRUE(ring.arrived(1000));
+  ring.consume(900);
+  ring.published();
+  ASSERT_TRUE(ring.arrived(300));
+  EXPECT_EQ(ring.available(), 400u);
+  EXPECT_EQ(ring.readable().offset, 900u);
+  EXPECT_EQ(ring.readable().length, 124u);
+  EXPECT_EQ(ring.readable(124).offset, 0u);
+  EXPECT_EQ(ring.readable(124).length, 276u);
+  EXPECT_EQ(ring.readable(400).length, 0u);
+}
+
+TEST(RsocketsReceiveRing, WhatIsWrittenWherePublishedIsReadInOrder) {
+  constexpr uint32_t kSize = 256;
+  ReceiveRing ring;
+  ring.reset(kSize);
+  std::array<std::byte, kSize> memory;
+  std::mt19937 random(7);
+  uint64_t granted = kSize / 2;
+  uint64_t written = 0;
+  uint64_t read = 0;
+  for (int step = 0; step < 100000; ++step) {
+    if (ring.publish_due()) {
+      ASSERT_EQ(ring.publish_offset(), granted % kSize);
+      ring.published();
+      granted += kSize / 2;
+    }
+    const auto put = static_cast<uint32_t>(std::min<uint64_t>(random() % 40, granted - written));
+    for (uint32_t i = 0; i < put; ++i) memory[(written + i) % kSize] = static_cast<std::byte>(written + i);
+    ASSERT_TRUE(ring.arrived(put));
+    written += put;
+    const auto span = ring.readable();
+    const auto take = std::min<uint32_t>(span.length, random() % 50);
+    for (uint32_t i = 0; i < take; ++i) ASSERT_EQ(memory[span.offset + i], static_cast<std::byte>(read + i));
+    ring.consume(take);
+    read += take;
+    ASSERT_LE(written - read, kSize);
+  }
+}
+
+TEST(RsocketsSendWindow, CreditsAreCountsModulo16Bits) {
+  SendWindow window;
+  window.reset(16, 4096);
+  EXPECT_FALSE(window.has_credit());
+  window.allow(2);
+  bool signaled;
+  window.post(0, true, &signaled);
+  window.post(0, false, &signaled);  // a write without a message takes none
+  EXPECT_TRUE(window.has_credit());
+  window.post(0, true, &signaled);
+  EXPECT_FALSE(window.has_credit());
+}
+
+TEST(RsocketsSendWindow, NobodyWaitsForACompletionThatNeverComes) {
+  SendWindow window;
+  window.reset(12, 4096);
+  std::mt19937 random(3);
+  std::vector<uint64_t> outstanding;
+  uint32_t sent = 0;
+  for (int step = 0; step < 200000; ++step) {
+    window.allow(static_cast<uint16_t>(sent + 100));
+    if (!window.open()) {
+      ASSERT_FALSE(outstanding.empty());  // else it would be shut for ever
+      window.completed(outstanding.front());
+      outstanding.erase(outstanding.begin());
+      continue;
+    }
+    const uint32_t bytes = std::min<uint32_t>(random() % 3000, window.room());
+    const uint32_t offset = window.staging_offset();
+    ASSERT_LT(offset, 4096u);
+    bool signaled;
+    const uint64_t id = window.post(bytes, true, &signaled);
+    ASSERT_EQ(id & SendWindow::kControlId, 0u);
+    ++sent;
+    if (signaled) outstanding.push_back(id);
+    ASSERT_LE(window.requests_in_flight(), 12u);
+    ASSERT_LE(window.room(), 4096u);
+  }
+}
+
+TEST(RsocketsSendWindow, OneCompletionAnswersForAllBefore) {
+  SendWindow window;
+  window.reset(100, 4096);
+  window.allow(100);
+  bool signaled;
+  uint64_t last = 0;
+  for (int i = 0; i < 10; ++i) last = window.post(100, true, &signaled);
+  EXPECT_EQ(window.requests_in_flight(), 10u);
+  EXPECT_EQ(window.room(), 3096u);
+  window.completed(last);
+  EXPECT_EQ(window.requests_in_flight(), 0u);
+  EXPECT_EQ(window.room(), 4096u);
+}
+
+TEST(RsocketsTargets, AnEntryIsClearedBeforeItIsSentInto) {
+  std::array<RemoteBuffer, kTargets> entries{};
+  TargetTable table;
+  table.reset(entries.data(), {0x1000, 7, 100});
+  EXPECT_TRUE(table.open());
+  EXPECT_EQ(table.left(), 100u);
+  EXPECT_EQ(entries[0].length, 0u);
+  EXPECT_EQ(table.addr(), 0x1000u);
+  table.advance(100);
+  EXPECT_FALSE(table.open());
+  EXPECT_EQ(table.left(), 0u);
+  entries[1] = {0x1064, 7, 100};
+  EXPECT_TRUE(table.open());
+  EXPECT_EQ(table.left(), 100u);
+  EXPECT_EQ(table.addr(), 0x1064u);
+}
+
+TEST(RsocketsTargets, HalfAnEntryIsNone) {
+  std::array<RemoteBuffer, kTargets> entries{};
+  TargetTable table;
+  table.reset(entries.data(), {});
+  entries[0].length = 10;
+  EXPECT_FALSE(table.open());
+  entries[0].addr = 0x10;
+  EXPECT_TRUE(table.open());
+}
+
+TEST(RsocketsCursor, GoesThroughPiecesAndSkipsEmptyOnes) {
+  std::string a = "abc";
+  std::string b;
+  std::string c = "defgh";
+  const iovec list[] = {{b.data(), 0}, {a.data(), a.size()}, {b.data(), 0}, {c.data(), c.size()}};
+  const Pieces pieces{list, 4};
+  EXPECT_EQ(pieces.bytes(), 8u);
+  Cursor cursor(pieces);
+  EXPECT_EQ(cursor.contiguous(), 3u);
+  std::string out(8, ' ');
+  cursor.copy_to(reinterpret_cast<std::byte*>(out.data()), 5);
+  EXPECT_EQ(cursor.contiguous(), 3u);
+  cursor.copy_to(reinterpret_cast<std::byte*>(out.data()) + 5, 3);
+  EXPECT_EQ(out, "abcdefgh");
+  EXPECT_TRUE(cursor.at_end());
+  Cursor into(pieces);
+  into.copy_from(reinterpret_cast<const std::byte*>("12345678"), 8);
+  EXPECT_EQ(a + c, "12345678");
+}
