@@ -48,8 +48,10 @@ class ByTcp(CmPair):
 def libfabric(place):
     if missing_program("fi_pingpong"):
         return
-    done = nupa("run", "--", "fi_info", "-p", "verbs", before=place.server)
-    found = all(word in done.stdout for word in ("provider: verbs", "domain: nupa0", "FI_PROTO_RDMA_CM_IB_RC"))
+    done = nupa("run", "--", "fi_info", "-p", "verbs", "-v", before=place.server)
+    # Of each address, which it learns by binding to one that is no device's.
+    found = all(word in done.stdout for word in ("domain: 0x0", "name: nupa0", "FI_PROTO_RDMA_CM_IB_RC",
+                                                 "fi_sockaddr_in://%s:" % place.ipv4, "[%s]:" % place.ipv6))
     outcome(done.returncode == 0 and found, place.name + "fi_info -p verbs", done.stdout[:200] + done.stderr[-200:])
     for provider, kind in (("verbs", "msg"), ("verbs", "dgram"), ("verbs;ofi_rxm", "rdm"), ("verbs;ofi_rxd", "rdm")):
         for options, size in (("-I 200 -S 1024", "1k"), ("-I 100 -S 65536 -c", "64k")):
