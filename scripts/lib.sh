@@ -1,8 +1,8 @@
 # Shared by the scripts: where things are, and packages that a step needs.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev"
-TEST_PACKAGES="libgtest-dev ibverbs-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static"
+BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev librdmacm-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev"
+TEST_PACKAGES="libgtest-dev ibverbs-utils perftest qperf ucx-utils python3-pyverbs rdma-core rdmacm-utils fio libfabric-bin openmpi-bin netpipe-openmpi python3 clang-format file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static"
 
 say() { printf '== %s\n' "$*"; }
 
