@@ -130,10 +130,14 @@ class Pair:
         self.client = None
         self.server = start(server_command, env, self.outs[0], before)
         self.trouble = ""
-        if wait_listening(port, self.server):
+        if self.is_ready(port):
             self.client = start(client_command, env, self.outs[1], before if client_before is None else client_before)
         else:
             self.trouble = "server does not listen: " + last_line(self.outs[0])
+
+    def is_ready(self, port):
+        """Whether a client finds the server; waits for it a while."""
+        return wait_listening(port, self.server)
 
     def wait(self, seconds, server_survives=False):
         """What went wrong; empty when both ended with status 0."""
@@ -149,13 +153,14 @@ class Pair:
         return "client %s (%s), server %s (%s)" % (status, last_line(self.outs[1]), server_status,
                                                    last_line(self.outs[0]))
 
+    def said(self, side):
+        """By the server (0) or the client (1)."""
+        self.outs[side].seek(0)
+        return self.outs[side].read().decode(errors="replace")
+
     def text(self):
         """What both have said."""
-        said = ""
-        for out in self.outs:
-            out.seek(0)
-            said += out.read().decode(errors="replace")
-        return said
+        return self.said(0) + self.said(1)
 
     def __enter__(self):
         return self

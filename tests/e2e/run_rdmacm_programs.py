@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Programs of others that meet by the connection manager, unmodified: fio, libfabric, QEMU's migration of a running
+machine's memory, Open MPI."""
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from cm_pairs import LIBRARY, CmPair, folder, has_listener, meet, places, with_port
+from hosts import remove_hosts
+from pairs import NUPA, Pair, finish, free_port, nupa, outcome, skip, start, stop, transports
+
+MEMORY_MIB = 64
+RANDOM_AT, RANDOM_BYTES = 16 << 20, 8 << 20  # what the migrated machine has in its memory, in bytes
+
+
+def missing_program(name):
+    """True, and told, if this machine has it not."""
+    if shutil.which(name):
+        return False
+    skip(name, "is not installed")
+    return True
+
+
+def fio(place):
+    """The engine rdma: one side offers memory, the other reads or writes it."""
+    if missing_program("fio"):
+        return
+    for verb, depth in (("write", 4), ("read", 4), ("write", 16)):
+        jobs = " --iodepth=%d" % depth
+        common = "--ioengine=rdma --port=%d --bs=64k --size=16m" + jobs
+        # Options of an engine stand behind its name.
+        server, client, port = with_port("fio --name=server --rw=read " + common,
+                                         "fio --name=client --rw=write %s --verb=%s --hostname=%s" %
+                                         (common, verb, place.ipv4))
+        meet("fio rdma %s%s" % (verb, jobs), place, server, client, (),
+             [r"WRITE: bw=", r"io=16.0MiB", r"err= 0"], ("cq completion", "fail"), port)
+
+
+class ByTcp(CmPair):
+    """libfabric's programs meet by TCP first."""
+
+    def is_ready(self, port):
+        return Pair.is_ready(self, port)
+
+
+def libfabric(place):
+    if missing_program("fi_pingpong"):
+        return
+    done = nupa("run", "--", "fi_info", "-p", "verbs", "-v", before=place.server)
+    # Of each address, which it learns by binding to one that is no device's.
+    found = all(word in done.stdout for word in ("domain: 0x0", "name: nupa0", "FI_PROTO_RDMA_CM_IB_RC",
+                                                 "fi_sockaddr_in://%s:" % place.ipv4, "[%s]:" % place.ipv6))
+    outcome(done.returncode == 0 and found, place.name + "fi_info -p verbs", done.stdout[:200] + done.stderr[-200:])
+    for provider, kind in (("verbs", "msg"), ("verbs", "dgram"), ("verbs;ofi_rxm", "rdm"), ("verbs;ofi_rxd", "rdm")):
+        for options, size in (("-I 200 -S 1024", "1k"), ("-I 100 -S 65536 -c", "64k")):
+            if kind == "dgram" and "-c" in options:
+                options, size = "-I 100 -S 512 -c", "512"
+            port = free_port()
+            # -B and -P: ports of TCP, the client's and the server's.
+            command = "fi_pingpong -p '%s' -e %s %s" % (provider, kind, options)
+            meet("fi_pingpong -p %s -e %s %s" % (provider, kind, options), place, "%s -B %d" % (command, port),
+                 "%s -P %d %s" % (command, port, place.ipv4), ["^%s +" % size], [r"^%s +\d+ +=\d+ " % size],
+                 ("error", "mismatch"), port, kind=ByTcp)
+
+
+class Machine:
+    """A virtual machine that does not run, by its monitor (QMP)."""
+
+    def __init__(self, path, before, *more):
+        self.path = path
+        self.log = open(path + ".log", "wb")
+        self.process = start("qemu-system-x86_64 -nodefaults -display none -machine q35 -accel tcg -m %d -S -qmp "
+                             "unix:%s,server=on,wait=off %s" % (MEMORY_MIB, path, " ".join(more)), None, self.log,
+                             before)
+        self.monitor = None
+
+    def connect(self, seconds=20):
+        end = time.time() + seconds
+        while self.monitor is None:
+            try:
+                connection = socket.socket(socket.AF_UNIX)
+                connection.connect(self.path)
+                connection.settimeout(seconds)
+                self.monitor = connection.makefile("rw", encoding="utf-8", newline="\n")
+            except OSError:
+                if time.time() > end or self.process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        self.monitor.readline()
+        self.ask("qmp_capabilities")
+
+    def ask(self, command, **arguments):
+        self.monitor.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self.monitor.flush()
+        while True:
+            answer = json.loads(self.monitor.readline())
+            if "error" in answer:
+                raise OSError(answer["error"]["desc"])
+            if "return" in answer:
+                return answer["return"]
+
+    def said(self):
+        with open(self.path + ".log", encoding="utf-8", errors="replace") as log:
+            return log.read()[-300:]
+
+    def stop(self):
+        stop(self.process)
+        self.log.close()
+
+
+def migrate(source, target, place, port, pin_all):
+    """What went wrong with moving the memory of one machine to the other."""
+    try:
+        for machine in (target, source):
+            machine.connect()
+            if pin_all:
+                machine.ask("migrate-set-capabilities", capabilities=[{"capability": "rdma-pin-all", "state": True}])
+        target.ask("migrate-incoming", uri="rdma:%s:%d" % (place.ipv4, port))
+        end = time.time() + 3
+        while time.time() < end and not has_listener(target.process.pid, port):
+            time.sleep(0.02)
+        source.ask("migrate", uri="rdma:%s:%d" % (place.ipv4, port))
+        end = time.time() + 60
+        state = {}
+        while time.time() < end and state.get("status") not in ("completed", "failed"):
+            time.sleep(0.1)
+            state = source.ask("query-migrate")
+        if state.get("status") != "completed":
+            return "%s; %s; %s" % (state, source.said(), target.said())
+        return ""
+    except (OSError, ValueError) as error:
+        return "%s; %s; %s" % (error, source.said(), target.said())
+
+
+def qemu(place):
+    """What the one machine's memory has, the other's has afterwards."""
+    if missing_program("qemu-system-x86_64"):
+        return
+    for pin_all in (False, True):
+        with folder() as path:
+            original, copy = os.path.join(path, "original"), os.path.join(path, "copy")
+            with open(original, "wb") as out:
+                out.write(os.urandom(RANDOM_BYTES))
+            port = free_port()
+            source = Machine(os.path.join(path, "source"), place.client,
+                             "-device loader,file=%s,addr=%d,force-raw=on" % (original, RANDOM_AT))
+            target = Machine(os.path.join(path, "target"), place.server, "-incoming defer")
+            try:
+                reason = migrate(source, target, place, port, pin_all)
+                if not reason:
+                    target.ask("pmemsave", val=RANDOM_AT, size=RANDOM_BYTES, filename=copy)
+                    same = subprocess.run(["cmp", original, copy], capture_output=True, text=True)
+                    reason = same.stdout + same.stderr
+            finally:
+                source.stop()
+                target.stop()
+            outcome(not reason, place.name + "qemu migrates%s" % (" with all memory pinned" if pin_all else ""), reason)
+
+
+def open_mpi(place):
+    """Two ranks on one host by libfabric. (The openib of Debian's Open MPI is built without the connection manager.)
+    NetPIPE checks what arrives in its mode -i."""
+    if missing_program("NPopenmpi") or missing_program("mpirun"):
+        return
+    way = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
+    for options, last in (((), "65536 bytes"), (("-i",), "49153 bytes")):
+        with folder() as path:
+            command = [*place.server, NUPA, "run", "--", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                       *way.split(), "NPopenmpi", "-u", "65536", "-p", "0", "-n", "20", *options, "-o",
+                       os.path.join(path, "out")]
+            reason = ""
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+                text = done.stdout + done.stderr
+                if done.returncode != 0 or last not in text or "failed" in text:
+                    reason = "status %d: %s" % (done.returncode, text[-300:])
+            except subprocess.TimeoutExpired as late:
+                reason = "still running: %s" % (late.stdout or b"")[-300:]
+            outcome(not reason, place.name + "netpipe over libfabric %s" % " ".join(options), reason)
+
+
+def main():
+    if not os.path.exists(LIBRARY):
+        skip("rdmacm-programs", "the build has no " + LIBRARY)
+        return
+    one_host, two_hosts = places()
+    for transport in transports():
+        for place in one_host + (two_hosts if transport == "roce" else []):
+            for test in (fio, libfabric, qemu):
+                test(place)
+        for place in one_host:
+            open_mpi(place)
+    remove_hosts()
+
+
+if __name__ == "__main__":
+    main()
+    finish()
