@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""rdma-core's own suite as Debian ships it: no failure, at least 140 of the generic tests pass, over each transport. Each
+"""rdma-core's own suite as Debian ships it: no failure, at least 142 of the generic tests pass (139 without huge pages), over each transport. Each
 test is told. The suite looks in sysfs for the network interface of a device, where only the kernel's devices stand; here
 it is told the interface."""
+import contextlib
 import gzip
 import os
 import re
@@ -12,19 +13,41 @@ import tempfile
 from pairs import NUPA, finish, outcome, skip, transports
 
 SHIPPED = "/usr/share/doc/rdma-core/tests"
-LEAST = 140
+LEAST = 140 - 1  # without huge pages
+HUGE_PAGES = "/proc/sys/vm/nr_hugepages"
 
 
-def run_suite(folder, driver):
+@contextlib.contextmanager
+def huge_pages(count):
+    """As many huge pages as three tests want, if this user may have them. Gives how many tests more that makes."""
+    try:
+        with open(HUGE_PAGES) as file:
+            before = file.read()
+        with open(HUGE_PAGES, "w") as file:
+            file.write(str(count))
+        with open(HUGE_PAGES) as file:
+            there = int(file.read())
+    except OSError:
+        yield 0
+        return
+    try:
+        yield 3 if there >= count else 0
+    finally:
+        with open(HUGE_PAGES, "w") as file:
+            file.write(before)
+
+
+def run_suite(folder, driver, more):
+    least = LEAST + more
     done = subprocess.run([NUPA, "run", "--", "/usr/bin/python3", driver, "--dev", "nupa0"], cwd=folder,
                           capture_output=True, text=True, timeout=600)
     passed = 0
     for line in done.stdout.splitlines():
-        told = re.match(r"RESULT (\w+) (\S+) ?(.*)", line)
+        told = re.search(r"RESULT (\w+) (\S+) ?(.*)", line)
         if not told:
             continue
         result, test, why = told.groups()
-        if re.search(r"mlx5|efa|cuda", test, re.I):
+        if re.search(r"mlx5|\btest_efa|cuda", test, re.I):
             continue  # tests of other vendors' providers
         if result == "ok":
             passed += 1
@@ -34,10 +57,8 @@ def run_suite(folder, driver):
         else:
             outcome(False, "pyverbs " + test)
     outcome(done.returncode == 0, "pyverbs-no-crash", "status %d: %s" % (done.returncode, done.stderr[-300:]))
-    if passed < LEAST or os.environ.get("VERBOSE"):
-        sys.stdout.write(done.stderr[-6000:])
-    outcome(passed >= LEAST, "pyverbs-at-least-%d" % LEAST, "only %d" % passed)
-    if passed < LEAST:
+    outcome(passed >= least, "pyverbs-at-least-%d" % least, "only %d" % passed)
+    if passed < least:
         sys.stdout.write(done.stderr[-3000:])
 
 
@@ -80,8 +101,9 @@ class Told(unittest.TextTestResult):
 suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
 unittest.TextTestRunner(resultclass=Told, verbosity=0).run(suite)
 """)
-    for transport in transports():
-        run_suite(folder, driver)
+    with huge_pages(32) as more:
+        for transport in transports():
+            run_suite(folder, driver, more)
 finally:
     shutil.rmtree(folder)
 finish()
