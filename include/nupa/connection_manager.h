@@ -67,7 +67,7 @@ struct ConnectionRequest {
   ConnectionPath path;
   uint32_t qp_num = 0;
   QpType type = QpType::kRc;  ///< kRc, kUc; kXrcSend for XRC
-  uint32_t starting_psn = 0;
+  uint32_t starting_psn = 0;  ///< of the first packet that the receiver of this message sends (IBTA 12.7.31)
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
@@ -84,7 +84,7 @@ struct ConnectionRequest {
 struct ConnectionReply {
   uint64_t ca_guid = 0;
   uint32_t qp_num = 0;
-  uint32_t starting_psn = 0;
+  uint32_t starting_psn = 0;  ///< of the first packet that the receiver of this message sends
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t target_ack_delay = 0;

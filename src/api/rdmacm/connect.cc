@@ -109,7 +109,7 @@ int connect(Id& id, const rdma_conn_param& param) {
       request.type = QpType::kRc;
       break;
   }
-  id.local_psn = request.starting_psn = random_psn();
+  id.receive_psn = request.starting_psn = random_psn();
   id.responder_resources = request.responder_resources =
       most(param.responder_resources, RDMA_MAX_RESP_RES, device.max_qp_rd_atom);
   id.initiator_depth = request.initiator_depth =
@@ -150,12 +150,12 @@ int accept(Id& id, const rdma_conn_param* given) {
       agree(param.responder_resources, RDMA_MAX_RESP_RES, id.responder_resources, device.max_qp_rd_atom);
   id.initiator_depth =
       agree(param.initiator_depth, RDMA_MAX_INIT_DEPTH, id.initiator_depth, device.max_qp_init_rd_atom);
-  id.local_psn = random_psn();
+  id.receive_psn = random_psn();
   const uint8_t rnr_of_peer = given != nullptr ? std::min(param.rnr_retry_count, kMostRetries) : id.rnr_retry_count;
   if (const int error = bring_up(id); error != 0) return error;
   reply.ca_guid = guid_of(id);
   reply.qp_num = id.shown.qp != nullptr ? id.shown.qp->qp_num : param.qp_num;
-  reply.starting_psn = id.local_psn;
+  reply.starting_psn = id.receive_psn;
   reply.responder_resources = id.responder_resources;
   reply.initiator_depth = id.initiator_depth;
   reply.rnr_retry_count = rnr_of_peer;
@@ -186,7 +186,7 @@ void finish_reply(Id& id, Event& event) {
   id.responder_resources = reply.initiator_depth;
   id.initiator_depth = reply.responder_resources;
   id.remote_qpn = reply.qp_num;
-  id.remote_psn = reply.starting_psn;
+  id.send_psn = reply.starting_psn;
   id.rnr_retry_count = reply.rnr_retry_count;
   id.agreed = true;
   id.state = State::kReplied;

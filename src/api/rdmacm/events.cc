@@ -62,7 +62,7 @@ void show_connection(Id& id, Event& event) {
     id.retry_count = request.retry_count;
     id.rnr_retry_count = request.rnr_retry_count;
     id.remote_qpn = request.qp_num;
-    id.remote_psn = request.starting_psn;
+    id.send_psn = request.starting_psn;
     id.agreed = true;
   }
 }
