@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/gid.h"
+#include "cm/connection/times.h"
 #include "id.h"
 
 namespace nupa::rdmacm {
@@ -188,6 +189,8 @@ void finish_reply(Id& id, Event& event) {
   id.remote_qpn = reply.qp_num;
   id.send_psn = reply.starting_psn;
   id.rnr_retry_count = reply.rnr_retry_count;
+  uint8_t& timeout = id.route.path.ack_timeout;
+  timeout = cm::sum_of_codes(timeout, reply.target_ack_delay);
   id.agreed = true;
   id.state = State::kReplied;
   rdma_conn_param& seen = event.seen.param.conn;
