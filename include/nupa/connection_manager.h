@@ -52,11 +52,11 @@ struct ConnectionPath {
   Gid remote;  ///< of the other end
   uint16_t pkey = 0xffff;
   uint8_t mtu = 3;           ///< code of the payload (IBTA 11.2.1.5)
-  uint8_t ack_timeout = 16;  ///< of the sender of the REQ: 4.096 us times 2 to this power
+  uint8_t ack_timeout = 16;  ///< of who sends to the sender of the REQ: 4.096 us times 2 to this power (IBTA 12.7.34)
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 64;
   uint8_t service_level = 0;
-  uint8_t rate = 3;  ///< IBTA's code of bits a second
+  uint8_t rate = 0;  ///< IBTA's code of bits a second; 0: what the ports have, so an adapter does not hold back
   uint32_t flow_label = 0;
 };
 
@@ -67,7 +67,7 @@ struct ConnectionRequest {
   ConnectionPath path;
   uint32_t qp_num = 0;
   QpType type = QpType::kRc;  ///< kRc, kUc; kXrcSend for XRC
-  uint32_t starting_psn = 0;
+  uint32_t starting_psn = 0;  ///< of the first packet that the receiver of this message sends (IBTA 12.7.31)
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
@@ -84,10 +84,10 @@ struct ConnectionRequest {
 struct ConnectionReply {
   uint64_t ca_guid = 0;
   uint32_t qp_num = 0;
-  uint32_t starting_psn = 0;
+  uint32_t starting_psn = 0;  ///< of the first packet that the receiver of this message sends
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
-  uint8_t target_ack_delay = 0;
+  uint8_t target_ack_delay = 0;  ///< until its sender acknowledges, at most: a code as ack_timeout
   uint8_t rnr_retry_count = 7;
   bool flow_control = false;
   bool srq = false;

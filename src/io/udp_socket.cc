@@ -21,8 +21,9 @@ namespace nupa::io {
 namespace {
 
 // <netinet/udp.h> of some distributions lacks them.
-constexpr int kUdpSegment = 103;  // UDP_SEGMENT, Linux 4.18
-constexpr int kUdpGro = 104;      // UDP_GRO, Linux 5.0
+constexpr int kUdpSegment = 103;     // UDP_SEGMENT, Linux 4.18
+constexpr int kUdpGro = 104;         // UDP_GRO, Linux 5.0
+constexpr int kUdpNoCheck6Rx = 102;  // UDP_NO_CHECK6_RX, Linux 3.16
 // <linux/in6.h>, which does not go together with <netinet/in.h>.
 constexpr int kIpv6FlowInfo = 11;      // IPV6_FLOWINFO
 constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, Linux 4.20
@@ -194,6 +195,8 @@ Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool du
     set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
     set(fd.get(), IPPROTO_IPV6, IPV6_TCLASS, kEct0);
+    // Standard peers send no UDP checksum, which IPv6 would drop: the invariant CRC covers the same (RFC 6936).
+    set(fd.get(), IPPROTO_UDP, kUdpNoCheck6Rx, 1);
   }
   if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
     NUPA_INFO("this kernel puts no UDP datagrams together: large messages cost more");

@@ -31,10 +31,35 @@ def opcode(frame):
     return frame[header_bytes(frame)]
 
 
+def is_answer(frame):
+    """A response to a READ, an acknowledgement, or one of an atomic (IBTA table 38): the numbers are the other side's."""
+    return 0x0D <= opcode(frame) & 0x1F <= 0x12
+
+
 def number(frame):
     """The queue pair to which a packet goes and its sequence number."""
     bth = header_bytes(frame)
     return frame[bth + 5:bth + 8].hex(), int.from_bytes(frame[bth + 9:bth + 12], "big")
+
+
+def addresses(frame):
+    """Of source and destination, IPv4 or IPv6."""
+    ip = frame[ETHERNET:]
+    return (ip[12:16], ip[16:20]) if ip[0] >> 4 == 4 else (ip[8:24], ip[24:40])
+
+
+def connecting(frame):
+    """What a REQ or REP of the communication manager says of its sender: (name, queue pair, the PSN that it wants to
+    begin with), the queue pair as number() has it; None for every other packet."""
+    bth = header_bytes(frame)
+    mad = frame[bth + 20:end_of_packet(frame) - ICRC]  # behind the datagram's header
+    if opcode(frame) != 0x64 or frame[bth + 5:bth + 8] != b"\0\0\1" or len(mad) != 256 or mad[1] != 7:
+        return None
+    fields = {0x10: ("REQ", 24 + 32, 24 + 44), 0x13: ("REP", 24 + 12, 24 + 20)}.get(int.from_bytes(mad[16:18], "big"))
+    if fields is None:
+        return None
+    name, qpn, psn = fields
+    return name, mad[qpn:qpn + 3].hex(), int.from_bytes(mad[psn:psn + 3], "big")
 
 
 def identification(frame):
@@ -87,6 +112,7 @@ def tshark_sees(path):
     command = ["tshark", "-r", path, "-T", "fields", "-E", "separator=;", "-E", "occurrence=f"]
     command += [word for field in fields for word in ("-e", field)]
     command += [word for protocol in GUESSES for word in ("--disable-protocol", protocol)]
+    command += ["-o", "udp.ignore_ipv6_zero_checksum:TRUE"]  # RFC 6936: the invariant CRC is there instead
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr[-300:])

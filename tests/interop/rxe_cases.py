@@ -23,20 +23,45 @@ LARGE = (JUMBO, LOSSY)
 class Case(typing.NamedTuple):
     """A program that runs as a server on one side and as a client on the other."""
     name: str
-    command: str  # with {device}, {gid}, {port} and {mtu}: the side's device, its GID's index, a TCP port, the path MTU
+    # With {device}, {gid}, {port} and {mtu}: the side's device, its GID's index, a port, the path MTU; {server} and
+    # {server6}: the server's addresses.
+    server: str
+    client: str
     wires: tuple
     says_farewell: bool  # both sides wait for each other at the end
+    connects: bool = False  # by the communication manager; else the port is one of TCP
+    serves_on: bool = False  # the server does not end
+    fixed_port: int = 0  # which the program takes without being told
 
 
 # Messages of the pingpongs, which wait for 67 ms, are short enough for a slow guest. On a busy machine rdma_rxe (Linux 6.1)
 # may else send again what has just been acknowledged, and then say nothing more.
 def pingpong(name, wires, choose_mtu=" -m {mtu}"):
-    return Case(name, name + " -d {device} -g {gid} -p {port}" + choose_mtu, wires, False)
+    command = name + " -d {device} -g {gid} -p {port}" + choose_mtu
+    return Case(name, command, command + " {server}", wires, False)
 
 
 def perftest(name, wires):
     # A quarter of a second before a packet is sent again: an emulated processor may be slow.
-    return Case(name, name + " -F -u 16 -d {device} -x {gid} -p {port} -m {mtu}", wires, True)
+    command = name + " -F -u 16 -d {device} -x {gid} -p {port} -m {mtu}"
+    return Case(name, command, command + " {server}", wires, True)
+
+
+def rping(options, wires, server="{server}"):
+    """The client disconnects, and the server ends by that."""
+    name = "rping %s%s" % (options, " (IPv6)" if server == "{server6}" else "")
+    rest = " -a %s -p {port} %s" % (server, options)
+    return Case(name, "rping -s" + rest, "rping -c" + rest, wires, True, connects=True)
+
+
+def connects(name, wires, **more):
+    """A program of rdmacm-utils, whose client is told the server's address by -s."""
+    return Case(name, name + " -p {port}", name + " -p {port} -s {server}", wires, True, connects=True, **more)
+
+
+def perftest_connects(name, wires):
+    command = name + " -R -F -p {port} -m {mtu}"
+    return Case(name + " -R", command, command + " {server}", wires, True, connects=True)
 
 
 CASES = [
@@ -65,4 +90,17 @@ CASES = [
     perftest("ib_write_bw -c UC -n 50 -s 16384", (JUMBO,)),
     perftest("ib_send_lat -c UD -n 100 -s 1024", (JUMBO,)),
     perftest("ib_send_bw -c UD -n 100 -s 1024", (JUMBO,)),
+    rping("-V -C 10 -S 64", ALL),
+    rping("-V -C 10 -S 20000", ALL),
+    rping("-V -C 10 -S 64", (STANDARD,), server="{server6}"),
+    connects("ucmatose -c 5 -C 10", ALL),
+    # Its -p is no port.
+    Case("udaddy -c 3", "udaddy -c 3", "udaddy -c 3 -s {server}", WHOLE, True, connects=True, fixed_port=7174),
+    Case("rdma_server, rdma_client", "rdma_server -p {port}", "rdma_client -s {server} -p {port}", ALL, True, connects=True),
+    Case("rdma_xserver, rdma_xclient", "rdma_xserver -p {port}", "rdma_xclient -s {server} -p {port}", WHOLE, True,
+         connects=True),
+    connects("cmtime -c 20", ALL, serves_on=True),
+    perftest_connects("ib_write_bw -n 50 -s 65536", ALL),
+    perftest_connects("ib_send_lat -n 100", (JUMBO,)),
+    perftest_connects("ib_read_bw -o 16 -n 50 -s 65536", ALL),
 ]

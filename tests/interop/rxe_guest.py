@@ -140,24 +140,24 @@ class Guest:
         self._emulator = None
         self._folder = None
         self.wire = None
-        self.address = None
+        self.address = self.address6 = None
         self.boot_seconds = None
         self._loses = False
 
-    def start(self, namespace, tap="tap0", guest_address="10.77.0.2", mtu=1500, host_address=None, memory_mib=768,
-              cpus=2, seconds=90):
+    def start(self, namespace, tap="tap0", guest_address="10.77.0.2", mtu=1500, host_address=None,
+              guest_address6="fd77::2", host_address6="fd77::1", memory_mib=768, cpus=2, seconds=90):
         """Boots. `mtu` is that of both ends of the wire: rxe's is the largest RoCE MTU that fits, 1024 bytes for 1500
         and 4096 for 4500. `host_address` is the namespace's; none: the first other one of guest_address's /24. Two
         processors: a program that polls leaves the other one to the NIC. `seconds`: the longest that the boot may
         take."""
         network = ipaddress.ip_network(guest_address + "/24", strict=False)
         host_address = host_address or next(str(host) for host in network.hosts() if str(host) != guest_address)
-        self.address = guest_address
+        self.address, self.address6 = guest_address, guest_address6
         began = time.monotonic()
         try:
             self._folder = tempfile.mkdtemp(prefix="nupa-rxe-")
-            self.wire = Wire(namespace, tap, host_address + "/24", mtu)
-            self._boot(guest_address + "/24", mtu, memory_mib, cpus)
+            self.wire = Wire(namespace, tap, host_address + "/24", host_address6 + "/64", mtu)
+            self._boot(guest_address + "/24", guest_address6 + "/64", mtu, memory_mib, cpus)
             self._connect(began + seconds)
         except BaseException:
             self.stop()
@@ -184,8 +184,16 @@ class Guest:
     def wait_listening(self, port, process, seconds=20):
         """True once a TCP socket of the guest listens on the port; False when the process, which should open it, has
         ended."""
+        return self._wait_for("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':%04X [0-9A-F]*:[0-9A-F]* 0A '" % port,
+                              process, seconds)
+
+    def wait_serving(self, port, process, seconds=20):
+        """The same for an id of rdma_cm."""
+        return self._wait_for("rdma resource show cm_id | grep -q 'state LISTEN .*src-addr [^ ]*:%d '" % port,
+                              process, seconds)
+
+    def _wait_for(self, look, process, seconds):
         end = time.monotonic() + seconds
-        look = "cat /proc/net/tcp /proc/net/tcp6 | grep -q ':%04X [0-9A-F]*:[0-9A-F]* 0A '" % port
         wait = "for turn in $(seq 20); do %s && exit 0; usleep 50000; done; exit 1" % look
         while time.monotonic() < end and process.poll() is None:
             if self.run(wait)[0] == 0:
@@ -257,10 +265,10 @@ class Guest:
     def __exit__(self, *_):
         self.stop()
 
-    def _boot(self, address, mtu, memory_mib, cpus):
+    def _boot(self, address, address6, mtu, memory_mib, cpus):
         # mitigations cost most where the processor is emulated; a panic ends the emulator and so is seen.
-        words = ("console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1 nupa.address=%s nupa.mtu=%d" %
-                 (address, mtu))
+        words = ("console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1 nupa.address=%s nupa.address6=%s "
+                 "nupa.mtu=%d" % (address, address6, mtu))
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg",
                    "-m", str(memory_mib), "-smp", str(cpus), "-kernel", self._image.kernel,
                    "-initrd", self._image.initramfs, "-append", words,

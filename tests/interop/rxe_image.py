@@ -25,13 +25,14 @@ WANTED_FILES = {
     "ibverbs-providers": r"/libibverbs/librxe-[^/]*\.so|/etc/libibverbs\.d/rxe\.driver",
     "ibverbs-utils": r"/bin/ibv_\w+",
     "perftest": r"/bin/ib_\w+",
+    "rdmacm-utils": r"/bin/\w+",
     "libgcc-s1": r"/libgcc_s\.so\.1",  # the C library loads it by name when a thread ends
 }
 TOOL_PACKAGES = tuple(WANTED_FILES)
 # rxe asks for the checksum by name when a link is added, so no dependency names crc32_generic.
 # The last three let the guest lose packets that arrive.
-MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "sch_ingress",
-           "cls_flower", "act_gact")
+MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm",
+           "sch_ingress", "cls_flower", "act_gact")
 
 INIT = r"""#!/bin/sh
 fail() {
@@ -54,6 +55,7 @@ done </modules.list
 for word in $(cat /proc/cmdline); do
   case "$word" in
     nupa.address=*) address="${word#*=}" ;;
+    nupa.address6=*) address6="${word#*=}" ;;
     nupa.mtu=*) mtu="${word#*=}" ;;
   esac
 done
@@ -66,6 +68,8 @@ for turn in $(seq 100); do
   grep -qs ffff: /sys/class/infiniband/rxe0/ports/1/gids/1 && break
   usleep 20000
 done
+# After the IPv4 address has its index.
+ip address add "$address6" dev eth0 nodad || fail "no address $address6"
 for port in /dev/vport*; do
   serve-commands "$port" &
 done

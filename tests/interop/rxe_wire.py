@@ -61,13 +61,14 @@ class HostProcess:
 class Wire:
     """A network namespace with a tap that stands for the cable to the guest."""
 
-    def __init__(self, namespace, tap, address, mtu):
-        self.namespace, self.tap, self.address = namespace, tap, address
+    def __init__(self, namespace, tap, address, address6, mtu):
+        self.namespace, self.tap, self.address, self.address6 = namespace, tap, address, address6
         self._processes = []
         call("ip", "netns", "add", namespace)
         try:
             for words in (["link", "set", "lo", "up"], ["tuntap", "add", "dev", tap, "mode", "tap"],
-                          ["address", "add", address, "dev", tap], ["link", "set", tap, "mtu", str(mtu), "up"]):
+                          ["address", "add", address, "dev", tap], ["address", "add", address6, "dev", tap, "nodad"],
+                          ["link", "set", tap, "mtu", str(mtu), "up"]):
                 call("ip", "-n", namespace, *words)
         except BaseException:
             self.remove()

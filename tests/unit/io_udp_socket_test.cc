@@ -1,5 +1,6 @@
 /// Sockets beside each other at one UDP port.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <cstring>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "base/gid.h"
+#include "base/unique_fd.h"
 #include "io/udp_socket.h"
 
 namespace nupa::io {
@@ -90,6 +92,21 @@ TEST_F(AddressSockets, AfterItIsClosedAllComesToThePort) {
   UdpSocket::Received received;
   send(*peer_, at(here_, 1), "again");
   EXPECT_EQ(receive(*here_, &received), "again");
+}
+
+TEST_F(AddressSockets, OverIpv6AChecksumIsNotNeeded) {
+  constexpr int kUdpNoCheck6Tx = 101;  // UDP_NO_CHECK6_TX
+  const base::UniqueFd sender(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (!sender || setsockopt(sender.get(), IPPROTO_UDP, kUdpNoCheck6Tx, &on, sizeof on) != 0) GTEST_SKIP() << "no IPv6";
+  sockaddr_in6 to{};
+  to.sin6_family = AF_INET6;
+  to.sin6_port = htons(here_->port());
+  to.sin6_addr = in6addr_loopback;
+  if (sendto(sender.get(), "bare", 4, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 4)
+    GTEST_SKIP() << "no IPv6 loopback";
+  UdpSocket::Received received;
+  EXPECT_EQ(receive(*here_, &received), "bare");
 }
 
 TEST_F(AddressSockets, OneThatLeadsSomewhereIsForThatPeerAlone) {

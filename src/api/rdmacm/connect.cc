@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/gid.h"
+#include "cm/connection/times.h"
 #include "id.h"
 
 namespace nupa::rdmacm {
@@ -113,7 +114,7 @@ int connect(Id& id, const rdma_conn_param& param) {
       request.type = QpType::kRc;
       break;
   }
-  id.local_psn = request.starting_psn = random_psn();
+  id.receive_psn = request.starting_psn = random_psn();
   id.responder_resources = request.responder_resources =
       most(param.responder_resources, RDMA_MAX_RESP_RES, device.max_qp_rd_atom);
   id.initiator_depth = request.initiator_depth =
@@ -158,7 +159,7 @@ int accept(Id& id, const rdma_conn_param* given) {
   if (const int error = bring_up(id); error != 0) return error;
   reply.ca_guid = guid_of(id);
   reply.qp_num = id.shown.qp != nullptr ? id.shown.qp->qp_num : param.qp_num;
-  reply.starting_psn = id.local_psn;
+  reply.starting_psn = id.receive_psn;
   reply.responder_resources = id.responder_resources;
   reply.initiator_depth = id.initiator_depth;
   reply.rnr_retry_count = rnr_of_peer;
@@ -189,8 +190,10 @@ void finish_reply(Id& id, Event& event) {
   id.responder_resources = reply.initiator_depth;
   id.initiator_depth = reply.responder_resources;
   id.remote_qpn = reply.qp_num;
-  id.remote_psn = reply.starting_psn;
+  id.send_psn = reply.starting_psn;
   id.rnr_retry_count = reply.rnr_retry_count;
+  uint8_t& timeout = id.route.path.ack_timeout;
+  timeout = cm::sum_of_codes(timeout, reply.target_ack_delay);
   id.agreed = true;
   id.state = State::kReplied;
   rdma_conn_param& seen = event.seen.param.conn;

@@ -62,8 +62,8 @@ void show_connection(Id& id, Event& event) {
     id.retry_count = request.retry_count;
     id.rnr_retry_count = request.rnr_retry_count;
     id.remote_qpn = request.qp_num;
-    id.remote_psn = request.starting_psn;
-    id.local_psn = random_psn();
+    id.send_psn = request.starting_psn;
+    id.receive_psn = random_psn();
     id.agreed = true;
   }
 }

@@ -135,8 +135,8 @@ struct Id {
 
   // What the two ends agreed on.
   uint32_t remote_qpn = 0;
-  uint32_t remote_psn = 0;
-  uint32_t local_psn = 0;
+  uint32_t receive_psn = 0;  ///< the first of the other end's packets, as this end has asked for
+  uint32_t send_psn = 0;     ///< the first of this end's, as the other one has
   uint32_t qkey = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;

@@ -42,7 +42,7 @@ void fill_to_rtr(const Id& id, ibv_qp_attr* attr, int* mask) {
   attr->ah_attr.grh.flow_label = path.flow_label;
   attr->path_mtu = static_cast<ibv_mtu>(path.mtu);
   attr->dest_qp_num = id.remote_qpn;
-  attr->rq_psn = id.remote_psn;
+  attr->rq_psn = id.receive_psn;
   *mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   if (is_reliable(id.shown.qp_type) && is_responder(id.shown.qp_type)) {
     attr->max_dest_rd_atomic = id.responder_resources;
@@ -53,7 +53,7 @@ void fill_to_rtr(const Id& id, ibv_qp_attr* attr, int* mask) {
 
 void fill_to_rts(const Id& id, ibv_qp_attr* attr, int* mask) {
   *mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-  attr->sq_psn = id.is_datagram() ? 0 : id.local_psn;
+  attr->sq_psn = id.is_datagram() ? 0 : id.send_psn;
   if (is_reliable(id.shown.qp_type)) {
     attr->timeout = id.ack_timeout.value_or(id.route.path.ack_timeout);
     *mask |= IBV_QP_TIMEOUT;

@@ -124,6 +124,9 @@ class Port {
 
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll();
+  /// A thread of the program turns to something that takes long: what its last poll left for the next one is done. Never
+  /// waits for anybody.
+  void finish_poll();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
   /// Waits until no thread is inside deliver() or transmit() that was before.
