@@ -150,6 +150,7 @@ NUPA_SHOWN int accept4(int fd, sockaddr* addr, socklen_t* length, int flags) {
     const bool may_wait = !nonblocking(fd);
     pollfd both[] = {{fd, POLLIN, 0}, {rsocket_fd, POLLIN, 0}};
     const auto deadline = may_wait ? Deadline::never() : Deadline::in_ms(0);
+    const PlainPoll plain;
     const int count = nupa::rsockets::poll_mixed(both, 2, deadline, !may_wait, nullptr);
     if (count < 0) {
       errno = -count;

@@ -24,6 +24,7 @@ constexpr int64_t kNsPerSecond = 1'000'000'000;
 int64_t to_ns(const timespec* time) { return time == nullptr ? -1 : time->tv_sec * kNsPerSecond + time->tv_nsec; }
 
 bool any_overlay(const pollfd* fds, nfds_t count) {
+  if (PlainPoll::on()) return false;
   return std::any_of(fds, fds + count, [](const pollfd& entry) { return overlay_of(entry.fd) != nullptr; });
 }
 
@@ -77,6 +78,7 @@ int poll_translated(pollfd* fds, nfds_t count, int64_t limit_ns, const sigset_t*
   for (;;) {
     const int64_t wake_at = std::min(until, translated.translate());
     const auto deadline = wake_at == INT64_MAX ? Deadline::never() : Deadline::in_ns(wake_at - nupa::base::now_ns());
+    const PlainPoll plain;
     const int rc = nupa::rsockets::poll_mixed(translated.list(), translated.size(), deadline, limit_ns == 0, mask);
     if (rc < 0) {
       errno = -rc;
@@ -173,14 +175,16 @@ NUPA_SHOWN int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) n
   return control(epoll, operation, fd, event);
 }
 
-NUPA_SHOWN int epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
-  return wait(epoll, events, most, timeout < 0 ? -1 : timeout * kNsPerMs, nullptr);
-}
-
 NUPA_SHOWN int epoll_pwait(int epoll, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+  if (!has_members(epoll)) return next::epoll_pwait(epoll, events, most, timeout, mask);
   return wait(epoll, events, most, timeout < 0 ? -1 : timeout * kNsPerMs, mask);
 }
 
+NUPA_SHOWN int epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
+  return epoll_pwait(epoll, events, most, timeout, nullptr);
+}
+
 NUPA_SHOWN int epoll_pwait2(int epoll, epoll_event* events, int most, const timespec* timeout, const sigset_t* mask) {
+  if (!has_members(epoll)) return next::epoll_pwait2(epoll, events, most, timeout, mask);
   return wait(epoll, events, most, to_ns(timeout), mask);
 }

@@ -394,13 +394,19 @@ int control(int epoll, int operation, int fd, epoll_event* event) {
   return 0;
 }
 
+bool has_members(int epoll) {
+  const Set* set = table.get(epoll);
+  return set != nullptr && set->has_items.load(std::memory_order_acquire);
+}
+
 int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask) {
   const auto in_ms = [](int64_t ns) {
     return ns < 0 ? -1 : static_cast<int>(std::min<int64_t>((ns + kNsPerMs - 1) / kNsPerMs, INT_MAX));
   };
   Set* set = table.get(epoll);
-  if (set == nullptr || !set->has_items.load(std::memory_order_acquire) || most <= 0) {
-    return next::epoll_pwait(epoll, events, most, in_ms(limit_ns), mask);
+  if (most <= 0) {
+    errno = EINVAL;
+    return -1;
   }
   const int64_t until = limit_ns < 0 ? INT64_MAX : base::now_ns() + limit_ns;
   const sigset_t* none = nullptr;

@@ -33,5 +33,6 @@ constinit Next<int(int, fd_set*, fd_set*, fd_set*, timeval*)> select("select");
 constinit Next<int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*)> pselect("pselect");
 constinit Next<int(int, int, int, epoll_event*)> epoll_ctl("epoll_ctl");
 constinit Next<int(int, epoll_event*, int, int, const sigset_t*)> epoll_pwait("epoll_pwait");
+constinit Next<int(int, epoll_event*, int, const timespec*, const sigset_t*)> epoll_pwait2("epoll_pwait2");
 
 }  // namespace nupa::sockets::next

@@ -73,6 +73,7 @@ extern Next<int(int, fd_set*, fd_set*, fd_set*, timeval*)> select;
 extern Next<int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*)> pselect;
 extern Next<int(int, int, int, epoll_event*)> epoll_ctl;
 extern Next<int(int, epoll_event*, int, int, const sigset_t*)> epoll_pwait;
+extern Next<int(int, epoll_event*, int, const timespec*, const sigset_t*)> epoll_pwait2;
 }  // namespace next
 
 }  // namespace nupa::sockets

@@ -47,6 +47,8 @@ void fall_back(int fd, Overlay* overlay, int error) {
 
 }  // namespace
 
+constinit thread_local int PlainPoll::depth = 0;
+
 Overlay* overlay_of(int fd) { return table.get(fd); }
 
 Overlay* lay(int fd, Overlay::Mode mode, int rsocket) {

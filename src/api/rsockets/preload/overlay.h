@@ -51,6 +51,20 @@ bool settle(int fd, Overlay* overlay);
 /// The end of it, in nanoseconds of CLOCK_MONOTONIC.
 inline int64_t connect_deadline(const Overlay& overlay) { return overlay.connect_until_ns; }
 
+/// While one lives, poll() and ppoll() of this thread are libc's: rsockets' own waiting has a program's descriptors in
+/// its lists, too.
+class PlainPoll {
+ public:
+  PlainPoll() { ++depth; }
+  ~PlainPoll() { --depth; }
+  PlainPoll(const PlainPoll&) = delete;
+  PlainPoll& operator=(const PlainPoll&) = delete;
+  static bool on() { return depth != 0; }
+
+ private:
+  [[gnu::tls_model("initial-exec")]] static thread_local int depth;
+};
+
 /// The rsocket of a descriptor that data go over; kNone: libc's call. Waits for a connection that is under way if the
 /// descriptor blocks. kLostRsocket: a parent's.
 constexpr int kLostRsocket = -2;
