@@ -54,7 +54,7 @@ void take_over_options(int fd, int rsocket) {
 
 /// Tries the rsocket. 0: connected; EINPROGRESS: it goes on, the overlay is laid; else TCP has to be tried.
 int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
-  const int rsocket_fd = rsocket(peer->sa_family, SOCK_STREAM, 0);
+  const int rsocket_fd = make_rsocket(peer->sa_family);
   if (rsocket_fd < 0) return errno;
   take_over_options(fd, rsocket_fd);
   sockaddr_storage local{};
@@ -64,7 +64,6 @@ int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
   if (bound && local.ss_family == peer->sa_family) {
     rbind(rsocket_fd, reinterpret_cast<sockaddr*>(&local), local_length);
   }
-  rfcntl(rsocket_fd, F_SETFL, O_NONBLOCK);
   leave_epoll_sets(fd);
   int error = rconnect(rsocket_fd, peer, length) == 0 ? 0 : errno;
   if (error == EINPROGRESS && !nonblocking(fd)) {

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rsocket.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <new>
 #include <vector>
 
+#include "../endpoint.h"
 #include "../stream.h"
 #include "base/clock.h"
 #include "epoll_set.h"
@@ -32,6 +34,24 @@ std::mutex pool_mutex;
 std::vector<Overlay*> pool;
 std::atomic<bool> made_any{false};
 std::atomic<bool> unusable{false};
+
+int g_floor = 0;
+
+/// Has the library open all that a process has once, while the low numbers are taken.
+void start_library() {
+  const int spare = eventfd(0, EFD_CLOEXEC);
+  std::vector<int> taken;
+  for (int fd = spare; fd >= 0 && fd < g_floor; fd = next::fcntl(spare, F_DUPFD_CLOEXEC, 0)) taken.push_back(fd);
+  const int first = rsocket(AF_INET, SOCK_STREAM, 0);
+  if (first >= 0) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    rbind(first, reinterpret_cast<sockaddr*>(&any), sizeof any);
+    rclose(first);
+  }
+  for (const int fd : taken) next::close(fd);
+}
 
 /// TCP takes over from the rsocket of a connection that was not made.
 void fall_back(int fd, Overlay* overlay, int error) {
@@ -97,6 +117,17 @@ void forget_rsockets() {
   });
 }
 
+void set_floor(int floor) {
+  g_floor = floor;
+  rsockets::set_descriptor_floor(floor);
+}
+
+int make_rsocket(int domain) {
+  static std::once_flag once;
+  std::call_once(once, start_library);
+  return rsocket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
+}
+
 int listening_rsocket(int fd, Overlay* overlay) {
   static std::mutex mutex;
   if (overlay->rsocket.load() >= 0) return overlay->rsocket.load();
@@ -107,10 +138,9 @@ int listening_rsocket(int fd, Overlay* overlay) {
   socklen_t length = sizeof local;
   if (next::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) return Overlay::kNone;
   const int error = errno;
-  const int rsocket_fd = rsocket(local.ss_family, SOCK_STREAM, 0);
+  const int rsocket_fd = make_rsocket(local.ss_family);
   if (rsocket_fd >= 0) {
     made_any.store(true);
-    rfcntl(rsocket_fd, F_SETFL, O_NONBLOCK);
     int v6_only = 0;
     socklen_t size = sizeof v6_only;
     if (local.ss_family == AF_INET6 && next::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &size) == 0) {

@@ -43,6 +43,12 @@ void forget_rsockets();
 /// Whether a child of this process may have rsockets of its own: none has been made before the fork.
 bool usable();
 
+/// rsocket(), not blocking. The first call of a process has what NUPA opens for itself go to high descriptor numbers:
+/// programs size tables by the numbers that they expect. -1 with errno.
+int make_rsocket(int domain);
+/// Where descriptors of ours go.
+void set_floor(int floor);
+
 /// Makes a listener's rsocket if that has not been tried in this process. Its number, or kNone: TCP only.
 int listening_rsocket(int fd, Overlay* overlay);
 /// A connection that is under way: has it ended in good order or not, and is the time over? If TCP has to take over,
