@@ -9,6 +9,8 @@ using namespace nupa::rsockets_test;
 using std::chrono::milliseconds;
 
 TEST_F(RsocketsApi, NobodyListens) {
+  rclose(listener);
+  listener = -1;
   EXPECT_EQ(connect_one(), -1);
   EXPECT_EQ(errno, ECONNREFUSED);
 }
@@ -52,7 +54,12 @@ TEST_F(RsocketsApi, AcceptWithoutWaiting) {
 
 TEST_F(RsocketsApi, ConnectWithoutWaiting) {
   for (const bool listens : {false, true}) {
-    if (listens) listen_now();
+    if (listens) {
+      SetUp();
+      listen_now();
+    } else {
+      rclose(listener);
+    }
     const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     ASSERT_EQ(rfcntl(fd, F_SETFL, O_NONBLOCK), 0);
     const int rc = rconnect(fd, as_sockaddr(address), sizeof address);
