@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -37,6 +38,14 @@ std::atomic<bool> unusable{false};
 
 int g_floor = 0;
 
+void say_goodbye() {
+  table.for_each([](Overlay* overlay) {
+    if (overlay->mode.load() != Overlay::Mode::kConnected) return;
+    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
+    if (lease) static_cast<Stream*>(lease.get())->farewell();
+  });
+}
+
 /// Has the library open all that a process has once, while the low numbers are taken.
 void start_library() {
   const int spare = eventfd(0, EFD_CLOEXEC);
@@ -51,6 +60,7 @@ void start_library() {
     rclose(first);
   }
   for (const int fd : taken) next::close(fd);
+  std::atexit(say_goodbye);  // after the library's own, so it runs before them
 }
 
 /// TCP takes over from the rsocket of a connection that was not made.
