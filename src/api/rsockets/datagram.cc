@@ -9,13 +9,14 @@
 #include <cstring>
 #include <new>
 
+#include "base/clock.h"
 #include "cursor.h"
 
 namespace nupa::rsockets {
 namespace {
 
-/// While spinning, the UDP socket is looked at once in so many turns: it costs a system call.
-constexpr uint32_t kTurnsPerUdpLook = 32;
+/// Who looks again and again looks at the UDP socket this often: it costs a system call.
+constexpr int64_t kUdpLookNs = 20'000;
 constexpr int64_t kCloseMs = 1000;
 constexpr int kUdpTogether = 64;  ///< read at a time, so that a flood does not keep the lock
 
@@ -236,7 +237,10 @@ void Datagram::poll_paths() {
   observers().notify();
 }
 
+bool Datagram::udp_due() { return base::now_ns() - udp_looked_ns_ >= kUdpLookNs; }
+
 void Datagram::read_udp() {
+  udp_looked_ns_ = base::now_ns();
   std::array<std::byte, kLowWater> bytes;
   for (int i = 0; i < kUdpTogether; ++i) {
     Address from;
@@ -279,7 +283,7 @@ ssize_t Datagram::receive(Pieces room, int flags, sockaddr* from, socklen_t* len
   while (received_.empty()) {
     poll_paths();
     if (!received_.empty()) break;
-    read_udp();
+    if (udp_due()) read_udp();
     if (!received_.empty()) break;
     if (shut_) return 0;
     if (nonblocking() || (flags & MSG_DONTWAIT) != 0) return -EAGAIN;
@@ -307,7 +311,7 @@ ssize_t Datagram::receive(Pieces room, int flags, sockaddr* from, socklen_t* len
 short Datagram::ready(short events) {
   std::lock_guard lock(mutex_);
   poll_paths();
-  if (received_.empty() && (events != 0 || ++turns_ % kTurnsPerUdpLook == 0)) read_udp();
+  if (received_.empty() && udp_due()) read_udp();
   short result = 0;
   if (!received_.empty() || shut_) result |= POLLIN | POLLRDNORM;
   if (has_room()) result |= POLLOUT | POLLWRNORM;

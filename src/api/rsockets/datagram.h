@@ -71,6 +71,7 @@ class Datagram final : public Socket {
   int send_by_udp(const Destination& destination, Pieces data, uint8_t op);
   void poll_paths();
   void read_udp();
+  bool udp_due();
   void handle_udp(const std::byte* data, size_t bytes, const Address& from);
   bool wanted(const sockaddr_storage& from) const;
   bool has_room() const;
@@ -81,7 +82,7 @@ class Datagram final : public Socket {
   std::map<Address, Destination> destinations_;
   Destination* connected_ = nullptr;
   std::deque<Received> received_;
-  uint32_t turns_ = 0;
+  int64_t udp_looked_ns_ = 0;
   bool shut_ = false;
 
   uint32_t send_requests_ = settings().send_requests;

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -134,11 +135,14 @@ int DatagramPath::open(const Sizes& sizes) {
   if (ibv_query_port(id_->verbs, id_->port_num, &port) != 0) return -errno;
   limit_ = std::min(kLowWater, mtu_bytes(port.active_mtu));
 
-  send_memory_.resize(size_t{sizes.send_requests} * kLowWater);
-  receive_memory_.resize(size_t{sizes.receive_requests} * kReceiveSlot);
-  send_region_ = ibv_reg_mr(id_->pd, send_memory_.data(), send_memory_.size(), IBV_ACCESS_LOCAL_WRITE);
-  receive_region_ = ibv_reg_mr(id_->pd, receive_memory_.data(), receive_memory_.size(), IBV_ACCESS_LOCAL_WRITE);
-  if (send_region_ == nullptr || receive_region_ == nullptr) return -errno;
+  const size_t send_bytes = size_t{sizes.send_requests} * kLowWater;
+  memory_bytes_ = send_bytes + size_t{sizes.receive_requests} * kReceiveSlot;
+  void* memory = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return -errno;
+  memory_ = send_memory_ = static_cast<std::byte*>(memory);
+  receive_memory_ = memory_ + send_bytes;
+  region_ = ibv_reg_mr(id_->pd, memory_, memory_bytes_, IBV_ACCESS_LOCAL_WRITE);
+  if (region_ == nullptr) return -errno;
   for (uint32_t slot = 0; slot < sizes.send_requests; ++slot) free_.push_back(slot);
   for (uint32_t slot = 0; slot < sizes.receive_requests; ++slot) {
     rc = post_receive(slot);
@@ -149,17 +153,17 @@ int DatagramPath::open(const Sizes& sizes) {
 
 DatagramPath::~DatagramPath() {
   if (id_ != nullptr && id_->qp != nullptr) rdma_destroy_qp(id_);
-  if (send_region_ != nullptr) ibv_dereg_mr(send_region_);
-  if (receive_region_ != nullptr) ibv_dereg_mr(receive_region_);
+  if (region_ != nullptr) ibv_dereg_mr(region_);
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
   source_.close();
   if (id_ != nullptr) rdma_destroy_id(id_);
 }
 
 int DatagramPath::post_receive(uint32_t slot) {
   ibv_sge list{};
-  list.addr = reinterpret_cast<uintptr_t>(receive_memory_.data()) + size_t{slot} * kReceiveSlot;
+  list.addr = reinterpret_cast<uintptr_t>(receive_memory_) + size_t{slot} * kReceiveSlot;
   list.length = kReceiveSlot;
-  list.lkey = receive_region_->lkey;
+  list.lkey = region_->lkey;
   ibv_recv_wr wr{};
   wr.wr_id = kReceiveId | slot;
   wr.sg_list = &list;
@@ -172,7 +176,7 @@ int DatagramPath::send(uint32_t length, ibv_ah* ah, uint32_t queue_pair) {
   ibv_sge list{};
   list.addr = reinterpret_cast<uintptr_t>(next());
   list.length = length;
-  list.lkey = send_region_->lkey;
+  list.lkey = region_->lkey;
   ibv_send_wr wr{};
   wr.wr_id = free_.back();
   wr.sg_list = &list;
@@ -199,7 +203,7 @@ bool DatagramPath::poll(Arrival* arrival) {
       if (completion.status != IBV_WC_WR_FLUSH_ERR) post_receive(slot);
     } else {
       arrival->slot = slot;
-      arrival->data = receive_memory_.data() + size_t{slot} * kReceiveSlot + kGrh;
+      arrival->data = receive_memory_ + size_t{slot} * kReceiveSlot + kGrh;
       arrival->length = completion.byte_len - kGrh;
       return true;
     }

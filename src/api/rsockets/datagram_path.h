@@ -44,7 +44,7 @@ class DatagramPath {
   bool can_send() const { return !free_.empty(); }
   bool all_sent() const { return free_.size() == sizes_.send_requests; }
   /// Where the next datagram is written, header first; then send().
-  std::byte* next() { return send_memory_.data() + free_.back() * kLowWater; }
+  std::byte* next() { return send_memory_ + size_t{free_.back()} * kLowWater; }
   int send(uint32_t length, ibv_ah* ah, uint32_t queue_pair);
   /// Takes completions; true: *arrival is a datagram, and there may be more.
   bool poll(Arrival* arrival);
@@ -68,10 +68,12 @@ class DatagramPath {
   EventChannel channel_;
   rdma_cm_id* id_ = nullptr;
   CompletionSource source_;
-  std::vector<std::byte> send_memory_;
-  std::vector<std::byte> receive_memory_;
-  ibv_mr* send_region_ = nullptr;
-  ibv_mr* receive_region_ = nullptr;
+  /// Pages of their own: registering memory that the heap shares with others would move theirs, too.
+  std::byte* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  std::byte* send_memory_ = nullptr;
+  std::byte* receive_memory_ = nullptr;
+  ibv_mr* region_ = nullptr;
   std::vector<uint32_t> free_;
 };
 

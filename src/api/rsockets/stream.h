@@ -75,6 +75,8 @@ class Stream final : public Socket {
   rdma_cm_id* id() const { return id_; }
   /// The listener's side: the connection stands; moves it to a channel of its own. 0 or a negative errno.
   int established();
+  /// At the end of the process: the peer reads an end of file. Nothing is changed here, where other threads still are.
+  void farewell();
   /// Of the service's thread: tells the peer's adapter to answer, so that its absence is noticed.
   void keep_alive();
 

@@ -16,6 +16,8 @@ namespace {
 
 /// How long closing waits for what was sent to be placed at the peer, if SO_LINGER says nothing.
 constexpr int64_t kLingerMs = 10'000;
+/// At the end of a process, for each connection.
+constexpr int64_t kFarewellMs = 1000;
 
 }  // namespace
 
@@ -144,6 +146,17 @@ void Stream::close() {
   }
   if (phase() != Phase::kFailed && !listener_) enter(Phase::kDisconnected);
   observers().notify();
+}
+
+void Stream::farewell() {
+  if (!connected() || closing_.load()) return;
+  {
+    std::lock_guard lock(completions_);
+    progress_locked();
+    if (!connected() || !control_room() || post_control(encode(Control::kDisconnect), nullptr) != 0) return;
+  }
+  wait_until(Deadline::in_ms(kFarewellMs),
+             [this] { return controls_posted_.load() == controls_done_.load() || broken_.load() != 0; });
 }
 
 int Stream::listen(int backlog) {

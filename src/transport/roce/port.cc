@@ -156,14 +156,19 @@ void Port::detach(uint32_t qp_num, const Gid& group) {
 }
 
 Burst* Port::burst() {
+  // At exit the main thread's variables go before the process says its goodbyes.
+  thread_local bool gone = false;
   struct Owned {
     uint64_t port = 0;
     std::unique_ptr<Burst> burst;
+    ~Owned() { gone = true; }
   };
   thread_local Owned mine;
+  if (gone) return nullptr;
   if (mine.port != serial_) {
     try {
-      mine = {serial_, std::make_unique<Burst>(sockets_)};
+      mine.burst = std::make_unique<Burst>(sockets_);
+      mine.port = serial_;
     } catch (const std::bad_alloc&) {
       return nullptr;
     }

@@ -1,0 +1,126 @@
+/// Calls that move data.
+#include <fcntl.h>
+#include <rdma/rsocket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+
+#include "next.h"
+#include "overlay.h"
+
+using namespace nupa::sockets;
+
+namespace {
+
+/// A connection of the parent process: its data cannot be reached from here.
+ssize_t lost() {
+  errno = ECONNRESET;
+  return -1;
+}
+
+/// Who writes to a connection that takes no more gets SIGPIPE, unless it asked not to.
+ssize_t told(ssize_t result, int flags) {
+  if (__builtin_expect(result < 0, 0) && errno == EPIPE && (flags & MSG_NOSIGNAL) == 0) {
+    raise(SIGPIPE);
+    errno = EPIPE;
+  }
+  return result;
+}
+
+}  // namespace
+
+// libc's call for a plain descriptor, ours for the rest.
+#define NUPA_EITHER(fd, plain, ours)              \
+  const int rsocket_fd = data_rsocket(fd);        \
+  if (rsocket_fd == Overlay::kNone) return plain; \
+  if (rsocket_fd == kLostRsocket) return lost();  \
+  return ours
+
+NUPA_SHOWN ssize_t read(int fd, void* buffer, size_t length) {
+  NUPA_EITHER(fd, next::read(fd, buffer, length), rread(rsocket_fd, buffer, length));
+}
+NUPA_SHOWN ssize_t readv(int fd, const iovec* list, int count) {
+  NUPA_EITHER(fd, next::readv(fd, list, count), rreadv(rsocket_fd, list, count));
+}
+NUPA_SHOWN ssize_t recv(int fd, void* buffer, size_t length, int flags) {
+  NUPA_EITHER(fd, next::recv(fd, buffer, length, flags), rrecv(rsocket_fd, buffer, length, flags));
+}
+NUPA_SHOWN ssize_t recvfrom(int fd, void* buffer, size_t length, int flags, sockaddr* from, socklen_t* from_length) {
+  NUPA_EITHER(fd, next::recvfrom(fd, buffer, length, flags, from, from_length),
+              rrecvfrom(rsocket_fd, buffer, length, flags, from, from_length));
+}
+NUPA_SHOWN ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  NUPA_EITHER(fd, next::recvmsg(fd, message, flags), rrecvmsg(rsocket_fd, message, flags));
+}
+
+// Programs built with _FORTIFY_SOURCE call these; libc has checked nothing that we would not.
+NUPA_SHOWN ssize_t __read_chk(int fd, void* buffer, size_t length, size_t) { return read(fd, buffer, length); }
+NUPA_SHOWN ssize_t __recv_chk(int fd, void* buffer, size_t length, size_t, int flags) {
+  return recv(fd, buffer, length, flags);
+}
+NUPA_SHOWN ssize_t __recvfrom_chk(int fd, void* buffer, size_t length, size_t, int flags, sockaddr* from,
+                                  socklen_t* from_length) {
+  return recvfrom(fd, buffer, length, flags, from, from_length);
+}
+
+NUPA_SHOWN ssize_t write(int fd, const void* data, size_t length) {
+  NUPA_EITHER(fd, next::write(fd, data, length), told(rwrite(rsocket_fd, data, length), 0));
+}
+NUPA_SHOWN ssize_t writev(int fd, const iovec* list, int count) {
+  NUPA_EITHER(fd, next::writev(fd, list, count), told(rwritev(rsocket_fd, list, count), 0));
+}
+NUPA_SHOWN ssize_t send(int fd, const void* data, size_t length, int flags) {
+  NUPA_EITHER(fd, next::send(fd, data, length, flags), told(rsend(rsocket_fd, data, length, flags), flags));
+}
+NUPA_SHOWN ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* to, socklen_t to_length) {
+  // TCP ignores the address of a connected socket.
+  NUPA_EITHER(fd, next::sendto(fd, data, length, flags, to, to_length),
+              told(rsend(rsocket_fd, data, length, flags), flags));
+}
+NUPA_SHOWN ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  NUPA_EITHER(fd, next::sendmsg(fd, message, flags), told(rsendmsg(rsocket_fd, message, flags), flags));
+}
+
+namespace {
+
+/// A piece at a time through memory; what was read and not taken is given back by the offset.
+ssize_t copy_file(int rsocket_fd, int file, off_t* offset, size_t length) {
+  constexpr size_t kPiece = 65536;
+  thread_local std::byte buffer[kPiece];
+  const bool own = offset == nullptr;
+  off_t place = own ? lseek(file, 0, SEEK_CUR) : *offset;
+  if (place < 0) return -1;
+  size_t done = 0;
+  ssize_t result = 0;
+  while (done < length) {
+    const ssize_t got = pread(file, buffer, std::min(kPiece, length - done), place);
+    if (got <= 0) {
+      result = got;
+      break;
+    }
+    result = told(rsend(rsocket_fd, buffer, static_cast<size_t>(got), 0), 0);
+    if (result <= 0) break;
+    done += static_cast<size_t>(result);
+    place += result;
+    if (result < got) break;
+  }
+  if (own) {
+    lseek(file, place, SEEK_SET);
+  } else {
+    *offset = place;
+  }
+  return done != 0 ? static_cast<ssize_t>(done) : result;
+}
+
+}  // namespace
+
+NUPA_SHOWN ssize_t sendfile(int fd, int file, off_t* offset, size_t length) noexcept {
+  NUPA_EITHER(fd, next::sendfile(fd, file, offset, length), copy_file(rsocket_fd, file, offset, length));
+}
+NUPA_SHOWN ssize_t sendfile64(int fd, int file, off64_t* offset, size_t length) noexcept {
+  static_assert(sizeof(off_t) == sizeof(off64_t));
+  return sendfile(fd, file, offset, length);
+}

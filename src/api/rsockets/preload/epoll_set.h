@@ -1,0 +1,24 @@
+#pragma once
+#include <sys/epoll.h>
+
+#include <csignal>
+#include <cstdint>
+
+namespace nupa::sockets {
+
+/// What epoll_ctl() does for a descriptor that is an overlay, or may become one.
+int control(int epoll, int operation, int fd, epoll_event* event);
+/// Whether a set has members of ours; else the kernel's calls do.
+bool has_members(int epoll);
+/// epoll_pwait() for one that has; with a limit in nanoseconds; < 0: none.
+int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask);
+
+/// An overlay is gone or there: its descriptor is watched by the kernel's set, or by ours.
+void leave_epoll_sets(int fd);
+void join_epoll_sets(int fd);
+/// A descriptor is closed: what we know of it as a member, or as a set.
+void forget_in_epoll_sets(int fd);
+/// In a forked child.
+void forget_epoll_sets();
+
+}  // namespace nupa::sockets

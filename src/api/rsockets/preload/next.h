@@ -1,0 +1,79 @@
+#pragma once
+/// libc's own functions, behind those that this library puts in front of them.
+#include <dlfcn.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+#define NUPA_SHOWN extern "C" __attribute__((visibility("default")))
+
+namespace nupa::sockets {
+
+/// A function looked up once. Atomic and without a lock, since programs call these in signal handlers and between fork
+/// and exec.
+template <class Function>
+class Next {
+ public:
+  explicit constexpr Next(const char* name) : name_(name) {}
+
+  /// As the function answers; ENOSYS if this libc has none of the name.
+  template <class... Arguments>
+  auto operator()(Arguments... arguments) {
+    Function* real = real_.load(std::memory_order_relaxed);
+    if (__builtin_expect(real == nullptr, 0)) {
+      real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
+      real_.store(real, std::memory_order_relaxed);
+    }
+    using Result = decltype(real(arguments...));
+    if (real != nullptr) return real(arguments...);
+    errno = ENOSYS;
+    return static_cast<Result>(-1);
+  }
+
+ private:
+  const char* name_;
+  std::atomic<Function*> real_{nullptr};
+};
+
+namespace next {
+extern Next<int(int)> close;
+extern Next<int(int, int)> listen;
+extern Next<int(int, const sockaddr*, socklen_t)> connect;
+extern Next<int(int, sockaddr*, socklen_t*, int)> accept4;
+extern Next<int(int, int)> shutdown;
+extern Next<int(int, sockaddr*, socklen_t*)> getpeername;
+extern Next<int(int, sockaddr*, socklen_t*)> getsockname;
+extern Next<int(int, int, int, const void*, socklen_t)> setsockopt;
+extern Next<int(int, int, int, void*, socklen_t*)> getsockopt;
+extern Next<int(int, int, ...)> fcntl;
+extern Next<int(int, unsigned long, ...)> ioctl;
+extern Next<int(int)> dup;
+extern Next<int(int, int)> dup2;
+extern Next<int(int, int, int)> dup3;
+extern Next<ssize_t(int, void*, size_t)> read;
+extern Next<ssize_t(int, const iovec*, int)> readv;
+extern Next<ssize_t(int, void*, size_t, int)> recv;
+extern Next<ssize_t(int, void*, size_t, int, sockaddr*, socklen_t*)> recvfrom;
+extern Next<ssize_t(int, msghdr*, int)> recvmsg;
+extern Next<ssize_t(int, const void*, size_t)> write;
+extern Next<ssize_t(int, const iovec*, int)> writev;
+extern Next<ssize_t(int, const void*, size_t, int)> send;
+extern Next<ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t)> sendto;
+extern Next<ssize_t(int, const msghdr*, int)> sendmsg;
+extern Next<ssize_t(int, int, off_t*, size_t)> sendfile;
+extern Next<int(pollfd*, nfds_t, int)> poll;
+extern Next<int(pollfd*, nfds_t, const timespec*, const sigset_t*)> ppoll;
+extern Next<int(int, fd_set*, fd_set*, fd_set*, timeval*)> select;
+extern Next<int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*)> pselect;
+extern Next<int(int, int, int, epoll_event*)> epoll_ctl;
+extern Next<int(int, epoll_event*, int, int, const sigset_t*)> epoll_pwait;
+extern Next<int(int, epoll_event*, int, const timespec*, const sigset_t*)> epoll_pwait2;
+}  // namespace next
+
+}  // namespace nupa::sockets

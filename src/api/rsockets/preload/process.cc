@@ -1,0 +1,31 @@
+/// What happens before main and at fork. A queue pair belongs to the process that made it. A child keeps the program's
+/// descriptors and loses what lies over them; a parent that has made no rsocket yet (it only listened, say) leaves the
+/// child free to make its own.
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "epoll_set.h"
+#include "overlay.h"
+
+namespace nupa::sockets {
+namespace {
+
+/// Two descriptors of each connection are ours; one can be moved to the upper part of what the limit allows.
+int floor_for(rlim_t limit) {
+  constexpr rlim_t kHighest = 4096;
+  return static_cast<int>(std::min(limit / 4, kHighest));
+}
+
+[[gnu::constructor]] void begin() {
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) set_floor(floor_for(files.rlim_cur));
+  pthread_atfork(nullptr, nullptr, [] {
+    forget_epoll_sets();
+    forget_rsockets();
+  });
+}
+
+}  // namespace
+}  // namespace nupa::sockets
