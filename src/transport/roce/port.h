@@ -124,8 +124,8 @@ class Port {
 
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll();
-  /// A thread of the program turns to something that takes long: what its last poll left for the next one is done. Never
-  /// waits for anybody.
+  /// A thread of the program turns to something that takes long: what its last poll left for the next one is done.
+  /// Never waits for anybody.
   void finish_poll();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
@@ -215,7 +215,7 @@ class Port {
   Groups groups_;
   ManagementHandler management_;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
-  bool own_was_last_ = false;  ///< something came by own_, not by socket()
+  bool own_was_last_ = false;                ///< something came by own_, not by socket()
   uint32_t looks_ = 0;
   Route last_route_;
   uint32_t last_route_run_ = 0;
