@@ -1,0 +1,232 @@
+#include "epoll_members.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "../descriptor_table.h"
+#include "next.h"
+
+namespace nupa::sockets {
+
+using rsockets::DescriptorTable;
+using rsockets::Use;
+
+namespace {
+
+constexpr uint32_t kReadable = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM;
+/// Looks at a member that finds nothing before it is asked to tell by itself.
+constexpr uint32_t kIdleLooks = 8;
+
+int open_inner(Set* set) {
+  if (set->inner >= 0) return 0;
+  set->inner = epoll_create1(EPOLL_CLOEXEC);
+  set->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.fd = -1;
+  next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
+  event.events = EPOLLIN;
+  event.data.u64 = set->marker();
+  return next::epoll_ctl(set->fd, EPOLL_CTL_ADD, set->inner, &event);
+}
+
+/// What the member has to tell now; 0: nothing.
+uint32_t look(Item* item) {
+  if (item->disabled) return 0;
+  const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
+  if (!lease) return 0;
+  const bool edges = (item->wanted.events & EPOLLET) != 0;
+  if (edges) lease->ready(0);
+  const uint32_t read_edge = lease->read_edges();
+  const uint32_t write_edge = lease->write_edges();
+  const auto mask = static_cast<short>(item->wanted.events & (kReadable | kWritable));
+  const auto ready = static_cast<uint16_t>(lease->ready(mask));
+  if (ready == 0) return 0;
+  const bool moved = item->fresh || read_edge != item->read_edge ||
+                     ((item->wanted.events & kWritable) != 0 && write_edge != item->write_edge);
+  if (edges && !moved) return 0;
+  item->read_edge = read_edge;
+  item->write_edge = write_edge;
+  return ready;
+}
+
+void tell(Item* item, uint32_t ready, epoll_event* event) {
+  event->events = ready;
+  event->data = item->wanted.data;
+  item->fresh = false;
+  item->idle_looks = 0;
+  if ((item->wanted.events & EPOLLONESHOT) != 0) item->disabled = true;
+}
+
+/// Asks a member to make a descriptor readable when something happens. False: it has something to tell.
+bool passivate(Item* item) {
+  {
+    const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
+    if (lease) {
+      thread_local std::vector<pollfd> fds;
+      fds.clear();
+      lease->arm(&fds);
+      for (const pollfd& entry : fds) {
+        if (std::find(item->watched.begin(), item->watched.end(), entry.fd) != item->watched.end()) continue;
+        epoll_event event{};
+        event.events = EPOLLIN | EPOLLET;
+        event.data.fd = item->fd;
+        if (next::epoll_ctl(item->set->inner, EPOLL_CTL_ADD, entry.fd, &event) == 0) item->watched.push_back(entry.fd);
+      }
+    }
+  }
+  // Looked at without taking the edge: the next collect() tells it.
+  const uint32_t read_edge = item->read_edge;
+  const uint32_t write_edge = item->write_edge;
+  const bool something = look(item) != 0;
+  item->read_edge = read_edge;
+  item->write_edge = write_edge;
+  if (something) {
+    item->idle_looks = 0;
+    return false;
+  }
+  item->active = false;
+  return true;
+}
+
+}  // namespace
+
+constinit FdTable<Set> set_table;
+std::mutex all_sets_mutex;
+std::vector<Set*>& all_sets() {
+  static auto* sets = new std::vector<Set*>;
+  return *sets;
+}
+
+void Item::changed() {
+  if (signalled.exchange(true)) return;
+  {
+    std::lock_guard lock(set->signal_lock);
+    set->signalled.push_back(this);
+  }
+  if (set->sleepers.load() == 0) return;
+  const uint64_t one = 1;
+  if (next::write(set->kick, &one, sizeof one) < 0) return;
+}
+
+Set* set_of(int epoll, bool make) {
+  Set* set = set_table.get(epoll);
+  if (set != nullptr || !make) return set;
+  std::lock_guard lock(all_sets_mutex);
+  set = set_table.get(epoll);
+  if (set != nullptr) return set;
+  set = new (std::nothrow) Set;
+  if (set == nullptr) return nullptr;
+  set->fd = epoll;
+  all_sets().push_back(set);
+  set_table.set(epoll, set);
+  return set;
+}
+
+void activate(Item* item) {
+  item->idle_looks = 0;
+  if (item->active) return;
+  item->active = true;
+  item->set->active.push_back(item);
+}
+
+void wake_sleepers(Set* set) {
+  const uint64_t one = 1;
+  if (set->sleepers.load() != 0 && next::write(set->kick, &one, sizeof one) < 0) return;
+}
+
+void add_item(Set* set, int fd, int rsocket, const epoll_event& wanted) {
+  if (open_inner(set) != 0) return;
+  auto item = std::make_unique<Item>();
+  item->set = set;
+  item->fd = fd;
+  item->rsocket = rsocket;
+  item->wanted = wanted;
+  const auto lease = DescriptorTable::instance().lease(rsocket, Use::kOther);
+  if (!lease) return;
+  lease->observers().add(item.get());
+  activate(item.get());
+  set->items[fd] = std::move(item);
+  set->has_items.store(true);
+  wake_sleepers(set);
+}
+
+bool remove_item(Set* set, int fd) {
+  const auto found = set->items.find(fd);
+  if (found == set->items.end()) return false;
+  Item* item = found->second.get();
+  {
+    const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
+    if (lease) {
+      lease->observers().remove(item);
+      for (const int watched : item->watched) next::epoll_ctl(set->inner, EPOLL_CTL_DEL, watched, nullptr);
+    }
+  }
+  {
+    std::lock_guard lock(set->signal_lock);
+    std::erase(set->signalled, item);
+  }
+  std::erase(set->active, item);
+  set->items.erase(found);
+  return true;
+}
+
+void absorb_signals(Set* set) {
+  std::lock_guard lock(set->signal_lock);
+  for (Item* item : set->signalled) {
+    item->signalled.store(false);
+    activate(item);
+  }
+  set->signalled.clear();
+}
+
+int collect(Set* set, epoll_event* events, int most) {
+  int count = 0;
+  const size_t all = set->active.size();
+  size_t looked = 0;
+  for (; looked < all && count < most; ++looked) {
+    Item* item = set->active[looked];
+    const uint32_t ready = look(item);
+    if (ready != 0) {
+      tell(item, ready, &events[count++]);
+    } else {
+      ++item->idle_looks;
+    }
+  }
+  // Those that were not looked at come first the next time.
+  std::rotate(set->active.begin(), set->active.begin() + static_cast<ptrdiff_t>(looked), set->active.end());
+  return count;
+}
+
+bool passivate_idle(Set* set, bool all) {
+  bool quiet = true;
+  std::erase_if(set->active, [&](Item* item) {
+    if (!all && item->idle_looks < kIdleLooks) return false;
+    const bool passive = passivate(item);
+    quiet &= passive;
+    return passive;
+  });
+  return quiet;
+}
+
+void drain_inner(Set* set) {
+  constexpr int kTogether = 64;
+  epoll_event events[kTogether];
+  int count;
+  do {
+    count = next::epoll_pwait(set->inner, events, kTogether, 0, static_cast<const sigset_t*>(nullptr));
+    for (int i = 0; i < count; ++i) {
+      const auto found = set->items.find(events[i].data.fd);
+      if (found == set->items.end()) continue;
+      Item* item = found->second.get();
+      const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
+      if (lease) lease->wake();
+      activate(item);
+    }
+  } while (count == kTogether);
+}
+
+}  // namespace nupa::sockets

@@ -1,0 +1,79 @@
+#pragma once
+/// Members of a program's epoll set whose data go over rsockets.
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "../waiter.h"
+#include "base/spin.h"
+#include "fd_table.h"
+
+namespace nupa::sockets {
+
+struct Set;
+
+/// A member whose data go over an rsocket. An active one is looked at in every wait; a passive one has asked its
+/// completion queue to make a descriptor readable, which the inner epoll set watches.
+struct Item final : rsockets::Observer {
+  Set* set = nullptr;
+  int fd = -1;
+  int rsocket = -1;
+  epoll_event wanted{};
+  bool active = false;
+  bool disabled = false;  ///< EPOLLONESHOT has told once
+  bool fresh = true;      ///< nothing told since it was added or changed
+  uint32_t read_edge = 0;
+  uint32_t write_edge = 0;
+  uint32_t idle_looks = 0;
+  std::vector<int> watched;
+  std::atomic<bool> signalled{false};
+
+  void changed() override;
+};
+
+/// One epoll set of the program that has, or may get, members of ours.
+struct Set {
+  int fd = -1;
+  std::mutex mutex;
+  std::unordered_map<int, std::unique_ptr<Item>> items;
+  std::unordered_map<int, epoll_event> plain;  ///< the kernel's members that may become ours
+  std::vector<Item*> active;
+  int inner = -1;  ///< rsockets' descriptors; itself a member of the program's set
+  int kick = -1;
+  std::atomic<bool> has_items{false};
+  std::atomic<int> sleepers{0};
+  base::SpinLock signal_lock;
+  std::vector<Item*> signalled;
+
+  uint64_t marker() const { return reinterpret_cast<uintptr_t>(this) | 1; }
+};
+
+/// Sets by their descriptor, and all of them.
+extern FdTable<Set> set_table;
+extern std::mutex all_sets_mutex;
+std::vector<Set*>& all_sets();
+/// Null: there is none, or no memory for one.
+Set* set_of(int epoll, bool make);
+
+// All below want the set's mutex.
+
+void add_item(Set* set, int fd, int rsocket, const epoll_event& wanted);
+bool remove_item(Set* set, int fd);
+/// It is looked at from here on.
+void activate(Item* item);
+/// Activates those that have been told of.
+void absorb_signals(Set* set);
+/// What the active ones have to tell.
+int collect(Set* set, epoll_event* events, int most);
+/// Makes the idle ones passive, or all of them. True: nobody has anything to tell.
+bool passivate_idle(Set* set, bool all);
+/// Takes the events of passive ones and activates them.
+void drain_inner(Set* set);
+void wake_sleepers(Set* set);
+
+}  // namespace nupa::sockets
