@@ -380,19 +380,39 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
 int Connections::bind(uint64_t owner, const ListenerAddress& address) {
   auto names = take_names(address);
   if (!names) return names.error().code;
+  std::vector<int> fds;
   {
     std::lock_guard lock(mutex_);
     if (abandoned_) return ENODEV;
     Service service;
     service.address = address;
     service.names = std::move(*names);
+    for (const auto& name : service.names) fds.push_back(name->name.fd());
     services_[owner] = std::move(service);
+  }
+  // What others got for it comes by its names, and is refused until it listens. Watched without the lock, which the
+  // reader takes.
+  for (const int fd : fds) {
+    const auto read = [this, owner, fd] {
+      const cm::MadName* name = nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        const auto found = services_.find(owner);
+        if (found == services_.end()) return;
+        for (const auto& candidate : found->second.names)
+          if (candidate->name.fd() == fd) name = &candidate->name;
+      }
+      if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
+    };
+    if (auto watched = runtime_.node().watch(fd, read); !watched) {
+      unbind(owner);
+      return watched.error().code;
+    }
   }
   return 0;
 }
 
 int Connections::listen(uint64_t owner) {
-  std::vector<int> fds;
   {
     std::lock_guard lock(mutex_);
     const auto found = services_.find(owner);
@@ -414,33 +434,13 @@ int Connections::listen(uint64_t owner) {
     if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
     service.shared = &shared;
     service.listens = true;
-    for (const auto& name : service.names) fds.push_back(name->name.fd());
-  }
-  // What others got for it comes by its names; watched without the lock, which their reader takes.
-  for (const int fd : fds) {
-    const auto read = [this, owner, fd] {
-      const cm::MadName* name = nullptr;
-      {
-        std::lock_guard lock(mutex_);
-        const auto found = services_.find(owner);
-        if (found == services_.end()) return;
-        for (const auto& candidate : found->second.names)
-          if (candidate->name.fd() == fd) name = &candidate->name;
-      }
-      if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
-    };
-    if (auto watched = runtime_.node().watch(fd, read); !watched) {
-      unbind(owner);
-      return watched.error().code;
-    }
   }
   runtime_.node().kick();  // the port where standard peers look may be free
   return 0;
 }
 
 void Connections::give_back(Service service) {
-  if (service.listens)
-    for (const auto& name : service.names) runtime_.node().unwatch(name->name.fd());
+  for (const auto& name : service.names) runtime_.node().unwatch(name->name.fd());
 }
 
 void Connections::unbind(uint64_t owner) {
