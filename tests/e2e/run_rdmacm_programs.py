@@ -187,7 +187,7 @@ def main():
         return
     one_host, two_hosts = places()
     for transport in transports():
-        for place in one_host + (two_hosts if transport == "roce" else []):
+        for place in (two_hosts if transport == "roce" else []) or one_host:
             for test in (fio, libfabric, qemu):
                 test(place)
         for place in one_host:
