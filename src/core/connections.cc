@@ -244,7 +244,9 @@ int64_t Connections::watch_peers(int64_t now) {
     auto opened = PeerWatch::open();
     if (!opened) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
     watch_ = std::move(*opened);
-    const auto receive = [this, gone] { watch_->receive(base::now_ns(), gone); };
+    const auto receive = [this, gone] {
+      watch_->receive(base::now_ns(), gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
+    };
     if (!runtime_.node().watch(watch_->fd(), receive)) {
       watch_.reset();
       return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
@@ -257,6 +259,13 @@ int64_t Connections::watch_peers(int64_t now) {
 void Connections::process_gone(const Gid& remote, uint16_t port) {
   with_engine([&](cm::ConnectionEngine& engine) {
     engine.peer_gone(remote, port, base::now_ns());
+    return 0;
+  });
+}
+
+void Connections::confirm(const Gid& remote, uint16_t port) {
+  with_engine([&](cm::ConnectionEngine& engine) {
+    engine.confirm(remote, port);
     return 0;
   });
 }

@@ -78,6 +78,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   /// Returns when it wants to be called again.
   int64_t watch_peers(int64_t now);
   void process_gone(const Gid& remote, uint16_t port);
+  void confirm(const Gid& remote, uint16_t port);
   /// Tries to get the port where standard peers look, if nobody has it and this process has something to hear.
   void seek_standard_port();
   uint16_t port_of(const roce::ManagementDatagram& datagram) const;

@@ -47,8 +47,9 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
   return next_ns_;
 }
 
-void PeerWatch::receive(int64_t now, const Gone& gone) {
+void PeerWatch::receive(int64_t now, const Gone& gone, const Doubted& doubted) {
   std::set<Process> ended;
+  std::set<Process> new_ones;
   io::UdpAddress where;
   while (socket_.next_refusal(&where)) {
     const auto known = processes_.find({where.address.raw, where.port});
@@ -59,8 +60,9 @@ void PeerWatch::receive(int64_t now, const Gone& gone) {
     if (!echo || !echo->is_echo) return;
     const auto known = processes_.find({datagram.remote.address.raw, static_cast<uint16_t>(echo->port)});
     if (known == processes_.end()) return;
-    if (!known->second.heard(echo->instance, now)) ended.insert(known->first);
+    if (known->second.heard(echo->instance, now)) new_ones.insert(known->first);
   });
+  for (const auto& [remote, port] : new_ones) doubted(Gid{remote}, port);
   for (const Process& process : ended) lost(process, gone);
 }
 

@@ -18,10 +18,11 @@ class PeerWatch {
   int fd() const { return socket_.fd(); }
 
   using Gone = std::function<void(const Gid& remote, uint16_t port)>;
+  using Doubted = std::function<void(const Gid& remote, uint16_t port)>;
   /// Asks those of `ways`, and forgets others. Returns when it wants to be called again.
   int64_t ask(const std::vector<cm::Way>& ways, int64_t now, const Gone& gone);
-  /// Something came.
-  void receive(int64_t now, const Gone& gone);
+  /// Something came. `doubted`: a process may not be the one that connections were made with.
+  void receive(int64_t now, const Gone& gone, const Doubted& doubted);
 
  private:
   using Process = std::pair<decltype(Gid::raw), uint16_t>;

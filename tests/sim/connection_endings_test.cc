@@ -92,6 +92,35 @@ TEST_F(Connections, AnotherLifeOfAProcessEndsTheConnectionsOfTheFirst) {
   EXPECT_EQ(State::kEstablished, state(1));
 }
 
+// The program at `dead` dies, and another one has its address and port before the other end has missed it.
+TEST_F(Connections, AConfirmationEndsWhatAnotherLifeDoesNotKnow) {
+  for (const size_t dead : {0, 1}) {
+    connected();
+    const uint64_t old = dead == 0 ? passive : active;
+    world.kill(dead);
+    world.start(dead);
+    world.at(dead).after = [this, dead](uint64_t owner, Event event) { happened(dead, owner, event); };
+    world.run(10 * kTrip);
+    EXPECT_EQ(0u, world.record(old)->count(Event::kDisconnected)) << "nothing tells it";
+    world.at(1 - dead).engine.confirm(World::gid_of(dead), World::kPort);
+    world.run(10 * kTrip);
+    EXPECT_EQ(1u, world.record(old)->count(Event::kDisconnected));
+  }
+}
+
+TEST_F(Connections, AConfirmationIsNothingToAnEndThatKnowsTheConnection) {
+  connected();
+  const Record before[] = {told(0), told(1)};
+  for (const size_t host : {0, 1}) world.at(host).engine.confirm(World::gid_of(1 - host), World::kPort);
+  world.run(10 * kTrip);
+  for (const size_t host : {0, 1}) {
+    EXPECT_EQ(State::kEstablished, state(host));
+    EXPECT_EQ(before[host].count(Event::kEstablished), told(host).count(Event::kEstablished));
+    EXPECT_EQ(0u, told(host).count(Event::kDisconnected));
+  }
+  EXPECT_EQ(0u, sent[Attribute::kRej]);
+}
+
 TEST_F(Connections, AReqWithAnIdThatIsConnectedIsOfAnotherConnection) {
   Mad req{};
   world.watch = [&](const Message& message) {

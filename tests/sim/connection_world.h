@@ -91,11 +91,13 @@ class World {
   }
   /// Pairs of hosts that are processes of one host.
   bool are_near(size_t a, size_t b) const { return near_hosts && a / 2 == b / 2; }
+  static constexpr uint16_t kPort = 4791;
   Way way(size_t from, size_t to) const {
     Way way;
     way.local = gid_of(from);
     way.remote = gid_of(to);
-    way.port = 4791;
+    way.port = kPort;
+    way.of_nupa = true;
     if (!are_near(from, to)) return way;
     way.slot = static_cast<uint32_t>(to + 1);
     way.instance = hosts_[to].life;

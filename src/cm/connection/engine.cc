@@ -463,6 +463,15 @@ void ConnectionEngine::peer_gone(const Gid& remote, uint16_t port, int64_t now) 
   lose(lost, now);
 }
 
+void ConnectionEngine::confirm(const Gid& remote, uint16_t port) {
+  for (const auto& [id, connection] : connections_) {
+    const Way& way = connection->way;
+    const bool is_there = !way.is_local() && way.of_nupa && way.remote == remote && way.port == port;
+    // The last one said, a REP or RTU, to which a repeat is nothing new.
+    if (is_there && connection->state == State::kEstablished) output_.send(way, connection->sent);
+  }
+}
+
 std::vector<Way> ConnectionEngine::standing_ways() const {
   std::vector<Way> ways;
   std::set<std::pair<decltype(Gid::raw), uint16_t>> seen;

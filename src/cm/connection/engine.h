@@ -100,6 +100,8 @@ class ConnectionEngine {
   void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
   /// The same of one that packets go to.
   void peer_gone(const Gid& remote, uint16_t port, int64_t now);
+  /// Another process may be there by now: connections that it does not know it rejects, when it hears of them.
+  void confirm(const Gid& remote, uint16_t port);
   /// Where packets of connections that stand or come to stand go to whose other end is NUPA,
   /// each once.
   std::vector<Way> standing_ways() const;

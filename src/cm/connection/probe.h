@@ -6,7 +6,9 @@
 ///
 ///   24 magic(64)   32 UDP port that was asked(32)   36 reserved(32)   40 instance of the one that answers(64)
 ///
-/// Whoever has a dead process's port answers too, perhaps from another one, and is told apart by its instance.
+/// Whoever has a dead process's port answers too, perhaps from another one, and is told apart by its instance. Which
+/// instance a connection was made with no message tells, so one that is new may know of some of the connections, of all
+/// or of none: then each is confirmed (ConnectionEngine::confirm()).
 #include <cstring>
 #include <optional>
 
@@ -31,19 +33,24 @@ class PeerPulse {
   static constexpr int64_t kPatienceNs = INT64_C(30'000'000'000);
 
   explicit PeerPulse(int64_t now) : heard_ns_(now) {}
-  /// False: it is another process than before.
+  /// True: it is another process than before, or the first one, and connections are to be confirmed.
   bool heard(uint64_t instance, int64_t now) {
     refused_ = 0;
     heard_ns_ = now;
-    if (instance_ == 0) instance_ = instance;
-    return instance_ == instance;
+    if (instance_ != instance) {
+      instance_ = instance;
+      confirmations_ = kConfirmations;
+    }
+    return confirmations_ > 0 && confirmations_-- > 0;
   }
   /// Its host says that nobody has the port. False: twice in a row, it has ended.
   bool refused() { return ++refused_ < 2; }
   bool is_silent(int64_t now) const { return now - heard_ns_ > kPatienceNs; }
 
  private:
+  static constexpr uint32_t kConfirmations = 3;  ///< messages get lost
   uint64_t instance_ = 0;
+  uint32_t confirmations_ = 0;
   int64_t heard_ns_;
   uint32_t refused_ = 0;
 };

@@ -301,6 +301,8 @@ void ConnectedEndpoint::stop() {
 }
 
 void ConnectedEndpoint::send() {
+  // Before RTS a post was refused, and there is nothing yet that sends.
+  if (!requester_) return;
   const int64_t now = base::now_ns();
   Burst* const mine = port_.burst();
   if (mine == nullptr) return set_deadline(now);  // the port's thread has its own
