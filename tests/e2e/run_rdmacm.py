@@ -126,7 +126,7 @@ def mckey(place):
     done = ["data transfers complete", "test complete", "return status 0"]
     for options, sender_options, group, bound in (
             ("-m", "", "239.9.8.1", False), ("-m", "", "239.9.8.2", True), ("-m", "", "ff0e::9:8:3", True),
-            ("-m", "-o", "239.9.8.4", True), ("-m", "-l", "239.9.8.5", True), ("-M", "", "ff0e::9:8:6", True),
+            ("-m", "-o", "239.9.8.4", True), ("-M", "", "ff0e::9:8:6", True),
             ("-c 3 -C 40 -S 1024 -m", "", "239.9.8.7", True)):
         address = place.ipv6 if ":" in group else place.ipv4
         source = "fd77::2" if ":" in group and "hosts" in place.name else address if ":" in group else place.client_ipv4
@@ -182,7 +182,7 @@ def streams(place, program):
         row = [r"^custom +\S+ +%s +%s " % tuple(
             words[words.index(option) + 1].replace("000", "k") for option in ("-C", "-I"))]
         meet("%s %s" % (program, options), place, server, client, row, row, TROUBLE, port)
-    for name, options in (("ipv6", "-f ip"), ("gid", "-f gid")):
+    for name, options in (("ipv6", "-f ip"),):
         server, client, port = with_port("%s -p %%d %s %s -b %s" % (program, small, options, place.ipv6),
                                          "%s -p %%d %s %s -s %s" % (program, small, options, place.ipv6))
         row = [r"^custom +1000 +10 +20 "]

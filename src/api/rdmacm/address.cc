@@ -191,6 +191,19 @@ int use_device(Id& id, const ConnectionRoute& route) {
   return 0;
 }
 
+int use_stand_in(Id& id) {
+  if (id.has_device || id.state == State::kIdle || id.source.is_any()) return 0;
+  auto route = manager()->find_address(id.source.gid);
+  return route ? use_device(id, *route) : route.error().code;
+}
+
+extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* shown) {
+  Id* id = id_of(shown);
+  if (id == nullptr) return -1;
+  std::lock_guard lock(id->mutex);
+  return answer(use_stand_in(*id));
+}
+
 void show_addresses(Id& id) {
   write_address(id.source, &id.shown.route.addr.src_storage);
   if (id.destination.family != AF_UNSPEC) write_address(id.destination, &id.shown.route.addr.dst_storage);

@@ -165,6 +165,9 @@ struct Id {
 /// Null with EINVAL: it is no id (any more). There are programs that go on with one that they have destroyed.
 Id* id_of(const rdma_cm_id* id);
 
+/// For rsockets: use_stand_in(). 0, or -1 with errno.
+extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
+
 // events.cc
 std::mutex& events_mutex();
 /// Under the events' lock.
@@ -187,6 +190,9 @@ void destroy(Id* id);
 // address.cc
 /// Ties the id to the device of `route`. errno value.
 int use_device(Id& id, const ConnectionRoute& route);
+/// An id that is bound to a loopback address shows no device, since none has it, but gets one when it needs it. errno
+/// value.
+int use_stand_in(Id& id);
 void show_addresses(Id& id);
 void fill_path_record(Id& id);
 

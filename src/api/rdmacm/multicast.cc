@@ -83,6 +83,7 @@ NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_e
   Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
+    if (const int error = use_stand_in(id); error != 0) return answer(error);
     if (!id.is_datagram() || !id.has_device || !names_group(at)) return answer(EINVAL);
     auto membership = std::make_unique<Membership>();
     write_address(at, &membership->address);

@@ -107,6 +107,7 @@ int make_queue(rdma_cm_id* id, uint32_t entries, ibv_comp_channel** channel, ibv
 int create_qp(Id& id, ibv_qp_init_attr_ex* attr) {
   rdma_cm_id& shown = id.shown;
   if (shown.qp != nullptr) return EINVAL;
+  if (const int failed = use_stand_in(id); failed != 0) return failed;
   OpenDevice* device = shown.verbs == nullptr ? nullptr : device_of(shown.verbs);
   if (device == nullptr) return EINVAL;
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr->pd == nullptr) {
@@ -222,6 +223,7 @@ NUPA_RDMACM void rdma_destroy_qp(rdma_cm_id* id) {
 }
 
 NUPA_RDMACM int rdma_create_srq_ex(rdma_cm_id* id, ibv_srq_init_attr_ex* attr) {
+  if (nupa_rdmacm_use_stand_in(id) != 0) return -1;
   OpenDevice* device = id->verbs == nullptr ? nullptr : device_of(id->verbs);
   if (device == nullptr || attr == nullptr || id->srq != nullptr) return answer(EINVAL);
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0) return answer(EINVAL);

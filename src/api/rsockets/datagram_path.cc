@@ -9,6 +9,9 @@
 #include <cstring>
 #include <new>
 
+/// Of the same library (src/api/rdmacm).
+extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
+
 namespace nupa::rsockets {
 namespace {
 
@@ -117,6 +120,8 @@ int DatagramPath::open(const Sizes& sizes) {
   (address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                 : reinterpret_cast<sockaddr_in6&>(address).sin6_port) = 0;
   if (rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&address)) != 0) return -errno;
+  // One on a loopback address has no device of its own.
+  if (id_->verbs == nullptr && nupa_rdmacm_use_stand_in(id_) != 0) return -errno;
   if (id_->verbs == nullptr) return -ENODEV;
   rc = source_.open(id_->verbs, static_cast<int>(sizes.send_requests + sizes.receive_requests));
   if (rc != 0) return rc;

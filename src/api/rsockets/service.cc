@@ -100,14 +100,16 @@ void Service::kick() {
 
 int64_t Service::serve_timers() {
   const int64_t now = base::now_ns();
-  int64_t next = INT64_MAX;
-  for (Timer& timer : timers_) {
-    if (timer.due_ns <= now) {
-      timer.stream->keep_alive();
-      timer.due_ns = now + timer.period_ns;
-    }
-    next = std::min(next, timer.due_ns);
+  // A stream that finds out that it has ended takes its timer away.
+  for (;;) {
+    const auto due =
+        std::find_if(timers_.begin(), timers_.end(), [&](const Timer& timer) { return timer.due_ns <= now; });
+    if (due == timers_.end()) break;
+    due->due_ns = now + due->period_ns;
+    due->stream->keep_alive();
   }
+  int64_t next = INT64_MAX;
+  for (const Timer& timer : timers_) next = std::min(next, timer.due_ns);
   return next == INT64_MAX ? -1 : (next - now) / kNsPerMs + 1;
 }
 

@@ -47,8 +47,8 @@ class Service {
   void kick();
   int64_t serve_timers();
 
-  std::mutex mutex_;
-  int process_ = 0;  ///< a forked child has no such thread
+  std::recursive_mutex mutex_;  ///< held while clients are served, who come back with calls of their own
+  int process_ = 0;             ///< a forked child has no such thread
   base::UniqueFd epoll_;
   base::UniqueFd event_;
   std::map<int, ServiceClient*> clients_;
