@@ -129,13 +129,14 @@ def package():
     listing = command(["dpkg-deb", "-c", found[0]]).stdout.splitlines()
     paths = [line.split()[5][1:] for line in listing]
     wanted = ["/usr/bin/nupa", "/usr/include/nupa/device.h", "/usr/lib/libnupa.so.0", "/usr/lib/libnupa.so",
-              "/usr/lib/nupa/libibverbs.so.1", "/usr/lib/cmake/nupa/nupa-config.cmake", "/usr/lib/pkgconfig/nupa.pc",
+              "/usr/lib/nupa/libibverbs.so.1", "/usr/lib/nupa/librdmacm.so.1",
+              "/usr/lib/nupa/libnupa_sockets.so", "/usr/lib/cmake/nupa/nupa-config.cmake", "/usr/lib/pkgconfig/nupa.pc",
               "/usr/share/doc/nupa/copyright"]
     missing = [path for path in wanted if path not in paths]
     outside = [path for path in paths if not path.startswith("/usr/") and path != "/"]
     outcome(not missing and not outside, "package-content", "missing %s, outside /usr %s" % (missing, outside))
-    # The system's own libibverbs has to stay what every other program finds.
-    hidden = [path for path in paths if "libibverbs" in path and not path.startswith("/usr/lib/nupa/")]
+    # The system's own libraries have to stay what every other program finds.
+    hidden = [path for path in paths if ("libibverbs" in path or "librdmacm" in path) and not path.startswith("/usr/lib/nupa/")]
     outcome(not hidden, "package-replaces-no-library", str(hidden))
     modes = [line for line in listing if not line.split()[1].startswith("root/root") or
              (line[0] in "-d" and (line[8] == "w" or line[5] == "w" or "s" in line[:10]))]
