@@ -257,36 +257,75 @@ NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
 }
 
 NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
-  ::close(shown->fd);
-  delete reinterpret_cast<Channel*>(shown);
+  auto* channel = reinterpret_cast<Channel*>(shown);
+  {
+    std::lock_guard lock(events_mutex());
+    channel->closed = true;
+    ::close(shown->fd);
+    if (channel->readers > 0) return;  // left to them
+  }
+  delete channel;
 }
+
+namespace {
+
+/// Programs close a channel on which another thread of theirs waits, as they end. With the kernel's descriptor that
+/// thread waits on, and would take an error for something to tell.
+[[noreturn]] void wait_for_the_end() {
+  for (;;) pause();
+}
+
+/// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
+std::unique_ptr<Event> take_event(Channel& channel) {
+  for (;;) {
+    uint64_t one;
+    const ssize_t got = ::read(channel.shown.fd, &one, sizeof one);
+    const int error = errno;
+    std::lock_guard lock(events_mutex());
+    if (channel.closed) return nullptr;
+    if (got != sizeof one) {
+      errno = error;
+      return nullptr;
+    }
+    if (channel.waiting.empty()) continue;  // its id has gone meanwhile
+    std::unique_ptr<Event> next = std::move(channel.waiting.front());
+    channel.waiting.pop_front();
+    Id& counted = counted_by(*next);
+    ++counted.unacknowledged;
+    if (next->membership != nullptr) ++next->membership->unacknowledged;
+    if (next->listener != nullptr) --counted.waiting_requests;
+    return next;
+  }
+}
+
+}  // namespace
 
 NUPA_RDMACM int rdma_get_cm_event(rdma_event_channel* shown, rdma_cm_event** event) {
   if (event == nullptr || shown == nullptr) return answer(EINVAL);
   auto* channel = reinterpret_cast<Channel*>(shown);
+  {
+    std::lock_guard lock(events_mutex());
+    ++channel->readers;
+  }
   for (;;) {
-    uint64_t one;
-    if (::read(shown->fd, &one, sizeof one) != sizeof one) return -1;
-    std::unique_ptr<Event> next;
+    std::unique_ptr<Event> next = take_event(*channel);
+    const int error = errno;
+    const bool told = next == nullptr || finish(*next);
     {
       std::lock_guard lock(events_mutex());
-      if (channel->waiting.empty()) continue;
-      next = std::move(channel->waiting.front());
-      channel->waiting.pop_front();
-      Id& counted = counted_by(*next);
-      ++counted.unacknowledged;
-      if (next->membership != nullptr) ++next->membership->unacknowledged;
-      if (next->listener != nullptr) --counted.waiting_requests;
+      if (next == nullptr && channel->closed) break;
+      if (told) --channel->readers;
+      if (!told) {
+        --counted_by(*next).unacknowledged;
+        g_acknowledged.notify_all();
+      }
     }
-    if (!finish(*next)) {
-      std::lock_guard lock(events_mutex());
-      --counted_by(*next).unacknowledged;
-      g_acknowledged.notify_all();
-      continue;
-    }
+    if (!told) continue;
+    if (next == nullptr) return answer(error);
     *event = &next.release()->seen;
     return 0;
   }
+  wait_for_the_end();
 }
 
 NUPA_RDMACM int rdma_ack_cm_event(rdma_cm_event* seen) {

@@ -84,6 +84,8 @@ struct Event {
 struct Channel {
   rdma_event_channel shown{};
   std::deque<std::unique_ptr<Event>> waiting;
+  uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
+  bool closed = false;
 };
 
 struct Membership {
