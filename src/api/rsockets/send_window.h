@@ -129,8 +129,12 @@ class TargetTable {
   uint32_t take() {
     const uint32_t index = next_.load(std::memory_order_relaxed);
     if (!landed(index)) return 0;
-    current_ = entries_[index];
-    entries_[index] = {};
+    RemoteBuffer& entry = entries_[index];
+    current_ = entry;
+    // Others ask at any time whether it has landed.
+    __atomic_store_n(&entry.length, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry.addr, 0, __ATOMIC_RELAXED);
+    entry.key = 0;
     next_.store((index + 1) % kTargets, std::memory_order_relaxed);
     left_.store(current_.length, std::memory_order_relaxed);
     return current_.length;
