@@ -60,7 +60,18 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   void send(const cm::Way& way, const cm::Mad& mad) override;
   /// Calls `act` with the engine, and does what comes of it.
   template <class Act>
-  int with_engine(Act&& act);
+  int with_engine(Act&& act) {
+    int error;
+    bool kick;
+    {
+      std::lock_guard lock(mutex_);
+      if (abandoned_) return ENODEV;
+      error = act(engine_);
+      kick = settle();
+    }
+    if (kick) runtime_.node().kick();
+    return error;
+  }
   /// Under the mutex: what this process has sent to itself. Whether the service thread has to be told of a deadline.
   bool settle();
 

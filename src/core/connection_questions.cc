@@ -1,0 +1,155 @@
+/// Questions of this process to others: who has a service, and the first message to whoever has it.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/gid.h"
+#include "core/connections.h"
+
+namespace nupa::core {
+namespace {
+
+/// A process that does not answer (it is stopped) holds up a connect no longer than that.
+constexpr std::chrono::milliseconds kMeetPatience{100};
+/// How long a service that nobody has is looked for, and how soon again at first.
+constexpr int64_t kListenerPatienceNs = INT64_C(150'000'000);
+constexpr int64_t kFirstAskPauseNs = INT64_C(5'000'000);
+
+bool takes(const segment::ListenerShared& listener, uint64_t service_id, const Gid* address) {
+  if (listener.in_use.load(std::memory_order_acquire) == 0) return false;
+  if ((service_id & listener.mask) != (listener.service_id & listener.mask)) return false;
+  const uint32_t flags = listener.flags;
+  if ((flags & segment::kListenAnyAddress) == 0) return address != nullptr && *address == listener.address;
+  if (address == nullptr) return true;
+  return (flags & (base::is_ipv4(*address) ? segment::kListenOnlyV6 : segment::kListenOnlyV4)) == 0;
+}
+
+}  // namespace
+
+std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
+  cm::Node& node = runtime_.node();
+  const auto way_of = [](const cm::Peer& peer) {
+    cm::Way way;
+    way.slot = peer.slot();
+    way.instance = peer.instance();
+    return way;
+  };
+  const auto listens = [&](cm::Peer& peer) {
+    const segment::Tables& tables = peer.tables();
+    if (!peer.alive() || !segment::has_gid(*tables.header, gid)) return false;
+    const uint32_t count = std::min(tables.header->listener_high_water.load(), segment::kMaxListeners);
+    return std::any_of(tables.listeners, tables.listeners + count,
+                       [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
+  };
+  if (listens(node.self())) return way_of(node.self());
+  std::vector<uint32_t> met{runtime_.slot()};
+  for (cm::Peer* peer : node.peers()) {
+    if (listens(*peer)) return way_of(*peer);
+    met.push_back(peer->slot());
+  }
+  for (const uint32_t slot : node.slots()) {
+    if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
+    auto peer = node.connect(slot, kMeetPatience);
+    if (peer && listens(**peer)) return way_of(**peer);
+  }
+  return std::nullopt;
+}
+
+Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
+                                    const ConnectionRoute& route) {
+  const std::optional<Gid> address = cm::destination_of(service_id, private_data);
+  if (runtime_.has_window()) {
+    if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
+  }
+  cm::Way way;
+  if (uses_packets_) {
+    const DeviceEntry& device = runtime_.devices()[route.device];
+    way.local = route.path.local;
+    way.remote = route.path.remote;
+    way.port = roce::kUdpPort;
+    if (route.gid_index < device.gids.size())
+      way.interface = runtime_.exit_of(device, device.gids[route.gid_index], way.remote);
+    return way;
+  }
+  // Nobody here has the service: this process says so itself.
+  way.slot = runtime_.slot();
+  way.instance = runtime_.node().self().instance();
+  if (segment::has_gid(*runtime_.tables().header, route.path.remote)) return way;
+  for (cm::Peer* peer : runtime_.node().peers())
+    if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
+  return fail(EHOSTUNREACH, "no transport leads to the other end");
+}
+
+template <class Ask>
+int Connections::ask(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route,
+                     uint64_t owner, ConnectionId* id, Ask&& ask) {
+  auto way = way_to(service_id, private_data, route);
+  if (!way) return way.error().code;
+  return with_engine([&](cm::ConnectionEngine& engine) {
+    Question question;
+    question.service_id = service_id;
+    question.private_data.assign(private_data.begin(), private_data.end());
+    question.route = route;
+    question.until_ns = base::now_ns() + kListenerPatienceNs;
+    question.pause_ns = kFirstAskPauseNs;
+    questions_[owner] = std::move(question);
+    const int error = ask(engine, *way);
+    const auto asked = questions_.find(owner);
+    if (error == 0 && asked != questions_.end())
+      asked->second.id = *id;
+    else
+      questions_.erase(owner);
+    return error;
+  });
+}
+
+int Connections::connect(const ConnectionRequest& request, const ConnectionRoute& route, uint64_t owner,
+                         ConnectionId* id) {
+  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+             [&](cm::ConnectionEngine& engine, const cm::Way& way) {
+               return engine.connect(request, way, owner, base::now_ns(), id);
+             });
+}
+
+int Connections::ask_datagram(const DatagramRequest& request, const ConnectionRoute& route, uint64_t owner,
+                              ConnectionId* id) {
+  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+             [&](cm::ConnectionEngine& engine, const cm::Way& way) {
+               return engine.ask_datagram(request, way, owner, base::now_ns(), id);
+             });
+}
+
+bool Connections::will_ask_again(uint64_t owner) {
+  const auto found = questions_.find(owner);
+  const int64_t now = base::now_ns();
+  if (found == questions_.end() || now >= found->second.until_ns) return false;
+  Question& question = found->second;
+  question.next_ns = std::min(now + question.pause_ns, question.until_ns);
+  question.pause_ns *= 2;
+  ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+  return true;
+}
+
+void Connections::ask_again(int64_t now) {
+  std::vector<Question> due;
+  {
+    std::lock_guard lock(mutex_);
+    if (now < ask_again_ns_) return;
+    ask_again_ns_ = INT64_MAX;
+    for (auto& [owner, question] : questions_) {
+      if (question.next_ns <= now) {
+        due.push_back(question);
+        question.next_ns = INT64_MAX;
+      }
+      ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+    }
+  }
+  for (const Question& question : due) {
+    const auto way = way_to(question.service_id, question.private_data, question.route);
+    std::lock_guard lock(mutex_);
+    if (way) engine_.ask_again(question.id, *way, base::now_ns());
+    settle();
+  }
+}
+
+}  // namespace nupa::core

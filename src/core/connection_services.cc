@@ -1,0 +1,123 @@
+/// Services that programs of this process listen for: their names among those of the host, and their place in what the
+/// process shows to others.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/gid.h"
+#include "core/connections.h"
+
+namespace nupa::core {
+
+Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(const ListenerAddress& address) {
+  using Family = cm::MadName::Family;
+  std::vector<std::unique_ptr<Name>> names;
+  const auto take = [&](const std::string& name) -> Result<void> {
+    auto taken = cm::MadName::take(name);
+    if (!taken) return tl::unexpected(taken.error());
+    names.push_back(std::make_unique<Name>(std::move(*taken)));
+    return {};
+  };
+  constexpr uint64_t kServiceMask = 0xffffffffff000000;
+  constexpr uint64_t kIpServices = 0x0000000001000000;
+  const uint64_t service_id = address.service_id;
+  Result<void> done;
+  if (!address.any_address) {
+    const Family family = base::is_ipv4(address.address) ? Family::kIpv4 : Family::kIpv6;
+    if (cm::MadName::is_taken(cm::MadName::of_service(service_id, family)))
+      return fail(EADDRINUSE, "a process of this host has the service on all addresses");
+    done = take(cm::MadName::of_service(service_id, address.address));
+  } else if ((service_id & kServiceMask) != kIpServices) {
+    done = take(cm::MadName::of_service(service_id, Family::kNone));
+  } else {
+    for (const Gid& own : runtime_.host_addresses())
+      if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
+          cm::MadName::is_taken(cm::MadName::of_service(service_id, own)))
+        return fail(EADDRINUSE, "a process of this host has the service on one address");
+    if (!address.only_v6) done = take(cm::MadName::of_service(service_id, Family::kIpv4));
+    if (done && !address.only_v4) done = take(cm::MadName::of_service(service_id, Family::kIpv6));
+  }
+  if (!done) return tl::unexpected(done.error());
+  return names;
+}
+
+int Connections::bind(uint64_t owner, const ListenerAddress& address) {
+  auto names = take_names(address);
+  if (!names) return names.error().code;
+  std::vector<int> fds;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return ENODEV;
+    Service service;
+    service.address = address;
+    service.names = std::move(*names);
+    for (const auto& name : service.names) fds.push_back(name->name.fd());
+    services_[owner] = std::move(service);
+  }
+  // What others got for it comes by its names, and is refused until it listens. Watched without the lock, which the
+  // reader takes.
+  for (const int fd : fds) {
+    const auto read = [this, owner, fd] {
+      const cm::MadName* name = nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        const auto found = services_.find(owner);
+        if (found == services_.end()) return;
+        for (const auto& candidate : found->second.names)
+          if (candidate->name.fd() == fd) name = &candidate->name;
+      }
+      if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
+    };
+    if (auto watched = runtime_.node().watch(fd, read); !watched) {
+      unbind(owner);
+      return watched.error().code;
+    }
+  }
+  return 0;
+}
+
+int Connections::listen(uint64_t owner) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = services_.find(owner);
+    if (found == services_.end() || found->second.listens) return EINVAL;
+    Service& service = found->second;
+    const segment::Tables& tables = runtime_.tables();
+    uint32_t index = 0;
+    while (index < segment::kMaxListeners && tables.listeners[index].in_use.load() != 0) ++index;
+    if (index == segment::kMaxListeners) return ENOSPC;
+    segment::ListenerShared& shared = tables.listeners[index];
+    shared.flags = (service.address.any_address ? segment::kListenAnyAddress : 0) |
+                   (service.address.only_v4 ? segment::kListenOnlyV4 : 0) |
+                   (service.address.only_v6 ? segment::kListenOnlyV6 : 0);
+    shared.service_id = service.address.service_id;
+    shared.mask = service.address.mask;
+    shared.address = service.address.address;
+    engine_.listen(owner, service.address);
+    shared.in_use.store(1, std::memory_order_release);
+    if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
+    service.shared = &shared;
+    service.listens = true;
+  }
+  runtime_.node().kick();  // the port where standard peers look may be free
+  return 0;
+}
+
+void Connections::give_back(Service service) {
+  for (const auto& name : service.names) runtime_.node().unwatch(name->name.fd());
+}
+
+void Connections::unbind(uint64_t owner) {
+  Service service;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = services_.find(owner);
+    if (found == services_.end() || abandoned_) return;
+    engine_.unlisten(owner);
+    if (found->second.shared != nullptr) found->second.shared->in_use.store(0, std::memory_order_release);
+    service = std::move(found->second);
+    services_.erase(found);
+  }
+  give_back(std::move(service));
+}
+
+}  // namespace nupa::core
