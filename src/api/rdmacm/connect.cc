@@ -4,7 +4,7 @@
 #include <random>
 
 #include "base/gid.h"
-#include "cm/connection/times.h"
+#include "base/time_code.h"
 #include "id.h"
 
 namespace nupa::rdmacm {
@@ -193,7 +193,7 @@ void finish_reply(Id& id, Event& event) {
   id.send_psn = reply.starting_psn;
   id.rnr_retry_count = reply.rnr_retry_count;
   uint8_t& timeout = id.route.path.ack_timeout;
-  timeout = cm::sum_of_codes(timeout, reply.target_ack_delay);
+  timeout = base::sum_of_codes(timeout, reply.target_ack_delay);
   id.agreed = true;
   id.state = State::kReplied;
   rdma_conn_param& seen = event.seen.param.conn;

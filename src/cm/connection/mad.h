@@ -31,10 +31,6 @@ namespace nupa::cm {
 
 using Mad = std::array<std::byte, 256>;
 
-/// Of queue pair 1, which management datagrams go to and come from (IBTA 3.5.3, 10.2.5).
-constexpr uint32_t kManagementQpn = 1;
-constexpr uint32_t kManagementQkey = 0x80010000;
-
 /// IBTA table 105.
 enum class Attribute : uint16_t {
   kReq = 0x10,

@@ -3,23 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/time_code.h"
+
 namespace nupa::cm {
 
-constexpr int64_t kLongestNs = INT64_C(60'000'000'000);
-/// A time as messages have it: 4.096 us times 2 to the power of the code (IBTA 12.7), a minute at most.
-constexpr int64_t from_code(uint8_t code) {
-  constexpr int64_t kUnitNs = 4096;
-  return std::min(kUnitNs << (code & 31), kLongestNs);
-}
-
-/// The sum of two such times, to the nearest code.
-constexpr uint8_t sum_of_codes(uint8_t a, uint8_t b) {
-  constexpr int kLargest = 31;
-  const int longer = std::max(a, b);
-  const bool counts = longer - std::min(a, b) <= 1;
-  return static_cast<uint8_t>(std::min(longer + (counts ? 1 : 0), kLargest));
-}
-static_assert(sum_of_codes(16, 16) == 17 && sum_of_codes(15, 16) == 17 && sum_of_codes(16, 14) == 16);
+using base::from_code;
 
 /// A message is repeated after the time that the other end named, then after twice that and so on up to this: soon
 /// after a loss, and all in all as long as adapters are patient, who wait so long each time.
