@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/settings.h"
+
 namespace nupa::base {
 namespace {
 
@@ -15,7 +17,7 @@ constexpr const char* kNames[] = {"error", "warn", "info", "debug"};
 
 LogLevel threshold() {
   static const LogLevel level = [] {
-    const char* wanted = std::getenv("NUPA_LOG");
+    const char* wanted = base::setting("NUPA_LOG");
     for (int i = 0; wanted != nullptr && i < 4; ++i)
       if (std::string_view(wanted) == kNames[i]) return static_cast<LogLevel>(i);
     return LogLevel::kWarn;

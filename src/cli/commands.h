@@ -7,6 +7,7 @@ namespace nupa::cli {
 
 struct RunOptions {
   std::string transport;  ///< empty: what the environment says
+  bool sockets = false;   ///< the program's TCP connections become rsockets where the peer has them too
   bool verbose = false;
   std::vector<std::string> command;
 };

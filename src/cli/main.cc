@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
   run->add_option("--transport", run_options.transport, "auto, window or roce (default $NUPA_TRANSPORT, or auto)")
       ->check(CLI::IsMember({"auto", "window", "roce"}));
+  run->add_flag("--sockets", run_options.sockets,
+                "TCP connections go over RDMA where the peer runs so too (docs/rsockets.md)");
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 

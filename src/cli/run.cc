@@ -53,6 +53,15 @@ int run(const RunOptions& options) {
   prepend("LD_LIBRARY_PATH", folder);
   const std::string preload = folder + "/libnupa-preload.so";
   if (access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  if (options.sockets) {
+    const std::string sockets = folder + "/libnupa_sockets.so";
+    if (access(sockets.c_str(), R_OK) != 0) {
+      std::fprintf(stderr, "nupa: %s: %s (it was built only where librdmacm-dev is installed)\n", sockets.c_str(),
+                   std::strerror(errno));
+      return 1;
+    }
+    prepend("LD_PRELOAD", sockets);
+  }
   if (!options.transport.empty()) setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
   if (options.verbose) {
     setenv("NUPA_LOG", "info", 0);

@@ -10,6 +10,27 @@ namespace nupa::cm {
 /// raising (CompletionRing::needs_event said true).
 void raise_cq_event(Peer& owner, uint32_t cq_index);
 
+/// An event that is raised a little later: when the one who caused it has its own completion, so that no answer of a
+/// woken receiver comes before it. On an adapter the acknowledgement is there first as well, and programs rely on it.
+class DueEvent {
+ public:
+  void hold(Peer& owner, uint32_t cq_index) {
+    raise();
+    owner_ = &owner;
+    cq_index_ = cq_index;
+  }
+  void raise() {
+    if (__builtin_expect(owner_ == nullptr, 1)) return;
+    Peer& owner = *owner_;
+    owner_ = nullptr;
+    raise_cq_event(owner, cq_index_);
+  }
+
+ private:
+  Peer* owner_ = nullptr;
+  uint32_t cq_index_ = 0;
+};
+
 /// Tells the owner that something of object `index` needs it: sets the bit and rings.
 void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
@@ -30,8 +51,9 @@ class CompletionPort {
     kNo,       ///< the queue is gone, or overran and its owner does not mind
     kOverrun,  ///< the owner has been told; the queue pair whose entry is lost fails (IBTA 11.6.3.2)
   };
-  /// Pushes an entry signed by process `tag` and raises the event it may cause.
-  Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry) {
+  /// Pushes an entry signed by process `tag` and raises the event it may cause, or leaves that to `due`.
+  Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry,
+              DueEvent* due = nullptr) {
     base::Backoff backoff;
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
@@ -40,7 +62,12 @@ class CompletionPort {
       if (__builtin_expect(timestamps_, 0)) entry.timestamp = base::ticks();
       switch (ring_.push(tag, intent, entry)) {
         case segment::CompletionRing::Push::kOk:
-          if (__builtin_expect(ring_.needs_event(solicited), 0)) raise_cq_event(*owner_, index_);
+          if (__builtin_expect(ring_.needs_event(solicited), 0)) {
+            if (due != nullptr)
+              due->hold(*owner_, index_);
+            else
+              raise_cq_event(*owner_, index_);
+          }
           return Pushed::kYes;
         case segment::CompletionRing::Push::kMoved:
           // Closed first, and then the new place is told.

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "segment/layout.h"
 
 namespace nupa::cm {
@@ -70,8 +71,8 @@ bool is_own_socket(int dir, const std::string& name) {
 }  // namespace
 
 std::string RuntimeDir::path_from_environment() {
-  if (const char* wanted = std::getenv("NUPA_RUNTIME_DIR"); wanted != nullptr && *wanted != '\0') return wanted;
-  if (const char* xdg = std::getenv("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != '\0' && ::access(xdg, W_OK) == 0)
+  if (const char* wanted = base::setting("NUPA_RUNTIME_DIR"); wanted != nullptr && *wanted != '\0') return wanted;
+  if (const char* xdg = base::setting("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != '\0' && ::access(xdg, W_OK) == 0)
     return std::string(xdg) + "/nupa";
   const std::string name = "nupa-" + std::to_string(geteuid());
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" + name : "/tmp/" + name;

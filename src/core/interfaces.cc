@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "segment/layout.h"
 
 namespace nupa::core {
@@ -41,7 +42,7 @@ Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
 }
 
 Result<std::vector<Interfaces>> chosen_devices() {
-  const char* text = std::getenv("NUPA_DEVICES");
+  const char* text = base::setting("NUPA_DEVICES");
   auto devices = parse_devices(text == nullptr ? "" : text);
   if (!devices) return devices;
   for (const Interfaces& device : *devices)

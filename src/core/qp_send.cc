@@ -176,6 +176,7 @@ int Qp::post(const SendWr& wr) {
       finish(wr, position, outcome, length);
     else
       return keep(wr, position, outcome);
+    endpoint_->due.raise();
     return 0;
   }
   if (now == QpState::kErr || now == QpState::kSqe) {
@@ -283,6 +284,7 @@ int64_t Qp::progress(int64_t now_ns) {
     }
     const std::unique_ptr<WaitingWr> done = take_waiting();
     finish(done->wr, done->position, outcome, length);
+    endpoint_->due.raise();
     if (__builtin_expect(finishes_first_, 0)) tell_drained();
   }
   if (waiting_.empty()) {

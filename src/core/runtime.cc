@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "base/spin.h"
 #include "core/connections.h"
 #include "core/cq.h"
@@ -38,7 +39,7 @@ constexpr uint32_t kSocketBytes = 4 << 20;
 enum class Choice { kAuto, kWindow, kRoce };
 
 std::optional<Choice> choice_of_transport() {
-  const char* wanted = std::getenv("NUPA_TRANSPORT");
+  const char* wanted = base::setting("NUPA_TRANSPORT");
   if (wanted == nullptr || std::strcmp(wanted, "auto") == 0) return Choice::kAuto;
   if (std::strcmp(wanted, "window") == 0) return Choice::kWindow;
   if (std::strcmp(wanted, "roce") == 0) return Choice::kRoce;
@@ -49,7 +50,7 @@ std::optional<Choice> choice_of_transport() {
 /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
 std::optional<roce::WireSettings> wire_settings_from_environment() {
   roce::WireSettings settings;
-  if (const char* wanted = std::getenv("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
+  if (const char* wanted = base::setting("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
     const auto names = roce::congestion_names();
     const auto found = std::find(names.begin(), names.end(), wanted);
     if (found == names.end()) {
@@ -58,7 +59,7 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
     }
     settings.congestion = *found;
   }
-  if (const char* ports = std::getenv("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
+  if (const char* ports = base::setting("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
     char* end;
     const unsigned long count = std::strtoul(ports, &end, 10);
     if (*end != '\0' || count == 0 || count > roce::kMaxPaths) {
@@ -67,14 +68,14 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
     }
     settings.source_ports = static_cast<uint32_t>(count);
   }
-  if (const char* icrc = std::getenv("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
+  if (const char* icrc = base::setting("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
     settings.unchecked = std::strcmp(icrc, "off") == 0;
     if (!settings.unchecked && std::strcmp(icrc, "on") != 0) {
       NUPA_ERROR("NUPA_ROCE_ICRC is on or off, not '%s'", icrc);
       return std::nullopt;
     }
   }
-  const char* peers = std::getenv("NUPA_ROCE_PEERS");
+  const char* peers = base::setting("NUPA_ROCE_PEERS");
   if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
   settings.standard = std::strcmp(peers, "standard") == 0;
   if (settings.standard) return settings;

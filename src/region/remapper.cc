@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "region/signal_hold.h"
 
 namespace nupa::region {
@@ -30,7 +31,7 @@ bool mapped_as_asked(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t en
 }  // namespace
 
 Policy policy_from_environment() {
-  const char* text = std::getenv("NUPA_REMAP");
+  const char* text = base::setting("NUPA_REMAP");
   const std::string_view wanted = text == nullptr ? "auto" : text;
   if (wanted == "always") return Policy::kAlways;
   if (wanted == "never") return Policy::kNever;

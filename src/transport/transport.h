@@ -5,6 +5,7 @@
 
 #include <nupa/queue_pair.h>
 #include <nupa/result.h>
+#include "cm/completion_port.h"
 #include "segment/layout.h"
 
 namespace nupa::transport {
@@ -63,7 +64,9 @@ struct LocalQp {
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
+  /// The core raises `due` once the request has its own completion, whatever the outcome.
   virtual Outcome execute(const Request& request) = 0;
+  cm::DueEvent due;
   /// Looks for the other end if it is not known yet. kGone: it should be on this host, and is not.
   enum class Reach : uint8_t { kMet, kUnknown, kGone };
   virtual Reach reach() = 0;

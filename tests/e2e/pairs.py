@@ -1,5 +1,6 @@
 """Runs a server and a client program on NUPA and tells the outcome."""
 import atexit
+import json
 import os
 import shlex
 import shutil
@@ -17,6 +18,9 @@ NUPA = os.path.join(BUILD, "bin", "nupa")
 TRANSPORTS = os.environ.get("NUPA_TEST_TRANSPORTS", "window roce").split()
 failures = 0
 over = ""  # what the names of outcomes begin with
+# A file that each outcome is appended to as a line of JSON, with the commands that were started for it.
+RECORD = os.environ.get("NUPA_TEST_RECORD")
+_started = []
 
 
 def transports():
@@ -45,10 +49,21 @@ def outcome(ok, name, reason=""):
     if not ok:
         failures += 1
     said = "" if ok or not reason else " " + str(reason).strip().replace("\n", " | ")
+    record("PASS" if ok else "FAIL", name)
     print(("PASS " if ok else "FAIL ") + over + name + said, flush=True)
 
 
+def record(result, name):
+    commands = list(_started)
+    _started.clear()
+    if RECORD:
+        with open(RECORD, "a", encoding="utf-8") as out:
+            out.write(json.dumps({"script": os.path.basename(sys.argv[0]), "name": name, "result": result,
+                                  "transport": os.environ.get("NUPA_TRANSPORT", "auto"), "commands": commands}) + "\n")
+
+
 def skip(name, reason):
+    record("SKIP", name)
     print("SKIP %s%s %s" % (over, name, reason), flush=True)
 
 
@@ -81,9 +96,12 @@ def tell(name, done, status, *expected):
             "status %s, not said: %s; said: %s" % (done.returncode, missing, text[-200:].replace("\n", " | ")))
 
 
-def start(command, env=None, out=None, before=()):
+def start(command, env=None, out=None, before=(), options=()):
+    """`options`: of `nupa run`."""
     merged = dict(os.environ, **(env or {}))
-    return subprocess.Popen([*before, NUPA, "run", "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
+    settings = ["%s=%s" % item for item in (env or {}).items()]
+    _started.append(" ".join(settings + ["nupa run", *options, "--", command]))
+    return subprocess.Popen([*before, NUPA, "run", *options, "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
                             stdout=out, stderr=subprocess.STDOUT, env=merged, start_new_session=True)
 
 

@@ -37,7 +37,7 @@ bool Connected::find_target() {
   auto peer = window_.find_peer(remote_qpn_, vector_, kSearchWait);
   search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
-  target_ = &met_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_));
+  target_ = &met_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_), due);
   return true;
 }
 

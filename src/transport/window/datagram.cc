@@ -20,8 +20,9 @@ Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
     auto peer = window_.find_peer(qpn, vector, std::chrono::milliseconds(100));
     if (!peer && elsewhere_ == nullptr) return nullptr;
     if (targets_.size() >= kMaxTargets) targets_.clear();
-    auto target =
-        peer ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn)) : nullptr;
+    auto target = peer
+                      ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn), due)
+                      : nullptr;
     found = targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first;
   }
   last_qpn_ = qpn;
@@ -81,7 +82,7 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
-      Target target(window_.node(), window_.memory_of(*peer), member - 1);
+      Target target(window_.node(), window_.memory_of(*peer), member - 1, due);
       deliver(target, request, qkey);
     }
   }

@@ -12,7 +12,7 @@ using segment::ReceiveRing;
 using segment::RecvSlot;
 using transport::Piece;
 
-Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index)
+Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index, cm::DueEvent& due)
     : remote_(&memory->peer().tables().qp[qp_index]),
       peer_(memory->peer()),
       memory_(memory),
@@ -20,7 +20,8 @@ Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_i
       tag_(segment::owner_tag(node.slot(), node.self().instance())),
       remote_keys_(memory),
       buffer_keys_(memory),
-      node_(node) {}
+      node_(node),
+      due_(due) {}
 
 bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   accepted_ = ~uint64_t{0};
@@ -140,7 +141,7 @@ void Target::complete(const ReceiveRing::Claim& claim, const Message& message, W
   entry.sl = message.sl;
   entry.slid = message.slid;
   const auto pushed =
-      completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess, entry);
+      completions_.push(tag_, &claim.slot->completion, message.solicited || status != WcStatus::kSuccess, entry, &due_);
   ReceiveRing::finish(claim);
   if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
   // The next receive is needed with the next message: fetch it while nobody waits.

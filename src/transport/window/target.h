@@ -21,7 +21,8 @@ struct Message {
 /// own shared objects. Calls are serialised by the initiator's send lock.
 class Target {
  public:
-  Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index);
+  /// `due`: what the receiver's event is left to.
+  Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index, cm::DueEvent& due);
 
   /// Looks whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: datagrams from anybody.
   /// True if it does. Cheap when nothing changed since the last time.
@@ -93,6 +94,7 @@ class Target {
   segment::ReceiveRing recv_;
   cm::CompletionPort completions_;
   cm::Node& node_;
+  cm::DueEvent& due_;
   std::optional<DomainQueue> domain_queue_;  ///< XRC: that `recv_` is of
 };
 

@@ -8,6 +8,7 @@
 
 #include "epoll_set.h"
 #include "overlay.h"
+#include "rules.h"
 
 namespace nupa::sockets {
 namespace {
@@ -21,6 +22,7 @@ int floor_for(rlim_t limit) {
 [[gnu::constructor]] void begin() {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) set_floor(floor_for(files.rlim_cur));
+  read_settings();
   pthread_atfork(nullptr, nullptr, [] {
     forget_epoll_sets();
     forget_rsockets();

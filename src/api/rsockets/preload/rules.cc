@@ -104,6 +104,11 @@ int64_t connect_ms() {
   return ms;
 }
 
+void read_settings() {
+  allowed(AF_INET);
+  connect_ms();
+}
+
 void remember_plain(const sockaddr* peer, bool whole_host) {
   Memory& known = memory();
   std::lock_guard lock(known.mutex);
