@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process_end.h"
 #include "cm/introduction.h"
 #include "cm/runtime_dir.h"
 
@@ -233,7 +234,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) return fail(error, "the service thread cannot be started");
   running_ = true;
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(process_ends);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
   if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
   g_node = this;
   return {};

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/process_end.h"
 
 namespace nupa::core {
 namespace {
@@ -43,7 +44,7 @@ Connections::Connections(Runtime& runtime)
       standard_(runtime_.speaks_standard()),
       uses_packets_(runtime_.port() != nullptr),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + std::atexit(end_of_process);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
   if (registered != 0) NUPA_ERROR("no memory for process handlers");
   std::lock_guard lock(g_mutex);
   g_connections = this;

@@ -17,6 +17,7 @@
 #include "core/gid_table.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "core/sudden_end.h"
 #include "io/route.h"
 
 namespace nupa::core {
@@ -172,6 +173,9 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     std::lock_guard lock2(runtime->connections_mutex_);
     runtime->connections_ = std::make_unique<Connections>(*runtime);
   }
+  auto end = SuddenEnd::watch(*runtime->node_);
+  if (!end) return tl::unexpected(end.error());
+  runtime->sudden_end_ = std::move(*end);
   // Who has the port where standard peers look hears for all processes of the host.
   if (runtime->port_ != nullptr && runtime->port_->socket().port() == roce::kUdpPort)
     if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());

@@ -16,6 +16,7 @@
 namespace nupa::core {
 
 class Connections;
+class SuddenEnd;
 class Cq;
 class Qp;
 class Srq;
@@ -159,6 +160,7 @@ class Runtime final : public cm::NodeEvents {
   std::mutex port_start_mutex_;
   bool port_serves_queue_pairs_ = false;
   std::unique_ptr<Connections> connections_;
+  std::unique_ptr<SuddenEnd> sudden_end_;
   roce::WireSettings wire_settings_;
   std::vector<Gid> own_addresses_;  ///< of this host
   bool has_window_ = true;          ///< processes of this host are reached by shared memory

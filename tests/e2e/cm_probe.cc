@@ -10,6 +10,7 @@
 ///   write                         each does so once: "written N", how many were without an error
 ///   drop                          destroys all ids but listeners: "dropped"
 ///   quit
+///   vanish                        ends by _exit()
 ///
 /// Events are told as "active NAME STATUS" or "passive NAME STATUS".
 #include <arpa/inet.h>
@@ -302,6 +303,7 @@ int main() {
       for (size_t end; (end = waiting.find('\n')) != std::string::npos; waiting.erase(0, end + 1)) {
         const std::string line = waiting.substr(0, end);
         if (line == "quit") return 0;
+        if (line == "vanish") _exit(0);
         obey(line);
       }
     }

@@ -191,6 +191,20 @@ def client_vanishes(world):
             outcome(young.wait("active ESTABLISHED"), "client-vanishes-next-one-is-served", young.told())
 
 
+def server_ends_by_exit(world):
+    """No exit handler runs, and nobody asks a standard peer whether it lives: it has to be told."""
+    os.environ["NUPA_ROCE_PEERS"] = "standard"
+    try:
+        server, port = world.serving()
+        with server, world.client() as client:
+            client.tell("connect %s %d 5" % (world.address, port))
+            up = client.wait("active ESTABLISHED", 5) and server.wait("passive ESTABLISHED", 5)
+            server.tell("vanish")
+            outcome(up and client.wait("active DISCONNECTED", 5, 10), "server-ends-by-_exit", client.told())
+    finally:
+        del os.environ["NUPA_ROCE_PEERS"]
+
+
 def server_killed_under_load(world, count):
     server, port = world.serving()
     with server, world.client() as client:
@@ -449,6 +463,7 @@ def strangers(world, flood):
 def both(world):
     """What holds wherever the two are."""
     client_vanishes(world)
+    server_ends_by_exit(world)
     server_killed_under_load(world, 1)
     server_killed_under_load(world, 100)
     server_stops(world)

@@ -1,10 +1,11 @@
 /// UCX looks for a character device /dev/infiniband/uverbs0 that it may read and write before it uses a verbs device.
 /// There is none, and an ordinary user cannot make one. Loaded in front (LD_PRELOAD, by `nupa run`), this library
 /// answers for that one path as for /dev/null, which is what the question is about: may this user open it.
-/// Every other path goes to libc as it came.
+/// Every other path goes to libc as it came. And it tells NUPA, if that is at work in the process, of an _exit().
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -109,3 +110,15 @@ NUPA_SHOWN int open64(const char* path, int flags, ...) {
   va_end(rest);
   return next_open64(redirect(path), flags, mode);
 }
+
+/// Set by NUPA; async-signal-safe.
+extern "C" {
+__attribute__((visibility("default"))) constinit std::atomic<void (*)()> nupa_before_exit{nullptr};
+}
+
+NUPA_SHOWN [[noreturn]] void _exit(int status) {
+  if (void (*before)() = nupa_before_exit.load(std::memory_order_acquire); before != nullptr) before();
+  for (;;) syscall(SYS_exit_group, status);
+}
+
+NUPA_SHOWN [[noreturn]] void _Exit(int status) noexcept { _exit(status); }
