@@ -89,4 +89,8 @@ NUPA_EXPORT std::vector<DeviceName> list_devices();
 /// EFBIG: a limit of the process; ENOSPC: no free process slot.
 NUPA_EXPORT Result<std::unique_ptr<Device>> open_device(const std::string& name);
 
+/// Descriptors of channels that are created from here on get numbers of at least `lowest`, as far as the limit of open
+/// files allows: for programs that make tables by number. Any thread.
+NUPA_EXPORT void set_lowest_descriptor(int lowest);
+
 }  // namespace nupa

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/lowest_descriptor.h"
 #include "core/cq.h"
 
 namespace nupa::core {
@@ -72,7 +73,7 @@ Result<CompletionQueue*> Channel::wait() {
 }
 
 Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
-  base::UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  base::UniqueFd fd = base::out_of_the_way(base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)));
   if (!fd) return fail(errno, "cannot make an eventfd");
   auto index = runtime_->node().publish_channel(fd.get());
   if (!index) return tl::unexpected(index.error());

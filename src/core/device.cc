@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/lowest_descriptor.h"
 #include "core/cq.h"
 #include "core/device_attr.h"
 #include "core/device_table.h"
@@ -264,6 +265,8 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
 }  // namespace nupa::core
 
 namespace nupa {
+
+void set_lowest_descriptor(int lowest) { base::set_lowest_descriptor(lowest); }
 
 std::vector<DeviceName> list_devices() {
   std::vector<DeviceName> names;

@@ -52,7 +52,7 @@ def messages(program):
     """How many messages the queue pairs of a program have carried; those that are gone do not count."""
     done = nupa("stat", "--json")
     try:
-        return sum(row["messages"] for row in json.loads(done.stdout) if row["process"].startswith(program))
+        return sum(row["messages"] for row in json.loads(done.stdout) if row["command"].startswith(program))
     except (ValueError, KeyError):
         return 0
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include <nupa/device.h>
 #include "base/gid.h"
 #include "id.h"
 
@@ -196,6 +197,8 @@ int use_stand_in(Id& id) {
   auto route = manager()->find_address(id.source.gid);
   return route ? use_device(id, *route) : route.error().code;
 }
+
+extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest) { set_lowest_descriptor(lowest); }
 
 extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* shown) {
   Id* id = id_of(shown);

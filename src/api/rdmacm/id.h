@@ -167,8 +167,10 @@ struct Id {
 /// Null with EINVAL: it is no id (any more). There are programs that go on with one that they have destroyed.
 Id* id_of(const rdma_cm_id* id);
 
+/// For the preload library: nupa::set_lowest_descriptor().
+extern "C" __attribute__((visibility("default"))) void nupa_rdmacm_set_lowest_descriptor(int lowest);
 /// For rsockets: use_stand_in(). 0, or -1 with errno.
-extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
+extern "C" __attribute__((visibility("default"))) int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
 
 // events.cc
 std::mutex& events_mutex();

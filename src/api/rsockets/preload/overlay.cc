@@ -21,6 +21,8 @@
 #include "next.h"
 #include "rules.h"
 
+extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest);
+
 namespace nupa::sockets {
 namespace {
 
@@ -130,6 +132,7 @@ void forget_rsockets() {
 void set_floor(int floor) {
   g_floor = floor;
   rsockets::set_descriptor_floor(floor);
+  nupa_rdmacm_set_lowest_descriptor(floor);
 }
 
 int make_rsocket(int domain) {

@@ -13,7 +13,7 @@
 namespace nupa::sockets {
 namespace {
 
-/// Two descriptors of each connection are ours; one can be moved to the upper part of what the limit allows.
+/// Two descriptors of each connection are ours, and lie in the upper part of what the limit allows.
 int floor_for(rlim_t limit) {
   constexpr rlim_t kHighest = 4096;
   return static_cast<int>(std::min(limit / 4, kHighest));
