@@ -53,6 +53,11 @@ def outcome(ok, name, reason=""):
     print(("PASS " if ok else "FAIL ") + over + name + said, flush=True)
 
 
+def started(command):
+    """For the record of the next outcome."""
+    _started.append(command)
+
+
 def record(result, name):
     commands = list(_started)
     _started.clear()
@@ -100,7 +105,7 @@ def start(command, env=None, out=None, before=(), options=()):
     """`options`: of `nupa run`."""
     merged = dict(os.environ, **(env or {}))
     settings = ["%s=%s" % item for item in (env or {}).items()]
-    _started.append(" ".join(settings + ["nupa run", *options, "--", command]))
+    started(" ".join([*settings, "nupa run", *options, "--", command]))
     return subprocess.Popen([*before, NUPA, "run", *options, "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
                             stdout=out, stderr=subprocess.STDOUT, env=merged, start_new_session=True)
 
