@@ -121,6 +121,13 @@ struct DatagramReply {
   PrivateData<136> private_data;
 };
 
+/// Whether a service is a port of TCP, UDP and the like (annex A11).
+constexpr bool is_ip_service(uint64_t service_id) {
+  constexpr uint64_t kMask = 0xffffffffff000000;
+  constexpr uint64_t kPrefix = 0x0000000001000000;
+  return (service_id & kMask) == kPrefix;
+}
+
 /// Who is asked for a service, and at which address of theirs (annex A11). A listener for a whole range of services
 /// leaves bits out of `mask`.
 struct ListenerAddress {

@@ -67,6 +67,7 @@ struct QpOptions {
   XrcDomain* xrcd = nullptr;  ///< kXrcRecv
   QpCap cap{};                ///< replaced by what was given, in query()
   bool signal_all = false;    ///< every send is signalled
+  bool hears_itself = true;   ///< kUd: as a member of a multicast group it gets what it sends there
   void* user_context = nullptr;
 };
 

@@ -17,8 +17,6 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     names.push_back(std::make_unique<Name>(std::move(*taken)));
     return {};
   };
-  constexpr uint64_t kServiceMask = 0xffffffffff000000;
-  constexpr uint64_t kIpServices = 0x0000000001000000;
   const uint64_t service_id = address.service_id;
   Result<void> done;
   if (!address.any_address) {
@@ -26,7 +24,7 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     if (cm::MadName::is_taken(cm::MadName::of_service(service_id, family)))
       return fail(EADDRINUSE, "a process of this host has the service on all addresses");
     done = take(cm::MadName::of_service(service_id, address.address));
-  } else if ((service_id & kServiceMask) != kIpServices) {
+  } else if (!is_ip_service(service_id)) {
     done = take(cm::MadName::of_service(service_id, Family::kNone));
   } else {
     for (const Gid& own : runtime_.host_addresses())

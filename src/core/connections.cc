@@ -44,7 +44,8 @@ Connections::Connections(Runtime& runtime)
       standard_(runtime_.speaks_standard()),
       uses_packets_(runtime_.port() != nullptr),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
+  static const int registered =
+      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
   if (registered != 0) NUPA_ERROR("no memory for process handlers");
   std::lock_guard lock(g_mutex);
   g_connections = this;
@@ -307,7 +308,13 @@ bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
     if (engine_.listens(service_id, address ? &*address : nullptr)) return false;
   }
   using Family = cm::MadName::Family;
-  if (!address) return relay_->pass(cm::MadName::of_service(service_id, Family::kNone), way, mad);
+  if (!address) {
+    // No header says for which address: whoever has the service on all of them.
+    constexpr Family kAll[] = {Family::kNone, Family::kIpv6, Family::kIpv4};
+    return std::any_of(std::begin(kAll), std::end(kAll), [&](Family family) {
+      return relay_->pass(cm::MadName::of_service(service_id, family), way, mad);
+    });
+  }
   const Family family = base::is_ipv4(*address) ? Family::kIpv4 : Family::kIpv6;
   return relay_->pass(cm::MadName::of_service(service_id, *address), way, mad) ||
          relay_->pass(cm::MadName::of_service(service_id, family), way, mad);

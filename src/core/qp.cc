@@ -164,7 +164,8 @@ int Qp::to_rtr(const QpAttr& attr) {
     shared_->remote_qpn.store(attr_.dest_qp_num);
     shared_->remote_slot.store(segment::slot_of(attr_.dest_qp_num));
     set_state(QpState::kRtr);
-    return runtime_.window().connect({shared_, qp_num_, options_.type}, attr.av, attr_.dest_qp_num);
+    return runtime_.window().connect({shared_, qp_num_, options_.type, options_.hears_itself}, attr.av,
+                                     attr_.dest_qp_num);
   }();
   if (!endpoint) return endpoint.error().code;
   std::lock_guard lock(send_lock_);

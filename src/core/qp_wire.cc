@@ -36,7 +36,7 @@ int Qp::connect_by_packets(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
   shared_->remote_slot.store(0);  // it is not a process of this host's runtime directory
   segment::WireShared& wire = runtime_.tables().wire[index_];
-  const roce::LocalEnd end{&host_, shared_, &wire, qp_num_, options_.type, options_.cap, {}, 0};
+  const roce::LocalEnd end{&host_, shared_, &wire, qp_num_, options_.type, options_.cap, {}, 0, options_.hears_itself};
   if (datagram_) {
     auto endpoint = runtime_.connect_datagrams(device_.entry(), end);
     if (!endpoint) return endpoint.error().code;

@@ -258,7 +258,7 @@ Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const De
   }
   if (!has_window_) return by_wire;
   end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
-  return window_->connect_datagrams({end.shared, end.qp_num, end.type}, std::move(by_wire));
+  return window_->connect_datagrams({end.shared, end.qp_num, end.type, end.hears_itself}, std::move(by_wire));
 }
 
 uint32_t Runtime::active_mtu(const DeviceEntry& device) const {

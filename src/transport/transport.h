@@ -58,6 +58,7 @@ struct LocalQp {
   segment::QpShared* shared;
   uint32_t qp_num;
   QpType type;
+  bool hears_itself;  ///< gets its own datagrams to groups that it is a member of
 };
 
 /// All calls of one endpoint are made with the queue pair's send lock held.

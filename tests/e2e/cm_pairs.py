@@ -5,7 +5,7 @@ import re
 import tempfile
 import time
 from hosts import ADDRESS, HERE, THERE, inside, ip, make_hosts
-from pairs import BUILD, Pair, free_port, outcome, private_runtime_dir
+from pairs import BUILD, Pair, free_port, outcome, private_runtime_dir, start, stop
 
 LIBRARY = os.path.join(BUILD, "lib", "nupa", "librdmacm.so.1")
 LISTEN_SECONDS = 3  # after that the client tries all the same
@@ -47,16 +47,34 @@ def has_listener(pid, port):
         return False
 
 
+def await_listener(process, port):
+    """False: it has ended."""
+    end = time.time() + LISTEN_SECONDS
+    while time.time() < end and process.poll() is None and not has_listener(process.pid, port):
+        time.sleep(0.02)
+    # The name is there a moment before rdma_listen() is through.
+    time.sleep(0.15)
+    return process.poll() is None
+
+
+@contextlib.contextmanager
+def port_holder(place):
+    """Another program of the server's host is there first: it has UDP port 4791, and passes on what is for others."""
+    port = free_port()
+    with tempfile.TemporaryFile() as out:
+        holder = start("rping -s -p %d" % port, None, out, place.server)
+        await_listener(holder, port)
+        try:
+            yield
+        finally:
+            stop(holder)
+
+
 class CmPair(Pair):
     """What a server listens for is no TCP port."""
 
     def is_ready(self, port):
-        end = time.time() + LISTEN_SECONDS
-        while time.time() < end and self.server.poll() is None and not has_listener(self.server.pid, port):
-            time.sleep(0.02)
-        # The name is there a moment before rdma_listen() is through.
-        time.sleep(0.15)
-        return self.server.poll() is None
+        return await_listener(self.server, port)
 
 
 class LatePair(Pair):

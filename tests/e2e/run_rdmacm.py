@@ -3,7 +3,7 @@
 between two hosts."""
 import os
 import subprocess
-from cm_pairs import LIBRARY, CmPair, LatePair, Place, folder, meet, missing, places, with_port
+from cm_pairs import LIBRARY, CmPair, LatePair, Place, folder, meet, missing, places, port_holder, with_port
 from hosts import left_namespaces, remove_hosts
 from pairs import finish, nupa, outcome, skip, transports
 
@@ -76,18 +76,35 @@ def ucmatose(place):
         if "-m" in options:
             says.append("migrating to new event channel")
         meet("ucmatose %s" % options, place, server, client, says + ["disconnected"], says, TROUBLE, port)
-    for name, options in (("ipv6", "-f ip"), ("gid", "-f gid"), ("gid, port space ib", "-f gid -P ib")):
-        server, client, port = with_port("ucmatose -p %%d %s -b %s" % (options, place.ipv6),
-                                         "ucmatose -p %%d %s -s %s" % (options, place.ipv6))
-        meet("ucmatose " + name, place, server, client, done, done, TROUBLE, port)
+    server, client, port = with_port("ucmatose -p %%d -f ip -b %s" % place.ipv6,
+                                     "ucmatose -p %%d -f ip -s %s" % place.ipv6)
+    meet("ucmatose ipv6", place, server, client, done, done, TROUBLE, port)
+    by_gid(place, "ucmatose -c 3", done)
+    by_gid(place, "ucmatose -P ib", done)
+    if place.server != place.client:
+        server, client, port = with_port("ucmatose -p %d -f gid", "ucmatose -p %%d -f gid -s %s" % place.ipv4)
+        with port_holder(place):
+            meet("ucmatose -f gid, passed on", place, server, client, done, done, TROUBLE, port)
+
+
+def by_gid(place, program, says):
+    """Addresses are GIDs, the server's of one of its addresses or of all."""
+    ends = [(place.ipv6, place.ipv6), (place.ipv4, place.ipv4), ("", place.ipv4), ("", place.ipv6)]
+    for bound, address in ends if ALL else ends[:1]:
+        server, client, port = with_port(
+            "%s -p %%d -f gid%s" % (program, " -b " + bound if bound else ""),
+            "%s -p %%d -f gid -s %s" % (program, address))
+        meet("%s -f gid %s%s" % (program, "bound " if bound else "", "ipv6" if ":" in address else "ipv4"), place,
+             server, client, says, says, TROUBLE, port)
 
 
 def udaddy(place):
     """Its port is fixed."""
     done = ["data transfers complete", "test complete", "return status 0"]
     for options, address in (("", place.ipv4), ("-c 5 -C 30", place.ipv4), ("-S 1024", place.ipv4),
-                             ("-t 16", place.ipv4), ("-f ip", place.ipv4), ("-C 0 -c 10", place.ipv4), ("-b ADDRESS", place.ipv4), ("-b ADDRESS", place.ipv6),
-                             ("-f gid -b ADDRESS", place.ipv6)):
+                             ("-t 16", place.ipv4), ("-f ip", place.ipv4), ("-C 0 -c 10", place.ipv4),
+                             ("-b ADDRESS", place.ipv4), ("-b ADDRESS", place.ipv6), ("-f gid -b ADDRESS", place.ipv6),
+                             ("-f gid -b ADDRESS", place.ipv4), ("-f gid", place.ipv4))[:None if ALL else -2]:
         says = [line for line in done if "-C 0" not in options or "transfers" not in line]
         server = "udaddy " + options.replace("ADDRESS", address)
         client = "udaddy -s %s %s" % (address, options.replace("-b ADDRESS", ""))
@@ -127,7 +144,7 @@ def mckey(place):
     for options, sender_options, group, bound in (
             ("-m", "", "239.9.8.1", False), ("-m", "", "239.9.8.2", True), ("-m", "", "ff0e::9:8:3", True),
             ("-m", "-o", "239.9.8.4", True), ("-M", "", "ff0e::9:8:6", True),
-            ("-c 3 -C 40 -S 1024 -m", "", "239.9.8.7", True)):
+            ("-c 3 -C 40 -S 1024 -m", "", "239.9.8.7", True), ("-l -m", "", "239.9.8.8", True)):
         address = place.ipv6 if ":" in group else place.ipv4
         source = "fd77::2" if ":" in group and "hosts" in place.name else address if ":" in group else place.client_ipv4
         command = "mckey %s %s" % (options, group)
@@ -182,11 +199,16 @@ def streams(place, program):
         row = [r"^custom +\S+ +%s +%s " % tuple(
             words[words.index(option) + 1].replace("000", "k") for option in ("-C", "-I"))]
         meet("%s %s" % (program, options), place, server, client, row, row, TROUBLE, port)
-    for name, options in (("ipv6", "-f ip"),):
-        server, client, port = with_port("%s -p %%d %s %s -b %s" % (program, small, options, place.ipv6),
-                                         "%s -p %%d %s %s -s %s" % (program, small, options, place.ipv6))
-        row = [r"^custom +1000 +10 +20 "]
-        meet("%s %s" % (program, name), place, server, client, row, row, TROUBLE, port)
+    row = [r"^custom +1000 +10 +20 "]
+    server, client, port = with_port("%s -p %%d %s -f ip -b %s" % (program, small, place.ipv6),
+                                     "%s -p %%d %s -f ip -s %s" % (program, small, place.ipv6))
+    meet("%s ipv6" % program, place, server, client, row, row, TROUBLE, port)
+    by_gid(place, "%s %s -T v" % (program, small), row)
+    for server_format, client_format in (("", " -f gid"), (" -f gid", "")) if ALL else ():
+        server, client, port = with_port("%s -p %%d %s%s" % (program, small, server_format),
+                                         "%s -p %%d %s%s -s %s" % (program, small, client_format, place.ipv4))
+        meet("%s%s to%s" % (program, client_format, server_format or " ip"), place, server, client, row, row, TROUBLE,
+             port)
 
 
 def streams_all(place, program):

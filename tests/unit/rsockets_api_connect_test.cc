@@ -1,4 +1,6 @@
 // Connecting, accepting, waiting, datagrams.
+#include <infiniband/ib.h>
+#include <rdma/rdma_cma.h>
 #include <sys/select.h>
 
 #include <chrono>
@@ -74,6 +76,74 @@ TEST_F(RsocketsApi, ConnectWithoutWaiting) {
     }
     EXPECT_EQ(error, listens ? 0 : ECONNREFUSED);
     rclose(fd);
+  }
+}
+
+namespace {
+
+/// Of this host as one connects to it; with port 0 all of its addresses and any port.
+sockaddr_ib gid_of_this_host(uint16_t port) {
+  sockaddr_ib address{};
+  address.sib_family = AF_IB;
+  address.sib_pkey = htons(0xffff);
+  address.sib_sid = htobe64(RDMA_IB_IP_PS_TCP + port);
+  address.sib_sid_mask = htobe64(RDMA_IB_IP_PS_MASK);
+  if (port == 0) return address;
+  address.sib_sid_mask = ~uint64_t{0};
+  address.sib_addr.sib_addr16[5] = 0xffff;
+  address.sib_addr.sib_addr32[3] = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// A client of the family of `to`.
+template <class Address>
+int connected(const Address& to) {
+  const auto* address = reinterpret_cast<const sockaddr*>(&to);
+  const int fd = rsocket(address->sa_family, SOCK_STREAM, 0);
+  EXPECT_EQ(rconnect(fd, address, sizeof to), 0) << std::strerror(errno);
+  return fd;
+}
+
+/// Returns the port that a listener at any address has got.
+template <class Address>
+uint16_t bound(int listener, Address any) {
+  auto* address = reinterpret_cast<sockaddr*>(&any);
+  EXPECT_EQ(rbind(listener, address, sizeof any), 0) << std::strerror(errno);
+  socklen_t length = sizeof any;
+  EXPECT_EQ(rgetsockname(listener, address, &length), 0);
+  if constexpr (std::is_same_v<Address, sockaddr_ib>) {
+    EXPECT_EQ(be64toh(any.sib_sid_mask), ~uint64_t{0});
+    return static_cast<uint16_t>(be64toh(any.sib_sid));
+  } else {
+    return ntohs(any.sin_port);
+  }
+}
+
+}  // namespace
+
+TEST_F(RsocketsApi, AGidAndAnIpAddressLeadToListenersOfEitherFamily) {
+  for (const int family : {AF_IB, AF_INET}) {
+    rclose(listener);
+    listener = rsocket(family, SOCK_STREAM, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    const uint16_t port = family == AF_IB ? bound(listener, gid_of_this_host(0)) : bound(listener, any);
+    ASSERT_NE(port, 0);
+    listen_now();
+    for (const bool by_gid : {true, false}) {
+      client = by_gid ? connected(gid_of_this_host(port)) : connected(loopback(port));
+      sockaddr_storage peer{};
+      socklen_t length = sizeof peer;
+      server = raccept(listener, reinterpret_cast<sockaddr*>(&peer), &length);
+      ASSERT_GE(server, 0) << std::strerror(errno);
+      EXPECT_EQ(peer.ss_family, family);
+      const std::string text = "by either name";
+      EXPECT_EQ(rsend(client, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+      rclose(client);
+      EXPECT_EQ(read_all(server), text);
+      rclose(server);
+      client = server = -1;
+    }
   }
 }
 

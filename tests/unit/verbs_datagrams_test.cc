@@ -205,7 +205,7 @@ TEST_F(VerbsDatagrams, EachMemberOfAGroupGetsACopy) {  // 10.5.2
   ASSERT_EQ(receive(c, 13, 4608, 128), 0);
   ASSERT_EQ(receive(c, 14, 4864, 128), 0);
   ASSERT_EQ(receive(outsider, 15, 5120, 128), 0);
-  // The sender is a member: without BLOCK_SELF_MCAST_LB, which is not offered, it hears itself.
+  // The sender is a member and hears itself.
   ASSERT_EQ(send_to_group(a, 1), 0);
   bool seen[16] = {};
   for (int i = 0; i < 3; ++i) {  // the send, and the receives of `a` and `c`

@@ -1,4 +1,5 @@
-/// Multicast between processes (IBTA 10.5.2): each process with a member gets what is sent, the sender's own too.
+/// Multicast between processes (IBTA 10.5.2): each process with a member gets what is sent, the sender's own too, but
+/// for a queue pair that wants to hear nothing of itself.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +15,9 @@ constexpr size_t kGrh = 40;
 /// 239.1.1.67, by the IPv4 address, which is the second GID.
 class Member : public Verbs {
  public:
+  using Verbs::connect;
   using Verbs::next;
+  using Verbs::post_recv;
   using Verbs::TearDown;
   void TestBody() override {}  // the child of a fork makes one of its own
   void SetUp() override {
@@ -24,10 +27,20 @@ class Member : public Verbs {
     group.raw[13] = group.raw[14] = 1;
     group.raw[15] = 67;
     mr = reg(memory, sizeof memory);
-    qp = make_qp(IBV_QPT_UD);
+    qp = hears_itself ? make_qp(IBV_QPT_UD) : make_blocking_qp();
+    ASSERT_NE(qp, nullptr) << std::strerror(errno);
     connect(qp, qp);
     EXPECT_EQ(ibv_attach_mcast(qp, &group, 0), 0);
     EXPECT_EQ(post_recv(qp, 7, memory, 128, mr->lkey), 0);
+  }
+  ibv_qp* make_blocking_qp() {
+    const ibv_qp_init_attr plain = init(IBV_QPT_UD);
+    ibv_qp_init_attr_ex attr{};
+    std::memcpy(&attr, &plain, offsetof(ibv_qp_init_attr, sq_sig_all));
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    attr.pd = pd;
+    attr.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    return keep(ibv_create_qp_ex(context, &attr));
   }
   void leave() {
     EXPECT_EQ(ibv_detach_mcast(qp, &group, 0), 0);
@@ -50,6 +63,7 @@ class Member : public Verbs {
   bool got(const char* text) const { return std::strcmp(memory + kGrh, text) == 0; }
 
   alignas(4096) char memory[512] = {};
+  bool hears_itself = true;
   ibv_gid group{};
   ibv_mr* mr = nullptr;
   ibv_qp* qp = nullptr;
@@ -85,6 +99,53 @@ TEST(VerbsGroups, EachProcessGetsACopy) {
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
+  mine.leave();
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(VerbsGroups, WhoBlocksItsOwnHearsOthersOnly) {  // IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    Member mine;
+    mine.hears_itself = false;
+    mine.SetUp();
+    bool good = write(ready[1], "r", 1) == 1 && mine.next().wr_id == 7 && mine.got("to others");
+    mine.send("an answer");
+    good = good && mine.next().wr_id == 1;
+    mine.leave();
+    good = good && !::testing::Test::HasFailure();
+    _exit(good ? 0 : 1);
+  }
+  char told;
+  ASSERT_EQ(read(ready[0], &told, 1), 1);
+  Member mine;
+  mine.hears_itself = false;
+  mine.SetUp();
+  ibv_qp* neighbour = mine.make_blocking_qp();
+  mine.connect(neighbour, neighbour);
+  ASSERT_EQ(ibv_attach_mcast(neighbour, &mine.group, 0), 0);
+  constexpr size_t kAt = 128;
+  for (const uint64_t id : {8, 9}) EXPECT_EQ(mine.post_recv(neighbour, id, mine.memory + kAt, 128, mine.mr->lkey), 0);
+  mine.send("to others");
+  // The send, the neighbour's copy, and then one of the answer for each.
+  uint32_t seen = 0;
+  for (int i = 0; i < 4; ++i) {
+    const ibv_wc wc = mine.next();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    seen |= 1u << wc.wr_id;
+  }
+  EXPECT_EQ(seen, 1u << 1 | 1u << 7 | 1u << 8 | 1u << 9);
+  EXPECT_TRUE(mine.got("an answer"));
+  EXPECT_STREQ(mine.memory + kAt + kGrh, "an answer");
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(ibv_detach_mcast(neighbour, &mine.group, 0), 0);
   mine.leave();
   close(ready[0]);
   close(ready[1]);

@@ -73,6 +73,13 @@ TEST_F(Verbs, EachCreateFlagAndTypeThatIsMissingIsRefused) {
     EXPECT_EQ(ibv_create_qp_ex(context, &ex), nullptr) << bit;
     EXPECT_EQ(errno, EOPNOTSUPP) << bit;
   }
+  ex.qp_type = IBV_QPT_UD;
+  for (int bit = 0; bit < 32; ++bit) {
+    ex.create_flags = 1u << bit;
+    const bool offered = ex.create_flags == IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    EXPECT_EQ(keep(ibv_create_qp_ex(context, &ex)) != nullptr, offered) << bit;
+  }
+  ex.qp_type = IBV_QPT_RC;
   ex.create_flags = 0;
   EXPECT_NE(keep(ibv_create_qp_ex(context, &ex)), nullptr);
   for (const uint32_t type : {uint32_t{IBV_QPT_RAW_PACKET}, uint32_t{IBV_QPT_DRIVER}, 1u, 5u, 6u, 7u, 11u, 100u}) {

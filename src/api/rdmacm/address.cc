@@ -52,21 +52,35 @@ ListenerAddress listener_of(const Id& id) {
   return listener;
 }
 
+/// An IP service (annex A11) is meant, but no port of it.
+bool lacks_port(const Endpoint& at) {
+  if (at.family != AF_IB) return at.port == 0;
+  return is_ip_service(at.service_id) && (at.service_id & at.mask & RDMA_IB_IP_PORT_MASK) == 0;
+}
+
+void set_port(Endpoint* at, uint16_t port) {
+  at->port = port;
+  if (at->family != AF_IB) return;
+  at->service_id = (at->service_id & ~RDMA_IB_IP_PORT_MASK) | port;
+  at->mask = ~uint64_t{0};
+}
+
 /// Takes the service at the manager, with a free port if none is named. errno value.
 int take_service(Id& id) {
   ConnectionManager* cm = manager();
   if (cm == nullptr) return errno;
   int error = 0;
-  if (id.source.port != 0 || id.source.family == AF_IB) {
+  if (!lacks_port(id.source)) {
     error = cm->bind(id.owner(), listener_of(id));
   } else {
     constexpr int kTries = 2000;
+    const Endpoint wanted = id.source;
     error = EADDRINUSE;
     for (int i = 0; i < kTries && error == EADDRINUSE; ++i) {
-      id.source.port = any_port();
+      set_port(&id.source, any_port());
       error = cm->bind(id.owner(), listener_of(id));
     }
-    if (error != 0) id.source.port = 0;
+    if (error != 0) id.source = wanted;
   }
   id.has_service = error == 0;
   return error;
@@ -85,7 +99,7 @@ int bind_address(Id& id, const Endpoint& at) {
   }
   id.source = at;
   // Ports may be shared by those who say so until one of them listens.
-  if (!id.reuse || at.port == 0)
+  if (!id.reuse || lacks_port(at))
     if (const int error = take_service(id); error != 0) return error;
   id.state = State::kBound;
   show_addresses(id);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/gid.h"
 #include "id.h"
 
 namespace nupa::rdmacm {
@@ -81,7 +82,16 @@ void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, c
     child.destination.gid = path.remote;
     return;
   }
-  const bool ipv4 = static_cast<uint8_t>(data[1]) >> 4 == 4;
+  child.source.port = static_cast<uint16_t>(service_id);
+  const int version = static_cast<uint8_t>(data[1]) >> 4;
+  if (version != 4 && version != 6) {
+    // The other end has named this one by a GID.
+    child.source.gid = path.local;
+    child.destination.gid = path.remote;
+    child.source.family = child.destination.family = base::is_ipv4(path.local) ? AF_INET : AF_INET6;
+    return;
+  }
+  const bool ipv4 = version == 4;
   child.source.family = child.destination.family = ipv4 ? AF_INET : AF_INET6;
   const auto read = [&](size_t at) {
     Gid gid;
@@ -96,7 +106,6 @@ void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, c
   child.destination.gid = read(4);
   child.source.gid = read(20);
   child.destination.port = static_cast<uint16_t>(static_cast<uint16_t>(data[2]) << 8 | static_cast<uint16_t>(data[3]));
-  child.source.port = static_cast<uint16_t>(service_id);
 }
 
 /// A new connection as the program gets it. errno value.

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -192,15 +193,13 @@ int Stream::take_connect_data(const void* bytes, size_t length) {
 int Stream::send_request() {
   int rc = create_endpoint();
   if (rc != 0) return rc;
-  struct {
-    std::byte header[kIpServiceHeader];
-    ConnectData data;
-  } request{};
-  request.data = connect_data();
-  const bool with_header = id_->route.addr.src_addr.sa_family == AF_IB;
+  const ConnectData data = connect_data();
+  std::array<std::byte, kIpServiceHeader + sizeof data> request{};
+  const size_t header = id_->route.addr.src_addr.sa_family == AF_IB ? kIpServiceHeader : 0;
+  std::memcpy(request.data() + header, &data, sizeof data);
   rdma_conn_param param{};
-  param.private_data = with_header ? static_cast<const void*>(&request) : &request.data;
-  param.private_data_len = static_cast<uint8_t>(with_header ? sizeof request : sizeof request.data);
+  param.private_data = request.data();
+  param.private_data_len = static_cast<uint8_t>(header + sizeof data);
   param.flow_control = 1;
   param.retry_count = kRetries;
   param.rnr_retry_count = kRetries;

@@ -51,7 +51,8 @@ constexpr uint8_t kConnectBigEndian = 1;
 constexpr uint8_t kConnectMappings = 2;
 /// Entries of the table of target buffers: one in use, one ahead of it.
 constexpr uint32_t kTargets = 2;
-/// With AF_IB addresses the request's data stand behind the header of IP services (IBTA A11), which rdma_cm fills.
+/// With AF_IB addresses the request's data stand behind the header of IP services (IBTA A11), whose zeros say that
+/// there are no IP addresses. A listener with AF_IB addresses sees the header of other peers.
 constexpr size_t kIpServiceHeader = 36;
 
 /// What the upper three bits of the immediate data say.

@@ -25,7 +25,7 @@ ibv_qp_cap from_core(const QpCap& cap) {
 
 /// The first members of ibv_qp_init_attr and ibv_qp_init_attr_ex are the same.
 template <class Attr>
-VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
+VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd, uint32_t flags = 0) try {
   auto* made = new VQp{};
   QpOptions options;
   options.type = static_cast<QpType>(number_in(attr->qp_type));
@@ -35,6 +35,7 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd) try {
   options.xrcd = xrcd == nullptr ? nullptr : of(xrcd)->core;
   options.cap = to_core(attr->cap);
   options.signal_all = attr->sq_sig_all != 0;
+  options.hears_itself = (flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) == 0;
   options.user_context = made;
   auto core = core_of(context).create_qp(pd == nullptr ? nullptr : of(pd)->core, options);
   if (!core) {
@@ -170,7 +171,10 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
       IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (context == nullptr || attr == nullptr) return refuse(EINVAL);
   if ((attr->comp_mask & ~kKnown) != 0) return refuse(EOPNOTSUPP);
-  if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr->create_flags != 0) return refuse(EOPNOTSUPP);
+  const uint32_t flags = (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 ? attr->create_flags : 0;
+  const bool joins_groups = number_in(attr->qp_type) == IBV_QPT_UD;
+  const uint32_t known_flags = joins_groups ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
+  if ((flags & ~known_flags) != 0) return refuse(EOPNOTSUPP);
   ibv_pd* pd = (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? attr->pd : nullptr;
   ibv_xrcd* xrcd = (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 ? attr->xrcd : nullptr;
   const bool builds = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
@@ -180,7 +184,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
     attr->cap.max_inline_data = std::max(attr->cap.max_inline_data, kAtomicBytes);
     attr->cap.max_send_sge = std::max(attr->cap.max_send_sge, 1u);
   }
-  VQp* made = make_qp(context, pd, attr, xrcd);
+  VQp* made = make_qp(context, pd, attr, xrcd, flags);
   if (made != nullptr && builds) set_builder(made, attr->send_ops_flags);
   return made == nullptr ? nullptr : &made->ex.qp_base;
 } catch (const std::bad_alloc&) {

@@ -31,12 +31,10 @@ Answered answered_in(State state) {
 }  // namespace
 
 std::optional<Gid> destination_of(uint64_t service_id, std::span<const std::byte> private_data) {
-  constexpr uint64_t kServiceMask = 0xffffffffff000000;
-  constexpr uint64_t kIpServices = 0x0000000001000000;
   constexpr size_t kHeaderBytes = 36;
   constexpr size_t kVersion = 1;
   constexpr size_t kDestination = 20;
-  if ((service_id & kServiceMask) != kIpServices || private_data.size() < kHeaderBytes) return std::nullopt;
+  if (!is_ip_service(service_id) || private_data.size() < kHeaderBytes) return std::nullopt;
   Gid address;
   switch (static_cast<uint8_t>(private_data[kVersion]) >> 4) {
     case 4:

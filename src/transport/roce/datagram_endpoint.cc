@@ -60,6 +60,7 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
     count_stranger();
     return;
   }
+  if (!end_.hears_itself && is_own(packet, from)) return;
   Host& host = *end_.host;
   // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
   if (host.take_receive(0) != Host::Take::kTaken) return;

@@ -18,9 +18,9 @@ struct Sources {
     return pinned && std::find(host.begin(), host.end(), address) == host.end() ? source.interface_index : 0;
   }
   /// Whether what comes to `address` is for this port.
-  bool takes(const Gid& address) const {
-    const auto is_address = [&](const GidEntry& entry) { return entry.gid == address; };
-    return !pinned || transport::names_group(address) || std::any_of(gids.begin(), gids.end(), is_address);
+  bool takes(const Gid& address) const { return !pinned || transport::names_group(address) || has(address); }
+  bool has(const Gid& address) const {
+    return std::any_of(gids.begin(), gids.end(), [&](const GidEntry& entry) { return entry.gid == address; });
   }
 };
 
@@ -49,6 +49,11 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
   Peer* peer() override { return nullptr; }
 
  private:
+  /// A datagram to a group that this queue pair has sent. On one host no other has its number.
+  bool is_own(const Packet& packet, const io::UdpSocket::Received& from) const {
+    return packet.source_qpn == end_.qp_num && transport::names_group(from.to) && sources_.has(from.from.address);
+  }
+
   const Sources sources_;
   const WireSettings settings_;
   uint32_t psn_ = 0;

@@ -20,6 +20,7 @@ struct LocalEnd {
   QpCap cap;
   std::vector<Rail> rails;    ///< of connections; the first has the address that the program chose
   uint32_t max_datagram = 0;  ///< UD: bytes of a message, which is one packet
+  bool hears_itself = true;   ///< UD: gets its own datagrams to groups that it is a member of
 };
 
 struct WireSettings {

@@ -77,11 +77,13 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       peer = *met;
     }
     if (peer == nullptr) continue;
+    const bool skips_itself = slot == window_.node().slot() && !qp_.hears_itself;
     const segment::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
+      if (skips_itself && member - 1 == segment::index_of(qp_.qp_num)) continue;
       Target target(window_.node(), window_.memory_of(*peer), member - 1, due);
       deliver(target, request, qkey);
     }
