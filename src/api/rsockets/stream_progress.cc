@@ -190,7 +190,10 @@ short Stream::revents(short events) const {
   if (over || write_shut_.load() || (now == Phase::kConnected && can_send())) result |= POLLOUT | POLLWRNORM;
   if (over || peer_shut_.load() || read_shut_.load()) result |= POLLRDHUP;
   result &= events;
-  if (over || (write_shut_.load() && (peer_shut_.load() || read_shut_.load()))) result |= POLLHUP;
+  // Who wants to read is told of the end when all is read: programs take a hang-up for an error, data or not.
+  const bool reads_first = (result & (POLLIN | POLLRDNORM)) != 0 && ring_.available() != 0;
+  const bool ended = over || (write_shut_.load() && (peer_shut_.load() || read_shut_.load()));
+  if (ended && !reads_first) result |= POLLHUP;
   if (error_.load() != 0) result |= POLLERR;
   return result;
 }
