@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -20,28 +19,13 @@
 #include "base/log.h"
 #include "base/process_end.h"
 #include "cm/introduction.h"
+#include "cm/peer_table.h"
+#include "cm/poller.h"
 #include "cm/runtime_dir.h"
+#include "cm/watches.h"
 
 namespace nupa::cm {
 namespace {
-
-/// epoll until `wake_ns` of the monotonic clock; INT64_MAX: without end. Kernels before Linux 5.11, and sandboxes that
-/// know no newer calls, wait in whole milliseconds.
-int wait_until(int epoll, epoll_event* ready, int room, int64_t wake_ns) {
-  static std::atomic<bool> fine{true};
-  const int64_t left = wake_ns == INT64_MAX ? 0 : std::max<int64_t>(wake_ns - base::now_ns(), 0);
-  if (fine.load(std::memory_order_relaxed)) {
-    const timespec patience{left / 1'000'000'000, left % 1'000'000'000};
-    const int count = epoll_pwait2(epoll, ready, room, wake_ns == INT64_MAX ? nullptr : &patience, nullptr);
-    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
-    fine = false;
-  }
-  constexpr int64_t kMillisecond = 1'000'000;
-  constexpr int64_t kLongest = 60'000;
-  const int patience_ms =
-      wake_ns == INT64_MAX ? -1 : static_cast<int>(std::min((left + kMillisecond - 1) / kMillisecond, kLongest));
-  return epoll_wait(epoll, ready, room, patience_ms);
-}
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
@@ -67,15 +51,6 @@ void fork_parent();
 void fork_child();
 void process_ends();
 
-}  // namespace
-
-/// Makes peers and changes their state, for the node alone.
-struct PeerMaker {
-  static std::unique_ptr<Peer> make(Introduced introduced, bool cma);
-};
-
-namespace {
-
 class NodeImpl final : public Node {
  public:
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
@@ -95,18 +70,18 @@ class NodeImpl final : public Node {
   void withdraw_channel(uint32_t index) override;
   void kick() override;
   Result<void> send_mad(Peer& peer, const Mad& mad) override;
-  Result<void> watch(int fd, std::function<void()> ready) override;
-  void unwatch(int fd) override;
+  Result<void> watch(int fd, std::function<void()> ready) override { return watches_.add(fd, std::move(ready)); }
+  void unwatch(int fd) override { watches_.remove(fd); }
   bool on_service_thread() const override { return running_ && pthread_equal(pthread_self(), thread_); }
   int internal_threads() const override { return 1; }
 
   void before_fork() {
-    watches_mutex_.lock();
+    watches_.lock();
     mutex_.lock();
   }
   void after_fork_parent() {
     mutex_.unlock();
-    watches_mutex_.unlock();
+    watches_.unlock();
   }
   void after_fork_child();
   void say_goodbye();
@@ -137,16 +112,12 @@ class NodeImpl final : public Node {
   void shut();
   void serve();
   void accept_all();
-  /// False: nobody watches it.
-  bool call_watch(int fd);
   void on_socket(int fd);
   void on_message(Connection& connection, Received received);
   void drop(int fd);
   void expire(int64_t now);
   Result<void> say_hello(int fd);
   void send_channels(int fd);
-  Peer* adopt(Introduced introduced);
-  bool listen_to(int fd);
   void add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
 
   NodeEvents& events_;
@@ -156,18 +127,16 @@ class NodeImpl final : public Node {
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  base::UniqueFd epoll_;
+  Poller poller_;
   base::UniqueFd doorbell_;
   base::UniqueFd kick_;
   std::unique_ptr<Peer> self_;
 
-  /// Held while what watches a descriptor runs. Before mutex_.
-  std::recursive_mutex watches_mutex_;
-  std::unordered_map<int, std::function<void()>> watches_;
+  Watches watches_{poller_};  ///< its lock before mutex_
 
   std::mutex mutex_;
   std::unordered_map<int, Connection> connections_;
-  std::vector<std::unique_ptr<Peer>> all_peers_;
+  PeerTable met_;
   std::array<int, Peer::kMaxChannels> channels_;
 
   pthread_t thread_{};
@@ -189,8 +158,8 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   segment_ = std::move(*segment);
   doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!doorbell_ || !kick_ || !epoll_) return fail(errno, "no descriptor is to be had for the service thread");
+  if (auto opened = poller_.open(); !opened) return opened;
+  if (!doorbell_ || !kick_) return fail(errno, "no descriptor is to be had for the service thread");
   if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
 
   // The header is complete before the socket can be found.
@@ -221,10 +190,10 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.credentials.pid = getpid();
   me.doorbell.reset(dup(doorbell_.get()));
   if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
-  self_ = PeerMaker::make(std::move(me), true);
+  self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
-  if (!listen_to(listener_.get()) || !listen_to(doorbell_.get()) || !listen_to(kick_.get()))
+  if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
   sigset_t all;
   sigset_t before;
@@ -234,17 +203,11 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) return fail(error, "the service thread cannot be started");
   running_ = true;
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
+  static const int registered =
+      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
   if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
   g_node = this;
   return {};
-}
-
-bool NodeImpl::listen_to(int fd) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  event.data.fd = fd;
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 void NodeImpl::say_goodbye() {
@@ -278,11 +241,11 @@ void NodeImpl::after_fork_child() {
   running_ = false;
   for (auto& [fd, connection] : connections_) connection.fd.reset();
   listener_.reset();
-  epoll_.reset();
+  poller_.abandon();
   doorbell_.reset();
   kick_.reset();
   mutex_.unlock();
-  watches_mutex_.unlock();
+  watches_.unlock();
 }
 
 Result<void> NodeImpl::say_hello(int fd) {
@@ -301,36 +264,21 @@ void NodeImpl::send_channels(int fd) {
   }
 }
 
-Peer* NodeImpl::adopt(Introduced introduced) {
-  for (auto& peer : all_peers_)
-    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance) return peer.get();
-  const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
-  NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
-            cma ? "work" : "do not work: its service thread will copy");
-  all_peers_.push_back(PeerMaker::make(std::move(introduced), cma));
-  return all_peers_.back().get();
-}
-
 void NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
   const int number = fd.get();
   connections_[number] = Connection{std::move(fd), peer, false, deadline};
-  listen_to(number);
+  poller_.add(number);
 }
 
 Peer* NodeImpl::find(uint32_t slot) {
   if (slot == slot_) return self_.get();
   std::lock_guard lock(mutex_);
-  for (auto peer = all_peers_.rbegin(); peer != all_peers_.rend(); ++peer)
-    if ((*peer)->slot() == slot && (*peer)->alive()) return peer->get();
-  return nullptr;
+  return met_.find(slot);
 }
 
 std::vector<Peer*> NodeImpl::peers() {
   std::lock_guard lock(mutex_);
-  std::vector<Peer*> alive;
-  for (auto& peer : all_peers_)
-    if (peer->alive()) alive.push_back(peer.get());
-  return alive;
+  return met_.alive();
 }
 
 Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
@@ -357,7 +305,7 @@ Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout
     if (!introduced) return tl::unexpected(introduced.error());
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
-    Peer* peer = adopt(std::move(*introduced));
+    Peer* peer = met_.adopt(std::move(*introduced));
     send_channels(socket->get());
     add_connection(std::move(*socket), peer, 0);
     return peer;
@@ -403,28 +351,6 @@ Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
   return fail(EPIPE, "the other process is gone");
 }
 
-Result<void> NodeImpl::watch(int fd, std::function<void()> ready) {
-  std::lock_guard lock(watches_mutex_);
-  watches_[fd] = std::move(ready);
-  if (listen_to(fd)) return {};
-  watches_.erase(fd);
-  return fail(errno, "the service thread cannot watch a descriptor");
-}
-
-void NodeImpl::unwatch(int fd) {
-  std::lock_guard lock(watches_mutex_);
-  if (watches_.erase(fd) != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-bool NodeImpl::call_watch(int fd) {
-  std::lock_guard lock(watches_mutex_);
-  const auto found = watches_.find(fd);
-  if (found == watches_.end()) return false;
-  const std::function<void()> ready = found->second;  // may unwatch itself
-  ready();
-  return true;
-}
-
 void NodeImpl::accept_all() {
   for (;;) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -433,7 +359,7 @@ void NodeImpl::accept_all() {
         // No descriptor left: pause, instead of being told again and again that somebody knocks.
         NUPA_WARN("cannot let another process in: %s", strerror(errno));
         accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
-        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+        poller_.remove(listener_.get());
       }
       return;
     }
@@ -458,7 +384,7 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       shutdown(connection.fd.get(), SHUT_RDWR);
       return;
     }
-    connection.peer = adopt(std::move(*introduced));
+    connection.peer = met_.adopt(std::move(*introduced));
     send_channels(connection.fd.get());
     return;
   }
@@ -533,7 +459,7 @@ void NodeImpl::expire(int64_t now) {
   for (const int fd : late) drop(fd);
   if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
     accept_again_ns_ = 0;
-    listen_to(listener_.get());
+    poller_.add(listener_.get());
   }
 }
 
@@ -550,7 +476,7 @@ void NodeImpl::serve() {
     }
     if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
     epoll_event ready[32];
-    const int count = wait_until(epoll_.get(), ready, 32, wake);
+    const int count = poller_.wait(ready, 32, wake);
     for (int i = 0; i < count && !stop_; ++i) {
       const int fd = ready[i].data.fd;
       if (fd == listener_.get()) {
@@ -560,7 +486,7 @@ void NodeImpl::serve() {
         events_.on_attention();
       } else if (fd == kick_.get()) {
         drain(fd);
-      } else if (!call_watch(fd)) {
+      } else if (!watches_.call(fd)) {
         on_socket(fd);
       }
     }
@@ -585,20 +511,6 @@ void process_ends() {
 }
 
 }  // namespace
-
-std::unique_ptr<Peer> PeerMaker::make(Introduced introduced, bool cma) {
-  auto peer = std::make_unique<Peer>();
-  peer->slot_ = introduced.hello.slot;
-  peer->instance_ = introduced.hello.instance;
-  peer->pid_ = introduced.credentials.pid;
-  peer->cma_works_ = cma;
-  peer->file_ = std::move(introduced.file);
-  peer->tables_ = introduced.tables;
-  peer->region_fd_ = std::move(introduced.region);
-  peer->doorbell_ = std::move(introduced.doorbell);
-  for (auto& fd : peer->channel_fds_) fd.store(-1);
-  return peer;
-}
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
                                          const std::function<bool(uint32_t slot)>& reserve) {
