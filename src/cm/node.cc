@@ -1,5 +1,6 @@
 #include "cm/node.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -19,6 +20,7 @@
 #include "base/log.h"
 #include "base/process_end.h"
 #include "cm/introduction.h"
+#include "cm/outbox.h"
 #include "cm/peer_table.h"
 #include "cm/poller.h"
 #include "cm/runtime_dir.h"
@@ -30,6 +32,10 @@ namespace {
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
+/// How long a process that ends waits for peers to make room for its last messages.
+constexpr int64_t kFarewellPatienceNs = 100'000'000;
+/// After so many messages from one peer others have their turn, and what waits for room.
+constexpr int kMessagesInTurn = 64;
 
 /// Reads the counter of an eventfd away.
 void drain(int fd) {
@@ -100,6 +106,7 @@ class NodeImpl final : public Node {
  private:
   struct Connection {
     base::UniqueFd fd;
+    Outbox outbox;
     Peer* peer = nullptr;
     bool observer = false;
     int64_t hello_deadline_ns = 0;
@@ -113,12 +120,19 @@ class NodeImpl final : public Node {
   void serve();
   void accept_all();
   void on_socket(int fd);
+  void on_room(int fd);
   void on_message(Connection& connection, Received received);
   void drop(int fd);
   void expire(int64_t now);
+  Message message_of(MessageKind kind, uint32_t index = 0) const;
   Result<void> say_hello(int fd);
-  void send_channels(int fd);
-  void add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
+  // Under the mutex.
+  Result<void> send(Connection& connection, const Message& message, int fd = -1, const Mad* mad = nullptr);
+  void send_waiting(Connection& connection);
+  void send_channels(Connection& connection);
+  void tell_all(const Message& message, int fd = -1);
+  void send_rest();
+  Connection& add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
 
   NodeEvents& events_;
   std::unique_ptr<RuntimeDir> dir_;
@@ -214,11 +228,35 @@ void NodeImpl::say_goodbye() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   segment_->tables().header->closing.store(1);
   if (dir_ != nullptr) dir_->remove(slot_);
-  std::lock_guard lock(mutex_);
-  const Message goodbye{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kGoodbye), slot_, 0, instance_, 0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, goodbye, nullptr, 0);
+  {
+    std::lock_guard lock(mutex_);
+    tell_all(message_of(MessageKind::kGoodbye));
+  }
+  send_rest();
+}
+
+void NodeImpl::send_rest() {
+  const int64_t deadline = base::now_ns() + kFarewellPatienceNs;
+  for (;;) {
+    std::vector<pollfd> full;
+    size_t waiting = 0;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [fd, connection] : connections_) {
+        if (connection.outbox.size() != 0) send_waiting(connection);
+        if (connection.outbox.size() != 0) full.push_back({fd, POLLOUT, 0});
+        waiting += connection.outbox.size();
+      }
+    }
+    const int64_t left = deadline - base::now_ns();
+    if (waiting == 0) return;
+    if (left <= 0) {
+      NUPA_INFO("%zu messages are lost: others do not read them", waiting);
+      return;
+    }
+    constexpr int64_t kMillisecond = 1'000'000;
+    ::poll(full.data(), full.size(), static_cast<int>((left + kMillisecond - 1) / kMillisecond));
+  }
 }
 
 void NodeImpl::shut() {
@@ -239,7 +277,10 @@ void NodeImpl::after_fork_child() {
   // Sockets that this child kept open would hide the parent's death from its peers.
   abandoned_ = true;
   running_ = false;
-  for (auto& [fd, connection] : connections_) connection.fd.reset();
+  for (auto& [fd, connection] : connections_) {
+    connection.fd.reset();
+    connection.outbox.clear();
+  }
   listener_.reset();
   poller_.abandon();
   doorbell_.reset();
@@ -248,26 +289,51 @@ void NodeImpl::after_fork_child() {
   watches_.unlock();
 }
 
+Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
+  return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), slot_, index, instance_, 0};
+}
+
 Result<void> NodeImpl::say_hello(int fd) {
-  const Message hello{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kHello), slot_,
-                      0,          instance_,    reinterpret_cast<uint64_t>(&instance_)};
+  Message hello = message_of(MessageKind::kHello);
+  hello.probe = reinterpret_cast<uint64_t>(&instance_);
   const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.get()};
   return send_message(fd, hello, fds, kMaxFds);
 }
 
-void NodeImpl::send_channels(int fd) {
-  for (uint32_t index = 0; index < channels_.size(); ++index) {
-    if (channels_[index] < 0) continue;
-    const Message channel{
-        kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_, 0};
-    if (!send_message(fd, channel, &channels_[index], 1)) return;
-  }
+Result<void> NodeImpl::send(Connection& connection, const Message& message, int fd, const Mad* mad) {
+  const bool had_room = connection.outbox.size() == 0;
+  auto sent = connection.outbox.send(connection.fd.get(), message, fd, mad);
+  if (had_room && connection.outbox.size() != 0) poller_.want_room(connection.fd.get(), true);
+  return sent;
 }
 
-void NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
+void NodeImpl::send_waiting(Connection& connection) {
+  connection.outbox.send_waiting(connection.fd.get());
+  if (connection.outbox.size() != 0) return;
+  poller_.want_room(connection.fd.get(), false);
+  if (const size_t lost = connection.outbox.take_lost(); lost != 0)
+    NUPA_INFO("slot %u has room again; %zu messages to it were lost", connection.peer->slot(), lost);
+}
+
+void NodeImpl::tell_all(const Message& message, int fd) {
+  for (auto& [socket, connection] : connections_)
+    if (connection.peer != nullptr) [[maybe_unused]]
+      auto sent = send(connection, message, fd);
+}
+
+void NodeImpl::send_channels(Connection& connection) {
+  for (uint32_t index = 0; index < channels_.size(); ++index)
+    if (channels_[index] >= 0 && !send(connection, message_of(MessageKind::kChannel, index), channels_[index])) return;
+}
+
+NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
   const int number = fd.get();
-  connections_[number] = Connection{std::move(fd), peer, false, deadline};
+  Connection& connection = connections_[number];
+  connection.fd = std::move(fd);
+  connection.peer = peer;
+  connection.hello_deadline_ns = deadline;
   poller_.add(number);
+  return connection;
 }
 
 Peer* NodeImpl::find(uint32_t slot) {
@@ -306,8 +372,7 @@ Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
     Peer* peer = met_.adopt(std::move(*introduced));
-    send_channels(socket->get());
-    add_connection(std::move(*socket), peer, 0);
+    send_channels(add_connection(std::move(*socket), peer, 0));
     return peer;
   }
 }
@@ -319,11 +384,7 @@ Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   *free = event_fd;
   const auto index = static_cast<uint32_t>(free - channels_.begin());
   self_->set_channel(index, event_fd);
-  const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_,
-                        0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, channel, &event_fd, 1);
+  tell_all(message_of(MessageKind::kChannel, index), event_fd);
   return index;
 }
 
@@ -331,11 +392,8 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
   channels_[index] = -1;
   self_->set_channel(index, -1);
-  const Message gone{
-      kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannelGone), slot_, index, instance_, 0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, gone, nullptr, 0);
+  for (auto& [fd, connection] : connections_) connection.outbox.forget_channel(index);
+  tell_all(message_of(MessageKind::kChannelGone, index));
 }
 
 void NodeImpl::kick() {
@@ -344,10 +402,9 @@ void NodeImpl::kick() {
 }
 
 Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
-  const Message message{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kMad), slot_, 0, instance_, 0};
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
-    if (connection.peer == &peer) return send_message(fd, message, nullptr, 0, &mad);
+    if (connection.peer == &peer && peer.alive()) return send(connection, message_of(MessageKind::kMad), -1, &mad);
   return fail(EPIPE, "the other process is gone");
 }
 
@@ -385,7 +442,7 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       return;
     }
     connection.peer = met_.adopt(std::move(*introduced));
-    send_channels(connection.fd.get());
+    send_channels(connection);
     return;
   }
   const uint32_t index = received.message.index;
@@ -405,13 +462,18 @@ void NodeImpl::on_message(Connection& connection, Received received) {
   }
 }
 
+void NodeImpl::on_room(int fd) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = connections_.find(fd); found != connections_.end()) send_waiting(found->second);
+}
+
 void NodeImpl::on_socket(int fd) {
   {
     // What another thread connected and entered is seen here from its lock on.
     std::lock_guard lock(mutex_);
     if (connections_.count(fd) == 0) return;
   }
-  for (;;) {
+  for (int turn = 0; turn < kMessagesInTurn; ++turn) {
     auto received = receive_message(fd);
     if (received) {
       std::unique_lock lock(mutex_);
@@ -487,7 +549,8 @@ void NodeImpl::serve() {
       } else if (fd == kick_.get()) {
         drain(fd);
       } else if (!watches_.call(fd)) {
-        on_socket(fd);
+        if ((ready[i].events & EPOLLOUT) != 0) on_room(fd);
+        if (ready[i].events != EPOLLOUT) on_socket(fd);
       }
     }
     if (handshaking) expire(base::now_ns());

@@ -30,6 +30,10 @@ bool Poller::add(int fd) { return control(epoll_.get(), EPOLL_CTL_ADD, fd, kRead
 
 void Poller::remove(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
+void Poller::want_room(int socket, bool wanted) {
+  control(epoll_.get(), EPOLL_CTL_MOD, socket, wanted ? kReadable | EPOLLOUT : kReadable);
+}
+
 int Poller::wait(epoll_event* ready, int room, int64_t wake_ns) {
   // Kernels before Linux 5.11, and sandboxes that know no newer calls, wait in whole milliseconds.
   static std::atomic<bool> fine{true};

@@ -19,6 +19,8 @@ class Poller {
   /// From now on it wakes when `fd` is readable or hung up. False: errno says why.
   bool add(int fd);
   void remove(int fd);
+  /// Whether it wakes, too, when the socket, which was added, has room.
+  void want_room(int socket, bool wanted);
 
   /// Sleeps until something is ready, or until `wake_ns` of the monotonic clock; INT64_MAX: without end. Returns how
   /// many are ready, at most `room`.
