@@ -143,5 +143,19 @@ TEST_F(OutboxTest, NothingWaitsForAProcessThatIsGone) {
   EXPECT_EQ(0u, outbox_.size());
 }
 
+TEST_F(OutboxTest, WhatLeftArrivesAlsoFromAProcessThatEndedWithoutReadingAll) {
+  ASSERT_TRUE(send_message(peer_.get(), message_of(MessageKind::kGoodbye), nullptr, 0));
+  for (uint32_t number = 0; number < 3; ++number) ASSERT_EQ(0, send(number));
+  socket_.reset();
+  for (uint32_t number = 0; number < 3; ++number) {
+    const auto received = receive_message(peer_.get());
+    ASSERT_TRUE(received) << number;
+    EXPECT_EQ(number, number_of(*received));
+  }
+  const auto end = receive_message(peer_.get());
+  ASSERT_FALSE(end);
+  EXPECT_EQ(ENOTCONN, end.error().code);
+}
+
 }  // namespace
 }  // namespace nupa::cm
