@@ -1,8 +1,8 @@
 #include "cm/node.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -20,32 +20,22 @@
 #include "base/log.h"
 #include "base/process_end.h"
 #include "cm/introduction.h"
+#include "cm/outbox.h"
+#include "cm/peer_table.h"
+#include "cm/poller.h"
 #include "cm/runtime_dir.h"
+#include "cm/watches.h"
 
 namespace nupa::cm {
 namespace {
 
-/// epoll until `wake_ns` of the monotonic clock; INT64_MAX: without end. Kernels before Linux 5.11, and sandboxes that
-/// know no newer calls, wait in whole milliseconds.
-int wait_until(int epoll, epoll_event* ready, int room, int64_t wake_ns) {
-  static std::atomic<bool> fine{true};
-  const int64_t left = wake_ns == INT64_MAX ? 0 : std::max<int64_t>(wake_ns - base::now_ns(), 0);
-  if (fine.load(std::memory_order_relaxed)) {
-    const timespec patience{left / 1'000'000'000, left % 1'000'000'000};
-    const int count = epoll_pwait2(epoll, ready, room, wake_ns == INT64_MAX ? nullptr : &patience, nullptr);
-    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
-    fine = false;
-  }
-  constexpr int64_t kMillisecond = 1'000'000;
-  constexpr int64_t kLongest = 60'000;
-  const int patience_ms =
-      wake_ns == INT64_MAX ? -1 : static_cast<int>(std::min((left + kMillisecond - 1) / kMillisecond, kLongest));
-  return epoll_wait(epoll, ready, room, patience_ms);
-}
-
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
+/// How long a process that ends waits for peers to make room for its last messages.
+constexpr int64_t kFarewellPatienceNs = 100'000'000;
+/// After so many messages from one peer others have their turn, and what waits for room.
+constexpr int kMessagesInTurn = 64;
 
 /// Reads the counter of an eventfd away.
 void drain(int fd) {
@@ -67,15 +57,6 @@ void fork_parent();
 void fork_child();
 void process_ends();
 
-}  // namespace
-
-/// Makes peers and changes their state, for the node alone.
-struct PeerMaker {
-  static std::unique_ptr<Peer> make(Introduced introduced, bool cma);
-};
-
-namespace {
-
 class NodeImpl final : public Node {
  public:
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
@@ -95,18 +76,18 @@ class NodeImpl final : public Node {
   void withdraw_channel(uint32_t index) override;
   void kick() override;
   Result<void> send_mad(Peer& peer, const Mad& mad) override;
-  Result<void> watch(int fd, std::function<void()> ready) override;
-  void unwatch(int fd) override;
+  Result<void> watch(int fd, std::function<void()> ready) override { return watches_.add(fd, std::move(ready)); }
+  void unwatch(int fd) override { watches_.remove(fd); }
   bool on_service_thread() const override { return running_ && pthread_equal(pthread_self(), thread_); }
   int internal_threads() const override { return 1; }
 
   void before_fork() {
-    watches_mutex_.lock();
+    watches_.lock();
     mutex_.lock();
   }
   void after_fork_parent() {
     mutex_.unlock();
-    watches_mutex_.unlock();
+    watches_.unlock();
   }
   void after_fork_child();
   void say_goodbye();
@@ -125,6 +106,7 @@ class NodeImpl final : public Node {
  private:
   struct Connection {
     base::UniqueFd fd;
+    Outbox outbox;
     Peer* peer = nullptr;
     bool observer = false;
     int64_t hello_deadline_ns = 0;
@@ -137,17 +119,20 @@ class NodeImpl final : public Node {
   void shut();
   void serve();
   void accept_all();
-  /// False: nobody watches it.
-  bool call_watch(int fd);
   void on_socket(int fd);
+  void on_room(int fd);
   void on_message(Connection& connection, Received received);
   void drop(int fd);
   void expire(int64_t now);
+  Message message_of(MessageKind kind, uint32_t index = 0) const;
   Result<void> say_hello(int fd);
-  void send_channels(int fd);
-  Peer* adopt(Introduced introduced);
-  bool listen_to(int fd);
-  void add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
+  // Under the mutex.
+  Result<void> send(Connection& connection, const Message& message, int fd = -1, const Mad* mad = nullptr);
+  void send_waiting(Connection& connection);
+  void send_channels(Connection& connection);
+  void tell_all(const Message& message, int fd = -1);
+  void send_rest();
+  Connection& add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
 
   NodeEvents& events_;
   std::unique_ptr<RuntimeDir> dir_;
@@ -156,18 +141,16 @@ class NodeImpl final : public Node {
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  base::UniqueFd epoll_;
+  Poller poller_;
   base::UniqueFd doorbell_;
   base::UniqueFd kick_;
   std::unique_ptr<Peer> self_;
 
-  /// Held while what watches a descriptor runs. Before mutex_.
-  std::recursive_mutex watches_mutex_;
-  std::unordered_map<int, std::function<void()>> watches_;
+  Watches watches_{poller_};  ///< its lock before mutex_
 
   std::mutex mutex_;
   std::unordered_map<int, Connection> connections_;
-  std::vector<std::unique_ptr<Peer>> all_peers_;
+  PeerTable met_;
   std::array<int, Peer::kMaxChannels> channels_;
 
   pthread_t thread_{};
@@ -189,8 +172,8 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   segment_ = std::move(*segment);
   doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!doorbell_ || !kick_ || !epoll_) return fail(errno, "no descriptor is to be had for the service thread");
+  if (auto opened = poller_.open(); !opened) return opened;
+  if (!doorbell_ || !kick_) return fail(errno, "no descriptor is to be had for the service thread");
   if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
 
   // The header is complete before the socket can be found.
@@ -221,10 +204,10 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.credentials.pid = getpid();
   me.doorbell.reset(dup(doorbell_.get()));
   if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
-  self_ = PeerMaker::make(std::move(me), true);
+  self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
-  if (!listen_to(listener_.get()) || !listen_to(doorbell_.get()) || !listen_to(kick_.get()))
+  if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
   sigset_t all;
   sigset_t before;
@@ -234,28 +217,46 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) return fail(error, "the service thread cannot be started");
   running_ = true;
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
+  static const int registered =
+      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
   if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
   g_node = this;
   return {};
-}
-
-bool NodeImpl::listen_to(int fd) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  event.data.fd = fd;
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 void NodeImpl::say_goodbye() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   segment_->tables().header->closing.store(1);
   if (dir_ != nullptr) dir_->remove(slot_);
-  std::lock_guard lock(mutex_);
-  const Message goodbye{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kGoodbye), slot_, 0, instance_, 0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, goodbye, nullptr, 0);
+  {
+    std::lock_guard lock(mutex_);
+    tell_all(message_of(MessageKind::kGoodbye));
+  }
+  send_rest();
+}
+
+void NodeImpl::send_rest() {
+  const int64_t deadline = base::now_ns() + kFarewellPatienceNs;
+  for (;;) {
+    std::vector<pollfd> full;
+    size_t waiting = 0;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [fd, connection] : connections_) {
+        if (connection.outbox.size() != 0) send_waiting(connection);
+        if (connection.outbox.size() != 0) full.push_back({fd, POLLOUT, 0});
+        waiting += connection.outbox.size();
+      }
+    }
+    const int64_t left = deadline - base::now_ns();
+    if (waiting == 0) return;
+    if (left <= 0) {
+      NUPA_INFO("%zu messages are lost: others do not read them", waiting);
+      return;
+    }
+    constexpr int64_t kMillisecond = 1'000'000;
+    ::poll(full.data(), full.size(), static_cast<int>((left + kMillisecond - 1) / kMillisecond));
+  }
 }
 
 void NodeImpl::shut() {
@@ -276,61 +277,74 @@ void NodeImpl::after_fork_child() {
   // Sockets that this child kept open would hide the parent's death from its peers.
   abandoned_ = true;
   running_ = false;
-  for (auto& [fd, connection] : connections_) connection.fd.reset();
+  for (auto& [fd, connection] : connections_) {
+    connection.fd.reset();
+    connection.outbox.clear();
+  }
   listener_.reset();
-  epoll_.reset();
+  poller_.abandon();
   doorbell_.reset();
   kick_.reset();
   mutex_.unlock();
-  watches_mutex_.unlock();
+  watches_.unlock();
+}
+
+Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
+  return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), slot_, index, instance_, 0};
 }
 
 Result<void> NodeImpl::say_hello(int fd) {
-  const Message hello{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kHello), slot_,
-                      0,          instance_,    reinterpret_cast<uint64_t>(&instance_)};
+  Message hello = message_of(MessageKind::kHello);
+  hello.probe = reinterpret_cast<uint64_t>(&instance_);
   const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.get()};
   return send_message(fd, hello, fds, kMaxFds);
 }
 
-void NodeImpl::send_channels(int fd) {
-  for (uint32_t index = 0; index < channels_.size(); ++index) {
-    if (channels_[index] < 0) continue;
-    const Message channel{
-        kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_, 0};
-    if (!send_message(fd, channel, &channels_[index], 1)) return;
-  }
+Result<void> NodeImpl::send(Connection& connection, const Message& message, int fd, const Mad* mad) {
+  const bool had_room = connection.outbox.size() == 0;
+  auto sent = connection.outbox.send(connection.fd.get(), message, fd, mad);
+  if (had_room && connection.outbox.size() != 0) poller_.want_room(connection.fd.get(), true);
+  return sent;
 }
 
-Peer* NodeImpl::adopt(Introduced introduced) {
-  for (auto& peer : all_peers_)
-    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance) return peer.get();
-  const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
-  NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
-            cma ? "work" : "do not work: its service thread will copy");
-  all_peers_.push_back(PeerMaker::make(std::move(introduced), cma));
-  return all_peers_.back().get();
+void NodeImpl::send_waiting(Connection& connection) {
+  connection.outbox.send_waiting(connection.fd.get());
+  if (connection.outbox.size() != 0) return;
+  poller_.want_room(connection.fd.get(), false);
+  if (const size_t lost = connection.outbox.take_lost(); lost != 0)
+    NUPA_INFO("slot %u has room again; %zu messages to it were lost", connection.peer->slot(), lost);
 }
 
-void NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
+void NodeImpl::tell_all(const Message& message, int fd) {
+  for (auto& [socket, connection] : connections_)
+    if (connection.peer != nullptr) [[maybe_unused]]
+      auto sent = send(connection, message, fd);
+}
+
+void NodeImpl::send_channels(Connection& connection) {
+  for (uint32_t index = 0; index < channels_.size(); ++index)
+    if (channels_[index] >= 0 && !send(connection, message_of(MessageKind::kChannel, index), channels_[index])) return;
+}
+
+NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
   const int number = fd.get();
-  connections_[number] = Connection{std::move(fd), peer, false, deadline};
-  listen_to(number);
+  Connection& connection = connections_[number];
+  connection.fd = std::move(fd);
+  connection.peer = peer;
+  connection.hello_deadline_ns = deadline;
+  poller_.add(number);
+  return connection;
 }
 
 Peer* NodeImpl::find(uint32_t slot) {
   if (slot == slot_) return self_.get();
   std::lock_guard lock(mutex_);
-  for (auto peer = all_peers_.rbegin(); peer != all_peers_.rend(); ++peer)
-    if ((*peer)->slot() == slot && (*peer)->alive()) return peer->get();
-  return nullptr;
+  return met_.find(slot);
 }
 
 std::vector<Peer*> NodeImpl::peers() {
   std::lock_guard lock(mutex_);
-  std::vector<Peer*> alive;
-  for (auto& peer : all_peers_)
-    if (peer->alive()) alive.push_back(peer.get());
-  return alive;
+  return met_.alive();
 }
 
 Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
@@ -357,9 +371,8 @@ Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout
     if (!introduced) return tl::unexpected(introduced.error());
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
-    Peer* peer = adopt(std::move(*introduced));
-    send_channels(socket->get());
-    add_connection(std::move(*socket), peer, 0);
+    Peer* peer = met_.adopt(std::move(*introduced));
+    send_channels(add_connection(std::move(*socket), peer, 0));
     return peer;
   }
 }
@@ -371,11 +384,7 @@ Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   *free = event_fd;
   const auto index = static_cast<uint32_t>(free - channels_.begin());
   self_->set_channel(index, event_fd);
-  const Message channel{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannel), slot_, index, instance_,
-                        0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, channel, &event_fd, 1);
+  tell_all(message_of(MessageKind::kChannel, index), event_fd);
   return index;
 }
 
@@ -383,11 +392,8 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
   channels_[index] = -1;
   self_->set_channel(index, -1);
-  const Message gone{
-      kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kChannelGone), slot_, index, instance_, 0};
-  for (auto& [fd, connection] : connections_)
-    if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send_message(fd, gone, nullptr, 0);
+  for (auto& [fd, connection] : connections_) connection.outbox.forget_channel(index);
+  tell_all(message_of(MessageKind::kChannelGone, index));
 }
 
 void NodeImpl::kick() {
@@ -396,33 +402,10 @@ void NodeImpl::kick() {
 }
 
 Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
-  const Message message{kWireMagic, kWireVersion, static_cast<uint32_t>(MessageKind::kMad), slot_, 0, instance_, 0};
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
-    if (connection.peer == &peer) return send_message(fd, message, nullptr, 0, &mad);
+    if (connection.peer == &peer && peer.alive()) return send(connection, message_of(MessageKind::kMad), -1, &mad);
   return fail(EPIPE, "the other process is gone");
-}
-
-Result<void> NodeImpl::watch(int fd, std::function<void()> ready) {
-  std::lock_guard lock(watches_mutex_);
-  watches_[fd] = std::move(ready);
-  if (listen_to(fd)) return {};
-  watches_.erase(fd);
-  return fail(errno, "the service thread cannot watch a descriptor");
-}
-
-void NodeImpl::unwatch(int fd) {
-  std::lock_guard lock(watches_mutex_);
-  if (watches_.erase(fd) != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-bool NodeImpl::call_watch(int fd) {
-  std::lock_guard lock(watches_mutex_);
-  const auto found = watches_.find(fd);
-  if (found == watches_.end()) return false;
-  const std::function<void()> ready = found->second;  // may unwatch itself
-  ready();
-  return true;
 }
 
 void NodeImpl::accept_all() {
@@ -433,7 +416,7 @@ void NodeImpl::accept_all() {
         // No descriptor left: pause, instead of being told again and again that somebody knocks.
         NUPA_WARN("cannot let another process in: %s", strerror(errno));
         accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
-        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+        poller_.remove(listener_.get());
       }
       return;
     }
@@ -458,8 +441,8 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       shutdown(connection.fd.get(), SHUT_RDWR);
       return;
     }
-    connection.peer = adopt(std::move(*introduced));
-    send_channels(connection.fd.get());
+    connection.peer = met_.adopt(std::move(*introduced));
+    send_channels(connection);
     return;
   }
   const uint32_t index = received.message.index;
@@ -479,13 +462,18 @@ void NodeImpl::on_message(Connection& connection, Received received) {
   }
 }
 
+void NodeImpl::on_room(int fd) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = connections_.find(fd); found != connections_.end()) send_waiting(found->second);
+}
+
 void NodeImpl::on_socket(int fd) {
   {
     // What another thread connected and entered is seen here from its lock on.
     std::lock_guard lock(mutex_);
     if (connections_.count(fd) == 0) return;
   }
-  for (;;) {
+  for (int turn = 0; turn < kMessagesInTurn; ++turn) {
     auto received = receive_message(fd);
     if (received) {
       std::unique_lock lock(mutex_);
@@ -533,7 +521,7 @@ void NodeImpl::expire(int64_t now) {
   for (const int fd : late) drop(fd);
   if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
     accept_again_ns_ = 0;
-    listen_to(listener_.get());
+    poller_.add(listener_.get());
   }
 }
 
@@ -550,7 +538,7 @@ void NodeImpl::serve() {
     }
     if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
     epoll_event ready[32];
-    const int count = wait_until(epoll_.get(), ready, 32, wake);
+    const int count = poller_.wait(ready, 32, wake);
     for (int i = 0; i < count && !stop_; ++i) {
       const int fd = ready[i].data.fd;
       if (fd == listener_.get()) {
@@ -560,8 +548,9 @@ void NodeImpl::serve() {
         events_.on_attention();
       } else if (fd == kick_.get()) {
         drain(fd);
-      } else if (!call_watch(fd)) {
-        on_socket(fd);
+      } else if (!watches_.call(fd)) {
+        if ((ready[i].events & EPOLLOUT) != 0) on_room(fd);
+        if (ready[i].events != EPOLLOUT) on_socket(fd);
       }
     }
     if (handshaking) expire(base::now_ns());
@@ -585,20 +574,6 @@ void process_ends() {
 }
 
 }  // namespace
-
-std::unique_ptr<Peer> PeerMaker::make(Introduced introduced, bool cma) {
-  auto peer = std::make_unique<Peer>();
-  peer->slot_ = introduced.hello.slot;
-  peer->instance_ = introduced.hello.instance;
-  peer->pid_ = introduced.credentials.pid;
-  peer->cma_works_ = cma;
-  peer->file_ = std::move(introduced.file);
-  peer->tables_ = introduced.tables;
-  peer->region_fd_ = std::move(introduced.region);
-  peer->doorbell_ = std::move(introduced.doorbell);
-  for (auto& fd : peer->channel_fds_) fd.store(-1);
-  return peer;
-}
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
                                          const std::function<bool(uint32_t slot)>& reserve) {

@@ -56,7 +56,8 @@ class Node {
   virtual Result<uint32_t> publish_channel(int event_fd) = 0;
   virtual void withdraw_channel(uint32_t index) = 0;
 
-  /// Sends a message of the communication manager to another process. EAGAIN: it does not read; EPIPE: it is gone.
+  /// Sends a message of the communication manager to another process. What its socket has no room for leaves later, in
+  /// order. Any thread; waits for nobody. EAGAIN: it does not read and too much waits for it; EPIPE: it is gone.
   virtual Result<void> send_mad(Peer& peer, const Mad& mad) = 0;
 
   /// The service thread calls `ready` when `fd` is readable, until unwatch(). Not with anything locked that `ready`

@@ -55,7 +55,7 @@ class Peer {
   void set_channel(uint32_t index, int fd);
 
  private:
-  friend struct PeerMaker;
+  friend class PeerTable;
   uint32_t slot_ = 0;
   uint64_t instance_ = 0;
   bool self_ = false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace nupa::cm {
 
@@ -45,9 +46,11 @@ Result<Received> receive_message(int socket) {
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   ssize_t got;
+  bool reset = false;
   do {
     got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+    // The end of a process that had not read everything is told once before what it sent.
+  } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
   if (got < 0) return fail(errno == ECONNRESET ? ENOTCONN : errno, "no message");
   bool too_many = false;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {

@@ -135,12 +135,12 @@ class World:
     def server(self, **more):
         return Probe(self.before_server, **more)
 
-    def client(self):
-        return Probe(self.before_client)
+    def client(self, **more):
+        return Probe(self.before_client, **more)
 
-    def serving(self, backlog=0):
+    def serving(self, backlog=0, **more):
         """A server that listens, and its port."""
-        server = self.server()
+        server = self.server(**more)
         port = server.listen(self.address, 0, backlog)
         if port <= 0:
             server.end()
@@ -294,8 +294,10 @@ def cycles(world, count):
 
 
 def many_at_once(world, count):
-    server, port = world.serving()
-    with server, world.client() as client:
+    log = tempfile.TemporaryFile("a+")  # of both ends
+    told = {"env": {"NUPA_LOG": "info"}, "error": log}
+    server, port = world.serving(**told)
+    with log, server, world.client(**told) as client:
         client.tell("connect %s %d 1" % (world.address, port))
         client.wait("active ESTABLISHED")
         before = server.memory(), client.memory()
@@ -312,6 +314,9 @@ def many_at_once(world, count):
         client.tell("drop")
         outcome(server.wait("passive DISCONNECTED", count, 60), "%d-connections-end" % count,
                 server.count("passive DISCONNECTED"))
+        log.seek(0)
+        lost = [line for line in log if "is lost" in line]
+        outcome(lost == [], "%d-connections-lose-no-message" % count, "%d: %s" % (len(lost), lost[:1]))
 
 
 def storm(world, clients, rounds):

@@ -81,7 +81,8 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
+  static const int registered =
+      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
   if (registered != 0) return fail(registered, "no memory for process handlers");
   g_port = port.get();
   return port;

@@ -1,0 +1,47 @@
+#include "cm/outbox.h"
+
+#include <cerrno>
+
+namespace nupa::cm {
+namespace {
+
+Result<void> try_to_send(int socket, const Message& message, int fd, const Mad* mad) {
+  return send_message(socket, message, &fd, fd < 0 ? 0 : 1, mad);
+}
+
+bool is_of_channel(const Message& message, uint32_t index) {
+  const auto kind = static_cast<MessageKind>(message.kind);
+  return (kind == MessageKind::kChannel || kind == MessageKind::kChannelGone) && message.index == index;
+}
+
+}  // namespace
+
+Result<void> Outbox::send(int socket, const Message& message, int fd, const Mad* mad) {
+  if (waiting_.empty()) {
+    auto sent = try_to_send(socket, message, fd, mad);
+    if (sent || sent.error().code != EAGAIN) return sent;
+  }
+  if (mad != nullptr && waiting_.size() >= kMostMessages) {
+    ++lost_;
+    return fail(EAGAIN, "the other process does not read");
+  }
+  waiting_.push_back({message, fd, mad == nullptr ? std::nullopt : std::optional<Mad>(*mad)});
+  return {};
+}
+
+void Outbox::send_waiting(int socket) {
+  while (!waiting_.empty()) {
+    const Waiting& first = waiting_.front();
+    const auto sent = try_to_send(socket, first.message, first.fd, first.mad ? &*first.mad : nullptr);
+    if (!sent && sent.error().code == EAGAIN) return;
+    if (!sent && (sent.error().code == EPIPE || sent.error().code == ECONNRESET)) return clear();
+    if (!sent) ++lost_;  // no memory, too many descriptors under way: the next one may be sent
+    waiting_.pop_front();
+  }
+}
+
+void Outbox::forget_channel(uint32_t index) {
+  std::erase_if(waiting_, [index](const Waiting& waiting) { return is_of_channel(waiting.message, index); });
+}
+
+}  // namespace nupa::cm
