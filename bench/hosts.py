@@ -52,10 +52,11 @@ class Hosts:
             ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
 
-    def pair(self, server, client, port, cores, env=None, of_server=False):
+    def pair(self, server, client, port, cores, env=None, **how):
+        """As run_pair(), each on its host."""
         inside = [["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]
                   for name, directory in zip(self.names, self.directories)]
-        return run_pair(inside[0] + server, inside[1] + client, port, cores, env, of_server)
+        return run_pair(inside[0] + server, inside[1] + client, port, cores, env, **how)
 
     def perftest(self, build, command, cores, env=None):
         """What the client prints, over packets of the path MTU 4,096."""

@@ -47,7 +47,7 @@ def _package(name):
     return "%s %s" % (name, _output(["dpkg-query", "-W", "-f=${Version}", name]))
 
 
-def describe(build, cores, command, rounds):
+def describe(build, cores, command, rounds, packages=("perftest", "ucx-utils")):
     model = _field("/proc/cpuinfo", "model name") or os.uname().machine
     virtual = "hypervisor" in _field("/proc/cpuinfo", "flags").split()
     return {
@@ -58,7 +58,7 @@ def describe(build, cores, command, rounds):
         "system": "%s, Linux %s" % (_field_release(), os.uname().release),
         "huge pages": "%s; for shared memory %s" % (_chosen("enabled"), _chosen("shmem_enabled")),
         "programs": ", ".join([_output([os.path.join(build, "bin", "nupa"), "--version"])]
-                              + [_package(name) for name in ("perftest", "ucx-utils")]),
+                              + [_package(name) for name in packages]),
         "cores": list(cores),
         "command": command,
         "rounds": rounds,

@@ -91,6 +91,8 @@ constexpr uint32_t kFence = 1u << 0;
 constexpr uint32_t kSignaled = 1u << 1;
 constexpr uint32_t kSolicited = 1u << 2;
 constexpr uint32_t kInline = 1u << 3;
+/// With kInline, a list longer than the queue pair's limit: EINVAL unless post() itself executes the request.
+constexpr uint32_t kAnyLength = 1u << 16;
 }  // namespace send_flag
 
 /// IBTA 11.6.2: completion statuses.

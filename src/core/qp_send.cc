@@ -85,7 +85,8 @@ int Qp::check(const SendWr& wr) const {
     if (reads_memory_in(wr.opcode)) return EINVAL;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
-    if (bytes > max_inline_data_) return EINVAL;
+    const bool any_length = (wr.flags & send_flag::kAnyLength) != 0 && wire_ == nullptr;
+    if (bytes > max_inline_data_ && !any_length) return EINVAL;
   }
   if (datagram_ && wr.ah == nullptr) return EINVAL;
   if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))

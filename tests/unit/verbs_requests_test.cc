@@ -70,6 +70,26 @@ TEST_F(VerbsRequests, UnsignalledRequestThatFailsIsTold) {  // 10.7.3.1: errors 
   EXPECT_EQ(wc.status, IBV_WC_REM_ACCESS_ERR);
 }
 
+TEST_F(VerbsRequests, InlineDataOfAnyLengthGoWhereThePostExecutesThem) {  // send_flag::kAnyLength
+  constexpr unsigned int kAnyLength = 1u << 16;
+  constexpr uint32_t kBytes = 4000;
+  make_pair();
+  std::vector<char> own(kBytes, 'x');  // no key names it
+  ibv_sge sge{reinterpret_cast<uint64_t>(own.data()), kBytes, 0};
+  ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 8192);
+  wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+  EXPECT_EQ(post(a, wr), EINVAL);
+  wr.send_flags |= kAnyLength;
+  if (over_wire()) {
+    EXPECT_EQ(post(a, wr), EINVAL);
+    return;
+  }
+  ASSERT_EQ(post(a, wr), 0);
+  std::fill(own.begin(), own.end(), 'y');
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::string(memory + 8192, kBytes), std::string(kBytes, 'x'));
+}
+
 TEST_F(VerbsRequests, InlineBufferIsTheProgramsAgainAtOnce) {  // manual ibv_post_send
   make_pair();
   char text[] = "first";  // not registered

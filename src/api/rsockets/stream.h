@@ -112,8 +112,10 @@ class Stream final : public Socket {
   // stream_send.cc
   bool can_send() const { return window_.open() && targets_.open(); }
   int wait_for_room(bool nonblocking);
-  int post_write(const ibv_sge* list, int count, uint32_t staged, uint32_t message, bool is_message, bool is_inline,
-                 uint64_t addr, uint32_t key);
+  /// Counts the request, whose list is the caller's to add.
+  ibv_send_wr write_request(uint32_t staged, uint32_t message, bool is_message, uint64_t addr, uint32_t key);
+  /// 0 or a negative errno.
+  int post_write(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags);
   int send_table_entries(bool nonblocking);
   uint32_t chunk(size_t left, uint32_t ramp, uint32_t room) const;
   int write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is_message, uint64_t addr, uint32_t key);
@@ -157,6 +159,7 @@ class Stream final : public Socket {
   SendWindow window_;
   TargetTable targets_;
   uint32_t inline_bytes_ = 0;
+  bool executes_at_once_ = true;  ///< as far as is known: the program's memory may be named in a request of any length
   ibv_qp* qp_ = nullptr;
 
   alignas(64) std::mutex receive_mutex_;

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include <nupa/types.h>
 #include "cursor.h"
 #include "limits.h"
 #include "stream.h"
@@ -38,40 +39,51 @@ uint32_t Stream::chunk(size_t left, uint32_t ramp, uint32_t room) const {
   return static_cast<uint32_t>(most);
 }
 
-int Stream::post_write(const ibv_sge* list, int count, uint32_t staged, uint32_t message, bool is_message,
-                       bool is_inline, uint64_t addr, uint32_t key) {
+ibv_send_wr Stream::write_request(uint32_t staged, uint32_t message, bool is_message, uint64_t addr, uint32_t key) {
   bool signaled;
   ibv_send_wr wr{};
   wr.wr_id = window_.post(staged, is_message, &signaled);
-  wr.sg_list = const_cast<ibv_sge*>(list);
-  wr.num_sge = count;
   wr.opcode = is_message ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   if (signaled) wr.send_flags |= IBV_SEND_SIGNALED;
-  if (is_inline) wr.send_flags |= IBV_SEND_INLINE;
   wr.imm_data = htobe32(message);
   wr.wr.rdma.remote_addr = addr;
   wr.wr.rdma.rkey = key;
+  return wr;
+}
+
+int Stream::post_write(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags) {
+  wr.sg_list = list;
+  wr.num_sge = count;
+  wr.send_flags |= flags;
   ibv_send_wr* bad;
-  const int rc = ibv_post_send(qp_, &wr, &bad);
-  if (rc != 0) fail(rc);
-  return -rc;
+  return -ibv_post_send(qp_, &wr, &bad);
 }
 
 int Stream::write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is_message, uint64_t addr, uint32_t key) {
   ibv_sge list[2];
-  if (length <= inline_bytes_ && (length <= from->contiguous() || length <= kGather)) {
+  int rc;
+  const bool contiguous = length <= from->contiguous();
+  if (length <= inline_bytes_ && (contiguous || length <= kGather)) {
     std::byte gathered[kGather];
-    const bool direct = length <= from->contiguous();
-    list[0] = {reinterpret_cast<uintptr_t>(direct ? from->at() : gathered), length, 0};
-    if (direct) {
-      const int rc = post_write(list, 1, 0, message, is_message, true, addr, key);
-      from->advance(length);
-      return rc;
-    }
-    from->copy_to(gathered, length);
-    return post_write(list, 1, 0, message, is_message, true, addr, key);
+    if (!contiguous) from->copy_to(gathered, length);
+    list[0] = {reinterpret_cast<uintptr_t>(contiguous ? from->at() : gathered), length, 0};
+    rc = post_write(write_request(0, message, is_message, addr, key), list, 1, IBV_SEND_INLINE);
+    if (contiguous) from->advance(length);
+    if (rc != 0) fail(-rc);
+    return rc;
   }
   const uint32_t offset = window_.staging_offset();
+  const ibv_send_wr wr = write_request(length, message, is_message, addr, key);
+  if (executes_at_once_ && contiguous) {
+    list[0] = {reinterpret_cast<uintptr_t>(from->at()), length, 0};
+    rc = post_write(wr, list, 1, IBV_SEND_INLINE | send_flag::kAnyLength);
+    if (rc == 0) from->advance(length);
+    if (rc != -EINVAL) {
+      if (rc != 0) fail(-rc);
+      return rc;
+    }
+    executes_at_once_ = false;
+  }
   const uint32_t first = std::min(length, window_.bytes() - offset);
   from->copy_to(buffers_->send() + offset, first);
   list[0] = {reinterpret_cast<uintptr_t>(buffers_->send() + offset), first, buffers_->lkey()};
@@ -79,7 +91,9 @@ int Stream::write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is
     from->copy_to(buffers_->send(), length - first);
     list[1] = {reinterpret_cast<uintptr_t>(buffers_->send()), length - first, buffers_->lkey()};
   }
-  return post_write(list, first < length ? 2 : 1, length, message, is_message, false, addr, key);
+  rc = post_write(wr, list, first < length ? 2 : 1, 0);
+  if (rc != 0) fail(-rc);
+  return rc;
 }
 
 ssize_t Stream::send(Pieces data, int flags, const sockaddr* to, socklen_t to_length) {
