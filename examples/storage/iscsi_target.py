@@ -52,7 +52,7 @@ class Target:
 
     def __enter__(self):
         tcp, rdma = self.ports
-        command = ["tgtd", "-f", "-C", "1", "--iscsi", "portal=%s:%d" % (self.address, tcp), "--iser", "port=%d" % rdma]
+        command = ["tgtd", "-f", "-C", "1", "--iscsi", "portal=%s:%d" % (self.address, tcp), "--iser", "port=%d,pool_sz_mb=64" % rdma]
         self.process = subprocess.Popen([*self.before, *self.nupa, *command], stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=subprocess.STDOUT, env=dict(os.environ, TGT_IPC_SOCKET=self.control),
                                         start_new_session=True)

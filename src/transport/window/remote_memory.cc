@@ -43,11 +43,12 @@ Run longest_run(const std::vector<MrPiece>& pieces) {
 
 std::shared_ptr<MappedRegion> nothing() { return std::make_shared<MappedRegion>(nullptr, 0, 0); }
 
+/// Null: the system refuses.
 std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPiece>& pieces) {
   const Run run = longest_run(pieces);
   if (run.count == 0) return nothing();
   void* base = mmap(nullptr, run.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return nothing();
+  if (base == MAP_FAILED) return nullptr;
   auto region = std::make_shared<MappedRegion>(static_cast<std::byte*>(base), pieces[run.first].begin,
                                                pieces[run.first].begin + run.bytes);
   std::byte* at = static_cast<std::byte*>(base);
@@ -55,9 +56,8 @@ std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPie
     const uint64_t bytes = pieces[i].end - pieces[i].begin;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer.region_fd(),
              static_cast<off_t>(pieces[i].file_offset)) == MAP_FAILED) {
-      NUPA_INFO("cannot map a region of slot %u (%s): falling back to copies by the kernel", peer.slot(),
-                strerror(errno));
-      return nothing();
+      NUPA_INFO("cannot map a region of slot %u: %s", peer.slot(), strerror(errno));
+      return nullptr;
     }
     at += bytes;
   }
@@ -138,10 +138,31 @@ MappedRegion::~MappedRegion() {
 
 std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generation) {
   std::lock_guard lock(mutex_);
-  Entry& entry = entries_[index];
-  if (entry.generation == generation) {
-    if (auto region = entry.region.lock()) return region;
+  if (const auto found = places_.find(index); found != places_.end()) {
+    const auto entry = found->second;
+    kept_.splice(kept_.begin(), kept_, entry);
+    if (entry->generation == generation) return entry->region;
+    places_.erase(found);
+    kept_.pop_front();
   }
+  if (kept_.size() == kMostKept) {
+    places_.erase(kept_.back().index);
+    kept_.pop_back();
+  }
+  auto region = read_and_map(index);
+  if (region == nullptr) {
+    // There may be too many mappings: those that no endpoint holds may go. Without any the kernel copies.
+    places_.clear();
+    kept_.clear();
+    region = read_and_map(index);
+    if (region == nullptr) region = nothing();
+  }
+  kept_.push_front({index, generation, region});
+  places_[index] = kept_.begin();
+  return region;
+}
+
+std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
   const MrShared& mr = peer_.tables().mr[index];
   std::vector<MrPiece> pieces;
   if (mr.piece_count <= segment::kInlinePieces) {
@@ -153,9 +174,7 @@ std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generatio
       pieces.assign(first, first + mr.piece_count);
     }
   }
-  auto region = map_pieces(peer_, pieces);
-  entry = {generation, region};
-  return region;
+  return map_pieces(peer_, pieces);
 }
 
 std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {

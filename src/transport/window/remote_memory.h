@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -31,7 +32,9 @@ class MappedRegion {
 
 class Agent;
 
-/// All mappings of one peer's regions, shared by the endpoints that lead to it. Any thread.
+/// The mappings of one peer's regions, shared by the endpoints that lead to it; they go with the last of these. Those
+/// used last are kept though no endpoint holds them: a program that goes round hundreds of regions would map each anew,
+/// and fault in its pages, for every request. Any thread.
 class PeerMemory {
  public:
   PeerMemory(cm::Peer& peer, Agent& agent) : peer_(peer), agent_(agent) {}
@@ -41,14 +44,23 @@ class PeerMemory {
   std::shared_ptr<MappedRegion> map(uint32_t index, uint32_t generation);
 
  private:
+  /// Of the tens of thousands that a process may have (vm.max_map_count).
+  static constexpr size_t kMostKept = 1024;
   struct Entry {
+    uint32_t index = 0;
     uint32_t generation = 0;
-    std::weak_ptr<MappedRegion> region;
+    std::shared_ptr<MappedRegion> region;
   };
+  using Entries = std::list<Entry>;
+
+  /// Null: the system refuses.
+  std::shared_ptr<MappedRegion> read_and_map(uint32_t index);
+
   cm::Peer& peer_;
   Agent& agent_;
   std::mutex mutex_;
-  std::unordered_map<uint32_t, Entry> entries_;
+  Entries kept_;  ///< the last used first
+  std::unordered_map<uint32_t, Entries::iterator> places_;
 };
 
 /// A checked range of a peer's memory.

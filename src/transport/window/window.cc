@@ -27,8 +27,9 @@ std::unique_ptr<transport::Endpoint> Window::connect_datagrams(const transport::
 
 std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
   std::lock_guard lock(mutex_);
-  auto& memory = memories_[&peer];
-  if (memory == nullptr) memory = std::make_shared<PeerMemory>(peer, agent_);
+  std::weak_ptr<PeerMemory>& known = memories_[&peer];
+  auto memory = known.lock();
+  if (memory == nullptr) known = memory = std::make_shared<PeerMemory>(peer, agent_);
   return memory;
 }
 

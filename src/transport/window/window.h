@@ -40,7 +40,7 @@ class Window final : public transport::Transport {
   cm::Node& node_;
   Agent agent_;
   std::mutex mutex_;
-  std::unordered_map<cm::Peer*, std::shared_ptr<PeerMemory>> memories_;
+  std::unordered_map<cm::Peer*, std::weak_ptr<PeerMemory>> memories_;
 };
 
 }  // namespace nupa::window

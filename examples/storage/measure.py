@@ -1,0 +1,154 @@
+#!/usr/bin/python3
+"""Measures a block device that tgt serves, by TCP (iSCSI) and by NUPA (iSER), in one run: requests of each size, one at a time
+for the latency, 16 at a time for the throughput, each measurement of NUPA between two of TCP. Writes storage.png, storage.json
+and a table. On one host NUPA shares memory; with --hosts both go between two network namespaces, NUPA by RoCEv2 packets."""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [HERE, os.path.join(ROOT, "bench")]
+import machine  # noqa: E402
+from hosts import SERVER_ADDRESS, Hosts  # noqa: E402
+from pairs import choose_cores  # noqa: E402
+from iscsi_target import LIMIT, Failed, Target, missing_programs  # noqa: E402
+
+SIZES = (512, 4096, 16384, 65536, LIMIT)
+DEPTHS = (1, 16)
+IMAGE_BYTES = 64 << 20
+MTU = 9000
+
+
+def size_name(size):
+    return "%d KiB" % (size >> 10) if size >= 1024 else "%d B" % size
+
+
+class Host:
+    """Where the initiator runs."""
+
+    def __init__(self, nupa, before, env):
+        self.nupa, self.before, self.env = nupa, before, env
+
+    def microseconds(self, options, write, size, depth, count):
+        """Of one request, when `depth` are under way."""
+        command = ["qemu-img", "bench", "--image-opts", "-t", "none", "-c", str(count), "-d", str(depth), "-s", str(size),
+                   *(["-w"] if write else []), options]
+        done = subprocess.run([*self.before, *self.nupa, *command], capture_output=True, text=True, timeout=120, env=self.env,
+                              stdin=subprocess.DEVNULL)
+        took = re.search(r"completed in ([\d.]+) seconds", done.stdout)
+        if done.returncode != 0 or took is None:
+            raise Failed("qemu-img bench: " + done.stderr[-200:])
+        return float(took[1]) * 1e6 / count
+
+
+def measure(target, host, rounds, quick):
+    """{(write, size, depth): [(us by NUPA, us by TCP)]}"""
+    found = {}
+    for number in range(rounds):
+        for write in (False, True):
+            for size in SIZES:
+                for depth in DEPTHS:
+                    print("round %d of %d: %s of %s, %d at a time" % (number + 1, rounds, "writes" if write else "reads",
+                                                                    size_name(size), depth), file=sys.stderr, flush=True)
+                    count = (4000 if size <= 16384 else 1500) // (5 if quick else 1)
+                    run = lambda driver: host.microseconds(target.options(driver), write, size, depth, count)
+                    before, value, after = run("iscsi"), run("iser"), run("iscsi")
+                    found.setdefault((write, size, depth), []).append((value, (before + after) / 2))
+    return found
+
+
+def rows_of(found):
+    rows = []
+    for (write, size, depth), samples in sorted(found.items()):
+        ours, tcp = (statistics.median(sample[i] for sample in samples) for i in (0, 1))
+        ratio = statistics.median(theirs / mine for mine, theirs in samples)
+        per_second = ["%.0f MB/s" % (size / us) for us in (ours, tcp)]
+        rows.append(["write" if write else "read", size_name(size), str(depth), "%.0f us" % ours, "%.0f us" % tcp, *per_second,
+                     "%.2f" % ratio])
+    return rows
+
+
+def table(rows):
+    head = ["", "size", "at a time", "NUPA, a request", "TCP, a request", "NUPA", "TCP", "NUPA is so many times faster"]
+    lines = ["| %s |" % " | ".join(head), "|" + "---|" * 2 + "---:|" * 6]
+    return "\n".join(lines + ["| %s |" % " | ".join(row) for row in rows])
+
+
+def plot(found, path, title):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    figure, panels = plt.subplots(2, 2, figsize=(11, 7.5), sharex=True)
+    names = [size_name(size) for size in SIZES]
+    for column, write in enumerate((False, True)):
+        for row, depth in enumerate(DEPTHS):
+            panel = panels[row][column]
+            for index, name, color, marker in ((0, "NUPA (iSER)", "#1f5fe0", "o"), (1, "TCP (iSCSI)", "#c2293d", "s")):
+                us = [statistics.median(sample[index] for sample in found[write, size, depth]) for size in SIZES]
+                values = us if depth == 1 else [size / each for size, each in zip(SIZES, us)]
+                panel.plot(names, values, color=color, marker=marker, label=name, linewidth=2)
+            panel.set_ylim(bottom=0)
+            panel.grid(alpha=0.3)
+            panel.set_ylabel("latency of a request, us" if depth == 1 else "throughput, MB/s")
+            panel.set_title("%s, %s" % ("writes" if write else "reads", "one at a time" if depth == 1 else "16 at a time"))
+            panel.legend()
+    for panel in panels[1]:
+        panel.set_xlabel("size of a request")
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--out", help="folder for the results (default: BUILD/storage)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="short measurements")
+    parser.add_argument("--hosts", action="store_true", help="between two network namespaces (root)")
+    chosen = parser.parse_args()
+    lacking = missing_programs()
+    if lacking:
+        print("measure.py: apt-get install " + " ".join(lacking), file=sys.stderr)
+        return 2
+    out = chosen.out or os.path.join(chosen.build, "storage")
+    os.makedirs(out, exist_ok=True)
+    nupa = [os.path.join(chosen.build, "bin", "nupa"), "run", "--transport", "roce" if chosen.hosts else "window", "--"]
+    command = "examples/storage/measure.py" + "".join(" " + word for word in sys.argv[1:])
+    about = machine.describe(chosen.build, choose_cores(), command, chosen.rounds, ("tgt", "libiscsi7", "qemu-utils"))
+    with tempfile.TemporaryDirectory(prefix="nupa-storage-", dir="/dev/shm") as folder:
+        image = os.path.join(folder, "image")
+        with open(image, "wb") as content:
+            content.truncate(IMAGE_BYTES)
+        if chosen.hosts:
+            with Hosts() as hosts:
+                hosts.add_cable(MTU)
+                inside = [("ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name)
+                          for name, directory in zip(hosts.names, hosts.directories)]
+                with Target(nupa, SERVER_ADDRESS, image, inside[0]) as target:
+                    found = measure(target, Host(nupa, inside[1], None), chosen.rounds, chosen.quick)
+        else:
+            os.environ["NUPA_RUNTIME_DIR"] = folder
+            with Target(nupa, "127.0.0.1", image) as target:
+                found = measure(target, Host(nupa, (), None), chosen.rounds, chosen.quick)
+    name = "storage-hosts" if chosen.hosts else "storage"
+    rows = rows_of(found)
+    with open(os.path.join(out, name + ".json"), "w") as results:
+        json.dump({"machine": about, "samples": [{"write": key[0], "bytes": key[1], "depth": key[2], "us_nupa_tcp": value}
+                                                 for key, value in sorted(found.items())]}, results, indent=1)
+    title = "a block device between two hosts by packets" if chosen.hosts else "a block device on one host"
+    plot(found, os.path.join(out, name + ".png"), "%s: iSER on NUPA beside iSCSI over TCP" % title)
+    print("%s, %s; %s; medians of %d rounds\n" % (about["date"], about["cpu"], about["programs"], about["rounds"]))
+    print(table(rows))
+    print("\n" + os.path.join(out, name + ".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
