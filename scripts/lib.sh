@@ -2,7 +2,7 @@
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev librdmacm-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev"
-TEST_PACKAGES="libgtest-dev ibverbs-utils rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi"
+TEST_PACKAGES="libgtest-dev ibverbs-utils rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py iperf3 redis-server redis-tools nginx-light wrk curl tgt libiscsi-bin qemu-utils qemu-block-extra"
 
 say() { printf '== %s\n' "$*"; }
 
@@ -25,7 +25,16 @@ need_packages() {
   fi
   say "installing ${missing[*]}"
   "${as[@]}" apt-get update -qq
+  # Servers among them are wanted as programs only: no service is started, unless the machine has a rule of its own.
+  local policy=/usr/sbin/policy-rc.d status=0
+  if [ -e "$policy" ]; then
+    policy=
+  else
+    printf '#!/bin/sh\nexit 101\n' | "${as[@]}" install -m 755 /dev/stdin "$policy"
+  fi
   # Documentation folders are wanted: rdma-core ships its test suite in one.
   DEBIAN_FRONTEND=noninteractive "${as[@]}" apt-get install -y -qq --no-install-recommends \
-    -o Dpkg::Options::=--path-include=/usr/share/doc/rdma-core/* "${missing[@]}" >/dev/null
+    -o Dpkg::Options::=--path-include=/usr/share/doc/rdma-core/* "${missing[@]}" >/dev/null || status=$?
+  [ -z "$policy" ] || "${as[@]}" rm -f "$policy"
+  return "$status"
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""Measures a block device that tgt serves, by TCP (iSCSI) and by NUPA (iSER), in one run: requests of each size, one at a time
-for the latency, 16 at a time for the throughput, each measurement of NUPA between two of TCP. Writes storage.png, storage.json
-and a table. On one host NUPA shares memory; with --hosts both go between two network namespaces, NUPA by RoCEv2 packets."""
+"""Measures block devices that unmodified programs serve, over TCP and on NUPA, in one run: tgt by iSCSI and by iSER, qemu-nbd by
+NBD over sockets and over rsockets. Requests of each size, one at a time for the latency, 16 at a time for the throughput, each
+measurement of NUPA between two of TCP. Writes plots, every sample, and prints tables. On one host NUPA shares memory; with
+--hosts all goes between two network namespaces, NUPA by RoCEv2 packets."""
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -18,6 +20,7 @@ import machine  # noqa: E402
 from hosts import SERVER_ADDRESS, Hosts  # noqa: E402
 from pairs import choose_cores  # noqa: E402
 from iscsi_target import LIMIT, Failed, Target, missing_programs  # noqa: E402
+from nbd_export import Export  # noqa: E402
 
 SIZES = (512, 4096, 16384, 65536, LIMIT)
 DEPTHS = (1, 16)
@@ -29,17 +32,22 @@ def size_name(size):
     return "%d KiB" % (size >> 10) if size >= 1024 else "%d B" % size
 
 
-class Host:
-    """Where the initiator runs."""
+class Places:
+    """Where server and initiator run, and how a program is put on NUPA there."""
 
-    def __init__(self, nupa, before, env):
-        self.nupa, self.before, self.env = nupa, before, env
+    def __init__(self, build, hosts):
+        self.program = [os.path.join(build, "bin", "nupa"), "run", "--transport", "roce" if hosts else "window"]
+        self.address = SERVER_ADDRESS if hosts else "127.0.0.1"
+        self.server, self.client = [
+            ["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]
+            for name, directory in zip(hosts.names, hosts.directories)] if hosts else ([], [])
+        self.rdma, self.sockets = [*self.program, "--"], [*self.program, "--sockets", "--"]
 
-    def microseconds(self, options, write, size, depth, count):
+    def microseconds(self, run, options, write, size, depth, count):
         """Of one request, when `depth` are under way."""
         command = ["qemu-img", "bench", "--image-opts", "-t", "none", "-c", str(count), "-d", str(depth), "-s", str(size),
                    *(["-w"] if write else []), options]
-        done = subprocess.run([*self.before, *self.nupa, *command], capture_output=True, text=True, timeout=120, env=self.env,
+        done = subprocess.run([*self.client, *run, *command], capture_output=True, text=True, timeout=300,
                               stdin=subprocess.DEVNULL)
         took = re.search(r"completed in ([\d.]+) seconds", done.stdout)
         if done.returncode != 0 or took is None:
@@ -47,19 +55,40 @@ class Host:
         return float(took[1]) * 1e6 / count
 
 
-def measure(target, host, rounds, quick):
+@contextlib.contextmanager
+def by_iscsi(places, image):
+    """How (NUPA, TCP) reach the device: (what puts the initiator on it, the device's name)."""
+    with Target(places.rdma, places.address, image, places.server) as target:
+        yield (places.rdma, target.options("iser")), ([], target.options("iscsi"))
+
+
+@contextlib.contextmanager
+def by_nbd(places, image):
+    with Export(places.sockets, places.address, image, places.server) as fast, \
+            Export([], places.address, image, places.server) as plain:
+        yield (places.sockets, fast.options()), ([], plain.options())
+
+
+SERVICES = {"iscsi": (by_iscsi, "iSER on NUPA", "iSCSI over TCP"),
+            "nbd": (by_nbd, "NBD over rsockets", "NBD over TCP")}
+
+
+def measure(places, service, image, rounds, quick):
     """{(write, size, depth): [(us by NUPA, us by TCP)]}"""
     found = {}
-    for number in range(rounds):
-        for write in (False, True):
-            for size in SIZES:
-                for depth in DEPTHS:
-                    print("round %d of %d: %s of %s, %d at a time" % (number + 1, rounds, "writes" if write else "reads",
-                                                                    size_name(size), depth), file=sys.stderr, flush=True)
-                    count = (4000 if size <= 16384 else 1500) // (5 if quick else 1)
-                    run = lambda driver: host.microseconds(target.options(driver), write, size, depth, count)
-                    before, value, after = run("iscsi"), run("iser"), run("iscsi")
-                    found.setdefault((write, size, depth), []).append((value, (before + after) / 2))
+    with SERVICES[service][0](places, image) as (ours, theirs):
+        for number in range(rounds):
+            for write in (False, True):
+                for size in SIZES:
+                    for depth in DEPTHS:
+                        print("round %d of %d: %s, %s of %s, %d at a time" % (
+                            number + 1, rounds, service, "writes" if write else "reads", size_name(size), depth),
+                            file=sys.stderr, flush=True)
+                        # An iSER initiator has 256 buffers of its own, which the first requests find cold.
+                        count = 1000 // (4 if quick else 1)
+                        run = lambda way: places.microseconds(*way, write, size, depth, count)
+                        before, value, after = run(theirs), run(ours), run(theirs)
+                        found.setdefault((write, size, depth), []).append((value, (before + after) / 2))
     return found
 
 
@@ -80,7 +109,7 @@ def table(rows):
     return "\n".join(lines + ["| %s |" % " | ".join(row) for row in rows])
 
 
-def plot(found, path, title):
+def plot(found, path, title, series):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -89,7 +118,7 @@ def plot(found, path, title):
     for column, write in enumerate((False, True)):
         for row, depth in enumerate(DEPTHS):
             panel = panels[row][column]
-            for index, name, color, marker in ((0, "NUPA (iSER)", "#1f5fe0", "o"), (1, "TCP (iSCSI)", "#c2293d", "s")):
+            for index, name, color, marker in ((0, series[0], "#1f5fe0", "o"), (1, series[1], "#c2293d", "s")):
                 us = [statistics.median(sample[index] for sample in found[write, size, depth]) for size in SIZES]
                 values = us if depth == 1 else [size / each for size, each in zip(SIZES, us)]
                 panel.plot(names, values, color=color, marker=marker, label=name, linewidth=2)
@@ -119,34 +148,29 @@ def main():
         return 2
     out = chosen.out or os.path.join(chosen.build, "storage")
     os.makedirs(out, exist_ok=True)
-    nupa = [os.path.join(chosen.build, "bin", "nupa"), "run", "--transport", "roce" if chosen.hosts else "window", "--"]
     command = "examples/storage/measure.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, choose_cores(), command, chosen.rounds, ("tgt", "libiscsi7", "qemu-utils"))
-    with tempfile.TemporaryDirectory(prefix="nupa-storage-", dir="/dev/shm") as folder:
+    where = "between two hosts, by packets" if chosen.hosts else "on one host"
+    print("%s, %s; %s; %s, medians of %d rounds" % (about["date"], about["cpu"], about["programs"], where, chosen.rounds))
+    with tempfile.TemporaryDirectory(prefix="nupa-storage-", dir="/dev/shm") as folder, contextlib.ExitStack() as stack:
         image = os.path.join(folder, "image")
         with open(image, "wb") as content:
             content.truncate(IMAGE_BYTES)
+        hosts = None
         if chosen.hosts:
-            with Hosts() as hosts:
-                hosts.add_cable(MTU)
-                inside = [("ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name)
-                          for name, directory in zip(hosts.names, hosts.directories)]
-                with Target(nupa, SERVER_ADDRESS, image, inside[0]) as target:
-                    found = measure(target, Host(nupa, inside[1], None), chosen.rounds, chosen.quick)
+            hosts = stack.enter_context(Hosts())
+            hosts.add_cable(MTU)
         else:
             os.environ["NUPA_RUNTIME_DIR"] = folder
-            with Target(nupa, "127.0.0.1", image) as target:
-                found = measure(target, Host(nupa, (), None), chosen.rounds, chosen.quick)
-    name = "storage-hosts" if chosen.hosts else "storage"
-    rows = rows_of(found)
-    with open(os.path.join(out, name + ".json"), "w") as results:
-        json.dump({"machine": about, "samples": [{"write": key[0], "bytes": key[1], "depth": key[2], "us_nupa_tcp": value}
-                                                 for key, value in sorted(found.items())]}, results, indent=1)
-    title = "a block device between two hosts by packets" if chosen.hosts else "a block device on one host"
-    plot(found, os.path.join(out, name + ".png"), "%s: iSER on NUPA beside iSCSI over TCP" % title)
-    print("%s, %s; %s; medians of %d rounds\n" % (about["date"], about["cpu"], about["programs"], about["rounds"]))
-    print(table(rows))
-    print("\n" + os.path.join(out, name + ".png"))
+        for service, (_, ours, theirs) in SERVICES.items():
+            found = measure(Places(chosen.build, hosts), service, image, chosen.rounds, chosen.quick)
+            name = os.path.join(out, service + ("-hosts" if chosen.hosts else ""))
+            with open(name + ".json", "w") as results:
+                json.dump({"machine": about, "samples": [{"write": key[0], "bytes": key[1], "depth": key[2],
+                                                          "us_nupa_tcp": value} for key, value in sorted(found.items())]},
+                          results, indent=1)
+            plot(found, name + ".png", "%s beside %s, %s" % (ours, theirs, where), (ours, theirs))
+            print("\n%s beside %s: %s.png\n\n%s" % (ours, theirs, name, table(rows_of(found))), flush=True)
     return 0
 
 

@@ -1,5 +1,6 @@
 """Runs a server and a client program on NUPA and tells the outcome."""
 import atexit
+import contextlib
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ failures = 0
 over = ""  # what the names of outcomes begin with
 # A file that each outcome is appended to as a line of JSON, with the commands that were started for it.
 RECORD = os.environ.get("NUPA_TEST_RECORD")
-_started = []
+_started, _places = [], set()
 
 
 def transports():
@@ -59,12 +60,14 @@ def started(command):
 
 
 def record(result, name):
-    commands = list(_started)
+    commands, apart = list(_started), len(_places) > 1 or name.startswith("hosts ")
     _started.clear()
+    _places.clear()
     if RECORD:
         with open(RECORD, "a", encoding="utf-8") as out:
             out.write(json.dumps({"script": os.path.basename(sys.argv[0]), "name": name, "result": result,
-                                  "transport": os.environ.get("NUPA_TRANSPORT", "auto"), "commands": commands}) + "\n")
+                                  "transport": os.environ.get("NUPA_TRANSPORT", "auto"), "hosts": apart,
+                                  "commands": commands}) + "\n")
 
 
 def skip(name, reason):
@@ -105,13 +108,33 @@ def start(command, env=None, out=None, before=(), options=()):
     """`options`: of `nupa run`."""
     merged = dict(os.environ, **(env or {}))
     settings = ["%s=%s" % item for item in (env or {}).items()]
+    _places.add(tuple(before))
     started(" ".join([*settings, "nupa run", *options, "--", command]))
     return subprocess.Popen([*before, NUPA, "run", *options, "--"] + shlex.split(command), stdin=subprocess.DEVNULL,
                             stdout=out, stderr=subprocess.STDOUT, env=merged, start_new_session=True)
 
 
+def descendants(pid):
+    """All processes that one has started and they have; also those in sessions of their own."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % name) as stat:
+                parents[int(name)] = int(stat.read().rsplit(")", 1)[1].split()[1])
+        except (OSError, ValueError, IndexError):
+            pass  # it has just ended
+    found, young = [], [pid]
+    while young:
+        young = [child for child, parent in parents.items() if parent in young]
+        found += young
+    return found
+
+
 def stop(process):
     if process.poll() is None:
+        for child in descendants(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
