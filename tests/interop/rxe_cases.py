@@ -102,6 +102,8 @@ CASES = [
     Case("rdma_xserver, rdma_xclient", "rdma_xserver -p {port}", "rdma_xclient -s {server} -p {port}", WHOLE, True,
          connects=True),
     connects("cmtime -c 20", ALL, serves_on=True),
+    connects("rstream -S 64 -I 20 -C 10 -T v", ALL),
+    connects("rstream -S 65536 -I 5 -C 10 -T v", ALL),
     perftest_connects("ib_write_bw -n 5 -s 4194304", WHOLE),
     perftest_connects("ib_send_lat -n 5 -s 4194304", (JUMBO,)),
     perftest_connects("ib_read_bw -o 16 -n 5 -s 4194304", WHOLE),
