@@ -14,6 +14,8 @@ constexpr uint32_t kControlRequests = 4;
 constexpr uint32_t kMaxWrite = 65536;
 /// The first write of a long send: the peer begins to copy while more is staged.
 constexpr uint32_t kFirstWrite = 2048;
+/// The same where packets carry it: a message more costs more than the peer gains by beginning early.
+constexpr uint32_t kFirstPacketWrite = 4096;
 /// The largest buffer: half of it goes into a message's value many times over.
 constexpr uint32_t kMaxBuffer = UINT32_C(1) << 30;
 

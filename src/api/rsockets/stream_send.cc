@@ -117,7 +117,7 @@ ssize_t Stream::send(Pieces data, int flags, const sockaddr* to, socklen_t to_le
   Cursor cursor(data);
   const size_t total = data.bytes();
   size_t left = total;
-  uint32_t ramp = kFirstWrite;
+  uint32_t ramp = executes_at_once_ ? kFirstWrite : kFirstPacketWrite;
   int rc = 0;
   while (left != 0) {
     if (!can_send()) {
@@ -183,7 +183,7 @@ ssize_t Stream::write_mapped(const std::byte* data, size_t length, off_t offset,
   Cursor cursor(Pieces{&piece, 1});
   size_t left = length;
   uint64_t place = static_cast<uint64_t>(offset);
-  uint32_t ramp = kFirstWrite;
+  uint32_t ramp = executes_at_once_ ? kFirstWrite : kFirstPacketWrite;
   int rc = 0;
   while (left != 0) {
     const RemoteMapping* table = buffers_->mappings();
