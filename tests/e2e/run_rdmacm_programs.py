@@ -13,6 +13,17 @@ from pairs import NUPA, Pair, finish, free_port, nupa, outcome, skip, start, sto
 
 MEMORY_MIB = 64
 RANDOM_AT, RANDOM_BYTES = 16 << 20, 8 << 20  # what the migrated machine has in its memory, in bytes
+# Its program, the first sector of its disk: it counts in the first word of 16 pages, for ever, so that these are written
+# while they are copied.
+COUNTERS_AT, COUNTERS, PAGE = 0x20000, 16, 4096
+PROGRAM = (b"\xfa"              # cli
+           b"\xb8\x00\x20"      # mov ax, COUNTERS_AT / 16
+           b"\x8e\xd8"          # mov ds, ax
+           b"\x31\xdb"          # round: xor bx, bx
+           b"\x66\xff\x07"      # page: inc dword [bx]
+           b"\x81\xc3\x00\x10"  # add bx, PAGE
+           b"\x75\xf7"          # jnz page
+           b"\xeb\xf3")         # jmp round
 
 
 def missing_program(name):
@@ -66,14 +77,15 @@ def libfabric(place):
 
 
 class Machine:
-    """A virtual machine that does not run, by its monitor (QMP)."""
+    """A virtual machine, by its monitor (QMP)."""
 
     def __init__(self, path, before, *more):
         self.path = path
         self.log = open(path + ".log", "wb")
-        self.process = start("qemu-system-x86_64 -nodefaults -display none -machine q35 -accel tcg -m %d -S -qmp "
-                             "unix:%s,server=on,wait=off %s" % (MEMORY_MIB, path, " ".join(more)), None, self.log,
-                             before)
+        self.process = start("qemu-system-x86_64 -nodefaults -display none -machine pc -accel tcg -m %d -boot a -drive "
+                             "file=%s,format=raw,if=floppy,read-only=on -qmp unix:%s,server=on,wait=off %s" %
+                             (MEMORY_MIB, os.path.join(os.path.dirname(path), "floppy"), path, " ".join(more)), None,
+                             self.log, before)
         self.monitor = None
 
     def connect(self, seconds=20):
@@ -101,6 +113,23 @@ class Machine:
             if "return" in answer:
                 return answer["return"]
 
+    def counters(self):
+        """What its program has counted."""
+        at = self.path + ".counters"
+        self.ask("pmemsave", val=COUNTERS_AT, size=COUNTERS * PAGE, filename=at)
+        with open(at, "rb") as saved:
+            memory = saved.read()
+        return [int.from_bytes(memory[page * PAGE:page * PAGE + 4], "little") for page in range(COUNTERS)]
+
+    def counts(self, seconds=20):
+        """Whether each counter is seen to grow."""
+        end, first = time.time() + seconds, self.counters()
+        while time.time() < end:
+            time.sleep(0.05)
+            if all(now != then for now, then in zip(self.counters(), first)):
+                return True
+        return False
+
     def said(self):
         with open(self.path + ".log", encoding="utf-8", errors="replace") as log:
             return log.read()[-300:]
@@ -121,6 +150,9 @@ def migrate(source, target, place, port, pin_all):
         end = time.time() + 3
         while time.time() < end and not has_listener(target.process.pid, port):
             time.sleep(0.02)
+        if not source.counts():
+            return "the machine does not run: " + source.said()
+        before = source.counters()
         source.ask("migrate", uri="rdma:%s:%d" % (place.ipv4, port))
         end = time.time() + 60
         state = {}
@@ -129,13 +161,19 @@ def migrate(source, target, place, port, pin_all):
             state = source.ask("query-migrate")
         if state.get("status") != "completed":
             return "%s; %s; %s" % (state, source.said(), target.said())
+        if not target.counts():
+            return "the machine does not run on: %s" % target.counters()
+        # It went on from where it was, not from the start.
+        after = target.counters()
+        if any((now - then) % (1 << 32) > 1 << 31 for now, then in zip(after, before)):
+            return "counted %s, then %s" % (before, after)
         return ""
     except (OSError, ValueError) as error:
         return "%s; %s; %s" % (error, source.said(), target.said())
 
 
 def qemu(place):
-    """What the one machine's memory has, the other's has afterwards."""
+    """What the one machine's memory has, the other's has afterwards, where its program runs on."""
     if missing_program("qemu-system-x86_64"):
         return
     for pin_all in (False, True):
@@ -143,6 +181,8 @@ def qemu(place):
             original, copy = os.path.join(path, "original"), os.path.join(path, "copy")
             with open(original, "wb") as out:
                 out.write(os.urandom(RANDOM_BYTES))
+            with open(os.path.join(path, "floppy"), "wb") as out:
+                out.write(PROGRAM.ljust(510, b"\0") + b"\x55\xaa" + bytes(1440 * 1024 - 512))
             port = free_port()
             source = Machine(os.path.join(path, "source"), place.client,
                              "-device loader,file=%s,addr=%d,force-raw=on" % (original, RANDOM_AT))
