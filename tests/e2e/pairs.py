@@ -114,6 +114,14 @@ def start(command, env=None, out=None, before=(), options=()):
                             stdout=out, stderr=subprocess.STDOUT, env=merged, start_new_session=True)
 
 
+def missing_program(*names):
+    """True, and told, if this machine lacks one."""
+    lacking = [name for name in names if not shutil.which(name)]
+    for name in lacking:
+        skip(name, "is not installed")
+    return lacking != []
+
+
 def descendants(pid):
     """All processes that one has started and they have; also those in sessions of their own."""
     parents = {}

@@ -3,13 +3,12 @@
 machine's memory, Open MPI."""
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
 from cm_pairs import LIBRARY, CmPair, folder, has_listener, meet, places, with_port
 from hosts import remove_hosts
-from pairs import NUPA, Pair, finish, free_port, nupa, outcome, skip, start, stop, transports
+from pairs import NUPA, Pair, finish, free_port, missing_program, nupa, outcome, skip, start, stop, transports
 
 MEMORY_MIB = 64
 RANDOM_AT, RANDOM_BYTES = 16 << 20, 8 << 20  # what the migrated machine has in its memory, in bytes
@@ -24,14 +23,6 @@ PROGRAM = (b"\xfa"              # cli
            b"\x81\xc3\x00\x10"  # add bx, PAGE
            b"\x75\xf7"          # jnz page
            b"\xeb\xf3")         # jmp round
-
-
-def missing_program(name):
-    """True, and told, if this machine has it not."""
-    if shutil.which(name):
-        return False
-    skip(name, "is not installed")
-    return True
 
 
 def fio(place):

@@ -6,25 +6,17 @@ import filecmp
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from cm_pairs import LIBRARY, folder, places
 from hosts import remove_hosts
-from pairs import BUILD, NUPA, finish, free_port, nupa, outcome, skip, start, stop, transports, wait_listening
+from pairs import (BUILD, NUPA, finish, free_port, missing_program, nupa, outcome, skip, start, stop, transports,
+                   wait_listening)
 
 SOCKETS = os.path.join(BUILD, "lib", "nupa", "libnupa_sockets.so")
 FILE_BYTES = 3000017
-
-
-def missing_program(*names):
-    """True, and told, if this machine lacks one."""
-    lacking = [name for name in names if not shutil.which(name)]
-    for name in lacking:
-        skip(name, "is not installed")
-    return lacking != []
 
 
 class Service:

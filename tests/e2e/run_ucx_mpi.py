@@ -5,11 +5,10 @@ NUPA_TEST_MPI=all: minutes)."""
 import gzip
 import os
 import re
-import shutil
 import subprocess
 from cm_pairs import LIBRARY, folder, meet, places, with_port
 from hosts import remove_hosts
-from pairs import NUPA, finish, outcome, skip, started, transports
+from pairs import NUPA, finish, missing_program, outcome, skip, started, transports
 
 TRANSPORTS_OF_UCX = ("rc_v", "ud_v", "ib")
 LONG = os.environ.get("NUPA_TEST_MPI", "") == "all"
@@ -17,13 +16,6 @@ INPUT = "/usr/share/doc/hpcc/examples/_hpccinf.txt"
 # Where ranks of one host would use the kernel's or Open MPI's own shared memory instead.
 MPIRUN = ("mpirun --allow-run-as-root --oversubscribe --mca pml ucx --mca osc ucx --mca btl ^openib,uct,vader "
           "--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_NET_DEVICES=nupa0:1")
-
-
-def missing_program(*names):
-    lacking = [name for name in names if not shutil.which(name)]
-    for name in lacking:
-        skip(name, "is not installed")
-    return lacking != []
 
 
 def io_demo(place):
