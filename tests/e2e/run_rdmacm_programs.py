@@ -8,7 +8,8 @@ import subprocess
 import time
 from cm_pairs import LIBRARY, CmPair, folder, has_listener, meet, places, with_port
 from hosts import remove_hosts
-from pairs import NUPA, Pair, finish, free_port, missing_program, nupa, outcome, skip, start, stop, transports
+from pairs import (NUPA, Pair, finish, free_port, missing_program, nupa, outcome, skip, start, started, stop,
+                   transports)
 
 MEMORY_MIB = 64
 RANDOM_AT, RANDOM_BYTES = 16 << 20, 8 << 20  # what the migrated machine has in its memory, in bytes
@@ -201,6 +202,7 @@ def open_mpi(place):
             command = [*place.server, NUPA, "run", "--", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
                        *way.split(), "NPopenmpi", "-u", "65536", "-p", "0", "-n", "20", *options, "-o",
                        os.path.join(path, "out")]
+            started("nupa run -- " + " ".join(command[command.index("--") + 1:]))
             reason = ""
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
