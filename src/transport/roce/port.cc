@@ -219,11 +219,12 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   Packet packet;
   if (!read(data, length, position, received, socket().port(), channel, &packet)) return channel->count_stranger();
   if (!hold(channel)) return;
-  channel->deliver(packet, received, now);
+  // What is acknowledged completes before what may be the answer to it arrives.
   if (packet.carried != nullptr) {
     Packet ack = decode_carried(packet);
     channel->deliver(ack, received, now);
   }
+  channel->deliver(packet, received, now);
   touch(*channel);
 }
 
