@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/own_thread.h"
 #include "base/process_end.h"
 #include "cm/introduction.h"
 #include "cm/outbox.h"
@@ -209,12 +210,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
   if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&thread_, nullptr, &NodeImpl::run, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error = base::start_own_thread(&thread_, &NodeImpl::run, this);
   if (error != 0) return fail(error, "the service thread cannot be started");
   running_ = true;
   static const int registered =

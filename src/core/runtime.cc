@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/memory_fault.h"
 #include "base/settings.h"
 #include "base/spin.h"
 #include "core/connections.h"
@@ -155,6 +156,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (socket) {
     // Members on this host are reached by the window, once.
     if (!only_wire) socket->set_group_loop(false);
+    // Packets come to memory that the program may have unmapped, and are made of it.
+    if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
     auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());
     runtime->port_ = std::move(*port);

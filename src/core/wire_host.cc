@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/memory_fault.h"
 #include "base/ordered_copy.h"
 #include "core/mr.h"
 #include "core/qp.h"
@@ -156,8 +157,9 @@ bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, co
     transport::Piece piece;
     if (find_local(qp_.keys_, pd, sge, access::kLocalWrite, &piece) != WcStatus::kSuccess) return false;
     const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
-    if (piece.data != nullptr) base::copy_in_order(piece.data + offset, data, bytes);
-    *behind = piece.data == nullptr ? nullptr : piece.data + offset + bytes;
+    std::byte* const to = piece.data == nullptr ? nullptr : piece.data + offset;
+    if (to != nullptr && !base::try_access(to, bytes, [&] { base::copy_in_order(to, data, bytes); })) return false;
+    *behind = to == nullptr ? nullptr : to + bytes;
     data += bytes;
     length -= bytes;
     offset = 0;

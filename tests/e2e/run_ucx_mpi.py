@@ -23,9 +23,7 @@ def io_demo(place):
         return
     for way in TRANSPORTS_OF_UCX:
         env = {"UCX_TLS": way, "UCX_NET_DEVICES": "nupa0:1", "UCX_SOCKADDR_TLS_PRIORITY": "rdmacm",
-               "UCX_WARN_UNUSED_ENV_VARS": "n",
-               # With its registration cache UCX unmaps receives, as it ends, that are still registered (docs/status.md).
-               "UCX_IB_REG_METHODS": "direct"}
+               "UCX_WARN_UNUSED_ENV_VARS": "n"}
         for options in ("-d 128:4096", "-A -d 4096:300000"):
             common = "io_demo -q -p %d " + options
             server, client, port = with_port(common, "%s -i 100 -o read,write %s" % (common, place.ipv4))

@@ -33,7 +33,7 @@ class EngineEnd final : public roce::Output {
       : options_(options),
         connection_(std::make_unique<roce::Connection>(host, options.requester, options.responder, pool)) {}
 
-  bool send(uint8_t, const roce::Packet& packet, const roce::Fragment* payload, uint32_t fragments) override {
+  roce::Sent send(uint8_t, const roce::Packet& packet, const roce::Fragment* payload, uint32_t fragments) override {
     std::vector<std::byte> bytes;
     for (uint32_t i = 0; i < fragments; ++i) {
       if (payload[i].data == nullptr)
@@ -46,11 +46,11 @@ class EngineEnd final : public roce::Output {
     require(roce::traits_of(packet.opcode) != 0, "every packet has an opcode that exists");
     require(packet.dest_qpn == options_.requester.dest_qpn, "every packet is for the peer");
     ++sent_;
-    if (blocked) return false;
+    if (blocked) return roce::Sent::kNotNow;
     under_way.push_back(wire_of(packet, bytes.data()));
     if (under_way.size() > kMostUnderWay) under_way.pop_front();
     last = under_way.back();
-    return true;
+    return roce::Sent::kYes;
   }
 
   /// What the core does when a request failed or was refused.

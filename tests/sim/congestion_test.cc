@@ -43,7 +43,7 @@ class PlainOutput final : public Output {
  public:
   using Send = std::function<void(std::vector<std::byte>)>;
   explicit PlainOutput(Send send) : send_(std::move(send)) {}
-  bool send(uint8_t, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
+  Sent send(uint8_t, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
     std::vector<std::byte> bytes(kMaxHeaderBytes + packet.payload_length + kIcrcBytes + 4);
     uint32_t length = encode(packet, bytes.data());
     for (uint32_t i = 0; i < fragments; ++i) {
@@ -52,7 +52,7 @@ class PlainOutput final : public Output {
     }
     bytes.resize(length + pad_of(packet.payload_length) + kIcrcBytes);
     send_(std::move(bytes));
-    return true;
+    return Sent::kYes;
   }
 
  private:

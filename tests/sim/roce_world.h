@@ -128,7 +128,7 @@ class SimOutput final : public Output {
  public:
   /// `links`: one a path.
   SimOutput(const std::vector<io::SimulatedLink*>& links, const Route& route) : links_(links), route_(route) {}
-  bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
+  Sent send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
     std::vector<std::byte> bytes;
     bytes.reserve(kMaxPacketBytes);
     bytes.resize(kMaxHeaderBytes);
@@ -142,7 +142,7 @@ class SimOutput final : public Output {
         bytes.insert(bytes.end(), from, from + payload[i].length);
       length += payload[i].length;
     }
-    if (length != packet.payload_length) return false;
+    if (length != packet.payload_length) return Sent::kNotNow;
     bytes.resize(bytes.size() + pad_of(length) + kIcrcBytes);
     const auto whole = static_cast<uint32_t>(bytes.size());
     uint32_t state = icrc_of_headers(route_, 0, whole, bytes.data(), kBthBytes, &routes_);
@@ -150,7 +150,7 @@ class SimOutput final : public Output {
     store_icrc(icrc_of_state(state), bytes.data() + whole - kIcrcBytes);
     if (watch) watch(packet);
     links_.at(path)->send(now, std::move(bytes));
-    return true;
+    return Sent::kYes;
   }
   int64_t now = 0;
   std::function<void(const Packet&)> watch;

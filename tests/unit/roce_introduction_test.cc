@@ -17,13 +17,13 @@ Gid ipv6(uint8_t last) { return {{0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
 /// Keeps the one packet that was sent.
 struct Wire : Output {
-  bool send(uint8_t path, const Packet& what, const Fragment* payload, uint32_t fragments) override {
+  Sent send(uint8_t path, const Packet& what, const Fragment* payload, uint32_t fragments) override {
     EXPECT_EQ(0, path) << "the first path is the one that both know";
     EXPECT_EQ(1u, fragments);
     bytes.assign(payload->data, payload->data + payload->length);
     packet = what;
     packet->payload = bytes.data();
-    return true;
+    return Sent::kYes;
   }
   std::vector<std::byte> bytes;
   std::optional<Packet> packet;

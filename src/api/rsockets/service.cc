@@ -1,7 +1,6 @@
 #include "service.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <climits>
 
 #include "base/clock.h"
+#include "base/own_thread.h"
 #include "stream.h"
 
 namespace nupa::rsockets {
@@ -36,20 +36,14 @@ int Service::start() {
   wanted.data.fd = event_.get();
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &wanted) != 0) return -errno;
 
-  // Signals are the program's threads' to handle.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const int rc = pthread_create(
-      &thread, nullptr,
+  const int rc = base::start_own_thread(
+      &thread,
       [](void* self) -> void* {
         static_cast<Service*>(self)->run();
         return nullptr;
       },
       this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (rc != 0) return -rc;
   pthread_setname_np(thread, "rsockets");
   pthread_detach(thread);

@@ -4,6 +4,7 @@
 
 #include "base/crc32.h"
 #include "base/log.h"
+#include "base/memory_fault.h"
 
 namespace nupa::roce {
 namespace {
@@ -39,7 +40,7 @@ bool Burst::may_use(PeerSocket* own) {
   return true;
 }
 
-bool Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) {
+Sent Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) {
   const bool ack = packet.opcode == kSelectiveAck && packet.payload_length == 0;
   const bool takes_along = waits_ && path == waiting_path_ && packet.payload_length <= kSmallBytes && may_carry(packet);
   if (waits_ && !takes_along) send_waiting();
@@ -47,11 +48,11 @@ bool Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, ui
     waiting_ = packet;
     waiting_path_ = path;
     waits_ = true;
-    return true;
+    return Sent::kYes;
   }
+  if (!put(path, packet, payload, fragments, takes_along ? &waiting_ : nullptr)) return Sent::kUnreadable;
   waits_ = false;
-  put(path, packet, payload, fragments, takes_along ? &waiting_ : nullptr);
-  return true;
+  return Sent::kYes;
 }
 
 void Burst::send_waiting() {
@@ -59,7 +60,7 @@ void Burst::send_waiting() {
   put(waiting_path_, waiting_, nullptr, 0, nullptr);
 }
 
-void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack) {
+bool Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack) {
   const Destination& destination = destinations_[path];
   io::UdpBatch& batch = *batches_[destination.own != nullptr ? kOwn : destination.socket];
   if (kBytes - used_ < kRoom || !batch.has_room(fragments + 2)) send_batches();
@@ -72,8 +73,6 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
   uint32_t identification = batch.next_position(destination.place, length);
   if (destination.own != nullptr)
     identification += destination.own->identification() + batch.next_message(destination.place, length);
-  batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
-              length);
   const Route route{destination.from, destination.to.address, sockets_[destination.socket].port(), destination.to.port};
   const bool checked = !destination.unchecked;
   const bool small = packet.payload_length <= kSmallBytes;
@@ -84,19 +83,17 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
                             static_cast<uint32_t>(end - header), &routes_);
   };
   std::byte* at = header + header_length;
-  if (!copied) batch.add(header, header_length);
   if (checked && !small) begin_crc(at);
-  for (uint32_t i = 0; i < fragments; ++i) {
+  for (uint32_t i = 0; i < fragments && copied; ++i) {
     const Fragment& part = payload[i];
-    const std::byte* data = part.data == nullptr ? kZeros.data() : part.data;
-    if (!copied) {
-      batch.add(data, part.length);
-      continue;
-    }
-    if (small)
-      copy_payload(at, data, part.length);
-    else
-      state = base::crc32_copy(state, at, data, part.length);
+    const std::byte* const data = part.data == nullptr ? kZeros.data() : part.data;
+    const bool read = base::try_access(data, part.length, [&] {
+      if (small)
+        copy_payload(at, data, part.length);
+      else
+        state = base::crc32_copy(state, at, data, part.length);
+    });
+    if (!read) return false;
     at += part.length;
   }
   std::byte* const trailer = at;
@@ -114,11 +111,18 @@ void Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
     state = base::crc32(state, trailer, static_cast<size_t>(at - trailer));
   store_icrc(checked ? icrc_of_state(state) : 0, at);
   at += kIcrcBytes;
-  if (copied)
+  batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
+              length);
+  if (copied) {
     batch.add(header, length);
-  else
+  } else {
+    batch.add(header, header_length);
+    for (uint32_t i = 0; i < fragments; ++i)
+      batch.add(payload[i].data == nullptr ? kZeros.data() : payload[i].data, payload[i].length);
     batch.add(trailer, static_cast<uint32_t>(at - trailer));
+  }
   used_ = static_cast<uint32_t>(at - bytes_.get());
+  return true;
 }
 
 void Burst::flush() {

@@ -39,7 +39,7 @@ class Burst final : public Output {
   bool may_use(PeerSocket* own);
   /// Packets go there from now on, after a flush(). `destinations`: one a path.
   void aim(const Destination* destinations) { destinations_ = destinations; }
-  bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
+  Sent send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
   void flush();
   /// Packets that the kernel refused, since the beginning.
   uint64_t refused() const { return refused_; }
@@ -52,7 +52,8 @@ class Burst final : public Output {
   /// What an acknowledgement may go along with.
   static constexpr uint32_t kSmallBytes = 256;
 
-  void put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack);
+  /// False: the payload cannot be read; nothing was put.
+  bool put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack);
   void send_waiting();
   void send_batches();
 

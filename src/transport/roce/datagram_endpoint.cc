@@ -48,9 +48,9 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   Burst* burst = port_.burst();
   if (burst == nullptr) return transport::Outcome::done(WcStatus::kLocQpOpErr);
   burst->aim(&destination);
-  burst->send(0, packet, fragments, request.piece_count);
+  const Sent sent = burst->send(0, packet, fragments, request.piece_count);
   burst->flush();
-  return transport::Outcome::done(WcStatus::kSuccess);
+  return transport::Outcome::done(sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess);
 }
 
 void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {

@@ -1,5 +1,7 @@
 #include "transport/roce/host.h"
 
+#include "base/memory_fault.h"
+
 namespace nupa::roce {
 
 WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
@@ -10,18 +12,20 @@ WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64
   // A key's even address may lie at an odd one of the process, where the processor has no atomics.
   if (reinterpret_cast<uintptr_t>(at) % sizeof *operand != 0) return WcStatus::kRemInvReqErr;
   auto* word = reinterpret_cast<uint64_t*>(at);
-  switch (operation) {
-    case Atomic::kCompareSwap:
-      __atomic_compare_exchange_n(word, operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-      break;
-    case Atomic::kFetchAdd:
-      *operand = __atomic_fetch_add(word, *operand, __ATOMIC_SEQ_CST);
-      break;
-    case Atomic::kWrite:
-      __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
-      break;
-  }
-  return WcStatus::kSuccess;
+  const bool done = base::try_access(at, sizeof *word, [&] {
+    switch (operation) {
+      case Atomic::kCompareSwap:
+        __atomic_compare_exchange_n(word, operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        break;
+      case Atomic::kFetchAdd:
+        *operand = __atomic_fetch_add(word, *operand, __ATOMIC_SEQ_CST);
+        break;
+      case Atomic::kWrite:
+        __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
+        break;
+    }
+  });
+  return done ? WcStatus::kSuccess : WcStatus::kRemOpErr;
 }
 
 }  // namespace nupa::roce

@@ -75,12 +75,18 @@ struct Fragment {
   uint32_t length;
 };
 
+/// What became of a packet.
+enum class Sent : uint8_t {
+  kYes,
+  kNotNow,      ///< the engine offers it again with the next transmit()
+  kUnreadable,  ///< the program's memory is not there any more
+};
+
 /// Takes packets on their way. The payload has to be read before the engine's caller lets go of the queue pair.
 class Output {
  public:
   virtual ~Output() = default;
-  /// False: not now; the engine offers it again with the next transmit().
-  virtual bool send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) = 0;
+  virtual Sent send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) = 0;
 };
 
 }  // namespace nupa::roce

@@ -71,7 +71,7 @@ void Introduction::transmit(int64_t now, Packet packet, Output& output) {
   packet.opcode = kIntroduction;
   packet.payload_length = static_cast<uint32_t>(kHeaderBytes + mine_.size() * kRailBytes);
   const Fragment fragment{bytes_.data(), packet.payload_length};
-  if (!output.send(0, packet, &fragment, 1)) return;
+  if (output.send(0, packet, &fragment, 1) != Sent::kYes) return;
   asked_ = false;
   next_ns_ = now + (kPauseNs << std::min(tries_++, 6u));
 }

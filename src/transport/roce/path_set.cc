@@ -142,7 +142,7 @@ void PathSet::transmit_probes(int64_t now, Packet packet, Output& output) {
     if (path.health == Path::Health::kAlive || path.next_probe_ns > now) continue;
     path.probe = (path.probe + 1) & kCountMask;
     packet.psn = i << kCountBits | path.probe;
-    if (!output.send(static_cast<uint8_t>(i), packet, nullptr, 0)) return;
+    if (output.send(static_cast<uint8_t>(i), packet, nullptr, 0) != Sent::kYes) return;
     path.probe_sent_ns = now;
     path.next_probe_ns = now + (kProbeNs << std::min(path.probes_unanswered++, kMostProbeBackoff));
   }

@@ -12,6 +12,7 @@
 #include <ctime>
 
 #include "base/clock.h"
+#include "base/own_thread.h"
 #include "transport/roce/port.h"
 
 namespace nupa::roce {
@@ -64,13 +65,7 @@ void ask_for_short_slices() {
 Result<void> Port::start() {
   std::lock_guard lock(start_mutex_);
   if (running_) return {};
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&thread_, nullptr, &Port::run, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error = base::start_own_thread(&thread_, &Port::run, this);
   if (error != 0) return fail(error, "cannot start the port's thread");
   running_ = true;
   return {};

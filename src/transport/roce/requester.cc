@@ -146,7 +146,15 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   packet.ack_request = reliable() && (last || again || seq % kAckEvery == kAckEvery - 1 ||
                                       paths_[path].should_ask(now, bytes, peer_window_share()) ||
                                       left(room_, sent_bytes()) < 2 * uint64_t{bytes});
-  if (!output.send(static_cast<uint8_t>(path), packet, fragments, count)) return 0;
+  switch (output.send(static_cast<uint8_t>(path), packet, fragments, count)) {
+    case Sent::kYes:
+      break;
+    case Sent::kNotNow:
+      return 0;
+    case Sent::kUnreadable:
+      fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
+      return 0;
+  }
   paths_[path].note_ask(now, bytes, packet.ack_request);
   note_sent(seq, bytes, path, State::kSent, now);
   return 1;
@@ -195,7 +203,7 @@ uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint3
   packet.length = static_cast<uint32_t>(
       std::min<uint64_t>(request.length - offset, uint64_t{static_cast<uint32_t>(end - seq)} * options_.mtu));
   packet.ack_request = true;
-  if (!output.send(static_cast<uint8_t>(path), packet, nullptr, 0)) return 0;
+  if (output.send(static_cast<uint8_t>(path), packet, nullptr, 0) != Sent::kYes) return 0;
   if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = end;
   for (Seq at = seq; at < end; ++at)
     note_sent(at, bytes_at(request, at) + kBthBytes + kIcrcBytes, path, State::kAwaited, now);
@@ -212,7 +220,7 @@ uint32_t Requester::send_atomic(const Request& request, Seq seq, uint32_t path, 
   packet.swap_or_add = swap ? wr.swap : wr.compare_add;
   packet.compare = swap ? wr.compare_add : 0;
   packet.ack_request = true;
-  if (!output.send(static_cast<uint8_t>(path), packet, nullptr, 0)) return 0;
+  if (output.send(static_cast<uint8_t>(path), packet, nullptr, 0) != Sent::kYes) return 0;
   if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = seq + 1;
   note_sent(seq, kMaxHeaderBytes, path, State::kAwaited, now);
   return 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/memory_fault.h"
 #include "base/ordered_copy.h"
 
 namespace nupa::roce {
@@ -137,8 +138,10 @@ void Responder::receive_early(const Packet& packet, Seq seq) {
     const uint64_t offset = (seq - message_.first) * options_.mtu;
     std::byte* to = host_.reach(message_.srqn, message_.rkey, message_.address + offset, packet.payload_length,
                                 access::kRemoteWrite);
-    if (to != nullptr) std::memcpy(to, packet.payload, packet.payload_length);
-    placed = to != nullptr && host_.wrote(packet.payload_length);
+    const bool copied = to != nullptr && base::try_access(to, packet.payload_length, [&] {
+                          std::memcpy(to, packet.payload, packet.payload_length);
+                        });
+    placed = copied && host_.wrote(packet.payload_length);
   }
   if (!reorder_.keep(seq, packet, placed)) ++counters_.dropped;
 }
@@ -328,8 +331,9 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
     std::byte* to = host_.reach(message.srqn, message.rkey, message.address + message.offset, packet.payload_length,
                                 access::kRemoteWrite);
     if (to == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-    base::copy_in_order(to, packet.payload, packet.payload_length);
-    if (!host_.wrote(packet.payload_length)) return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
+    const bool copied = base::try_access(to, packet.payload_length,
+                                         [&] { base::copy_in_order(to, packet.payload, packet.payload_length); });
+    if (!copied || !host_.wrote(packet.payload_length)) return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
     next_place_ = ends ? nullptr : to + packet.payload_length;
   }
   message.holds_receive = message_.holds_receive;

@@ -106,6 +106,8 @@ class Responder {
   void drop_message();
   bool push_response(const Response& response);
   bool send_response(Response& response, int64_t now, Output& output);
+  /// A READ that cannot be answered to its end. True: the response is over.
+  bool give_up(Response& response, Seq seq, NakCode code, EventType event);
   bool send_acknowledgement(int64_t now, Output& output);
   bool send_notification(Output& output);
   bool send_echoes(Output& output);

@@ -29,7 +29,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
     Packet packet = answer(Operation::kAtomicAcknowledge, seq);
     packet.found = response.found;
     packet.msn = response.msn;
-    if (!output.send(response.path, packet, nullptr, 0)) return false;
+    if (output.send(response.path, packet, nullptr, 0) != Sent::kYes) return false;
     ++response.next;
     return true;
   }
@@ -46,19 +46,28 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
   if (packet.payload_length > 0) {
     fragment.data = host_.reach(response.srqn, response.rkey, response.address + offset, packet.payload_length,
                                 access::kRemoteRead);
-    if (fragment.data == nullptr) {
-      response.next = response.packets;
-      // The key has gone since the request was accepted; one that was only repeated is let be.
-      if (!response.replay) {
-        expected_ = seq;
-        refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-        responses_popped_ = responses_pushed_;
-      }
-      return true;
-    }
+    // The key has gone since the request was accepted.
+    if (fragment.data == nullptr) return give_up(response, seq, NakCode::kRemoteAccess, EventType::kQpAccessErr);
   }
-  if (!output.send(response.path, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) return false;
-  ++response.next;
+  switch (output.send(response.path, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) {
+    case Sent::kYes:
+      ++response.next;
+      return true;
+    case Sent::kNotNow:
+      return false;
+    case Sent::kUnreadable:
+      break;
+  }
+  return give_up(response, seq, NakCode::kRemoteOperation, EventType::kQpFatal);
+}
+
+bool Responder::give_up(Response& response, Seq seq, NakCode code, EventType event) {
+  response.next = response.packets;
+  // One that was only repeated is let be.
+  if (response.replay) return true;
+  expected_ = seq;
+  refuse(code, event);
+  responses_popped_ = responses_pushed_;
   return true;
 }
 
@@ -83,7 +92,7 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
     packet.payload_length = fragment.length;
   }
-  if (!output.send(path_, packet, &fragment, fragment.length > 0 ? 1 : 0)) return false;
+  if (output.send(path_, packet, &fragment, fragment.length > 0 ? 1 : 0) != Sent::kYes) return false;
   due_ = Due::kNothing;
   trigger_ns_ = 0;
   return true;
@@ -94,7 +103,7 @@ bool Responder::send_notification(Output& output) {
   packet.opcode = kCnpOpcode;
   packet.psn = 0;
   packet.becn = true;
-  if (!output.send(cnp_path_, packet, nullptr, 0)) return false;
+  if (output.send(cnp_path_, packet, nullptr, 0) != Sent::kYes) return false;
   cnp_due_ = false;
   return true;
 }
@@ -105,7 +114,7 @@ bool Responder::send_echoes(Output& output) {
     Packet packet = answer(Operation::kAcknowledge, 0);
     packet.opcode = kPathEcho;
     packet.psn = tokens_[path];
-    if (!output.send(path, packet, nullptr, 0)) return false;
+    if (output.send(path, packet, nullptr, 0) != Sent::kYes) return false;
     echoes_ &= ~(1u << path);
   }
   return true;

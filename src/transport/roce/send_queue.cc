@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/memory_fault.h"
+
 namespace nupa::roce {
 
 SendQueue::SendQueue(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t mtu, Seq first)
@@ -110,7 +112,7 @@ bool SendQueue::scatter(const Request& request, Host& host, uint64_t offset, con
     std::byte* to = nullptr;
     if (!host.locate(sge, access::kLocalWrite, &to)) return false;
     if (to != nullptr) {
-      std::memcpy(to + within, data, bytes);
+      if (!base::try_access(to + within, bytes, [&] { std::memcpy(to + within, data, bytes); })) return false;
       *behind = to + within + bytes;
     }
     data += bytes;

@@ -1,0 +1,113 @@
+#include "base/memory_fault.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <iterator>
+#include <mutex>
+
+namespace nupa::base {
+
+thread_local constinit GuardedAccess* volatile t_guarded_access = nullptr;
+
+namespace {
+
+struct sigaction g_before[std::size(kFaultSignals)];
+
+using SetAction = int (*)(int, const struct sigaction*, struct sigaction*);
+/// The C library's own: libraries that report crashes put functions of theirs in its place, which set nothing.
+SetAction g_set = sigaction;
+
+sigset_t faults() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kFaultSignals) sigaddset(&set, signal);
+  return set;
+}
+
+/// As if no handler were there: the kernel ends the process, at the very instruction if that faulted.
+void end_by(int signal, const siginfo_t* info) {
+  struct sigaction plain = {};
+  plain.sa_handler = SIG_DFL;
+  g_set(signal, &plain, nullptr);
+  if (info->si_code <= 0) raise(signal);  // somebody sent it: waits until the handler returns
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  struct sigaction& before = g_before[signal == SIGSEGV ? 0 : 1];
+  const bool faulted = info->si_code > 0;
+  const bool informed = (before.sa_flags & SA_SIGINFO) != 0;
+  if (!informed && before.sa_handler == SIG_IGN && !faulted) return;
+  if (!informed && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) return end_by(signal, info);
+  // What the kernel would have done for it.
+  sigset_t mask = before.sa_mask;
+  if ((before.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, signal);
+  sigset_t own;
+  sigemptyset(&own);
+  sigaddset(&own, signal);
+  sigset_t inside;
+  pthread_sigmask(SIG_UNBLOCK, &own, &inside);
+  pthread_sigmask(SIG_BLOCK, &mask, nullptr);
+  const auto handler = before;
+  if ((before.sa_flags & SA_RESETHAND) != 0) {
+    before.sa_flags &= ~SA_SIGINFO;
+    before.sa_handler = SIG_DFL;
+  }
+  if (informed)
+    handler.sa_sigaction(signal, info, context);
+  else
+    handler.sa_handler(signal);
+  pthread_sigmask(SIG_SETMASK, &inside, nullptr);
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  GuardedAccess* const guarded = t_guarded_access;
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (guarded == nullptr || info->si_code <= 0 || address < guarded->begin || address >= guarded->end) {
+    const int error = errno;
+    pass_on(signal, info, context);
+    errno = error;
+    return;
+  }
+  t_guarded_access = nullptr;
+  siglongjmp(guarded->back, 1);
+}
+
+SetAction find_set() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return sigaction;
+#else
+  void* const library = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  void* const found = library == nullptr ? nullptr : dlsym(library, "sigaction");
+  return found == nullptr ? sigaction : reinterpret_cast<SetAction>(found);
+#endif
+}
+
+}  // namespace
+
+int watch_memory_faults() {
+  static std::mutex mutex;
+  static bool watched = false;
+  std::lock_guard lock(mutex);
+  if (watched) return 0;
+  g_set = find_set();
+  struct sigaction action = {};
+  action.sa_sigaction = on_fault;
+  // On a stack of its own where the thread has one: what is passed on may be an overflow.
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  for (size_t i = 0; i < std::size(kFaultSignals); ++i) {
+    if (g_set(kFaultSignals[i], nullptr, &g_before[i]) != 0) return errno;
+    if (g_set(kFaultSignals[i], &action, nullptr) != 0) return errno;
+  }
+  watched = true;
+  return 0;
+}
+
+void leave_memory_fault() {
+  const sigset_t set = faults();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+}  // namespace nupa::base

@@ -1,0 +1,178 @@
+/// Accesses to memory that may be gone, and the handlers of others that they must not displace.
+#ifndef NUPA_TEST_DROPIN
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/memory_fault.h"
+#include "base/own_thread.h"
+#include "base/unique_fd.h"
+
+namespace nupa::base {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+std::byte* pages(size_t count, int fd = -1) {
+  void* found =
+      mmap(nullptr, count * kPage, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+  return static_cast<std::byte*>(found);
+}
+
+bool write_to(std::byte* to, size_t length) {
+  return try_access(to, length, [&] { std::memset(to, 7, length); });
+}
+
+TEST(MemoryFault, AnAccessToMemoryThatIsThereSucceeds) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  std::byte* const memory = pages(1);
+  EXPECT_TRUE(write_to(memory, kPage));
+  EXPECT_EQ(memory[kPage - 1], std::byte{7});
+  munmap(memory, kPage);
+}
+
+TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  std::byte* const memory = pages(2);
+  munmap(memory + kPage, kPage);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(write_to(memory, 2 * kPage));
+    EXPECT_TRUE(write_to(memory, kPage));
+  }
+  munmap(memory, kPage);
+}
+
+TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  const UniqueFd file(memfd_create("short", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 2 * kPage), 0);
+  std::byte* const memory = pages(2, file.get());
+  EXPECT_TRUE(write_to(memory, 2 * kPage));
+  ASSERT_EQ(ftruncate(file.get(), kPage), 0);
+  EXPECT_FALSE(write_to(memory, 2 * kPage));
+  munmap(memory, 2 * kPage);
+}
+
+TEST(MemoryFault, AThreadOfTheLibraryMayFailToo) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  std::byte* memory = pages(1);
+  munmap(memory, kPage);
+  pthread_t thread;
+  const auto run = [](void* to) -> void* { return write_to(static_cast<std::byte*>(to), kPage) ? to : nullptr; };
+  ASSERT_EQ(start_own_thread(&thread, run, memory), 0);
+  void* result = memory;
+  ASSERT_EQ(pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, nullptr);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers have handlers of their own, which end the process in their own way.
+
+/// A fault that is the program's own.
+volatile int* volatile g_nothing = nullptr;
+void fault() { *g_nothing = 1; }
+
+struct Handler {
+  void (*told)(int) = nullptr;
+  void (*informed)(int, siginfo_t*, void*) = nullptr;
+  int flags = 0;
+};
+
+/// The process as it is before the library comes: with the program's handler, if any.
+void as_a_program(const Handler& handler) {
+  struct sigaction action = {};
+  if (handler.informed != nullptr)
+    action.sa_sigaction = handler.informed;
+  else
+    action.sa_handler = handler.told == nullptr ? SIG_DFL : handler.told;
+  action.sa_flags = handler.flags | (handler.informed != nullptr ? SA_SIGINFO : 0);
+  sigaction(SIGSEGV, &action, nullptr);
+  if (watch_memory_faults() != 0) std::_Exit(99);
+}
+
+// Each in a process of its own, where nobody has watched yet.
+class MemoryFaultDeath : public ::testing::Test {
+ protected:
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(MemoryFaultDeath, AFaultOfTheProgramsEndsItAsEver) {
+  EXPECT_EXIT(
+      {
+        as_a_program({});
+        fault();
+      },
+      ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(MemoryFaultDeath, SoDoesASignalThatIsSent) {
+  EXPECT_EXIT(
+      {
+        as_a_program({});
+        kill(getpid(), SIGSEGV);
+        pause();
+      },
+      ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsTold) {
+  EXPECT_EXIT(
+      {
+        as_a_program({[](int signal) { std::_Exit(signal); }, nullptr, 0});
+        fault();
+      },
+      ::testing::ExitedWithCode(SIGSEGV), "");
+}
+
+TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsInformed) {
+  EXPECT_EXIT(
+      {
+        as_a_program({nullptr, [](int, siginfo_t* info, void*) { std::_Exit(info->si_addr == nullptr ? 17 : 18); }, 0});
+        fault();
+      },
+      ::testing::ExitedWithCode(17), "");
+}
+
+TEST_F(MemoryFaultDeath, AHandlerThatIsForOnceIsToldOnce) {
+  EXPECT_EXIT(
+      {
+        as_a_program({[](int) { write(STDERR_FILENO, "told once\n", 10); }, nullptr, static_cast<int>(SA_RESETHAND)});
+        fault();
+      },
+      ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
+}
+
+sigjmp_buf g_back;
+
+TEST_F(MemoryFaultDeath, AHandlerThatJumpsAwayMayDoSoAgain) {
+  EXPECT_EXIT(
+      {
+        as_a_program({[](int) { siglongjmp(g_back, 1); }, nullptr, 0});
+        volatile int faults = 0;
+        if (sigsetjmp(g_back, 1) != 0) faults = faults + 1;
+        if (faults < 3) fault();
+        std::_Exit(faults);
+      },
+      ::testing::ExitedWithCode(3), "");
+}
+
+TEST_F(MemoryFaultDeath, AFaultElsewhereIsNotTheAccesss) {
+  EXPECT_EXIT(
+      {
+        as_a_program({});
+        std::byte* const memory = pages(1);
+        try_access(memory, kPage, [] { fault(); });
+      },
+      ::testing::KilledBySignal(SIGSEGV), "");
+}
+#endif
+
+}  // namespace
+}  // namespace nupa::base
+#endif
