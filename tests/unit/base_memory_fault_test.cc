@@ -25,6 +25,11 @@ std::byte* pages(size_t count, int fd = -1) {
   return static_cast<std::byte*>(found);
 }
 
+/// As munmap(), but nobody else gets the place.
+void take_away(std::byte* from, size_t length) {
+  ASSERT_NE(mmap(from, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), MAP_FAILED);
+}
+
 bool write_to(std::byte* to, size_t length) {
   return try_access(to, length, [&] { std::memset(to, 7, length); });
 }
@@ -40,12 +45,12 @@ TEST(MemoryFault, AnAccessToMemoryThatIsThereSucceeds) {
 TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(2);
-  munmap(memory + kPage, kPage);
+  take_away(memory + kPage, kPage);
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(write_to(memory, 2 * kPage));
     EXPECT_TRUE(write_to(memory, kPage));
   }
-  munmap(memory, kPage);
+  munmap(memory, 2 * kPage);
 }
 
 TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
@@ -62,13 +67,14 @@ TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
 TEST(MemoryFault, AThreadOfTheLibraryMayFailToo) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* memory = pages(1);
-  munmap(memory, kPage);
+  take_away(memory, kPage);
   pthread_t thread;
   const auto run = [](void* to) -> void* { return write_to(static_cast<std::byte*>(to), kPage) ? to : nullptr; };
   ASSERT_EQ(start_own_thread(&thread, run, memory), 0);
   void* result = memory;
   ASSERT_EQ(pthread_join(thread, &result), 0);
   EXPECT_EQ(result, nullptr);
+  munmap(memory, kPage);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
