@@ -12,7 +12,7 @@ using segment::ReceiveRing;
 using segment::RecvSlot;
 using transport::Piece;
 
-Target::Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index, cm::DueEvent& due)
+Target::Target(cm::Node& node, const std::shared_ptr<PeerMemory>& memory, uint32_t qp_index, cm::DueEvent& due)
     : remote_(&memory->peer().tables().qp[qp_index]),
       peer_(memory->peer()),
       memory_(memory),

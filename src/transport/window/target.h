@@ -22,7 +22,7 @@ struct Message {
 class Target {
  public:
   /// `due`: what the receiver's event is left to.
-  Target(cm::Node& node, std::shared_ptr<PeerMemory> memory, uint32_t qp_index, cm::DueEvent& due);
+  Target(cm::Node& node, const std::shared_ptr<PeerMemory>& memory, uint32_t qp_index, cm::DueEvent& due);
 
   /// Looks whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: datagrams from anybody.
   /// True if it does. Cheap when nothing changed since the last time.
