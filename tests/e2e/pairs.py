@@ -21,7 +21,7 @@ failures = 0
 over = ""  # what the names of outcomes begin with
 # A file that each outcome is appended to as a line of JSON, with the commands that were started for it.
 RECORD = os.environ.get("NUPA_TEST_RECORD")
-_started, _places = [], set()
+_started, _places, _given_ports = [], set(), set()
 
 
 def transports():
@@ -40,9 +40,14 @@ def transports():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One that nobody has, and that this script has not got before: what it was for may not have begun."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _given_ports:
+            _given_ports.add(port)
+            return port
 
 
 def outcome(ok, name, reason=""):
