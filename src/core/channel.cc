@@ -1,10 +1,10 @@
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/event_count.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "core/cq.h"
@@ -39,11 +39,8 @@ void Channel::attach(Cq* cq) {
 void Channel::detach(Cq* cq) {
   std::lock_guard lock(mutex_);
   cqs_.erase(std::remove(cqs_.begin(), cqs_.end(), cq), cqs_.end());
-  while (cq->take_event()) {
-    pollfd ready{fd_.get(), POLLIN, 0};
-    uint64_t one;
-    if (::poll(&ready, 1, 0) != 1 || ::read(fd_.get(), &one, sizeof one) != sizeof one) break;
-  }
+  while (cq->take_event())
+    if (!base::count_back(fd_.get())) break;
 }
 
 void Channel::wake() const {

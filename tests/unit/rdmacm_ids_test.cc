@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "rdmacm_fixture.h"
@@ -277,6 +278,36 @@ TEST_F(RdmaCm, DestroyingWaitsForAcknowledgements) {
   EXPECT_FALSE(destroyed);
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   destroyer.join();
+}
+
+TEST_F(RdmaCm, DestroyingDoesNotWaitForAThreadThatTookTheEventsCount) {
+  // A reader that sleeps in the descriptor counts down before it can see which event there is.
+  int last = 0;
+  std::thread reader([&] {
+    for (bool over = false; !over;) {
+      rdma_cm_event* event = nullptr;
+      ASSERT_EQ(rdma_get_cm_event(active_.get(), &event), 0);
+      over = event->id->context == &last;
+      EXPECT_EQ(rdma_ack_cm_event(event), 0);
+    }
+  });
+  std::atomic<bool> done{false};
+  std::thread watch([&] {
+    for (int waited = 0; waited < kSoonMs && !done; waited += kWhileMs)
+      std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
+    // Nothing could end the two threads.
+    if (!done) std::abort();
+  });
+  constexpr int kIds = 5000;
+  for (int i = 0; i < kIds; ++i) {
+    OwnId id = make_id(active_.get());
+    EXPECT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
+  }
+  OwnId id = make_id(active_.get(), RDMA_PS_TCP, &last);
+  EXPECT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
+  reader.join();
+  done = true;
+  watch.join();
 }
 
 TEST_F(RdmaCm, DestroyingAListenerWaitsForItsRequests) {

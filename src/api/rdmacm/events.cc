@@ -1,12 +1,12 @@
 /// Event channels. A channel's descriptor counts the events that wait, so that the program's own O_NONBLOCK, poll and
 /// epoll mean what they mean with the kernel's.
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/event_count.h"
 #include "base/gid.h"
 #include "id.h"
 
@@ -20,15 +20,6 @@ void count_one(const Channel& channel) {
   [[maybe_unused]] const ssize_t written = ::write(channel.shown.fd, &one, sizeof one);
 }
 
-/// Takes one away again, for an event that is not to be told any more. The reader may have been faster: it finds
-/// nothing then.
-void count_back(const Channel& channel) {
-  pollfd ready{channel.shown.fd, POLLIN, 0};
-  uint64_t one;
-  if (::poll(&ready, 1, 0) == 1) [[maybe_unused]]
-    const ssize_t got = ::read(channel.shown.fd, &one, sizeof one);
-}
-
 /// Under the events' lock: those of which `drops` says so.
 template <class Drops>
 void drop_waiting(Channel& channel, Drops&& drops) {
@@ -37,7 +28,7 @@ void drop_waiting(Channel& channel, Drops&& drops) {
       ++it;
       continue;
     }
-    count_back(channel);
+    base::count_back(channel.shown.fd);
     it = channel.waiting.erase(it);
   }
 }
@@ -376,7 +367,7 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
       (*it)->id->shown.channel = channel;
       to->waiting.push_back(std::move(*it));
       it = from->waiting.erase(it);
-      count_back(*from);
+      nupa::base::count_back(from->shown.fd);
       count_one(*to);
     }
     was_sync = id.sync;
