@@ -1,0 +1,177 @@
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "ccl/start/meeting.h"
+#include "ccl/start/meeting_wire.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// A way that does not answer by then may be none: the next one is tried.
+constexpr int64_t kTryNs = 1'000'000'000;
+constexpr int64_t kPauseMs = 50;
+/// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
+constexpr int kMostRefusals = 20;
+constexpr int64_t kNsPerMs = 1'000'000;
+
+bool is_ipv4(const Address& address) {
+  constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::memcmp(address.data(), kPrefix, sizeof kPrefix) == 0;
+}
+
+/// Until `end`. False: errno says why.
+bool wait_for(int fd, short events, int64_t end) {
+  while (true) {
+    pollfd wanted{fd, events, 0};
+    const int64_t left = (end - base::now_ns() + kNsPerMs - 1) / kNsPerMs;
+    const int ready = poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, INT32_MAX)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (base::now_ns() >= end) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+  }
+}
+
+/// -1: errno says why.
+base::UniqueFd connect_to(const Address& address, uint16_t port, int64_t end) {
+  const bool ipv4 = is_ipv4(address);
+  base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  sockaddr_in6 to{};
+  socklen_t length = sizeof to;
+  if (ipv4) {
+    auto& to4 = reinterpret_cast<sockaddr_in&>(to);
+    to4.sin_family = AF_INET;
+    to4.sin_port = htons(port);
+    std::memcpy(&to4.sin_addr, &address[12], sizeof to4.sin_addr);
+    length = sizeof to4;
+  } else {
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(port);
+    std::memcpy(&to.sin6_addr, address.data(), sizeof to.sin6_addr);
+  }
+  int error = 0;
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) {
+    if (errno != EINPROGRESS) return {};
+    if (!wait_for(fd.get(), POLLOUT, end)) return {};
+    socklen_t size = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error != 0) {
+    errno = error;
+    return {};
+  }
+  return fd;
+}
+
+/// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
+Outcome<base::UniqueFd> find_root(const UniqueId& id, int64_t end) {
+  int error = ETIMEDOUT;
+  int refusals = 0;
+  while (base::now_ns() < end && refusals < kMostRefusals) {
+    ++refusals;
+    for (const Address& address : id.addresses) {
+      base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
+      if (fd) return fd;
+      error = errno;
+      if (error != ECONNREFUSED) refusals = 0;
+    }
+    poll(nullptr, 0, kPauseMs);
+  }
+  return fault(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
+}
+
+class Talk {
+ public:
+  Talk(base::UniqueFd fd, int64_t end) : fd_(std::move(fd)), end_(end) {}
+
+  Outcome<void> say(const std::vector<std::byte>& what) {
+    for (size_t said = 0; said < what.size();) {
+      const ssize_t sent = send(fd_.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
+      if (sent > 0)
+        said += static_cast<size_t>(sent);
+      else if (auto may = may_go_on(sent, POLLOUT); !may)
+        return may;
+    }
+    return {};
+  }
+  Outcome<void> hear(std::vector<std::byte>* what, size_t length) {
+    const size_t begin = what->size();
+    what->resize(begin + length);
+    for (size_t heard = 0; heard < length;) {
+      const ssize_t got = recv(fd_.get(), what->data() + begin + heard, length - heard, 0);
+      if (got > 0)
+        heard += static_cast<size_t>(got);
+      else if (auto may = may_go_on(got, POLLIN); !may)
+        return may;
+    }
+    return {};
+  }
+
+ private:
+  Outcome<void> may_go_on(ssize_t moved, short events) {
+    if (moved == 0) return fault(ECONNABORTED, "the meeting's root has gone");
+    if (errno == EINTR) return {};
+    if (errno != EAGAIN) return fault(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
+    if (wait_for(fd_.get(), events, end_)) return {};
+    return fault(errno, "the meeting's root does not answer");
+  }
+
+  base::UniqueFd fd_;
+  int64_t end_;
+};
+
+}  // namespace
+
+Outcome<std::vector<Card>> meet(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
+  if (rank >= world || world > kMaxRanks)
+    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (card.size() > kMaxCardBytes) return fault(EINVAL, "a rank's card is too large");
+  const int64_t end = base::now_ns() + limit_ns;
+  auto fd = find_root(id, end);
+  if (!fd) return tl::unexpected(fd.error());
+  Talk talk(std::move(*fd), end);
+  std::vector<std::byte> telling(kTellingBytes + card.size());
+  write_at(&telling, kMagicAt, kMeetingMagic);
+  write_at(&telling, kVersionAt, kMeetingVersion);
+  write_at(&telling, kSecretAt, id.secret);
+  write_at(&telling, kRankAt, rank);
+  write_at(&telling, kWorldAt, world);
+  write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));
+  std::copy(card.begin(), card.end(), telling.begin() + kTellingBytes);
+  if (auto said = talk.say(telling); !said) return tl::unexpected(said.error());
+  std::vector<std::byte> head;
+  if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
+  const auto status = read_at<uint32_t>(head, 0);
+  const auto length = read_at<uint32_t>(head, 4);
+  if (length > uint64_t{world} * (kMaxCardBytes + 4)) return fault(EPROTO, "the meeting's root says nonsense");
+  std::vector<std::byte> body;
+  if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
+  if (status != 0) {
+    const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
+    return fault(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
+  }
+  std::vector<Card> cards(world);
+  size_t at = 0;
+  for (Card& one : cards) {
+    if (body.size() - at < 4) return fault(EPROTO, "the meeting's root says too little");
+    const auto size = read_at<uint32_t>(body, at);
+    at += 4;
+    if (size > body.size() - at) return fault(EPROTO, "the meeting's root says too little");
+    one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
+    at += size;
+  }
+  return cards;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,326 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/own_thread.h"
+#include "base/unique_fd.h"
+#include "ccl/start/meeting.h"
+#include "ccl/start/meeting_wire.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int kBacklog = 1024;
+/// Whoever has connected and says nothing is let go, for others than ranks may have found the port.
+constexpr int64_t kSilenceNs = 10'000'000'000;
+/// Of ranks that are missing so many are named.
+constexpr size_t kMostNamed = 8;
+
+Address mapped(in_addr_t ipv4) {
+  Address address{};
+  address[10] = address[11] = 0xff;
+  std::memcpy(&address[12], &ipv4, sizeof ipv4);
+  return address;
+}
+
+/// Good beyond this host first.
+std::vector<Address> own_addresses() {
+  std::vector<Address> ipv4;
+  std::vector<Address> ipv6;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) list = nullptr;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (at->ifa_addr->sa_family == AF_INET) {
+      ipv4.push_back(mapped(reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr.s_addr));
+    } else if (at->ifa_addr->sa_family == AF_INET6) {
+      const in6_addr& found = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&found)) continue;
+      Address address;
+      std::memcpy(address.data(), &found, sizeof address);
+      ipv6.push_back(address);
+    }
+  }
+  if (list != nullptr) freeifaddrs(list);
+  ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
+  if (ipv4.size() >= UniqueId::kMaxAddresses) ipv4.resize(UniqueId::kMaxAddresses - 1);
+  ipv4.push_back(mapped(htonl(INADDR_LOOPBACK)));
+  return ipv4;
+}
+
+/// Of IPv6 for both families, or of IPv4 where there is no other. Any free port.
+base::UniqueFd listen_anywhere(uint16_t* port) {
+  base::UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  const int off = 0;
+  if (fd && setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
+      bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) {
+    socklen_t length = sizeof any;
+    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length);
+    *port = ntohs(any.sin6_port);
+  } else {
+    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_in any4{};
+    any4.sin_family = AF_INET;
+    if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&any4), sizeof any4) != 0) return {};
+    socklen_t length = sizeof any4;
+    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any4), &length);
+    *port = ntohs(any4.sin_port);
+  }
+  if (listen(fd.get(), kBacklog) != 0) return {};
+  return fd;
+}
+
+/// Somebody who has connected.
+struct Visitor {
+  base::UniqueFd fd;
+  int64_t since_ns;
+  std::vector<std::byte> heard;
+  bool has_told = false;  ///< it is a rank of this meeting
+  uint32_t rank = 0;
+  std::shared_ptr<const std::string> to_say;  ///< one for all who are told the same
+  size_t said = 0;
+  bool leaves = false;  ///< when all is said
+};
+
+/// With its head.
+std::shared_ptr<const std::string> answer_of(int status, const std::string& text) {
+  const uint32_t head[] = {static_cast<uint32_t>(status), static_cast<uint32_t>(text.size())};
+  static_assert(sizeof head == kAnswerBytes);
+  auto answer = std::make_shared<std::string>(reinterpret_cast<const char*>(head), sizeof head);
+  *answer += text;
+  return answer;
+}
+
+class Root final : public MeetingRoot {
+ public:
+  explicit Root(int64_t deadline) : deadline_(deadline) {}
+  ~Root() override {
+    if (!running_) return;
+    const uint64_t one = 1;
+    (void)!write(stop_.get(), &one, sizeof one);
+    pthread_join(thread_, nullptr);
+  }
+  const UniqueId& id() const override { return id_; }
+
+  Outcome<void> open(std::vector<Address> addresses) {
+    stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!stop_) return fault(errno, "no descriptor for the meeting's root");
+    listener_ = listen_anywhere(&id_.port);
+    if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
+    id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
+    if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
+      return fault(EIO, "the kernel gives no random numbers");
+    const auto run = [](void* root) -> void* {
+      static_cast<Root*>(root)->serve();
+      return nullptr;
+    };
+    if (const int error = base::start_own_thread(&thread_, run, this); error != 0)
+      return fault(error, "no thread for the meeting's root");
+    running_ = true;
+    return {};
+  }
+
+ private:
+  void serve();
+  void take_visitors();
+  void listen_to(Visitor& visitor);
+  /// What a visitor has said is complete. Empty: it is welcome.
+  std::string judge(Visitor& visitor, int* status);
+  static void say(Visitor& visitor, std::shared_ptr<const std::string> answer);
+  void tell_all();
+  void tell_who_is_missing();
+  std::string missing() const;
+  /// False: it is gone.
+  static bool speak(Visitor& visitor);
+
+  const int64_t deadline_;
+  UniqueId id_;
+  base::UniqueFd listener_;
+  base::UniqueFd stop_;
+  pthread_t thread_{};
+  bool running_ = false;
+  // Of the thread.
+  std::vector<std::unique_ptr<Visitor>> visitors_;
+  uint32_t world_ = 0;  ///< as the first rank said
+  std::vector<Card> cards_;
+  std::vector<bool> present_;
+  uint32_t came_ = 0;
+  bool over_ = false;
+};
+
+void Root::serve() {
+  pthread_setname_np(pthread_self(), "nupa-meeting");
+  std::vector<pollfd> fds;
+  while (true) {
+    fds.clear();
+    fds.push_back({stop_.get(), POLLIN, 0});
+    fds.push_back({listener_.get(), static_cast<short>(over_ ? 0 : POLLIN), 0});
+    for (const auto& visitor : visitors_)
+      fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
+    constexpr int kLookMs = 500;
+    poll(fds.data(), fds.size(), kLookMs);
+    if (fds[0].revents != 0) break;
+    const int64_t now = base::now_ns();
+    for (size_t i = 0; i < visitors_.size(); ++i) {
+      Visitor& visitor = *visitors_[i];
+      if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
+      if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
+      if (!visitor.has_told && now - visitor.since_ns > kSilenceNs) visitor.fd.reset();
+    }
+    std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
+    if ((fds[1].revents & POLLIN) != 0) take_visitors();
+    if (!over_ && world_ != 0 && came_ == world_) tell_all();
+    if (!over_ && now >= deadline_) tell_who_is_missing();
+  }
+}
+
+void Root::take_visitors() {
+  while (true) {
+    base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return;
+    auto visitor = std::make_unique<Visitor>();
+    visitor->fd = std::move(fd);
+    visitor->since_ns = base::now_ns();
+    visitors_.push_back(std::move(visitor));
+  }
+}
+
+void Root::listen_to(Visitor& visitor) {
+  std::byte buffer[4096];
+  while (true) {
+    const ssize_t got = recv(visitor.fd.get(), buffer, sizeof buffer, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    if (got <= 0) {
+      // A rank that goes before the meeting is complete may come again.
+      if (visitor.has_told && !over_) {
+        present_[visitor.rank] = false;
+        --came_;
+      }
+      return visitor.fd.reset();
+    }
+    if (visitor.has_told || visitor.leaves) continue;
+    visitor.heard.insert(visitor.heard.end(), buffer, buffer + got);
+    if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return visitor.fd.reset();
+  }
+  if (visitor.has_told || visitor.leaves || visitor.heard.size() < kTellingBytes) return;
+  const auto length = read_at<uint32_t>(visitor.heard, kLengthAt);
+  if (read_at<uint32_t>(visitor.heard, kMagicAt) != kMeetingMagic || length > kMaxCardBytes ||
+      std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
+    return visitor.fd.reset();
+  if (visitor.heard.size() < kTellingBytes + length) return;
+  int status = 0;
+  const std::string trouble = judge(visitor, &status);
+  if (status != 0) say(visitor, answer_of(status, trouble));
+}
+
+std::string Root::judge(Visitor& visitor, int* status) {
+  const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
+  const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
+  *status = EINVAL;
+  if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion) return "the root speaks another version";
+  if (world == 0 || world > kMaxRanks || rank >= world)
+    return "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be";
+  if (world_ != 0 && world != world_)
+    return "rank " + std::to_string(rank) + " says that there are " + std::to_string(world) + " ranks, others say " +
+           std::to_string(world_);
+  if (over_) {
+    *status = EALREADY;
+    return "the meeting is over";
+  }
+  if (world_ == 0) {
+    world_ = world;
+    cards_.resize(world);
+    present_.resize(world);
+  }
+  if (present_[rank]) {
+    *status = EEXIST;
+    return "somebody else is rank " + std::to_string(rank);
+  }
+  *status = 0;
+  visitor.has_told = true;
+  visitor.rank = rank;
+  present_[rank] = true;
+  cards_[rank].assign(visitor.heard.begin() + kTellingBytes, visitor.heard.end());
+  ++came_;
+  return "";
+}
+
+void Root::say(Visitor& visitor, std::shared_ptr<const std::string> answer) {
+  visitor.to_say = std::move(answer);
+  visitor.leaves = true;
+}
+
+void Root::tell_all() {
+  over_ = true;
+  std::string table;
+  for (const Card& card : cards_) {
+    const auto length = static_cast<uint32_t>(card.size());
+    table.append(reinterpret_cast<const char*>(&length), sizeof length);
+    table.append(reinterpret_cast<const char*>(card.data()), card.size());
+  }
+  const auto answer = answer_of(0, table);
+  for (const auto& visitor : visitors_)
+    if (visitor->has_told) say(*visitor, answer);
+}
+
+std::string Root::missing() const {
+  if (world_ == 0) return "no rank has come";
+  std::string text = "missing: rank";
+  size_t named = 0;
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    if (present_[rank]) continue;
+    if (named++ == kMostNamed) {
+      text += " and ";
+      text += std::to_string(world_ - came_ - kMostNamed);
+      text += " more";
+      break;
+    }
+    text += named == 1 ? " " : ", ";
+    text += std::to_string(rank);
+  }
+  return text;
+}
+
+void Root::tell_who_is_missing() {
+  over_ = true;
+  const auto answer = answer_of(ETIMEDOUT, missing());
+  for (const auto& visitor : visitors_)
+    if (visitor->has_told) say(*visitor, answer);
+}
+
+bool Root::speak(Visitor& visitor) {
+  while (visitor.said < visitor.to_say->size()) {
+    const ssize_t sent = send(visitor.fd.get(), visitor.to_say->data() + visitor.said,
+                              visitor.to_say->size() - visitor.said, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (sent <= 0) return false;
+    visitor.said += static_cast<size_t>(sent);
+  }
+  return !visitor.leaves;
+}
+
+}  // namespace
+
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Address> addresses) {
+  auto root = std::make_unique<Root>(base::now_ns() + limit_ns);
+  if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
+  return root;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,38 @@
+#pragma once
+/// What goes over a meeting's connections, in little-endian numbers:
+///
+///   rank to root   magic(4) version(2) zero(2) secret(16) rank(4) world(4) length(4) card(length)
+///   root to rank   status(4) length(4), then of status 0 for each rank length(4) card(length), else a sentence(length)
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace nupa::ccl {
+
+constexpr uint32_t kMeetingMagic = 0x4c434e55;  // "UNCL"
+constexpr uint16_t kMeetingVersion = 1;
+constexpr size_t kMagicAt = 0;
+constexpr size_t kVersionAt = 4;
+constexpr size_t kSecretAt = 8;
+constexpr size_t kRankAt = 24;
+constexpr size_t kWorldAt = 28;
+constexpr size_t kLengthAt = 32;
+constexpr size_t kTellingBytes = 36;
+constexpr size_t kAnswerBytes = 8;
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
+
+template <class T>
+void write_at(std::vector<std::byte>* to, size_t at, const T& value) {
+  std::memcpy(to->data() + at, &value, sizeof value);
+}
+
+template <class T>
+T read_at(const std::vector<std::byte>& from, size_t at) {
+  T value;
+  std::memcpy(&value, from.data() + at, sizeof value);
+  return value;
+}
+
+}  // namespace nupa::ccl
