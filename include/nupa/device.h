@@ -45,6 +45,11 @@ class Device {
   /// As reg_mr for `length` bytes from `offset` of what `fd` gives when mapped.
   virtual Result<std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                               uint64_t iova, int fd, uint32_t access_flags) = 0;
+  /// New zeroed memory, whole pages at addr(), that is the region's and goes with it. The other end of a queue pair
+  /// maps it where shared memory leads there, also in processes whose own memory cannot be shared (docs/memory.md).
+  /// EINVAL: length 0, or flags (access::kZeroBased among them); ENOMEM, EFBIG: a limit of the process.
+  virtual Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length,
+                                                         uint32_t access_flags) = 0;
   /// Writes to it are thrown away, reads give zeros. Local access only.
   virtual Result<std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain& pd) = 0;
   virtual Result<std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,

@@ -3,6 +3,8 @@
 #include <nupa/memory.h>
 #include <nupa/types.h>
 
+#include <cerrno>
+
 namespace nupa {
 
 /// One request for a send queue. Fields that the opcode does not name are not read. `sg_list` is read during the
@@ -98,6 +100,18 @@ class QueuePair {
   }
   /// 0; EINVAL: state RESET, a shared receive queue is used, or too many entries; ENOMEM: full.
   virtual int post_recv(const RecvWr& wr) = 0;
+
+  /// The other end's memory as this process can load from and store to it, where the transport has it mapped: the bytes
+  /// [address, address + length) that `rkey` opens with `rights` (access bits), checked once, here. It stays mapped as
+  /// long as the pointer is held, but is nobody's memory any more once the other end has deregistered it. RC and UC.
+  /// ENOTSUP: packets lead there, or it is memory that cannot be mapped; EACCES: the key does not open it so; ENOTCONN:
+  /// not in RTS, or the other end is not there yet.
+  virtual Result<std::shared_ptr<std::byte>> map_remote([[maybe_unused]] uint32_t rkey,
+                                                        [[maybe_unused]] uint64_t address,
+                                                        [[maybe_unused]] uint64_t length,
+                                                        [[maybe_unused]] uint32_t rights) {
+    return fail(ENOTSUP, "this queue pair maps nothing");
+  }
 
   /// UD: joins or leaves a multicast group. EINVAL: not UD or not a multicast GID.
   virtual int attach_multicast(const Gid& gid, uint16_t lid) = 0;

@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <ucontext.h>
 
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <mutex>
 
@@ -14,18 +16,12 @@ thread_local constinit GuardedAccess* volatile t_guarded_access = nullptr;
 
 namespace {
 
+constexpr size_t kKernelSetBytes = 8;
 struct sigaction g_before[std::size(kFaultSignals)];
 
 using SetAction = int (*)(int, const struct sigaction*, struct sigaction*);
 /// The C library's own: libraries that report crashes put functions of theirs in its place, which set nothing.
 SetAction g_set = sigaction;
-
-sigset_t faults() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : kFaultSignals) sigaddset(&set, signal);
-  return set;
-}
 
 /// As if no handler were there: the kernel ends the process, at the very instruction if that faulted.
 void end_by(int signal, const siginfo_t* info) {
@@ -72,6 +68,9 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     return;
   }
   t_guarded_access = nullptr;
+  // Of the set that the C library has the kernel writes the first part.
+  sigemptyset(&guarded->mask);
+  std::memcpy(&guarded->mask, &static_cast<const ucontext_t*>(context)->uc_sigmask, kKernelSetBytes);
   siglongjmp(guarded->back, 1);
 }
 
@@ -105,9 +104,6 @@ int watch_memory_faults() {
   return 0;
 }
 
-void leave_memory_fault() {
-  const sigset_t set = faults();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
+void leave_memory_fault(const GuardedAccess& access) { pthread_sigmask(SIG_SETMASK, &access.mask, nullptr); }
 
 }  // namespace nupa::base

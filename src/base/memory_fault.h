@@ -20,6 +20,7 @@ int watch_memory_faults();
 struct GuardedAccess {
   uintptr_t begin;  ///< the memory that may be gone
   uintptr_t end;
+  sigset_t mask;  ///< set by the handler: the thread's signals that were blocked before
   sigjmp_buf back;
 };
 
@@ -27,7 +28,7 @@ struct GuardedAccess {
 extern thread_local constinit GuardedAccess* volatile t_guarded_access __attribute__((tls_model("initial-exec")));
 
 /// What follows a fault: signals are let in again as they were.
-void leave_memory_fault();
+void leave_memory_fault(const GuardedAccess& access);
 
 /// Runs `access`, which touches [memory, memory + length) and must own nothing: it is left in the middle if that memory
 /// is not there. False: it was. Not within another one. Before watch_memory_faults() the fault is the process's end.
@@ -38,7 +39,7 @@ template <class Access>
   guarded.end = guarded.begin + length;
   // Without the mask, which would be a system call each time.
   if (sigsetjmp(guarded.back, 0) != 0) {
-    leave_memory_fault();
+    leave_memory_fault(guarded);
     return false;
   }
   t_guarded_access = &guarded;

@@ -1,5 +1,6 @@
 #pragma once
 /// The subcommands of `nupa`. Each returns the exit status.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,17 @@ struct RunOptions {
 };
 /// Replaces this process by the program. Returns only if that fails: 127 not found, 126 not executable.
 int run(const RunOptions& options);
+
+struct LaunchOptions {
+  RunOptions run;
+  uint32_t ranks = 1;
+  bool label = true;         ///< each line begins with the rank that says it
+  double grace_seconds = 5;  ///< between the signal that asks ranks to end and the one that ends them
+};
+/// Starts the program so many times, with NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and
+/// NUPA_CCL_ROOT. Returns the status of the first rank that fails, which ends the others; 128 and a signal's number if
+/// one ended it or the job.
+int launch(const LaunchOptions& options);
 
 int devices(bool json);
 /// `watch_seconds` 0: once.

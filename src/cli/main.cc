@@ -1,16 +1,21 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
+#include <vector>
 
 #include "commands.h"
 #include "nupa_config.h"
 
 namespace {
 
-/// Where the program and its arguments begin: behind "--", or at the first word that is no option of `run`. The parser
-/// must not see them, since it takes words such as [a,b] apart.
-int start_of_command(const CLI::App& run, int argc, char** argv) {
-  if (argc < 2 || run.get_name() != argv[1]) return argc;
+/// Where the program and its arguments begin: behind "--", or at the first word that is no option of `run` or `launch`.
+/// The parser must not see them, since it takes words such as [a,b] apart.
+int start_of_command(const std::vector<const CLI::App*>& runners, int argc, char** argv) {
+  const auto named = [&](const CLI::App* runner) { return argc > 1 && runner->get_name() == argv[1]; };
+  const auto found = std::find_if(runners.begin(), runners.end(), named);
+  if (found == runners.end()) return argc;
+  const CLI::App& run = **found;
   int at = 2;
   for (; at < argc && argv[at][0] == '-'; ++at) {
     const std::string_view word = argv[at];
@@ -48,6 +53,22 @@ int main(int argc, char** argv) {
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 
+  nupa::cli::LaunchOptions launch_options;
+  CLI::App* launch =
+      app.add_subcommand("launch", "Run the ranks of a job on this host: nupa launch -n 4 -- PROGRAM ARGS...");
+  launch->add_option("-n,--ranks", launch_options.ranks, "How many")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("--transport", launch_options.run.transport, "As of run")
+      ->check(CLI::IsMember({"auto", "window", "roce"}));
+  bool no_label = false;
+  launch->add_flag("--no-label", no_label, "Show what ranks say without their numbers");
+  launch->add_option("--grace", launch_options.grace_seconds, "Seconds that ranks have to end when the job does")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  launch->footer(
+      "Ranks find NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT. Rank 0 gets the "
+      "input.\n"
+      "A rank that fails ends the job; its status is the job's.");
+
   bool json = false;
   double watch = 0;
   bool dry_run = false;
@@ -63,7 +84,7 @@ int main(int argc, char** argv) {
   doctor->add_flag("--json", json, "Machine-readable output");
   doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
 
-  const int command = start_of_command(*run, argc, argv);
+  const int command = start_of_command({run, launch}, argc, argv);
   try {
     app.parse(command, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
@@ -72,14 +93,16 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "nupa: %s (see nupa --help)\n", error.what());
     return 2;
   }
-  if (*run) {
+  if (*run || *launch) {
     const int first = command + (command < argc && std::string_view(argv[command]) == "--" ? 1 : 0);
     if (first >= argc) {
-      std::fputs("nupa: run: no program is named (see nupa run --help)\n", stderr);
+      std::fprintf(stderr, "nupa: %s: no program is named (see nupa %s --help)\n", argv[1], argv[1]);
       return 2;
     }
-    run_options.command.assign(argv + first, argv + argc);
-    return nupa::cli::run(run_options);
+    auto& program = *run ? run_options : launch_options.run;
+    program.command.assign(argv + first, argv + argc);
+    launch_options.label = !no_label;
+    return *run ? nupa::cli::run(run_options) : nupa::cli::launch(launch_options);
   }
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);

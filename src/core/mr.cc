@@ -119,6 +119,7 @@ int Mr::close() {
   open_ = false;
   revoke();
   if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
+  if (backing_ == Backing::kAllocated) device_.runtime().remapper().release(own_memory);
   if (dm != nullptr) static_cast<Dm*>(dm)->users.drop();
   pd_->users.drop();
   device_.users.drop();
@@ -340,6 +341,22 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kMapped,
                      {addr, length, iova, access_flags & ~access::kOptionalMask}, nullptr);
   if (!region) munmap(addr, length);
+  return region;
+}
+
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) {
+  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0)
+    return fail(EINVAL, "access flags unknown or contradictory");
+  auto allocated = runtime_->remapper().allocate(length);
+  if (!allocated) return tl::unexpected(allocated.error());
+  const MrPiece piece{allocated->begin, allocated->end, allocated->file_offset};
+  const MrSpec spec{reinterpret_cast<void*>(allocated->begin), length, allocated->begin,
+                    access_flags & ~access::kOptionalMask};
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kAllocated, spec, &piece);
+  if (region)
+    static_cast<Mr&>(**region).own_memory = *allocated;
+  else
+    runtime_->remapper().release(*allocated);
   return region;
 }
 

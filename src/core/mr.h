@@ -37,7 +37,7 @@ class Mw;
 
 class Mr final : public MemoryRegion {
  public:
-  enum class Backing { kUser, kNull, kDm, kMapped };
+  enum class Backing { kUser, kNull, kDm, kMapped, kAllocated };
 
   Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing);
   /// Publishes the region. EFAULT, ENOMEM, EFBIG.
@@ -56,6 +56,7 @@ class Mr final : public MemoryRegion {
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }
   DeviceMemory* dm = nullptr;  ///< kDm: what it lies in
+  region::Piece own_memory{};  ///< kAllocated
   /// Windows bound to this region; some may have been invalidated since.
   std::set<Mw*> windows;
   /// True if a window on it still opens something; the invalidated ones are let go.

@@ -109,6 +109,7 @@ class DeviceImpl final : public Device {
   Result<std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                       uint64_t iova, int fd, uint32_t access_flags) override;
   Result<std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain& pd) override;
+  Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) override;
   Result<std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
                                                   size_t length, uint32_t access_flags) override;
   int rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,

@@ -113,6 +113,13 @@ WcStatus Qp::locate(const Sge& sge, uint32_t rights, Piece* piece) const {
   return find_local(keys_, shared_->pd, sge, rights, piece);
 }
 
+Result<std::shared_ptr<std::byte>> Qp::map_remote(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
+  std::lock_guard lock(send_lock_);
+  if (state() != QpState::kRts) return fail(ENOTCONN, "the queue pair is not connected");
+  if (endpoint_ == nullptr || datagram_) return fail(ENOTSUP, "what leads to the other end maps nothing");
+  return endpoint_->map_remote(rkey, address, length, rights);
+}
+
 Outcome Qp::execute_list(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
   const bool inlined = (wr.flags & send_flag::kInline) != 0;
   const uint32_t rights = reads_memory_in(wr.opcode) ? access::kLocalWrite : 0;

@@ -1,6 +1,7 @@
 #pragma once
 /// A transport executes work requests that the core has checked. One endpoint stands behind one queue pair.
 
+#include <cerrno>
 #include <memory>
 
 #include <nupa/queue_pair.h>
@@ -71,6 +72,13 @@ class Endpoint {
   /// Looks for the other end if it is not known yet. kGone: it should be on this host, and is not.
   enum class Reach : uint8_t { kMet, kUnknown, kGone };
   virtual Reach reach() = 0;
+  /// As QueuePair::map_remote().
+  virtual Result<std::shared_ptr<std::byte>> map_remote([[maybe_unused]] uint32_t rkey,
+                                                        [[maybe_unused]] uint64_t address,
+                                                        [[maybe_unused]] uint64_t length,
+                                                        [[maybe_unused]] uint32_t rights) {
+    return fail(ENOTSUP, "the transport maps nothing");
+  }
   /// A line for people: where the other end is ("window", "slot 3").
   virtual const char* name() const = 0;
   /// Without the send lock, before it is destroyed: no thread of the transport touches it after this.

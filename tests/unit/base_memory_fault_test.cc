@@ -53,6 +53,27 @@ TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
   munmap(memory, 2 * kPage);
 }
 
+TEST(MemoryFault, SignalsAreBlockedAsBefore) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  std::byte* const memory = pages(1);
+  take_away(memory, kPage);
+  for (const int blocked : {SIGUSR1, SIGALRM}) {
+    sigset_t before;
+    sigemptyset(&before);
+    sigaddset(&before, blocked);
+    ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+    EXPECT_FALSE(write_to(memory, kPage));
+    sigset_t after;
+    ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &after), 0);
+    for (int signal = 1; signal < SIGRTMIN; ++signal)
+      EXPECT_EQ(sigismember(&after, signal), signal == blocked ? 1 : 0) << signal;
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  munmap(memory, kPage);
+}
+
 TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
   ASSERT_EQ(watch_memory_faults(), 0);
   const UniqueFd file(memfd_create("short", MFD_CLOEXEC));

@@ -6,7 +6,7 @@ namespace nupa::ccl {
 
 /// One rank's array.
 struct Source {
-  const void* data;
+  const void* data = nullptr;
   const void* factor = nullptr;  ///< kPremultipliedSum: one element; null: 1
 };
 

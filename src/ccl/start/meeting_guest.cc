@@ -133,7 +133,8 @@ class Talk {
 
 }  // namespace
 
-Outcome<std::vector<Card>> meet(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
+Outcome<std::vector<Card>> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
+                                int64_t limit_ns) {
   if (rank >= world || world > kMaxRanks)
     return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
   if (card.size() > kMaxCardBytes) return fault(EINVAL, "a rank's card is too large");
@@ -145,6 +146,7 @@ Outcome<std::vector<Card>> meet(const UniqueId& id, uint32_t rank, uint32_t worl
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
   write_at(&telling, kSecretAt, id.secret);
+  write_at(&telling, kMeetingAt, meeting);
   write_at(&telling, kRankAt, rank);
   write_at(&telling, kWorldAt, world);
   write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));

@@ -12,13 +12,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <set>
 #include <string>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/own_thread.h"
 #include "base/unique_fd.h"
-#include "ccl/start/meeting.h"
+#include "ccl/start/gathering.h"
 #include "ccl/start/meeting_wire.h"
 
 namespace nupa::ccl {
@@ -27,8 +28,6 @@ namespace {
 constexpr int kBacklog = 1024;
 /// Whoever has connected and says nothing is let go, for others than ranks may have found the port.
 constexpr int64_t kSilenceNs = 10'000'000'000;
-/// Of ranks that are missing so many are named.
-constexpr size_t kMostNamed = 8;
 
 Address mapped(in_addr_t ipv4) {
   Address address{};
@@ -91,11 +90,11 @@ struct Visitor {
   base::UniqueFd fd;
   int64_t since_ns;
   std::vector<std::byte> heard;
-  bool has_told = false;  ///< it is a rank of this meeting
+  bool has_told = false;  ///< it is a rank of a meeting
+  uint64_t meeting = 0;
   uint32_t rank = 0;
-  std::shared_ptr<const std::string> to_say;  ///< one for all who are told the same
+  std::shared_ptr<const std::string> to_say;  ///< one for all who are told the same; it leaves when that is said
   size_t said = 0;
-  bool leaves = false;  ///< when all is said
 };
 
 /// With its head.
@@ -109,7 +108,7 @@ std::shared_ptr<const std::string> answer_of(int status, const std::string& text
 
 class Root final : public MeetingRoot {
  public:
-  explicit Root(int64_t deadline) : deadline_(deadline) {}
+  explicit Root(int64_t limit_ns) : limit_ns_(limit_ns) {}
   ~Root() override {
     if (!running_) return;
     const uint64_t one = 1;
@@ -118,38 +117,21 @@ class Root final : public MeetingRoot {
   }
   const UniqueId& id() const override { return id_; }
 
-  Outcome<void> open(std::vector<Address> addresses) {
-    stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!stop_) return fault(errno, "no descriptor for the meeting's root");
-    listener_ = listen_anywhere(&id_.port);
-    if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
-    id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
-    if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
-      return fault(EIO, "the kernel gives no random numbers");
-    const auto run = [](void* root) -> void* {
-      static_cast<Root*>(root)->serve();
-      return nullptr;
-    };
-    if (const int error = base::start_own_thread(&thread_, run, this); error != 0)
-      return fault(error, "no thread for the meeting's root");
-    running_ = true;
-    return {};
-  }
+  Outcome<void> open(std::vector<Address> addresses);
 
  private:
   void serve();
   void take_visitors();
   void listen_to(Visitor& visitor);
-  /// What a visitor has said is complete. Empty: it is welcome.
-  std::string judge(Visitor& visitor, int* status);
-  static void say(Visitor& visitor, std::shared_ptr<const std::string> answer);
-  void tell_all();
-  void tell_who_is_missing();
-  std::string missing() const;
+  /// What a visitor has said is whole: it takes part, or is told why not.
+  Outcome<void> seat(Visitor& visitor);
+  void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
+  /// Of meetings that are complete, or have waited long enough.
+  void tell_all(int64_t now);
   /// False: it is gone.
   static bool speak(Visitor& visitor);
 
-  const int64_t deadline_;
+  const int64_t limit_ns_;
   UniqueId id_;
   base::UniqueFd listener_;
   base::UniqueFd stop_;
@@ -157,12 +139,27 @@ class Root final : public MeetingRoot {
   bool running_ = false;
   // Of the thread.
   std::vector<std::unique_ptr<Visitor>> visitors_;
-  uint32_t world_ = 0;  ///< as the first rank said
-  std::vector<Card> cards_;
-  std::vector<bool> present_;
-  uint32_t came_ = 0;
-  bool over_ = false;
+  std::map<uint64_t, Gathering> meetings_;
+  std::set<uint64_t> over_;
 };
+
+Outcome<void> Root::open(std::vector<Address> addresses) {
+  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) return fault(errno, "no descriptor for the meeting's root");
+  listener_ = listen_anywhere(&id_.port);
+  if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
+  id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
+  if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
+    return fault(EIO, "the kernel gives no random numbers");
+  const auto run = [](void* root) -> void* {
+    static_cast<Root*>(root)->serve();
+    return nullptr;
+  };
+  if (const int error = base::start_own_thread(&thread_, run, this); error != 0)
+    return fault(error, "no thread for the meeting's root");
+  running_ = true;
+  return {};
+}
 
 void Root::serve() {
   pthread_setname_np(pthread_self(), "nupa-meeting");
@@ -170,7 +167,7 @@ void Root::serve() {
   while (true) {
     fds.clear();
     fds.push_back({stop_.get(), POLLIN, 0});
-    fds.push_back({listener_.get(), static_cast<short>(over_ ? 0 : POLLIN), 0});
+    fds.push_back({listener_.get(), POLLIN, 0});
     for (const auto& visitor : visitors_)
       fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
     constexpr int kLookMs = 500;
@@ -185,8 +182,7 @@ void Root::serve() {
     }
     std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
     if ((fds[1].revents & POLLIN) != 0) take_visitors();
-    if (!over_ && world_ != 0 && came_ == world_) tell_all();
-    if (!over_ && now >= deadline_) tell_who_is_missing();
+    tell_all(now);
   }
 }
 
@@ -208,100 +204,62 @@ void Root::listen_to(Visitor& visitor) {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
       // A rank that goes before the meeting is complete may come again.
-      if (visitor.has_told && !over_) {
-        present_[visitor.rank] = false;
-        --came_;
+      if (const auto found = meetings_.find(visitor.meeting); visitor.has_told && found != meetings_.end()) {
+        found->second.leave(visitor.rank);
+        if (found->second.is_empty()) meetings_.erase(found);
       }
       return visitor.fd.reset();
     }
-    if (visitor.has_told || visitor.leaves) continue;
+    if (visitor.has_told || visitor.to_say != nullptr) continue;
     visitor.heard.insert(visitor.heard.end(), buffer, buffer + got);
     if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return visitor.fd.reset();
   }
-  if (visitor.has_told || visitor.leaves || visitor.heard.size() < kTellingBytes) return;
+  if (visitor.has_told || visitor.to_say != nullptr || visitor.heard.size() < kTellingBytes) return;
   const auto length = read_at<uint32_t>(visitor.heard, kLengthAt);
   if (read_at<uint32_t>(visitor.heard, kMagicAt) != kMeetingMagic || length > kMaxCardBytes ||
       std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
     return visitor.fd.reset();
   if (visitor.heard.size() < kTellingBytes + length) return;
-  int status = 0;
-  const std::string trouble = judge(visitor, &status);
-  if (status != 0) say(visitor, answer_of(status, trouble));
+  if (const auto seated = seat(visitor); !seated) visitor.to_say = answer_of(seated.error().code, seated.error().text);
 }
 
-std::string Root::judge(Visitor& visitor, int* status) {
+Outcome<void> Root::seat(Visitor& visitor) {
+  const auto meeting = read_at<uint64_t>(visitor.heard, kMeetingAt);
   const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
   const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
-  *status = EINVAL;
-  if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion) return "the root speaks another version";
-  if (world == 0 || world > kMaxRanks || rank >= world)
-    return "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be";
-  if (world_ != 0 && world != world_)
-    return "rank " + std::to_string(rank) + " says that there are " + std::to_string(world) + " ranks, others say " +
-           std::to_string(world_);
-  if (over_) {
-    *status = EALREADY;
-    return "the meeting is over";
-  }
-  if (world_ == 0) {
-    world_ = world;
-    cards_.resize(world);
-    present_.resize(world);
-  }
-  if (present_[rank]) {
-    *status = EEXIST;
-    return "somebody else is rank " + std::to_string(rank);
-  }
-  *status = 0;
+  if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion)
+    return fault(EINVAL, "the root speaks another version");
+  if (world > kMaxRanks || rank >= world)
+    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
+  const auto place = meetings_.try_emplace(meeting, world, base::now_ns() + limit_ns_).first;
+  Card card(visitor.heard.begin() + kTellingBytes, visitor.heard.end());
+  if (auto joined = place->second.join(rank, world, std::move(card)); !joined) return joined;
   visitor.has_told = true;
+  visitor.meeting = meeting;
   visitor.rank = rank;
-  present_[rank] = true;
-  cards_[rank].assign(visitor.heard.begin() + kTellingBytes, visitor.heard.end());
-  ++came_;
-  return "";
+  return {};
 }
 
-void Root::say(Visitor& visitor, std::shared_ptr<const std::string> answer) {
-  visitor.to_say = std::move(answer);
-  visitor.leaves = true;
-}
-
-void Root::tell_all() {
-  over_ = true;
-  std::string table;
-  for (const Card& card : cards_) {
-    const auto length = static_cast<uint32_t>(card.size());
-    table.append(reinterpret_cast<const char*>(&length), sizeof length);
-    table.append(reinterpret_cast<const char*>(card.data()), card.size());
-  }
-  const auto answer = answer_of(0, table);
+void Root::tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer) {
   for (const auto& visitor : visitors_)
-    if (visitor->has_told) say(*visitor, answer);
+    if (visitor->has_told && visitor->meeting == meeting) visitor->to_say = answer;
+  over_.insert(meeting);
 }
 
-std::string Root::missing() const {
-  if (world_ == 0) return "no rank has come";
-  std::string text = "missing: rank";
-  size_t named = 0;
-  for (uint32_t rank = 0; rank < world_; ++rank) {
-    if (present_[rank]) continue;
-    if (named++ == kMostNamed) {
-      text += " and ";
-      text += std::to_string(world_ - came_ - kMostNamed);
-      text += " more";
-      break;
+void Root::tell_all(int64_t now) {
+  for (auto it = meetings_.begin(); it != meetings_.end();) {
+    const auto& [meeting, gathering] = *it;
+    if (gathering.is_complete()) {
+      tell(meeting, answer_of(0, gathering.table()));
+    } else if (now >= gathering.deadline()) {
+      tell(meeting, answer_of(ETIMEDOUT, gathering.missing()));
+    } else {
+      ++it;
+      continue;
     }
-    text += named == 1 ? " " : ", ";
-    text += std::to_string(rank);
+    it = meetings_.erase(it);
   }
-  return text;
-}
-
-void Root::tell_who_is_missing() {
-  over_ = true;
-  const auto answer = answer_of(ETIMEDOUT, missing());
-  for (const auto& visitor : visitors_)
-    if (visitor->has_told) say(*visitor, answer);
 }
 
 bool Root::speak(Visitor& visitor) {
@@ -312,13 +270,13 @@ bool Root::speak(Visitor& visitor) {
     if (sent <= 0) return false;
     visitor.said += static_cast<size_t>(sent);
   }
-  return !visitor.leaves;
+  return false;
 }
 
 }  // namespace
 
 Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Address> addresses) {
-  auto root = std::make_unique<Root>(base::now_ns() + limit_ns);
+  auto root = std::make_unique<Root>(limit_ns);
   if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
   return root;
 }

@@ -1,7 +1,7 @@
 #pragma once
 /// What goes over a meeting's connections, in little-endian numbers:
 ///
-///   rank to root   magic(4) version(2) zero(2) secret(16) rank(4) world(4) length(4) card(length)
+///   rank to root   magic(4) version(2) zero(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
 ///   root to rank   status(4) length(4), then of status 0 for each rank length(4) card(length), else a sentence(length)
 #include <bit>
 #include <cstddef>
@@ -16,10 +16,11 @@ constexpr uint16_t kMeetingVersion = 1;
 constexpr size_t kMagicAt = 0;
 constexpr size_t kVersionAt = 4;
 constexpr size_t kSecretAt = 8;
-constexpr size_t kRankAt = 24;
-constexpr size_t kWorldAt = 28;
-constexpr size_t kLengthAt = 32;
-constexpr size_t kTellingBytes = 36;
+constexpr size_t kMeetingAt = 24;
+constexpr size_t kRankAt = 32;
+constexpr size_t kWorldAt = 36;
+constexpr size_t kLengthAt = 40;
+constexpr size_t kTellingBytes = 44;
 constexpr size_t kAnswerBytes = 8;
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
 

@@ -49,6 +49,17 @@ transport::Endpoint::Reach Connected::reach() {
   return search_error_ == EHOSTUNREACH && here && possible ? Reach::kGone : Reach::kUnknown;
 }
 
+Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t address, uint64_t length,
+                                                         uint32_t rights) {
+  if ((!target_ && !find_target()) || !target_->ready(own_slot_, qp_.qp_num))
+    return fail(ENOTCONN, "the other end is not there yet");
+  RemoteRange range;
+  if (length == 0 || !target_->resolve(rkey, address, length, rights, &range))
+    return fail(EACCES, "the key does not open this memory");
+  if (range.direct == nullptr || range.null_region) return fail(ENOTSUP, "the memory is reached by copies");
+  return std::shared_ptr<std::byte>(target_->region_of(rkey), range.direct);
+}
+
 Outcome Connected::execute(const Request& request) {
   if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_.qp_num), 0)) {
     if (const Outcome outcome = not_answering(); !outcome.succeeded()) return outcome;

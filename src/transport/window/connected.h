@@ -14,6 +14,8 @@ class Connected final : public transport::Endpoint {
   transport::Outcome execute(const transport::Request& request) override;
   Reach reach() override;
   const char* name() const override { return "window"; }
+  Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
+                                                uint32_t rights) override;
 
  private:
   transport::Outcome send(const transport::Request& request);

@@ -92,6 +92,12 @@ class KeyCache {
     return true;
   }
 
+  /// What holds the mapping of a key that was resolved last of its place; null: the peer is this process.
+  std::shared_ptr<MappedRegion> region_of(uint32_t key) const {
+    const auto& entry = entries_[segment::key_index(key) % kEntries];
+    return entry != nullptr && entry->key == key ? entry->region : nullptr;
+  }
+
   PeerMemory& memory() { return *memory_; }
   const std::shared_ptr<PeerMemory>& share() const { return memory_; }
 

@@ -57,6 +57,10 @@ class Target {
              buffer_keys_.resolve(rkey, address, length, rights, recv_.shared()->pd, remote_->qp_num, range);
     return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
   }
+  /// What holds the mapping of a range that was resolved by this key just now; null: the peer is this process.
+  std::shared_ptr<MappedRegion> region_of(uint32_t rkey) const {
+    return (xrc_ ? buffer_keys_ : remote_keys_).region_of(rkey);
+  }
   /// Invalidates a type 2 window for SEND_WITH_INV. False: the key is not such a window's.
   bool invalidate(uint32_t rkey);
 
