@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cstring>
-
 #include "ccl/mapped/all_reduce.h"
 
 namespace nupa::ccl {
@@ -34,7 +32,7 @@ Steps all_reduce_slices(MappedGroup& group, ReduceTask task) {
     const auto* const in = static_cast<const std::byte*>(task.in) + begin * size;
     auto* const out = static_cast<std::byte*>(task.out) + begin * size;
     const uint32_t turn = group.next_turn();
-    std::memcpy(group.slot_in(group.rank(), turn), in, elements * size);
+    copy_array(group.slot_in(group.rank(), turn), in, elements * size);
     group.tell(++step);
     const Slice mine = slice_of(group.rank(), group.ranks(), elements, size);
     for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
@@ -51,7 +49,7 @@ Steps all_reduce_slices(MappedGroup& group, ReduceTask task) {
       if (rank != group.rank())
         if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
       const Slice slice = slice_of(rank, group.ranks(), elements, size);
-      std::memcpy(out + slice.begin * size, group.slot_out(rank, turn) + slice.begin * size, slice.length() * size);
+      copy_array(out + slice.begin * size, group.slot_out(rank, turn) + slice.begin * size, slice.length() * size);
     }
   }
   co_return 0;

@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "ccl/mapped/all_reduce.h"
 
 namespace nupa::ccl {
@@ -7,7 +5,7 @@ namespace nupa::ccl {
 Steps all_reduce_slots(MappedGroup& group, ReduceTask task) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn();
-  std::memcpy(group.slot_in(group.rank(), turn), task.in, task.bytes());
+  copy_array(group.slot_in(group.rank(), turn), task.in, task.bytes());
   group.tell(step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (rank == group.rank()) continue;

@@ -3,10 +3,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace nupa::ccl {
 
 constexpr size_t kCacheLine = 64;
+
+/// memcpy() of arrays that may be nowhere when they are empty.
+inline void copy_array(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
 
 /// A rank's part of a tiny operation, written by one rank into the memory of another: all in one cache line, the number
 /// of its step last.

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <ctime>
 
 #include "base/clock.h"
@@ -74,7 +73,7 @@ void MappedGroup::tell(uint32_t step) {
 
 void MappedGroup::write_line(uint32_t to, uint32_t turn, const void* payload, size_t length, uint32_t step) {
   FlagLine& line = lines_of(arenas_[to], turn)[rank_];
-  std::memcpy(line.payload, payload, length);
+  copy_array(line.payload, payload, length);
   line.step.store(step, std::memory_order_release);
   wake(to);
 }
