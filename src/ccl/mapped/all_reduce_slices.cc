@@ -1,4 +1,5 @@
 #include <algorithm>
+
 #include "ccl/mapped/all_reduce.h"
 
 namespace nupa::ccl {
