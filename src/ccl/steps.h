@@ -57,6 +57,7 @@ class [[nodiscard]] Steps {
     struct Pause {
       promise_type& promise;
       Wait wait;
+      // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the analyzer does not see how a promise is made
       bool await_ready() const { return promise.state->error != 0 || wait.is_over(); }
       void await_suspend(Handle) const { promise.state->wait = wait; }
       int await_resume() const { return promise.state->error; }
