@@ -34,6 +34,8 @@ class Device {
   /// EINVAL: no such port or index; ENODATA: the entry is empty.
   virtual Result<GidEntry> query_gid(uint8_t port_num, uint32_t index) const = 0;
   virtual Result<uint16_t> query_pkey(uint8_t port_num, uint32_t index) const = 0;  ///< network byte order
+  /// With whom this process can share memory (QueuePair::map_remote()); zeros: with nobody.
+  virtual MemoryDomain memory_domain() const = 0;
   /// Raw ticks of the clock that stamps completions; core_clock_khz tells their length.
   virtual uint64_t clock() const = 0;
 

@@ -14,6 +14,9 @@ struct Gid {
   bool operator==(const Gid&) const = default;
 };
 
+/// Processes whose devices give the same one, and not zeros, map each other's memory.
+using MemoryDomain = std::array<uint8_t, 16>;
+
 enum class GidType : uint32_t { kIb = 0, kRoceV1 = 1, kRoceV2 = 2 };
 
 struct GidEntry {

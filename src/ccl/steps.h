@@ -2,17 +2,26 @@
 /// A collective as one rank sees it: a function that is left wherever it would have to wait, and goes on when asked to.
 /// So several make progress side by side in one thread, and all of them can be ended at any wait.
 #include <atomic>
+#include <concepts>
 #include <coroutine>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "ccl/frame_pool.h"
+
 namespace nupa::ccl {
+
+constexpr uint32_t kNoRank = UINT32_MAX;
 
 /// What is waited for: a word that only counts up (and wraps) has come to a value. Who counts it up has done before
 /// what it stands for.
 struct Wait {
   const std::atomic<uint32_t>* word = nullptr;
   uint32_t value = 0;
+  uint32_t rank = kNoRank;  ///< who is to count it up
+  /// How many sleep until the word changes: whoever counts it up wakes them. Null: nobody does.
+  std::atomic<uint32_t>* sleepers = nullptr;
 
   bool is_over() const { return static_cast<int32_t>(word->load(std::memory_order_acquire) - value) >= 0; }
 };
@@ -37,6 +46,17 @@ class [[nodiscard]] Steps {
     State* state = &own;
     std::coroutine_handle<> caller;
     int result = 0;
+
+    /// Frames of functions whose first argument has a pool come from there.
+    template <class First, class... Others>
+    requires requires(First& first) {
+      { first.frames() } -> std::same_as<FramePool&>;
+    }
+    static void* operator new(size_t bytes, First& first, Others&...) {
+      return FramePool::take(&first.frames(), bytes);
+    }
+    static void* operator new(size_t bytes) { return FramePool::take(nullptr, bytes); }
+    static void operator delete(void* frame) { FramePool::give(frame); }
 
     Steps get_return_object() { return Steps(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }

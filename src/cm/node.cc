@@ -68,6 +68,7 @@ class NodeImpl final : public Node {
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
+  MemoryDomain domain() const override { return dir_->domain(); }
   Peer& self() override { return *self_; }
   Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
   Peer* find(uint32_t slot) override;

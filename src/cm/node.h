@@ -39,6 +39,8 @@ class Node {
 
   virtual segment::Segment& segment() = 0;
   virtual uint32_t slot() const = 0;
+  /// Of all processes that this one may meet.
+  virtual MemoryDomain domain() const = 0;
   virtual Peer& self() = 0;
 
   /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer.

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
@@ -158,6 +159,17 @@ std::vector<uint32_t> RuntimeDir::sweep(bool only_look) {
   const std::vector<uint32_t> dead = sweep_locked(only_look);
   unlock();
   return dead;
+}
+
+MemoryDomain RuntimeDir::domain() const {
+  struct stat seen {};
+  if (fstat(fd_.get(), &seen) != 0) return {};
+  MemoryDomain domain = base::boot_id();
+  const uint64_t parts[] = {seen.st_ino, seen.st_dev};
+  static_assert(sizeof parts == sizeof domain);
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(parts);
+  for (size_t i = 0; i < domain.size(); ++i) domain[i] ^= bytes[i];
+  return domain;
 }
 
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {

@@ -7,6 +7,7 @@
 
 #include "base/unique_fd.h"
 #include <nupa/result.h>
+#include <nupa/types.h>
 
 namespace nupa::cm {
 
@@ -21,6 +22,8 @@ class RuntimeDir {
   static Result<std::unique_ptr<RuntimeDir>> open();
 
   const std::string& path() const { return path_; }
+  /// Of all who have the same folder on one running system, whatever they call it.
+  MemoryDomain domain() const;
 
   struct Claimed {
     uint32_t slot;

@@ -156,6 +156,10 @@ Result<uint16_t> DeviceImpl::query_pkey(uint8_t port_num, uint32_t index) const 
   return uint16_t{0xffff};  // the default partition, full member (IBTA 10.9.2)
 }
 
+MemoryDomain DeviceImpl::memory_domain() const {
+  return runtime_->has_window() ? runtime_->node().domain() : MemoryDomain{};
+}
+
 uint64_t DeviceImpl::clock() const { return base::ticks(); }
 
 Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {

@@ -101,6 +101,7 @@ class DeviceImpl final : public Device {
   Result<PortAttr> query_port(uint8_t port_num) const override;
   Result<GidEntry> query_gid(uint8_t port_num, uint32_t index) const override;
   Result<uint16_t> query_pkey(uint8_t port_num, uint32_t index) const override;
+  MemoryDomain memory_domain() const override;
   uint64_t clock() const override;
 
   Result<std::unique_ptr<ProtectionDomain>> alloc_pd() override;

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ccl/mapped/all_reduce.h"
+#include "ccl/mapped/algorithms.h"
 
 namespace nupa::ccl {
 namespace {
+
+using namespace mapped;
 
 constexpr size_t kSlot = 4096;
 constexpr int64_t kPatienceNs = 60'000'000'000;
@@ -26,32 +28,60 @@ struct FreeDelete {
 };
 using Arena = std::unique_ptr<std::byte, FreeDelete>;
 
+/// One rank's group and what goes on around it.
+class Player final : public Surroundings {
+ public:
+  Player(uint32_t rank, const std::vector<std::byte*>& arenas, const std::vector<uint32_t>& names,
+         const WaitRules& rules)
+      : group(rank, arenas, names, kSlot, rules), arenas_(arenas) {}
+
+  int run(Steps& steps, int64_t limit_ns = kPatienceNs) { return run_steps(steps, group.rules(), *this, limit_ns); }
+  void end(const Cause& cause) {
+    for (std::byte* const arena : arenas_) end_arena(*reinterpret_cast<ArenaHead*>(arena), cause);
+  }
+  Cause ended() const override { return group.ended(); }
+  Cause on_timeout(const Wait& wait) override {
+    end({ETIMEDOUT, wait.rank});
+    return ended();
+  }
+
+  MappedGroup group;
+
+ private:
+  const std::vector<std::byte*> arenas_;
+};
+
+constexpr WaitRules kSleepSoon{0, true};
+constexpr WaitRules kSpin{20'000, false};
+
 class Job {
  public:
-  explicit Job(uint32_t ranks, int64_t spin_ns = 0) {
-    const size_t bytes = ArenaLayout(ranks, kSlot).bytes();
+  explicit Job(uint32_t ranks, const WaitRules& rules = kSleepSoon) {
+    const size_t bytes = arena_bytes(kSlot);
+    std::vector<uint32_t> names;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       arenas_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
       std::memset(arenas_.back().get(), 0, bytes);
       places_.push_back(arenas_.back().get());
+      names.push_back(rank);
     }
     for (uint32_t rank = 0; rank < ranks; ++rank)
-      groups_.push_back(std::make_unique<MappedGroup>(rank, places_, kSlot, spin_ns));
+      players_.push_back(std::make_unique<Player>(rank, places_, names, rules));
   }
-  MappedGroup& group(uint32_t rank) { return *groups_[rank]; }
-  uint32_t ranks() const { return static_cast<uint32_t>(groups_.size()); }
+  Player& player(uint32_t rank) { return *players_[rank]; }
+  uint32_t ranks() const { return static_cast<uint32_t>(players_.size()); }
 
   /// Each rank in a thread of its own.
-  void run(const std::function<void(MappedGroup&)>& play) {
+  void run(const std::function<void(Player&)>& play) {
     std::vector<std::thread> threads;
-    for (uint32_t rank = 0; rank < ranks(); ++rank) threads.emplace_back([&, rank] { play(group(rank)); });
+    for (uint32_t rank = 0; rank < ranks(); ++rank) threads.emplace_back([&, rank] { play(player(rank)); });
     for (auto& thread : threads) thread.join();
   }
 
  private:
   std::vector<Arena> arenas_;
   std::vector<std::byte*> places_;
-  std::vector<std::unique_ptr<MappedGroup>> groups_;
+  std::vector<std::unique_ptr<Player>> players_;
 };
 
 using Algorithm = Steps (*)(MappedGroup&, ReduceTask);
@@ -75,12 +105,13 @@ std::vector<float> expected_of(uint32_t ranks, uint32_t operation, const Reducti
 }
 
 /// One all_reduce on one rank, checked.
-void all_reduce_once(MappedGroup& group, Algorithm algorithm, uint32_t operation, size_t elements, bool in_place,
+void all_reduce_once(Player& player, Algorithm algorithm, uint32_t operation, size_t elements, bool in_place,
                      const Reduction& reduction) {
+  MappedGroup& group = player.group;
   std::vector<float> in = input_of(group.rank(), operation, elements);
   std::vector<float> out(elements, -1);
-  Steps steps = algorithm(group, {reduction, in.data(), in_place ? in.data() : out.data(), elements});
-  ASSERT_EQ(group.run(steps, kPatienceNs), 0);
+  Steps steps = algorithm(group, {{reduction}, in.data(), in_place ? in.data() : out.data(), elements});
+  ASSERT_EQ(player.run(steps), 0);
   const auto expected = expected_of(group.ranks(), operation, reduction, elements);
   const auto& result = in_place ? in : out;
   for (size_t i = 0; i < elements; ++i)
@@ -101,14 +132,14 @@ TEST(CclMappedAllReduce, EachAlgorithmEqualsTheSerialReferenceToTheBit) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks)
     for (const Case& one : cases) {
       Job job(ranks);
-      job.run([&](MappedGroup& group) {
+      job.run([&](Player& player) {
         uint32_t operation = 0;
         for (const size_t elements : one.sizes)
           for (const bool in_place : {false, true})
             for (const Operator op : {Operator::kSum, Operator::kMax, Operator::kAverage}) {
-              const Reduction reduction{Type::kFloat32, op, op == Operator::kAverage ? group.ranks() : 0};
+              const Reduction reduction{Type::kFloat32, op, op == Operator::kAverage ? player.group.ranks() : 0};
               ASSERT_NO_FATAL_FAILURE(
-                  all_reduce_once(group, one.algorithm, operation++, elements, in_place, reduction));
+                  all_reduce_once(player, one.algorithm, operation++, elements, in_place, reduction));
             }
       });
     }
@@ -116,11 +147,11 @@ TEST(CclMappedAllReduce, EachAlgorithmEqualsTheSerialReferenceToTheBit) {
 
 TEST(CclMappedAllReduce, AlgorithmsFollowEachOtherInAnyOrder) {
   for (const uint32_t ranks : {2u, 3u, 5u})
-    for (const int64_t spin_ns : {int64_t{0}, int64_t{20'000}}) {
-      Job job(ranks, spin_ns);
-      job.run([&](MappedGroup& group) {
+    for (const WaitRules& rules : {kSleepSoon, kSpin}) {
+      Job job(ranks, rules);
+      job.run([&](Player& player) {
         std::mt19937 same(5);
-        std::mt19937 own(group.rank());
+        std::mt19937 own(player.group.rank());
         for (uint32_t operation = 0; operation < 400; ++operation) {
           constexpr Algorithm kAlgorithms[] = {all_reduce_lines, all_reduce_slots, all_reduce_slices};
           constexpr size_t kMost[] = {14, 1024, 3000};
@@ -129,7 +160,7 @@ TEST(CclMappedAllReduce, AlgorithmsFollowEachOtherInAnyOrder) {
           // Some are late, each time others.
           if (own() % 16 == 0) usleep(own() % 300);
           ASSERT_NO_FATAL_FAILURE(
-              all_reduce_once(group, kAlgorithms[which], operation, elements, operation % 2 == 0, kSum));
+              all_reduce_once(player, kAlgorithms[which], operation, elements, operation % 2 == 0, kSum));
         }
       });
     }
@@ -139,14 +170,14 @@ TEST(CclMappedAllReduce, EveryTypeGoesThrough) {
   for (uint32_t t = 0; t < kTypes; ++t) {
     const auto type = static_cast<Type>(t);
     Job job(3);
-    job.run([&](MappedGroup& group) {
+    job.run([&](Player& player) {
       const size_t elements = 3 * kSlot / size_of(type) + 5;
       std::vector<std::byte> in(elements * size_of(type), std::byte{0});
       // The smallest number that is not 0, three times, is the same in every order.
       for (size_t i = 0; i < elements; ++i) in[i * size_of(type)] = std::byte{1};
       std::vector<std::byte> out(in.size());
-      Steps steps = all_reduce_slices(group, {{type, Operator::kMax}, in.data(), out.data(), elements});
-      ASSERT_EQ(group.run(steps, kPatienceNs), 0);
+      Steps steps = all_reduce_slices(player.group, {{{type, Operator::kMax}}, in.data(), out.data(), elements});
+      ASSERT_EQ(player.run(steps), 0);
       ASSERT_EQ(out, in) << t;
     });
   }
@@ -155,43 +186,137 @@ TEST(CclMappedAllReduce, EveryTypeGoesThrough) {
 TEST(CclMappedAllReduce, NumbersOfStepsMayWrap) {
   Job job(2);
   // As after four thousand million steps.
-  for (uint32_t rank = 0; rank < 2; ++rank) job.group(rank).begin(UINT32_MAX - 20);
-  for (uint32_t rank = 0; rank < 2; ++rank) job.group(rank).tell(UINT32_MAX - 20);
-  job.run([&](MappedGroup& group) {
-    for (uint32_t operation = 0; operation < 100; ++operation)
-      ASSERT_NO_FATAL_FAILURE(all_reduce_once(group, all_reduce_slices, operation, 2500, false, kSum));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    MappedGroup& group = job.player(rank).group;
+    group.begin(UINT32_MAX - 20);
+    group.tell(UINT32_MAX - 20);
+    // A line that was never written is older than any step.
+    group.write_line(0, nullptr, 0, UINT32_MAX - 20);
+    group.write_line(1, nullptr, 0, UINT32_MAX - 20);
+  }
+  job.run([&](Player& player) {
+    for (uint32_t operation = 0; operation < 100; ++operation) {
+      constexpr Algorithm kAlgorithms[] = {all_reduce_lines, all_reduce_slices};
+      ASSERT_NO_FATAL_FAILURE(
+          all_reduce_once(player, kAlgorithms[operation % 2], operation, operation % 2 == 0 ? 10 : 2500, false, kSum));
+    }
   });
+}
+
+TEST(CclMappedGroup, OperationsOfAllKindsFollowEachOther) {
+  // Those whose ranks do not all wait for each other, between those whose do.
+  for (const uint32_t ranks : {2u, 3u, 5u})
+    for (const WaitRules& rules : {kSleepSoon, kSpin}) {
+      Job job(ranks, rules);
+      job.run([&](Player& player) {
+        std::mt19937 same(7);
+        std::mt19937 own(player.group.rank());
+        MappedGroup& group = player.group;
+        const uint32_t self = group.rank();
+        for (uint32_t operation = 0; operation < 600; ++operation) {
+          if (own() % 16 == 0) usleep(own() % 200);
+          const uint32_t root = same() % ranks;
+          const size_t elements = 1 + same() % 2500;
+          const auto mine = static_cast<int32_t>(operation * 16 + self);
+          std::vector<int32_t> data(elements, mine);
+          std::vector<int32_t> many(elements * ranks, -1);
+          const size_t bytes = elements * sizeof data[0];
+          const Reducer sum{{Type::kInt32, Operator::kSum}};
+          switch (same() % 6) {
+            case 0: {
+              Steps steps = bytes <= FlagLine::kPayload ? broadcast_line(group, {root, data.data(), bytes})
+                                                        : broadcast_slots(group, {root, data.data(), bytes});
+              ASSERT_EQ(player.run(steps), 0);
+              ASSERT_EQ(data, std::vector<int32_t>(elements, static_cast<int32_t>(operation * 16 + root)));
+              break;
+            }
+            case 1: {
+              Steps steps = gather(group, {root, data.data(), bytes, many.data(), {bytes}, true});
+              ASSERT_EQ(player.run(steps), 0);
+              for (uint32_t rank = 0; self == root && rank < ranks; ++rank)
+                for (size_t i = 0; i < elements; ++i)
+                  ASSERT_EQ(many[rank * elements + i], static_cast<int32_t>(operation * 16 + rank));
+              break;
+            }
+            case 2: {
+              Steps steps = reduce_slots(group, {sum, data.data(), data.data(), elements, root});
+              ASSERT_EQ(player.run(steps), 0);
+              const auto n = static_cast<int32_t>(ranks);
+              const auto all = static_cast<int32_t>(operation * 16) * n + n * (n - 1) / 2;
+              ASSERT_EQ(data, std::vector<int32_t>(elements, self == root ? all : mine));
+              break;
+            }
+            case 3: {
+              Steps steps = scan(group, {sum, data.data(), data.data(), elements});
+              ASSERT_EQ(player.run(steps), 0);
+              const auto n = static_cast<int32_t>(self + 1);
+              ASSERT_EQ(data,
+                        std::vector<int32_t>(elements, static_cast<int32_t>(operation * 16) * n + n * (n - 1) / 2));
+              break;
+            }
+            case 4: {
+              Steps steps = barrier(group);
+              ASSERT_EQ(player.run(steps), 0);
+              break;
+            }
+            default:
+              ASSERT_NO_FATAL_FAILURE(
+                  all_reduce_once(player, all_reduce_lines, operation, elements % 15, operation % 2 == 0, kSum));
+          }
+        }
+      });
+    }
 }
 
 TEST(CclMappedGroup, ARankThatDoesNotComeEndsAllInTime) {
   for (const Algorithm algorithm : {all_reduce_lines, all_reduce_slots, all_reduce_slices}) {
     Job job(3);
-    job.run([&](MappedGroup& group) {
-      if (group.rank() == 1) return;
+    job.run([&](Player& player) {
+      if (player.group.rank() == 1) return;
       float value = 1;
-      Steps steps = algorithm(group, {kSum, &value, &value, 1});
-      EXPECT_EQ(group.run(steps, kShortNs), ETIMEDOUT);
+      Steps steps = algorithm(player.group, {{kSum}, &value, &value, 1});
+      EXPECT_EQ(player.run(steps, kShortNs), ETIMEDOUT);
       EXPECT_TRUE(steps.is_done());
       // And so does all that comes later.
-      Steps next = algorithm(group, {kSum, &value, &value, 1});
-      EXPECT_EQ(group.run(next, kPatienceNs), ETIMEDOUT);
+      Steps next = algorithm(player.group, {{kSum}, &value, &value, 1});
+      EXPECT_EQ(player.run(next), ETIMEDOUT);
     });
-    EXPECT_EQ(job.group(1).aborted(), ETIMEDOUT);
+    EXPECT_EQ(job.player(1).ended().error, ETIMEDOUT);
+    EXPECT_EQ(job.player(1).ended().rank, 1u);
   }
 }
 
-TEST(CclMappedGroup, AbortWakesWhoeverSleeps) {
+TEST(CclMappedGroup, WhoeverSleepsIsWokenByTheEnd) {
   Job job(2);
   std::thread other([&] {
     usleep(50'000);
-    job.group(1).abort(ECONNRESET);
+    job.player(1).end({ECONNRESET, 1});
   });
   float value = 1;
-  Steps steps = all_reduce_lines(job.group(0), {kSum, &value, &value, 1});
+  Steps steps = all_reduce_lines(job.player(0).group, {{kSum}, &value, &value, 1});
   const int64_t began = base::now_ns();
-  EXPECT_EQ(job.group(0).run(steps, kPatienceNs), ECONNRESET);
+  EXPECT_EQ(job.player(0).run(steps), ECONNRESET);
   EXPECT_LT(base::now_ns() - began, kPatienceNs);
   other.join();
+}
+
+Steps wait_for_mark(MappedGroup& group, uint32_t rank, uint32_t step) { co_return co_await group.reached(rank, step); }
+
+TEST(CclMappedGroup, SeveralAreWaitedForAtOnce) {
+  for (const WaitRules& rules : {kSleepSoon, kSpin}) {
+    Job job(4, rules);
+    job.run([&](Player& player) {
+      const uint32_t self = player.group.rank();
+      // The last one tells first.
+      if (self > 0) {
+        usleep((4 - self) * 20'000);
+        return player.group.tell(1);
+      }
+      Steps all[] = {wait_for_mark(player.group, 1, 1), wait_for_mark(player.group, 2, 1),
+                     wait_for_mark(player.group, 3, 1)};
+      EXPECT_EQ(run_steps(all, rules, player, kPatienceNs), 0);
+    });
+  }
 }
 
 // ---- steps ------------------------------------------------------------------------------------------------------

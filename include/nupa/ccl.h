@@ -1,0 +1,179 @@
+/* Collectives among the ranks of a job: libnupa_ccl, in C.
+ *
+ * A communicator is a group of ranks 0 to N-1, each of which is a process. All ranks of a communicator call the same
+ * collectives on it in the same order. Ranks that share memory (docs/memory.md) exchange data there.
+ *
+ * Functions return 0 or an errno value, and nupa_ccl_error_text() then says more. Of every function: EINVAL: an
+ * argument is none of those that are described. Of functions on a communicator: if it has ended, the value that it has
+ * ended by, at once: ECONNRESET  a rank is gone; nupa_ccl_comm_error() names it, as in all cases below ETIMEDOUT   a
+ * rank was waited for in vain, for as long as NUPA_CCL_TIMEOUT says (in seconds; 300) ECANCELED   a rank has called
+ * nupa_ccl_comm_abort() others      a rank has reached a limit of its process or system All other ranks' operations end
+ * then, too.
+ *
+ * Counts are of elements, offsets too. Arrays are ordinary memory and may lie anywhere. In place: where nothing else is
+ * said `in` may be `out`; otherwise arrays of one call must not overlap.
+ *
+ * Each operation takes `request`: null, and it is done when the call returns; else it is begun, the arrays must stay as
+ * they are, and nupa_ccl_wait() ends it. Operations are done in the order of their calls.
+ *
+ * Any thread may call anything but for what is said; calls on one communicator are done one after the other. A process
+ * that forks goes on with its communicators in the parent only.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NUPA_CCL_VERSION 1
+
+typedef struct nupa_ccl_comm nupa_ccl_comm;
+typedef struct nupa_ccl_request nupa_ccl_request;
+
+/* Names a meeting of ranks. Any bytes-carrying way may bring it to them; whoever has it may take part. */
+typedef struct nupa_ccl_unique_id {
+  unsigned char bytes[128];
+} nupa_ccl_unique_id;
+
+typedef enum nupa_ccl_type {
+  NUPA_CCL_INT8 = 0,
+  NUPA_CCL_UINT8 = 1,
+  NUPA_CCL_INT16 = 2,
+  NUPA_CCL_UINT16 = 3,
+  NUPA_CCL_INT32 = 4,
+  NUPA_CCL_UINT32 = 5,
+  NUPA_CCL_INT64 = 6,
+  NUPA_CCL_UINT64 = 7,
+  NUPA_CCL_FLOAT16 = 8,  /* IEEE 754 binary16 */
+  NUPA_CCL_BFLOAT16 = 9, /* the upper half of a float32 */
+  NUPA_CCL_FLOAT32 = 10,
+  NUPA_CCL_FLOAT64 = 11,
+  NUPA_CCL_FLOAT8_E4M3 = 12, /* OCP 8-bit floating point (OFP8): no infinities, largest 448 */
+  NUPA_CCL_FLOAT8_E5M2 = 13  /* OFP8: infinities, largest finite 57344 */
+} nupa_ccl_type;
+
+/* How elements of several ranks become one. Floating point of 8 and 16 bits is added up in float32 and rounded once.
+ * The order is that of the ranks, so results have the same bits each time; NaN of any is NaN. */
+typedef enum nupa_ccl_builtin_op {
+  NUPA_CCL_SUM = 0, /* integers wrap */
+  NUPA_CCL_PRODUCT = 1,
+  NUPA_CCL_MIN = 2,
+  NUPA_CCL_MAX = 3,
+  NUPA_CCL_AVERAGE = 4, /* integers: of the sum that wraps, towards 0 */
+  NUPA_CCL_BIT_AND = 6, /* this and all below: integers only */
+  NUPA_CCL_BIT_OR = 7,
+  NUPA_CCL_BIT_XOR = 8,
+  NUPA_CCL_LOGICAL_AND = 9, /* 1 or 0 */
+  NUPA_CCL_LOGICAL_OR = 10,
+  NUPA_CCL_LOGICAL_XOR = 11
+} nupa_ccl_builtin_op;
+/* One of these, or one that was made by the functions below. */
+typedef uint32_t nupa_ccl_op;
+
+/* result[i] = result[i] op next[i] for i < count. Has to be associative; called by any thread. */
+typedef void (*nupa_ccl_function)(void* result, const void* next, size_t count, int type, void* argument);
+/* ENOSPC: there are 65,536. */
+int nupa_ccl_op_create(nupa_ccl_function function, void* argument, nupa_ccl_op* op);
+/* A sum of what each rank multiplies with its own `factor`, one element of `type`, for reductions of that type. */
+int nupa_ccl_op_create_premultiplied_sum(const void* factor, nupa_ccl_type type, nupa_ccl_op* op);
+/* While no operation uses it. */
+int nupa_ccl_op_destroy(nupa_ccl_op op);
+
+/* Why the last call of this thread that failed did so. Never null; valid until the thread's next call. */
+const char* nupa_ccl_error_text(void);
+
+/* ---- communicators -------------------------------------------------------------------------------------------- */
+
+/* Ranks that have this id meet in this process, as long as it lives. Errors of sockets and threads. */
+int nupa_ccl_get_unique_id(nupa_ccl_unique_id* id);
+
+/* All `ranks` ranks call it with the same id and each its own `rank`; it returns when all have met. With one id that
+ * may be done again and again. ETIMEDOUT: ranks are missing (which ones is said); ECONNREFUSED, EHOSTUNREACH and
+ * others: no way leads to the process of the id; ECONNABORTED: it is gone; EEXIST: somebody is this rank; ENODEV,
+ * EACCES, ENOMEM and others: this process cannot open the device. */
+int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, const nupa_ccl_unique_id* id, uint32_t rank);
+/* The ranks of the job that `nupa launch` has started. ENOENT: this process is of none. */
+int nupa_ccl_comm_init(nupa_ccl_comm** comm);
+
+/* Ranks of one `color` become a communicator of their own, numbered by `key`, and by rank where keys are equal. A
+ * negative color: none, *made is null. A collective. */
+int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t key, nupa_ccl_comm** made);
+/* Another communicator of the same ranks. A collective. */
+int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made);
+
+/* Frees it when all ranks have called this: a collective, unless the communicator has ended. Requests have been waited
+ * for. Null is none. */
+int nupa_ccl_comm_destroy(nupa_ccl_comm* comm);
+/* Ends what all ranks have under way (ECANCELED). It still has to be destroyed. */
+int nupa_ccl_comm_abort(nupa_ccl_comm* comm);
+
+int nupa_ccl_comm_rank(const nupa_ccl_comm* comm, uint32_t* rank);
+int nupa_ccl_comm_size(const nupa_ccl_comm* comm, uint32_t* ranks);
+/* *error: 0, or why the communicator has ended; *rank: because of whom, UINT32_MAX: nobody. Either may be null. */
+int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank);
+
+/* ---- operations ----------------------------------------------------------------------------------------------- */
+
+/* Until it is done: its result. The request is gone. */
+int nupa_ccl_wait(nupa_ccl_request* request);
+/* *done: whether it is; the request stays. */
+int nupa_ccl_test(nupa_ccl_request* request, int* done);
+
+int nupa_ccl_barrier(nupa_ccl_comm* comm, nupa_ccl_request** request);
+
+/* `count` elements of `root` come to all. */
+int nupa_ccl_broadcast(void* data, size_t count, nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm,
+                       nupa_ccl_request** request);
+
+/* The root gets `count` elements of each rank, one rank's after the other's. In place: the root's `in` is its block. */
+int nupa_ccl_gather(const void* in, void* out, size_t count, nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm,
+                    nupa_ccl_request** request);
+/* This rank gives `count`, the root gets counts[r] of rank r at offsets[r]; these are the root's only. */
+int nupa_ccl_gatherv(const void* in, size_t count, void* out, const size_t* counts, const size_t* offsets,
+                     nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm, nupa_ccl_request** request);
+
+/* Each rank gets its `count` elements of the root's array. In place: the root's `out` is its block. */
+int nupa_ccl_scatter(const void* in, void* out, size_t count, nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm,
+                     nupa_ccl_request** request);
+int nupa_ccl_scatterv(const void* in, const size_t* counts, const size_t* offsets, void* out, size_t count,
+                      nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm, nupa_ccl_request** request);
+
+/* Every rank gets `count` elements of each. In place: `in` is this rank's block of `out`. */
+int nupa_ccl_all_gather(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_comm* comm,
+                        nupa_ccl_request** request);
+/* counts[r] of rank r at offsets[r]; the same on all ranks. */
+int nupa_ccl_all_gatherv(const void* in, void* out, const size_t* counts, const size_t* offsets, nupa_ccl_type type,
+                         nupa_ccl_comm* comm, nupa_ccl_request** request);
+
+/* Rank s's block r becomes rank r's block s, `count` elements each. */
+int nupa_ccl_all_to_all(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_comm* comm,
+                        nupa_ccl_request** request);
+/* In place: counts and offsets of both are the same. */
+int nupa_ccl_all_to_allv(const void* in, const size_t* in_counts, const size_t* in_offsets, void* out,
+                         const size_t* out_counts, const size_t* out_offsets, nupa_ccl_type type, nupa_ccl_comm* comm,
+                         nupa_ccl_request** request);
+
+/* The root gets the reduction of all ranks' `count` elements. */
+int nupa_ccl_reduce(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op, uint32_t root,
+                    nupa_ccl_comm* comm, nupa_ccl_request** request);
+/* All get it. */
+int nupa_ccl_all_reduce(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                        nupa_ccl_comm* comm, nupa_ccl_request** request);
+/* Each rank gets its block, `count` elements, of the reduction. In place: `out` is this rank's block of `in`. */
+int nupa_ccl_reduce_scatter(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                            nupa_ccl_comm* comm, nupa_ccl_request** request);
+/* counts[r] for rank r, one rank's after the other's; the same on all ranks. */
+int nupa_ccl_reduce_scatterv(const void* in, void* out, const size_t* counts, nupa_ccl_type type, nupa_ccl_op op,
+                             nupa_ccl_comm* comm, nupa_ccl_request** request);
+/* Rank r gets the reduction of ranks 0 to r. */
+int nupa_ccl_scan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op, nupa_ccl_comm* comm,
+                  nupa_ccl_request** request);
+/* Of ranks 0 to r-1; rank 0's `out` stays as it is. NUPA_CCL_AVERAGE is not for these two: EINVAL. */
+int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op, nupa_ccl_comm* comm,
+                    nupa_ccl_request** request);
+
+#ifdef __cplusplus
+}
+#endif

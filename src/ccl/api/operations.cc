@@ -1,0 +1,283 @@
+#include <cerrno>
+
+#include "ccl/api/handles.h"
+#include "ccl/api/operators.h"
+
+namespace nupa::ccl {
+namespace {
+
+static_assert(NUPA_CCL_FLOAT8_E5M2 + 1 == kTypes);
+static_assert(NUPA_CCL_LOGICAL_XOR + 1 == kOperators);
+static_assert(NUPA_CCL_AVERAGE == static_cast<int>(Operator::kAverage));
+static_assert(NUPA_CCL_BIT_AND == static_cast<int>(Operator::kBitAnd));
+
+/// A call as it is put together from the program's arguments. The first argument that is wrong stays as its error.
+struct Asked {
+  nupa_ccl_comm* comm;
+  Call call;
+  const char* wrong = nullptr;
+
+  Asked(nupa_ccl_comm* on, Operation operation, nupa_ccl_type type) : comm(on) {
+    call.operation = operation;
+    if (comm == nullptr)
+      refuse("no communicator");
+    else if (type < 0 || static_cast<uint32_t>(type) >= kTypes)
+      refuse("there is no such type");
+    else
+      call.reducer.reduction.type = static_cast<Type>(type);
+  }
+
+  uint32_t ranks() const { return comm->communicator->ranks(); }
+  uint32_t rank() const { return comm->communicator->rank(); }
+  size_t size() const { return call.reducer.element_bytes(); }
+  bool is_root() const { return rank() == call.root; }
+  void refuse(const char* why) { wrong = wrong == nullptr ? why : wrong; }
+
+  void set_elements(size_t count) {
+    if (wrong != nullptr) return;
+    if (count > SIZE_MAX / 2 / size() / ranks()) return refuse("an array cannot be so large");
+    call.elements = count;
+  }
+  void set_root(uint32_t root) {
+    if (wrong == nullptr && root >= ranks()) refuse("there is no such rank");
+    call.root = root;
+  }
+  /// An array that is there, or that nothing is asked of.
+  void need(const void* array, size_t elements) {
+    if (array == nullptr && elements > 0) refuse("an array is nowhere");
+  }
+  void set_arrays(const void* in, size_t in_elements, void* out, size_t out_elements) {
+    if (wrong != nullptr) return;
+    need(in, in_elements);
+    need(out, out_elements);
+    call.in = in;
+    call.out = out;
+  }
+  void set_equal(Counts* counts, size_t each) {
+    if (wrong == nullptr) counts->each = each * size();
+  }
+  /// Without offsets: one after the other.
+  void set_counts(Counts* made, const size_t* counts, const size_t* offsets, bool has_offsets) {
+    if (wrong != nullptr) return;
+    if (counts == nullptr || (has_offsets && offsets == nullptr)) return refuse("counts or offsets are nowhere");
+    const size_t most = SIZE_MAX / 4 / size();
+    size_t end = 0;
+    for (uint32_t rank = 0; rank < ranks(); ++rank) {
+      const size_t offset = has_offsets ? offsets[rank] : end;
+      if (counts[rank] > most || offset > most) return refuse("an array cannot be so large");
+      made->counts.push_back(counts[rank] * size());
+      made->offsets.push_back(offset * size());
+      end = offset + counts[rank];
+    }
+  }
+
+  void set_op(nupa_ccl_op op, bool gives_parts) {
+    if (wrong != nullptr) return;
+    Reduction& reduction = call.reducer.reduction;
+    if (op >= kOperators || op == static_cast<uint32_t>(Operator::kPremultipliedSum)) return set_made_op(op);
+    reduction.op = static_cast<Operator>(op);
+    if (!is_defined(reduction.op, reduction.type)) return refuse("the operator is for integers");
+    if (reduction.op != Operator::kAverage) return;
+    if (gives_parts) return refuse("there is no average of a part of the ranks");
+    reduction.divisor = ranks();
+  }
+  void set_made_op(nupa_ccl_op op) {
+    const auto made = MadeOperators::all().find(op);
+    if (!made) return refuse("there is no such operator");
+    if (made->function != nullptr) {
+      call.reducer.function = made->function;
+      call.reducer.argument = made->argument;
+      return;
+    }
+    if (made->type != call.reducer.reduction.type) return refuse("the operator's factor is of another type");
+    call.reducer.reduction.op = Operator::kPremultipliedSum;
+    call.factor = made->factor;
+    call.reducer.factor = &call.factor;
+  }
+
+  int run(nupa_ccl_request** request) {
+    if (__builtin_expect(wrong != nullptr, 0)) return say(EINVAL, wrong);
+    return run_or_start(comm, call, request);
+  }
+};
+
+}  // namespace
+}  // namespace nupa::ccl
+
+using namespace nupa::ccl;
+
+extern "C" {
+
+NUPA_EXPORT int nupa_ccl_barrier(nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  return Asked(comm, Operation::kBarrier, NUPA_CCL_UINT8).run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_broadcast(void* data, size_t count, nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm,
+                                   nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kBroadcast, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  asked.set_arrays(data, count, data, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_gather(const void* in, void* out, size_t count, nupa_ccl_type type, uint32_t root,
+                                nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kGather, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  if (asked.wrong == nullptr) asked.set_arrays(in, count, out, asked.is_root() ? count : 0);
+  asked.set_equal(&asked.call.out_counts, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_gatherv(const void* in, size_t count, void* out, const size_t* counts, const size_t* offsets,
+                                 nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kGather, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  if (asked.wrong == nullptr) asked.set_arrays(in, count, out, 0);
+  asked.call.equal = false;
+  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.out_counts, counts, offsets, true);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_scatter(const void* in, void* out, size_t count, nupa_ccl_type type, uint32_t root,
+                                 nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kScatter, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  if (asked.wrong == nullptr) asked.set_arrays(in, asked.is_root() ? count : 0, out, count);
+  asked.set_equal(&asked.call.in_counts, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_scatterv(const void* in, const size_t* counts, const size_t* offsets, void* out, size_t count,
+                                  nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kScatter, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  if (asked.wrong == nullptr) asked.set_arrays(in, 0, out, count);
+  asked.call.equal = false;
+  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.in_counts, counts, offsets, true);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_all_gather(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_comm* comm,
+                                    nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kAllGather, type);
+  asked.set_elements(count);
+  asked.set_arrays(in, count, out, count);
+  asked.set_equal(&asked.call.out_counts, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_all_gatherv(const void* in, void* out, const size_t* counts, const size_t* offsets,
+                                     nupa_ccl_type type, nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kAllGather, type);
+  asked.set_counts(&asked.call.out_counts, counts, offsets, true);
+  if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
+  asked.call.equal = false;
+  asked.set_arrays(in, asked.call.elements, out, 0);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_all_to_all(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_comm* comm,
+                                    nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kAllToAll, type);
+  asked.set_elements(count);
+  asked.set_arrays(in, count, out, count);
+  asked.set_equal(&asked.call.in_counts, count);
+  asked.set_equal(&asked.call.out_counts, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_all_to_allv(const void* in, const size_t* in_counts, const size_t* in_offsets, void* out,
+                                     const size_t* out_counts, const size_t* out_offsets, nupa_ccl_type type,
+                                     nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kAllToAll, type);
+  asked.call.equal = false;
+  asked.set_counts(&asked.call.in_counts, in_counts, in_offsets, true);
+  asked.set_counts(&asked.call.out_counts, out_counts, out_offsets, true);
+  asked.set_arrays(in, 0, out, 0);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_reduce(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                                uint32_t root, nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kReduce, type);
+  asked.set_elements(count);
+  asked.set_root(root);
+  asked.set_op(op, false);
+  if (asked.wrong == nullptr) asked.set_arrays(in, count, out, asked.is_root() ? count : 0);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_all_reduce(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                                    nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kAllReduce, type);
+  asked.set_elements(count);
+  asked.set_op(op, false);
+  asked.set_arrays(in, count, out, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_reduce_scatter(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                                        nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kReduceScatter, type);
+  asked.set_elements(count);
+  asked.set_op(op, false);
+  asked.set_arrays(in, count, out, count);
+  asked.set_equal(&asked.call.in_counts, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_reduce_scatterv(const void* in, void* out, const size_t* counts, nupa_ccl_type type,
+                                         nupa_ccl_op op, nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kReduceScatter, type);
+  asked.set_counts(&asked.call.in_counts, counts, nullptr, false);
+  if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
+  asked.set_op(op, false);
+  asked.call.equal = false;
+  asked.set_arrays(in, 0, out, asked.call.elements);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_scan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                              nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kScan, type);
+  asked.set_elements(count);
+  asked.set_op(op, true);
+  asked.set_arrays(in, count, out, count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
+                                nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  Asked asked(comm, Operation::kExscan, type);
+  asked.set_elements(count);
+  asked.set_op(op, true);
+  if (asked.wrong == nullptr) asked.set_arrays(in, count, out, asked.rank() == 0 ? 0 : count);
+  return asked.run(request);
+}
+
+NUPA_EXPORT int nupa_ccl_op_create(nupa_ccl_function function, void* argument, nupa_ccl_op* op) {
+  if (function == nullptr || op == nullptr) return say(EINVAL, "no function, or no place for the operator");
+  const int error = MadeOperators::all().add({.function = function, .argument = argument}, op);
+  return error == 0 ? 0 : say(error, "there are as many operators as can be");
+}
+
+NUPA_EXPORT int nupa_ccl_op_create_premultiplied_sum(const void* factor, nupa_ccl_type type, nupa_ccl_op* op) {
+  if (factor == nullptr || op == nullptr) return say(EINVAL, "no factor, or no place for the operator");
+  if (type < 0 || static_cast<uint32_t>(type) >= kTypes) return say(EINVAL, "there is no such type");
+  MadeOperator made{.type = static_cast<Type>(type)};
+  __builtin_memcpy(&made.factor, factor, size_of(made.type));
+  const int error = MadeOperators::all().add(made, op);
+  return error == 0 ? 0 : say(error, "there are as many operators as can be");
+}
+
+NUPA_EXPORT int nupa_ccl_op_destroy(nupa_ccl_op op) {
+  return MadeOperators::all().remove(op) ? 0 : say(EINVAL, "there is no such operator");
+}
+
+}  // extern "C"

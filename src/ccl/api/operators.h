@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ccl/task.h"
+
+namespace nupa::ccl {
+
+/// An operator that a program has made.
+struct MadeOperator {
+  UserFunction function = nullptr;  ///< null: a premultiplied sum
+  void* argument = nullptr;
+  Type type = Type::kUint8;  ///< of the factor
+  uint64_t factor = 0;
+};
+
+/// Those of this process, by number. Any thread.
+class MadeOperators {
+ public:
+  static MadeOperators& all();
+  /// ENOSPC.
+  int add(const MadeOperator& made, uint32_t* number);
+  /// False: there is none of this number.
+  bool remove(uint32_t number);
+  std::optional<MadeOperator> find(uint32_t number);
+
+ private:
+  static constexpr uint32_t kFirst = 0x10000;
+  static constexpr uint32_t kMost = 0x10000;
+  std::mutex mutex_;
+  std::vector<std::optional<MadeOperator>> made_;
+};
+
+}  // namespace nupa::ccl

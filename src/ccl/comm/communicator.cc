@@ -1,0 +1,225 @@
+#include "ccl/comm/communicator.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "ccl/mapped/algorithms.h"
+#include "ccl/plan/mapped_algorithms.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kDefaultLimitSeconds = 300;
+constexpr size_t kDefaultSlotBytes = 256 << 10;
+constexpr size_t kPage = 4096;
+constexpr size_t kLargestSlot = size_t{1} << 30;
+
+/// A whole number of the environment; `usual` if it is not there.
+Outcome<size_t> number_from(const char* name, size_t usual, size_t largest) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return usual;
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end != 0 || value == 0 || value > largest)
+    return fault(EINVAL, std::string(name) + " is not a number from 1 to " + std::to_string(largest));
+  return value;
+}
+
+/// splitmix64's finisher: every bit depends on every other.
+uint64_t mix(uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+  value = (value ^ value >> 27) * 0x94d049bb133111eb;
+  return value ^ value >> 31;
+}
+
+}  // namespace
+
+CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second) {
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  const uint64_t low = mix(id[0] + mix(first + kGolden) + 2 * mix(second + 2 * kGolden));
+  return {low, mix(id[1] + mix(low) + mix(second + 3 * kGolden))};
+}
+
+Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
+  CommunicatorOptions options;
+  const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
+  if (!seconds) return tl::unexpected(seconds.error());
+  const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
+  if (!slot) return tl::unexpected(slot.error());
+  options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
+  options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
+  if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
+  return options;
+}
+
+/// One call, in its turn.
+class Communicator::Task final : public Job {
+ public:
+  Task(Communicator& communicator, Call call) : communicator_(communicator), call_(std::move(call)) {
+    if (call_.reducer.factor != nullptr) call_.reducer.factor = &call_.factor;
+  }
+  int run() override { return communicator_.run_now(call_); }
+
+ private:
+  Communicator& communicator_;
+  Call call_;
+};
+
+Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
+                           const CommunicatorOptions& options)
+    : endpoint_(std::move(endpoint)), id_(id), cards_(std::move(cards)), options_(options) {}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                                                          uint32_t rank, std::vector<RankCard> cards,
+                                                          const CommunicatorOptions& options) {
+  std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(cards), options));
+  made->topology_ = topology_of(rank, made->cards_);
+  auto arena = made->endpoint_->device().alloc_mr(made->endpoint_->pd(), arena_bytes(options.slot_bytes),
+                                                  access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+  if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
+  made->arena_ = std::move(*arena);
+  Communicator* const self = made.get();
+  made->links_ = std::make_unique<Links>(*made->endpoint_, id, rank, made->cards_, *made->arena_, made->topology_.rules,
+                                         [self](const Cause& cause) { self->end(cause); });
+  if (const int error = made->links_->open(); error != 0)
+    return fault(error, "rank " + std::to_string(rank) + " of this communicator is in this process already");
+  return made;
+}
+
+Communicator::~Communicator() = default;
+
+Cause Communicator::ended() const {
+  const auto* const head = static_cast<const ArenaHead*>(arena_->addr());
+  return Cause::unpacked(head->ended.load(std::memory_order_acquire));
+}
+
+void Communicator::on_long_wait(const Wait& wait) {
+  if (wait.rank != kNoRank) links_->probe(wait.rank);
+}
+
+Cause Communicator::on_timeout(const Wait& wait) {
+  end({ETIMEDOUT, wait.rank});
+  return ended();
+}
+
+std::string Communicator::text_of(const Cause& cause) const {
+  if (!cause) return "";
+  if (cause.rank >= cards_.size()) return std::strerror(cause.error);
+  const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
+  if (cause.error == ECONNRESET) return who + " is gone";
+  if (cause.error == ETIMEDOUT)
+    return who + " was waited for in vain for " + std::to_string(options_.limit_ns / kNsPerSecond) + " s";
+  if (cause.error == ECANCELED) return who + " has aborted";
+  return who + ": " + std::strerror(cause.error);
+}
+
+int Communicator::connect_all() {
+  if (!topology_.is_one_memory()) return ENOTSUP;
+  for (const uint32_t rank : topology_.local) links_->want(rank);
+  std::vector<std::byte*> arenas;
+  for (const uint32_t rank : topology_.local) {
+    if (rank != topology_.rank) {
+      Steps steps = [](Wait wait) -> Steps { co_return co_await wait; }(links_->ready(rank));
+      if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) return error;
+    }
+    arenas.push_back(links_->arena_of(rank));
+  }
+  group_ = std::make_unique<MappedGroup>(topology_.local_index, std::move(arenas), topology_.local, options_.slot_bytes,
+                                         topology_.rules);
+  return 0;
+}
+
+std::string Communicator::wanted(Operation operation) const {
+  const std::string key = std::string(name_of(operation)) + "=";
+  size_t at = 0;
+  while (at < options_.algorithms.size()) {
+    const size_t end = std::min(options_.algorithms.find(',', at), options_.algorithms.size());
+    const std::string one = options_.algorithms.substr(at, end - at);
+    if (one.starts_with(key)) return one.substr(key.size());
+    at = end + 1;
+  }
+  return "";
+}
+
+int Communicator::run_now(Call& call) {
+  if (const Cause cause = ended(); cause) return cause.error;
+  if (__builtin_expect(group_ == nullptr, 0))
+    if (const int error = connect_all(); error != 0) return error;
+  const std::string name = options_.algorithms.empty() ? std::string() : wanted(call.operation);
+  Steps steps = choose_mapped(call, *group_, name).start(*group_, call);
+  return run_steps(steps, topology_.rules, *this, options_.limit_ns);
+}
+
+int Communicator::run(Call& call) {
+  if (__builtin_expect(executor_.try_take(), 1)) {
+    const int error = run_now(call);
+    executor_.give_back();
+    return error;
+  }
+  auto job = start(std::move(call));
+  return job ? wait(*job) : job.error().code;
+}
+
+Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {
+  auto job = std::make_shared<Task>(*this, std::move(call));
+  if (const int error = executor_.add(job); error != 0) return fault(error, "no thread for a communicator");
+  return job;
+}
+
+std::string Communicator::plan_of(Call& call) {
+  if (executor_.try_take()) {
+    if (group_ == nullptr) connect_all();
+    executor_.give_back();
+  }
+  if (group_ == nullptr) return "";
+  const MappedAlgorithm& one = choose_mapped(call, *group_, wanted(call.operation));
+  return std::string(one.name) + ": " + one.why;
+}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key) {
+  struct Wish {
+    int64_t color;
+    int64_t key;
+  };
+  const uint64_t number = ++splits_;
+  const Wish mine{color, key};
+  std::vector<Wish> all(ranks());
+  Call call;
+  call.operation = Operation::kAllGather;
+  call.in = &mine;
+  call.out = all.data();
+  call.elements = sizeof mine;
+  call.out_counts.each = sizeof mine;
+  if (const int error = run(call); error != 0) return fault(error, text_of(ended()));
+  if (color == kNoColor) return nullptr;
+  std::vector<uint32_t> members;
+  for (uint32_t rank = 0; rank < ranks(); ++rank)
+    if (all[rank].color == color) members.push_back(rank);
+  std::stable_sort(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return all[a].key < all[b].key; });
+  std::vector<RankCard> cards;
+  uint32_t own = 0;
+  for (const uint32_t member : members) {
+    if (member == rank()) own = static_cast<uint32_t>(cards.size());
+    cards.push_back(cards_[member]);
+  }
+  return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(cards), options_);
+}
+
+int Communicator::finish() {
+  if (group_ == nullptr) return 0;
+  while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
+  int error = ended().error;
+  if (error == 0) {
+    Steps steps = mapped::depart(*group_);
+    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  }
+  executor_.give_back();
+  return error;
+}
+
+}  // namespace nupa::ccl

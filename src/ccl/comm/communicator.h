@@ -1,0 +1,85 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ccl/comm/call.h"
+#include "ccl/comm/executor.h"
+#include "ccl/comm/links.h"
+#include "ccl/comm/topology.h"
+#include "ccl/mapped/group.h"
+
+namespace nupa::ccl {
+
+struct CommunicatorOptions {
+  int64_t limit_ns = 0;    ///< of an operation, until whoever it waits for is named
+  size_t slot_bytes = 0;   ///< multiple of a page
+  std::string algorithms;  ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
+
+  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_ALGO. EINVAL: one of them cannot be read.
+  static Outcome<CommunicatorOptions> from_environment();
+};
+
+/// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
+/// calls of several threads of one rank are done one after the other.
+class Communicator final : private Surroundings {
+ public:
+  /// `cards`: of all ranks. Errors: those of the core.
+  static Outcome<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                                                     uint32_t rank, std::vector<RankCard> cards,
+                                                     const CommunicatorOptions& options);
+  ~Communicator() override;
+
+  uint32_t rank() const { return topology_.rank; }
+  uint32_t ranks() const { return topology_.ranks; }
+  const Topology& topology() const { return topology_; }
+
+  /// To its end. 0 or an errno value: as start(), or ended()'s.
+  int run(Call& call);
+  /// To be done in its turn; `call`'s arrays must stay until wait() has returned.
+  Outcome<std::shared_ptr<Job>> start(Call call);
+  int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
+
+  /// Ranks of one `color` become a communicator, ordered by `key` and then by rank; those of color kNoColor none
+  /// (null). Called by all ranks.
+  static constexpr int64_t kNoColor = -1;
+  Outcome<std::unique_ptr<Communicator>> split(int64_t color, int64_t key);
+
+  /// All ranks have come here, so that nobody needs anything of the others any more; not to be used afterwards.
+  int finish();
+  /// Ends what all ranks have under way, and whatever they begin later. Any thread.
+  void end(const Cause& cause) { links_->end(cause); }
+  Cause ended() const override;
+  /// For people: what a cause is.
+  std::string text_of(const Cause& cause) const;
+  /// For people: how this call would be done, and why.
+  std::string plan_of(Call& call);
+
+ private:
+  class Task;
+
+  Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
+               const CommunicatorOptions& options);
+  int run_now(Call& call);
+  int connect_all();
+  std::string wanted(Operation operation) const;
+
+  void on_long_wait(const Wait& wait) override;
+  Cause on_timeout(const Wait& wait) override;
+
+  const std::shared_ptr<Endpoint> endpoint_;
+  const CommunicatorId id_;
+  const std::vector<RankCard> cards_;
+  const CommunicatorOptions options_;
+  Topology topology_;
+  std::unique_ptr<MemoryRegion> arena_;
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<MappedGroup> group_;
+  uint64_t splits_ = 0;
+  Executor executor_;  ///< the last one: its thread uses all the others
+};
+
+/// Another name that depends on all of these.
+CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second);
+
+}  // namespace nupa::ccl

@@ -1,0 +1,225 @@
+#include "ccl/comm/links.h"
+
+#include <nupa/connect.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "ccl/mapped/arena.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
+constexpr uint32_t kSends = 4;
+/// Between two looks at the same link, doubled each time.
+constexpr int64_t kFirstPauseNs = 200'000;
+constexpr int64_t kLongestPauseNs = 200'000'000;
+
+}  // namespace
+
+Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::span<const RankCard> cards,
+             const MemoryRegion& arena, const WaitRules& rules, OnEnd on_end)
+    : endpoint_(endpoint),
+      id_(id),
+      rank_(rank),
+      cards_(cards),
+      arena_(arena),
+      rules_(rules),
+      on_end_(std::move(on_end)),
+      links_(cards.size()) {
+  for (uint32_t i = 0; i < links_.size(); ++i) links_[i].rank = i;
+}
+
+Links::~Links() {
+  if (entered_) endpoint_.leave(id_, rank_);
+}
+
+int Links::open() {
+  const int error = endpoint_.enter(id_, rank_, this);
+  entered_ = error == 0;
+  return error;
+}
+
+void Links::want(uint32_t rank) {
+  {
+    std::lock_guard lock(mutex_);
+    Link& link = links_[rank];
+    if (link.wanted || rank == rank_) return;
+    link.wanted = true;
+    making_.push_back(rank);
+  }
+  endpoint_.kick();
+}
+
+Wait Links::ready(uint32_t rank) {
+  Link& link = links_[rank];
+  return {&link.ready, 1, rank, &link.sleepers};
+}
+
+std::byte* Links::arena_of(uint32_t rank) const {
+  return rank == rank_ ? static_cast<std::byte*>(arena_.addr()) : links_[rank].arena.get();
+}
+
+Mail Links::mail_to(MailKind kind, const Link& link) const {
+  Mail mail;
+  mail.kind = kind;
+  mail.communicator = id_;
+  mail.from = rank_;
+  mail.to = link.rank;
+  mail.qp_num = link.qp == nullptr ? 0 : link.qp->number();
+  mail.rkey = arena_.rkey();
+  mail.arena = reinterpret_cast<uint64_t>(arena_.addr());
+  mail.bytes = arena_.length();
+  return mail;
+}
+
+/// The receive is for nothing but to be flushed when the other end has died.
+int Links::make(Link& link) {
+  QpOptions options{.type = QpType::kRc, .send_cq = &endpoint_.cq(), .recv_cq = &endpoint_.cq()};
+  options.cap = {.max_send_wr = kSends, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+  auto made = endpoint_.device().create_qp(&endpoint_.pd(), options);
+  if (!made) return made.error().code;
+  link.qp = std::move(*made);
+  return 0;
+}
+
+int Links::map(Link& link) {
+  if (!shares_memory_with(link.rank)) return 0;
+  auto mapped = link.qp->map_remote(link.peer.rkey, link.peer.arena, link.peer.bytes, kAccess);
+  if (!mapped) return mapped.error().code;
+  link.arena = std::move(*mapped);
+  return 0;
+}
+
+void Links::advance(Link& link) {
+  if (link.ready.load() != 0) return;
+  int error = link.qp == nullptr ? make(link) : 0;
+  if (error == 0 && link.is_told && !link.connected) {
+    const ConnectOptions options{.dgid = cards_[link.rank].gid,
+                                 .dest_qp_num = link.peer.qp_num,
+                                 .access_flags = kAccess,
+                                 .sgid_index = endpoint_.gid_index()};
+    error = connect(*link.qp, options);
+    if (error == 0) error = link.qp->post_recv({});
+    link.connected = error == 0;
+  }
+  if (error == 0 && link.connected && link.peer_connected && link.arena == nullptr) {
+    error = map(link);
+    if (error == 0) {
+      count_up(link.ready, 1, link.sleepers, rules_);
+      std::erase(making_, link.rank);
+      endpoint_.send(cards_[link.rank], mail_to(MailKind::kAnswer, link));
+      return;
+    }
+    if (error == ENOTCONN) error = 0;  // not yet: again later
+  }
+  if (error != 0) fail({error, link.rank});
+}
+
+void Links::hear(Link& link, const Mail& mail) {
+  if (!link.is_told) {
+    link.is_told = true;
+    link.peer = mail;
+    if (!link.wanted) {
+      link.wanted = true;
+      making_.push_back(link.rank);
+    }
+  }
+  link.next_ns = 0;
+  link.pause_ns = 0;
+}
+
+void Links::on_mail(const Mail& mail) {
+  {
+    std::lock_guard lock(mutex_);
+    if (mail.from >= links_.size() || mail.from == rank_) return;
+    Link& link = links_[mail.from];
+    if (mail.kind == MailKind::kEnd) {
+      if (mail.cause != 0) fail(Cause::unpacked(mail.cause));
+    } else if (told_) {
+      Mail answer = mail_to(MailKind::kEnd, link);
+      answer.cause = told_.packed();
+      endpoint_.send(cards_[link.rank], answer);
+    } else if (mail.kind == MailKind::kHello || mail.kind == MailKind::kAnswer) {
+      hear(link, mail);
+      if (mail.kind == MailKind::kAnswer) link.peer_connected = true;
+      advance(link);
+      if (mail.kind == MailKind::kHello && link.connected)
+        endpoint_.send(cards_[link.rank], mail_to(MailKind::kAnswer, link));
+    }
+  }
+  report();
+}
+
+int64_t Links::on_timer(int64_t now_ns) {
+  int64_t next = INT64_MAX;
+  {
+    std::lock_guard lock(mutex_);
+    const std::vector<uint32_t> making = making_;
+    for (const uint32_t rank : making) {
+      Link& link = links_[rank];
+      if (now_ns >= link.next_ns) {
+        advance(link);
+        if (link.ready.load() != 0) continue;
+        if (link.qp != nullptr && !told_) endpoint_.send(cards_[rank], mail_to(MailKind::kHello, link));
+        link.pause_ns = std::clamp(2 * link.pause_ns, kFirstPauseNs, kLongestPauseNs);
+        link.next_ns = now_ns + link.pause_ns;
+      }
+      next = std::min(next, link.next_ns);
+    }
+    if (told_) next = INT64_MAX;
+  }
+  report();
+  return next;
+}
+
+void Links::on_completion(const WorkCompletion& completion) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(links_.begin(), links_.end(), [&](const Link& link) {
+      return link.qp != nullptr && link.qp->number() == completion.qp_num;
+    });
+    if (found == links_.end()) return;
+    found->probing = false;
+    if (completion.status != WcStatus::kSuccess) fail({ECONNRESET, found->rank});
+  }
+  report();
+}
+
+void Links::probe(uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  Link& link = links_[rank];
+  if (rank == rank_ || !link.connected || link.probing) return;
+  SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
+  wr.rkey = link.peer.rkey;
+  wr.remote_addr = link.peer.arena;
+  link.probing = link.qp->post_send(wr) == 0;
+}
+
+bool Links::end(const Cause& cause) {
+  std::lock_guard lock(mutex_);
+  if (told_) return false;
+  told_ = cause;
+  for (const Link& link : links_) {
+    if (std::byte* const arena = arena_of(link.rank); arena != nullptr)
+      end_arena(*reinterpret_cast<ArenaHead*>(arena), cause);
+    wake_all(link.ready);
+    if (link.rank == rank_ || link.rank == cause.rank) continue;
+    Mail mail = mail_to(MailKind::kEnd, link);
+    mail.cause = cause.packed();
+    endpoint_.send(cards_[link.rank], mail);
+  }
+  return true;
+}
+
+void Links::report() {
+  Cause failure;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(failure, failure_);
+  }
+  if (failure) on_end_(failure);
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,88 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ccl/comm/endpoint.h"
+#include "ccl/waiter.h"
+
+namespace nupa::ccl {
+
+/// A communicator's connections to the ranks that it talks to, each made when it is first wanted, by the endpoint's
+/// thread. Any thread, but for what is said of the constructor.
+class Links final : public MailSink {
+ public:
+  /// Called by the endpoint's thread, with nothing locked that a call of this class locks: all is to end.
+  using OnEnd = std::function<void(const Cause&)>;
+
+  /// `cards`: of all ranks; `arena`: what the other ends may map or write to. All outlive this.
+  Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::span<const RankCard> cards,
+        const MemoryRegion& arena, const WaitRules& rules, OnEnd on_end);
+  ~Links() override;
+  /// From now on others find this rank. EEXIST: the process has it already.
+  int open();
+
+  /// Whether the other end's arena is mapped where there is a link.
+  bool shares_memory_with(uint32_t rank) const { return cards_[rank].shares_memory_with(cards_[rank_]); }
+  /// Begins to make the link, if nobody has.
+  void want(uint32_t rank);
+  /// Until the link is there.
+  Wait ready(uint32_t rank);
+  /// Of a link that is there: the other end's arena. Of this rank: its own.
+  std::byte* arena_of(uint32_t rank) const;
+  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon.
+  void probe(uint32_t rank);
+  /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
+  /// cause stays. True: this is it.
+  bool end(const Cause& cause);
+
+  void on_mail(const Mail& mail) override;
+  void on_completion(const WorkCompletion& completion) override;
+  int64_t on_timer(int64_t now_ns) override;
+
+ private:
+  struct Link {
+    uint32_t rank = 0;
+    bool wanted = false;
+    bool is_told = false;         ///< the other end's numbers are known
+    bool connected = false;       ///< this end is
+    bool peer_connected = false;  ///< the other end said so
+    bool probing = false;
+    Mail peer;
+    std::unique_ptr<QueuePair> qp;
+    std::shared_ptr<std::byte> arena;
+    std::atomic<uint32_t> ready{0};
+    std::atomic<uint32_t> sleepers{0};
+    int64_t next_ns = 0;  ///< when something is done again
+    int64_t pause_ns = 0;
+  };
+
+  Mail mail_to(MailKind kind, const Link& link) const;
+  /// As far as it goes now. Under the mutex.
+  void advance(Link& link);
+  int make(Link& link);
+  int map(Link& link);
+  void hear(Link& link, const Mail& mail);
+  void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
+  /// Without the mutex: says what has failed meanwhile.
+  void report();
+
+  Endpoint& endpoint_;
+  const CommunicatorId id_;
+  const uint32_t rank_;
+  const std::span<const RankCard> cards_;
+  const MemoryRegion& arena_;
+  const WaitRules rules_;
+  const OnEnd on_end_;
+  bool entered_ = false;
+
+  std::mutex mutex_;
+  std::vector<Link> links_;  ///< by rank
+  std::vector<uint32_t> making_;
+  Cause failure_;
+  Cause told_;  ///< by end()
+};
+
+}  // namespace nupa::ccl

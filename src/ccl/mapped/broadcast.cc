@@ -1,0 +1,43 @@
+#include "ccl/mapped/algorithms.h"
+#include "ccl/mapped/parts.h"
+
+namespace nupa::ccl::mapped {
+
+Steps broadcast_line(MappedGroup& group, BroadcastTask task) {
+  const uint32_t step = group.begin(1) + 1;
+  const uint32_t turn = group.next_turn(step);
+  if (group.rank() != task.root) {
+    group.tell(step);
+    if (const int error = co_await group.wrote_line(task.root, turn, step); error != 0) co_return error;
+    copy_array(task.data, group.line_of(task.root, turn).payload, task.bytes);
+    co_return 0;
+  }
+  if (!group.may_write())
+    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  group.write_line(turn, task.data, task.bytes, step);
+  group.tell(step);
+  co_return 0;
+}
+
+Steps broadcast_slots(MappedGroup& group, BroadcastTask task) {
+  size_t begin = 0;
+  do {
+    const uint32_t step = group.begin(1) + 1;
+    const uint32_t turn = group.next_turn(step);
+    const size_t length = part_length(task.bytes, begin, group.slot_bytes());
+    if (group.rank() == task.root) {
+      if (!group.may_write())
+        if (const int error = co_await until_all_left(group); error != 0) co_return error;
+      copy_array(group.slot_in(task.root, turn), bytes_at(task.data, begin), length);
+      group.tell(step);
+    } else {
+      group.tell(step);
+      if (const int error = co_await group.reached(task.root, step); error != 0) co_return error;
+      copy_array(bytes_at(task.data, begin), group.slot_in(task.root, turn), length);
+    }
+    begin += length;
+  } while (begin < task.bytes);
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::mapped

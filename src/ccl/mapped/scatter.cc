@@ -1,0 +1,70 @@
+#include "ccl/mapped/algorithms.h"
+#include "ccl/mapped/parts.h"
+
+namespace nupa::ccl::mapped {
+namespace {
+
+/// Copies a part of every other rank's block into this turn's slot, one after the other.
+void put_parts(MappedGroup& group, uint32_t turn, const void* in, const Blocks& blocks, size_t begin, size_t at_once) {
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+    if (rank != group.rank())
+      copy_array(group.slot_in(group.rank(), turn) + rank * at_once, bytes_at(in, blocks.offset(rank) + begin),
+                 part_length(blocks.length(rank), begin, at_once));
+}
+
+}  // namespace
+
+Steps scatter(MappedGroup& group, ScatterTask task) {
+  const bool is_root = group.rank() == task.root;
+  size_t longest = task.bytes;
+  if (!task.equal)
+    if (const int error = co_await agree_on_largest(group, task.bytes, &longest); error != 0) co_return error;
+  if (is_root) copy_unless_same(task.out, bytes_at(task.in, task.blocks.offset(task.root)), task.bytes);
+  const size_t at_once = part_of_each(group);
+  for (size_t begin = 0; begin < longest; begin += at_once) {
+    const uint32_t step = group.begin(1) + 1;
+    const uint32_t turn = group.next_turn(step);
+    if (is_root) {
+      if (!group.may_write())
+        if (const int error = co_await until_all_left(group); error != 0) co_return error;
+      put_parts(group, turn, task.in, task.blocks, begin, at_once);
+      group.tell(step);
+    } else {
+      group.tell(step);
+      if (const int error = co_await group.reached(task.root, step); error != 0) co_return error;
+      copy_array(bytes_at(task.out, begin), group.slot_in(task.root, turn) + group.rank() * at_once,
+                 part_length(task.bytes, begin, at_once));
+    }
+  }
+  co_return 0;
+}
+
+Steps all_to_all(MappedGroup& group, ExchangeTask task) {
+  const uint32_t self = group.rank();
+  size_t longest = std::max(task.in_blocks.longest(group.ranks()), task.out_blocks.longest(group.ranks()));
+  if (!task.equal)
+    if (const int error = co_await agree_on_largest(group, longest, &longest); error != 0) co_return error;
+  const bool in_place = task.in == task.out;
+  if (!in_place)
+    copy_array(bytes_at(task.out, task.out_blocks.offset(self)), bytes_at(task.in, task.in_blocks.offset(self)),
+               task.in_blocks.length(self));
+  const size_t at_once = part_of_each(group);
+  for (size_t begin = 0; begin < longest; begin += at_once) {
+    const uint32_t step = group.begin(1) + 1;
+    const uint32_t turn = group.next_turn(step);
+    if (!group.may_write())
+      if (const int error = co_await until_all_left(group); error != 0) co_return error;
+    put_parts(group, turn, task.in, task.in_blocks, begin, at_once);
+    group.tell(step);
+    for (uint32_t i = 1; i < group.ranks(); ++i) {
+      const uint32_t rank = (self + i) % group.ranks();
+      if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
+      copy_array(bytes_at(task.out, task.out_blocks.offset(rank) + begin), group.slot_in(rank, turn) + self * at_once,
+                 part_length(task.out_blocks.length(rank), begin, at_once));
+    }
+    group.all_met();
+  }
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::mapped

@@ -1,0 +1,201 @@
+#include "ccl/waiter.h"
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+#include "base/clock.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// Looks between two at the clock and at what goes on around.
+constexpr uint32_t kLooks = 64;
+/// Where ranks share cores: turns of kLooks before others are let run, and how often they are before sleeping.
+constexpr int kTurnsBeforeYield = 2;
+constexpr int kYields = 4;
+/// Who sleeps looks by itself after this time, for a rank may have died and told nobody.
+constexpr int64_t kLongestSleepNs = 100'000'000;
+/// Where a word may be counted up without a call that wakes.
+constexpr int64_t kShortSleepNs = 100'000;
+constexpr int64_t kLongWaitNs = 100'000'000;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr size_t kMaxWords = 64;  ///< of one sleep; FUTEX_WAITV takes twice as many
+
+int futex(const std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* limit) {
+  return static_cast<int>(syscall(SYS_futex, word, operation, value, limit, nullptr, 0));
+}
+
+/// Makes each store that another thread or process has done before its next load be seen before that load, as a fence
+/// there would. False: the kernel cannot.
+bool fence_others() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
+
+/// One stay asleep, by several words at once.
+class Sleep {
+ public:
+  /// False: it cannot be woken by this one.
+  bool add(const Wait& wait) {
+    if (wait.sleepers == nullptr || count_ == kMaxWords) return false;
+    waits_[count_++] = wait;
+    return true;
+  }
+
+  /// Until one of them changes, something else happens or `limit_ns` has passed.
+  void run(const WaitRules& rules, const Surroundings& around, int64_t limit_ns) {
+    for (size_t i = 0; i < count_; ++i) {
+      values_[i] = waits_[i].word->load(std::memory_order_acquire);
+      waits_[i].sleepers->fetch_add(1, std::memory_order_seq_cst);
+    }
+    // Either the other one sees that somebody sleeps, or what it told is seen here.
+    const bool certain = rules.shares_cores || fence_others();
+    const bool over = std::any_of(waits_, waits_ + count_, [](const Wait& wait) { return wait.is_over(); });
+    if (!over && !around.ended()) stay(certain ? limit_ns : std::min(limit_ns, kShortSleepNs));
+    for (size_t i = 0; i < count_; ++i) waits_[i].sleepers->fetch_sub(1, std::memory_order_relaxed);
+  }
+
+ private:
+  void stay(int64_t limit_ns) {
+    timespec limit{limit_ns / kNsPerSecond, limit_ns % kNsPerSecond};
+    if (count_ == 1) {
+      futex(waits_[0].word, FUTEX_WAIT, values_[0], &limit);
+      return;
+    }
+    futex_waitv words[kMaxWords] = {};
+    for (size_t i = 0; i < count_; ++i)
+      words[i] = {values_[i], reinterpret_cast<uint64_t>(waits_[i].word), FUTEX_32, 0};
+    timespec until{};
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += limit.tv_nsec;
+    until.tv_sec += limit.tv_sec + until.tv_nsec / kNsPerSecond;
+    until.tv_nsec %= kNsPerSecond;
+    const long woken = syscall(SYS_futex_waitv, words, count_, 0, &until, CLOCK_MONOTONIC);
+    if (woken < 0 && (errno == ENOSYS || errno == EPERM)) {
+      const timespec pause{0, std::min(limit_ns, kShortSleepNs)};
+      nanosleep(&pause, nullptr);
+    }
+  }
+
+  Wait waits_[kMaxWords];
+  uint32_t values_[kMaxWords];
+  size_t count_ = 0;
+};
+
+/// Several operations of one rank.
+class Run {
+ public:
+  Run(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns)
+      : all_(all), rules_(rules), around_(around), limit_ns_(limit_ns) {}
+
+  int to_end() {
+    while (go_on()) wait();
+    for (const Steps& steps : all_)
+      if (steps.result() != 0) return steps.result();
+    return 0;
+  }
+
+ private:
+  /// False: all are done.
+  bool go_on() {
+    if (const Cause cause = around_.ended(); cause) {
+      for (Steps& steps : all_)
+        if (!steps.is_done()) steps.end(cause.error);
+      return false;
+    }
+    bool more = false;
+    for (Steps& steps : all_)
+      if (!steps.is_done() && !steps.go_on()) more = true;
+    return more;
+  }
+
+  bool may_go_on() const {
+    for (const Steps& steps : all_)
+      if (!steps.is_done() && steps.waits_for().is_over()) return true;
+    return false;
+  }
+  bool look_for_a_while() const {
+    for (uint32_t i = 0; i < kLooks; ++i) {
+      if (may_go_on()) return true;
+      _mm_pause();
+    }
+    return false;
+  }
+  const Wait& first_wait() const {
+    return std::find_if(all_.begin(), all_.end(), [](const Steps& steps) { return !steps.is_done(); })->waits_for();
+  }
+
+  void wait() {
+    if (look_for_a_while()) return;
+    const int64_t began = base::now_ns();
+    int64_t asked = began;
+    for (int turn = 0;; ++turn) {
+      const bool by_wire = around_.look();
+      if (may_go_on() || around_.ended()) return;
+      const int64_t now = base::now_ns();
+      if (now - began >= limit_ns_) {
+        around_.on_timeout(first_wait());
+        return;
+      }
+      if (now - asked >= kLongWaitNs) {
+        asked = now;
+        around_.on_long_wait(first_wait());
+      }
+      if (spins(turn, now - began)) {
+        if (look_for_a_while()) return;
+      } else if (rules_.shares_cores && turn < kTurnsBeforeYield + kYields) {
+        sched_yield();
+      } else {
+        sleep(by_wire, began + limit_ns_ - now);
+      }
+    }
+  }
+  bool spins(int turn, int64_t waited_ns) const {
+    return rules_.shares_cores ? turn < kTurnsBeforeYield : waited_ns < rules_.spin_ns;
+  }
+
+  void sleep(bool by_wire, int64_t left_ns) {
+    Sleep sleep;
+    bool all_wake = !by_wire;
+    for (const Steps& steps : all_)
+      if (!steps.is_done() && !sleep.add(steps.waits_for())) all_wake = false;
+    sleep.run(rules_, around_, std::min(left_ns, all_wake ? kLongestSleepNs : kShortSleepNs));
+  }
+
+  const std::span<Steps> all_;
+  const WaitRules& rules_;
+  Surroundings& around_;
+  const int64_t limit_ns_;
+};
+
+}  // namespace
+
+void prepare_waiting() { syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
+
+void wake_all(const std::atomic<uint32_t>& word) { futex(&word, FUTEX_WAKE, INT_MAX, nullptr); }
+
+void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, const WaitRules& rules) {
+  if (rules.shares_cores)
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  else
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(sleepers.load(std::memory_order_relaxed) != 0, 0)) wake_all(word);
+}
+
+void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers,
+              const WaitRules& rules) {
+  word.store(value, std::memory_order_release);
+  wake(word, sleepers, rules);
+}
+
+int run_steps(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
+  return Run(all, rules, around, limit_ns).to_end();
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,50 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "ccl/cause.h"
+#include "ccl/steps.h"
+
+namespace nupa::ccl {
+
+/// What goes on beside an operation that waits. Called by the thread that waits.
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  /// Why everything ends; called at every few looks.
+  virtual Cause ended() const = 0;
+  /// Takes what wires have brought. True: they may bring what is waited for, so that sleeping has to be short.
+  virtual bool look() { return false; }
+  /// Somebody has been waited for for a while, again and again: time to ask whether that rank is alive.
+  virtual void on_long_wait([[maybe_unused]] const Wait& wait) {}
+  /// The time is up. Returns why everything ends from now on.
+  virtual Cause on_timeout(const Wait& wait) = 0;
+};
+
+/// How a rank waits: it spins for a while, then sleeps.
+struct WaitRules {
+  int64_t spin_ns = 0;
+  /// There are more ranks than cores: whoever waits lets others run soon, and whoever tells something looks for
+  /// sleepers behind a fence. Else those who fall asleep have the kernel put a fence into all who are awake.
+  bool shares_cores = true;
+};
+
+/// After a word was counted up that somebody may sleep at. `rules`: those of all who may.
+void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, const WaitRules& rules);
+/// Counts a word up, and wakes those who sleep at it.
+void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers,
+              const WaitRules& rules);
+/// Wakes whoever sleeps at the word, whatever it says.
+void wake_all(const std::atomic<uint32_t>& word);
+/// To be called before the first wait by other rules than shares_cores.
+void prepare_waiting();
+
+/// Runs operations of one rank, side by side, to their ends in this thread. They end as they do, by the surroundings'
+/// cause, or after `limit_ns`. Returns the first one's error, or 0.
+int run_steps(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns);
+inline int run_steps(Steps& steps, const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
+  return run_steps(std::span(&steps, 1), rules, around, limit_ns);
+}
+
+}  // namespace nupa::ccl

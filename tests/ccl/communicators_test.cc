@@ -1,0 +1,165 @@
+/// Communicators: how they come, split and end.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/clock.h"
+#include "job.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+int64_t sum(nupa_ccl_comm* comm, int64_t mine, int* error = nullptr) {
+  int64_t result = -1;
+  const int ended = nupa_ccl_all_reduce(&mine, &result, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, comm, nullptr);
+  if (error != nullptr) *error = ended;
+  return result;
+}
+
+TEST(CclCommunicators, OneIdServesManyMeetings) {
+  EXPECT_EQ(run_job(3,
+                    [](Rank& rank) {
+                      for (int i = 0; i < 20; ++i) {
+                        nupa_ccl_comm* comm = nullptr;
+                        const nupa_ccl_unique_id id = rank.id();
+                        rank.expect_ok(nupa_ccl_comm_init_rank(&comm, 3, &id, rank.rank()), "init");
+                        rank.expect(sum(comm, rank.rank() + i) == 3 + 3 * i, "sum");
+                        rank.expect_ok(nupa_ccl_comm_destroy(comm), "destroy");
+                      }
+                    }),
+            all_well(3));
+}
+
+TEST(CclCommunicators, SplitByColorAndKey) {
+  for (const uint32_t ranks : {1u, 2u, 5u, 8u}) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      const uint32_t self = rank.rank();
+      const uint32_t all = rank.ranks();
+      nupa_ccl_comm* half = nullptr;
+      // The last of them is the first one there.
+      rank.expect_ok(nupa_ccl_comm_split(rank.world(), self % 2, -static_cast<int64_t>(self), &half), "split");
+      uint32_t place = 0;
+      uint32_t size = 0;
+      rank.expect_ok(nupa_ccl_comm_rank(half, &place), "rank");
+      rank.expect_ok(nupa_ccl_comm_size(half, &size), "size");
+      rank.expect(size == (all + 1 - self % 2) / 2, "size of a half");
+      rank.expect(place == size - 1 - self / 2, "place in a half");
+      int64_t expected = 0;
+      for (uint32_t other = self % 2; other < all; other += 2) expected += other;
+      // Both at work at the same time.
+      for (int i = 0; i < 100; ++i) {
+        rank.expect(sum(half, self) == expected, "sum of a half");
+        rank.expect(sum(rank.world(), 1) == all, "sum of all");
+      }
+      nupa_ccl_comm* again = nullptr;
+      rank.expect_ok(nupa_ccl_comm_dup(half, &again), "dup");
+      rank.expect(sum(again, self) == expected, "sum of the other half");
+      rank.expect_ok(nupa_ccl_comm_destroy(half), "destroy");
+      rank.expect(sum(again, 2) == 2 * size, "sum after the first is gone");
+      rank.expect_ok(nupa_ccl_comm_destroy(again), "destroy");
+      nupa_ccl_comm* none = nullptr;
+      rank.expect_ok(nupa_ccl_comm_split(rank.world(), self == 0 ? -1 : 0, 0, &none), "split without one");
+      rank.expect((none == nullptr) == (self == 0), "without the one");
+      if (none != nullptr) rank.expect(sum(none, 1) == all - 1, "sum without the one");
+      rank.expect_ok(nupa_ccl_comm_destroy(none), "destroy");
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+/// What a rank sees when another one is killed: within seconds, with its name.
+void expect_named(Rank& rank, int error, int expected_error, uint32_t expected_rank, int64_t began, int64_t within_s) {
+  rank.expect(error == expected_error, "ended by " + std::string(std::strerror(error)));
+  rank.expect(base::now_ns() - began < within_s * kNsPerSecond, "took too long");
+  int told = 0;
+  uint32_t who = 0;
+  rank.expect_ok(nupa_ccl_comm_error(rank.world(), &told, &who), "error");
+  rank.expect(told == expected_error && who == expected_rank, "named rank " + std::to_string(who));
+  rank.expect(std::string(nupa_ccl_error_text()).find("rank " + std::to_string(expected_rank)) != std::string::npos,
+              std::string("the text is: ") + nupa_ccl_error_text());
+  // And whatever comes later ends at once.
+  rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == expected_error, "a later call");
+}
+
+TEST(CclFaults, AKilledRankIsNamedByAllOthers) {
+  for (const uint32_t ranks : {2u, 4u, 7u}) {
+    const uint32_t victim = ranks / 2;
+    const auto endings = run_job(ranks, [victim](Rank& rank) {
+      rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+      if (rank.rank() == victim) kill(getpid(), SIGKILL);
+      int error = 0;
+      const int64_t began = base::now_ns();
+      while (error == 0) sum(rank.world(), 1, &error);
+      expect_named(rank, error, ECONNRESET, victim, began, 10);
+    });
+    Endings expected = all_well(ranks);
+    expected[victim] = -SIGKILL;
+    EXPECT_EQ(endings, expected) << ranks << " ranks";
+  }
+}
+
+TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {
+  const auto endings = run_job(3, [](Rank& rank) {
+    rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+    if (rank.rank() == 1) exit(5);
+    int error = 0;
+    const int64_t began = base::now_ns();
+    while (error == 0) sum(rank.world(), 1, &error);
+    expect_named(rank, error, ECONNRESET, 1, began, 10);
+  });
+  EXPECT_EQ(endings, (Endings{0, 5, 0}));
+}
+
+TEST(CclFaults, ARankThatHangsIsNamedInTime) {
+  setenv("NUPA_CCL_TIMEOUT", "2", 1);
+  const auto endings = run_job(3, [](Rank& rank) {
+    rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+    const int64_t began = base::now_ns();
+    if (rank.rank() == 2) {
+      usleep(5'000'000);
+      rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == ETIMEDOUT, "the late one");
+      return;
+    }
+    int error = 0;
+    while (error == 0) sum(rank.world(), 1, &error);
+    expect_named(rank, error, ETIMEDOUT, 2, began, 10);
+  });
+  unsetenv("NUPA_CCL_TIMEOUT");
+  EXPECT_EQ(endings, all_well(3));
+}
+
+TEST(CclFaults, AbortEndsAll) {
+  const auto endings = run_job(4, [](Rank& rank) {
+    rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+    if (rank.rank() == 3) {
+      usleep(100'000);
+      rank.expect_ok(nupa_ccl_comm_abort(rank.world()), "abort");
+    }
+    int error = 0;
+    const int64_t began = base::now_ns();
+    while (error == 0) sum(rank.world(), 1, &error);
+    expect_named(rank, error, ECANCELED, 3, began, 10);
+  });
+  EXPECT_EQ(endings, all_well(4));
+}
+
+TEST(CclFaults, WhoseRanksNeverMeetIsToldWhoIsMissing) {
+  setenv("NUPA_CCL_TIMEOUT", "2", 1);
+  const auto endings = run_job(3, [](Rank& rank) {
+    if (rank.rank() == 1) return;
+    nupa_ccl_comm* comm = nullptr;
+    const nupa_ccl_unique_id id = rank.id();
+    rank.expect(nupa_ccl_comm_init_rank(&comm, 3, &id, rank.rank()) == ETIMEDOUT, "init");
+  });
+  unsetenv("NUPA_CCL_TIMEOUT");
+  EXPECT_EQ(endings, all_well(3));
+}
+
+}  // namespace
+}  // namespace nupa::ccl

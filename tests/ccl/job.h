@@ -1,0 +1,43 @@
+#pragma once
+/// Ranks of a job as processes, as programs have them.
+#include <nupa/ccl.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace nupa::ccl {
+
+/// One rank, in a process of its own. A failure is said on standard error and ends it.
+class Rank {
+ public:
+  Rank(uint32_t rank, uint32_t ranks, const nupa_ccl_unique_id& id) : rank_(rank), ranks_(ranks), id_(id) {}
+
+  uint32_t rank() const { return rank_; }
+  uint32_t ranks() const { return ranks_; }
+  const nupa_ccl_unique_id& id() const { return id_; }
+  /// The communicator of all.
+  nupa_ccl_comm* world();
+
+  /// Ends the process if `held` does not hold.
+  void expect(bool held, const std::string& what) const;
+  void expect_ok(int error, const std::string& what) const;
+  /// All requests are waited for; the communicator is destroyed as programs do it.
+  void finish();
+
+ private:
+  uint32_t rank_;
+  uint32_t ranks_;
+  nupa_ccl_unique_id id_;
+  nupa_ccl_comm* world_ = nullptr;
+};
+
+/// How each rank's process ended: its status, or minus the signal.
+using Endings = std::vector<int>;
+/// Runs `play` as `ranks` processes. Whoever has not ended after `limit_s` is killed.
+Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = 240);
+/// Of a job in which all ended well.
+Endings all_well(uint32_t ranks);
+
+}  // namespace nupa::ccl

@@ -1,0 +1,445 @@
+/// Every operation against a serial reference, among processes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "ccl/reduce/reduce.h"
+#include "job.h"
+
+namespace nupa::ccl {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+/// Numbers of a type whose sums and products stay numbers.
+Bytes numbers(Type type, size_t elements, uint32_t seed) {
+  std::mt19937_64 random(seed);
+  const size_t size = size_of(type);
+  Bytes all(elements * size);
+  struct Shape {
+    uint32_t exponent_bits;
+    uint32_t mantissa_bits;
+  };
+  const auto shape_of = [](Type of) -> Shape {
+    switch (of) {
+      case Type::kFloat16:
+        return {5, 10};
+      case Type::kBfloat16:
+        return {8, 7};
+      case Type::kFloat32:
+        return {8, 23};
+      case Type::kFloat64:
+        return {11, 52};
+      case Type::kFloat8E4m3:
+        return {4, 3};
+      default:
+        return {5, 2};
+    }
+  };
+  for (size_t i = 0; i < elements; ++i) {
+    uint64_t bits = random();
+    if (!is_integer(type)) {
+      const Shape shape = shape_of(type);
+      const uint64_t bias = (uint64_t{1} << (shape.exponent_bits - 1)) - 1;
+      const uint64_t exponent = bias - 2 + bits % 4;
+      const uint64_t mantissa = random() & ((uint64_t{1} << shape.mantissa_bits) - 1);
+      bits = (bits >> 63) << (shape.exponent_bits + shape.mantissa_bits) | exponent << shape.mantissa_bits | mantissa;
+    }
+    std::memcpy(&all[i * size], &bits, size);
+  }
+  return all;
+}
+
+/// One operation's arrays on all ranks, which each rank knows how to make.
+struct Round {
+  Type type;
+  size_t elements;
+  uint32_t seed;
+
+  Bytes of(uint32_t rank) const { return numbers(type, elements, seed * 64 + rank); }
+  std::string text(const char* what, bool in_place) const {
+    return std::string(what) + " of type " + std::to_string(static_cast<int>(type)) + ", " + std::to_string(elements) +
+           " elements" + (in_place ? ", in place" : "");
+  }
+  nupa_ccl_type c_type() const { return static_cast<nupa_ccl_type>(type); }
+};
+
+/// What ranks begin to end-1 have, reduced.
+Bytes reduced(const Round& round, const Reduction& reduction, uint32_t begin, uint32_t end,
+              const std::vector<Bytes>& factors = {}) {
+  std::vector<Bytes> arrays;
+  std::vector<Source> sources;
+  for (uint32_t rank = begin; rank < end; ++rank) arrays.push_back(round.of(rank));
+  for (uint32_t rank = begin; rank < end; ++rank)
+    sources.push_back({arrays[rank - begin].data(), factors.empty() ? nullptr : factors[rank].data()});
+  Bytes result(round.elements * size_of(round.type));
+  reduce(reduction, result.data(), sources.data(), end - begin, round.elements);
+  return result;
+}
+
+constexpr nupa_ccl_op kOps[] = {NUPA_CCL_SUM,         NUPA_CCL_PRODUCT,    NUPA_CCL_MIN,        NUPA_CCL_MAX,
+                                NUPA_CCL_AVERAGE,     NUPA_CCL_BIT_AND,    NUPA_CCL_BIT_OR,     NUPA_CCL_BIT_XOR,
+                                NUPA_CCL_LOGICAL_AND, NUPA_CCL_LOGICAL_OR, NUPA_CCL_LOGICAL_XOR};
+/// Nothing, one, odd ones, a line's edges, a slot's edges (tests use small slots) and several slots.
+constexpr size_t kSizes[] = {0, 1, 7, 14, 57, 1000, 4099};
+
+/// Operations that reduce, for one type, operator and size.
+void check_reductions(Rank& rank, const Round& round, nupa_ccl_op op, bool in_place) {
+  const Reduction reduction{round.type, static_cast<Operator>(op), op == NUPA_CCL_AVERAGE ? rank.ranks() : 0};
+  const size_t bytes = round.elements * size_of(round.type);
+  const uint32_t root = round.seed % rank.ranks();
+  const Bytes all = reduced(round, reduction, 0, rank.ranks());
+
+  Bytes in = round.of(rank.rank());
+  Bytes out(bytes);
+  std::byte* const to = in_place ? in.data() : out.data();
+  const auto renew = [&] {
+    const Bytes own = round.of(rank.rank());
+    std::copy(own.begin(), own.end(), in.begin());
+  };
+  rank.expect_ok(nupa_ccl_all_reduce(in.data(), to, round.elements, round.c_type(), op, rank.world(), nullptr),
+                 round.text("all_reduce", in_place));
+  rank.expect(std::equal(all.begin(), all.end(), to), round.text("all_reduce is wrong", in_place));
+
+  renew();
+  std::fill(out.begin(), out.end(), std::byte{});
+  rank.expect_ok(nupa_ccl_reduce(in.data(), to, round.elements, round.c_type(), op, root, rank.world(), nullptr),
+                 round.text("reduce", in_place));
+  rank.expect(rank.rank() != root || std::equal(all.begin(), all.end(), to), round.text("reduce is wrong", in_place));
+  rank.expect(rank.rank() == root || in == round.of(rank.rank()), round.text("reduce has changed in", in_place));
+
+  if (op == NUPA_CCL_AVERAGE) return;
+  renew();
+  rank.expect_ok(nupa_ccl_scan(in.data(), to, round.elements, round.c_type(), op, rank.world(), nullptr),
+                 round.text("scan", in_place));
+  const Bytes before_and_own = reduced(round, reduction, 0, rank.rank() + 1);
+  rank.expect(std::equal(before_and_own.begin(), before_and_own.end(), to), round.text("scan is wrong", in_place));
+
+  renew();
+  if (!in_place) std::fill(out.begin(), out.end(), std::byte{0x5a});
+  const Bytes untouched = in_place ? in : out;
+  rank.expect_ok(nupa_ccl_exscan(in.data(), to, round.elements, round.c_type(), op, rank.world(), nullptr),
+                 round.text("exscan", in_place));
+  const Bytes before = rank.rank() == 0 ? untouched : reduced(round, reduction, 0, rank.rank());
+  rank.expect(std::equal(before.begin(), before.end(), to), round.text("exscan is wrong", in_place));
+}
+
+/// A whole number of elements for each rank.
+void check_reduce_scatter(Rank& rank, const Round& whole, nupa_ccl_op op, bool in_place) {
+  const Reduction reduction{whole.type, static_cast<Operator>(op), op == NUPA_CCL_AVERAGE ? rank.ranks() : 0};
+  const size_t count = whole.elements / rank.ranks();
+  const size_t block = count * size_of(whole.type);
+  const Bytes all = reduced(whole, reduction, 0, rank.ranks());
+  Bytes in = whole.of(rank.rank());
+  Bytes out(block);
+  std::byte* const to = in_place ? in.data() + rank.rank() * block : out.data();
+  rank.expect_ok(nupa_ccl_reduce_scatter(in.data(), to, count, whole.c_type(), op, rank.world(), nullptr),
+                 whole.text("reduce_scatter", in_place));
+  const auto own = all.begin() + static_cast<ptrdiff_t>(rank.rank() * block);
+  rank.expect(std::equal(own, own + static_cast<ptrdiff_t>(block), to),
+              whole.text("reduce_scatter is wrong", in_place));
+}
+
+TEST(CclOperations, ReductionsOfEveryTypeAndOperator) {
+  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      uint32_t seed = 0;
+      for (uint32_t t = 0; t < kTypes; ++t)
+        for (const nupa_ccl_op op : kOps) {
+          const auto type = static_cast<Type>(t);
+          if (!is_defined(static_cast<Operator>(op), type)) continue;
+          for (const size_t elements : kSizes) {
+            // All sizes with sums, two of them with each of the others.
+            ++seed;
+            if (op != NUPA_CCL_SUM && seed % 4 != 0) continue;
+            const Round round{type, elements, seed};
+            for (const bool in_place : {false, true}) {
+              check_reductions(rank, round, op, in_place);
+              check_reduce_scatter(rank, {type, elements * rank.ranks(), seed}, op, in_place);
+            }
+          }
+        }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+Bytes joined(const Round& round, uint32_t ranks) {
+  Bytes all;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const Bytes one = round.of(rank);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+void check_movements(Rank& rank, const Round& round, bool in_place) {
+  const uint32_t ranks = rank.ranks();
+  const uint32_t root = round.seed % ranks;
+  const size_t bytes = round.elements * size_of(round.type);
+  const bool is_root = rank.rank() == root;
+  const Bytes own = round.of(rank.rank());
+  const Bytes all = joined(round, ranks);
+  const size_t place = rank.rank() * bytes;
+
+  Bytes data = own;
+  rank.expect_ok(nupa_ccl_broadcast(data.data(), round.elements, round.c_type(), root, rank.world(), nullptr),
+                 round.text("broadcast", true));
+  rank.expect(data == round.of(root), round.text("broadcast is wrong", true));
+
+  Bytes out(all.size());
+  std::copy(own.begin(), own.end(), out.begin() + static_cast<ptrdiff_t>(place));
+  rank.expect_ok(nupa_ccl_all_gather(in_place ? out.data() + place : own.data(), out.data(), round.elements,
+                                     round.c_type(), rank.world(), nullptr),
+                 round.text("all_gather", in_place));
+  rank.expect(out == all, round.text("all_gather is wrong", in_place));
+
+  out.assign(all.size(), std::byte{});
+  std::copy(own.begin(), own.end(), out.begin() + static_cast<ptrdiff_t>(place));
+  rank.expect_ok(nupa_ccl_gather(in_place ? out.data() + place : own.data(), is_root ? out.data() : nullptr,
+                                 round.elements, round.c_type(), root, rank.world(), nullptr),
+                 round.text("gather", in_place));
+  rank.expect(!is_root || out == all, round.text("gather is wrong", in_place));
+
+  Bytes in = is_root ? all : Bytes{};
+  Bytes part(bytes);
+  std::byte* const to = in_place && is_root ? in.data() + place : part.data();
+  rank.expect_ok(nupa_ccl_scatter(in.data(), to, round.elements, round.c_type(), root, rank.world(), nullptr),
+                 round.text("scatter", in_place));
+  rank.expect(std::equal(own.begin(), own.end(), to), round.text("scatter is wrong", in_place));
+
+  // Rank s's block for rank r is block r of an array that s alone has.
+  const auto sent = [&](uint32_t from) { return numbers(round.type, round.elements * ranks, round.seed * 64 + from); };
+  Bytes gives = sent(rank.rank());
+  Bytes gets(gives.size());
+  rank.expect_ok(nupa_ccl_all_to_all(gives.data(), in_place ? gives.data() : gets.data(), round.elements,
+                                     round.c_type(), rank.world(), nullptr),
+                 round.text("all_to_all", in_place));
+  const Bytes& got = in_place ? gives : gets;
+  for (uint32_t from = 0; from < ranks; ++from) {
+    const Bytes its = sent(from);
+    rank.expect(
+        std::equal(its.begin() + static_cast<ptrdiff_t>(place), its.begin() + static_cast<ptrdiff_t>(place + bytes),
+                   got.begin() + static_cast<ptrdiff_t>(from * bytes)),
+        round.text("all_to_all is wrong", in_place));
+  }
+  rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+}
+
+TEST(CclOperations, MovementsOfEveryType) {
+  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      uint32_t seed = 0;
+      for (uint32_t t = 0; t < kTypes; ++t)
+        for (const size_t elements : kSizes)
+          for (const bool in_place : {false, true})
+            check_movements(rank, {static_cast<Type>(t), elements, ++seed}, in_place);
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+/// Counts of a v-operation: some ranks have nothing.
+std::vector<size_t> uneven(uint32_t ranks, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<size_t> counts(ranks);
+  for (size_t& count : counts) count = random() % 3 == 0 ? 0 : random() % 3000;
+  return counts;
+}
+
+/// With a gap after each block.
+std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
+  std::vector<size_t> offsets;
+  size_t at = 3;
+  for (const size_t count : counts) {
+    offsets.push_back(at);
+    at += count + 5;
+  }
+  return offsets;
+}
+
+void check_uneven(Rank& rank, uint32_t seed) {
+  constexpr Type kType = Type::kUint32;
+  const uint32_t ranks = rank.ranks();
+  const uint32_t self = rank.rank();
+  const uint32_t root = seed % ranks;
+  const auto counts = uneven(ranks, seed);
+  const auto offsets = offsets_of(counts);
+  const size_t room = offsets.back() + counts.back() + 5;
+  const auto block = [&](uint32_t of) { return Round{kType, counts[of], seed}.of(of); };
+  const size_t size = size_of(kType);
+  const Bytes gap(room * size, std::byte{0x77});
+  Bytes whole = gap;
+  for (uint32_t of = 0; of < ranks; ++of) {
+    const Bytes its = block(of);
+    std::copy(its.begin(), its.end(), whole.begin() + static_cast<ptrdiff_t>(offsets[of] * size));
+  }
+  const Bytes own = block(self);
+
+  Bytes out = gap;
+  rank.expect_ok(nupa_ccl_all_gatherv(own.data(), out.data(), counts.data(), offsets.data(), NUPA_CCL_UINT32,
+                                      rank.world(), nullptr),
+                 "all_gatherv");
+  rank.expect(out == whole, "all_gatherv is wrong");
+
+  out = gap;
+  const bool is_root = self == root;
+  rank.expect_ok(nupa_ccl_gatherv(own.data(), counts[self], out.data(), is_root ? counts.data() : nullptr,
+                                  is_root ? offsets.data() : nullptr, NUPA_CCL_UINT32, root, rank.world(), nullptr),
+                 "gatherv");
+  rank.expect(out == (is_root ? whole : gap), "gatherv is wrong");
+
+  Bytes part(own.size());
+  rank.expect_ok(nupa_ccl_scatterv(is_root ? whole.data() : nullptr, is_root ? counts.data() : nullptr,
+                                   is_root ? offsets.data() : nullptr, part.data(), counts[self], NUPA_CCL_UINT32, root,
+                                   rank.world(), nullptr),
+                 "scatterv");
+  rank.expect(part == own, "scatterv is wrong");
+
+  const size_t sum = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  const Round all{kType, sum, seed + 7};
+  const Bytes reference = reduced(all, {kType, Operator::kSum}, 0, ranks);
+  const Bytes in = all.of(self);
+  Bytes reduced_part(own.size());
+  rank.expect_ok(nupa_ccl_reduce_scatterv(in.data(), reduced_part.data(), counts.data(), NUPA_CCL_UINT32, NUPA_CCL_SUM,
+                                          rank.world(), nullptr),
+                 "reduce_scatterv");
+  const size_t begin = std::accumulate(counts.begin(), counts.begin() + self, size_t{0}) * size;
+  rank.expect(std::equal(reduced_part.begin(), reduced_part.end(), reference.begin() + static_cast<ptrdiff_t>(begin)),
+              "reduce_scatterv is wrong");
+
+  // What s gives to r is as long as uneven(s)[r] says.
+  const auto gives = uneven(ranks, seed * 31 + self);
+  const auto gives_at = offsets_of(gives);
+  const Bytes given = numbers(kType, gives_at.back() + gives.back() + 5, seed * 64 + self);
+  std::vector<size_t> gets(ranks);
+  for (uint32_t from = 0; from < ranks; ++from) gets[from] = uneven(ranks, seed * 31 + from)[self];
+  const auto gets_at = offsets_of(gets);
+  Bytes got((gets_at.back() + gets.back() + 5) * size, std::byte{0x33});
+  Bytes expected = got;
+  for (uint32_t from = 0; from < ranks; ++from) {
+    const auto its = uneven(ranks, seed * 31 + from);
+    const auto at = offsets_of(its);
+    const Bytes bytes = numbers(kType, at.back() + its.back() + 5, seed * 64 + from);
+    std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at[self] * size), gets[from] * size,
+                expected.begin() + static_cast<ptrdiff_t>(gets_at[from] * size));
+  }
+  rank.expect_ok(nupa_ccl_all_to_allv(given.data(), gives.data(), gives_at.data(), got.data(), gets.data(),
+                                      gets_at.data(), NUPA_CCL_UINT32, rank.world(), nullptr),
+                 "all_to_allv");
+  rank.expect(got == expected, "all_to_allv is wrong");
+}
+
+TEST(CclOperations, BlocksOfDifferentLengths) {
+  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      for (uint32_t seed = 0; seed < 40; ++seed) check_uneven(rank, seed);
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+TEST(CclOperations, FactorsAndFunctionsOfThePrograms) {
+  for (const uint32_t ranks : {1u, 2u, 5u}) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      for (const size_t elements : kSizes) {
+        const Round round{Type::kFloat32, elements, 9};
+        std::vector<Bytes> factors;
+        for (uint32_t of = 0; of < rank.ranks(); ++of) factors.push_back(numbers(Type::kFloat32, 1, 1000 + of));
+        nupa_ccl_op op;
+        rank.expect_ok(nupa_ccl_op_create_premultiplied_sum(factors[rank.rank()].data(), NUPA_CCL_FLOAT32, &op), "op");
+        const Bytes in = round.of(rank.rank());
+        Bytes out(in.size());
+        rank.expect_ok(
+            nupa_ccl_all_reduce(in.data(), out.data(), elements, NUPA_CCL_FLOAT32, op, rank.world(), nullptr),
+            round.text("premultiplied", false));
+        rank.expect(out == reduced(round, {Type::kFloat32, Operator::kPremultipliedSum}, 0, rank.ranks(), factors),
+                    round.text("premultiplied is wrong", false));
+        rank.expect_ok(nupa_ccl_op_destroy(op), "op_destroy");
+
+        // Not commutative: the last rank's digit comes last.
+        nupa_ccl_op joins;
+        const auto join = [](void* result, const void* next, size_t count, int, void* argument) {
+          for (size_t i = 0; i < count; ++i)
+            static_cast<uint64_t*>(result)[i] = static_cast<uint64_t*>(result)[i] * *static_cast<uint64_t*>(argument) +
+                                                static_cast<const uint64_t*>(next)[i];
+        };
+        uint64_t base = 10;
+        rank.expect_ok(nupa_ccl_op_create(join, &base, &joins), "op_create");
+        std::vector<uint64_t> digits(elements, rank.rank() + 1);
+        rank.expect_ok(
+            nupa_ccl_all_reduce(digits.data(), digits.data(), elements, NUPA_CCL_UINT64, joins, rank.world(), nullptr),
+            "by a function");
+        uint64_t expected = 0;
+        for (uint32_t of = 0; of < rank.ranks(); ++of) expected = expected * 10 + of + 1;
+        rank.expect(digits == std::vector<uint64_t>(elements, expected), "a function's result is wrong");
+        rank.expect_ok(nupa_ccl_op_destroy(joins), "op_destroy");
+      }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+TEST(CclOperations, RequestsAreDoneInTheirOrder) {
+  for (const uint32_t ranks : {1u, 2u, 4u}) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      for (int turn = 0; turn < 50; ++turn) {
+        constexpr size_t kElements = 3000;
+        std::vector<std::vector<int64_t>> arrays;
+        std::vector<nupa_ccl_request*> requests(8);
+        for (size_t i = 0; i < requests.size(); ++i) arrays.emplace_back(kElements, rank.rank() + i);
+        // The second half goes on with the results of the first one.
+        for (size_t i = 0; i < requests.size(); ++i) {
+          auto& array = arrays[i % 4];
+          rank.expect_ok(nupa_ccl_all_reduce(array.data(), array.data(), kElements, NUPA_CCL_INT64, NUPA_CCL_SUM,
+                                             rank.world(), &requests[i]),
+                         "begin");
+        }
+        int done = 0;
+        if (turn % 2 == 0)
+          while (done == 0) rank.expect_ok(nupa_ccl_test(requests.back(), &done), "test");
+        for (auto* const request : requests) rank.expect_ok(nupa_ccl_wait(request), "wait");
+        const int64_t n = rank.ranks();
+        for (int64_t i = 0; i < 4; ++i)
+          rank.expect(arrays[static_cast<size_t>(i)] == std::vector<int64_t>(kElements, (n * (n - 1) / 2 + n * i) * n),
+                      "a result is wrong");
+      }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+TEST(CclOperations, WrongArgumentsAreRefused) {
+  EXPECT_EQ(
+      run_job(
+          2,
+          [](Rank& rank) {
+            float value = 1;
+            auto* const world = rank.world();
+            const auto refused = [&](int error, const char* what) {
+              rank.expect(error == EINVAL && *nupa_ccl_error_text() != 0, what);
+            };
+            refused(
+                nupa_ccl_all_reduce(&value, &value, 1, static_cast<nupa_ccl_type>(14), NUPA_CCL_SUM, world, nullptr),
+                "a type that is none");
+            refused(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_FLOAT32, 12, world, nullptr), "no operator");
+            refused(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_FLOAT32, 5, world, nullptr), "no factor");
+            refused(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_FLOAT32, NUPA_CCL_BIT_OR, world, nullptr),
+                    "bits of floating point");
+            refused(nupa_ccl_all_reduce(nullptr, &value, 1, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, world, nullptr), "nowhere");
+            refused(nupa_ccl_broadcast(&value, 1, NUPA_CCL_FLOAT32, 2, world, nullptr), "no such root");
+            refused(nupa_ccl_scan(&value, &value, 1, NUPA_CCL_FLOAT32, NUPA_CCL_AVERAGE, world, nullptr), "average");
+            refused(nupa_ccl_all_reduce(&value, &value, SIZE_MAX / 2, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, world, nullptr),
+                    "too large");
+            refused(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, nullptr, nullptr), "none");
+            // Nothing of this was begun.
+            rank.expect_ok(nupa_ccl_barrier(world, nullptr), "barrier");
+          }),
+      all_well(2));
+}
+
+}  // namespace
+}  // namespace nupa::ccl
