@@ -136,7 +136,7 @@ class Run {
     const int64_t began = base::now_ns();
     int64_t asked = began;
     for (int turn = 0;; ++turn) {
-      const bool by_wire = around_.look();
+      around_.look();
       if (may_go_on() || around_.ended()) return;
       const int64_t now = base::now_ns();
       if (now - began >= limit_ns_) {
@@ -152,7 +152,7 @@ class Run {
       } else if (rules_.shares_cores && turn < kTurnsBeforeYield + kYields) {
         sched_yield();
       } else {
-        sleep(by_wire, began + limit_ns_ - now);
+        sleep(began + limit_ns_ - now);
       }
     }
   }
@@ -160,12 +160,19 @@ class Run {
     return rules_.shares_cores ? turn < kTurnsBeforeYield : waited_ns < rules_.spin_ns;
   }
 
-  void sleep(bool by_wire, int64_t left_ns) {
+  void sleep(int64_t left_ns) {
     Sleep sleep;
-    bool all_wake = !by_wire;
-    for (const Steps& steps : all_)
-      if (!steps.is_done() && !sleep.add(steps.waits_for())) all_wake = false;
-    sleep.run(rules_, around_, std::min(left_ns, all_wake ? kLongestSleepNs : kShortSleepNs));
+    bool all_wake = true;
+    bool some_wake = false;
+    for (const Steps& steps : all_) {
+      if (steps.is_done()) continue;
+      const bool wakes = sleep.add(steps.waits_for());
+      all_wake = all_wake && wakes;
+      some_wake = some_wake || wakes;
+    }
+    if (all_wake) return sleep.run(rules_, around_, std::min(left_ns, kLongestSleepNs));
+    // Wires wake nobody who sleeps at words.
+    around_.sleep(std::min(left_ns, some_wake ? kShortSleepNs : kLongestSleepNs));
   }
 
   const std::span<Steps> all_;
@@ -175,6 +182,11 @@ class Run {
 };
 
 }  // namespace
+
+void Surroundings::sleep(int64_t limit_ns) {
+  const timespec pause{0, std::min(limit_ns, kShortSleepNs)};
+  nanosleep(&pause, nullptr);
+}
 
 void prepare_waiting() { syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
 

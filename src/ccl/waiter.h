@@ -14,8 +14,10 @@ class Surroundings {
   virtual ~Surroundings() = default;
   /// Why everything ends; called at every few looks.
   virtual Cause ended() const = 0;
-  /// Takes what wires have brought. True: they may bring what is waited for, so that sleeping has to be short.
-  virtual bool look() { return false; }
+  /// Takes what wires have brought.
+  virtual void look() {}
+  /// Sleeps until wires bring something, `limit_ns` at most.
+  virtual void sleep(int64_t limit_ns);
   /// Somebody has been waited for for a while, again and again: time to ask whether that rank is alive.
   virtual void on_long_wait([[maybe_unused]] const Wait& wait) {}
   /// The time is up. Returns why everything ends from now on.

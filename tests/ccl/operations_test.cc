@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -13,6 +14,13 @@ namespace nupa::ccl {
 namespace {
 
 using Bytes = std::vector<std::byte>;
+
+/// With small slots, so that small arrays take several turns.
+class CclOperations : public ::testing::Test {
+ protected:
+  void SetUp() override { setenv("NUPA_CCL_SLOT_BYTES", "4096", 1); }
+  void TearDown() override { unsetenv("NUPA_CCL_SLOT_BYTES"); }
+};
 
 /// Numbers of a type whose sums and products stay numbers.
 Bytes numbers(Type type, size_t elements, uint32_t seed) {
@@ -143,7 +151,7 @@ void check_reduce_scatter(Rank& rank, const Round& whole, nupa_ccl_op op, bool i
               whole.text("reduce_scatter is wrong", in_place));
 }
 
-TEST(CclOperations, ReductionsOfEveryTypeAndOperator) {
+TEST_F(CclOperations, ReductionsOfEveryTypeAndOperator) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
@@ -229,7 +237,7 @@ void check_movements(Rank& rank, const Round& round, bool in_place) {
   rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
 }
 
-TEST(CclOperations, MovementsOfEveryType) {
+TEST_F(CclOperations, MovementsOfEveryType) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
@@ -333,7 +341,7 @@ void check_uneven(Rank& rank, uint32_t seed) {
   rank.expect(got == expected, "all_to_allv is wrong");
 }
 
-TEST(CclOperations, BlocksOfDifferentLengths) {
+TEST_F(CclOperations, BlocksOfDifferentLengths) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (uint32_t seed = 0; seed < 40; ++seed) check_uneven(rank, seed);
@@ -342,7 +350,7 @@ TEST(CclOperations, BlocksOfDifferentLengths) {
   }
 }
 
-TEST(CclOperations, FactorsAndFunctionsOfThePrograms) {
+TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
   for (const uint32_t ranks : {1u, 2u, 5u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (const size_t elements : kSizes) {
@@ -383,7 +391,7 @@ TEST(CclOperations, FactorsAndFunctionsOfThePrograms) {
   }
 }
 
-TEST(CclOperations, RequestsAreDoneInTheirOrder) {
+TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
   for (const uint32_t ranks : {1u, 2u, 4u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (int turn = 0; turn < 50; ++turn) {
@@ -412,7 +420,7 @@ TEST(CclOperations, RequestsAreDoneInTheirOrder) {
   }
 }
 
-TEST(CclOperations, WrongArgumentsAreRefused) {
+TEST_F(CclOperations, WrongArgumentsAreRefused) {
   EXPECT_EQ(
       run_job(
           2,

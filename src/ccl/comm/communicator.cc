@@ -5,10 +5,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
+#include "ccl/lane/algorithms.h"
 #include "ccl/mapped/algorithms.h"
-#include "ccl/plan/mapped_algorithms.h"
+#include "ccl/plan/algorithms.h"
 
 namespace nupa::ccl {
 namespace {
@@ -16,6 +18,8 @@ namespace {
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr int64_t kDefaultLimitSeconds = 300;
 constexpr size_t kDefaultSlotBytes = 256 << 10;
+/// More ranks than that do not all look at each other.
+constexpr uint32_t kMostMapped = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kLargestSlot = size_t{1} << 30;
 
@@ -51,6 +55,9 @@ Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
   if (!seconds) return tl::unexpected(seconds.error());
   const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
   if (!slot) return tl::unexpected(slot.error());
+  const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
+  if (!mapped) return tl::unexpected(mapped.error());
+  options.mapped_ranks = static_cast<uint32_t>(*mapped);
   options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
   options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
   if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
@@ -79,16 +86,28 @@ Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoi
                                                           const CommunicatorOptions& options) {
   std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(cards), options));
   made->topology_ = topology_of(rank, made->cards_);
-  auto arena = made->endpoint_->device().alloc_mr(made->endpoint_->pd(), arena_bytes(options.slot_bytes),
-                                                  access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
-  if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
-  made->arena_ = std::move(*arena);
-  Communicator* const self = made.get();
-  made->links_ = std::make_unique<Links>(*made->endpoint_, id, rank, made->cards_, *made->arena_, made->topology_.rules,
-                                         [self](const Cause& cause) { self->end(cause); });
-  if (const int error = made->links_->open(); error != 0)
-    return fault(error, "rank " + std::to_string(rank) + " of this communicator is in this process already");
+  if (auto opened = made->open(); !opened) return tl::unexpected(opened.error());
   return made;
+}
+
+Outcome<void> Communicator::open() {
+  const ChannelLayout channels(ranks());
+  const size_t channels_at = arena_bytes(options_.slot_bytes);
+  auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), channels_at + channels.bytes(),
+                                            access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+  if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
+  arena_ = std::move(*arena);
+  if (!topology_.is_one_memory()) {
+    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) { end({ECONNRESET, rank}); });
+    if (!wires) return tl::unexpected(wires.error());
+    wires_ = std::move(*wires);
+  }
+  const Links::Places places{cards_, *arena_, channels_at, channels, wires_.get()};
+  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
+                                   [this](const Cause& cause) { end(cause); });
+  if (const int error = links_->open(); error != 0)
+    return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
+  return {};
 }
 
 Communicator::~Communicator() = default;
@@ -118,8 +137,20 @@ std::string Communicator::text_of(const Cause& cause) const {
   return who + ": " + std::strerror(cause.error);
 }
 
-int Communicator::connect_all() {
-  if (!topology_.is_one_memory()) return ENOTSUP;
+void Communicator::look() {
+  if (wires_ != nullptr) wires_->poll();
+}
+
+void Communicator::sleep(int64_t limit_ns) {
+  if (wires_ != nullptr)
+    wires_->sleep(limit_ns);
+  else
+    Surroundings::sleep(limit_ns);
+}
+
+bool Communicator::uses_memory() const { return topology_.is_one_memory() && ranks() <= options_.mapped_ranks; }
+
+int Communicator::make_mapped_group() {
   for (const uint32_t rank : topology_.local) links_->want(rank);
   std::vector<std::byte*> arenas;
   for (const uint32_t rank : topology_.local) {
@@ -129,13 +160,20 @@ int Communicator::connect_all() {
     }
     arenas.push_back(links_->arena_of(rank));
   }
-  group_ = std::make_unique<MappedGroup>(topology_.local_index, std::move(arenas), topology_.local, options_.slot_bytes,
-                                         topology_.rules);
+  mapped_ = std::make_unique<MappedGroup>(topology_.local_index, std::move(arenas), topology_.local,
+                                          options_.slot_bytes, topology_.rules);
   return 0;
 }
 
-std::string Communicator::wanted(Operation operation) const {
-  const std::string key = std::string(name_of(operation)) + "=";
+void Communicator::make_lane_group() {
+  std::vector<uint32_t> members(ranks());
+  std::iota(members.begin(), members.end(), 0u);
+  lanes_.reset(new LaneGroup(rank(), std::move(members), *this));
+}
+
+std::string Communicator::wanted(const Call& call) const {
+  if (options_.algorithms.empty()) return "";
+  const std::string key = std::string(name_of(call.operation)) + "=";
   size_t at = 0;
   while (at < options_.algorithms.size()) {
     const size_t end = std::min(options_.algorithms.find(',', at), options_.algorithms.size());
@@ -148,11 +186,20 @@ std::string Communicator::wanted(Operation operation) const {
 
 int Communicator::run_now(Call& call) {
   if (const Cause cause = ended(); cause) return cause.error;
-  if (__builtin_expect(group_ == nullptr, 0))
-    if (const int error = connect_all(); error != 0) return error;
-  const std::string name = options_.algorithms.empty() ? std::string() : wanted(call.operation);
-  Steps steps = choose_mapped(call, *group_, name).start(*group_, call);
-  return run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  int error = 0;
+  if (__builtin_expect(uses_memory(), 1)) {
+    if (__builtin_expect(mapped_ == nullptr, 0))
+      if (error = make_mapped_group(); error != 0) return error;
+    Steps steps = choose(call, *mapped_, wanted(call)).start(*mapped_, call);
+    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  } else {
+    if (lanes_ == nullptr) make_lane_group();
+    Steps steps = choose(call, *lanes_, wanted(call)).start(*lanes_, call);
+    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  }
+  // What one rank has stopped at, the others would wait for.
+  if (__builtin_expect(error != 0, 0) && !ended()) end({error, rank()});
+  return error;
 }
 
 int Communicator::run(Call& call) {
@@ -171,14 +218,14 @@ Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {
   return job;
 }
 
-std::string Communicator::plan_of(Call& call) {
-  if (executor_.try_take()) {
-    if (group_ == nullptr) connect_all();
-    executor_.give_back();
+std::string Communicator::plan_of(const Call& call) {
+  const auto text = [](const auto& one) { return std::string(one.name) + ": " + one.why; };
+  if (!uses_memory()) {
+    if (lanes_ == nullptr) make_lane_group();
+    return text(choose(call, *lanes_, wanted(call)));
   }
-  if (group_ == nullptr) return "";
-  const MappedAlgorithm& one = choose_mapped(call, *group_, wanted(call.operation));
-  return std::string(one.name) + ": " + one.why;
+  if (mapped_ == nullptr && make_mapped_group() != 0) return "";
+  return text(choose(call, *mapped_, wanted(call)));
 }
 
 Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key) {
@@ -211,11 +258,11 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
 }
 
 int Communicator::finish() {
-  if (group_ == nullptr) return 0;
+  if (mapped_ == nullptr && lanes_ == nullptr) return 0;
   while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
   int error = ended().error;
   if (error == 0) {
-    Steps steps = mapped::depart(*group_);
+    Steps steps = mapped_ != nullptr ? mapped::depart(*mapped_) : lanes::depart(*lanes_);
     error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
   }
   executor_.give_back();

@@ -7,22 +7,25 @@
 #include "ccl/comm/executor.h"
 #include "ccl/comm/links.h"
 #include "ccl/comm/topology.h"
+#include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
 
 namespace nupa::ccl {
 
 struct CommunicatorOptions {
-  int64_t limit_ns = 0;    ///< of an operation, until whoever it waits for is named
-  size_t slot_bytes = 0;   ///< multiple of a page
-  std::string algorithms;  ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
+  int64_t limit_ns = 0;       ///< of an operation, until whoever it waits for is named
+  size_t slot_bytes = 0;      ///< multiple of a page
+  uint32_t mapped_ranks = 0;  ///< of a communicator, at most, for all to look at each other's memory
+  std::string algorithms;     ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
 
-  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_ALGO. EINVAL: one of them cannot be read.
+  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_ALGO. EINVAL: one of them
+  /// cannot be read.
   static Outcome<CommunicatorOptions> from_environment();
 };
 
 /// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
 /// calls of several threads of one rank are done one after the other.
-class Communicator final : private Surroundings {
+class Communicator final : private Surroundings, private LaneGroup::Ways {
  public:
   /// `cards`: of all ranks. Errors: those of the core.
   static Outcome<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
@@ -52,17 +55,27 @@ class Communicator final : private Surroundings {
   Cause ended() const override;
   /// For people: what a cause is.
   std::string text_of(const Cause& cause) const;
-  /// For people: how this call would be done, and why.
-  std::string plan_of(Call& call);
+  /// For people: how this call would be done, and why. While nothing is under way; the first time a collective.
+  std::string plan_of(const Call& call);
 
  private:
   class Task;
 
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
+  Outcome<void> open();
   int run_now(Call& call);
-  int connect_all();
-  std::string wanted(Operation operation) const;
+  /// Which of the two kinds of algorithms are used; both groups are made when they are first needed.
+  bool uses_memory() const;
+  int make_mapped_group();
+  void make_lane_group();
+  std::string wanted(const Call& call) const;
+
+  void want(uint32_t rank) override { links_->want(rank); }
+  Wait ready(uint32_t rank) override { return links_->ready(rank); }
+  Lane& lane(uint32_t rank) override { return links_->lane(rank, LaneKind::kCollective); }
+  void look() override;
+  void sleep(int64_t limit_ns) override;
 
   void on_long_wait(const Wait& wait) override;
   Cause on_timeout(const Wait& wait) override;
@@ -73,8 +86,10 @@ class Communicator final : private Surroundings {
   const CommunicatorOptions options_;
   Topology topology_;
   std::unique_ptr<MemoryRegion> arena_;
+  std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
-  std::unique_ptr<MappedGroup> group_;
+  std::unique_ptr<MappedGroup> mapped_;
+  std::unique_ptr<LaneGroup> lanes_;
   uint64_t splits_ = 0;
   Executor executor_;  ///< the last one: its thread uses all the others
 };

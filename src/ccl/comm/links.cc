@@ -11,23 +11,22 @@ namespace nupa::ccl {
 namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
-constexpr uint32_t kSends = 4;
+constexpr uint32_t kProbes = 4;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
 
 }  // namespace
 
-Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::span<const RankCard> cards,
-             const MemoryRegion& arena, const WaitRules& rules, OnEnd on_end)
+Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const Places& places, const WaitRules& rules,
+             OnEnd on_end)
     : endpoint_(endpoint),
       id_(id),
       rank_(rank),
-      cards_(cards),
-      arena_(arena),
+      places_(places),
       rules_(rules),
       on_end_(std::move(on_end)),
-      links_(cards.size()) {
+      links_(places.cards.size()) {
   for (uint32_t i = 0; i < links_.size(); ++i) links_[i].rank = i;
 }
 
@@ -58,7 +57,7 @@ Wait Links::ready(uint32_t rank) {
 }
 
 std::byte* Links::arena_of(uint32_t rank) const {
-  return rank == rank_ ? static_cast<std::byte*>(arena_.addr()) : links_[rank].arena.get();
+  return rank == rank_ ? static_cast<std::byte*>(places_.arena.addr()) : links_[rank].arena.get();
 }
 
 Mail Links::mail_to(MailKind kind, const Link& link) const {
@@ -68,48 +67,86 @@ Mail Links::mail_to(MailKind kind, const Link& link) const {
   mail.from = rank_;
   mail.to = link.rank;
   mail.qp_num = link.qp == nullptr ? 0 : link.qp->number();
-  mail.rkey = arena_.rkey();
-  mail.arena = reinterpret_cast<uint64_t>(arena_.addr());
-  mail.bytes = arena_.length();
+  mail.rkey = places_.arena.rkey();
+  mail.arena = reinterpret_cast<uint64_t>(places_.arena.addr());
+  mail.bytes = places_.arena.length();
   return mail;
 }
 
-/// The receive is for nothing but to be flushed when the other end has died.
 int Links::make(Link& link) {
-  QpOptions options{.type = QpType::kRc, .send_cq = &endpoint_.cq(), .recv_cq = &endpoint_.cq()};
-  options.cap = {.max_send_wr = kSends, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+  const bool by_wire = !shares_memory_with(link.rank);
+  if (by_wire)
+    if (const int error = places_.wires->grow(); error != 0) return error;
+  CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
+  QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
+  options.cap = {.max_send_wr = by_wire ? WireLane::kMostRequests + kProbes : kProbes,
+                 .max_recv_wr = by_wire ? WireLane::kMostRequests : 1,
+                 .max_send_sge = 1,
+                 .max_recv_sge = 1,
+                 .max_inline_data = 0};
   auto made = endpoint_.device().create_qp(&endpoint_.pd(), options);
   if (!made) return made.error().code;
   link.qp = std::move(*made);
   return 0;
 }
 
-int Links::map(Link& link) {
+int Links::connect_to(Link& link) {
+  const ConnectOptions options{.dgid = places_.cards[link.rank].gid,
+                               .dest_qp_num = link.peer.qp_num,
+                               .access_flags = kAccess,
+                               .sgid_index = endpoint_.gid_index()};
+  if (const int error = connect(*link.qp, options); error != 0) return error;
+  // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
+  const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);
+  link.connected = error == 0;
+  return error;
+}
+
+int Links::lay_wires(Link& link) {
+  auto* const here = static_cast<std::byte*>(places_.arena.addr()) + places_.channels_at;
+  WireLane* lanes[kLanes];
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const auto kind = static_cast<LaneKind>(i);
+    const WireLane::There there{link.peer.arena + places_.channels_at + places_.channels.offset(rank_, kind),
+                                link.peer.rkey};
+    auto lane = std::make_unique<WireLane>(*link.qp, kind, here + places_.channels.offset(link.rank, kind),
+                                           places_.arena.lkey(), there, link.rank, places_.channels);
+    lanes[i] = lane.get();
+    link.lanes[i] = std::move(lane);
+  }
+  return places_.wires->add(*link.qp, link.rank, lanes);
+}
+
+void Links::map_lanes(Link& link) {
+  auto* const here = static_cast<std::byte*>(places_.arena.addr()) + places_.channels_at;
+  std::byte* const there = link.arena.get() + places_.channels_at;
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const auto kind = static_cast<LaneKind>(i);
+    link.lanes[i] =
+        std::make_unique<MappedLane>(here + places_.channels.offset(link.rank, kind),
+                                     there + places_.channels.offset(rank_, kind), link.rank, places_.channels, rules_);
+  }
+}
+
+int Links::finish(Link& link) {
   if (!shares_memory_with(link.rank)) return 0;
   auto mapped = link.qp->map_remote(link.peer.rkey, link.peer.arena, link.peer.bytes, kAccess);
   if (!mapped) return mapped.error().code;
   link.arena = std::move(*mapped);
+  map_lanes(link);
   return 0;
 }
 
 void Links::advance(Link& link) {
   if (link.ready.load() != 0) return;
   int error = link.qp == nullptr ? make(link) : 0;
-  if (error == 0 && link.is_told && !link.connected) {
-    const ConnectOptions options{.dgid = cards_[link.rank].gid,
-                                 .dest_qp_num = link.peer.qp_num,
-                                 .access_flags = kAccess,
-                                 .sgid_index = endpoint_.gid_index()};
-    error = connect(*link.qp, options);
-    if (error == 0) error = link.qp->post_recv({});
-    link.connected = error == 0;
-  }
-  if (error == 0 && link.connected && link.peer_connected && link.arena == nullptr) {
-    error = map(link);
+  if (error == 0 && link.is_told && !link.connected) error = connect_to(link);
+  if (error == 0 && link.connected && link.peer_connected) {
+    error = finish(link);
     if (error == 0) {
       count_up(link.ready, 1, link.sleepers, rules_);
       std::erase(making_, link.rank);
-      endpoint_.send(cards_[link.rank], mail_to(MailKind::kAnswer, link));
+      endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
       return;
     }
     if (error == ENOTCONN) error = 0;  // not yet: again later
@@ -118,6 +155,8 @@ void Links::advance(Link& link) {
 }
 
 void Links::hear(Link& link, const Mail& mail) {
+  // All arenas have one layout, or nobody finds anything in another's.
+  if (mail.bytes != places_.arena.length()) return fail({EPROTO, link.rank});
   if (!link.is_told) {
     link.is_told = true;
     link.peer = mail;
@@ -140,13 +179,13 @@ void Links::on_mail(const Mail& mail) {
     } else if (told_) {
       Mail answer = mail_to(MailKind::kEnd, link);
       answer.cause = told_.packed();
-      endpoint_.send(cards_[link.rank], answer);
+      endpoint_.send(places_.cards[link.rank], answer);
     } else if (mail.kind == MailKind::kHello || mail.kind == MailKind::kAnswer) {
       hear(link, mail);
       if (mail.kind == MailKind::kAnswer) link.peer_connected = true;
       advance(link);
       if (mail.kind == MailKind::kHello && link.connected)
-        endpoint_.send(cards_[link.rank], mail_to(MailKind::kAnswer, link));
+        endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
     }
   }
   report();
@@ -162,7 +201,7 @@ int64_t Links::on_timer(int64_t now_ns) {
       if (now_ns >= link.next_ns) {
         advance(link);
         if (link.ready.load() != 0) continue;
-        if (link.qp != nullptr && !told_) endpoint_.send(cards_[rank], mail_to(MailKind::kHello, link));
+        if (link.qp != nullptr && !told_) endpoint_.send(places_.cards[rank], mail_to(MailKind::kHello, link));
         link.pause_ns = std::clamp(2 * link.pause_ns, kFirstPauseNs, kLongestPauseNs);
         link.next_ns = now_ns + link.pause_ns;
       }
@@ -194,7 +233,8 @@ void Links::probe(uint32_t rank) {
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
   wr.rkey = link.peer.rkey;
   wr.remote_addr = link.peer.arena;
-  link.probing = link.qp->post_send(wr) == 0;
+  // Wires' completions are taken by others; those of a full queue tell as much.
+  link.probing = link.qp->post_send(wr) == 0 && shares_memory_with(rank);
 }
 
 bool Links::end(const Cause& cause) {
@@ -205,10 +245,10 @@ bool Links::end(const Cause& cause) {
     if (std::byte* const arena = arena_of(link.rank); arena != nullptr)
       end_arena(*reinterpret_cast<ArenaHead*>(arena), cause);
     wake_all(link.ready);
-    if (link.rank == rank_ || link.rank == cause.rank) continue;
+    if (link.rank == rank_ || (link.rank == cause.rank && cause.error == ECONNRESET)) continue;
     Mail mail = mail_to(MailKind::kEnd, link);
     mail.cause = cause.packed();
-    endpoint_.send(cards_[link.rank], mail);
+    endpoint_.send(places_.cards[link.rank], mail);
   }
   return true;
 }

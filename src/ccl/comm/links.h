@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "ccl/comm/endpoint.h"
+#include "ccl/lane/mapped_lane.h"
+#include "ccl/lane/wire_port.h"
 #include "ccl/waiter.h"
 
 namespace nupa::ccl {
@@ -17,21 +19,32 @@ class Links final : public MailSink {
   /// Called by the endpoint's thread, with nothing locked that a call of this class locks: all is to end.
   using OnEnd = std::function<void(const Cause&)>;
 
-  /// `cards`: of all ranks; `arena`: what the other ends may map or write to. All outlive this.
-  Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::span<const RankCard> cards,
-        const MemoryRegion& arena, const WaitRules& rules, OnEnd on_end);
+  /// What the links of a communicator lead to.
+  struct Places {
+    std::span<const RankCard> cards;  ///< of all ranks
+    const MemoryRegion& arena;        ///< what the other ends map or write to
+    size_t channels_at;               ///< from where it begins to its channels
+    ChannelLayout channels;
+    WirePort* wires;  ///< for ranks that share no memory with this one; null: there are none
+  };
+
+  /// All that is referred to outlives this.
+  Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const Places& places, const WaitRules& rules,
+        OnEnd on_end);
   ~Links() override;
   /// From now on others find this rank. EEXIST: the process has it already.
   int open();
 
   /// Whether the other end's arena is mapped where there is a link.
-  bool shares_memory_with(uint32_t rank) const { return cards_[rank].shares_memory_with(cards_[rank_]); }
+  bool shares_memory_with(uint32_t rank) const { return places_.cards[rank].shares_memory_with(places_.cards[rank_]); }
   /// Begins to make the link, if nobody has.
   void want(uint32_t rank);
   /// Until the link is there.
   Wait ready(uint32_t rank);
   /// Of a link that is there: the other end's arena. Of this rank: its own.
   std::byte* arena_of(uint32_t rank) const;
+  /// Of a link that is there.
+  Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
   /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon.
   void probe(uint32_t rank);
   /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
@@ -53,6 +66,7 @@ class Links final : public MailSink {
     Mail peer;
     std::unique_ptr<QueuePair> qp;
     std::shared_ptr<std::byte> arena;
+    std::unique_ptr<Lane> lanes[kLanes];
     std::atomic<uint32_t> ready{0};
     std::atomic<uint32_t> sleepers{0};
     int64_t next_ns = 0;  ///< when something is done again
@@ -63,7 +77,11 @@ class Links final : public MailSink {
   /// As far as it goes now. Under the mutex.
   void advance(Link& link);
   int make(Link& link);
-  int map(Link& link);
+  int connect_to(Link& link);
+  /// Lays the lanes, once both ends are connected. ENOTCONN: not yet.
+  int finish(Link& link);
+  void map_lanes(Link& link);
+  int lay_wires(Link& link);
   void hear(Link& link, const Mail& mail);
   void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
   /// Without the mutex: says what has failed meanwhile.
@@ -72,8 +90,7 @@ class Links final : public MailSink {
   Endpoint& endpoint_;
   const CommunicatorId id_;
   const uint32_t rank_;
-  const std::span<const RankCard> cards_;
-  const MemoryRegion& arena_;
+  const Places places_;
   const WaitRules rules_;
   const OnEnd on_end_;
   bool entered_ = false;

@@ -13,8 +13,7 @@ using CommunicatorId = std::array<uint64_t, 2>;
 enum class MailKind : uint16_t {
   kHello = 1,   ///< this is my end of our link: make yours
   kAnswer = 2,  ///< this is mine; it is connected
-  kReady = 3,   ///< I am connected, too
-  kEnd = 4,     ///< all ends, and why
+  kEnd = 3,     ///< all ends, and why
 };
 
 struct Mail {

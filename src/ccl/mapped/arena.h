@@ -4,18 +4,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "ccl/cause.h"
+#include "ccl/parts.h"
 
 namespace nupa::ccl {
-
-constexpr size_t kCacheLine = 64;
-
-/// memcpy() of arrays that may be nowhere when they are empty.
-inline void copy_array(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
 
 /// A rank's part of a tiny operation: all in one cache line, the number of its step last.
 struct alignas(kCacheLine) FlagLine {

@@ -59,11 +59,4 @@ Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* fact
   co_return co_await exchange_lines(group, &mine, sizeof mine, take);
 }
 
-Slice slice_of(uint32_t rank, uint32_t ranks, size_t elements, size_t element_bytes) {
-  const size_t in_line = std::max<size_t>(kCacheLine / element_bytes, 1);
-  const size_t lines = (elements + in_line - 1) / in_line;
-  const auto at = [&](uint32_t part) { return std::min(lines * part / ranks * in_line, elements); };
-  return {at(rank), at(rank + 1)};
-}
-
 }  // namespace nupa::ccl::mapped

@@ -1,6 +1,7 @@
 #include "ccl/reduce/combine.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nupa::ccl {
 namespace {

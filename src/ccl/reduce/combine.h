@@ -1,5 +1,5 @@
 #pragma once
-#include <cstring>
+#include <vector>
 
 #include "ccl/task.h"
 
@@ -8,5 +8,21 @@ namespace nupa::ccl {
 /// out = sources[0] op sources[1] op ..., by the reducer's operator or function, as reduce() says. `out` may be one of
 /// them. Sources have their factors.
 void combine(const Reducer& reducer, void* out, const Source* sources, uint32_t count, size_t elements);
+
+/// What each rank multiplies its elements with. Empty where the operator has no factors.
+struct Factors {
+  std::vector<uint64_t> of_rank;
+  const void* at(uint32_t rank) const { return of_rank.empty() ? nullptr : &of_rank[rank]; }
+};
+
+/// Combines what `data_of` names for each rank below `count`. Not part of a coroutine, in whose frame the list would
+/// lie.
+template <class DataOf>
+[[gnu::noinline]] void combine_ranks(const Reducer& reducer, const Factors& factors, void* out, uint32_t count,
+                                     size_t elements, const DataOf& data_of) {
+  Source sources[kMaxSources];
+  for (uint32_t rank = 0; rank < count; ++rank) sources[rank] = {data_of(rank), factors.at(rank)};
+  combine(reducer, out, sources, count, elements);
+}
 
 }  // namespace nupa::ccl

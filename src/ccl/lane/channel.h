@@ -1,0 +1,68 @@
+#pragma once
+/// Where messages between two ranks lie in their arenas.
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "ccl/mapped/arena.h"
+
+namespace nupa::ccl {
+
+/// Two ranks have several lanes, so that one kind of messages does not wait for another.
+enum class LaneKind : uint32_t {
+  kCollective = 0,
+  kMessage = 1,  ///< send and recv of the program
+};
+constexpr uint32_t kLanes = 2;
+
+/// Pieces of a lane that may be under way.
+constexpr uint32_t kPieces = 16;
+
+/// What begins a channel: one rank's end of one lane, in its arena. Where memory is shared the other rank counts it up.
+struct ChannelHead {
+  /// Pieces that the other rank has put into this end's slots.
+  alignas(kCacheLine) std::atomic<uint32_t> arrived;
+  uint32_t lengths[kPieces];  ///< of those, by slot
+  /// Pieces of this rank that the other one has taken.
+  alignas(kCacheLine) std::atomic<uint32_t> taken;
+  /// How many sleep until one of these changes.
+  alignas(kCacheLine) std::atomic<uint32_t> sleepers;
+};
+
+/// The channels of an arena: of each rank as many as there are lanes. A channel is the head, kPieces slots that the
+/// other rank fills, and kPieces that wires take what this rank sends from; memory that is never touched is never
+/// there.
+class ChannelLayout {
+ public:
+  /// `ranks`: of the communicator; the more, the smaller the pieces.
+  explicit ChannelLayout(uint32_t ranks)
+      : ranks_(ranks),
+        piece_bytes_(
+            std::clamp(std::bit_floor(kMostBytes / (size_t{ranks} * kLanes * 2 * kPieces)), kSmallest, kLargest)) {}
+
+  size_t piece_bytes() const { return piece_bytes_; }
+  size_t bytes() const { return size_t{ranks_} * kLanes * channel_bytes(); }
+  /// From where the channels begin to the one with `rank`.
+  size_t offset(uint32_t rank, LaneKind kind) const {
+    return (size_t{rank} * kLanes + static_cast<uint32_t>(kind)) * channel_bytes();
+  }
+  /// Within a channel.
+  size_t in_slot(uint32_t piece) const { return kHeadBytes + piece % kPieces * piece_bytes_; }
+  size_t out_slot(uint32_t piece) const { return in_slot(piece) + kPieces * piece_bytes_; }
+
+ private:
+  static constexpr size_t kHeadBytes = 4096;
+  static constexpr size_t kSmallest = 4096;
+  static constexpr size_t kLargest = 64 << 10;
+  static constexpr size_t kMostBytes = size_t{1} << 30;
+  static_assert(sizeof(ChannelHead) <= kHeadBytes);
+
+  size_t channel_bytes() const { return kHeadBytes + 2 * kPieces * piece_bytes_; }
+
+  uint32_t ranks_;
+  size_t piece_bytes_;
+};
+
+}  // namespace nupa::ccl

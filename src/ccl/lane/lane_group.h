@@ -1,0 +1,56 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "ccl/lane/lane.h"
+#include "ccl/steps.h"
+
+namespace nupa::ccl {
+
+/// Ranks that send each other messages, as one of them has it: a communicator's, or one of each host. Ranks are
+/// numbered within the group. One thread at a time.
+class LaneGroup {
+ public:
+  /// What leads to a rank; each is made when it is first wanted.
+  class Ways {
+   public:
+    virtual ~Ways() = default;
+    /// Begins to make the way to a rank of the communicator.
+    virtual void want(uint32_t rank) = 0;
+    /// Until it is there.
+    virtual Wait ready(uint32_t rank) = 0;
+    /// Then.
+    virtual Lane& lane(uint32_t rank) = 0;
+  };
+
+  /// `members`: what each rank is called in the communicator.
+  LaneGroup(uint32_t rank, std::vector<uint32_t> members, Ways& ways)
+      : rank_(rank), members_(std::move(members)), ways_(ways), lanes_(members_.size()) {}
+
+  uint32_t rank() const { return rank_; }
+  uint32_t ranks() const { return static_cast<uint32_t>(members_.size()); }
+  FramePool& frames() { return frames_; }
+
+  /// Whether there is a lane to that rank; else it is begun to be made.
+  bool has(uint32_t rank) {
+    if (lanes_[rank] != nullptr) return true;
+    ways_.want(members_[rank]);
+    if (!ready(rank).is_over()) return false;
+    lanes_[rank] = &ways_.lane(members_[rank]);
+    return true;
+  }
+  /// Whether has() was true before.
+  bool had(uint32_t rank) const { return lanes_[rank] != nullptr; }
+  Wait ready(uint32_t rank) { return ways_.ready(members_[rank]); }
+  /// Once there is one.
+  Lane& lane(uint32_t rank) { return *lanes_[rank]; }
+
+ private:
+  const uint32_t rank_;
+  const std::vector<uint32_t> members_;
+  Ways& ways_;
+  std::vector<Lane*> lanes_;
+  FramePool frames_;
+};
+
+}  // namespace nupa::ccl
