@@ -112,7 +112,8 @@ class SlicedRounds {
 Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, task.reducer, task.elements);
   // One part is under way while the one before is reduced.
@@ -134,7 +135,8 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
 Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   SlicedRounds rounds(group, task, factors);
   constexpr size_t kAhead = 2;
   for (size_t round = 0; round < std::min(kAhead, rounds.count()); ++round)
@@ -154,7 +156,8 @@ Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
 Steps reduce_direct(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   if (group.rank() != task.root) {
     if (task.elements == 0) co_return 0;
     co_return co_await send_array(group, task.root, task.in, task.bytes());
@@ -173,7 +176,8 @@ Steps reduce_direct(LaneGroup& group, ReduceTask task) {
 Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t self = group.rank();
   const size_t size = task.reducer.element_bytes();
   const size_t longest = task.blocks.longest(group.ranks()) / size;
@@ -199,7 +203,8 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
 Steps scan_direct(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t self = group.rank();
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, task.reducer, task.elements);

@@ -51,7 +51,6 @@ Steps receive_array(LaneGroup& group, uint32_t from, void* data, size_t bytes) {
 }
 
 Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors) {
-  if (reducer.reduction.op != Operator::kPremultipliedSum || reducer.function != nullptr) co_return 0;
   factors->of_rank.resize(group.ranks());
   uint64_t mine = 0;
   std::memcpy(&mine, reducer.factor, reducer.element_bytes());

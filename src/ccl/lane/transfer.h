@@ -28,7 +28,7 @@ inline int take_piece(Lane& lane, void* to, size_t bytes) {
   return 0;
 }
 
-/// Learns what each rank multiplies its elements with, where the operator has factors.
+/// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
 Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors);
 
 }  // namespace nupa::ccl::lanes

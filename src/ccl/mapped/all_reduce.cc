@@ -5,7 +5,8 @@ namespace nupa::ccl::mapped {
 
 Steps all_reduce_lines(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
   if (!group.may_write())
@@ -21,7 +22,8 @@ Steps all_reduce_lines(MappedGroup& group, ReduceTask task) {
 
 Steps all_reduce_slots(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = group.slot_bytes() / size;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
@@ -44,7 +46,8 @@ Steps all_reduce_slots(MappedGroup& group, ReduceTask task) {
 
 Steps all_reduce_slices(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t ranks = group.ranks();
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = group.slot_bytes() / size;

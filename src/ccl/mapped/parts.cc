@@ -49,7 +49,6 @@ Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest) {
 }
 
 Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors) {
-  if (reducer.reduction.op != Operator::kPremultipliedSum || reducer.function != nullptr) co_return 0;
   factors->of_rank.resize(group.ranks());
   uint64_t mine = 0;
   std::memcpy(&mine, reducer.factor, reducer.element_bytes());

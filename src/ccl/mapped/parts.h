@@ -13,7 +13,7 @@ Steps until_all_left(MappedGroup& group);
 Steps until_all_reached(MappedGroup& group, uint32_t step);
 /// The largest of what the ranks say, for what only some of them know.
 Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest);
-/// Learns what each rank multiplies its elements with, where the operator has factors.
+/// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
 Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors);
 
 /// So much of each rank's block fits into a slot that has a part of every rank's: whole cache lines.

@@ -5,7 +5,8 @@ namespace nupa::ccl::mapped {
 
 Steps reduce_slots(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = group.slot_bytes() / size;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
@@ -30,7 +31,8 @@ Steps reduce_slots(MappedGroup& group, ReduceTask task) {
 
 Steps reduce_slices(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t ranks = group.ranks();
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = group.slot_bytes() / size;
@@ -61,7 +63,8 @@ Steps reduce_slices(MappedGroup& group, ReduceTask task) {
 
 Steps reduce_scatter(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t self = group.rank();
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = part_of_each(group);

@@ -5,7 +5,8 @@ namespace nupa::ccl::mapped {
 
 Steps scan(MappedGroup& group, ReduceTask task) {
   Factors factors;
-  if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
+  if (has_factors(task.reducer))
+    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t self = group.rank();
   const uint32_t count = task.exclusive ? self : self + 1;
   const size_t size = task.reducer.element_bytes();

@@ -15,12 +15,19 @@ struct Factors {
   const void* at(uint32_t rank) const { return of_rank.empty() ? nullptr : &of_rank[rank]; }
 };
 
+/// Whether exchange_factors() has anything to do.
+inline bool has_factors(const Reducer& reducer) {
+  return reducer.reduction.op == Operator::kPremultipliedSum && reducer.function == nullptr;
+}
+
 /// Combines what `data_of` names for each rank below `count`. Not part of a coroutine, in whose frame the list would
-/// lie.
-template <class DataOf>
+/// lie; and a long list is not made where a short one does.
+template <uint32_t kMost = 8, class DataOf>
 [[gnu::noinline]] void combine_ranks(const Reducer& reducer, const Factors& factors, void* out, uint32_t count,
                                      size_t elements, const DataOf& data_of) {
-  Source sources[kMaxSources];
+  if constexpr (kMost < kMaxSources)
+    if (count > kMost) return combine_ranks<kMaxSources>(reducer, factors, out, count, elements, data_of);
+  Source sources[kMost];
   for (uint32_t rank = 0; rank < count; ++rank) sources[rank] = {data_of(rank), factors.at(rank)};
   combine(reducer, out, sources, count, elements);
 }
