@@ -174,6 +174,38 @@ int nupa_ccl_scan(const void* in, void* out, size_t count, nupa_ccl_type type, n
 int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op, nupa_ccl_comm* comm,
                     nupa_ccl_request** request);
 
+/* ---- messages --------------------------------------------------------------------------------------------------- */
+
+/* These are not in the order of the collectives: each send has one receive, with its tag (0 to 2^31-1). Messages
+ * between two ranks with one tag are received in the order in which they were sent. A send is done when the array may
+ * be written to again, which may be before it is received. */
+
+#define NUPA_CCL_ANY_RANK UINT32_MAX
+#define NUPA_CCL_ANY_TAG (-1)
+
+/* What a receive got. */
+typedef struct nupa_ccl_status {
+  uint32_t rank;
+  int32_t tag;
+  size_t count; /* of elements that were sent */
+} nupa_ccl_status;
+
+int nupa_ccl_send(const void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag, nupa_ccl_comm* comm,
+                  nupa_ccl_request** request);
+/* Room for `count` elements; EMSGSIZE: more were sent, the rest is lost. `status` may be null; it is written when the
+ * receive is done. */
+int nupa_ccl_recv(void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag, nupa_ccl_comm* comm,
+                  nupa_ccl_status* status, nupa_ccl_request** request);
+/* Both at once. */
+int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_tag, void* out, size_t out_count,
+                      uint32_t from, int32_t out_tag, nupa_ccl_type type, nupa_ccl_comm* comm, nupa_ccl_status* status);
+
+/* Calls of this thread between these two are one: they are begun by group_end, and none of them is waited for before
+ * all are begun. They take no request; that of group_end, if it is not null, is for all of them. Its error is that of
+ * the first that failed. Groups may be nested: the outermost counts. */
+int nupa_ccl_group_start(void);
+int nupa_ccl_group_end(nupa_ccl_request** request);
+
 #ifdef __cplusplus
 }
 #endif

@@ -38,18 +38,24 @@ int futex(const std::atomic<uint32_t>* word, int operation, uint32_t value, cons
 /// there would. False: the kernel cannot.
 bool fence_others() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
+/// Whether it is too early to sleep.
+bool spins(const WaitRules& rules, int turn, int64_t waited_ns) {
+  return rules.shares_cores ? turn < kTurnsBeforeYield : waited_ns < rules.spin_ns;
+}
+
 /// One stay asleep, by several words at once.
 class Sleep {
  public:
-  /// False: it cannot be woken by this one.
-  bool add(const Wait& wait) {
-    if (wait.sleepers == nullptr || count_ == kMaxWords) return false;
-    waits_[count_++] = wait;
-    return true;
+  void add(const Wait& wait) {
+    const bool wakes = wait.sleepers != nullptr && count_ < kMaxWords;
+    if (wakes) waits_[count_++] = wait;
+    all_wake_ = all_wake_ && wakes;
   }
 
   /// Until one of them changes, something else happens or `limit_ns` has passed.
-  void run(const WaitRules& rules, const Surroundings& around, int64_t limit_ns) {
+  void run(const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
+    // Wires wake nobody who sleeps at words.
+    if (!all_wake_) return around.sleep(std::min(limit_ns, count_ > 0 ? kShortSleepNs : kLongestSleepNs));
     for (size_t i = 0; i < count_; ++i) {
       values_[i] = waits_[i].word->load(std::memory_order_acquire);
       waits_[i].sleepers->fetch_add(1, std::memory_order_seq_cst);
@@ -57,7 +63,7 @@ class Sleep {
     // Either the other one sees that somebody sleeps, or what it told is seen here.
     const bool certain = rules.shares_cores || fence_others();
     const bool over = std::any_of(waits_, waits_ + count_, [](const Wait& wait) { return wait.is_over(); });
-    if (!over && !around.ended()) stay(certain ? limit_ns : std::min(limit_ns, kShortSleepNs));
+    if (!over && !around.ended()) stay(std::min(limit_ns, certain ? kLongestSleepNs : kShortSleepNs));
     for (size_t i = 0; i < count_; ++i) waits_[i].sleepers->fetch_sub(1, std::memory_order_relaxed);
   }
 
@@ -86,6 +92,7 @@ class Sleep {
   Wait waits_[kMaxWords];
   uint32_t values_[kMaxWords];
   size_t count_ = 0;
+  bool all_wake_ = true;
 };
 
 /// Several operations of one rank.
@@ -147,7 +154,7 @@ class Run {
         asked = now;
         around_.on_long_wait(first_wait());
       }
-      if (spins(turn, now - began)) {
+      if (spins(rules_, turn, now - began)) {
         if (look_for_a_while()) return;
       } else if (rules_.shares_cores && turn < kTurnsBeforeYield + kYields) {
         sched_yield();
@@ -156,23 +163,11 @@ class Run {
       }
     }
   }
-  bool spins(int turn, int64_t waited_ns) const {
-    return rules_.shares_cores ? turn < kTurnsBeforeYield : waited_ns < rules_.spin_ns;
-  }
-
   void sleep(int64_t left_ns) {
     Sleep sleep;
-    bool all_wake = true;
-    bool some_wake = false;
-    for (const Steps& steps : all_) {
-      if (steps.is_done()) continue;
-      const bool wakes = sleep.add(steps.waits_for());
-      all_wake = all_wake && wakes;
-      some_wake = some_wake || wakes;
-    }
-    if (all_wake) return sleep.run(rules_, around_, std::min(left_ns, kLongestSleepNs));
-    // Wires wake nobody who sleeps at words.
-    around_.sleep(std::min(left_ns, some_wake ? kShortSleepNs : kLongestSleepNs));
+    for (const Steps& steps : all_)
+      if (!steps.is_done()) sleep.add(steps.waits_for());
+    sleep.run(rules_, around_, left_ns);
   }
 
   const std::span<Steps> all_;
@@ -204,6 +199,22 @@ void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uin
               const WaitRules& rules) {
   word.store(value, std::memory_order_release);
   wake(word, sleepers, rules);
+}
+
+void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
+                 int64_t limit_ns) {
+  if (turn == 0 || spins(rules, turn, base::now_ns() - began)) {
+    for (uint32_t i = 0; i < kLooks; ++i) {
+      if (std::any_of(waits.begin(), waits.end(), [](const Wait& wait) { return wait.is_over(); })) return;
+      _mm_pause();
+    }
+  } else if (rules.shares_cores && turn < kTurnsBeforeYield + kYields) {
+    sched_yield();
+  } else {
+    Sleep sleep;
+    for (const Wait& wait : waits) sleep.add(wait);
+    sleep.run(rules, around, limit_ns);
+  }
 }
 
 int run_steps(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns) {

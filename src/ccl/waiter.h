@@ -49,4 +49,9 @@ inline int run_steps(Steps& steps, const WaitRules& rules, Surroundings& around,
   return run_steps(std::span(&steps, 1), rules, around, limit_ns);
 }
 
+/// One turn of waiting for any of these, for whoever does not run steps: `turn` counts them, `began` is when the first
+/// one was (CLOCK_MONOTONIC ns). Spins, yields or sleeps, `limit_ns` at most.
+void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
+                 int64_t limit_ns);
+
 }  // namespace nupa::ccl

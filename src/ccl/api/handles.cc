@@ -11,6 +11,58 @@ std::string& text_of_thread() {
   return text;
 }
 
+/// What a thread has called since nupa_ccl_group_start().
+struct Group {
+  struct Collective {
+    Communicator* communicator;
+    Call call;
+  };
+  int depth = 0;
+  std::vector<Collective> collectives;
+  std::vector<Begun> messages;
+};
+
+Group& group_of_thread() {
+  thread_local Group group;
+  return group;
+}
+
+/// In a list that moves, a call's factor moves with it.
+void set_factor(Call& call) {
+  if (call.reducer.factor != nullptr) call.reducer.factor = &call.factor;
+}
+
+int begin_message(const Begun& message, bool alone) {
+  Messages& messages = message.communicator->messages();
+  if (alone) return messages.begin_alone(message.message);
+  messages.begin(message.message);
+  return 0;
+}
+
+/// Begins all. What could be begun is in *request, whatever it returns.
+int begin_all(Group& group, bool alone, nupa_ccl_request* request) {
+  for (const Begun& message : group.messages) {
+    if (const int error = begin_message(message, alone); error != 0) return say(error, "no thread for messages");
+    request->all.push_back(message);
+  }
+  for (auto& [communicator, call] : group.collectives) {
+    set_factor(call);
+    auto job = communicator->start(std::move(call));
+    if (!job) return say(job.error());
+    request->all.push_back({communicator, std::move(*job), nullptr});
+  }
+  return 0;
+}
+
+int wait_for_all(const nupa_ccl_request& request) {
+  int first = 0;
+  for (const Begun& begun : request.all) {
+    const int error = begun.wait();
+    if (error != 0 && first == 0) first = say(*begun.communicator, error);
+  }
+  return first;
+}
+
 }  // namespace
 
 int say(int error, std::string text) {
@@ -26,19 +78,46 @@ int say(const Communicator& communicator, int error) {
 
 int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
   Communicator& communicator = *comm->communicator;
+  Group& group = group_of_thread();
+  if (__builtin_expect(group.depth > 0, 0)) {
+    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    group.collectives.push_back({&communicator, std::move(call)});
+    return 0;
+  }
   if (request == nullptr) {
     const int error = communicator.run(call);
     return __builtin_expect(error == 0, 1) ? 0 : say(communicator, error);
   }
   auto job = communicator.start(std::move(call));
   if (!job) return say(job.error());
-  *request = new nupa_ccl_request{&communicator, std::move(*job)};
+  *request = new nupa_ccl_request{{{&communicator, std::move(*job), nullptr}}};
+  return 0;
+}
+
+int run_or_start(const Begun& message, nupa_ccl_request** request) {
+  Group& group = group_of_thread();
+  if (group.depth > 0) {
+    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    group.messages.push_back(message);
+    return 0;
+  }
+  if (const int error = begin_message(message, request != nullptr); error != 0)
+    return say(error, "no thread for messages");
+  if (request == nullptr) return say(*message.communicator, message.wait());
+  *request = new nupa_ccl_request{{message}};
   return 0;
 }
 
 }  // namespace nupa::ccl
 
 using namespace nupa::ccl;
+
+int Begun::wait() const {
+  if (job != nullptr) return communicator->wait(job);
+  const int error = communicator->messages().wait(message);
+  if (status != nullptr) *status = {message->peer, message->tag, message->bytes / element_bytes};
+  return error;
+}
 
 extern "C" {
 
@@ -47,13 +126,36 @@ NUPA_EXPORT const char* nupa_ccl_error_text(void) { return text_of_thread().c_st
 NUPA_EXPORT int nupa_ccl_wait(nupa_ccl_request* request) {
   if (request == nullptr) return say(EINVAL, "no request");
   const std::unique_ptr<nupa_ccl_request> owned(request);
-  return say(*request->communicator, request->communicator->wait(request->job));
+  return wait_for_all(*request);
 }
 
 NUPA_EXPORT int nupa_ccl_test(nupa_ccl_request* request, int* done) {
   if (request == nullptr || done == nullptr) return say(EINVAL, "no request, or no place for the answer");
-  *done = request->job->is_done() ? 1 : 0;
+  *done = 1;
+  for (const Begun& begun : request->all)
+    if (!begun.is_done()) *done = 0;
   return 0;
+}
+
+NUPA_EXPORT int nupa_ccl_group_start(void) {
+  ++group_of_thread().depth;
+  return 0;
+}
+
+NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
+  Group& group = group_of_thread();
+  if (group.depth == 0) return say(EINVAL, "no group was begun");
+  if (--group.depth > 0) return 0;
+  Group own;
+  std::swap(own, group);
+  auto begun = std::make_unique<nupa_ccl_request>();
+  const int error = begin_all(own, request != nullptr, begun.get());
+  if (error == 0 && request != nullptr) {
+    *request = begun.release();
+    return 0;
+  }
+  const int ended = wait_for_all(*begun);
+  return error != 0 ? error : ended;
 }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ccl/comm/communicator.h"
 
@@ -12,9 +13,20 @@ struct nupa_ccl_comm {
   std::unique_ptr<nupa::ccl::Communicator> communicator;
 };
 
-struct nupa_ccl_request {
+/// Something that was begun: a collective or a message.
+struct Begun {
   nupa::ccl::Communicator* communicator;
-  std::shared_ptr<nupa::ccl::Job> job;
+  std::shared_ptr<nupa::ccl::Job> job;  ///< a collective
+  std::shared_ptr<nupa::ccl::Message> message;
+  nupa_ccl_status* status = nullptr;  ///< of a receive
+  size_t element_bytes = 1;
+
+  bool is_done() const { return job != nullptr ? job->is_done() : message->done.load(std::memory_order_acquire); }
+  int wait() const;
+};
+
+struct nupa_ccl_request {
+  std::vector<Begun> all;
 };
 
 namespace nupa::ccl {
@@ -25,7 +37,8 @@ inline int say(const Fault& fault) { return say(fault.code, fault.text); }
 /// What a call on a communicator has ended by.
 int say(const Communicator& communicator, int error);
 
-/// Does it, or begins it if there is a place for a request.
+/// Does it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
 int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request);
+int run_or_start(const Begun& message, nupa_ccl_request** request);
 
 }  // namespace nupa::ccl

@@ -77,6 +77,23 @@ class Communicator::Task final : public Job {
   Call call_;
 };
 
+/// The lanes of one kind that links have.
+class Communicator::LaneWays final : public LaneGroup::Ways {
+ public:
+  LaneWays(Links& links, LaneKind kind) : links_(links), kind_(kind) {}
+  void want(uint32_t rank) override { links_.want(rank); }
+  Wait ready(uint32_t rank) override { return links_.ready(rank); }
+  Lane& lane(uint32_t rank) override { return links_.lane(rank, kind_); }
+  bool is_used(uint32_t rank) const override {
+    return links_.ready(rank).is_over() &&
+           (links_.lane(rank, LaneKind::kCollective).is_used() || links_.lane(rank, LaneKind::kMessage).is_used());
+  }
+
+ private:
+  Links& links_;
+  const LaneKind kind_;
+};
+
 Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                            const CommunicatorOptions& options)
     : endpoint_(std::move(endpoint)), id_(id), cards_(std::move(cards)), options_(options) {}
@@ -107,6 +124,8 @@ Outcome<void> Communicator::open() {
                                    [this](const Cause& cause) { end(cause); });
   if (const int error = links_->open(); error != 0)
     return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
+  collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
+  message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
   return {};
 }
 
@@ -135,6 +154,13 @@ std::string Communicator::text_of(const Cause& cause) const {
     return who + " was waited for in vain for " + std::to_string(options_.limit_ns / kNsPerSecond) + " s";
   if (cause.error == ECANCELED) return who + " has aborted";
   return who + ": " + std::strerror(cause.error);
+}
+
+Messages& Communicator::messages() {
+  std::call_once(messages_once_, [this] {
+    messages_.reset(new Messages(rank(), ranks(), *message_ways_, *this, topology_.rules, options_.limit_ns));
+  });
+  return *messages_;
 }
 
 void Communicator::look() {
@@ -168,7 +194,7 @@ int Communicator::make_mapped_group() {
 void Communicator::make_lane_group() {
   std::vector<uint32_t> members(ranks());
   std::iota(members.begin(), members.end(), 0u);
-  lanes_.reset(new LaneGroup(rank(), std::move(members), *this));
+  lanes_ = std::make_unique<LaneGroup>(rank(), std::move(members), *collective_ways_);
 }
 
 std::string Communicator::wanted(const Call& call) const {
@@ -258,10 +284,11 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
 }
 
 int Communicator::finish() {
-  if (mapped_ == nullptr && lanes_ == nullptr) return 0;
+  if (ranks() == 1) return 0;
   while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
   int error = ended().error;
   if (error == 0) {
+    if (mapped_ == nullptr && lanes_ == nullptr) make_lane_group();
     Steps steps = mapped_ != nullptr ? mapped::depart(*mapped_) : lanes::depart(*lanes_);
     error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
   }

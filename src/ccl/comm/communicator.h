@@ -9,6 +9,7 @@
 #include "ccl/comm/topology.h"
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
+#include "ccl/message/messages.h"
 
 namespace nupa::ccl {
 
@@ -25,7 +26,7 @@ struct CommunicatorOptions {
 
 /// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
 /// calls of several threads of one rank are done one after the other.
-class Communicator final : private Surroundings, private LaneGroup::Ways {
+class Communicator final : private Surroundings {
  public:
   /// `cards`: of all ranks. Errors: those of the core.
   static Outcome<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
@@ -42,6 +43,9 @@ class Communicator final : private Surroundings, private LaneGroup::Ways {
   /// To be done in its turn; `call`'s arrays must stay until wait() has returned.
   Outcome<std::shared_ptr<Job>> start(Call call);
   int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
+
+  /// Sends and receives; not in the order of the collectives. Made when they are first used.
+  Messages& messages();
 
   /// Ranks of one `color` become a communicator, ordered by `key` and then by rank; those of color kNoColor none
   /// (null). Called by all ranks.
@@ -60,6 +64,7 @@ class Communicator final : private Surroundings, private LaneGroup::Ways {
 
  private:
   class Task;
+  class LaneWays;
 
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
@@ -71,9 +76,6 @@ class Communicator final : private Surroundings, private LaneGroup::Ways {
   void make_lane_group();
   std::string wanted(const Call& call) const;
 
-  void want(uint32_t rank) override { links_->want(rank); }
-  Wait ready(uint32_t rank) override { return links_->ready(rank); }
-  Lane& lane(uint32_t rank) override { return links_->lane(rank, LaneKind::kCollective); }
   void look() override;
   void sleep(int64_t limit_ns) override;
 
@@ -89,7 +91,11 @@ class Communicator final : private Surroundings, private LaneGroup::Ways {
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
   std::unique_ptr<MappedGroup> mapped_;
+  std::unique_ptr<LaneGroup::Ways> collective_ways_;
+  std::unique_ptr<LaneGroup::Ways> message_ways_;
   std::unique_ptr<LaneGroup> lanes_;
+  std::once_flag messages_once_;
+  std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
   Executor executor_;  ///< the last one: its thread uses all the others
 };

@@ -19,18 +19,19 @@ Steps barrier(LaneGroup& group) {
 
 Steps depart(LaneGroup& group) {
   if (const int error = co_await barrier(group); error != 0) co_return error;
+  // By now whoever has got anything from this rank knows it, too.
+  std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
-    if (group.had(rank))
-      if (const int error = co_await send_array(group, rank, nullptr, 0); error != 0) co_return error;
-  for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
-    if (!group.had(rank)) continue;
+    if (rank != group.rank() && group.is_used(rank)) others.push_back(rank);
+  for (const uint32_t rank : others)
+    if (const int error = co_await send_array(group, rank, nullptr, 0); error != 0) co_return error;
+  for (const uint32_t rank : others) {
     Lane& lane = group.lane(rank);
     if (const int error = co_await lane.can_receive(); error != 0) co_return error;
     lane.pop_last();
   }
-  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
-    if (group.had(rank))
-      if (const int error = co_await group.lane(rank).all_arrived(); error != 0) co_return error;
+  for (const uint32_t rank : others)
+    if (const int error = co_await group.lane(rank).all_arrived(); error != 0) co_return error;
   co_return 0;
 }
 

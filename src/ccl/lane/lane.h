@@ -25,6 +25,8 @@ class Lane {
   virtual size_t front_bytes() const = 0;
   virtual void pop() = 0;
 
+  /// Whether anything was sent or has come.
+  virtual bool is_used() const = 0;
   /// The other end has said that this piece was its last.
   virtual void pop_last() = 0;
   /// Until all that was sent has arrived, or the other end needs no more.

@@ -21,6 +21,8 @@ class LaneGroup {
     virtual Wait ready(uint32_t rank) = 0;
     /// Then.
     virtual Lane& lane(uint32_t rank) = 0;
+    /// Whether anything went either way between this rank and that one, by a lane of any kind.
+    virtual bool is_used(uint32_t rank) const = 0;
   };
 
   /// `members`: what each rank is called in the communicator.
@@ -39,8 +41,7 @@ class LaneGroup {
     lanes_[rank] = &ways_.lane(members_[rank]);
     return true;
   }
-  /// Whether has() was true before.
-  bool had(uint32_t rank) const { return lanes_[rank] != nullptr; }
+  bool is_used(uint32_t rank) const { return ways_.is_used(members_[rank]); }
   Wait ready(uint32_t rank) { return ways_.ready(members_[rank]); }
   /// Once there is one.
   Lane& lane(uint32_t rank) { return *lanes_[rank]; }

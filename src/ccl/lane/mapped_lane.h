@@ -26,6 +26,7 @@ class MappedLane final : public Lane {
     ChannelHead& peer = head(there_);
     count_up(peer.taken, ++received_, peer.sleepers, rules_);
   }
+  bool is_used() const override { return sent_ != 0 || head(here_).arrived.load(std::memory_order_acquire) != 0; }
   void pop_last() override { pop(); }
   /// It is there when send() returns.
   Wait all_arrived() const override { return {&head(here_).taken, head(here_).taken.load(), rank_}; }

@@ -43,6 +43,7 @@ class WireLane final : public Lane {
   const std::byte* front() const override { return here_ + layout_.in_slot(received_); }
   size_t front_bytes() const override { return lengths_[received_ % kPieces]; }
   void pop() override;
+  bool is_used() const override { return posted_ != 0 || arrived_.load(std::memory_order_acquire) != 0; }
   void pop_last() override {
     ++received_;
     parted_.store(true, std::memory_order_release);

@@ -4,11 +4,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
+
 namespace nupa::ccl {
 namespace {
 
 constexpr int kAtOnce = 32;
 constexpr int64_t kNsPerSecond = 1'000'000'000;
+/// Of two threads that sleep one may take the other's event.
+constexpr int64_t kLongestSleepNs = 2'000'000;
 
 }  // namespace
 
@@ -85,6 +89,7 @@ void WirePort::sleep(int64_t limit_ns) {
   if (broken != kNoRank) on_break_(broken);
   if (limit_ns == 0) return;
   pollfd wanted{channel_->fd(), POLLIN, 0};
+  limit_ns = std::min(limit_ns, kLongestSleepNs);
   const timespec limit{limit_ns / kNsPerSecond, limit_ns % kNsPerSecond};
   ppoll(&wanted, 1, &limit, nullptr);
   while (channel_->wait()) {

@@ -1,0 +1,93 @@
+#include <cerrno>
+
+#include "ccl/api/handles.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// A message of the program's arguments; null: they are wrong, as was said.
+Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const void* data) {
+  Begun begun{};
+  if (comm == nullptr) {
+    say(EINVAL, "no communicator");
+  } else if (type < 0 || static_cast<uint32_t>(type) >= kTypes) {
+    say(EINVAL, "there is no such type");
+  } else if (data == nullptr && count > 0) {
+    say(EINVAL, "an array is nowhere");
+  } else if (count > SIZE_MAX / 2 / size_of(static_cast<Type>(type))) {
+    say(EINVAL, "an array cannot be so large");
+  } else {
+    begun.communicator = comm->communicator.get();
+    begun.message = std::make_shared<Message>();
+    begun.element_bytes = size_of(static_cast<Type>(type));
+    begun.message->bytes = count * begun.element_bytes;
+  }
+  return begun;
+}
+
+Begun make_send(const nupa_ccl_comm* comm, const void* data, size_t count, nupa_ccl_type type, uint32_t rank,
+                int32_t tag) {
+  Begun begun = make(comm, count, type, data);
+  if (begun.message == nullptr) return begun;
+  if (rank >= begun.communicator->ranks() || tag < 0) {
+    say(EINVAL, "there is no such rank or tag");
+    begun.message = nullptr;
+    return begun;
+  }
+  begun.message->is_send = true;
+  begun.message->peer = rank;
+  begun.message->tag = tag;
+  begun.message->from = static_cast<const std::byte*>(data);
+  return begun;
+}
+
+Begun make_receive(const nupa_ccl_comm* comm, void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
+                   nupa_ccl_status* status) {
+  static_assert(NUPA_CCL_ANY_RANK == kNoRank && NUPA_CCL_ANY_TAG == kAnyTag);
+  Begun begun = make(comm, count, type, data);
+  if (begun.message == nullptr) return begun;
+  if ((rank != kNoRank && rank >= begun.communicator->ranks()) || tag < kAnyTag) {
+    say(EINVAL, "there is no such rank or tag");
+    begun.message = nullptr;
+    return begun;
+  }
+  begun.message->peer = rank;
+  begun.message->tag = tag;
+  begun.message->to = static_cast<std::byte*>(data);
+  begun.status = status;
+  return begun;
+}
+
+}  // namespace
+}  // namespace nupa::ccl
+
+using namespace nupa::ccl;
+
+extern "C" {
+
+NUPA_EXPORT int nupa_ccl_send(const void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
+                              nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  const Begun begun = make_send(comm, data, count, type, rank, tag);
+  return begun.message == nullptr ? EINVAL : run_or_start(begun, request);
+}
+
+NUPA_EXPORT int nupa_ccl_recv(void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
+                              nupa_ccl_comm* comm, nupa_ccl_status* status, nupa_ccl_request** request) {
+  const Begun begun = make_receive(comm, data, count, type, rank, tag, status);
+  return begun.message == nullptr ? EINVAL : run_or_start(begun, request);
+}
+
+NUPA_EXPORT int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_tag, void* out,
+                                  size_t out_count, uint32_t from, int32_t out_tag, nupa_ccl_type type,
+                                  nupa_ccl_comm* comm, nupa_ccl_status* status) {
+  const Begun send = make_send(comm, in, in_count, type, to, in_tag);
+  if (send.message == nullptr) return EINVAL;
+  const Begun receive = make_receive(comm, out, out_count, type, from, out_tag, status);
+  if (receive.message == nullptr) return EINVAL;
+  nupa_ccl_group_start();
+  run_or_start(send, nullptr);
+  run_or_start(receive, nullptr);
+  return nupa_ccl_group_end(nullptr);
+}
+
+}  // extern "C"

@@ -1,0 +1,30 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ccl/cause.h"
+
+namespace nupa::ccl {
+
+constexpr int32_t kAnyTag = -1;
+
+/// A send or a receive of the program.
+struct Message {
+  bool is_send = false;
+  uint32_t peer = kNoRank;  ///< receive: kNoRank is anybody
+  int32_t tag = 0;          ///< receive: or kAnyTag
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  size_t bytes = 0;  ///< receive: room for so many; then: what came
+
+  size_t moved = 0;  ///< what has been put under way, or has come
+  int error = 0;     ///< EMSGSIZE: what came has no room; or why all has ended
+  std::atomic<bool> done{false};
+
+  bool takes(uint32_t source, int32_t its_tag) const {
+    return (peer == kNoRank || peer == source) && (tag == kAnyTag || tag == its_tag);
+  }
+};
+
+}  // namespace nupa::ccl
