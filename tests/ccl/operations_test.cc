@@ -61,13 +61,50 @@ Bytes numbers(Type type, size_t elements, uint32_t seed) {
   return all;
 }
 
+/// Numbers -1, 0 and 1, whose sums of a few are exact in every type.
+Bytes simple_numbers(Type type, size_t elements, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(elements);
+  for (float& value : values) value = static_cast<float>(random() % 3) - 1;
+  const size_t size = size_of(type);
+  Bytes all(elements * size);
+  const auto one_of = [](Type of) -> uint64_t {
+    switch (of) {
+      case Type::kFloat16:
+        return 0x3c00;
+      case Type::kBfloat16:
+        return 0x3f80;
+      case Type::kFloat32:
+        return 0x3f800000;
+      case Type::kFloat64:
+        return 0x3ff0000000000000;
+      case Type::kFloat8E4m3:
+        return 0x38;
+      case Type::kFloat8E5m2:
+        return 0x3c;
+      default:
+        return 1;
+    }
+  };
+  const uint64_t one = one_of(type);
+  const uint64_t minus_one = is_integer(type) ? ~uint64_t{0} : one | uint64_t{1} << (8 * size - 1);
+  for (size_t i = 0; i < elements; ++i) {
+    const uint64_t bits = values[i] == 0 ? 0 : values[i] > 0 ? one : minus_one;
+    std::memcpy(&all[i * size], &bits, size);
+  }
+  return all;
+}
+
 /// One operation's arrays on all ranks, which each rank knows how to make.
 struct Round {
   Type type;
   size_t elements;
   uint32_t seed;
+  bool simple = false;
 
-  Bytes of(uint32_t rank) const { return numbers(type, elements, seed * 64 + rank); }
+  Bytes of(uint32_t rank) const {
+    return simple ? simple_numbers(type, elements, seed * 64 + rank) : numbers(type, elements, seed * 64 + rank);
+  }
   std::string text(const char* what, bool in_place) const {
     return std::string(what) + " of type " + std::to_string(static_cast<int>(type)) + ", " + std::to_string(elements) +
            " elements" + (in_place ? ", in place" : "");
@@ -350,6 +387,96 @@ TEST_F(CclOperations, BlocksOfDifferentLengths) {
   }
 }
 
+/// An operator that does not commute: an affine map after another one, modulo a prime, as two halves of a word.
+void check_joining(Rank& rank, size_t elements) {
+  const auto join = [](void* result, const void* next, size_t count, int, void*) {
+    constexpr uint64_t kPrime = 65521;
+    for (size_t i = 0; i < count; ++i) {
+      uint64_t& first = static_cast<uint64_t*>(result)[i];
+      const uint64_t second = static_cast<const uint64_t*>(next)[i];
+      const uint64_t scale = (first >> 32) * (second >> 32) % kPrime;
+      const uint64_t shift = ((first & 0xffffffff) * (second >> 32) + (second & 0xffffffff)) % kPrime;
+      first = scale << 32 | shift;
+    }
+  };
+  const auto map_of = [](uint32_t of, size_t i) { return uint64_t{of + 2 + i % 7} << 32 | (of * 31 + i % 13); };
+  nupa_ccl_op op;
+  rank.expect_ok(nupa_ccl_op_create(join, nullptr, &op), "op_create");
+  std::vector<uint64_t> mine(elements);
+  for (size_t i = 0; i < elements; ++i) mine[i] = map_of(rank.rank(), i);
+  std::vector<uint64_t> expected(elements);
+  std::vector<uint64_t> next(elements);
+  for (size_t i = 0; i < elements; ++i) expected[i] = map_of(0, i);
+  std::vector<uint64_t> before;
+  for (uint32_t of = 1; of < rank.ranks(); ++of) {
+    if (of == rank.rank() + 1) before = expected;
+    for (size_t i = 0; i < elements; ++i) next[i] = map_of(of, i);
+    join(expected.data(), next.data(), elements, 0, nullptr);
+  }
+  if (rank.rank() + 1 == rank.ranks()) before = expected;
+  std::vector<uint64_t> out(elements);
+  rank.expect_ok(nupa_ccl_all_reduce(mine.data(), out.data(), elements, NUPA_CCL_UINT64, op, rank.world(), nullptr),
+                 "all_reduce by a function");
+  rank.expect(out == expected, "all_reduce by a function is wrong");
+  const uint32_t root = rank.ranks() / 2;
+  rank.expect_ok(nupa_ccl_reduce(mine.data(), out.data(), elements, NUPA_CCL_UINT64, op, root, rank.world(), nullptr),
+                 "reduce by a function");
+  rank.expect(rank.rank() != root || out == expected, "reduce by a function is wrong");
+  rank.expect_ok(nupa_ccl_scan(mine.data(), out.data(), elements, NUPA_CCL_UINT64, op, rank.world(), nullptr),
+                 "scan by a function");
+  rank.expect(out == before, "scan by a function is wrong");
+  rank.expect_ok(nupa_ccl_op_destroy(op), "op_destroy");
+}
+
+/// Elements are combined in other groups by these, so that only exact sums are the same.
+TEST_F(CclOperations, EveryAlgorithmByMessages) {
+  constexpr const char* kChoices[] = {
+      "broadcast=binomial,gather=binomial,scatter=binomial,all_gather=bruck,all_to_all=bruck,reduce=binomial,"
+      "all_reduce=doubling,reduce_scatter=ring,scan=doubling,exscan=doubling",
+      "broadcast=four-ary,all_gather=ring,all_to_all=pairwise,reduce=four-ary,all_reduce=halving", "all_reduce=ring",
+      "all_reduce=slices", "all_reduce=one-shot"};
+  setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+  for (const char* const choice : kChoices)
+    for (uint32_t ranks = 1; ranks <= 8; ++ranks) {
+      setenv("NUPA_CCL_ALGO", choice, 1);
+      const auto endings = run_job(ranks, [](Rank& rank) {
+        uint32_t seed = 0;
+        for (uint32_t t = 0; t < kTypes; ++t)
+          for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
+            for (const size_t elements : kSizes) {
+              if (++seed % 3 != 0) continue;
+              const Round round{static_cast<Type>(t), elements, seed, true};
+              const bool in_place = seed % 2 == 0;
+              check_reductions(rank, round, op, in_place);
+              check_reduce_scatter(rank, {round.type, elements * rank.ranks(), seed, true}, op, in_place);
+              if (op == NUPA_CCL_SUM) check_movements(rank, round, in_place);
+            }
+        for (uint32_t turn = 0; turn < 5; ++turn) check_uneven(rank, turn);
+        check_joining(rank, 5000);
+      });
+      EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << choice;
+    }
+  unsetenv("NUPA_CCL_ALGO");
+  unsetenv("NUPA_CCL_MAPPED_RANKS");
+}
+
+TEST_F(CclOperations, ManyRanksByMessages) {
+  for (const uint32_t ranks : {17u, 24u}) {
+    setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      for (const size_t elements : {size_t{3}, size_t{3000}, size_t{100'000}}) {
+        const Round round{Type::kInt32, elements, 3};
+        check_reductions(rank, round, NUPA_CCL_SUM, false);
+        check_reduce_scatter(rank, {Type::kInt32, elements / 10 * rank.ranks(), 3}, NUPA_CCL_SUM, false);
+        check_movements(rank, {Type::kInt32, elements / 10, 3}, false);
+      }
+      check_joining(rank, 5000);
+    });
+    unsetenv("NUPA_CCL_MAPPED_RANKS");
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
 TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
   for (const uint32_t ranks : {1u, 2u, 5u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
@@ -368,23 +495,7 @@ TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
                     round.text("premultiplied is wrong", false));
         rank.expect_ok(nupa_ccl_op_destroy(op), "op_destroy");
 
-        // Not commutative: the last rank's digit comes last.
-        nupa_ccl_op joins;
-        const auto join = [](void* result, const void* next, size_t count, int, void* argument) {
-          for (size_t i = 0; i < count; ++i)
-            static_cast<uint64_t*>(result)[i] = static_cast<uint64_t*>(result)[i] * *static_cast<uint64_t*>(argument) +
-                                                static_cast<const uint64_t*>(next)[i];
-        };
-        uint64_t base = 10;
-        rank.expect_ok(nupa_ccl_op_create(join, &base, &joins), "op_create");
-        std::vector<uint64_t> digits(elements, rank.rank() + 1);
-        rank.expect_ok(
-            nupa_ccl_all_reduce(digits.data(), digits.data(), elements, NUPA_CCL_UINT64, joins, rank.world(), nullptr),
-            "by a function");
-        uint64_t expected = 0;
-        for (uint32_t of = 0; of < rank.ranks(); ++of) expected = expected * 10 + of + 1;
-        rank.expect(digits == std::vector<uint64_t>(elements, expected), "a function's result is wrong");
-        rank.expect_ok(nupa_ccl_op_destroy(joins), "op_destroy");
+        check_joining(rank, elements);
       }
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";

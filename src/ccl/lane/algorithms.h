@@ -27,4 +27,31 @@ Steps all_reduce_slices(LaneGroup& group, ReduceTask task);
 Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task);
 Steps scan_direct(LaneGroup& group, ReduceTask task);
 
+// Few messages for each rank, however many ranks there are. Elements are reduced in the order of the ranks, but in
+// groups, so that short types are rounded more than once.
+
+/// Along a tree: each rank has its part of the ranks, itself the first of it, and each child has a part of those.
+enum class Tree : uint8_t { kBinomial, kFourAry };
+Steps broadcast_tree(LaneGroup& group, BroadcastTask task, Tree tree);
+Steps reduce_tree(LaneGroup& group, ReduceTask task, Tree tree);
+/// Equal blocks.
+Steps gather_tree(LaneGroup& group, GatherTask task);
+Steps scatter_tree(LaneGroup& group, ScatterTask task);
+/// log2(N) exchanges of all there is.
+Steps all_reduce_doubling(LaneGroup& group, ReduceTask task);
+Steps scan_doubling(LaneGroup& group, ReduceTask task);
+/// Rabenseifner's: halves are exchanged and reduced, then doubled.
+Steps all_reduce_halving(LaneGroup& group, ReduceTask task);
+/// Bruck's, log2(N) messages of equal blocks.
+Steps all_gather_bruck(LaneGroup& group, GatherTask task);
+Steps all_to_all_bruck(LaneGroup& group, ExchangeTask task);
+
+// Around a ring: each rank sends to the next one only. Elements are reduced in the order of the ring, from another rank
+// on in each slice: operators have to commute.
+Steps all_gather_ring(LaneGroup& group, GatherTask task);
+Steps reduce_scatter_ring(LaneGroup& group, ReduceTask task);
+Steps all_reduce_ring(LaneGroup& group, ReduceTask task);
+/// One partner after the other.
+Steps all_to_all_pairwise(LaneGroup& group, ExchangeTask task);
+
 }  // namespace nupa::ccl::lanes

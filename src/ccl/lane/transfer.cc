@@ -5,6 +5,16 @@
 #include "ccl/lane/algorithms.h"
 
 namespace nupa::ccl::lanes {
+namespace {
+
+/// here = here op there, or there op here. Not part of a coroutine, in whose frame the list would lie.
+[[gnu::noinline]] void combine_two(const Reducer& reducer, void* here, const void* there, bool there_first,
+                                   size_t elements) {
+  const Source sources[] = {{there_first ? there : here, nullptr}, {there_first ? here : there, nullptr}};
+  combine(reducer, here, sources, 2, elements);
+}
+
+}  // namespace
 
 Steps reach(LaneGroup& group, uint32_t rank) {
   while (!group.has(rank))
@@ -48,6 +58,51 @@ Steps receive_array(LaneGroup& group, uint32_t from, void* data, size_t bytes) {
     begin += length;
   } while (begin < bytes);
   co_return 0;
+}
+
+Steps flow(LaneGroup& group, Flow flow) {
+  for (const uint32_t rank : {flow.to, flow.from})
+    if (!group.has(rank))
+      if (const int error = co_await reach(group, rank); error != 0) co_return error;
+  Lane& out = group.lane(flow.to);
+  Lane& in = group.lane(flow.from);
+  size_t sent = 0;
+  size_t got = 0;
+  const size_t size = flow.reducer == nullptr ? 1 : flow.reducer->element_bytes();
+  while (sent < flow.send_bytes || got < flow.receive_bytes) {
+    if (sent < flow.send_bytes) {
+      if (const int error = co_await out.can_send(); error != 0) co_return error;
+      const size_t length = part_length(flow.send_bytes, sent, out.piece_bytes());
+      send_piece(out, bytes_at(flow.send, sent), length);
+      sent += length;
+    }
+    if (got == flow.receive_bytes) continue;
+    if (const int error = co_await in.can_receive(); error != 0) co_return error;
+    const size_t length = part_length(flow.receive_bytes, got, in.piece_bytes());
+    std::byte* const to = bytes_at(flow.receive, got);
+    if (in.front_bytes() != length) co_return EPROTO;
+    if (flow.reducer == nullptr)
+      copy_array(to, in.front(), length);
+    else
+      combine_two(*flow.reducer, to, in.front(), flow.comes_first, length / size);
+    in.pop();
+    got += length;
+  }
+  co_return 0;
+}
+
+void begin_with(const Reducer& reducer, void* to, const void* from, size_t elements) {
+  if (!has_factors(reducer)) return copy_unless_same(to, from, elements * reducer.element_bytes());
+  const Source own{from, reducer.factor};
+  Reduction multiplied = reducer.reduction;
+  multiplied.divisor = 0;
+  reduce(multiplied, to, &own, 1, elements);
+}
+
+void end_with(const Reducer& reducer, void* elements, size_t count) {
+  if (reducer.function != nullptr || reducer.reduction.divisor == 0) return;
+  const Source whole{elements, nullptr};
+  reduce(reducer.reduction, elements, &whole, 1, count);
 }
 
 Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors) {

@@ -28,6 +28,33 @@ inline int take_piece(Lane& lane, void* to, size_t bytes) {
   return 0;
 }
 
+/// One array goes to a rank while another one comes from a rank, which may be the same.
+struct Flow {
+  uint32_t to;
+  const void* send;
+  size_t send_bytes;
+  uint32_t from;
+  void* receive;
+  size_t receive_bytes;
+  /// Null: what comes is put where it belongs; else it is combined with what is there.
+  const Reducer* reducer = nullptr;
+  bool comes_first = false;  ///< what comes is of ranks before those whose elements are there
+};
+/// Piece by piece, so that none waits for room while both have something to send. A piece is sent before what comes in
+/// its place: both arrays may be one.
+Steps flow(LaneGroup& group, Flow flow);
+
+/// What a rank begins with, where elements are combined in groups: its own, multiplied by its factor.
+void begin_with(const Reducer& reducer, void* to, const void* from, size_t elements);
+/// For what comes between that and the last time.
+inline Reducer partial(Reducer reducer) {
+  reducer.reduction.divisor = 0;
+  if (has_factors(reducer)) reducer.reduction.op = Operator::kSum;
+  return reducer;
+}
+/// The last thing to be done to elements that were combined by partial().
+void end_with(const Reducer& reducer, void* elements, size_t count);
+
 /// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
 Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors);
 
