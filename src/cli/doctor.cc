@@ -84,7 +84,7 @@ Finding cross_memory() {
 }
 
 Finding process_folder() {
-  if (access("/proc/self/fd", R_OK) == 0) return {"OK", "/proc", "mounted", ""};
+  if (::access("/proc/self/fd", R_OK) == 0) return {"OK", "/proc", "mounted", ""};
   return {"PROBLEM", "/proc", "not mounted", "mount -t proc proc /proc: processes find each other through it"};
 }
 
