@@ -174,6 +174,14 @@ int nupa_ccl_scan(const void* in, void* out, size_t count, nupa_ccl_type type, n
 int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op, nupa_ccl_comm* comm,
                     nupa_ccl_request** request);
 
+/* ---- what would be done --------------------------------------------------------------------------------------- */
+
+/* Which algorithm `operation` ("all_reduce", as the functions above are called) runs with arrays of `bytes`, which is
+ * `count` times an element's size of a call, and why: "slots: each rank reduces all slots: one barrier". The text is
+ * for people; it ends with 0 and is cut where it needs more than `room` bytes. While no operation is under way. On a
+ * communicator that has done nothing yet: a collective. */
+int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char* text, size_t room);
+
 #ifdef __cplusplus
 }
 #endif
