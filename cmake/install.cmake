@@ -1,6 +1,9 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nupa EXPORT nupa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET nupa_ccl)
+  install(TARGETS nupa_ccl EXPORT nupa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY include/nupa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
@@ -36,7 +39,8 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib)
 # a generated postrm would keep the package in the state "config-files" after its removal. CPack writes no postinst and
 # postrm of its own if it is told of others; that they do not exist costs two warnings.
 set(nupa_control ${CMAKE_BINARY_DIR}/generated/debian)
-file(CONFIGURE OUTPUT ${nupa_control}/shlibs CONTENT "libnupa 0 nupa (>= ${PROJECT_VERSION})\n")
+file(CONFIGURE OUTPUT ${nupa_control}/shlibs
+  CONTENT "libnupa 0 nupa (>= ${PROJECT_VERSION})\nlibnupa_ccl 0 nupa (>= ${PROJECT_VERSION})\n")
 file(CONFIGURE OUTPUT ${nupa_control}/triggers CONTENT "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${nupa_control}/shlibs ${nupa_control}/triggers
   ${nupa_control}/none/postinst ${nupa_control}/none/postrm)

@@ -206,6 +206,14 @@ int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_t
 int nupa_ccl_group_start(void);
 int nupa_ccl_group_end(nupa_ccl_request** request);
 
+/* ---- what would be done --------------------------------------------------------------------------------------- */
+
+/* Which algorithm `operation` ("all_reduce", as the functions above are called) runs with arrays of `bytes`, which is
+ * `count` times an element's size of a call, and why: "slots: each rank reduces all slots: one barrier". The text is
+ * for people; it ends with 0 and is cut where it needs more than `room` bytes. While no operation is under way. On a
+ * communicator that has done nothing yet: a collective. */
+int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char* text, size_t room);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,8 +1,13 @@
 #pragma once
 /// The subcommands of `nupa`. Each returns the exit status.
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace nupa::cli {
 
@@ -19,6 +24,7 @@ struct LaunchOptions {
   RunOptions run;
   uint32_t ranks = 1;
   bool label = true;         ///< each line begins with the rank that says it
+  bool direct = false;       ///< what ranks say goes to where this process's output does, without a label
   double grace_seconds = 5;  ///< between the signal that asks ranks to end and the one that ends them
 };
 /// Starts the program so many times, with NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and
@@ -32,6 +38,14 @@ int stat(bool json, double watch_seconds);
 int clean(bool dry_run);
 /// 1 if there is a problem.
 int doctor(bool json);
+
+/// A command with its own options, and what it does; returns the exit status.
+struct Subcommand {
+  CLI::App* app;
+  std::function<int()> run;
+};
+/// `nupa ccl`. `command`: how this process was called.
+Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
 
 /// The folder of the drop-in libraries, found from where this program lies; empty if there is none.
 std::string dropin_folder();

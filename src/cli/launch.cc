@@ -163,8 +163,8 @@ bool Job::take_signals() {
 void Job::become(uint32_t number, const std::string& root, Pipe& input, Pipe& output, Pipe& error) {
   setpgid(0, 0);
   dup2(number == 0 ? input.out.get() : open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
-  dup2(output.in.get(), STDOUT_FILENO);
-  dup2(error.in.get(), STDERR_FILENO);
+  if (output.in) dup2(output.in.get(), STDOUT_FILENO);
+  if (error.in) dup2(error.in.get(), STDERR_FILENO);
   const std::string rank = std::to_string(number);
   const std::string ranks = std::to_string(options_.ranks);
   setenv("NUPA_RANK", rank.c_str(), 1);
@@ -181,7 +181,8 @@ bool Job::start(uint32_t number, const std::string& root) {
   Pipe input;
   Pipe output;
   Pipe error;
-  if (!make_pipe(&input) || !make_pipe(&output) || !make_pipe(&error)) return false;
+  if (!make_pipe(&input)) return false;
+  if (!options_.direct && (!make_pipe(&output) || !make_pipe(&error))) return false;
   const pid_t launcher = getpid();
   const pid_t pid = fork();
   if (pid < 0) return false;
@@ -195,10 +196,12 @@ bool Job::start(uint32_t number, const std::string& root) {
   Rank& rank = ranks_.emplace_back();
   rank.pid = pid;
   const std::string label = options_.label ? "[" + std::to_string(number) + "] " : "";
-  set_nonblocking(output.out.get());
-  set_nonblocking(error.out.get());
-  rank.outputs.emplace_back(std::move(output.out), STDOUT_FILENO, label);
-  rank.outputs.emplace_back(std::move(error.out), STDERR_FILENO, label);
+  if (!options_.direct) {
+    set_nonblocking(output.out.get());
+    set_nonblocking(error.out.get());
+    rank.outputs.emplace_back(std::move(output.out), STDOUT_FILENO, label);
+    rank.outputs.emplace_back(std::move(error.out), STDERR_FILENO, label);
+  }
   if (number == 0) {
     set_nonblocking(input.in.get());
     to_first_ = std::move(input.in);

@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
   CLI::App* doctor = app.add_subcommand("doctor", "Show what on this machine helps or hinders, and the remedy");
   doctor->add_flag("--json", json, "Machine-readable output");
   doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
+  const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
 
   const int command = start_of_command({run, launch}, argc, argv);
   try {
@@ -104,6 +105,7 @@ int main(int argc, char** argv) {
     launch_options.label = !no_label;
     return *run ? nupa::cli::run(run_options) : nupa::cli::launch(launch_options);
   }
+  if (*ccl.app) return ccl.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run);

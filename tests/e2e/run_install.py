@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What `cmake --install` and the Debian package leave behind works by itself, and the package goes without a trace."""
+import errno
 import glob
 import os
 import re
@@ -43,6 +44,10 @@ def ours(files):
     return sorted(f for f in files if re.search(r"lib(nupa|ibverbs)", f) and f.startswith("/") and "(deleted)" not in f)
 
 
+def has_collectives():
+    return os.path.exists(os.path.join(BUILD, "lib", "libnupa_ccl.so.0"))
+
+
 def installed_program(name, prefix, before=()):
     """ibv_devinfo, and a program that says what it has mapped, by the installed `nupa`."""
     nupa = [*before, prefix + "/bin/nupa"]
@@ -54,6 +59,10 @@ def installed_program(name, prefix, before=()):
     outcome(done.returncode == 0 and len(files) >= 2 and not wrong, name + "-uses-its-own-libraries",
             "status %s, %s %s" % (done.returncode, files, done.stderr[-200:]))
     tell(name + "-nupa-devices", command([*nupa, "devices"]), "nupa0")
+    if has_collectives():
+        # By the run path: nothing says where the library is.
+        tell(name + "-nupa-ccl", command([*nupa, "ccl", "bench", "-n", "2", "--max-bytes", "1K", "--iterations", "1"]),
+             "all_reduce", "1024", "  ok ")
 
 
 def install():
@@ -98,6 +107,8 @@ def users_of(prefix):
                    "target_link_libraries(loopback PRIVATE nupa::nupa)\n")
     built = os.path.join(work, "cmake-built")
     configured = command(["cmake", "-S", source, "-B", built, "-DCMAKE_PREFIX_PATH=" + prefix])
+    if has_collectives():
+        ccl_user_of(prefix)
     if (tell("find_package-configures", configured) and
             tell("find_package-builds", command(["cmake", "--build", built]))):
         runs("find_package-runs", os.path.join(built, "loopback"), prefix)
@@ -113,6 +124,25 @@ def users_of(prefix):
     compiled = command(["g++", "-std=c++20", os.path.join(HERE, "loopback.cc"), "-o", program, *flags.stdout.split()])
     if tell("pkg-config-builds", compiled):
         runs("pkg-config-runs", program, prefix)
+
+
+def ccl_user_of(prefix):
+    """A program in C that uses collectives."""
+    source = os.path.join(work, "ccl-user")
+    os.mkdir(source)
+    with open(os.path.join(source, "alone.c"), "w") as text:
+        text.write("#include <nupa/ccl.h>\n#include <stdio.h>\nint main(void) {\n  nupa_ccl_comm* comm = 0;\n"
+                   "  const int error = nupa_ccl_comm_init(&comm);\n"
+                   "  printf(\"%d %s\\n\", error, nupa_ccl_error_text());\n  return 0;\n}\n")
+    with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
+        text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES C CXX)\n"
+                   "find_package(nupa 0.1 REQUIRED)\nadd_executable(alone alone.c)\n"
+                   "target_link_libraries(alone PRIVATE nupa::ccl)\n")
+    built = os.path.join(work, "ccl-built")
+    if (tell("find_package-ccl-configures", command(["cmake", "-S", source, "-B", built,
+                                                     "-DCMAKE_PREFIX_PATH=" + prefix])) and
+            tell("find_package-ccl-builds", command(["cmake", "--build", built]))):
+        tell("find_package-ccl-runs", command([os.path.join(built, "alone")]), "%d " % errno.ENOENT, "`nupa launch`")
 
 
 def package():
@@ -132,6 +162,8 @@ def package():
               "/usr/lib/nupa/libibverbs.so.1", "/usr/lib/nupa/librdmacm.so.1",
               "/usr/lib/nupa/libnupa_sockets.so", "/usr/lib/cmake/nupa/nupa-config.cmake", "/usr/lib/pkgconfig/nupa.pc",
               "/usr/share/doc/nupa/copyright"]
+    if has_collectives():
+        wanted += ["/usr/include/nupa/ccl.h", "/usr/lib/libnupa_ccl.so.0", "/usr/lib/libnupa_ccl.so"]
     missing = [path for path in wanted if path not in paths]
     outside = [path for path in paths if not path.startswith("/usr/") and path != "/"]
     outcome(not missing and not outside, "package-content", "missing %s, outside /usr %s" % (missing, outside))

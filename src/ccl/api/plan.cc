@@ -1,0 +1,40 @@
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "ccl/api/handles.h"
+
+namespace nupa::ccl {
+namespace {
+
+std::optional<Operation> operation_named(const char* name) {
+  for (uint32_t number = 0; number < kOperations; ++number)
+    if (std::strcmp(name, name_of(static_cast<Operation>(number))) == 0) return static_cast<Operation>(number);
+  return {};
+}
+
+}  // namespace
+}  // namespace nupa::ccl
+
+using namespace nupa::ccl;
+
+extern "C" {
+
+NUPA_EXPORT int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char* text, size_t room) {
+  if (comm == nullptr) return say(EINVAL, "no communicator");
+  if (operation == nullptr || text == nullptr || room == 0) return say(EINVAL, "no operation, or no room for the text");
+  const auto known = operation_named(operation);
+  if (!known) return say(EINVAL, "there is no operation of this name");
+  Communicator& communicator = *comm->communicator;
+  if (const Cause cause = communicator.ended(); cause) return say(communicator, cause.error);
+  Call call;
+  call.operation = *known;
+  call.elements = bytes;  // of the one byte that a call's type is by itself
+  const std::string plan = communicator.plan_of(call);
+  // Ranks had to meet for it, and did not.
+  if (plan.empty()) return say(communicator, communicator.ended() ? communicator.ended().error : ECONNRESET);
+  text[plan.copy(text, room - 1)] = 0;
+  return 0;
+}
+
+}  // extern "C"

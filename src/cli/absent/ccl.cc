@@ -1,0 +1,18 @@
+/// `nupa ccl` where there was no Highway to build collectives with.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/commands.h"
+
+namespace nupa::cli {
+
+Subcommand add_ccl(CLI::App& app, std::vector<std::string>) {
+  CLI::App* const ccl = app.add_subcommand("ccl", "Collectives, which this build has not");
+  ccl->allow_extras();
+  return {ccl, [] {
+            std::fprintf(stderr, "nupa: ccl: this build has no collectives (it was built without libhwy-dev)\n");
+            return 1;
+          }};
+}
+
+}  // namespace nupa::cli

@@ -1,0 +1,10 @@
+#pragma once
+#include "cli/ccl/options.h"
+
+namespace nupa::cli::collectives {
+
+/// `nupa ccl bench` and `nupa ccl plan` as a rank of a job. Each returns the exit status.
+int bench(const BenchOptions& options);
+int plan(const PlanOptions& options);
+
+}  // namespace nupa::cli::collectives

@@ -1,0 +1,69 @@
+/// `nupa ccl`: by itself it starts the ranks of a job, each of which is the same command once more.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <unistd.h>
+
+#include "cli/ccl/bench.h"
+#include "cli/commands.h"
+
+namespace nupa::cli {
+namespace {
+
+using collectives::BenchOptions;
+using collectives::PlanOptions;
+
+bool is_rank() { return std::getenv("NUPA_CCL_ROOT") != nullptr; }
+
+int start_ranks(uint32_t ranks, std::vector<std::string> command) {
+  char self[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof self);
+  if (length <= 0) {
+    fmt::print(stderr, "nupa: /proc is not mounted\n");
+    return 1;
+  }
+  command.front().assign(self, static_cast<size_t>(length));
+  LaunchOptions launched;
+  launched.ranks = ranks;
+  launched.direct = true;
+  launched.run.command = std::move(command);
+  return launch(launched);
+}
+
+struct Commands {
+  CLI::App* bench = nullptr;
+  CLI::App* plan = nullptr;
+  BenchOptions bench_options;
+  PlanOptions plan_options;
+
+  int run(const std::vector<std::string>& command) const {
+    const uint32_t ranks = *bench ? bench_options.ranks : plan_options.ranks;
+    std::string why = *bench ? contradiction(bench_options, ranks) : "";
+    if (ranks == 0 && !is_rank()) why = "ccl: how many ranks? --ranks starts them here, or `nupa launch` does";
+    if (!why.empty()) {
+      fmt::print(stderr, "nupa: {}\n", why);
+      return 2;
+    }
+    if (ranks != 0 && !is_rank()) return start_ranks(ranks, command);
+    return *bench ? collectives::bench(bench_options) : collectives::plan(plan_options);
+  }
+};
+
+}  // namespace
+
+Subcommand add_ccl(CLI::App& app, std::vector<std::string> command) {
+  auto commands = std::make_shared<Commands>();
+  CLI::App* const ccl = app.add_subcommand("ccl", "Collectives: how fast they are, and which algorithm runs and why");
+  ccl->require_subcommand(1);
+  commands->bench = ccl->add_subcommand("bench", "Measure collectives: nupa ccl bench -n 4 --operation all_reduce");
+  commands->plan =
+      ccl->add_subcommand("plan", "Show which algorithm runs for which sizes, and why: nupa ccl plan -n 4");
+  add_options(*commands->bench, &commands->bench_options);
+  add_options(*commands->plan, &commands->plan_options);
+  return {ccl, [commands, command = std::move(command)] { return commands->run(command); }};
+}
+
+}  // namespace nupa::cli

@@ -1,0 +1,128 @@
+#include "cli/ccl/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+namespace nupa::cli::collectives {
+namespace {
+
+constexpr uint32_t kMostRanks = 4096;  // of `nupa launch`
+// More is a slip of the pen.
+constexpr uint64_t kMostBytes = uint64_t{1} << 40;
+constexpr uint64_t kMostIterations = 1'000'000'000;
+constexpr double kMostSeconds = 3600;
+
+/// The operations of "all" or "reduce,scan"; empty if one of them is none.
+std::vector<Operation> operations_of(const std::string& text) {
+  if (text == "all") return {all_operations().begin(), all_operations().end()};
+  std::vector<Operation> operations;
+  for (const std::string& name : CLI::detail::split(text, ',')) {
+    const auto operation = operation_named(name);
+    if (!operation) return {};
+    operations.push_back(*operation);
+  }
+  return operations;
+}
+
+/// `read`: to an optional or a list; nothing in it is an error.
+template <class Read, class Take>
+void add_named(CLI::App& app, const char* name, const char* help, std::string choice, Read read, Take take) {
+  app.add_option_function<std::string>(
+         name, [take, read](const std::string& text) { take(read(text)); }, help)
+      ->check(
+          [read, choice](const std::string& text) -> std::string {
+            const auto found = read(text);
+            const bool is_there = std::begin(found) != std::end(found);
+            return is_there ? "" : "there is no " + text + " (" + choice + ")";
+          },
+          "");
+}
+
+template <class T>
+std::vector<T> as_list(std::optional<T> value) {
+  return value ? std::vector<T>{*value} : std::vector<T>{};
+}
+
+void add_ranks(CLI::App& app, uint32_t* ranks) {
+  app.add_option("-n,--ranks", *ranks, "Start so many ranks here; without it this is one of `nupa launch`")
+      ->check(CLI::Range(1u, kMostRanks));
+}
+
+void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
+  add_named(app, "--operation", help, operation_names() + ", or all", operations_of,
+            [operations](std::vector<Operation> found) { *operations = std::move(found); });
+}
+
+void add_type(CLI::App& app, nupa_ccl_type* type) {
+  add_named(
+      app, "--type", "Of elements (default float32)", type_names(),
+      [](const std::string& text) { return as_list(type_named(text)); },
+      [type](const std::vector<nupa_ccl_type>& found) { *type = found.front(); });
+}
+
+void add_size(CLI::App& app, const char* name, const char* help, uint64_t* bytes) {
+  app.add_option(name, *bytes, help)->transform(CLI::AsSizeValue(false))->check(CLI::Range(uint64_t{1}, kMostBytes));
+}
+
+}  // namespace
+
+void add_options(CLI::App& bench, BenchOptions* options) {
+  add_ranks(bench, &options->ranks);
+  add_operations(bench, "One, several with commas, or all (default all_reduce)", &options->operations);
+  add_type(bench, &options->type);
+  add_named(
+      bench, "--op", "Of reductions (default sum)", op_names(),
+      [](const std::string& text) { return as_list(op_named(text)); },
+      [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
+  add_size(bench, "--min-bytes", "The smallest size (default 4)", &options->min_bytes);
+  add_size(bench, "--max-bytes", "The largest size (default 256M)", &options->max_bytes);
+  bench.add_option("--factor", options->factor, "From one size to the next")
+      ->check(CLI::Range(uint64_t{2}, kMostBytes))
+      ->capture_default_str();
+  bench.add_flag("--in-place", options->in_place, "Results come to where the data is");
+  bench.add_option("--root", options->root, "Of operations that have one")->capture_default_str();
+  auto* const iterations =
+      bench.add_option("--iterations", options->iterations, "Of each size (default: by --min-time)")
+          ->check(CLI::Range(uint64_t{1}, kMostIterations));
+  bench.add_option("--min-time", options->min_seconds, "Seconds that each size is measured for")
+      ->check(CLI::Range(0.0, kMostSeconds))
+      ->capture_default_str()
+      ->excludes(iterations);
+  bench.add_option("--warmup", options->warmup, "Iterations of each size before it is measured")->capture_default_str();
+  bench.add_flag("--check,!--no-check", options->check,
+                 "Compare one result of each size with a serial reference (default)");
+  bench.add_option("--json", options->json, "Write the results to this file as JSON");
+  bench.add_option("--html", options->html, "Write the results to this file as a page with plots");
+  bench.footer(
+      "Times are of one operation: the slowest rank's, median and minimum of several batches. Sizes and bus bandwidth "
+      "are\nthose of nccl-tests: of (all_)gather, scatter, all_to_all and reduce_scatter the size of all ranks' blocks "
+      "together.\nExit status 1 if a result is wrong or a rank is gone.");
+}
+
+void add_options(CLI::App& plan, PlanOptions* options) {
+  add_ranks(plan, &options->ranks);
+  add_operations(plan, "One, several with commas, or all (default all)", &options->operations);
+  add_type(plan, &options->type);
+  add_size(plan, "--max-bytes", "The largest size (default 1G)", &options->max_bytes);
+  plan.add_flag("--json", options->json, "Machine-readable output");
+  plan.footer("Sizes are those of `nupa ccl bench`. NUPA_CCL_ALGO=all_reduce=slices,... prefers algorithms by name.");
+}
+
+std::string contradiction(const BenchOptions& options, uint32_t ranks) {
+  if (options.max_bytes < options.min_bytes) return "--max-bytes is less than --min-bytes";
+  if (ranks != 0 && options.root >= ranks)
+    return "--root " + std::to_string(options.root) + ": there are " + std::to_string(ranks) + " ranks";
+  const auto asked = [&](auto suits) {
+    return std::any_of(options.operations.begin(), options.operations.end(), suits);
+  };
+  const auto reduces = [](Operation operation) { return traits_of(operation).reduces; };
+  if (options.op >= NUPA_CCL_BIT_AND && !is_integer(options.type) && asked(reduces))
+    return std::string("--op ") + name_of(options.op) + " is for integers";
+  const auto gives_parts = [](Operation operation) {
+    return operation == Operation::kScan || operation == Operation::kExscan;
+  };
+  if (options.op == NUPA_CCL_AVERAGE && asked(gives_parts)) return "--op average is not for scan and exscan";
+  return "";
+}
+
+}  // namespace nupa::cli::collectives

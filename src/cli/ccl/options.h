@@ -1,0 +1,48 @@
+#pragma once
+#include <nupa/ccl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/ccl/operations.h"
+
+namespace CLI {
+class App;
+}
+
+namespace nupa::cli::collectives {
+
+struct BenchOptions {
+  uint32_t ranks = 0;  ///< 0: as many as the job has
+  std::vector<Operation> operations{Operation::kAllReduce};
+  nupa_ccl_type type = NUPA_CCL_FLOAT32;
+  nupa_ccl_builtin_op op = NUPA_CCL_SUM;
+  uint64_t min_bytes = 4;
+  uint64_t max_bytes = 256 << 20;
+  uint64_t factor = 4;  ///< from one size to the next
+  bool in_place = false;
+  uint32_t root = 0;
+  uint64_t iterations = 0;  ///< of each size; 0: as many as take `min_seconds`
+  double min_seconds = 0.2;
+  uint64_t warmup = 1;
+  bool check = true;
+  std::string json;  ///< files; empty: none
+  std::string html;
+};
+
+struct PlanOptions {
+  uint32_t ranks = 0;
+  std::vector<Operation> operations;  ///< empty: all
+  nupa_ccl_type type = NUPA_CCL_FLOAT32;
+  uint64_t max_bytes = uint64_t{1} << 30;
+  bool json = false;
+};
+
+void add_options(CLI::App& bench, BenchOptions* options);
+void add_options(CLI::App& plan, PlanOptions* options);
+
+/// Why options that are right one by one are not so together; empty: they are. `ranks` 0: not known yet.
+std::string contradiction(const BenchOptions& options, uint32_t ranks);
+
+}  // namespace nupa::cli::collectives
