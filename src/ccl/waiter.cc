@@ -22,6 +22,9 @@ constexpr uint32_t kLooks = 64;
 /// Where ranks share cores: turns of kLooks before others are let run, and how often they are before sleeping.
 constexpr int kTurnsBeforeYield = 2;
 constexpr int kYields = 4;
+/// Where they do not, the system may have put two on one core all the same, for a while: others are let run after so
+/// many turns each time, which takes a processor that nobody else wants less than a microsecond.
+constexpr int kTurnsBetweenYields = 3;
 /// Who sleeps looks by itself after this time, for a rank may have died and told nobody.
 constexpr int64_t kLongestSleepNs = 100'000'000;
 /// Where a word may be counted up without a call that wakes.
@@ -155,6 +158,7 @@ class Run {
         around_.on_long_wait(first_wait());
       }
       if (spins(rules_, turn, now - began)) {
+        if (turn % kTurnsBetweenYields == kTurnsBetweenYields - 1) sched_yield();
         if (look_for_a_while()) return;
       } else if (rules_.shares_cores && turn < kTurnsBeforeYield + kYields) {
         sched_yield();

@@ -24,7 +24,11 @@ namespace nupa::cm {
 namespace {
 
 constexpr int kBacklog = 256;
-constexpr int64_t kLockPatienceNs = 2'000'000'000;
+/// Hundreds of processes may start at once, each of which holds it for some milliseconds on a busy machine.
+constexpr int64_t kLockPatienceNs = 20'000'000'000;
+/// With more processes than that not each new one looks whether all the others live, but one in so many.
+constexpr size_t kFewProcesses = 64;
+constexpr int64_t kSweepOneIn = 16;
 constexpr const char* kSuffix = ".sock";
 
 std::string file_name(uint32_t slot) { return std::to_string(slot) + kSuffix; }
@@ -176,8 +180,11 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return fail(errno, "no socket is to be had");
   if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
-  sweep_locked(false);
-  const std::vector<uint32_t> taken = list();
+  std::vector<uint32_t> taken = list();
+  if (taken.size() <= kFewProcesses || base::now_ns() / 1000 % kSweepOneIn == 0) {
+    sweep_locked(false);
+    taken = list();
+  }
   // Start anywhere: a number that was just given up may still be in somebody's hands.
   constexpr uint32_t kSlots = segment::kMaxSlot - segment::kMinSlot + 1;
   // But the first one is what packets of standard peers reach.
