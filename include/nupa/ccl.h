@@ -114,6 +114,15 @@ int nupa_ccl_comm_size(const nupa_ccl_comm* comm, uint32_t* ranks);
 /* *error: 0, or why the communicator has ended; *rank: because of whom, UINT32_MAX: nobody. Either may be null. */
 int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank);
 
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+/* Memory that ranks that share memory read and write of each other: an operation whose arrays lie there on all ranks is
+ * spared the copies (now nupa_ccl_all_reduce). Whole pages, zeroed; null: there is none, nupa_ccl_error_text() says
+ * why. */
+void* nupa_ccl_alloc(size_t bytes);
+/* While no operation uses it. EINVAL: nothing begins there. */
+int nupa_ccl_free(void* memory);
+
 /* ---- operations ----------------------------------------------------------------------------------------------- */
 
 /* Until it is done: its result. The request is gone. */

@@ -36,6 +36,20 @@ TEST(CclCommunicators, OneIdServesManyMeetings) {
             all_well(3));
 }
 
+TEST(CclCommunicators, HundredsOfRanksOnOneHost) {
+  constexpr uint32_t kRanks = 256;
+  EXPECT_EQ(run_job(kRanks,
+                    [](Rank& rank) {
+                      for (int i = 0; i < 3; ++i) rank.expect(sum(rank.world(), 1) == kRanks, "sum");
+                      std::vector<int32_t> all(kRanks);
+                      const auto mine = static_cast<int32_t>(rank.rank() * 3);
+                      rank.expect_ok(nupa_ccl_all_gather(&mine, all.data(), 1, NUPA_CCL_INT32, rank.world(), nullptr),
+                                     "gather");
+                      for (uint32_t i = 0; i < kRanks; ++i) rank.expect(all[i] == static_cast<int32_t>(3 * i), "all");
+                    }),
+            all_well(kRanks));
+}
+
 TEST(CclCommunicators, SplitByColorAndKey) {
   for (const uint32_t ranks : {1u, 2u, 5u, 8u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -497,6 +498,40 @@ TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
 
         check_joining(rank, elements);
       }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+/// Memory of nupa_ccl_alloc() on all ranks, on some of them, and that is freed and comes again.
+TEST_F(CclOperations, AllocatedMemory) {
+  for (uint32_t ranks = 1; ranks <= 5; ++ranks) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      constexpr size_t kMost = 100'000;
+      for (uint32_t turn = 0; turn < 60; ++turn) {
+        const size_t elements = turn % 4 == 0 ? kMost : 3000 + turn * 37;
+        const Round round{Type::kFloat32, elements, turn};
+        const bool allocates = turn % 3 != 2 || rank.rank() % 2 == 0;
+        const bool in_place = turn % 5 == 1;
+        const Bytes values = round.of(rank.rank());
+        Bytes ordinary(values.size() + 64);
+        auto* const memory = static_cast<std::byte*>(nupa_ccl_alloc(2 * values.size() + 64));
+        rank.expect(memory != nullptr, "alloc");
+        // Not at its beginning.
+        std::byte* const in = memory + 64;
+        std::copy(values.begin(), values.end(), in);
+        std::byte* const out = in_place ? in : allocates ? in + values.size() : ordinary.data();
+        const Bytes expected = reduced(round, {Type::kFloat32, Operator::kSum}, 0, rank.ranks());
+        for (int again = 0; again < (in_place ? 1 : 3); ++again) {
+          rank.expect_ok(nupa_ccl_all_reduce(in, out, elements, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, rank.world(), nullptr),
+                         round.text("all_reduce of allocated memory", in_place));
+          rank.expect(std::equal(expected.begin(), expected.end(), out), round.text("is wrong", in_place));
+          // Written to at once: nobody reads it any more.
+          std::fill(out, out + values.size(), std::byte{0x11});
+        }
+        rank.expect_ok(nupa_ccl_free(memory), "free");
+      }
+      rank.expect(nupa_ccl_free(&rank) == EINVAL, "what was not allocated");
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }

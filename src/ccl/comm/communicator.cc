@@ -188,6 +188,8 @@ int Communicator::make_mapped_group() {
   }
   mapped_ = std::make_unique<MappedGroup>(topology_.local_index, std::move(arenas), topology_.local,
                                           options_.slot_bytes, topology_.rules);
+  windows_ = std::make_unique<WindowCache>(endpoint_->allocations(), *links_, topology_.local_index, topology_.local);
+  mapped_->set_windows(windows_.get());
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "ccl/comm/executor.h"
 #include "ccl/comm/links.h"
 #include "ccl/comm/topology.h"
+#include "ccl/comm/window_cache.h"
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
 #include "ccl/message/messages.h"
@@ -90,6 +91,7 @@ class Communicator final : private Surroundings {
   std::unique_ptr<MemoryRegion> arena_;
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
+  std::unique_ptr<WindowCache> windows_;
   std::unique_ptr<MappedGroup> mapped_;
   std::unique_ptr<LaneGroup::Ways> collective_ways_;
   std::unique_ptr<LaneGroup::Ways> message_ways_;

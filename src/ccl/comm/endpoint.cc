@@ -52,6 +52,7 @@ Outcome<void> Endpoint::open() {
   auto pd = device_->alloc_pd();
   if (!pd) return failed(pd.error());
   pd_ = std::move(*pd);
+  allocations_ = std::make_unique<Allocations>(*device_, *pd_);
   if (auto opened = open_mailbox(); !opened) return opened;
   kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!kick_) return fault(errno, "no descriptor for the communicators' thread");

@@ -11,6 +11,7 @@
 #include "base/unique_fd.h"
 #include "ccl/comm/card.h"
 #include "ccl/comm/mail.h"
+#include "ccl/memory/allocations.h"
 
 namespace nupa::ccl {
 
@@ -39,6 +40,7 @@ class Endpoint {
   ProtectionDomain& pd() { return *pd_; }
   /// Where links complete that the endpoint's thread looks after.
   CompletionQueue& cq() { return *link_cq_; }
+  Allocations& allocations() { return *allocations_; }
   const RankCard& card() const { return card_; }
   /// Of card().gid in the port's table.
   uint8_t gid_index() const { return gid_index_; }
@@ -69,6 +71,7 @@ class Endpoint {
   uint8_t gid_index_ = 1;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
+  std::unique_ptr<Allocations> allocations_;
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<CompletionQueue> mail_cq_;
   std::unique_ptr<CompletionQueue> link_cq_;

@@ -226,6 +226,13 @@ void Links::on_completion(const WorkCompletion& completion) {
   report();
 }
 
+std::shared_ptr<std::byte> Links::map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (links_[rank].arena == nullptr) return nullptr;
+  auto mapped = links_[rank].qp->map_remote(rkey, address, bytes, kAccess);
+  return mapped ? std::move(*mapped) : nullptr;
+}
+
 void Links::probe(uint32_t rank) {
   std::lock_guard lock(mutex_);
   Link& link = links_[rank];

@@ -45,6 +45,8 @@ class Links final : public MailSink {
   std::byte* arena_of(uint32_t rank) const;
   /// Of a link that is there.
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
+  /// Other memory of a rank whose arena is mapped; null: it cannot be.
+  std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
   /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon.
   void probe(uint32_t rank);
   /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first

@@ -28,7 +28,8 @@ Steps all_to_all(MappedGroup& group, ExchangeTask task);
 Steps all_reduce_lines(MappedGroup& group, ReduceTask task);
 /// A slot at a time: each rank reduces all slots.
 Steps all_reduce_slots(MappedGroup& group, ReduceTask task);
-/// A slot at a time: each rank reduces its slice of all slots, and copies the others' slices.
+/// Where all ranks' arrays can be mapped, each rank reduces its slice of them and writes it into all. Else a slot at a
+/// time: each rank reduces its slice of all slots, and copies the others' slices.
 Steps all_reduce_slices(MappedGroup& group, ReduceTask task);
 /// The root reduces all slots.
 Steps reduce_slots(MappedGroup& group, ReduceTask task);

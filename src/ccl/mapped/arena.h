@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ccl/cause.h"
+#include "ccl/mapped/windows.h"
 #include "ccl/parts.h"
 
 namespace nupa::ccl {
@@ -34,6 +35,8 @@ struct ArenaHead {
   /// How many of the others will not look at this arena any more; counted by them.
   alignas(kCacheLine) std::atomic<uint32_t> departed;
   FlagLine lines[kTurns];
+  /// By the owner: what others may map.
+  PublishedRegion regions[kPublishedRegions];
 };
 
 constexpr size_t kSlotsAt = 4096;

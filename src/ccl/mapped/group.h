@@ -28,6 +28,9 @@ class MappedGroup {
   size_t slot_bytes() const { return slot_bytes_; }
   const WaitRules& rules() const { return rules_; }
   FramePool& frames() { return frames_; }
+  /// Null: no rank's arrays can be mapped. The same on all ranks.
+  Windows* windows() const { return windows_; }
+  void set_windows(Windows* windows) { windows_ = windows; }
 
   /// An operation of so many steps begins; returns the number before its first one.
   uint32_t begin(uint32_t steps) {
@@ -94,6 +97,7 @@ class MappedGroup {
   const size_t slot_bytes_;
   const WaitRules rules_;
   FramePool frames_;
+  Windows* windows_ = nullptr;
   uint32_t step_ = 0;
   uint32_t turn_ = 0;
   uint32_t first_step_ = 0;

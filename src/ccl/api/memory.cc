@@ -1,0 +1,58 @@
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "ccl/api/handles.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// What was allocated is of the endpoint that was there then, which stays as long.
+struct Owners {
+  std::mutex mutex;
+  std::map<void*, std::shared_ptr<Endpoint>> by_address;
+};
+
+Owners& owners() {
+  static auto* const all = new Owners;  // programs may free memory until they are gone
+  return *all;
+}
+
+}  // namespace
+}  // namespace nupa::ccl
+
+using namespace nupa::ccl;
+
+extern "C" {
+
+NUPA_EXPORT void* nupa_ccl_alloc(size_t bytes) {
+  auto endpoint = Endpoint::acquire();
+  if (!endpoint) {
+    say(endpoint.error());
+    return nullptr;
+  }
+  auto memory = (*endpoint)->allocations().allocate(bytes);
+  if (!memory) {
+    say(memory.error());
+    return nullptr;
+  }
+  std::lock_guard lock(owners().mutex);
+  owners().by_address[*memory] = std::move(*endpoint);
+  return *memory;
+}
+
+NUPA_EXPORT int nupa_ccl_free(void* memory) {
+  if (memory == nullptr) return 0;
+  std::shared_ptr<Endpoint> endpoint;
+  {
+    std::lock_guard lock(owners().mutex);
+    const auto found = owners().by_address.find(memory);
+    if (found == owners().by_address.end()) return say(EINVAL, "nothing that was allocated begins there");
+    endpoint = std::move(found->second);
+    owners().by_address.erase(found);
+  }
+  endpoint->allocations().release(memory);
+  return 0;
+}
+
+}  // extern "C"
