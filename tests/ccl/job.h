@@ -37,6 +37,14 @@ class Rank {
 using Endings = std::vector<int>;
 /// Runs `play` as `ranks` processes. Whoever has not ended after `limit_s` is killed.
 Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = 240);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+/// 1 to 9; a sanitizer, which takes ten times as long, sees with a few of them what there is to be seen.
+std::vector<uint32_t> rank_counts();
+
 /// Of a job in which all ended well.
 Endings all_well(uint32_t ranks);
 

@@ -190,7 +190,7 @@ void check_reduce_scatter(Rank& rank, const Round& whole, nupa_ccl_op op, bool i
 }
 
 TEST_F(CclOperations, ReductionsOfEveryTypeAndOperator) {
-  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+  for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
       for (uint32_t t = 0; t < kTypes; ++t)
@@ -276,7 +276,7 @@ void check_movements(Rank& rank, const Round& round, bool in_place) {
 }
 
 TEST_F(CclOperations, MovementsOfEveryType) {
-  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+  for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
       for (uint32_t t = 0; t < kTypes; ++t)
@@ -380,7 +380,7 @@ void check_uneven(Rank& rank, uint32_t seed) {
 }
 
 TEST_F(CclOperations, BlocksOfDifferentLengths) {
-  for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
+  for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (uint32_t seed = 0; seed < 40; ++seed) check_uneven(rank, seed);
     });
@@ -438,7 +438,8 @@ TEST_F(CclOperations, EveryAlgorithmByMessages) {
       "all_reduce=slices", "all_reduce=one-shot"};
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
   for (const char* const choice : kChoices)
-    for (uint32_t ranks = 1; ranks <= 8; ++ranks) {
+    for (const uint32_t ranks : rank_counts()) {
+      if (ranks > 8) continue;  // sums of the shortest type would not be exact
       setenv("NUPA_CCL_ALGO", choice, 1);
       const auto endings = run_job(ranks, [](Rank& rank) {
         uint32_t seed = 0;
