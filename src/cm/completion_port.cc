@@ -1,7 +1,5 @@
 #include "cm/completion_port.h"
 
-#include <unistd.h>
-
 namespace nupa::cm {
 
 void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
@@ -19,9 +17,7 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
   cq.events.fetch_add(1, std::memory_order_acq_rel);
   const uint32_t channel = cq.channel;
   if (channel == 0) return;
-  const int fd = owner.channel_fd(channel - 1);
-  const uint64_t one = 1;
-  if (fd >= 0 && ::write(fd, &one, sizeof one) == sizeof one) return;
+  if (owner.signal_channel(channel - 1)) return;
   // The channel's descriptor has not arrived here yet: its owner wakes the sleeper itself.
   call_attention(owner, segment::attention::kCq, cq_index);
 }

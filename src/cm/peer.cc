@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <mutex>
+
 namespace nupa::cm {
 
 void Peer::ring_doorbell() const {
@@ -9,8 +11,12 @@ void Peer::ring_doorbell() const {
   [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
 }
 
-int Peer::channel_fd(uint32_t index) const {
-  return index < kMaxChannels ? channel_fds_[index].load(std::memory_order_acquire) : -1;
+bool Peer::signal_channel(uint32_t index) {
+  if (index >= kMaxChannels) return false;
+  std::lock_guard lock(channels_lock_);
+  const int fd = channel_fds_[index].load(std::memory_order_relaxed);
+  const uint64_t one = 1;
+  return fd >= 0 && ::write(fd, &one, sizeof one) == sizeof one;
 }
 
 Peer::~Peer() {
@@ -25,7 +31,8 @@ bool Peer::mark_gone() {
 }
 
 void Peer::set_channel(uint32_t index, int fd) {
-  const int previous = channel_fds_[index].exchange(fd, std::memory_order_acq_rel);
+  std::lock_guard lock(channels_lock_);
+  const int previous = channel_fds_[index].exchange(fd, std::memory_order_relaxed);
   if (previous >= 0 && !self_) ::close(previous);
 }
 

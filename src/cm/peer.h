@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/spin.h"
 #include "base/unique_fd.h"
 #include "segment/segment.h"
 
@@ -37,9 +38,9 @@ class Peer {
 
   /// Wakes its service thread (an eventfd write). Set the attention bits before.
   void ring_doorbell() const;
-  /// The eventfd of its completion channel `index` (0-based), -1 if it has not reached this process yet:
+  /// Writes to the eventfd of its completion channel `index` (0-based). False: that has not reached this process yet;
   /// then set the attention bits of the completion queue and ring the doorbell.
-  int channel_fd(uint32_t index) const;
+  bool signal_channel(uint32_t index);
 
   static constexpr uint32_t kMaxChannels = 1024;
 
@@ -68,6 +69,8 @@ class Peer {
   segment::Tables tables_;
   base::UniqueFd region_fd_;
   base::UniqueFd doorbell_;
+  /// Held while one is written to: when it is closed its number may become anything's.
+  base::SpinLock channels_lock_;
   std::array<std::atomic<int>, kMaxChannels> channel_fds_;
 };
 
