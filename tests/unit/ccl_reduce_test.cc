@@ -366,6 +366,32 @@ TEST_P(CclReduce, EveryPairOfBytes) {
     }
 }
 
+TEST_P(CclReduce, AveragesOfIntegersAreTheirQuotients) {
+  for (const uint32_t divisor : {1u, 2u, 3u, 7u, 255u, 257u, 32768u, 65535u, 65537u, 2147483647u, 4294967295u})
+    for (const Type type : {Type::kInt8, Type::kUint8, Type::kInt16, Type::kUint16, Type::kInt32, Type::kUint32}) {
+      const size_t size = size_of(type);
+      // Multiples of the divisor and their neighbours, of both signs, up to where the type wraps.
+      std::vector<uint32_t> numbers;
+      for (uint32_t i = 0; i < 3000; ++i)
+        for (const uint32_t beside : {0u, 1u, ~0u}) {
+          const uint32_t number = (i < 1500 ? i : static_cast<uint32_t>(random())) * divisor + beside;
+          numbers.push_back(number);
+          numbers.push_back(-number);
+        }
+      std::vector<std::byte> array(numbers.size() * size);
+      std::vector<std::byte> result(array.size());
+      for (size_t i = 0; i < numbers.size(); ++i) std::memcpy(&array[i * size], &numbers[i], size);
+      const Source source{array.data()};
+      kernel()({type, Operator::kAverage, divisor}, result.data(), &source, 1, numbers.size());
+      const Reference reference(type);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const uint64_t expected = reference.divide(reference.load(&array[i * size]), divisor).integer;
+        ASSERT_EQ(reference.load(&result[i * size]).integer, expected)
+            << "type " << static_cast<int>(type) << ", " << numbers[i] << " / " << divisor;
+      }
+    }
+}
+
 TEST_P(CclReduce, ZerosAndNaNsAreOrdered) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float a[] = {0.0f, -0.0f, nan, 1.0f, nan, -0.0f};

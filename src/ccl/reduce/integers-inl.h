@@ -100,10 +100,17 @@ HWY_ATTR void multiply_block(T* to, const T* from, T factor, size_t elements) {
   for (size_t i = 0; i < elements; ++i) to[i] = IntProduct::of(from[i], factor);
 }
 
+/// What divides `T` exactly but for the fraction: a quotient is further below the next integer than it is rounded by,
+/// in any mode, for it has half of the bits to do with.
+template <class T>
+using Quotient = std::conditional_t<
+    sizeof(T) <= 2, float,
+    std::conditional_t<sizeof(T) == 4, double, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>>;
+
 template <class T>
 HWY_ATTR void divide_block(T* block, uint32_t divisor, size_t elements) {
-  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
-  for (size_t i = 0; i < elements; ++i) block[i] = static_cast<T>(static_cast<Wide>(block[i]) / Wide{divisor});
+  const auto by = static_cast<Quotient<T>>(divisor);
+  for (size_t i = 0; i < elements; ++i) block[i] = static_cast<T>(static_cast<Quotient<T>>(block[i]) / by);
 }
 
 template <class T, class Op>
