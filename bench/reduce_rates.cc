@@ -1,4 +1,5 @@
-/// How fast arrays are reduced: gigabytes of result a second, by type and number of sources, beside memcpy of as much.
+/// How fast arrays are reduced: gigabytes of result a second, by type, operator and number of sources, beside memcpy of
+/// as much.
 /// Best of several passes: `build/bench/reduce_rates [BYTES ...]`, by default of a result in the first cache and of one
 /// that no cache holds.
 #include <algorithm>
@@ -17,7 +18,6 @@ namespace {
 
 constexpr int kPasses = 7;
 constexpr int64_t kPassNs = 30'000'000;
-constexpr uint32_t kMostSources = 8;
 
 struct Row {
   const char* name;
@@ -27,6 +27,19 @@ constexpr Row kRows[] = {
     {"int8", ccl::Type::kInt8},       {"int32", ccl::Type::kInt32},         {"int64", ccl::Type::kInt64},
     {"float16", ccl::Type::kFloat16}, {"bfloat16", ccl::Type::kBfloat16},   {"float32", ccl::Type::kFloat32},
     {"float64", ccl::Type::kFloat64}, {"fp8 e4m3", ccl::Type::kFloat8E4m3}, {"fp8 e5m2", ccl::Type::kFloat8E5m2}};
+
+struct Column {
+  const char* name;
+  ccl::Operator op;
+  uint32_t sources;
+};
+constexpr uint32_t kMostSources = 8;
+constexpr Column kColumns[] = {{"sum of 2", ccl::Operator::kSum, 2},
+                               {"sum of 4", ccl::Operator::kSum, 4},
+                               {"sum of 8", ccl::Operator::kSum, kMostSources},
+                               {"max of 2", ccl::Operator::kMax, 2},
+                               {"max of 4", ccl::Operator::kMax, 4},
+                               {"mean of 2", ccl::Operator::kAverage, 2}};
 
 /// Gigabytes of result a second.
 template <class Work>
@@ -65,15 +78,19 @@ int measure(size_t bytes) {
     return 1;
   }
   const double copied = rate(bytes, [&] { std::memcpy(arrays[0].get(), arrays[1].get(), bytes); });
-  std::printf("%zu bytes of result, GB/s; memcpy %.1f\n%-10s %10s %10s %10s\n", bytes, copied, "sum of", "2", "4", "8");
+  std::printf("%zu bytes of result, GB/s; memcpy %.1f\n%-10s", bytes, copied, "");
+  for (const Column& column : kColumns) std::printf(" %10s", column.name);
+  std::printf("\n");
   for (const Row& row : kRows) {
     std::printf("%-10s", row.name);
-    for (const uint32_t count : {2u, 4u, kMostSources}) {
+    for (const Column& column : kColumns) {
       ccl::Source sources[kMostSources];
-      for (uint32_t i = 0; i < count; ++i) sources[i].data = arrays[i + 1].get();
+      for (uint32_t i = 0; i < column.sources; ++i) sources[i].data = arrays[i + 1].get();
       const size_t elements = bytes / ccl::size_of(row.type);
-      const ccl::Reduction sum{row.type, ccl::Operator::kSum};
-      std::printf(" %10.1f", rate(bytes, [&] { ccl::reduce(sum, arrays[0].get(), sources, count, elements); }));
+      const bool divides = column.op == ccl::Operator::kAverage;
+      const ccl::Reduction reduction{row.type, column.op, divides ? column.sources : 0};
+      const auto work = [&] { ccl::reduce(reduction, arrays[0].get(), sources, column.sources, elements); };
+      std::printf(" %10.1f", rate(bytes, work));
     }
     std::printf("\n");
   }

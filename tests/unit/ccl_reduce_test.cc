@@ -322,6 +322,76 @@ TEST_P(CclReduce, APartOfAnAverageIsNotDivided) {
     ASSERT_NO_FATAL_FAILURE(check(static_cast<Type>(t), Operator::kAverage, 3, 100, -1, 0, 0));
 }
 
+TEST_P(CclReduce, WhatFloat32HoldsSaturatesAndWhatItDoesNotIsNone) {
+  // 448 to the power of 14 is less than 16 times below float32's largest.
+  const std::byte large[] = {std::byte{0x7e}, std::byte{0x7e}, std::byte{0x7e}, std::byte{0x7e}};
+  const std::byte last[] = {std::byte{0x58}, std::byte{0x5c}, std::byte{0x60}, std::byte{0xd8}};  // 16, 24, 32, -16
+  std::vector<Source> sources(14, Source{large});
+  sources.push_back({last});
+  std::byte product[4];
+  kernel()({Type::kFloat8E4m3, Operator::kProduct}, product, sources.data(), 15, 4);
+  EXPECT_EQ(product[0], std::byte{0x7e});
+  EXPECT_EQ(product[1], std::byte{0x7e});
+  EXPECT_EQ(product[2], std::byte{0x7f});
+  EXPECT_EQ(product[3], std::byte{0xfe});
+}
+
+TEST_P(CclReduce, EveryPairOfBytes) {
+  constexpr size_t kPairs = 0x10000;
+  std::vector<std::byte> a(kPairs);
+  std::vector<std::byte> b(kPairs);
+  std::vector<std::byte> result(kPairs);
+  for (size_t i = 0; i < kPairs; ++i) {
+    a[i] = static_cast<std::byte>(i >> 8);
+    b[i] = static_cast<std::byte>(i);
+  }
+  const Source sources[] = {{a.data()}, {b.data()}};
+  for (const Type type : {Type::kFloat8E4m3, Type::kFloat8E5m2})
+    for (const Operator op : {Operator::kSum, Operator::kProduct, Operator::kMin, Operator::kMax, Operator::kAverage}) {
+      const uint32_t divisor = op == Operator::kAverage ? 3 : 0;
+      kernel()({type, op, divisor}, result.data(), sources, 2, kPairs);
+      const Reference reference(type);
+      for (size_t i = 0; i < kPairs; ++i) {
+        const Number x = reference.load(&a[i]);
+        const Number y = reference.load(&b[i]);
+        Number number = reference.combine(op, x, y);
+        if (divisor != 0) number = reference.divide(number, divisor);
+        std::byte expected{};
+        reference.store(number, &expected);
+        if (std::isnan(x.real) || std::isnan(y.real) || std::isnan(number.real))
+          ASSERT_TRUE(std::isnan(reference.load(&result[i]).real)) << describe(type, op, 2, kPairs, i);
+        else
+          ASSERT_EQ(result[i], expected) << describe(type, op, 2, kPairs, i);
+      }
+    }
+}
+
+TEST_P(CclReduce, AveragesOfIntegersAreTheirQuotients) {
+  for (const uint32_t divisor : {1u, 2u, 3u, 7u, 255u, 257u, 32768u, 65535u, 65537u, 2147483647u, 4294967295u})
+    for (const Type type : {Type::kInt8, Type::kUint8, Type::kInt16, Type::kUint16, Type::kInt32, Type::kUint32}) {
+      const size_t size = size_of(type);
+      // Multiples of the divisor and their neighbours, of both signs, up to where the type wraps.
+      std::vector<uint32_t> numbers;
+      for (uint32_t i = 0; i < 3000; ++i)
+        for (const uint32_t beside : {0u, 1u, ~0u}) {
+          const uint32_t number = (i < 1500 ? i : static_cast<uint32_t>(random())) * divisor + beside;
+          numbers.push_back(number);
+          numbers.push_back(-number);
+        }
+      std::vector<std::byte> array(numbers.size() * size);
+      std::vector<std::byte> result(array.size());
+      for (size_t i = 0; i < numbers.size(); ++i) std::memcpy(&array[i * size], &numbers[i], size);
+      const Source source{array.data()};
+      kernel()({type, Operator::kAverage, divisor}, result.data(), &source, 1, numbers.size());
+      const Reference reference(type);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const uint64_t expected = reference.divide(reference.load(&array[i * size]), divisor).integer;
+        ASSERT_EQ(reference.load(&result[i * size]).integer, expected)
+            << "type " << static_cast<int>(type) << ", " << numbers[i] << " / " << divisor;
+      }
+    }
+}
+
 TEST_P(CclReduce, ZerosAndNaNsAreOrdered) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float a[] = {0.0f, -0.0f, nan, 1.0f, nan, -0.0f};

@@ -1,0 +1,182 @@
+/// Reductions of integers: plain loops over a block at a time, which the compiler makes vectors of. Included once for
+/// each instruction set.
+#if defined(NUPA_CCL_REDUCE_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NUPA_CCL_REDUCE_INTEGERS_INL_H_
+#undef NUPA_CCL_REDUCE_INTEGERS_INL_H_
+#else
+#define NUPA_CCL_REDUCE_INTEGERS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "ccl/reduce/reduce.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nupa::ccl::HWY_NAMESPACE {
+namespace {
+
+/// What lies in the first cache: a block, and the sum so far.
+constexpr size_t kBlockBytes = 4096;
+
+/// The unsigned type of the same size: wraps.
+template <class T>
+using Wrapping = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
+
+struct IntSum {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  }
+};
+struct IntProduct {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+  }
+};
+struct IntMin {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+struct IntMax {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+struct BitAnd {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct BitOr {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct BitXor {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+// A part of a logical result is 1 or 0 already, and stays what it is.
+struct LogicalAnd {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>((a != 0) & (b != 0));
+  }
+};
+struct LogicalOr {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>((a | b) != 0);
+  }
+};
+struct LogicalXor {
+  template <class T>
+  HWY_ATTR static T of(T a, T b) {
+    return static_cast<T>((a != 0) ^ (b != 0));
+  }
+};
+
+/// `to` may be `a` or `b`.
+template <class T, class Op>
+HWY_ATTR void combine_blocks(T* to, const T* a, const T* b, size_t elements) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < elements; ++i) to[i] = Op::of(a[i], b[i]);
+}
+
+template <class T>
+HWY_ATTR void multiply_block(T* to, const T* from, T factor, size_t elements) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < elements; ++i) to[i] = IntProduct::of(from[i], factor);
+}
+
+/// What divides `T` exactly but for the fraction: a quotient is further below the next integer than it is rounded by,
+/// in any mode, for it has half of the bits to do with.
+template <class T>
+using Quotient = std::conditional_t<
+    sizeof(T) <= 2, float,
+    std::conditional_t<sizeof(T) == 4, double, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>>;
+
+template <class T>
+HWY_ATTR void divide_block(T* block, uint32_t divisor, size_t elements) {
+  const auto by = static_cast<Quotient<T>>(divisor);
+  for (size_t i = 0; i < elements; ++i) block[i] = static_cast<T>(static_cast<Quotient<T>>(block[i]) / by);
+}
+
+template <class T, class Op>
+HWY_ATTR void reduce_integers(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
+                              size_t elements) {
+  constexpr size_t kBlock = kBlockBytes / sizeof(T);
+  alignas(64) T sum[kBlock];
+  alignas(64) T multiplied[kBlock];
+  T* const out = static_cast<T*>(result);
+  for (size_t at = 0; at < elements; at += kBlock) {
+    const size_t here = elements - at < kBlock ? elements - at : kBlock;
+    const auto block_of = [&](uint32_t i, T* place) HWY_ATTR {
+      const T* const from = static_cast<const T*>(sources[i].data) + at;
+      if (sources[i].factor == nullptr) return from;
+      T factor;
+      std::memcpy(&factor, sources[i].factor, sizeof factor);
+      multiply_block(place, from, factor, here);
+      return static_cast<const T*>(place);
+    };
+    const T* so_far = block_of(0, sum);
+    for (uint32_t i = 1; i < count; ++i) {
+      // The result may be where a later source lies.
+      T* const to = i + 1 == count && reduction.divisor == 0 ? out + at : sum;
+      combine_blocks<T, Op>(to, so_far, block_of(i, multiplied), here);
+      so_far = to;
+    }
+    if (reduction.divisor != 0) {
+      if (so_far != sum) std::memcpy(sum, so_far, here * sizeof(T));
+      divide_block(sum, reduction.divisor, here);
+      so_far = sum;
+    }
+    if (so_far != out + at) std::memmove(out + at, so_far, here * sizeof(T));
+  }
+}
+
+template <class T>
+HWY_ATTR void reduce_integers_by(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
+                                 size_t elements) {
+  switch (reduction.op) {
+    case Operator::kSum:
+    case Operator::kAverage:
+    case Operator::kPremultipliedSum:
+      return reduce_integers<T, IntSum>(reduction, result, sources, count, elements);
+    case Operator::kProduct:
+      return reduce_integers<T, IntProduct>(reduction, result, sources, count, elements);
+    case Operator::kMin:
+      return reduce_integers<T, IntMin>(reduction, result, sources, count, elements);
+    case Operator::kMax:
+      return reduce_integers<T, IntMax>(reduction, result, sources, count, elements);
+    case Operator::kBitAnd:
+      return reduce_integers<T, BitAnd>(reduction, result, sources, count, elements);
+    case Operator::kBitOr:
+      return reduce_integers<T, BitOr>(reduction, result, sources, count, elements);
+    case Operator::kBitXor:
+      return reduce_integers<T, BitXor>(reduction, result, sources, count, elements);
+    case Operator::kLogicalAnd:
+      return reduce_integers<T, LogicalAnd>(reduction, result, sources, count, elements);
+    case Operator::kLogicalOr:
+      return reduce_integers<T, LogicalOr>(reduction, result, sources, count, elements);
+    case Operator::kLogicalXor:
+      return reduce_integers<T, LogicalXor>(reduction, result, sources, count, elements);
+  }
+}
+
+}  // namespace
+}  // namespace nupa::ccl::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
