@@ -195,7 +195,8 @@ bool Job::start(uint32_t number, const std::string& root) {
   setpgid(pid, pid);
   Rank& rank = ranks_.emplace_back();
   rank.pid = pid;
-  const std::string label = options_.label ? "[" + std::to_string(number) + "] " : "";
+  std::string label;
+  if (options_.label) label.append("[").append(std::to_string(number)).append("] ");
   if (!options_.direct) {
     set_nonblocking(output.out.get());
     set_nonblocking(error.out.get());

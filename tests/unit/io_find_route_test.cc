@@ -277,9 +277,11 @@ TEST(RouteReply, MessagesOfOthersArePassedOver) {
 }
 
 TEST(RouteReply, AGatewayOfTheOtherFamily) {
-  std::string via(2, '\0');
+  std::string via(18, '\0');  // a family of two bytes, and fe80::5
   via[0] = AF_INET6;
-  via += std::string("\xfe\x80", 2) + std::string(13, '\0') + "\x05";
+  via[2] = '\xfe';
+  via[3] = '\x80';
+  via[17] = 5;
   const auto result = read_route_reply(
       Message(RTM_NEWROUTE).route(AF_INET, RTN_UNICAST).attribute(RTA_VIA, via).interface(3).done(), kSequence);
   ASSERT_TRUE(result && *result);

@@ -12,6 +12,9 @@ namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
 constexpr uint32_t kProbes = 4;
+/// Of a queue pair, which tries eight times: 8.6 s for a host that answers nothing. A rank among more ranks than cores
+/// may be without a processor for whole seconds.
+constexpr uint8_t kPatience = 18;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
@@ -94,7 +97,8 @@ int Links::connect_to(Link& link) {
   const ConnectOptions options{.dgid = places_.cards[link.rank].gid,
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
-                               .sgid_index = endpoint_.gid_index()};
+                               .sgid_index = endpoint_.gid_index(),
+                               .timeout = kPatience};
   if (const int error = connect(*link.qp, options); error != 0) return error;
   // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
   const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);

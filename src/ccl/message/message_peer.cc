@@ -107,6 +107,8 @@ void MessagePeer::end(const std::function<void(Message&)>& finish) {
   sends_.clear();
   if (receive_ != nullptr) finish(*receive_);
   receive_.reset();
+  is_coming_ = false;
+  kept_.clear();
 }
 
 }  // namespace nupa::ccl

@@ -36,7 +36,7 @@ class MessagePeer {
   bool give_kept(Message& receive);
   /// From this rank to itself.
   void keep(const Message& send);
-  /// Everything ends. Whoever waits is told by `finish`.
+  /// Everything ends, what was half here too. Whoever waits is told by `finish`.
   void end(const std::function<void(Message&)>& finish);
 
  private:

@@ -87,6 +87,10 @@ void Messages::give_kept(MessagePeer& peer) {
 
 bool Messages::progress() {
   around_.look();
+  if (const Cause cause = around_.ended(); cause) {
+    end_all(cause.error);
+    return false;
+  }
   bool moved = false;
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     MessagePeer& peer = peers_[rank];
@@ -147,7 +151,6 @@ int Messages::wait(const Pointer& message) {
   for (int turn = 0; !message->done.load(std::memory_order_acquire); ++turn) {
     std::vector<Wait> waits;
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
-      if (const Cause cause = around_.ended(); cause) end_all(cause.error);
       if (progress()) {
         turn = -1;
         began = base::now_ns();
@@ -175,7 +178,6 @@ void Messages::serve() {
     const uint32_t begun = begun_.load(std::memory_order_acquire);
     {
       std::lock_guard lock(mutex_);
-      if (const Cause cause = around_.ended(); cause) end_all(cause.error);
       if (!is_idle() && progress()) continue;
       if (!is_idle()) waits = all_waits();
     }
