@@ -2,6 +2,7 @@
 """PyTorch's torch.distributed on the backend nupa: every collective beside results of one process and gloo's, training,
 and how ranks are told of others that are gone."""
 import os
+import re
 import subprocess
 import tempfile
 from pairs import BUILD, NUPA, ROOT, finish, free_port, outcome, private_runtime_dir, skip, transports
@@ -53,7 +54,7 @@ def tell(done, ranks, cases, label="", silent=0):
     """An outcome for each case: that all ranks came through it, but for `silent`."""
     errors = [line for line in done.stderr.splitlines() if "Error" in line or "nupa: " in line]
     for case in cases:
-        count = sum(line.split("] ")[-1] == "ok " + case for line in done.stdout.splitlines())
+        count = len(re.findall(r"ok %s$" % case, done.stdout, re.MULTILINE))
         outcome(count == ranks - silent, "torch-%s%s-%d-ranks" % (label, case.replace("_", "-"), ranks),
                 "%d of %d ranks; status %s; %s" % (count, ranks, done.returncode, " | ".join(errors[-3:])[-600:]))
 
@@ -72,8 +73,11 @@ def collectives_and_training():
 
 def by_torchrun():
     cases = ["all_reduce", "messages", "subgroups", "data_parallel"]
-    done = run([NUPA, "run", "--", PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2",
-                "--master_addr=127.0.0.1", "--master_port=%d" % free_port(), PROGRAM, *cases])
+    # Its outputs go by files, too: without them Debian's 1.13 fails on Python 3.11.
+    logs = tempfile.mkdtemp(dir=os.environ["NUPA_RUNTIME_DIR"])
+    done = run([NUPA, "run", "--", PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2", "--redirects=1",
+                "--tee=1", "--log_dir=" + logs, "--master_addr=127.0.0.1", "--master_port=%d" % free_port(), PROGRAM,
+                *cases])
     tell(done, 2, cases, "torchrun-")
 
 

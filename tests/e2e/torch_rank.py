@@ -2,6 +2,7 @@
 import datetime
 import itertools
 import os
+import signal
 import sys
 import time
 import torch
@@ -478,6 +479,7 @@ def gone():
     work.wait()
     if RANK == 1:
         os.kill(os.getpid(), 9)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's: one has gone
     began = time.time()
     for attempt in (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.barrier(),
                     lambda: dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()):
@@ -548,7 +550,8 @@ def main():
         gloo = dist.new_group(list(range(RANKS)), backend="gloo")
     for name in names:
         globals()[name]()
-        print("ok " + name, flush=True)
+        sys.stdout.write("ok %s\n" % name)
+        sys.stdout.flush()
     if os.environ.get("LEAVE", "1") == "1":
         dist.destroy_process_group()
 
