@@ -15,19 +15,20 @@ COLLECTIVES = ["all_reduce", "premultiplied", "as_gloo_has_it", "broadcast", "re
                "gather_and_scatter", "reduce_scatter", "all_to_all", "not_contiguous"]
 OTHERS = ["in_any_order", "messages", "objects", "subgroups", "refused", "numbers_and_barriers", "data_parallel",
           "sharded", "released"]
+SINCE_2 = ["fully_sharded"]
 OVER_PACKETS = ["all_reduce", "bases", "all_to_all", "in_any_order", "messages", "data_parallel"]
 
 
 def reason_not_to():
-    """Empty: it can be tested here."""
+    """Empty: it can be tested here; and the version of torch."""
     if not os.path.exists(os.path.join(PACKAGE, "nupa_torch", "__init__.py")):
-        return "was not built: python3-torch, libtorch-dev and pybind11-dev are missing, or the collectives are off"
+        return "was not built: python3-torch, libtorch-dev and pybind11-dev are missing, or the collectives are off", ""
     try:
-        tried = subprocess.run([PYTHON, "-c", "import torch.distributed, nupa_torch"], capture_output=True, text=True,
+        tried = subprocess.run([PYTHON, "-c", "import torch, nupa_torch; print(torch.__version__)"], capture_output=True, text=True,
                                env=environment(), timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return tried.stderr.strip().splitlines()[-1] if tried.returncode != 0 else ""
+        return str(error), ""
+    return tried.stderr.strip().splitlines()[-1] if tried.returncode != 0 else "", tried.stdout.strip()
 
 
 def environment(**more):
@@ -61,7 +62,7 @@ def tell(done, ranks, cases, label="", silent=0):
 
 def collectives_and_training():
     for ranks in (2, 4):
-        cases = COLLECTIVES + OTHERS
+        cases = COLLECTIVES + OTHERS + (SINCE_2 if VERSION >= "2" else [])
         done = launch(ranks, *cases)
         tell(done, ranks, cases)
         outcome(done.returncode == 0, "torch-ends-well-%d-ranks" % ranks,
@@ -97,10 +98,12 @@ def over_packets():
 
 
 private_runtime_dir()
-REASON = reason_not_to()
+REASON, VERSION = reason_not_to()
 if REASON:
     skip("torch", REASON)
 else:
+    if VERSION < "2":
+        skip("torch-fully-sharded", "torch %s has it for GPUs only" % VERSION)
     collectives_and_training()
     by_torchrun()
     who_is_gone()

@@ -375,8 +375,7 @@ def refused():
             return
         raise AssertionError("nothing was refused: %s" % (words,))
     pg = dist.distributed_c10d._get_default_group()
-    error_of(NotImplementedError, lambda: pg.broadcast(torch.ones(3).to_sparse(), 0), "sparse") \
-        if torch.__version__ < "2" else None
+    error_of(NotImplementedError, lambda: dist.all_reduce(torch.ones(3).to_sparse()), "sparse")
     error_of(TypeError, lambda: dist.all_reduce(torch.ones(3), op=Op.BAND), "BAND", "integers")
     error_of(TypeError, lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=Op.AVG), "AVG", "bool")
     error_of(ValueError, lambda: pg.allgather([[torch.ones(3)]], [torch.ones(3)]), "list has 1 tensors, not")
@@ -470,6 +469,28 @@ def sharded():
     for got, wanted in zip(ours, theirs):
         assert torch.allclose(got, wanted, rtol=1e-4), (got, wanted)
     assert ours[0][-1] < ours[0][0]
+
+
+def fully_sharded():
+    """By torch's own way of it."""
+    import torch.distributed.fsdp
+
+    def run(group):
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 5))
+        torch.distributed.fsdp.fully_shard(model, mesh=dist.DeviceMesh.from_group(group, "cpu"))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        x = torch.randn(16, 20, generator=torch.Generator().manual_seed(RANK))
+        losses = []
+        for _ in range(10):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+    ours, theirs = run(dist.group.WORLD), run(gloo)
+    assert torch.allclose(ours, theirs, rtol=1e-4) and ours[-1] < ours[0], (ours, theirs)
 
 
 def gone():
