@@ -1,0 +1,50 @@
+#pragma once
+/// PyTorch as this is compiled for, and all that differs between its versions: below 2.0 a backend is a ProcessGroup,
+/// since then a ProcessGroup has backends. Includes all of torch that is needed, once (it is precompiled).
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#endif
+
+#define NUPA_TORCH_IS(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+/// Numbers of 8 bits with a fraction; unsigned integers of more than 8 bits.
+#define NUPA_TORCH_FLOAT8 NUPA_TORCH_IS(2, 1)
+#define NUPA_TORCH_UNSIGNED NUPA_TORCH_IS(2, 3)
+/// Errors of their own.
+#define NUPA_TORCH_ERRORS NUPA_TORCH_IS(2, 1)
+
+namespace nupa::torch_backend {
+
+#if TORCH_VERSION_MAJOR >= 2
+using Base = c10d::Backend;
+#else
+using Base = c10d::ProcessGroup;
+#endif
+
+/// What Python gets when a rank is gone or does not come; a RuntimeError.
+#if NUPA_TORCH_ERRORS
+using CommunicationError = c10::DistBackendError;
+inline std::exception_ptr communication_error(const std::string& text) {
+  return std::make_exception_ptr(CommunicationError({__func__, __FILE__, __LINE__}, text));
+}
+#else
+inline std::exception_ptr communication_error(const std::string& text) {
+  return std::make_exception_ptr(std::runtime_error(text));
+}
+#endif
+
+/// Whether the caller goes on before the operation is done. Not said below 2.7.
+template <typename Options>
+bool is_async(const Options& options) {
+  if constexpr (requires { options.asyncOp; })
+    return options.asyncOp;
+  else
+    return true;
+}
+
+}  // namespace nupa::torch_backend
