@@ -17,7 +17,6 @@ struct Group {
     Communicator* communicator;
     Call call;
   };
-  int depth = 0;
   std::vector<Collective> collectives;
   std::vector<Begun> messages;
 };
@@ -65,6 +64,8 @@ int wait_for_all(const nupa_ccl_request& request) {
 
 }  // namespace
 
+constinit thread_local int t_group_depth = 0;
+
 int say(int error, std::string text) {
   text_of_thread() = std::move(text);
   return error;
@@ -79,7 +80,7 @@ int say(const Communicator& communicator, int error) {
 int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
   Communicator& communicator = *comm->communicator;
   Group& group = group_of_thread();
-  if (__builtin_expect(group.depth > 0, 0)) {
+  if (__builtin_expect(t_group_depth > 0, 0)) {
     if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
     group.collectives.push_back({&communicator, std::move(call)});
     return 0;
@@ -96,7 +97,7 @@ int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
 
 int run_or_start(const Begun& message, nupa_ccl_request** request) {
   Group& group = group_of_thread();
-  if (group.depth > 0) {
+  if (t_group_depth > 0) {
     if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
     group.messages.push_back(message);
     return 0;
@@ -138,14 +139,14 @@ NUPA_EXPORT int nupa_ccl_test(nupa_ccl_request* request, int* done) {
 }
 
 NUPA_EXPORT int nupa_ccl_group_start(void) {
-  ++group_of_thread().depth;
+  ++t_group_depth;
   return 0;
 }
 
 NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
   Group& group = group_of_thread();
-  if (group.depth == 0) return say(EINVAL, "no group was begun");
-  if (--group.depth > 0) return 0;
+  if (t_group_depth == 0) return say(EINVAL, "no group was begun");
+  if (--t_group_depth > 0) return 0;
   Group own;
   std::swap(own, group);
   auto begun = std::make_unique<nupa_ccl_request>();

@@ -37,6 +37,9 @@ inline int say(const Fault& fault) { return say(fault.code, fault.text); }
 /// What a call on a communicator has ended by.
 int say(const Communicator& communicator, int error);
 
+/// Groups that this thread has begun and not ended.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;
+
 /// Does it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
 int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request);
 int run_or_start(const Begun& message, nupa_ccl_request** request);

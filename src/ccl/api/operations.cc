@@ -101,6 +101,28 @@ struct Asked {
   }
 };
 
+/// Whether a call may be a LineCall: somebody waits for it now.
+bool is_waited_for(nupa_ccl_comm* comm, nupa_ccl_type type, nupa_ccl_request** request) {
+  return request == nullptr && comm != nullptr && t_group_depth == 0 && type >= 0 &&
+         static_cast<uint32_t>(type) < kTypes;
+}
+
+/// False: it is too large, or something stands in its way; nothing has been done.
+bool done_at_once(nupa_ccl_comm* comm, const LineCall& call, int* result) {
+  if (!call.fits()) return false;
+  const Communicator& communicator = *comm->communicator;
+  *result = comm->communicator->run_line(call);
+  if (__builtin_expect(*result > 0, 0)) say(communicator, *result);
+  return *result != Communicator::kNotNow;
+}
+
+/// False: not one of the library's own without a factor.
+bool set_plain_op(Reduction* reduction, nupa_ccl_op op, uint32_t ranks) {
+  reduction->op = static_cast<Operator>(op);
+  if (reduction->op == Operator::kAverage) reduction->divisor = ranks;
+  return op < kOperators && reduction->op != Operator::kPremultipliedSum && is_defined(reduction->op, reduction->type);
+}
+
 }  // namespace
 }  // namespace nupa::ccl
 
@@ -109,6 +131,8 @@ using namespace nupa::ccl;
 extern "C" {
 
 NUPA_EXPORT int nupa_ccl_barrier(nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  int result = 0;
+  if (is_waited_for(comm, NUPA_CCL_UINT8, request) && done_at_once(comm, {Operation::kBarrier}, &result)) return result;
   return Asked(comm, Operation::kBarrier, NUPA_CCL_UINT8).run(request);
 }
 
@@ -165,6 +189,11 @@ NUPA_EXPORT int nupa_ccl_scatterv(const void* in, const size_t* counts, const si
 
 NUPA_EXPORT int nupa_ccl_all_gather(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_comm* comm,
                                     nupa_ccl_request** request) {
+  if (is_waited_for(comm, type, request)) {
+    int result = 0;
+    const Reduction moved{static_cast<Type>(type), Operator::kSum};
+    if (done_at_once(comm, {Operation::kAllGather, in, out, count, moved}, &result)) return result;
+  }
   Asked asked(comm, Operation::kAllGather, type);
   asked.set_elements(count);
   asked.set_arrays(in, count, out, count);
@@ -215,6 +244,12 @@ NUPA_EXPORT int nupa_ccl_reduce(const void* in, void* out, size_t count, nupa_cc
 
 NUPA_EXPORT int nupa_ccl_all_reduce(const void* in, void* out, size_t count, nupa_ccl_type type, nupa_ccl_op op,
                                     nupa_ccl_comm* comm, nupa_ccl_request** request) {
+  if (is_waited_for(comm, type, request)) {
+    int result = 0;
+    LineCall line{Operation::kAllReduce, in, out, count, {static_cast<Type>(type), Operator::kSum}};
+    if (set_plain_op(&line.reduction, op, comm->communicator->ranks()) && done_at_once(comm, line, &result))
+      return result;
+  }
   Asked asked(comm, Operation::kAllReduce, type);
   asked.set_elements(count);
   asked.set_op(op, false);

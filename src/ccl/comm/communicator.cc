@@ -10,6 +10,7 @@
 
 #include "ccl/lane/algorithms.h"
 #include "ccl/mapped/algorithms.h"
+#include "ccl/mapped/at_once.h"
 #include "ccl/plan/algorithms.h"
 
 namespace nupa::ccl {
@@ -190,6 +191,7 @@ int Communicator::make_mapped_group() {
                                           options_.slot_bytes, topology_.rules);
   windows_ = std::make_unique<WindowCache>(endpoint_->allocations(), *links_, topology_.local_index, topology_.local);
   mapped_->set_windows(windows_.get());
+  if (options_.algorithms.empty()) lines_ = mapped_.get();
   return 0;
 }
 
@@ -238,6 +240,27 @@ int Communicator::run(Call& call) {
   }
   auto job = start(std::move(call));
   return job ? wait(*job) : job.error().code;
+}
+
+int Communicator::run_line(const LineCall& call) {
+  if (lines_ == nullptr || !executor_.try_take()) return kNotNow;
+  int error = ended().error;
+  if (error == 0) error = mapped::may_begin(*lines_, call) ? exchange_lines(call) : kNotNow;
+  executor_.give_back();
+  return error;
+}
+
+int Communicator::exchange_lines(const LineCall& call) {
+  const mapped::Exchange exchange = mapped::begin_line(*lines_, call);
+  if (!mapped::all_came(*lines_, call, exchange)) {
+    Steps steps = mapped::until_all_came(*lines_, call.operation, exchange);
+    if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
+      if (!ended()) end({error, rank()});
+      return error;
+    }
+  }
+  mapped::end_line(*lines_, call, exchange);
+  return 0;
 }
 
 Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {

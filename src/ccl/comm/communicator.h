@@ -5,6 +5,7 @@
 
 #include "ccl/comm/call.h"
 #include "ccl/comm/executor.h"
+#include "ccl/comm/line_call.h"
 #include "ccl/comm/links.h"
 #include "ccl/comm/topology.h"
 #include "ccl/comm/window_cache.h"
@@ -41,6 +42,9 @@ class Communicator final : private Surroundings {
 
   /// To its end. 0 or an errno value: as start(), or ended()'s.
   int run(Call& call);
+  /// The same for the smallest of calls, if nothing stands in its way: else kNotNow, and nothing has been done.
+  static constexpr int kNotNow = -1;
+  int run_line(const LineCall& call);
   /// To be done in its turn; `call`'s arrays must stay until wait() has returned.
   Outcome<std::shared_ptr<Job>> start(Call call);
   int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
@@ -71,6 +75,7 @@ class Communicator final : private Surroundings {
                const CommunicatorOptions& options);
   Outcome<void> open();
   int run_now(Call& call);
+  int exchange_lines(const LineCall& call);
   /// Which of the two kinds of algorithms are used; both groups are made when they are first needed.
   bool uses_memory() const;
   int make_mapped_group();
@@ -93,6 +98,7 @@ class Communicator final : private Surroundings {
   std::unique_ptr<Links> links_;
   std::unique_ptr<WindowCache> windows_;
   std::unique_ptr<MappedGroup> mapped_;
+  MappedGroup* lines_ = nullptr;  ///< mapped_ once it is there, unless algorithms are to be looked up
   std::unique_ptr<LaneGroup::Ways> collective_ways_;
   std::unique_ptr<LaneGroup::Ways> message_ways_;
   std::unique_ptr<LaneGroup> lanes_;

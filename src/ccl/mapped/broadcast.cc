@@ -1,5 +1,6 @@
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/parts.h"
+#include "ccl/mapped/shared_arrays.h"
 
 namespace nupa::ccl::mapped {
 
@@ -20,6 +21,15 @@ Steps broadcast_line(MappedGroup& group, BroadcastTask task) {
 }
 
 Steps broadcast_slots(MappedGroup& group, BroadcastTask task) {
+  if (may_share(group, task.bytes)) {
+    SharedArrays arrays;
+    const Shown shown{task.data, task.bytes, group.rank() == task.root};
+    if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
+    if (arrays.are_mapped) {
+      if (group.rank() != task.root) std::memcpy(task.data, arrays.in[task.root], task.bytes);
+      co_return co_await barrier(group);
+    }
+  }
   size_t begin = 0;
   do {
     const uint32_t step = group.begin(1) + 1;

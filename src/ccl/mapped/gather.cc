@@ -1,12 +1,26 @@
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/parts.h"
+#include "ccl/mapped/shared_arrays.h"
 
 namespace nupa::ccl::mapped {
 namespace {
 
 /// Whoever reads takes the others' blocks as they come.
 Steps gather_blocks(MappedGroup& group, GatherTask task, size_t longest, bool reads, bool all_read) {
-  if (reads) copy_unless_same(bytes_at(task.out, task.blocks.offset(group.rank())), task.in, task.bytes);
+  const uint32_t self = group.rank();
+  if (reads) copy_unless_same(bytes_at(task.out, task.blocks.offset(self)), task.in, task.bytes);
+  if (may_share(group, longest)) {
+    SharedArrays arrays;
+    const Shown shown{task.in, task.bytes, task.bytes > 0 && (all_read || !reads)};
+    if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
+    if (arrays.are_mapped) {
+      for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
+        const uint32_t rank = (self + i) % group.ranks();
+        copy_array(bytes_at(task.out, task.blocks.offset(rank)), arrays.in[rank], task.blocks.length(rank));
+      }
+      co_return co_await barrier(group);
+    }
+  }
   const size_t at_once = group.slot_bytes();
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
@@ -14,12 +28,12 @@ Steps gather_blocks(MappedGroup& group, GatherTask task, size_t longest, bool re
     if (const size_t length = part_length(task.bytes, begin, at_once); length > 0) {
       if (!group.may_write())
         if (const int error = co_await until_all_left(group); error != 0) co_return error;
-      copy_array(group.slot_in(group.rank(), turn), bytes_at(task.in, begin), length);
+      copy_array(group.slot_in(self, turn), bytes_at(task.in, begin), length);
     }
     group.tell(step);
     for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
       // Each begins with another one, so that not all read from the same.
-      const uint32_t rank = (group.rank() + i) % group.ranks();
+      const uint32_t rank = (self + i) % group.ranks();
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
       copy_array(bytes_at(task.out, task.blocks.offset(rank) + begin), group.slot_in(rank, turn),
                  part_length(task.blocks.length(rank), begin, at_once));

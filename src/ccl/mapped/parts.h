@@ -21,4 +21,12 @@ inline size_t part_of_each(const MappedGroup& group) {
   return std::max<size_t>(group.slot_bytes() / group.ranks() / kCacheLine, 1) * kCacheLine;
 }
 
+/// Copies what the others reduce of this rank's elements into this turn's slot; `mine` is its own slice of them.
+inline void put_slices(MappedGroup& group, uint32_t turn, const std::byte* in, const Slice& mine, size_t elements,
+                       size_t element_bytes) {
+  std::byte* const slot = group.slot_in(group.rank(), turn);
+  copy_array(slot, in, mine.begin * element_bytes);
+  copy_array(slot + mine.end * element_bytes, in + mine.end * element_bytes, (elements - mine.end) * element_bytes);
+}
+
 }  // namespace nupa::ccl::mapped

@@ -1,5 +1,6 @@
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/parts.h"
+#include "ccl/mapped/shared_arrays.h"
 
 namespace nupa::ccl::mapped {
 
@@ -10,6 +11,18 @@ Steps scan(MappedGroup& group, ReduceTask task) {
   const uint32_t self = group.rank();
   const uint32_t count = task.exclusive ? self : self + 1;
   const size_t size = task.reducer.element_bytes();
+  if (may_share(group, task.bytes())) {
+    SharedArrays arrays;
+    // In place, elements are gone before later ranks have come to them.
+    const Shown shown{task.in == task.out ? nullptr : task.in, task.bytes(), true};
+    if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
+    if (arrays.are_mapped) {
+      if (count > 0)
+        combine_ranks(task.reducer, factors, task.out, count, task.elements,
+                      [&](uint32_t rank) -> const void* { return arrays.in[rank]; });
+      co_return co_await barrier(group);
+    }
+  }
   const size_t at_once = group.slot_bytes() / size;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
     const size_t elements = part_length(task.elements, begin, at_once);

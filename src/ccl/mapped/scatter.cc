@@ -1,5 +1,6 @@
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/parts.h"
+#include "ccl/mapped/shared_arrays.h"
 
 namespace nupa::ccl::mapped {
 namespace {
@@ -20,6 +21,16 @@ Steps scatter(MappedGroup& group, ScatterTask task) {
   if (!task.equal)
     if (const int error = co_await agree_on_largest(group, task.bytes, &longest); error != 0) co_return error;
   if (is_root) copy_unless_same(task.out, bytes_at(task.in, task.blocks.offset(task.root)), task.bytes);
+  // Where blocks differ only the root knows where they lie.
+  if (task.equal && may_share(group, longest)) {
+    SharedArrays arrays;
+    const Shown shown{task.in, longest * group.ranks(), is_root};
+    if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
+    if (arrays.are_mapped) {
+      if (!is_root) std::memcpy(task.out, arrays.in[task.root] + group.rank() * longest, task.bytes);
+      co_return co_await barrier(group);
+    }
+  }
   const size_t at_once = part_of_each(group);
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
@@ -48,6 +59,19 @@ Steps all_to_all(MappedGroup& group, ExchangeTask task) {
   if (!in_place)
     copy_array(bytes_at(task.out, task.out_blocks.offset(self)), bytes_at(task.in, task.in_blocks.offset(self)),
                task.in_blocks.length(self));
+  // Where blocks differ only their owner knows where they lie. In place they are gone before others have come to them.
+  if (task.equal && may_share(group, longest)) {
+    SharedArrays arrays;
+    const Shown shown{in_place ? nullptr : task.in, longest * group.ranks(), true};
+    if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
+    if (arrays.are_mapped) {
+      for (uint32_t i = 1; i < group.ranks(); ++i) {
+        const uint32_t rank = (self + i) % group.ranks();
+        std::memcpy(bytes_at(task.out, rank * longest), arrays.in[rank] + self * longest, longest);
+      }
+      co_return co_await barrier(group);
+    }
+  }
   const size_t at_once = part_of_each(group);
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;

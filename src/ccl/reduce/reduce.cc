@@ -14,14 +14,16 @@ class UsualRounding {
  public:
 #if defined(__SSE2__)
   UsualRounding() : before_(_mm_getcsr()) {
-    if (before_ != kUsual) _mm_setcsr(kUsual);
+    if (is_other()) _mm_setcsr(kUsual);
   }
   ~UsualRounding() {
-    if (before_ != kUsual) _mm_setcsr(before_);
+    if (is_other()) _mm_setcsr(before_);
   }
 
  private:
-  static constexpr unsigned kUsual = 0x1f80;  ///< all exceptions masked, none seen
+  static constexpr unsigned kUsual = 0x1f80;  ///< all exceptions masked
+  static constexpr unsigned kSeen = 0x3f;     ///< which exceptions there were: changes nothing
+  bool is_other() const { return __builtin_expect((before_ & ~kSeen) != kUsual, 0); }
   unsigned before_;
 #endif
  public:
@@ -32,14 +34,52 @@ class UsualRounding {
 #endif
 };
 
+/// Vectors are not worth their loads here.
+constexpr size_t kFewBytes = 64;
+
+template <class T>
+void add_few(void* result, const Source* sources, uint32_t count, size_t elements) {
+  for (size_t i = 0; i < elements; ++i) {
+    T sum = static_cast<const T*>(sources[0].data)[i];
+    for (uint32_t k = 1; k < count; ++k) sum += static_cast<const T*>(sources[k].data)[i];
+    static_cast<T*>(result)[i] = sum;
+  }
+}
+
+/// False: this is not a sum of few elements that are counted with as they are stored.
+bool reduce_few(const Reduction& reduction, void* result, const Source* sources, uint32_t count, size_t elements) {
+  if (reduction.op != Operator::kSum || elements > kFewBytes / size_of(reduction.type)) return false;
+  switch (reduction.type) {
+    case Type::kInt32:
+    case Type::kUint32:
+      add_few<uint32_t>(result, sources, count, elements);
+      return true;
+    case Type::kInt64:
+    case Type::kUint64:
+      add_few<uint64_t>(result, sources, count, elements);
+      return true;
+    case Type::kFloat32:
+      add_few<float>(result, sources, count, elements);
+      return true;
+    case Type::kFloat64:
+      add_few<double>(result, sources, count, elements);
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void reduce(const Reduction& reduction, void* result, const Source* sources, uint32_t count, size_t elements) {
   if (elements == 0 || count == 0) return;
   static const Kernel run = kernel();
-  if (is_integer(reduction.type)) return run(reduction, result, sources, count, elements);
+  if (is_integer(reduction.type)) {
+    if (!reduce_few(reduction, result, sources, count, elements)) run(reduction, result, sources, count, elements);
+    return;
+  }
   const UsualRounding usual;
-  run(reduction, result, sources, count, elements);
+  if (!reduce_few(reduction, result, sources, count, elements)) run(reduction, result, sources, count, elements);
 }
 
 }  // namespace nupa::ccl

@@ -1,0 +1,24 @@
+#pragma once
+#include <cstddef>
+
+#include "ccl/comm/call.h"
+#include "ccl/mapped/arena.h"
+
+namespace nupa::ccl {
+
+/// A collective that fits into a line: what of a Call is needed then, without its lists.
+struct LineCall {
+  Operation operation;  ///< kBarrier, kAllGather or kAllReduce
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t elements = 0;
+  Reduction reduction{Type::kUint8, Operator::kSum};
+
+  size_t bytes() const { return elements * size_of(reduction.type); }
+  bool fits() const {
+    return elements <= FlagLine::kPayload && bytes() <= FlagLine::kPayload &&
+           (elements == 0 || (in != nullptr && out != nullptr));
+  }
+};
+
+}  // namespace nupa::ccl
