@@ -26,6 +26,9 @@ namespace {
 constexpr int kBacklog = 256;
 /// Hundreds of processes may start at once, each of which holds it for some milliseconds on a busy machine.
 constexpr int64_t kLockPatienceNs = 20'000'000'000;
+/// Between two tries, doubled each time: else hundreds that wait leave no time to the one that has it.
+constexpr useconds_t kFirstPauseUs = 200;
+constexpr useconds_t kLongestPauseUs = 20'000;
 /// With more processes than that not each new one looks whether all the others live, but one in so many.
 constexpr size_t kFewProcesses = 64;
 constexpr int64_t kSweepOneIn = 16;
@@ -112,10 +115,12 @@ Result<std::unique_ptr<RuntimeDir>> RuntimeDir::open() {
 
 bool RuntimeDir::lock() const {
   const int64_t deadline = base::now_ns() + kLockPatienceNs;
+  useconds_t pause_us = kFirstPauseUs;
   while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return false;
     if (base::now_ns() > deadline) return false;
-    usleep(200);
+    usleep(pause_us);
+    pause_us = std::min(2 * pause_us, kLongestPauseUs);
   }
   return true;
 }

@@ -14,7 +14,27 @@
 namespace nupa::ccl {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+/// Whether this rank's arrays are of nupa_ccl_alloc().
+bool g_allocates = false;
+
+template <class T>
+struct ArrayAllocator {
+  using value_type = T;
+  ArrayAllocator() = default;
+  template <class U>
+  explicit ArrayAllocator(const ArrayAllocator<U>&) {}
+  T* allocate(size_t count) {
+    if (!g_allocates) return std::allocator<T>().allocate(count);
+    auto* const array = static_cast<T*>(nupa_ccl_alloc(count * sizeof(T)));
+    if (array == nullptr) throw std::bad_alloc();
+    return array;
+  }
+  void deallocate(T* array, size_t count) {
+    if (nupa_ccl_free(array) != 0) std::allocator<T>().deallocate(array, count);
+  }
+  bool operator==(const ArrayAllocator&) const { return true; }
+};
+using Bytes = std::vector<std::byte, ArrayAllocator<std::byte>>;
 
 /// With small slots, so that small arrays take several turns.
 class CclOperations : public ::testing::Test {
@@ -536,6 +556,27 @@ TEST_F(CclOperations, AllocatedMemory) {
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
+}
+
+/// Whoever can map all arrays takes and puts elements where they lie; all ranks have to see it alike.
+TEST_F(CclOperations, EveryOperationOnAllocatedMemory) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u})
+    for (const bool by_all : {true, false}) {
+      const auto endings = run_job(ranks, [by_all](Rank& rank) {
+        for (const size_t elements : {size_t{5000}, size_t{20'011}})
+          for (uint32_t turn = 0; turn < 4; ++turn) {
+            g_allocates = by_all || (turn + rank.rank()) % 2 == 0;
+            const bool in_place = turn % 2 != 0;
+            const Round round{Type::kFloat32, elements, turn};
+            check_reductions(rank, round, NUPA_CCL_SUM, in_place);
+            check_reduce_scatter(rank, {Type::kFloat32, elements * rank.ranks(), turn}, NUPA_CCL_SUM, in_place);
+            check_movements(rank, round, in_place);
+            check_uneven(rank, turn);
+            check_joining(rank, elements);
+          }
+      });
+      EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << (by_all ? "all" : "some") << " allocate";
+    }
 }
 
 TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
