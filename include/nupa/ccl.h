@@ -5,10 +5,14 @@
  *
  * Functions return 0 or an errno value, and nupa_ccl_error_text() then says more. Of every function: EINVAL: an
  * argument is none of those that are described. Of functions on a communicator: if it has ended, the value that it has
- * ended by, at once: ECONNRESET  a rank is gone; nupa_ccl_comm_error() names it, as in all cases below ETIMEDOUT   a
- * rank was waited for in vain, for as long as NUPA_CCL_TIMEOUT says (in seconds; 300) ECANCELED   a rank has called
- * nupa_ccl_comm_abort() others      a rank has reached a limit of its process or system All other ranks' operations end
- * then, too.
+ * ended by, at once; nupa_ccl_comm_error() names the rank because of which:
+ *
+ * - ECONNRESET: it is gone.
+ * - ETIMEDOUT: it was waited for in vain, for as long as NUPA_CCL_TIMEOUT says (in seconds; 300).
+ * - ECANCELED: it has called nupa_ccl_comm_abort().
+ * - Others: it has reached a limit of its process or system.
+ *
+ * All ranks' operations end then.
  *
  * Counts are of elements, offsets too. Arrays are ordinary memory and may lie anywhere. In place: where nothing else is
  * said `in` may be `out`; otherwise arrays of one call must not overlap.
@@ -102,6 +106,12 @@ int nupa_ccl_comm_init(nupa_ccl_comm** comm);
 int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t key, nupa_ccl_comm** made);
 /* Another communicator of the same ranks. A collective. */
 int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made);
+/* After ranks are gone: those who are left become a communicator, in the order that they had. Without whoever was
+ * waited for in vain, too, even if it comes back. All who are left have to call it, also if it was another one who has
+ * seen that somebody is gone (all operations end then); whoever does not within NUPA_CCL_TIMEOUT is left out. The old
+ * one still has to be destroyed. ECONNABORTED: the others have gone on without this rank. If one more dies meanwhile
+ * the new communicator may have it, and end at once: then that one is to be shrunk. */
+int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made);
 
 /* Frees it when all ranks have called this: a collective, unless the communicator has ended. Requests have been waited
  * for. Null is none. */

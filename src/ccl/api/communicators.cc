@@ -106,6 +106,11 @@ NUPA_EXPORT int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
   return nupa_ccl_comm_split(comm, 0, 0, made);
 }
 
+NUPA_EXPORT int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  return give(comm->communicator->shrink(), made);
+}
+
 NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
   if (comm == nullptr) return 0;
   const std::unique_ptr<nupa_ccl_comm> owned(comm);

@@ -1,12 +1,17 @@
 #include "ccl/comm/card.h"
 
+#include <poll.h>
 #include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <type_traits>
 
 #include "base/boot_id.h"
+#include "base/unique_fd.h"
 
 namespace nupa::ccl {
 namespace {
@@ -21,12 +26,13 @@ struct Wire {
   uint8_t host[16];
   uint32_t mailbox;
   uint32_t process;
+  uint64_t process_space;
   uint64_t processors[RankCard::kMaxProcessors / 64];
 };
-static_assert(sizeof(Wire) == 192 && std::is_trivially_copyable_v<Wire>);
+static_assert(sizeof(Wire) == 200 && std::is_trivially_copyable_v<Wire>);
 
 constexpr uint32_t kMagic = 0x4443434e;  // "NCCD"
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kLongestName = 64;
 
 }  // namespace
@@ -35,6 +41,8 @@ RankCard card_of_this_process() {
   RankCard card;
   card.host = base::boot_id();
   card.process = static_cast<uint32_t>(getpid());
+  struct stat seen {};
+  if (stat("/proc/self/ns/pid", &seen) == 0) card.process_space = seen.st_ino;
   char name[kLongestName + 1] = {};
   if (gethostname(name, kLongestName) == 0) card.host_name = name;
   cpu_set_t may;
@@ -55,6 +63,7 @@ Card RankCard::encode() const {
   std::memcpy(wire.host, host.data(), sizeof wire.host);
   wire.mailbox = mailbox;
   wire.process = process;
+  wire.process_space = process_space;
   std::memcpy(wire.processors, processors.data(), sizeof wire.processors);
   Card card(sizeof wire + host_name.size());
   std::memcpy(card.data(), &wire, sizeof wire);
@@ -76,8 +85,18 @@ Outcome<RankCard> RankCard::decode(const Card& from) {
   std::memcpy(card.processors.data(), wire.processors, sizeof wire.processors);
   card.mailbox = wire.mailbox;
   card.process = wire.process;
+  card.process_space = wire.process_space;
   card.host_name.assign(reinterpret_cast<const char*>(from.data()) + sizeof wire, wire.name_length);
   return card;
+}
+
+bool RankCard::sees_end_of(const RankCard& other) const {
+  if (host != other.host || process_space == 0 || process_space != other.process_space) return false;
+  const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
+  if (!there) return errno == ESRCH;
+  // Readable from its end on, also while its parent has not asked for it.
+  pollfd wanted{there.get(), POLLIN, 0};
+  return poll(&wanted, 1, 0) == 1;
 }
 
 std::string RankCard::text() const { return "process " + std::to_string(process) + " on " + host_name; }

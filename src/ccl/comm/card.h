@@ -21,6 +21,7 @@ struct RankCard {
   std::array<uint8_t, 16> host{};  ///< by which ranks know that they run on the same processors
   Processors processors{};         ///< those it may run on
   uint32_t process = 0;
+  uint64_t process_space = 0;  ///< in which `process` is a number
   std::string host_name;
 
   Card encode() const;
@@ -28,6 +29,9 @@ struct RankCard {
   static Outcome<RankCard> decode(const Card& card);
   /// For people: "process 123 on host".
   std::string text() const;
+
+  /// Whether this process can see that the other one has ended; false: it lives, or cannot be seen from here.
+  bool sees_end_of(const RankCard& other) const;
 
   bool shares_memory_with(const RankCard& other) const {
     return memory_domain != MemoryDomain{} && memory_domain == other.memory_domain;

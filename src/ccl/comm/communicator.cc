@@ -42,6 +42,9 @@ uint64_t mix(uint64_t value) {
   return value ^ value >> 31;
 }
 
+/// In names: no number of a split.
+constexpr uint64_t kShrinking = UINT64_MAX;
+
 }  // namespace
 
 CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second) {
@@ -116,13 +119,18 @@ Outcome<void> Communicator::open() {
   if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
   arena_ = std::move(*arena);
   if (!topology_.is_one_memory()) {
-    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) { end({ECONNRESET, rank}); });
+    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) {
+      note_gone({ECONNRESET, rank});
+      end({ECONNRESET, rank});
+    });
     if (!wires) return tl::unexpected(wires.error());
     wires_ = std::move(*wires);
   }
   const Links::Places places{cards_, *arena_, channels_at, channels, wires_.get()};
-  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
-                                   [this](const Cause& cause) { end(cause); });
+  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules, [this](const Cause& cause) {
+    note_gone(cause);
+    end(cause);
+  });
   if (const int error = links_->open(); error != 0)
     return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
@@ -306,6 +314,56 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
     cards.push_back(cards_[member]);
   }
   return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(cards), options_);
+}
+
+void Communicator::note_gone(const Cause& cause) {
+  if (cause.error != ECONNRESET || cause.rank >= ranks()) return;
+  std::lock_guard lock(gone_mutex_);
+  gone_.resize(ranks());
+  gone_[cause.rank] = true;
+}
+
+std::vector<bool> Communicator::gone() const {
+  std::vector<bool> all;
+  {
+    std::lock_guard lock(gone_mutex_);
+    all = gone_;
+  }
+  all.resize(ranks());
+  for (uint32_t other = 0; other < ranks(); ++other)
+    if (other != rank() && cards_[rank()].sees_end_of(cards_[other])) all[other] = true;
+  const Cause cause = ended();
+  if ((cause.error == ECONNRESET || cause.error == ETIMEDOUT) && cause.rank < ranks()) all[cause.rank] = true;
+  return all;
+}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::shrink() {
+  const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
+  auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
+  if (const int error = survivors->open(); error != 0) return fault(error, "this communicator is being shrunk already");
+  const auto is_gone = survivors->agree([this] { return gone(); }, options_.limit_ns);
+  if (!is_gone) return tl::unexpected(is_gone.error());
+  std::vector<RankCard> cards;
+  uint32_t own = 0;
+  Cause late;
+  const std::vector<bool> known = gone();
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if ((*is_gone)[rank]) continue;
+    if (rank == this->rank())
+      own = static_cast<uint32_t>(cards.size());
+    else if (known[rank])
+      late = {ECONNRESET, static_cast<uint32_t>(cards.size())};
+    cards.push_back(cards_[rank]);
+  }
+  auto made = make(endpoint_, derive(id, 0, 0), own, std::move(cards), options_);
+  if (!made) return made;
+  (*made)->survivors_ = std::move(survivors);
+  // Whoever died after it was counted is the new communicator's affair, as if it had died a moment later.
+  if (late) (*made)->end(late);
+  // Nobody gives the old one up while others still look who lives there.
+  Call barrier;
+  (*made)->run(barrier);
+  return made;
 }
 
 int Communicator::finish() {

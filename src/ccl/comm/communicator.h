@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "ccl/comm/executor.h"
 #include "ccl/comm/line_call.h"
 #include "ccl/comm/links.h"
+#include "ccl/comm/survivors.h"
 #include "ccl/comm/topology.h"
 #include "ccl/comm/window_cache.h"
 #include "ccl/lane/lane_group.h"
@@ -57,6 +59,10 @@ class Communicator final : private Surroundings {
   static constexpr int64_t kNoColor = -1;
   Outcome<std::unique_ptr<Communicator>> split(int64_t color, int64_t key);
 
+  /// Those who are left become a communicator, in their order: without ranks that are gone, and that were waited for
+  /// in vain. Called by all of them, as often as each other. ECONNABORTED: they have gone on without this one.
+  Outcome<std::unique_ptr<Communicator>> shrink();
+
   /// All ranks have come here, so that nobody needs anything of the others any more; not to be used afterwards.
   int finish();
   /// Ends what all ranks have under way, and whatever they begin later. Any thread.
@@ -82,6 +88,9 @@ class Communicator final : private Surroundings {
   void make_lane_group();
   std::string wanted(const Call& call) const;
 
+  void note_gone(const Cause& cause);
+  std::vector<bool> gone() const;
+
   void look() override;
   void sleep(int64_t limit_ns) override;
 
@@ -105,7 +114,11 @@ class Communicator final : private Surroundings {
   std::once_flag messages_once_;
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
-  Executor executor_;  ///< the last one: its thread uses all the others
+  uint64_t shrinks_ = 0;
+  mutable std::mutex gone_mutex_;
+  std::vector<bool> gone_;                ///< by rank; empty: nobody is known to be
+  std::shared_ptr<Survivors> survivors_;  ///< by whom this communicator was decided upon
+  Executor executor_;                     ///< the last one: its thread uses all the others
 };
 
 /// Another name that depends on all of these.
