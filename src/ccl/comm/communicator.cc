@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/clock.h"
 #include "ccl/lane/algorithms.h"
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/at_once.h"
@@ -42,6 +43,8 @@ uint64_t mix(uint64_t value) {
   return value ^ value >> 31;
 }
 
+/// When one rank has left and the others say nothing more for so long, they have left too.
+constexpr int64_t kLeavingNs = 500'000'000;
 /// In names: no number of a split.
 constexpr uint64_t kShrinking = UINT64_MAX;
 
@@ -119,18 +122,13 @@ Outcome<void> Communicator::open() {
   if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
   arena_ = std::move(*arena);
   if (!topology_.is_one_memory()) {
-    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) {
-      note_gone({ECONNRESET, rank});
-      end({ECONNRESET, rank});
-    });
+    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) { on_end({ECONNRESET, rank}); });
     if (!wires) return tl::unexpected(wires.error());
     wires_ = std::move(*wires);
   }
   const Links::Places places{cards_, *arena_, channels_at, channels, wires_.get()};
-  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules, [this](const Cause& cause) {
-    note_gone(cause);
-    end(cause);
-  });
+  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
+                                   [this](const Cause& cause) { on_end(cause); });
   if (const int error = links_->open(); error != 0)
     return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
@@ -316,11 +314,18 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
   return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(cards), options_);
 }
 
-void Communicator::note_gone(const Cause& cause) {
-  if (cause.error != ECONNRESET || cause.rank >= ranks()) return;
-  std::lock_guard lock(gone_mutex_);
-  gone_.resize(ranks());
-  gone_[cause.rank] = true;
+void Communicator::on_end(const Cause& cause) {
+  if (cause.error == ECONNRESET && is_leaving_.load()) {
+    int64_t none = 0;
+    first_left_ns_.compare_exchange_strong(none, base::now_ns());
+    return;
+  }
+  if (cause.error == ECONNRESET && cause.rank < ranks()) {
+    std::lock_guard lock(gone_mutex_);
+    gone_.resize(ranks());
+    gone_[cause.rank] = true;
+  }
+  end(cause);
 }
 
 std::vector<bool> Communicator::gone() const {
@@ -366,14 +371,42 @@ Outcome<std::unique_ptr<Communicator>> Communicator::shrink() {
   return made;
 }
 
+/// Goes on without ranks that have left before this one.
+class Communicator::Leaving final : public Surroundings {
+ public:
+  explicit Leaving(Communicator& communicator) : communicator_(communicator) {}
+  Cause ended() const override {
+    const Cause cause = communicator_.ended();
+    if (cause) return cause;
+    const int64_t left_ns = communicator_.first_left_ns_.load(std::memory_order_acquire);
+    if (left_ns == 0 || base::now_ns() - left_ns < kLeavingNs) return {};
+    return {ECONNRESET, kNoRank};
+  }
+  void look() override { communicator_.look(); }
+  void sleep(int64_t limit_ns) override { communicator_.sleep(std::min(limit_ns, kLeavingNs)); }
+  void on_long_wait(const Wait& wait) override { communicator_.on_long_wait(wait); }
+  Cause on_timeout(const Wait& wait) override { return communicator_.on_timeout(wait); }
+
+ private:
+  Communicator& communicator_;
+};
+
 int Communicator::finish() {
   if (ranks() == 1) return 0;
   while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
   int error = ended().error;
   if (error == 0) {
     if (mapped_ == nullptr && lanes_ == nullptr) make_lane_group();
+    Steps all_here = mapped_ != nullptr ? mapped::barrier(*mapped_) : lanes::barrier(*lanes_);
+    error = run_steps(all_here, topology_.rules, *this, options_.limit_ns);
+  }
+  if (error == 0) {
+    // From here on whoever is gone has left: it had all that it needed.
+    is_leaving_.store(true);
+    Leaving around(*this);
     Steps steps = mapped_ != nullptr ? mapped::depart(*mapped_) : lanes::depart(*lanes_);
-    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
+    error = run_steps(steps, topology_.rules, around, options_.limit_ns);
+    if (error == ECONNRESET) error = 0;
   }
   executor_.give_back();
   return error;

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -76,6 +77,7 @@ class Communicator final : private Surroundings {
  private:
   class Task;
   class LaneWays;
+  class Leaving;
 
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
@@ -88,7 +90,8 @@ class Communicator final : private Surroundings {
   void make_lane_group();
   std::string wanted(const Call& call) const;
 
-  void note_gone(const Cause& cause);
+  /// By the endpoint's thread or one that waits: links say so.
+  void on_end(const Cause& cause);
   std::vector<bool> gone() const;
 
   void look() override;
@@ -115,6 +118,8 @@ class Communicator final : private Surroundings {
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
+  std::atomic<bool> is_leaving_{false};
+  std::atomic<int64_t> first_left_ns_{0};  ///< while leaving: 0: nobody has been seen to be gone
   mutable std::mutex gone_mutex_;
   std::vector<bool> gone_;                ///< by rank; empty: nobody is known to be
   std::shared_ptr<Survivors> survivors_;  ///< by whom this communicator was decided upon

@@ -9,7 +9,7 @@ namespace nupa::ccl::lanes {
 /// Each rank tells log2(N) others: dissemination.
 Steps barrier(LaneGroup& group);
 
-/// The last one: after it all that was sent has arrived, and nobody sends this rank anything more.
+/// The last one, after a barrier: after it all that was sent has arrived, and nobody sends this rank anything more.
 Steps depart(LaneGroup& group);
 
 // Direct: each rank exchanges messages with all others. Whatever is reduced is reduced in the order of the ranks, once:

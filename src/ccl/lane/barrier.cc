@@ -18,7 +18,6 @@ Steps barrier(LaneGroup& group) {
 }
 
 Steps depart(LaneGroup& group) {
-  if (const int error = co_await barrier(group); error != 0) co_return error;
   // By now whoever has got anything from this rank knows it, too.
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)

@@ -8,7 +8,7 @@
 namespace nupa::ccl::mapped {
 
 Steps barrier(MappedGroup& group);
-/// The last one: after it nobody looks at this rank's arena any more, nor this rank at others'.
+/// The last one, after a barrier: after it nobody looks at this rank's arena any more, nor this rank at others'.
 Steps depart(MappedGroup& group);
 
 /// Up to FlagLine::kPayload bytes: readers find them in the root's line.

@@ -11,7 +11,6 @@ Steps barrier(MappedGroup& group) {
 }
 
 Steps depart(MappedGroup& group) {
-  if (const int error = co_await barrier(group); error != 0) co_return error;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (rank != group.rank()) group.leave(rank);
   co_return co_await group.all_left();
