@@ -10,6 +10,7 @@ namespace {
 
 TEST(CclPmix, IsWhatTheLibrarysHeaderSays) {
   EXPECT_EQ(kSuccess, PMIX_SUCCESS);
+  EXPECT_EQ(kTimeout, PMIX_ERR_TIMEOUT);
   EXPECT_EQ(kNotFound, PMIX_ERR_NOT_FOUND);
   EXPECT_EQ(kAnyRank, PMIX_RANK_WILDCARD);
   EXPECT_EQ(kString, PMIX_STRING);

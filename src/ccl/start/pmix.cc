@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -70,6 +72,14 @@ struct Question {
   std::optional<Status> status;
   std::string string;
   uint32_t number = 0;
+
+  /// kTimeout: there is no answer by then.
+  Status wait(int64_t end_ns) {
+    std::unique_lock lock(mutex);
+    const std::chrono::nanoseconds left(std::max<int64_t>(end_ns - base::now_ns(), 0));
+    answered.wait_for(lock, left, [this] { return status.has_value(); });
+    return status.value_or(kTimeout);
+  }
 };
 
 /// In a thread of the library's; `value` is its own.
@@ -85,25 +95,15 @@ void on_value(Status status, const Value* value, void* argument) {
   question.answered.notify_all();
 }
 
-/// One process enters, gets and leaves after the other.
-std::mutex& turn() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
-
-/// Of this process's job, once it is known.
-std::optional<UniqueId>& known_root() {
-  static auto* const root = new std::optional<UniqueId>;
-  return *root;
-}
-
 }  // namespace
 
 struct PmixJob::Client {
-  std::unique_lock<std::mutex> turn;
   const Library* library = nullptr;
   Process self{};
   uint32_t ranks = 0;
+  pid_t pid = getpid();
+  std::mutex mutex;
+  std::optional<UniqueId> root;  ///< once it is known
 
   Outcome<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
   Outcome<UniqueId> hear_root(int64_t limit_ns) const;
@@ -121,15 +121,12 @@ Outcome<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const cha
     Status status = library->get(&of, key, nullptr, 0, on_value, held.get());
     if (status == kSuccess) {
       held.release();
-      std::unique_lock lock(question->mutex);
-      const auto left = std::chrono::nanoseconds(std::max<int64_t>(end - base::now_ns(), 0));
-      if (!question->answered.wait_for(lock, left, [&] { return question->status.has_value(); }))
-        return fault(ETIMEDOUT, std::string("PMIx: rank 0 of ") + self.job + " has not come");
-      status = *question->status;
+      status = question->wait(end);
     }
     if (status == kSuccess) return question;
-    // Of a rank that has told something else before, servers do not wait for more.
-    if (status != kNotFound || base::now_ns() >= end) return tl::unexpected(library->check(status, key).error());
+    // Servers wait for a rank's values for seconds, and not at all if it has told others of its values before.
+    if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
+    if (base::now_ns() >= end) return fault(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
     usleep(kPauseUs);
   }
 }
@@ -149,34 +146,42 @@ Outcome<void> PmixJob::Client::tell_root(const UniqueId& id) const {
   return library->check(library->commit(), "PMIx_Commit");
 }
 
-PmixJob::PmixJob(std::unique_ptr<Client> client) : client_(std::move(client)) {}
-PmixJob::~PmixJob() { client_->library->finalize(nullptr, 0); }
 uint32_t PmixJob::rank() const { return client_->self.rank; }
 uint32_t PmixJob::ranks() const { return client_->ranks; }
 
-Outcome<std::unique_ptr<PmixJob>> PmixJob::enter() {
-  auto client = std::make_unique<Client>();
-  client->turn = std::unique_lock(turn());
+Outcome<PmixJob*> PmixJob::enter() {
+  static std::mutex mutex;
+  static PmixJob* job = nullptr;
+  const std::lock_guard lock(mutex);
+  if (job != nullptr) return job;
   const auto library = Library::load();
   if (!library) return tl::unexpected(library.error());
+  auto client = std::make_unique<Client>();
   client->library = *library;
   const auto entered = client->library->check(client->library->init(&client->self, nullptr, 0), "PMIx_Init");
   if (!entered) return tl::unexpected(entered.error());
-  std::unique_ptr<PmixJob> job(new PmixJob(std::move(client)));
-  const auto size = job->client_->get(kAnyRank, kJobSize, kSoonNs);
-  if (!size) return tl::unexpected(size.error());
-  job->client_->ranks = (*size)->number;
+  const auto size = client->get(kAnyRank, kJobSize, kSoonNs);
+  if (!size) {
+    client->library->finalize(nullptr, 0);
+    return tl::unexpected(size.error());
+  }
+  client->ranks = (*size)->number;
+  job = new PmixJob(client.release());
+  std::atexit([] {
+    // A child that was forked has no connection of its own.
+    if (getpid() == job->client_->pid) job->client_->library->finalize(nullptr, 0);
+  });
   return job;
 }
 
 Outcome<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
-  std::optional<UniqueId>& known = known_root();
-  if (known) return *known;
+  const std::lock_guard lock(client_->mutex);
+  if (client_->root) return *client_->root;
   auto id = rank() == 0 ? root_here() : client_->hear_root(limit_ns);
   if (!id) return id;
   if (rank() == 0)
     if (auto told = client_->tell_root(*id); !told) return tl::unexpected(told.error());
-  known = *id;
+  client_->root = *id;
   return id;
 }
 

@@ -1,21 +1,18 @@
 #pragma once
 #include <cstdint>
-#include <memory>
 
 #include "ccl/start/unique_id.h"
 
 namespace nupa::ccl {
 
-/// This process as a client of the PMIx server that started it, as long as this lives. By libpmix.so.2, which is loaded
-/// when it is needed: nothing of it is needed to build. Specification: PMIx Standard 4.0, chapters 5 and 7.
+/// This process as a client of the PMIx server that started it. By libpmix.so.2, which is loaded when it is needed:
+/// nothing of it is needed to build. Any thread. Specification: PMIx Standard 4.0, chapters 5 and 7.
 class PmixJob {
  public:
-  /// ENOSYS: the library is missing, or is none; EIO: the server refuses.
-  static Outcome<std::unique_ptr<PmixJob>> enter();
-  /// A server takes a process that goes without having left for one that has failed.
-  ~PmixJob();
-  PmixJob(const PmixJob&) = delete;
-  PmixJob& operator=(const PmixJob&) = delete;
+  /// The same one each time, until the process exits: a server takes a process that goes without a word for one that
+  /// has failed, and MPI in the same process could not come back to a server that this has left. ENOSYS: the library is
+  /// missing, or is none; EIO: the server refuses.
+  static Outcome<PmixJob*> enter();
 
   uint32_t rank() const;
   uint32_t ranks() const;
@@ -25,8 +22,8 @@ class PmixJob {
 
  private:
   struct Client;
-  explicit PmixJob(std::unique_ptr<Client> client);
-  std::unique_ptr<Client> client_;
+  explicit PmixJob(Client* client) : client_(client) {}
+  Client* client_;
 };
 
 }  // namespace nupa::ccl

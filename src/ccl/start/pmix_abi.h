@@ -8,6 +8,7 @@ namespace nupa::ccl::pmix {
 
 using Status = int;
 constexpr Status kSuccess = 0;
+constexpr Status kTimeout = -24;
 constexpr Status kNotFound = -46;
 
 constexpr uint32_t kAnyRank = UINT32_MAX - 1;  ///< PMIX_RANK_WILDCARD: of the job as a whole
