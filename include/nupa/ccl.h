@@ -98,7 +98,29 @@ int nupa_ccl_get_unique_id(nupa_ccl_unique_id* id);
  * others: no way leads to the process of the id; ECONNABORTED: it is gone; EEXIST: somebody is this rank; ENODEV,
  * EACCES, ENOMEM and others: this process cannot open the device. */
 int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, const nupa_ccl_unique_id* id, uint32_t rank);
-/* The ranks of the job that `nupa launch` has started. ENOENT: this process is of none. */
+/* The same without an id: all know `where` they meet, which is one of
+ *
+ *   tcp://HOST:PORT             rank 0 listens there: at an address that is given as a number, at localhost, at all
+ *   tcp://HOST:PORT?key=TEXT    addresses of its host otherwise. HOST may be IPv6 in brackets. Whoever reaches the port
+ *                               and knows the key (or there is none) may take part; it crosses the network as a hash
+ *   file:///PATH                rank 0 writes there who it is, in a file system of all ranks, readable by its user only
+ *
+ * Ranks may come in any order, within the time limit; when all have met the port and the path are free again. Only one
+ * job at a time can meet at one place. Errors are those of init_rank, and ETIMEDOUT: rank 0 does not come (others wait
+ * for one that listens, also where one has gone); EADDRINUSE, EADDRNOTAVAIL: rank 0 cannot listen there; EHOSTUNREACH:
+ * HOST is not known; EACCES: the file is another user's; EALREADY, ECONNABORTED: whoever listens there sends this rank
+ * away, as it would with another key; errors of files. */
+int nupa_ccl_comm_init_from(nupa_ccl_comm** comm, uint32_t ranks, const char* where, uint32_t rank);
+/* The ranks of the job that this process was started in. Asked are, in this order:
+ *
+ *   NUPA_CCL_ROOT    set by `nupa launch`, or by hand to what init_from takes; with NUPA_RANK and NUPA_WORLD_SIZE, or
+ *                    the rank and the number of torchrun, Open MPI, PMI or Slurm
+ *   PMIx             (PMIX_NAMESPACE, PMIX_RANK) `mpirun` of Open MPI 4 and 5, `srun --mpi=pmix`; by libpmix.so.2
+ *   PyTorch's        RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: as tcp://MASTER_ADDR:MASTER_PORT
+ *
+ * It may be called again and again, by all. Errors are those of both above, and ENOENT: none of these is there, or not
+ * enough (what was looked for is said); ENOSYS: PMIx has no library here; EIO: the PMIx server refuses; ENOTSUP:
+ * torchrun itself has MASTER_PORT. */
 int nupa_ccl_comm_init(nupa_ccl_comm** comm);
 
 /* Ranks of one `color` become a communicator of their own, numbered by `key`, and by rank where keys are equal. A

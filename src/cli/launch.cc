@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -104,16 +103,6 @@ bool make_pipe(Pipe* made) {
 }
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
-
-std::string hexadecimal(const std::array<std::byte, ccl::UniqueId::kBytes>& bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(byte));
-    text += digits;
-  }
-  return text;
-}
 
 class Job {
  public:
@@ -332,7 +321,7 @@ int Job::run() {
     std::fprintf(stderr, "nupa: launch: no descriptor for signals: %s\n", std::strerror(errno));
     return 1;
   }
-  const std::string id = hexadecimal((*root)->id().encode());
+  const std::string id = (*root)->id().text();
   for (uint32_t number = 0; number < options_.ranks; ++number) {
     if (start(number, id)) continue;
     std::fprintf(stderr, "nupa: launch: rank %u cannot be started: %s\n", number, std::strerror(errno));

@@ -21,14 +21,10 @@ namespace {
 
 constexpr int64_t kPatienceNs = 30'000'000'000;
 constexpr int64_t kShortNs = 300'000'000;
+const Patience kPatient{kPatienceNs, kPatienceNs};
+const Patience kHasty{kShortNs, kShortNs};
 
-Address loopback() {
-  Address address{};
-  address[10] = address[11] = 0xff;
-  address[12] = 127;
-  address[15] = 1;
-  return address;
-}
+Gid loopback() { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}; }
 
 Card card_of(uint32_t rank) {
   // Of different lengths, the first one empty.
@@ -59,10 +55,10 @@ void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t meeting =
   std::atomic<uint32_t> right{0};
   for (uint32_t rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
-      const auto cards = meet(id, meeting, rank, world, card_of(rank), kPatienceNs);
+      const auto cards = meet(id, meeting, rank, world, card_of(rank), kPatient);
       ASSERT_TRUE(cards) << cards.error().text;
-      ASSERT_EQ(cards->size(), world);
-      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ((*cards)[other], card_of(other));
+      ASSERT_EQ(cards->cards.size(), world);
+      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(cards->cards[other], card_of(other));
       ++right;
     });
   for (auto& rank : ranks) rank.join();
@@ -101,12 +97,12 @@ TEST(CclMeeting, ARootHoldsManyMeetings) {
   for (uint64_t meeting = 0; meeting < 8; ++meeting)
     meetings.emplace_back([&, meeting] { expect_whole_meeting(root->id(), 4, meeting << 40 | meeting); });
   for (auto& meeting : meetings) meeting.join();
-  EXPECT_EQ(meet(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kPatienceNs).error().code, EALREADY);
+  EXPECT_EQ(meet(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kPatient).error().code, EALREADY);
 }
 
 TEST(CclMeeting, OneThatLacksRanksIsNotInTheWayOfAnother) {
   const auto root = root_here(kShortNs);
-  std::thread lonely([&] { EXPECT_EQ(meet(root->id(), 1, 0, 2, {}, kPatienceNs).error().code, ETIMEDOUT); });
+  std::thread lonely([&] { EXPECT_EQ(meet(root->id(), 1, 0, 2, {}, kPatient).error().code, ETIMEDOUT); });
   expect_whole_meeting(root->id(), 3, 2);
   lonely.join();
 }
@@ -119,8 +115,8 @@ TEST(CclMeeting, IsFoundByTheAddressesOfTheHost) {
 }
 
 TEST(CclMeeting, AnAddressThatLeadsNowhereIsPassedBy) {
-  Address nowhere = loopback();
-  nowhere[12] = 240;  // reserved: no way leads there
+  Gid nowhere = loopback();
+  nowhere.raw[12] = 240;  // reserved: no way leads there
   auto root = MeetingRoot::start(kPatienceNs, {nowhere, loopback()});
   ASSERT_TRUE(root);
   expect_whole_meeting((*root)->id(), 2);
@@ -128,8 +124,8 @@ TEST(CclMeeting, AnAddressThatLeadsNowhereIsPassedBy) {
 
 TEST(CclMeeting, MissingRanksAreNamed) {
   const auto root = root_here(kShortNs);
-  std::thread other([&] { EXPECT_EQ(meet(root->id(), 0, 4, 6, {}, kPatienceNs).error().code, ETIMEDOUT); });
-  const auto cards = meet(root->id(), 0, 1, 6, {}, kPatienceNs);
+  std::thread other([&] { EXPECT_EQ(meet(root->id(), 0, 4, 6, {}, kPatient).error().code, ETIMEDOUT); });
+  const auto cards = meet(root->id(), 0, 1, 6, {}, kPatient);
   other.join();
   ASSERT_FALSE(cards);
   EXPECT_EQ(cards.error().code, ETIMEDOUT);
@@ -140,39 +136,39 @@ TEST(CclMeeting, OneRankCannotBeTwo) {
   const auto root = root_here();
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
-    auto cards = meet(root->id(), 0, 0, 2, {}, kPatienceNs);
-    while (!cards && cards.error().code == EEXIST) cards = meet(root->id(), 0, 0, 2, {}, kPatienceNs);
+    auto cards = meet(root->id(), 0, 0, 2, {}, kPatient);
+    while (!cards && cards.error().code == EEXIST) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
     EXPECT_TRUE(cards);
   });
-  auto second = meet(root->id(), 0, 0, 2, {}, kShortNs);
-  while (!second && second.error().code == ETIMEDOUT) second = meet(root->id(), 0, 0, 2, {}, kShortNs);
+  auto second = meet(root->id(), 0, 0, 2, {}, kHasty);
+  while (!second && second.error().code == ETIMEDOUT) second = meet(root->id(), 0, 0, 2, {}, kHasty);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, EEXIST) << second.error().text;
-  EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatienceNs));
+  EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatient));
   first.join();
 }
 
 TEST(CclMeeting, RanksAgreeOnTheirNumber) {
   const auto root = root_here();
-  EXPECT_EQ(meet(root->id(), 0, 2, 2, {}, kPatienceNs).error().code, EINVAL);
-  EXPECT_EQ(meet(root->id(), 0, 0, 0, {}, kPatienceNs).error().code, EINVAL);
+  EXPECT_EQ(meet(root->id(), 0, 2, 2, {}, kPatient).error().code, EINVAL);
+  EXPECT_EQ(meet(root->id(), 0, 0, 0, {}, kPatient).error().code, EINVAL);
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
-    auto cards = meet(root->id(), 0, 0, 2, {}, kPatienceNs);
-    while (!cards && cards.error().code == EINVAL) cards = meet(root->id(), 0, 0, 2, {}, kPatienceNs);
+    auto cards = meet(root->id(), 0, 0, 2, {}, kPatient);
+    while (!cards && cards.error().code == EINVAL) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
     EXPECT_TRUE(cards);
   });
-  auto other = meet(root->id(), 0, 0, 3, {}, kShortNs);
-  while (!other && other.error().code == ETIMEDOUT) other = meet(root->id(), 0, 0, 3, {}, kShortNs);
+  auto other = meet(root->id(), 0, 0, 3, {}, kHasty);
+  while (!other && other.error().code == ETIMEDOUT) other = meet(root->id(), 0, 0, 3, {}, kHasty);
   EXPECT_EQ(other.error().code, EINVAL);
   EXPECT_NE(other.error().text.find("others say 2"), std::string::npos) << other.error().text;
-  EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatienceNs));
+  EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatient));
   first.join();
 }
 
 TEST(CclMeeting, ARankThatGaveUpMayComeAgain) {
   const auto root = root_here();
-  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kShortNs).error().code, ETIMEDOUT);
+  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kHasty).error().code, ETIMEDOUT);
   expect_whole_meeting(root->id(), 2);
 }
 
@@ -180,7 +176,7 @@ TEST(CclMeeting, WhoDoesNotKnowTheSecretIsNotHeard) {
   const auto root = root_here();
   UniqueId wrong = root->id();
   wrong.secret[3] ^= 1;
-  EXPECT_EQ(meet(wrong, 0, 0, 2, {}, kPatienceNs).error().code, ECONNABORTED);
+  EXPECT_EQ(meet(wrong, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED);
   expect_whole_meeting(root->id(), 2);
 }
 
@@ -199,21 +195,21 @@ TEST(CclMeeting, StrangersAreInNobodysWay) {
 TEST(CclMeeting, ARootThatGoesIsNoticed) {
   auto root = root_here();
   const UniqueId id = root->id();
-  std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatienceNs).error().code, ECONNABORTED); });
+  std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED); });
   usleep(100'000);
   root.reset();
   rank.join();
   const int64_t began = base::now_ns();
-  EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatienceNs).error().code, ECONNREFUSED);
+  EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code, ECONNREFUSED);
   EXPECT_LT(base::now_ns() - began, kPatienceNs) << "nobody waits for one that is gone";
 }
 
 TEST(CclMeeting, ACardHasALimit) {
   const auto root = root_here();
-  EXPECT_EQ(meet(root->id(), 0, 0, 1, Card(kMaxCardBytes + 1), kPatienceNs).error().code, EINVAL);
-  const auto cards = meet(root->id(), 0, 0, 1, Card(kMaxCardBytes, std::byte{9}), kPatienceNs);
+  EXPECT_EQ(meet(root->id(), 0, 0, 1, Card(kMaxCardBytes + 1), kPatient).error().code, EINVAL);
+  const auto cards = meet(root->id(), 0, 0, 1, Card(kMaxCardBytes, std::byte{9}), kPatient);
   ASSERT_TRUE(cards) << cards.error().text;
-  EXPECT_EQ((*cards)[0].size(), kMaxCardBytes);
+  EXPECT_EQ(cards->cards[0].size(), kMaxCardBytes);
 }
 
 }  // namespace

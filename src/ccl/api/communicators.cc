@@ -1,62 +1,42 @@
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <functional>
 
 #include "ccl/api/handles.h"
+#include "ccl/start/launcher.h"
+#include "ccl/start/place.h"
 #include "ccl/start/roots.h"
 
 namespace nupa::ccl {
 namespace {
 
-Outcome<std::unique_ptr<Communicator>> join(const UniqueId& id, uint32_t rank, uint32_t ranks) {
+/// `meet`: how this rank finds the others, and which one it is.
+Outcome<std::unique_ptr<Communicator>> join(
+    const std::function<Outcome<LaunchedMeeting>(const Card& card, int64_t limit_ns)>& meet) {
   const auto options = CommunicatorOptions::from_environment();
   if (!options) return tl::unexpected(options.error());
   auto endpoint = Endpoint::acquire();
   if (!endpoint) return tl::unexpected(endpoint.error());
-  uint64_t meeting = 0;
-  const auto met = meet_next(id, rank, ranks, (*endpoint)->card().encode(), options->limit_ns, &meeting);
-  if (!met) return tl::unexpected(met.error());
+  const auto launched = meet((*endpoint)->card().encode(), options->limit_ns);
+  if (!launched) return tl::unexpected(launched.error());
   std::vector<RankCard> cards;
-  for (const Card& one : *met) {
+  for (const Card& one : launched->met.cards) {
     auto card = RankCard::decode(one);
     if (!card) return tl::unexpected(card.error());
     cards.push_back(std::move(*card));
   }
-  CommunicatorId name{};
-  static_assert(sizeof name == UniqueId::kSecretBytes);
-  std::memcpy(name.data(), id.secret.data(), sizeof name);
-  return Communicator::make(std::move(*endpoint), derive(name, meeting, ranks), rank, std::move(cards), *options);
+  return Communicator::make(std::move(*endpoint), launched->met.name, launched->rank, std::move(cards), *options);
+}
+
+Outcome<LaunchedMeeting> as(uint32_t rank, Outcome<Met> met) {
+  if (!met) return tl::unexpected(met.error());
+  return LaunchedMeeting{rank, std::move(*met)};
 }
 
 int give(Outcome<std::unique_ptr<Communicator>> made, nupa_ccl_comm** comm) {
   if (!made) return say(made.error());
   *comm = *made == nullptr ? nullptr : new nupa_ccl_comm{std::move(*made)};
   return 0;
-}
-
-/// A whole number of the launcher's environment.
-std::optional<uint32_t> number_of(const char* name) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr || *text == 0) return {};
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  if (*end != 0 || value >= kMaxRanks) return {};
-  return static_cast<uint32_t>(value);
-}
-
-std::optional<UniqueId> id_of(const char* text) {
-  std::byte bytes[UniqueId::kBytes];
-  if (std::strlen(text) != 2 * sizeof bytes) return {};
-  for (size_t i = 0; i < sizeof bytes; ++i) {
-    const char digits[3] = {text[2 * i], text[2 * i + 1], 0};
-    char* end = nullptr;
-    bytes[i] = static_cast<std::byte>(std::strtoul(digits, &end, 16));
-    if (*end != 0) return {};
-  }
-  auto id = UniqueId::decode(bytes, sizeof bytes);
-  if (!id) return {};
-  return *id;
 }
 
 }  // namespace
@@ -82,19 +62,25 @@ NUPA_EXPORT int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, co
   if (rank >= ranks) return say(EINVAL, "there is no such rank");
   const auto known = UniqueId::decode(reinterpret_cast<const std::byte*>(id->bytes), sizeof id->bytes);
   if (!known) return say(known.error());
-  return give(join(*known, rank, ranks), comm);
+  return give(join([&](const Card& card, int64_t limit_ns) {
+                return as(rank, meet_next(*known, rank, ranks, card, limit_ns));
+              }),
+              comm);
+}
+
+NUPA_EXPORT int nupa_ccl_comm_init_from(nupa_ccl_comm** comm, uint32_t ranks, const char* where, uint32_t rank) {
+  if (comm == nullptr || where == nullptr) return say(EINVAL, "no place for the communicator, or none to meet at");
+  if (rank >= ranks) return say(EINVAL, "there is no such rank");
+  const auto place = MeetingPlace::parse(where);
+  if (!place) return say(place.error());
+  return give(
+      join([&](const Card& card, int64_t limit_ns) { return as(rank, meet_at(*place, rank, ranks, card, limit_ns)); }),
+      comm);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_init(nupa_ccl_comm** comm) {
   if (comm == nullptr) return say(EINVAL, "no place for the communicator");
-  const auto rank = number_of("NUPA_RANK");
-  const auto ranks = number_of("NUPA_WORLD_SIZE");
-  const char* const root = std::getenv("NUPA_CCL_ROOT");
-  if (!rank || !ranks || root == nullptr || *rank >= *ranks)
-    return say(ENOENT, "this process is not a rank of a job: start it by `nupa launch`");
-  const auto id = id_of(root);
-  if (!id) return say(EINVAL, "NUPA_CCL_ROOT is not a unique id");
-  return give(join(*id, *rank, *ranks), comm);
+  return give(join(meet_launched), comm);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t key, nupa_ccl_comm** made) {

@@ -1,4 +1,3 @@
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -11,6 +10,7 @@
 #include "base/unique_fd.h"
 #include "ccl/start/meeting.h"
 #include "ccl/start/meeting_wire.h"
+#include "ccl/start/socket_address.h"
 
 namespace nupa::ccl {
 namespace {
@@ -18,14 +18,11 @@ namespace {
 /// A way that does not answer by then may be none: the next one is tried.
 constexpr int64_t kTryNs = 1'000'000'000;
 constexpr int64_t kPauseMs = 50;
+/// How often a rank that waits looks whether it still should.
+constexpr int64_t kLookNs = 200'000'000;
 /// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
 constexpr int kMostRefusals = 20;
 constexpr int64_t kNsPerMs = 1'000'000;
-
-bool is_ipv4(const Address& address) {
-  constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(address.data(), kPrefix, sizeof kPrefix) == 0;
-}
 
 /// Until `end`. False: errno says why.
 bool wait_for(int fd, short events, int64_t end) {
@@ -43,25 +40,12 @@ bool wait_for(int fd, short events, int64_t end) {
 }
 
 /// -1: errno says why.
-base::UniqueFd connect_to(const Address& address, uint16_t port, int64_t end) {
-  const bool ipv4 = is_ipv4(address);
-  base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
+  SocketAddress to(address, port);
+  base::UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fd;
-  sockaddr_in6 to{};
-  socklen_t length = sizeof to;
-  if (ipv4) {
-    auto& to4 = reinterpret_cast<sockaddr_in&>(to);
-    to4.sin_family = AF_INET;
-    to4.sin_port = htons(port);
-    std::memcpy(&to4.sin_addr, &address[12], sizeof to4.sin_addr);
-    length = sizeof to4;
-  } else {
-    to.sin6_family = AF_INET6;
-    to.sin6_port = htons(port);
-    std::memcpy(&to.sin6_addr, address.data(), sizeof to.sin6_addr);
-  }
   int error = 0;
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) {
+  if (connect(fd.get(), to.get(), to.length()) != 0) {
     if (errno != EINPROGRESS) return {};
     if (!wait_for(fd.get(), POLLOUT, end)) return {};
     socklen_t size = sizeof error;
@@ -74,13 +58,20 @@ base::UniqueFd connect_to(const Address& address, uint16_t port, int64_t end) {
   return fd;
 }
 
+Outcome<void> ask(const Patience& patience) {
+  if (!patience.may_go_on || patience.may_go_on()) return {};
+  return fault(ECANCELED, "the meeting is no longer wanted");
+}
+
 /// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
-Outcome<base::UniqueFd> find_root(const UniqueId& id, int64_t end) {
+Outcome<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
+  const int64_t end = base::now_ns() + patience.root_ns;
   int error = ETIMEDOUT;
   int refusals = 0;
   while (base::now_ns() < end && refusals < kMostRefusals) {
     ++refusals;
-    for (const Address& address : id.addresses) {
+    if (auto may = ask(patience); !may) return tl::unexpected(may.error());
+    for (const Gid& address : id.addresses) {
       base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
       if (fd) return fd;
       error = errno;
@@ -93,7 +84,8 @@ Outcome<base::UniqueFd> find_root(const UniqueId& id, int64_t end) {
 
 class Talk {
  public:
-  Talk(base::UniqueFd fd, int64_t end) : fd_(std::move(fd)), end_(end) {}
+  Talk(base::UniqueFd fd, const Patience& patience)
+      : fd_(std::move(fd)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
 
   Outcome<void> say(const std::vector<std::byte>& what) {
     for (size_t said = 0; said < what.size();) {
@@ -123,25 +115,28 @@ class Talk {
     if (moved == 0) return fault(ECONNABORTED, "the meeting's root has gone");
     if (errno == EINTR) return {};
     if (errno != EAGAIN) return fault(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
-    if (wait_for(fd_.get(), events, end_)) return {};
-    return fault(errno, "the meeting's root does not answer");
+    while (!wait_for(fd_.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
+      if (errno != ETIMEDOUT || base::now_ns() >= end_) return fault(errno, "the meeting's root does not answer");
+      if (auto may = ask(patience_); !may) return may;
+    }
+    return {};
   }
 
   base::UniqueFd fd_;
+  const Patience& patience_;
   int64_t end_;
 };
 
 }  // namespace
 
-Outcome<std::vector<Card>> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
-                                int64_t limit_ns) {
+Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
+                  const Patience& patience) {
   if (rank >= world || world > kMaxRanks)
     return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
   if (card.size() > kMaxCardBytes) return fault(EINVAL, "a rank's card is too large");
-  const int64_t end = base::now_ns() + limit_ns;
-  auto fd = find_root(id, end);
+  auto fd = find_root(id, patience);
   if (!fd) return tl::unexpected(fd.error());
-  Talk talk(std::move(*fd), end);
+  Talk talk(std::move(*fd), patience);
   std::vector<std::byte> telling(kTellingBytes + card.size());
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
@@ -156,16 +151,20 @@ Outcome<std::vector<Card>> meet(const UniqueId& id, uint64_t meeting, uint32_t r
   if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
-  if (length > uint64_t{world} * (kMaxCardBytes + 4)) return fault(EPROTO, "the meeting's root says nonsense");
+  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
+    return fault(EPROTO, "the meeting's root says nonsense");
   std::vector<std::byte> body;
   if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
   if (status != 0) {
     const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
     return fault(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
   }
-  std::vector<Card> cards(world);
-  size_t at = 0;
-  for (Card& one : cards) {
+  Met met;
+  if (body.size() < kNameBytes) return fault(EPROTO, "the meeting's root says too little");
+  met.name = read_at<decltype(met.name)>(body, 0);
+  met.cards.resize(world);
+  size_t at = kNameBytes;
+  for (Card& one : met.cards) {
     if (body.size() - at < 4) return fault(EPROTO, "the meeting's root says too little");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;
@@ -173,7 +172,7 @@ Outcome<std::vector<Card>> meet(const UniqueId& id, uint64_t meeting, uint32_t r
     one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }
-  return cards;
+  return met;
 }
 
 }  // namespace nupa::ccl

@@ -1,5 +1,3 @@
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -10,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -21,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "ccl/start/gathering.h"
 #include "ccl/start/meeting_wire.h"
+#include "ccl/start/socket_address.h"
 
 namespace nupa::ccl {
 namespace {
@@ -29,59 +29,51 @@ constexpr int kBacklog = 1024;
 /// Whoever has connected and says nothing is let go, for others than ranks may have found the port.
 constexpr int64_t kSilenceNs = 10'000'000'000;
 
-Address mapped(in_addr_t ipv4) {
-  Address address{};
-  address[10] = address[11] = 0xff;
-  std::memcpy(&address[12], &ipv4, sizeof ipv4);
-  return address;
-}
+constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
 
 /// Good beyond this host first.
-std::vector<Address> own_addresses() {
-  std::vector<Address> ipv4;
-  std::vector<Address> ipv6;
+std::vector<Gid> own_addresses() {
+  std::vector<Gid> ipv4;
+  std::vector<Gid> ipv6;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) list = nullptr;
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
     if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
     if (at->ifa_addr->sa_family == AF_INET) {
-      ipv4.push_back(mapped(reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr.s_addr));
+      ipv4.push_back(gid_of(at->ifa_addr));
     } else if (at->ifa_addr->sa_family == AF_INET6) {
-      const in6_addr& found = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
-      if (IN6_IS_ADDR_LINKLOCAL(&found)) continue;
-      Address address;
-      std::memcpy(address.data(), &found, sizeof address);
-      ipv6.push_back(address);
+      if (IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr)) continue;
+      ipv6.push_back(gid_of(at->ifa_addr));
     }
   }
   if (list != nullptr) freeifaddrs(list);
   ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
   if (ipv4.size() >= UniqueId::kMaxAddresses) ipv4.resize(UniqueId::kMaxAddresses - 1);
-  ipv4.push_back(mapped(htonl(INADDR_LOOPBACK)));
+  ipv4.push_back(kLoopback);
   return ipv4;
 }
 
-/// Of IPv6 for both families, or of IPv4 where there is no other. Any free port.
-base::UniqueFd listen_anywhere(uint16_t* port) {
-  base::UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in6 any{};
-  any.sin6_family = AF_INET6;
+/// `port` 0: any free one, which it becomes. Not open: errno says why.
+base::UniqueFd listen_at(const Gid& address, uint16_t* port) {
+  SocketAddress at(address, *port);
+  base::UniqueFd fd(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  // Connections of a job before may still be dying there.
+  const int on = 1;
   const int off = 0;
-  if (fd && setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
-      bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) {
-    socklen_t length = sizeof any;
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length);
-    *port = ntohs(any.sin6_port);
-  } else {
-    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_in any4{};
-    any4.sin_family = AF_INET;
-    if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&any4), sizeof any4) != 0) return {};
-    socklen_t length = sizeof any4;
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any4), &length);
-    *port = ntohs(any4.sin_port);
-  }
-  if (listen(fd.get(), kBacklog) != 0) return {};
+  if (*port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (at.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (bind(fd.get(), at.get(), at.length()) != 0 || listen(fd.get(), kBacklog) != 0) return {};
+  socklen_t length = at.length();
+  getsockname(fd.get(), at.get(), &length);
+  *port = at.port();
+  return fd;
+}
+
+/// Of IPv6 for both families, or of IPv4 where there is no other.
+base::UniqueFd listen_anywhere(uint16_t* port) {
+  base::UniqueFd fd = listen_at({}, port);
+  if (!fd && errno != EADDRINUSE) fd = listen_at(gid_of(in_addr{INADDR_ANY}), port);
   return fd;
 }
 
@@ -106,21 +98,35 @@ std::shared_ptr<const std::string> answer_of(int status, const std::string& text
   return answer;
 }
 
+std::string random_name() {
+  std::string name(kNameBytes, 0);
+  // What the kernel has been asked for before it does not refuse.
+  (void)!getrandom(name.data(), name.size(), 0);
+  return name;
+}
+
 class Root final : public MeetingRoot {
  public:
   explicit Root(int64_t limit_ns) : limit_ns_(limit_ns) {}
-  ~Root() override {
-    if (!running_) return;
-    const uint64_t one = 1;
-    (void)!write(stop_.get(), &one, sizeof one);
-    pthread_join(thread_, nullptr);
+  ~Root() override { end(); }
+  void finish() override {
+    finishing_.store(true, std::memory_order_release);
+    end();
+    listener_.reset();
   }
   const UniqueId& id() const override { return id_; }
 
-  Outcome<void> open(std::vector<Address> addresses);
+  /// Where nobody knows it yet.
+  Outcome<void> open(std::vector<Gid> addresses);
+  Outcome<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
 
  private:
+  Outcome<void> run();
+  /// The thread's.
+  void end();
   void serve();
+  /// One round. False: it is to end. Not `open`: nobody is let in.
+  bool look(bool open);
   void take_visitors();
   void listen_to(Visitor& visitor);
   /// What a visitor has said is whole: it takes part, or is told why not.
@@ -137,53 +143,84 @@ class Root final : public MeetingRoot {
   base::UniqueFd stop_;
   pthread_t thread_{};
   bool running_ = false;
+  std::atomic<bool> finishing_{false};
   // Of the thread.
   std::vector<std::unique_ptr<Visitor>> visitors_;
   std::map<uint64_t, Gathering> meetings_;
   std::set<uint64_t> over_;
 };
 
-Outcome<void> Root::open(std::vector<Address> addresses) {
-  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_) return fault(errno, "no descriptor for the meeting's root");
+Outcome<void> Root::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
   if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
   id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
   if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
     return fault(EIO, "the kernel gives no random numbers");
-  const auto run = [](void* root) -> void* {
+  return run();
+}
+
+Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
+  const bool anywhere = address == Gid{};
+  id_ = {secret, port, {anywhere ? kLoopback : address}};
+  listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
+  if (!listener_)
+    return fault(errno,
+                 "the meeting's root cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
+  return run();
+}
+
+Outcome<void> Root::run() {
+  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) return fault(errno, "no descriptor for the meeting's root");
+  const auto serve = [](void* root) -> void* {
     static_cast<Root*>(root)->serve();
     return nullptr;
   };
-  if (const int error = base::start_own_thread(&thread_, run, this); error != 0)
+  if (const int error = base::start_own_thread(&thread_, serve, this); error != 0)
     return fault(error, "no thread for the meeting's root");
   running_ = true;
   return {};
 }
 
+void Root::end() {
+  if (!running_) return;
+  const uint64_t one = 1;
+  (void)!write(stop_.get(), &one, sizeof one);
+  pthread_join(thread_, nullptr);
+  running_ = false;
+}
+
 void Root::serve() {
   pthread_setname_np(pthread_self(), "nupa-meeting");
-  std::vector<pollfd> fds;
-  while (true) {
-    fds.clear();
-    fds.push_back({stop_.get(), POLLIN, 0});
-    fds.push_back({listener_.get(), POLLIN, 0});
-    for (const auto& visitor : visitors_)
-      fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
-    constexpr int kLookMs = 500;
-    poll(fds.data(), fds.size(), kLookMs);
-    if (fds[0].revents != 0) break;
-    const int64_t now = base::now_ns();
-    for (size_t i = 0; i < visitors_.size(); ++i) {
-      Visitor& visitor = *visitors_[i];
-      if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
-      if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
-      if (!visitor.has_told && now - visitor.since_ns > kSilenceNs) visitor.fd.reset();
-    }
-    std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
-    if ((fds[1].revents & POLLIN) != 0) take_visitors();
-    tell_all(now);
+  while (look(true)) {
   }
+  const int64_t end = base::now_ns() + kSilenceNs;
+  const auto waits = [](const auto& visitor) { return visitor->to_say != nullptr; };
+  if (!finishing_.load(std::memory_order_acquire)) return;
+  while (std::any_of(visitors_.begin(), visitors_.end(), waits) && base::now_ns() < end) look(false);
+  visitors_.clear();
+}
+
+bool Root::look(bool open) {
+  std::vector<pollfd> fds;
+  fds.push_back({open ? stop_.get() : -1, POLLIN, 0});
+  fds.push_back({open ? listener_.get() : -1, POLLIN, 0});
+  for (const auto& visitor : visitors_)
+    fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
+  constexpr int kLookMs = 500;
+  poll(fds.data(), fds.size(), kLookMs);
+  if (fds[0].revents != 0) return false;
+  const int64_t now = base::now_ns();
+  for (size_t i = 0; i < visitors_.size(); ++i) {
+    Visitor& visitor = *visitors_[i];
+    if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
+    if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
+    if (!visitor.has_told && now - visitor.since_ns > kSilenceNs) visitor.fd.reset();
+  }
+  std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
+  if ((fds[1].revents & POLLIN) != 0) take_visitors();
+  tell_all(now);
+  return true;
 }
 
 void Root::take_visitors() {
@@ -251,7 +288,7 @@ void Root::tell_all(int64_t now) {
   for (auto it = meetings_.begin(); it != meetings_.end();) {
     const auto& [meeting, gathering] = *it;
     if (gathering.is_complete()) {
-      tell(meeting, answer_of(0, gathering.table()));
+      tell(meeting, answer_of(0, random_name() + gathering.table()));
     } else if (now >= gathering.deadline()) {
       tell(meeting, answer_of(ETIMEDOUT, gathering.missing()));
     } else {
@@ -275,9 +312,16 @@ bool Root::speak(Visitor& visitor) {
 
 }  // namespace
 
-Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Address> addresses) {
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses) {
   auto root = std::make_unique<Root>(limit_ns);
   if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
+  return root;
+}
+
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
+                                                            const decltype(UniqueId::secret)& secret) {
+  auto root = std::make_unique<Root>(limit_ns);
+  if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
   return root;
 }
 

@@ -2,7 +2,8 @@
 /// What goes over a meeting's connections, in little-endian numbers:
 ///
 ///   rank to root   magic(4) version(2) zero(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
-///   root to rank   status(4) length(4), then of status 0 for each rank length(4) card(length), else a sentence(length)
+///   root to rank   status(4) length(4), then of status 0 name(16) and for each rank length(4) card(length), else a
+///                  sentence(length)
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@
 namespace nupa::ccl {
 
 constexpr uint32_t kMeetingMagic = 0x4c434e55;  // "UNCL"
-constexpr uint16_t kMeetingVersion = 1;
+constexpr uint16_t kMeetingVersion = 2;
 constexpr size_t kMagicAt = 0;
 constexpr size_t kVersionAt = 4;
 constexpr size_t kSecretAt = 8;
@@ -22,6 +23,7 @@ constexpr size_t kWorldAt = 36;
 constexpr size_t kLengthAt = 40;
 constexpr size_t kTellingBytes = 44;
 constexpr size_t kAnswerBytes = 8;
+constexpr size_t kNameBytes = 16;
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
 
 template <class T>

@@ -23,19 +23,19 @@ Outcome<UniqueId> root_here() {
   return roots->back()->id();
 }
 
-Outcome<std::vector<Card>> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card,
-                                     int64_t limit_ns, uint64_t* meeting) {
+Outcome<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   static std::mutex mutex;
   static auto* const next = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, uint64_t>;
   while (true) {
+    uint64_t meeting = 0;
     {
       std::lock_guard lock(mutex);
-      *meeting = (*next)[{id.secret, rank}]++;
+      meeting = (*next)[{id.secret, rank}]++;
     }
-    auto cards = meet(id, *meeting, rank, world, card, limit_ns);
+    auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns});
     // A program that ran before in this process's place has been there.
-    if (!cards && cards.error().code == EALREADY) continue;
-    return cards;
+    if (!met && met.error().code == EALREADY) continue;
+    return met;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 namespace nupa::ccl {
@@ -12,7 +13,7 @@ constexpr size_t kSecretAt = sizeof kMagic;
 constexpr size_t kPortAt = kSecretAt + UniqueId::kSecretBytes;
 constexpr size_t kCountAt = kPortAt + 2;
 constexpr size_t kAddressesAt = 32;
-static_assert(kAddressesAt + UniqueId::kMaxAddresses * sizeof(Address) == UniqueId::kBytes);
+static_assert(kAddressesAt + UniqueId::kMaxAddresses * sizeof(Gid) == UniqueId::kBytes);
 
 }  // namespace
 
@@ -25,7 +26,7 @@ std::array<std::byte, UniqueId::kBytes> UniqueId::encode() const {
   const size_t count = std::min(addresses.size(), kMaxAddresses);
   bytes[kCountAt] = static_cast<std::byte>(count);
   for (size_t i = 0; i < count; ++i)
-    std::memcpy(&bytes[kAddressesAt + i * sizeof(Address)], addresses[i].data(), sizeof(Address));
+    std::memcpy(&bytes[kAddressesAt + i * sizeof(Gid)], addresses[i].raw.data(), sizeof(Gid));
   return bytes;
 }
 
@@ -40,8 +41,31 @@ Outcome<UniqueId> UniqueId::decode(const std::byte* bytes, size_t length) {
   if (count == 0 || count > kMaxAddresses || id.port == 0) return fault(EINVAL, "the unique id names no address");
   id.addresses.resize(count);
   for (size_t i = 0; i < count; ++i)
-    std::memcpy(id.addresses[i].data(), bytes + kAddressesAt + i * sizeof(Address), sizeof(Address));
+    std::memcpy(id.addresses[i].raw.data(), bytes + kAddressesAt + i * sizeof(Gid), sizeof(Gid));
   return id;
+}
+
+std::string UniqueId::text() const {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : encode()) {
+    text += kDigits[std::to_integer<size_t>(byte) >> 4];
+    text += kDigits[std::to_integer<size_t>(byte) & 15];
+  }
+  return text;
+}
+
+Outcome<UniqueId> UniqueId::from_text(std::string_view text) {
+  std::byte bytes[kBytes];
+  if (text.size() != 2 * sizeof bytes) return fault(EINVAL, "this is not a unique id of the library");
+  for (size_t i = 0; i < sizeof bytes; ++i) {
+    const char* const digits = text.data() + 2 * i;
+    uint8_t value = 0;
+    if (std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2)
+      return fault(EINVAL, "this is not a unique id of the library");
+    bytes[i] = std::byte{value};
+  }
+  return decode(bytes, sizeof bytes);
 }
 
 }  // namespace nupa::ccl

@@ -1,15 +1,16 @@
 #pragma once
+#include <nupa/types.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ccl/fault.h"
 
 namespace nupa::ccl {
-
-/// An address of IPv6, or of IPv4 as ::ffff:a.b.c.d.
-using Address = std::array<uint8_t, 16>;
 
 /// Names a meeting of ranks: 128 bytes that anybody may carry to them. Whoever has it may take part.
 struct UniqueId {
@@ -19,13 +20,18 @@ struct UniqueId {
 
   std::array<uint8_t, kSecretBytes> secret{};
   uint16_t port = 0;
-  std::vector<Address> addresses;  ///< of the host where the root is, to be tried in turn; kMaxAddresses at most
+  std::vector<Gid> addresses;  ///< of the host where the root is, to be tried in turn; kMaxAddresses at most
 
   /// As bytes: magic(8), secret(16), port(2), number of addresses(1), zeros(5), addresses(6 x 16); port in network
   /// order.
   std::array<std::byte, kBytes> encode() const;
   /// EINVAL: these are not the bytes of one.
   static Outcome<UniqueId> decode(const std::byte* bytes, size_t length);
+
+  /// The same bytes in hexadecimal digits, for environments and files.
+  std::string text() const;
+  /// EINVAL: this is not the text of one.
+  static Outcome<UniqueId> from_text(std::string_view text);
 };
 
 }  // namespace nupa::ccl

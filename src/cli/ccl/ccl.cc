@@ -3,10 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <climits>
-#include <cstdlib>
 #include <memory>
 #include <unistd.h>
 
+#include "ccl/start/launcher.h"
 #include "cli/ccl/bench.h"
 #include "cli/commands.h"
 
@@ -16,7 +16,7 @@ namespace {
 using collectives::BenchOptions;
 using collectives::PlanOptions;
 
-bool is_rank() { return std::getenv("NUPA_CCL_ROOT") != nullptr; }
+bool is_rank() { return ccl::find_launcher() != ccl::Launcher::kNone; }
 
 int start_ranks(uint32_t ranks, std::vector<std::string> command) {
   char self[PATH_MAX];
@@ -42,7 +42,8 @@ struct Commands {
   int run(const std::vector<std::string>& command) const {
     const uint32_t ranks = *bench ? bench_options.ranks : plan_options.ranks;
     std::string why = *bench ? contradiction(bench_options, ranks) : "";
-    if (ranks == 0 && !is_rank()) why = "ccl: how many ranks? --ranks starts them here, or `nupa launch` does";
+    if (ranks == 0 && !is_rank())
+      why = "ccl: how many ranks? --ranks starts them here, or a launcher does (`nupa launch`, mpirun, srun)";
     if (!why.empty()) {
       fmt::print(stderr, "nupa: {}\n", why);
       return 2;

@@ -1,0 +1,277 @@
+/// Ranks that meet at a port or by a file that they know before: in any order, one job after another, and what becomes
+/// of those who lack a rank.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "ccl/start/place.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kShortNs = 1'500'000'000;
+constexpr useconds_t kLateUs = 1'300'000;  // after guests have given up a port where nobody listens, and come again
+
+Card card_of(uint32_t rank) { return Card(rank + 1, static_cast<std::byte>(rank)); }
+
+uint16_t free_port() {
+  const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t length = sizeof any;
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
+  EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length), 0);
+  return ntohs(any.sin_port);
+}
+
+MeetingPlace at_port(const std::string& host = "127.0.0.1") { return {host, free_port(), "", ""}; }
+
+Fault why(const Outcome<Met>& met) { return met ? Fault{0, "no fault"} : met.error(); }
+
+/// A folder of this test's own.
+class CclFilePlace : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
+  void TearDown() override {
+    unlink(path().c_str());
+    EXPECT_EQ(rmdir(folder_.c_str()), 0) << "something is left in " << folder_;
+  }
+  std::string path() const { return folder_ + "/job"; }
+  MeetingPlace place() const { return {"", 0, "", path()}; }
+  void write(const std::string& text) const { std::ofstream(path()) << text; }
+  bool is_there() const { return ::access(path().c_str(), F_OK) == 0; }
+
+ private:
+  std::string folder_ = testing::TempDir() + "nupa-place-XXXXXX";
+};
+
+/// All names that were given to a meeting of `world` ranks; rank 0 comes last and late.
+std::string hold_meeting(const MeetingPlace& place, uint32_t world, useconds_t late_us = 0) {
+  std::vector<std::thread> ranks;
+  std::vector<std::string> names(world);
+  for (uint32_t rank = 0; rank < world; ++rank)
+    ranks.emplace_back([&, rank] {
+      if (rank == 0) usleep(late_us);
+      const auto met = meet_at(place, rank, world, card_of(rank), kPatienceNs);
+      ASSERT_TRUE(met) << "rank " << rank << ": " << met.error().text;
+      ASSERT_EQ(met->cards.size(), world);
+      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(met->cards[other], card_of(other));
+      names[rank].assign(reinterpret_cast<const char*>(&met->name), sizeof met->name);
+    });
+  for (auto& rank : ranks) rank.join();
+  for (const std::string& name : names) EXPECT_EQ(name, names[0]);
+  EXPECT_EQ(names[0].size(), sizeof(Met::name));
+  return names[0];
+}
+
+/// Ranks 0 and 2 of 4 come: both are told who is missing, when the limit is over and not much later.
+void expect_missing_named(const MeetingPlace& place) {
+  const int64_t began = base::now_ns();
+  std::vector<std::thread> ranks;
+  for (const uint32_t rank : {0u, 2u})
+    ranks.emplace_back([&, rank] {
+      const auto met = meet_at(place, rank, 4, {}, kShortNs);
+      ASSERT_FALSE(met);
+      EXPECT_EQ(met.error().code, ETIMEDOUT);
+      EXPECT_NE(met.error().text.find("missing: rank 1, 3"), std::string::npos) << met.error().text;
+    });
+  for (auto& rank : ranks) rank.join();
+  EXPECT_LT(base::now_ns() - began, kShortNs + kAnswerNs);
+}
+
+TEST(CclPlace, IsReadFromItsText) {
+  auto place = MeetingPlace::parse("tcp://node-7.cluster:29500");
+  ASSERT_TRUE(place) << place.error().text;
+  EXPECT_EQ(place->host, "node-7.cluster");
+  EXPECT_EQ(place->port, 29500);
+  EXPECT_EQ(place->key, "");
+  place = MeetingPlace::parse("tcp://[fe80::1:2]:1?key=a?b:c");
+  ASSERT_TRUE(place) << place.error().text;
+  EXPECT_EQ(place->host, "fe80::1:2");
+  EXPECT_EQ(place->port, 1);
+  EXPECT_EQ(place->key, "a?b:c");
+  place = MeetingPlace::parse("file:///shared/a job");
+  ASSERT_TRUE(place) << place.error().text;
+  EXPECT_EQ(place->path, "/shared/a job");
+}
+
+TEST(CclPlace, OtherTextsAreRefused) {
+  for (const char* text : {"", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536",
+                           "tcp://host:1x", "tcp://host:-1", "tcp://::1:80", "tcp://host:1?key=", "tcp://host:1?kee=a",
+                           "host:1", "file://relative", "file://", "file:///folder/", "/path", "http://host:1"}) {
+    const auto place = MeetingPlace::parse(text);
+    ASSERT_FALSE(place) << text;
+    EXPECT_EQ(place.error().code, EINVAL) << text;
+  }
+}
+
+TEST(CclPortPlace, RanksComeInAnyOrder) {
+  hold_meeting(at_port(), 1);
+  hold_meeting(at_port(), 5);
+  hold_meeting(at_port(), 3, kLateUs);
+}
+
+TEST(CclPortPlace, HostsHaveNames) {
+  hold_meeting(at_port("localhost"), 3);
+  const auto met = meet_at(at_port("no-such-name.invalid"), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code, EHOSTUNREACH);
+  EXPECT_NE(met.error().text.find("no-such-name.invalid"), std::string::npos) << met.error().text;
+}
+
+TEST(CclPortPlace, AddressesMayBeOfIpv6) {
+  const base::UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 own{};
+  own.sin6_family = AF_INET6;
+  own.sin6_addr = in6addr_loopback;
+  if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0)
+    GTEST_SKIP() << "this machine has no IPv6";
+  hold_meeting(at_port("::1"), 3);
+}
+
+TEST(CclPortPlace, OneJobAfterAnother) {
+  const MeetingPlace place = at_port();
+  const std::string first = hold_meeting(place, 3);
+  const std::string second = hold_meeting(place, 2);
+  EXPECT_NE(first, second) << "what is sent in one must not be taken for the other's";
+}
+
+TEST(CclPortPlace, OneMeetingAfterAnotherWithoutAPause) {
+  const MeetingPlace place = at_port();
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 4; ++rank)
+    ranks.emplace_back([&, rank] {
+      for (int i = 0; i < 10; ++i) {
+        const auto met = meet_at(place, rank, 4, card_of(rank), kPatienceNs);
+        ASSERT_TRUE(met) << "rank " << rank << ", meeting " << i << ": " << met.error().text;
+      }
+    });
+  for (auto& rank : ranks) rank.join();
+}
+
+TEST(CclPortPlace, MissingRanksAreNamed) { expect_missing_named(at_port()); }
+
+TEST(CclPortPlace, WithoutRankZeroTheLimitCounts) {
+  const auto met = meet_at(at_port(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code, ECONNREFUSED);
+  EXPECT_NE(met.error().text.find("rank 0 does not come"), std::string::npos) << met.error().text;
+}
+
+TEST(CclPortPlace, OnlyWhoHasTheKeyTakesPart) {
+  MeetingPlace place = at_port();
+  place.key = "right";
+  MeetingPlace other = place;
+  other.key = "wrong";
+  std::thread stranger([&] {
+    const auto met = meet_at(other, 1, 2, {}, kPatienceNs);
+    EXPECT_EQ(why(met).code, ECONNABORTED);
+    EXPECT_NE(why(met).text.find("key"), std::string::npos);
+  });
+  std::thread first([&] { EXPECT_TRUE(meet_at(place, 0, 2, {}, kPatienceNs)); });
+  stranger.join();
+  EXPECT_TRUE(meet_at(place, 1, 2, {}, kPatienceNs));
+  first.join();
+}
+
+TEST(CclPortPlace, RankZeroIsToldThatItCannotListen) {
+  EXPECT_EQ(why(meet_at(at_port("192.0.2.1"), 0, 2, {}, kShortNs)).code, EADDRNOTAVAIL);
+  const MeetingPlace place = at_port();
+  const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in taken{};
+  taken.sin_family = AF_INET;
+  taken.sin_port = htons(place.port);
+  taken.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&taken), sizeof taken), 0);
+  ASSERT_EQ(listen(fd.get(), 1), 0);
+  EXPECT_EQ(why(meet_at(place, 0, 2, {}, kShortNs)).code, EADDRINUSE);
+}
+
+TEST_F(CclFilePlace, RanksComeInAnyOrder) {
+  hold_meeting(place(), 1);
+  EXPECT_FALSE(is_there());
+  hold_meeting(place(), 5);
+  hold_meeting(place(), 3, kLateUs);
+  EXPECT_FALSE(is_there());
+}
+
+TEST_F(CclFilePlace, OneJobAfterAnother) { EXPECT_NE(hold_meeting(place(), 3), hold_meeting(place(), 2)); }
+
+TEST_F(CclFilePlace, IsOfItsUserOnly) {
+  std::thread first([&] { EXPECT_TRUE(meet_at(place(), 0, 2, {}, kPatienceNs)); });
+  while (!is_there()) usleep(1000);
+  struct stat about;
+  EXPECT_EQ(stat(path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  EXPECT_TRUE(meet_at(place(), 1, 2, {}, kPatienceNs));
+  first.join();
+}
+
+TEST_F(CclFilePlace, ARootThatHasGoneIsNotWaitedFor) {
+  auto gone = MeetingRoot::start(kPatienceNs);
+  ASSERT_TRUE(gone);
+  write((*gone)->id().text());
+  gone->reset();
+  hold_meeting(place(), 3, kLateUs);
+}
+
+/// Another program may have got the port of a job before, and may never answer.
+TEST_F(CclFilePlace, SomebodyElseAtThePortOfAJobBeforeIsLeft) {
+  const base::UniqueFd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  ASSERT_EQ(bind(silent.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  ASSERT_EQ(listen(silent.get(), 16), 0);
+  ASSERT_EQ(getsockname(silent.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+  const Gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+  write(UniqueId{{}, ntohs(at.sin_port), {loopback}}.text());
+  hold_meeting(place(), 3, kLateUs);
+}
+
+TEST_F(CclFilePlace, WhatIsNoIdIsReplaced) {
+  write("half of a file");
+  hold_meeting(place(), 2, kLateUs / 4);
+}
+
+TEST_F(CclFilePlace, MissingRanksAreNamed) {
+  expect_missing_named(place());
+  EXPECT_FALSE(is_there());
+}
+
+TEST_F(CclFilePlace, WithoutRankZeroTheLimitCounts) {
+  const auto met = meet_at(place(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code, ETIMEDOUT);
+  EXPECT_NE(met.error().text.find(path() + " tells of no root"), std::string::npos) << met.error().text;
+}
+
+TEST_F(CclFilePlace, AnotherUsersFileIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  write("");
+  ASSERT_EQ(chown(path().c_str(), 12345, 12345), 0);
+  EXPECT_EQ(why(meet_at(place(), 1, 2, {}, kShortNs)).code, EACCES);
+}
+
+TEST_F(CclFilePlace, AFolderThatIsNotThereIsSaid) {
+  const MeetingPlace nowhere{"", 0, "", path() + "/none/file"};
+  EXPECT_EQ(why(meet_at(nowhere, 0, 2, {}, kShortNs)).code, ENOENT);
+}
+
+}  // namespace
+}  // namespace nupa::ccl
