@@ -5,6 +5,7 @@
 
 #include "ccl/api/handles.h"
 #include "ccl/start/roots.h"
+#include "ccl/trace/trace.h"
 
 namespace nupa::ccl {
 namespace {
@@ -103,12 +104,14 @@ NUPA_EXPORT int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t 
 }
 
 NUPA_EXPORT int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
-  return nupa_ccl_comm_split(comm, 0, 0, made);
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  return give(comm->communicator->split(0, 0, Purpose::kDup), made);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
   if (comm == nullptr) return 0;
   const std::unique_ptr<nupa_ccl_comm> owned(comm);
+  if (Trace* const trace = Trace::get()) trace->flush();
   if (comm->communicator->ended()) return 0;
   return say(*comm->communicator, comm->communicator->finish());
 }
@@ -116,6 +119,7 @@ NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
   if (comm == nullptr) return say(EINVAL, "no communicator");
   comm->communicator->end({ECANCELED, comm->communicator->rank()});
+  if (Trace* const trace = Trace::get()) trace->flush();
   return 0;
 }
 
