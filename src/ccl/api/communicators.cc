@@ -111,9 +111,9 @@ NUPA_EXPORT int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
 NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
   if (comm == nullptr) return 0;
   const std::unique_ptr<nupa_ccl_comm> owned(comm);
+  const int error = comm->communicator->ended() ? 0 : comm->communicator->finish();
   if (Trace* const trace = Trace::get()) trace->flush();
-  if (comm->communicator->ended()) return 0;
-  return say(*comm->communicator, comm->communicator->finish());
+  return say(*comm->communicator, error);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
