@@ -10,6 +10,7 @@
  * - ECONNRESET: it is gone.
  * - ETIMEDOUT: it was waited for in vain, for as long as NUPA_CCL_TIMEOUT says (in seconds; 300).
  * - ECANCELED: it has called nupa_ccl_comm_abort().
+ * - EPROTO: it has called what does not fit to what another one has called (see "checking").
  * - Others: it has reached a limit of its process or system.
  *
  * All ranks' operations end then.
@@ -247,6 +248,16 @@ int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_t
 int nupa_ccl_group_start(void);
 int nupa_ccl_group_end(nupa_ccl_request** request);
 
+/* ---- checking --------------------------------------------------------------------------------------------------- */
+
+/* With NUPA_CCL_CHECK=1 in the environment of all ranks each call on a communicator, also of comm_split, comm_dup and
+ * comm_destroy, is compared before it moves data: its place in the order, operation, type, operator, root, and counts,
+ * with lists also those that a sender and a receiver have of each other. If they do not agree the call returns EPROTO
+ * on every rank, nupa_ccl_error_text() says who called what, nupa_ccl_comm_error() has the first rank that differs
+ * from most, and the communicator has ended. Not compared: whether arrays are in place and which offsets they have,
+ * which is each rank's own affair, a rank's factor, what a function of the program does. A receive of another type
+ * than was sent returns EPROTO; its communicator goes on. Costs each call the exchange of 64 bytes. */
+
 /* ---- what would be done --------------------------------------------------------------------------------------- */
 
 /* Which algorithm `operation` ("all_reduce", as the functions above are called) runs with arrays of `bytes`, which is
@@ -254,6 +265,42 @@ int nupa_ccl_group_end(nupa_ccl_request** request);
  * for people; it ends with 0 and is cut where it needs more than `room` bytes. While no operation is under way. On a
  * communicator that has done nothing yet: a collective. */
 int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char* text, size_t room);
+
+/* ---- what is done ----------------------------------------------------------------------------------------------- */
+
+#define NUPA_CCL_NONE (-1)
+
+/* An operation or message, for a program's profiler. Texts stay as long as the process. Times: CLOCK_MONOTONIC, ns. */
+typedef struct nupa_ccl_event {
+  const char* operation; /* "all_reduce", "all_gatherv", "comm_split", "send" */
+  const char* algorithm; /* end: its name, as nupa_ccl_plan() says it; null: it has none, or did not get so far */
+  uint32_t communicator; /* counted from 1 on in this process */
+  uint32_t rank;         /* this one there */
+  uint32_t ranks;
+  uint32_t root;   /* messages: the other rank; NUPA_CCL_ANY_RANK: there is none, or anybody */
+  uint64_t number; /* collectives: of this communicator's, since somebody looks; messages: of the process's */
+  size_t count;    /* of elements, of this rank's array */
+  size_t bytes;
+  int type;          /* nupa_ccl_type */
+  int op;            /* nupa_ccl_builtin_op, 5: a premultiplied sum, 255: a function; NUPA_CCL_NONE: none */
+  int error;         /* end: what it returns */
+  int64_t queued_ns; /* when it was called */
+  int64_t begin_ns;  /* when it had its turn */
+  int64_t end_ns;    /* end: when it was done */
+  int64_t waited_ns; /* end, collectives: for other ranks */
+} nupa_ccl_event;
+
+typedef void (*nupa_ccl_profile)(const nupa_ccl_event* event, void* context);
+
+/* From now on `begin` is called before, and `end` after, each operation and message of all communicators of this
+ * process; each may be null, and both: nobody is told any more. The thread is whichever runs the operation: that of the
+ * call or of nupa_ccl_wait(), or one of the library; `end` of a message is called by who waits for it. Several threads
+ * may call at the same time. They must not call this library. What is under way still ends by the functions that it
+ * began with, so `context` has to stay until then. Cost: while none was ever set one load and branch an operation, else
+ * two readings of the clock, and two for each time that it waits. ENOMEM. */
+int nupa_ccl_set_profiler(nupa_ccl_profile begin, nupa_ccl_profile end, void* context);
+
+/* With NUPA_CCL_TRACE=FILE in the environment each process writes these events to a file (docs/collectives.md). */
 
 #ifdef __cplusplus
 }

@@ -102,10 +102,10 @@ class Sleep {
 class Run {
  public:
   Run(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns)
-      : all_(all), rules_(rules), around_(around), limit_ns_(limit_ns) {}
+      : all_(all), rules_(rules), around_(around), limit_ns_(limit_ns), observes_(around.observes_waits()) {}
 
   int to_end() {
-    while (go_on()) wait();
+    while (go_on()) observes_ ? wait_observed() : wait();
     for (const Steps& steps : all_)
       if (steps.result() != 0) return steps.result();
     return 0;
@@ -141,6 +141,12 @@ class Run {
     return std::find_if(all_.begin(), all_.end(), [](const Steps& steps) { return !steps.is_done(); })->waits_for();
   }
 
+  void wait_observed() {
+    const Wait waited = first_wait();
+    const int64_t began = base::now_ns();
+    wait();
+    around_.on_waited(waited, began, base::now_ns());
+  }
   void wait() {
     if (look_for_a_while()) return;
     const int64_t began = base::now_ns();
@@ -178,6 +184,7 @@ class Run {
   const WaitRules& rules_;
   Surroundings& around_;
   const int64_t limit_ns_;
+  const bool observes_;
 };
 
 }  // namespace

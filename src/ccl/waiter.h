@@ -20,6 +20,10 @@ class Surroundings {
   virtual void sleep(int64_t limit_ns);
   /// Somebody has been waited for for a while, again and again: time to ask whether that rank is alive.
   virtual void on_long_wait([[maybe_unused]] const Wait& wait) {}
+  /// Whether on_waited() is to be told of waits, while operations run.
+  virtual bool observes_waits() const { return false; }
+  /// Somebody was waited for for so long (CLOCK_MONOTONIC).
+  virtual void on_waited(const Wait& /*wait*/, int64_t /*began_ns*/, int64_t /*ended_ns*/) {}
   /// The time is up. Returns why everything ends from now on.
   virtual Cause on_timeout(const Wait& wait) = 0;
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`nupa ccl bench` and `nupa ccl plan`: what they show, that wrong results and wrong words are told, and how they end."""
+"""`nupa ccl bench`, `plan` and `trace`: what they show, that wrong results and wrong words are told, and how they end."""
 import html.parser
 import json
 import os
@@ -185,6 +185,51 @@ def plans():
             "%s, %s" % (rows, named))
 
 
+def traces():
+    """A run that is traced: a file a rank, and all of them in one."""
+    folder = os.path.join(work, "traces")
+    os.mkdir(folder)
+    done = bench("-n", "3", "--operation", "all", "--max-bytes", "64K", "--factor", "256", "--iterations", "2",
+                 env={"NUPA_CCL_TRACE": folder})
+    files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+    wrong = [] if done.returncode == 0 and len(files) == 3 else [done.stderr[-300:], files]
+    for rank, path in enumerate(files):
+        with open(path) as file:
+            events = json.load(file)
+        whole = [event for event in events if event["ph"] == "X" and "number" in event["args"]]
+        times = [event["ts"] for event in whole]
+        shown = {event["name"] for event in whole}
+        if not set(OPERATIONS) <= shown or times != sorted(times) or {event["pid"] for event in whole} != {rank} or \
+                not all(event["args"]["algorithm"] and event["dur"] >= 0 for event in whole):
+            wrong.append((path, sorted(shown), len(times)))
+    outcome(not wrong, "ccl-bench-traced", wrong)
+    merged = os.path.join(work, "all.json")
+    done = nupa("ccl", "trace", *files, "-o", merged)
+    events = json.load(open(merged)) if done.returncode == 0 else []
+    begins = {}
+    for event in events:
+        if event["name"] == "barrier" and event["ph"] == "X":
+            begins.setdefault(event["pid"], (event["ts"], event["ts"] + event["dur"]))
+    # Nobody leaves the first barrier before the last one has come to it.
+    met = max(begin for begin, _ in begins.values()) <= min(end for _, end in begins.values()) if begins else False
+    outcome(done.returncode == 0 and {event["pid"] for event in events} == {0, 1, 2} and met, "ccl-trace-merged",
+            "status %s, %s, %s" % (done.returncode, done.stderr, begins))
+    tell("ccl-trace-none", nupa("ccl", "trace", os.path.join(folder, "none.json")), 1, "none.json: No such file")
+    with open(os.path.join(folder, "other.json"), "w") as file:
+        file.write('[{"name":"x"}]')
+    tell("ccl-trace-of-another", nupa("ccl", "trace", file.name), 1, "other.json: is not a trace of a rank")
+    tell("ccl-trace-full-disk", nupa("ccl", "trace", *files, "-o", "/dev/full"), 1, "/dev/full: No space left")
+
+
+def checked():
+    """What is right stays right in the checking mode."""
+    told = results("ccl-bench-checked", "-n", "3", "--operation", "all", "--max-bytes", "16K", "--factor", "1024",
+                   "--iterations", "2", env={"NUPA_CCL_CHECK": "1"})
+    rows = told["results"] if told else []
+    wrong = [row for row in rows if row["check"] not in ("ok", "-")]
+    outcome(rows and not wrong, "ccl-bench-checked", wrong)
+
+
 def wrong_usage():
     for arguments in ([], ["frobnicate"], ["bench"], ["plan"], ["bench", "-n", "0"],
                       ["bench", "-n", "2", "--operation", "frobnicate"],
@@ -196,7 +241,8 @@ def wrong_usage():
                       ["bench", "-n", "2", "--max-bytes", "many"], ["bench", "-n", "2", "--factor", "1"],
                       ["bench", "-n", "2", "--iterations", "0"],
                       ["bench", "-n", "2", "--iterations", "1", "--min-time", "1"],
-                      ["plan", "-n", "2", "--operation", "frobnicate"], ["plan", "-n", "2", "--type", "int9"]):
+                      ["plan", "-n", "2", "--operation", "frobnicate"], ["plan", "-n", "2", "--type", "int9"],
+                      ["trace"]):
         done = nupa("ccl", *arguments)
         outcome(done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1 and
                 done.stderr.startswith("nupa: "), "ccl-wrong-usage " + " ".join(arguments),
@@ -251,6 +297,8 @@ try:
     page()
     wrong_results()
     plans()
+    traces()
+    checked()
     wrong_usage()
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -6,6 +6,7 @@
 #include "ccl/start/launcher.h"
 #include "ccl/start/place.h"
 #include "ccl/start/roots.h"
+#include "ccl/trace/trace.h"
 
 namespace nupa::ccl {
 namespace {
@@ -89,7 +90,8 @@ NUPA_EXPORT int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t 
 }
 
 NUPA_EXPORT int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
-  return nupa_ccl_comm_split(comm, 0, 0, made);
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  return give(comm->communicator->split(0, 0, Purpose::kDup), made);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
@@ -100,13 +102,15 @@ NUPA_EXPORT int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made) 
 NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
   if (comm == nullptr) return 0;
   const std::unique_ptr<nupa_ccl_comm> owned(comm);
-  if (comm->communicator->ended()) return 0;
-  return say(*comm->communicator, comm->communicator->finish());
+  const int error = comm->communicator->ended() ? 0 : comm->communicator->finish();
+  if (Trace* const trace = Trace::get()) trace->flush();
+  return say(*comm->communicator, error);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
   if (comm == nullptr) return say(EINVAL, "no communicator");
   comm->communicator->end({ECANCELED, comm->communicator->rank()});
+  if (Trace* const trace = Trace::get()) trace->flush();
   return 0;
 }
 

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ccl/names.h"
+
 namespace nupa::ccl {
 namespace {
 
@@ -31,7 +33,37 @@ void set_factor(Call& call) {
   if (call.reducer.factor != nullptr) call.reducer.factor = &call.factor;
 }
 
+Event about(const Begun& begun) {
+  static std::atomic<uint64_t> messages{0};
+  const Message& message = *begun.message;
+  Event event{};
+  event.operation = message.is_send ? "send" : "recv";
+  event.communicator = begun.communicator->number_in_process();
+  event.rank = begun.communicator->rank();
+  event.ranks = begun.communicator->ranks();
+  event.number = ++messages;
+  event.bytes = message.bytes;
+  event.count = message.bytes / begun.element_bytes;
+  event.type = static_cast<int>(begun.type);
+  event.op = NUPA_CCL_NONE;
+  event.root = message.peer;
+  return event;
+}
+
+/// A message that was observed is over.
+void end_observing(const Begun& begun, int error) {
+  Message& message = *begun.message;
+  Event& event = message.observed->event;
+  event.error = error;
+  event.root = message.peer;
+  event.bytes = message.bytes;
+  event.count = message.bytes / begun.element_bytes;
+  message.observed->end();
+  message.observed.reset();
+}
+
 int begin_message(const Begun& message, bool alone) {
+  if (is_observed()) message.message->observed = std::make_unique<Observed>(about(message));
   Messages& messages = message.communicator->messages();
   if (alone) return messages.begin_alone(message.message);
   messages.begin(message.message);
@@ -57,7 +89,7 @@ int wait_for_all(const nupa_ccl_request& request) {
   int first = 0;
   for (const Begun& begun : request.all) {
     const int error = begun.wait();
-    if (error != 0 && first == 0) first = say(*begun.communicator, error);
+    if (error != 0 && first == 0) first = say(begun, error);
   }
   return first;
 }
@@ -75,6 +107,15 @@ int say(const Communicator& communicator, int error) {
   if (error == 0) return 0;
   const Cause cause = communicator.ended();
   return say(error, cause.error == error ? communicator.text_of(cause) : std::strerror(error));
+}
+
+int say(const Begun& begun, int error) {
+  const Message* const message = begun.message.get();
+  const bool has_type = message != nullptr && message->came_type < kTypes;
+  if (error != EPROTO || !has_type || message->error != EPROTO) return say(*begun.communicator, error);
+  return say(EPROTO, "rank " + std::to_string(message->peer) + " sent " +
+                         name_of(static_cast<Type>(message->came_type)) + " with tag " + std::to_string(message->tag) +
+                         ", rank " + std::to_string(begun.communicator->rank()) + " receives " + name_of(begun.type));
 }
 
 int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
@@ -104,7 +145,7 @@ int run_or_start(const Begun& message, nupa_ccl_request** request) {
   }
   if (const int error = begin_message(message, request != nullptr); error != 0)
     return say(error, "no thread for messages");
-  if (request == nullptr) return say(*message.communicator, message.wait());
+  if (request == nullptr) return say(message, message.wait());
   *request = new nupa_ccl_request{{message}};
   return 0;
 }
@@ -117,6 +158,7 @@ int Begun::wait() const {
   if (job != nullptr) return communicator->wait(job);
   const int error = communicator->messages().wait(message);
   if (status != nullptr) *status = {message->peer, message->tag, message->bytes / element_bytes};
+  if (message->observed != nullptr) end_observing(*this, error);
   return error;
 }
 

@@ -20,6 +20,7 @@ struct Begun {
   std::shared_ptr<nupa::ccl::Message> message;
   nupa_ccl_status* status = nullptr;  ///< of a receive
   size_t element_bytes = 1;
+  nupa::ccl::Type type = nupa::ccl::Type::kUint8;
 
   bool is_done() const { return job != nullptr ? job->is_done() : message->done.load(std::memory_order_acquire); }
   int wait() const;
@@ -36,6 +37,8 @@ int say(int error, std::string text);
 inline int say(const Fault& fault) { return say(fault.code, fault.text); }
 /// What a call on a communicator has ended by.
 int say(const Communicator& communicator, int error);
+/// The same of a call that was begun.
+int say(const Begun& begun, int error);
 
 /// Groups that this thread has begun and not ended.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;

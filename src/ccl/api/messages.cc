@@ -21,6 +21,8 @@ Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const vo
     begun.message = std::make_shared<Message>();
     begun.element_bytes = size_of(static_cast<Type>(type));
     begun.message->bytes = count * begun.element_bytes;
+    begun.type = static_cast<Type>(type);
+    if (begun.communicator->checks()) begun.message->type = static_cast<uint8_t>(type);
   }
   return begun;
 }

@@ -9,4 +9,12 @@ const char* name_of(Operation operation) {
   return kNames[static_cast<size_t>(operation)];
 }
 
+const char* name_of(const Call& call) {
+  constexpr const char* kPurposes[] = {"", "comm_split", "comm_dup", "comm_destroy"};
+  constexpr const char* kWithLists[kOperations] = {
+      "", "", "gatherv", "scatterv", "all_gatherv", "all_to_allv", "", "", "reduce_scatterv", "", ""};
+  if (call.purpose != Purpose::kItself) return kPurposes[static_cast<size_t>(call.purpose)];
+  return call.equal ? name_of(call.operation) : kWithLists[static_cast<size_t>(call.operation)];
+}
+
 }  // namespace nupa::ccl

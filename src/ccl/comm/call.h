@@ -23,6 +23,12 @@ constexpr uint32_t kOperations = 11;
 
 /// For people: "all_reduce".
 const char* name_of(Operation operation);
+struct Call;
+/// As the program called it: "all_gatherv", "comm_split".
+const char* name_of(const Call& call);
+
+/// What an operation is done for: the program called it, or it is part of another call.
+enum class Purpose : uint8_t { kItself, kSplit, kDup, kDestroy };
 
 /// How many elements of an array are each rank's, and where they begin. Empty: `each`, one after the other.
 struct Counts {
@@ -49,6 +55,9 @@ struct Call {
   Counts out_counts;
   bool equal =
       true;  ///< every rank knows by its own arguments how long all blocks are, for they are as long as its own
+
+  Purpose purpose = Purpose::kItself;
+  int64_t queued_ns = 0;  ///< when it came (CLOCK_MONOTONIC), of one that somebody observes and that is queued
 
   size_t bytes() const { return elements * reducer.element_bytes(); }
 };

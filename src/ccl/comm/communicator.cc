@@ -67,6 +67,10 @@ Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
   options.mapped_ranks = static_cast<uint32_t>(*mapped);
   options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
   options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
+  const char* const checks = std::getenv("NUPA_CCL_CHECK");
+  if (checks != nullptr && std::strcmp(checks, "0") != 0 && std::strcmp(checks, "1") != 0)
+    return fault(EINVAL, "NUPA_CCL_CHECK is not 0 or 1");
+  options.checks = checks != nullptr && *checks == '1';
   if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
   return options;
 }
@@ -76,6 +80,7 @@ class Communicator::Task final : public Job {
  public:
   Task(Communicator& communicator, Call call) : communicator_(communicator), call_(std::move(call)) {
     if (call_.reducer.factor != nullptr) call_.reducer.factor = &call_.factor;
+    if (is_observed()) call_.queued_ns = base::now_ns();
   }
   int run() override { return communicator_.run_now(call_); }
 
@@ -117,7 +122,9 @@ Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoi
 Outcome<void> Communicator::open() {
   const ChannelLayout channels(ranks());
   const size_t channels_at = arena_bytes(options_.slot_bytes);
-  auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), channels_at + channels.bytes(),
+  // Ranks that check and ranks that do not would wait for each other: links refuse arenas of another length.
+  const size_t bytes = channels_at + channels.bytes() + (options_.checks ? kPage : 0);
+  auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
   if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
   arena_ = std::move(*arena);
@@ -133,6 +140,7 @@ Outcome<void> Communicator::open() {
     return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
   message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
+  begin_observing();
   return {};
 }
 
@@ -154,12 +162,16 @@ Cause Communicator::on_timeout(const Wait& wait) {
 
 std::string Communicator::text_of(const Cause& cause) const {
   if (!cause) return "";
+  if (cause.error == EPROTO && checker_ != nullptr && !checker_->text().empty()) return checker_->text();
   if (cause.rank >= cards_.size()) return std::strerror(cause.error);
   const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
   if (cause.error == ECONNRESET) return who + " is gone";
   if (cause.error == ETIMEDOUT)
     return who + " was waited for in vain for " + std::to_string(options_.limit_ns / kNsPerSecond) + " s";
   if (cause.error == ECANCELED) return who + " has aborted";
+  if (cause.error == EPROTO)
+    return who +
+           " has called something else, or has other settings (NUPA_CCL_...); NUPA_CCL_CHECK=1 on all ranks says more";
   return who + ": " + std::strerror(cause.error);
 }
 
@@ -222,15 +234,23 @@ std::string Communicator::wanted(const Call& call) const {
 
 int Communicator::run_now(Call& call) {
   if (const Cause cause = ended(); cause) return cause.error;
+  return is_observed() ? run_observed(call) : do_now(call);
+}
+
+int Communicator::do_now(const Call& call) {
   int error = 0;
   if (__builtin_expect(uses_memory(), 1)) {
     if (__builtin_expect(mapped_ == nullptr, 0))
       if (error = make_mapped_group(); error != 0) return error;
-    Steps steps = choose(call, *mapped_, wanted(call)).start(*mapped_, call);
+    const auto& algorithm = choose(call, *mapped_, wanted(call));
+    algorithm_ = algorithm.name;
+    Steps steps = algorithm.start(*mapped_, call);
     error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
   } else {
     if (lanes_ == nullptr) make_lane_group();
-    Steps steps = choose(call, *lanes_, wanted(call)).start(*lanes_, call);
+    const auto& algorithm = choose(call, *lanes_, wanted(call));
+    algorithm_ = algorithm.name;
+    Steps steps = algorithm.start(*lanes_, call);
     error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
   }
   // What one rank has stopped at, the others would wait for.
@@ -249,7 +269,7 @@ int Communicator::run(Call& call) {
 }
 
 int Communicator::run_line(const LineCall& call) {
-  if (lines_ == nullptr || !executor_.try_take()) return kNotNow;
+  if (lines_ == nullptr || is_observed() || !executor_.try_take()) return kNotNow;
   int error = ended().error;
   if (error == 0) error = mapped::may_begin(*lines_, call) ? exchange_lines(call) : kNotNow;
   executor_.give_back();
@@ -285,7 +305,7 @@ std::string Communicator::plan_of(const Call& call) {
   return text(choose(call, *mapped_, wanted(call)));
 }
 
-Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key) {
+Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
   struct Wish {
     int64_t color;
     int64_t key;
@@ -299,6 +319,7 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
   call.out = all.data();
   call.elements = sizeof mine;
   call.out_counts.each = sizeof mine;
+  call.purpose = purpose;
   if (const int error = run(call); error != 0) return fault(error, text_of(ended()));
   if (color == kNoColor) return nullptr;
   std::vector<uint32_t> members;
@@ -395,6 +416,11 @@ int Communicator::finish() {
   if (ranks() == 1) return 0;
   while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
   int error = ended().error;
+  if (error == 0 && checker_ != nullptr) {
+    Call call;
+    call.purpose = Purpose::kDestroy;
+    error = check(call);
+  }
   if (error == 0) {
     if (mapped_ == nullptr && lanes_ == nullptr) make_lane_group();
     Steps all_here = mapped_ != nullptr ? mapped::barrier(*mapped_) : lanes::barrier(*lanes_);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ccl/check/checker.h"
 #include "ccl/comm/call.h"
 #include "ccl/comm/executor.h"
 #include "ccl/comm/line_call.h"
@@ -15,6 +16,7 @@
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
 #include "ccl/message/messages.h"
+#include "ccl/trace/observe.h"
 
 namespace nupa::ccl {
 
@@ -22,10 +24,11 @@ struct CommunicatorOptions {
   int64_t limit_ns = 0;       ///< of an operation, until whoever it waits for is named
   size_t slot_bytes = 0;      ///< multiple of a page
   uint32_t mapped_ranks = 0;  ///< of a communicator, at most, for all to look at each other's memory
+  bool checks = false;        ///< before each call ranks tell each other what it is
   std::string algorithms;     ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
 
-  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_ALGO. EINVAL: one of them
-  /// cannot be read.
+  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK, NUPA_CCL_ALGO. EINVAL:
+  /// one of them cannot be read.
   static Outcome<CommunicatorOptions> from_environment();
 };
 
@@ -58,7 +61,7 @@ class Communicator final : private Surroundings {
   /// Ranks of one `color` become a communicator, ordered by `key` and then by rank; those of color kNoColor none
   /// (null). Called by all ranks.
   static constexpr int64_t kNoColor = -1;
-  Outcome<std::unique_ptr<Communicator>> split(int64_t color, int64_t key);
+  Outcome<std::unique_ptr<Communicator>> split(int64_t color, int64_t key, Purpose purpose = Purpose::kSplit);
 
   /// Those who are left become a communicator, in their order: without ranks that are gone, and that were waited for
   /// in vain. Called by all of them, as often as each other. ECONNABORTED: they have gone on without this one.
@@ -71,6 +74,10 @@ class Communicator final : private Surroundings {
   Cause ended() const override;
   /// For people: what a cause is.
   std::string text_of(const Cause& cause) const;
+  /// Whether what ranks call is compared.
+  bool checks() const { return checker_ != nullptr; }
+  /// As traces and profilers have it, from 1 on.
+  uint32_t number_in_process() const { return number_in_process_; }
   /// For people: how this call would be done, and why. While nothing is under way; the first time a collective.
   std::string plan_of(const Call& call);
 
@@ -84,6 +91,12 @@ class Communicator final : private Surroundings {
   Outcome<void> open();
   int run_now(Call& call);
   int exchange_lines(const LineCall& call);
+  /// The same without a look at anything but the operation.
+  int do_now(const Call& call);
+  /// The same where somebody observes or ranks check.
+  int run_observed(const Call& call);
+  int check(const Call& call);
+  void begin_observing();
   /// Which of the two kinds of algorithms are used; both groups are made when they are first needed.
   bool uses_memory() const;
   int make_mapped_group();
@@ -99,6 +112,8 @@ class Communicator final : private Surroundings {
 
   void on_long_wait(const Wait& wait) override;
   Cause on_timeout(const Wait& wait) override;
+  bool observes_waits() const override { return observed_ != nullptr; }
+  void on_waited(const Wait& wait, int64_t began_ns, int64_t ended_ns) override;
 
   const std::shared_ptr<Endpoint> endpoint_;
   const CommunicatorId id_;
@@ -123,7 +138,13 @@ class Communicator final : private Surroundings {
   mutable std::mutex gone_mutex_;
   std::vector<bool> gone_;                ///< by rank; empty: nobody is known to be
   std::shared_ptr<Survivors> survivors_;  ///< by whom this communicator was decided upon
-  Executor executor_;                     ///< the last one: its thread uses all the others
+  uint32_t number_in_process_ = 0;
+  uint64_t checked_ = 0;
+  uint64_t calls_ = 0;                ///< that were observed
+  const char* algorithm_ = nullptr;   ///< of the operation that was begun last
+  Event* observed_ = nullptr;         ///< the operation that runs, if somebody observes it
+  std::unique_ptr<Checker> checker_;  ///< null: what ranks call is not compared
+  Executor executor_;                 ///< the last one: its thread uses all the others
 };
 
 /// Another name that depends on all of these.

@@ -2,8 +2,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "base/clock.h"
 #include "ccl/cause.h"
+#include "ccl/trace/observe.h"
 
 namespace nupa::ccl {
 
@@ -22,6 +25,16 @@ struct Message {
   int error = 0;     ///< EMSGSIZE: what came has no room; or why all has ended
   std::atomic<bool> done{false};
 
+  /// Checking mode: the type of the elements. What came of another type is EPROTO.
+  static constexpr uint8_t kNoType = 0xff;
+  uint8_t type = kNoType;
+  uint8_t came_type = kNoType;
+  std::unique_ptr<Observed> observed;  ///< null: nobody observes
+
+  void finish() {
+    if (observed != nullptr) observed->event.end_ns = base::now_ns();
+    done.store(true, std::memory_order_release);
+  }
   bool takes(uint32_t source, int32_t its_tag) const {
     return (peer == kNoRank || peer == source) && (tag == kAnyTag || tag == its_tag);
   }

@@ -9,12 +9,14 @@
 namespace nupa::ccl {
 namespace {
 
-void finish_receive(Message& receive, uint32_t source, int32_t tag, size_t bytes) {
+void finish_receive(Message& receive, uint32_t source, int32_t tag, uint8_t type, size_t bytes) {
   if (bytes > receive.bytes) receive.error = EMSGSIZE;
+  if (type != receive.type && type != Message::kNoType && receive.type != Message::kNoType) receive.error = EPROTO;
+  receive.came_type = type;
   receive.peer = source;
   receive.tag = tag;
   receive.bytes = bytes;
-  receive.done.store(true, std::memory_order_release);
+  receive.finish();
 }
 
 }  // namespace
@@ -26,7 +28,7 @@ bool MessagePeer::push() {
     std::byte* const room = lane_->room();
     size_t used = 0;
     if (message.moved == 0) {
-      const Header header{message.bytes, message.tag, 0};
+      const Header header{message.bytes, message.tag, message.type, {}};
       std::memcpy(room, &header, sizeof header);
       used = sizeof header;
     }
@@ -36,7 +38,7 @@ bool MessagePeer::push() {
     message.moved += length;
     moved = true;
     if (message.moved < message.bytes) continue;
-    message.done.store(true, std::memory_order_release);
+    message.finish();
     sends_.pop_front();
   }
   return moved;
@@ -52,7 +54,7 @@ void MessagePeer::take(const std::byte* data, size_t bytes) {
   came_ += bytes;
   if (came_ < header_.bytes) return;
   is_coming_ = false;
-  if (receive_ != nullptr) finish_receive(*receive_, rank_, header_.tag, header_.bytes);
+  if (receive_ != nullptr) finish_receive(*receive_, rank_, header_.tag, header_.type, header_.bytes);
   receive_.reset();
 }
 
@@ -60,7 +62,7 @@ void MessagePeer::begin(const Match& match, const std::function<bool()>& keeps) 
   std::memcpy(&header_, lane_->front(), sizeof header_);
   receive_ = match(rank_, header_.tag);
   if (receive_ == nullptr && !keeps()) return;
-  if (receive_ == nullptr) kept_.push_back({header_.tag, std::vector<std::byte>(header_.bytes)});
+  if (receive_ == nullptr) kept_.push_back({header_.tag, header_.type, std::vector<std::byte>(header_.bytes)});
   is_coming_ = true;
   came_ = 0;
 }
@@ -95,12 +97,14 @@ bool MessagePeer::give_kept(Message& receive) {
     return false;
   }
   copy_array(receive.to, found->bytes.data(), std::min(found->bytes.size(), receive.bytes));
-  finish_receive(receive, rank_, found->tag, found->bytes.size());
+  finish_receive(receive, rank_, found->tag, found->type, found->bytes.size());
   kept_.erase(found);
   return true;
 }
 
-void MessagePeer::keep(const Message& send) { kept_.push_back({send.tag, {send.from, send.from + send.bytes}}); }
+void MessagePeer::keep(const Message& send) {
+  kept_.push_back({send.tag, send.type, {send.from, send.from + send.bytes}});
+}
 
 void MessagePeer::end(const std::function<void(Message&)>& finish) {
   for (const Pointer& send : sends_) finish(*send);

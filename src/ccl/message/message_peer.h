@@ -43,11 +43,13 @@ class MessagePeer {
   struct Header {
     uint64_t bytes;
     int32_t tag;
-    uint32_t unused;
+    uint8_t type;  ///< Message::type
+    uint8_t unused[3];
   };
   static_assert(sizeof(Header) == 16);
   struct Kept {
     int32_t tag;
+    uint8_t type;
     std::vector<std::byte> bytes;
   };
 

@@ -12,7 +12,7 @@ constexpr int64_t kProbeNs = 100'000'000;
 
 void finish(Message& message, int error) {
   message.error = error;
-  message.done.store(true, std::memory_order_release);
+  message.finish();
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ void Messages::begin(const Pointer& message) {
   std::lock_guard lock(mutex_);
   if (message->is_send && message->peer == rank_) {
     peers_[rank_].keep(*message);
-    message->done.store(true, std::memory_order_release);
+    message->finish();
   } else if (message->is_send) {
     peers_[message->peer].add_send(message);
   } else {

@@ -6,5 +6,7 @@ namespace nupa::cli::collectives {
 /// `nupa ccl bench` and `nupa ccl plan` as a rank of a job. Each returns the exit status.
 int bench(const BenchOptions& options);
 int plan(const PlanOptions& options);
+/// Puts the traces of ranks together.
+int trace(const TraceOptions& options);
 
 }  // namespace nupa::cli::collectives

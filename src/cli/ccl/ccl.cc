@@ -15,6 +15,7 @@ namespace {
 
 using collectives::BenchOptions;
 using collectives::PlanOptions;
+using collectives::TraceOptions;
 
 bool is_rank() { return ccl::find_launcher() != ccl::Launcher::kNone; }
 
@@ -36,10 +37,13 @@ int start_ranks(uint32_t ranks, std::vector<std::string> command) {
 struct Commands {
   CLI::App* bench = nullptr;
   CLI::App* plan = nullptr;
+  CLI::App* trace = nullptr;
   BenchOptions bench_options;
   PlanOptions plan_options;
+  TraceOptions trace_options;
 
   int run(const std::vector<std::string>& command) const {
+    if (*trace) return collectives::trace(trace_options);
     const uint32_t ranks = *bench ? bench_options.ranks : plan_options.ranks;
     std::string why = *bench ? contradiction(bench_options, ranks) : "";
     if (ranks == 0 && !is_rank())
@@ -57,11 +61,14 @@ struct Commands {
 
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command) {
   auto commands = std::make_shared<Commands>();
-  CLI::App* const ccl = app.add_subcommand("ccl", "Collectives: how fast they are, and which algorithm runs and why");
+  CLI::App* const ccl =
+      app.add_subcommand("ccl", "Collectives: how fast they are, which algorithm runs and why, what ranks did");
   ccl->require_subcommand(1);
   commands->bench = ccl->add_subcommand("bench", "Measure collectives: nupa ccl bench -n 4 --operation all_reduce");
   commands->plan =
       ccl->add_subcommand("plan", "Show which algorithm runs for which sizes, and why: nupa ccl plan -n 4");
+  commands->trace = ccl->add_subcommand("trace", "Put traces of ranks together: nupa ccl trace FILES... -o all.json");
+  add_options(*commands->trace, &commands->trace_options);
   add_options(*commands->bench, &commands->bench_options);
   add_options(*commands->plan, &commands->plan_options);
   return {ccl, [commands, command = std::move(command)] { return commands->run(command); }};

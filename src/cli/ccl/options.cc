@@ -108,6 +108,14 @@ void add_options(CLI::App& plan, PlanOptions* options) {
   plan.footer("Sizes are those of `nupa ccl bench`. NUPA_CCL_ALGO=all_reduce=slices,... prefers algorithms by name.");
 }
 
+void add_options(CLI::App& trace, TraceOptions* options) {
+  trace.add_option("files", options->files, "What ranks have written with NUPA_CCL_TRACE=FILE")->required();
+  trace.add_option("-o,--output", options->output, "The file to write; without it standard output");
+  trace.footer(
+      "For chrome://tracing and Perfetto. Times of ranks of one host are by one clock; those of other hosts are put\n"
+      "beside by what each host's CLOCK_REALTIME says.");
+}
+
 std::string contradiction(const BenchOptions& options, uint32_t ranks) {
   if (options.max_bytes < options.min_bytes) return "--max-bytes is less than --min-bytes";
   if (ranks != 0 && options.root >= ranks)

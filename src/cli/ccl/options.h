@@ -39,8 +39,14 @@ struct PlanOptions {
   bool json = false;
 };
 
+struct TraceOptions {
+  std::vector<std::string> files;
+  std::string output;  ///< empty: standard output
+};
+
 void add_options(CLI::App& bench, BenchOptions* options);
 void add_options(CLI::App& plan, PlanOptions* options);
+void add_options(CLI::App& trace, TraceOptions* options);
 
 /// Why options that are right one by one are not so together; empty: they are. `ranks` 0: not known yet.
 std::string contradiction(const BenchOptions& options, uint32_t ranks);

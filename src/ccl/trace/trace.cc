@@ -1,0 +1,141 @@
+#include "ccl/trace/trace.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/own_thread.h"
+#include "ccl/trace/trace_text.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr auto kWriteAtLeastEvery = std::chrono::seconds(1);
+/// Text is written in pieces of about so many bytes.
+constexpr size_t kPieceBytes = 1 << 20;
+
+std::atomic<uint32_t> communicators{0};
+/// A child that is forked has its parent's records, and must not write them again.
+pid_t owner = 0;
+
+void flush_at_exit() {
+  Trace* const trace = Trace::get();
+  if (trace != nullptr && getpid() == owner) trace->flush();
+}
+
+void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
+  auto file = TraceFile::open(name, rank);
+  if (!file) {
+    std::fprintf(stderr, "nupa: ccl: no trace: %s\n", file.error().text.c_str());
+    return;
+  }
+  owner = getpid();
+  made->store(make(std::move(*file), rank));
+  if (made->load() == nullptr) return;
+  is_anybody_observing.store(true);
+  std::atexit(flush_at_exit);
+}
+
+}  // namespace
+
+std::atomic<Trace*> Trace::made_{nullptr};
+
+void Trace::open(uint32_t rank) {
+  static std::once_flag once;
+  std::call_once(once, [rank] {
+    const char* const name = std::getenv("NUPA_CCL_TRACE");
+    if (name == nullptr || *name == 0) return;
+    // It is never freed: threads may use it until the process is gone.
+    open_once(name, rank, &made_, [](TraceFile file, uint32_t first_rank) -> Trace* {
+      auto* const trace = new Trace(std::move(file), first_rank);
+      const int error = trace->start();
+      if (error == 0) return trace;
+      std::fprintf(stderr, "nupa: ccl: no trace: no thread for it: %s\n", std::strerror(error));
+      delete trace;
+      return nullptr;
+    });
+  });
+}
+
+int Trace::start() {
+  file_.write(trace_head(rank_));
+  return base::start_own_thread(
+      &thread_,
+      [](void* self) -> void* {
+        static_cast<Trace*>(self)->serve();
+        return nullptr;
+      },
+      this);
+}
+
+uint32_t Trace::add_communicator(uint32_t rank, uint32_t ranks) {
+  const uint32_t number = ++communicators;
+  Event event{};
+  event.communicator = number;
+  event.rank = rank;
+  event.ranks = ranks;
+  if (Trace* const trace = get()) trace->put({TraceRecord::Kind::kCommunicator, event});
+  return number;
+}
+
+void Trace::add(const Event& event) {
+  const bool is_message = std::strcmp(event.operation, "send") == 0 || std::strcmp(event.operation, "recv") == 0;
+  put({is_message ? TraceRecord::Kind::kMessage : TraceRecord::Kind::kOperation, event});
+}
+
+void Trace::add_part(TraceRecord::Kind kind, uint32_t communicator, uint32_t rank, int64_t begin_ns, int64_t end_ns) {
+  Event event{};
+  event.communicator = communicator;
+  event.root = rank;
+  event.begin_ns = begin_ns;
+  event.end_ns = end_ns;
+  put({kind, event});
+}
+
+void Trace::put(const TraceRecord& record) {
+  bool many = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (records_.size() >= kMost) {
+      ++lost_;
+      return;
+    }
+    records_.push_back(record);
+    many = records_.size() == kMany;
+  }
+  if (many) many_.notify_one();
+}
+
+void Trace::flush() {
+  std::lock_guard file_lock(file_mutex_);
+  std::vector<TraceRecord> records;
+  uint64_t lost = 0;
+  {
+    std::lock_guard lock(mutex_);
+    records.swap(records_);
+    std::swap(lost, lost_);
+  }
+  std::string text;
+  for (const TraceRecord& record : records) {
+    trace_text(record, rank_, &text);
+    if (text.size() < kPieceBytes) continue;
+    file_.write(text);
+    text.clear();
+  }
+  if (lost > 0) trace_text_of_lost(lost, records.back().event.end_ns, rank_, &text);
+  file_.write(text);
+}
+
+void Trace::serve() {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      many_.wait_for(lock, kWriteAtLeastEvery, [&] { return records_.size() >= kMany; });
+    }
+    flush();
+  }
+}
+
+}  // namespace nupa::ccl

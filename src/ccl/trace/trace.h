@@ -1,0 +1,62 @@
+#pragma once
+#include <pthread.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ccl/trace/observe.h"
+#include "ccl/trace/trace_file.h"
+
+namespace nupa::ccl {
+
+/// One line of a trace, before it is text.
+struct TraceRecord {
+  enum class Kind : uint8_t { kOperation, kMessage, kWait, kCheck, kCommunicator };
+  Kind kind;
+  Event event;  ///< kWait, kCheck: begin, end, communicator, and in `root` the rank that was waited for
+};
+
+/// What this process tells of its operations, in a file that chrome://tracing and Perfetto load. Records are kept in
+/// memory, up to a limit, and written by a thread of their own. Any thread.
+class Trace {
+ public:
+  /// By NUPA_CCL_TRACE, for the process whose first communicator this is; once. `rank`: its rank there. What goes wrong
+  /// is said on standard error, and there is no trace.
+  static void open(uint32_t rank);
+  /// Null: there is none.
+  static Trace* get() { return made_.load(std::memory_order_acquire); }
+
+  /// A communicator comes. Returns its number in this process, from 1 on; also where there is no trace.
+  static uint32_t add_communicator(uint32_t rank, uint32_t ranks);
+
+  void add(const Event& event);
+  /// A part of an operation.
+  void add_part(TraceRecord::Kind kind, uint32_t communicator, uint32_t rank, int64_t begin_ns, int64_t end_ns);
+  /// Until all that was added is in the file.
+  void flush();
+
+ private:
+  /// 4096 of them are enough for the thread to write; above kMost (some 20 MiB) they are counted only.
+  static constexpr size_t kMany = 4096;
+  static constexpr size_t kMost = 131072;
+
+  Trace(TraceFile file, uint32_t rank) : file_(std::move(file)), rank_(rank) {}
+  int start();
+  void put(const TraceRecord& record);
+  void serve();
+
+  static std::atomic<Trace*> made_;
+
+  std::mutex file_mutex_;  ///< before the other
+  TraceFile file_;
+  const uint32_t rank_;
+  std::mutex mutex_;
+  std::condition_variable many_;
+  std::vector<TraceRecord> records_;
+  uint64_t lost_ = 0;
+  pthread_t thread_{};
+};
+
+}  // namespace nupa::ccl

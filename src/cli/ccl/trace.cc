@@ -1,0 +1,103 @@
+/// `nupa ccl trace`: the traces of a job's ranks in one file.
+#include <fmt/core.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/ccl/bench.h"
+
+namespace nupa::cli::collectives {
+namespace {
+
+using nlohmann::json;
+
+/// What the clocks of a file's process said in one moment.
+struct Clock {
+  int64_t monotonic_ns = 0;
+  int64_t realtime_ns = 0;
+  std::string boot;
+
+  int64_t offset_ns() const { return realtime_ns - monotonic_ns; }
+};
+
+bool complain_of(const std::string& path, const char* why) {
+  fmt::print(stderr, "nupa: ccl: {}: {}\n", path, why);
+  return false;
+}
+
+bool find_clock(const json& events, Clock* clock) {
+  for (const json& event : events) {
+    if (!event.is_object() || event.value("name", "") != "nupa_clock" || !event.contains("args")) continue;
+    const json& told = event["args"];
+    *clock = {told.value("monotonic_ns", int64_t{0}), told.value("realtime_ns", int64_t{0}), told.value("boot", "")};
+    return true;
+  }
+  return false;
+}
+
+class Merge {
+ public:
+  /// False, and said: it is no trace of a rank.
+  bool add(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) return complain_of(path, std::strerror(errno));
+    json events = json::parse(file, nullptr, false);
+    Clock clock;
+    if (!events.is_array() || !find_clock(events, &clock)) return complain_of(path, "is not a trace of a rank");
+    const double shift_us = static_cast<double>(shift_ns(clock)) / 1000;
+    for (json& event : events) {
+      if (event.value("name", "") == "end") continue;
+      if (event.contains("ts") && shift_us != 0) event["ts"] = event["ts"].get<double>() + shift_us;
+      all_.push_back(std::move(event));
+    }
+    return true;
+  }
+
+  /// One element a line.
+  std::string text() const {
+    std::string text = "[\n";
+    for (const json& event : all_) text += event.dump() + (&event == &all_.back() ? "\n" : ",\n");
+    return text + "]\n";
+  }
+
+ private:
+  /// To the first file's CLOCK_MONOTONIC. Ranks of one host have one such clock, and one offset: each has read it at
+  /// another time, and CLOCK_REALTIME may have been set between.
+  int64_t shift_ns(const Clock& clock) {
+    const auto known = hosts_.emplace(clock.boot, clock.offset_ns()).first;
+    if (hosts_.size() == 1) first_ns_ = known->second;
+    return known->second - first_ns_;
+  }
+
+  std::vector<json> all_;
+  std::map<std::string, int64_t> hosts_;  ///< CLOCK_REALTIME less CLOCK_MONOTONIC
+  int64_t first_ns_ = 0;
+};
+
+}  // namespace
+
+int trace(const TraceOptions& options) {
+  Merge merge;
+  try {
+    for (const std::string& path : options.files)
+      if (!merge.add(path)) return 1;
+  } catch (const json::exception&) {
+    fmt::print(stderr, "nupa: ccl: a file is not a trace of a rank\n");
+    return 1;
+  }
+  const std::string text = merge.text();
+  if (options.output.empty()) {
+    fmt::print("{}", text);
+    return 0;
+  }
+  std::ofstream file(options.output);
+  file << text;
+  file.close();
+  if (!file) complain_of(options.output, std::strerror(errno));
+  return file ? 0 : 1;
+}
+
+}  // namespace nupa::cli::collectives
