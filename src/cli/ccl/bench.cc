@@ -49,7 +49,7 @@ class Bench {
     size_t most = 1;
     for (const Shape& shape : shapes)
       most = std::max(most, shape.block_bytes() * (traits_of(shape.operation).is_total ? rank_.ranks() : 1));
-    buffers_ = Buffers::of(most);
+    buffers_ = Buffers::of(most, options_.allocated);
     if (buffers_ == nullptr) {
       fmt::print(stderr, "nupa: ccl: rank {}: no memory for two arrays of {}\n", rank_.rank(), size_text(most));
       return 1;

@@ -4,15 +4,15 @@
 
 namespace nupa::cli::collectives {
 
-Buffers::Memory Buffers::allocate(size_t bytes) {
+Buffers::Memory Buffers::allocate(size_t bytes, bool shared) {
+  if (shared) return {static_cast<std::byte*>(nupa_ccl_alloc(bytes)), [](std::byte* memory) { nupa_ccl_free(memory); }};
   constexpr size_t kPage = 4096;
-  return Memory(static_cast<std::byte*>(std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage)));
+  return {static_cast<std::byte*>(std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage)),
+          [](std::byte* memory) { std::free(memory); }};
 }
 
-std::unique_ptr<Buffers> Buffers::of(size_t bytes) {
-  auto made = std::make_unique<Buffers>();
-  made->first_ = allocate(bytes);
-  made->second_ = allocate(bytes);
+std::unique_ptr<Buffers> Buffers::of(size_t bytes, bool shared) {
+  std::unique_ptr<Buffers> made(new Buffers(allocate(bytes, shared), allocate(bytes, shared)));
   return made->first_ != nullptr && made->second_ != nullptr ? std::move(made) : nullptr;
 }
 

@@ -27,17 +27,16 @@ struct Shape {
 /// Memory for both arrays of each call, touched only as far as calls need it.
 class Buffers {
  public:
-  /// Null: there is not so much memory.
-  static std::unique_ptr<Buffers> of(size_t bytes);
+  /// Null: there is not so much memory. `shared`: of nupa_ccl_alloc().
+  static std::unique_ptr<Buffers> of(size_t bytes, bool shared);
   std::byte* first() const { return first_.get(); }
   std::byte* second() const { return second_.get(); }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  using Memory = std::unique_ptr<std::byte, Free>;
-  static Memory allocate(size_t bytes);
+  using Memory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
+  static Memory allocate(size_t bytes, bool shared);
+  Buffers(Memory first, Memory second) : first_(std::move(first)), second_(std::move(second)) {}
+
   Memory first_;
   Memory second_;
 };

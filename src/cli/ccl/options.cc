@@ -80,6 +80,7 @@ void add_options(CLI::App& bench, BenchOptions* options) {
       ->check(CLI::Range(uint64_t{2}, kMostBytes))
       ->capture_default_str();
   bench.add_flag("--in-place", options->in_place, "Results come to where the data is");
+  bench.add_flag("--allocated", options->allocated, "In memory of nupa_ccl_alloc(), which ranks map of each other");
   bench.add_option("--root", options->root, "Of operations that have one")->capture_default_str();
   auto* const iterations =
       bench.add_option("--iterations", options->iterations, "Of each size (default: by --min-time)")

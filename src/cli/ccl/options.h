@@ -22,6 +22,7 @@ struct BenchOptions {
   uint64_t max_bytes = 256 << 20;
   uint64_t factor = 4;  ///< from one size to the next
   bool in_place = false;
+  bool allocated = false;
   uint32_t root = 0;
   uint64_t iterations = 0;  ///< of each size; 0: as many as take `min_seconds`
   double min_seconds = 0.2;

@@ -64,8 +64,8 @@ const char* name_of(Verdict verdict) {
 }
 
 std::string text_of(const BenchOptions& options) {
-  return fmt::format("{}, {}, {}", traits_of(options.type).name, name_of(options.op),
-                     options.in_place ? "in place" : "out of place");
+  return fmt::format("{}, {}, {}{}", traits_of(options.type).name, name_of(options.op),
+                     options.in_place ? "in place" : "out of place", options.allocated ? ", allocated" : "");
 }
 
 std::string size_text(size_t bytes) {
@@ -109,11 +109,17 @@ nlohmann::json json_of(const BenchOptions& options, const About& about, const st
                     {"bus_gbs", json_of(result.bus_bandwidth(about.ranks))},
                     {"check", name_of(result.verdict)},
                     {"algorithm", result.algorithm}});
-  return {{"ranks", about.ranks},      {"type", traits_of(options.type).name},
-          {"op", name_of(options.op)}, {"in_place", options.in_place},
-          {"root", options.root},      {"transport", about.transport},
-          {"cpu", about.cpu},          {"system", about.system},
-          {"date", about.date},        {"results", rows}};
+  return {{"ranks", about.ranks},
+          {"type", traits_of(options.type).name},
+          {"op", name_of(options.op)},
+          {"in_place", options.in_place},
+          {"allocated", options.allocated},
+          {"root", options.root},
+          {"transport", about.transport},
+          {"cpu", about.cpu},
+          {"system", about.system},
+          {"date", about.date},
+          {"results", rows}};
 }
 
 }  // namespace nupa::cli::collectives

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Collectives beside Open MPI, MPICH and Gloo, in turns on this machine: sizes from 4 B on, and how many times as fast NUPA
+is as the best of the others. Gloo is measured through PyTorch, and so is NUPA beside it.
+
+Needs openmpi-bin, libopenmpi-dev, mpich and python3-torch; what is missing is left out."""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import machine
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
+NAMES = {"nupa": "NUPA", "allocated": "NUPA, nupa_ccl_alloc", "openmpi": "Open MPI", "mpich": "MPICH",
+         "torch": "NUPA in PyTorch", "gloo": "Gloo in PyTorch"}
+OTHERS = ("openmpi", "mpich")
+LIMIT_S = 1200
+
+
+def size_name(size):
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024 or unit == "MiB":
+            return "%d %s" % (size, unit)
+        size //= 1024
+
+
+def microseconds(value):
+    return "" if value is None else "%.3f" % value if value < 1 else "%.2f" % value if value < 100 else "%.0f" % value
+
+
+class Bench:
+    def __init__(self, chosen, folder):
+        self.chosen = chosen
+        self.folder = folder
+        self.nupa = os.path.join(chosen.build, "bin", "nupa")
+        self.ways = {"nupa": self.by_nupa, "allocated": lambda: self.by_nupa("--allocated")}
+        for name, compiler, launcher in (("openmpi", "mpicc.openmpi", "mpirun.openmpi"), ("mpich", "mpicc.mpich", "mpirun.mpich")):
+            if shutil.which(compiler) and shutil.which(launcher):
+                program = os.path.join(folder, name)
+                subprocess.run([compiler, "-O2", os.path.join(ROOT, "bench", "mpi_collectives.c"), "-o", program], check=True)
+                more = ["--oversubscribe"] + (["--allow-run-as-root"] if os.geteuid() == 0 else []) if name == "openmpi" else []
+                self.ways[name] = lambda launcher=launcher, more=more, program=program: self.by_lines(
+                    [launcher, *more, "-n", str(chosen.ranks), program, *self.sizes(), *chosen.operations])
+        if subprocess.run([chosen.python, "-c", "import torch.distributed"], capture_output=True, check=False).returncode == 0:
+            self.ways["torch"] = lambda: self.by_torch("nupa")
+            self.ways["gloo"] = lambda: self.by_torch("gloo")
+
+    def sizes(self):
+        return [str(self.chosen.least), str(self.chosen.most), str(self.chosen.factor), str(self.chosen.seconds)]
+
+    def run(self, command, **environment):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+                              env=dict(os.environ, **environment))
+        if done.returncode != 0:
+            raise RuntimeError("%s: %s" % (" ".join(command[:6]), done.stderr[-500:]))
+        return done.stdout
+
+    def by_nupa(self, *more):
+        out = os.path.join(self.folder, "nupa.json")
+        self.run([self.nupa, "ccl", "bench", "-n", str(self.chosen.ranks), "--operation", ",".join(self.chosen.operations),
+                  "--min-bytes", str(self.chosen.least), "--max-bytes", str(self.chosen.most), "--factor",
+                  str(self.chosen.factor), "--min-time", str(self.chosen.seconds), "--json", out, *more])
+        with open(out) as file:
+            return {(one["operation"], one["bytes"]): one["median_us"] for one in json.load(file)["results"]}
+
+    def by_lines(self, command, **environment):
+        found = {}
+        for line in self.run(command, **environment).splitlines():
+            words = line.split()
+            if len(words) == 3 and words[0] in OPERATIONS:
+                found[words[0], int(words[1])] = float(words[2])
+        return found
+
+    def by_torch(self, backend):
+        with tempfile.TemporaryDirectory() as folder:
+            return self.by_lines([self.nupa, "launch", "-n", str(self.chosen.ranks), "--no-label", "--", self.chosen.python,
+                                  os.path.join(ROOT, "bench", "torch_collectives.py"), backend, os.path.join(folder, "store"),
+                                  *self.sizes(), *self.chosen.operations],
+                                 PYTHONPATH=os.path.join(self.chosen.build, "lib", "python"), OMP_NUM_THREADS="1")
+
+
+def measure(bench, rounds):
+    samples = {name: [] for name in bench.ways}
+    for number in range(rounds):
+        for name, way in bench.ways.items():
+            print("round %d of %d: %s" % (number + 1, rounds, NAMES[name]), file=sys.stderr, flush=True)
+            samples[name].append(way())
+    return samples
+
+
+def medians_of(samples):
+    """By way, operation and size."""
+    medians = {}
+    for name, rounds in samples.items():
+        for key in {key for found in rounds for key in found}:
+            medians[name, *key] = statistics.median(found[key] for found in rounds if key in found)
+    return medians
+
+
+def ratio(other, own):
+    return "" if other is None or own is None else "%.2f" % (other / own)
+
+
+def rows_of(medians, operation):
+    sizes = sorted({key[2] for key in medians if key[1] == operation})
+    rows = []
+    for size in sizes:
+        value = {name: medians.get((name, operation, size)) for name in NAMES}
+        others = [value[name] for name in OTHERS if value[name] is not None]
+        best = min(others) if others else None
+        rows.append([size_name(size)] + [microseconds(value[name]) for name in ("nupa", "allocated", "openmpi", "mpich")]
+                    + [ratio(best, value["nupa"]), ratio(best, value["allocated"])]
+                    + [microseconds(value["torch"]), microseconds(value["gloo"]), ratio(value["gloo"], value["torch"])])
+    return rows
+
+
+HEAD = ("size", "NUPA", "allocated", "Open MPI", "MPICH", "times as fast", "allocated", "NUPA in PyTorch", "Gloo in PyTorch",
+        "times as fast")
+
+
+def document(about, medians, operations):
+    lines = ["# Performance of collectives", "",
+             "Written by `%s` on %s; medians of %d rounds, in each of which all take their turns. Microseconds an operation on "
+             "float32, the slowest rank's. Times as fast: as the better of the two MPIs; as Gloo." %
+             (about["command"], about["date"], about["rounds"]), ""]
+    lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "caches", "system", "programs")]
+    for operation in operations:
+        lines += ["", "## %s" % operation, "", "| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows_of(medians, operation)]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
+    parser.add_argument("--least", type=int, default=4)
+    parser.add_argument("--most", type=int, default=256 << 20)
+    parser.add_argument("--factor", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=0.2, help="that each size is measured for")
+    parser.add_argument("--write", metavar="FILE", help="also write the page there")
+    chosen = parser.parse_args()
+    command = "bench/collectives.py" + "".join(" " + word for word in sys.argv[1:])
+    about = machine.describe(chosen.build, (0, 1), command, chosen.rounds, ("openmpi-bin", "mpich", "python3-torch"))
+    with tempfile.TemporaryDirectory() as folder:
+        samples = measure(Bench(chosen, folder), chosen.rounds)
+    text = document(about, medians_of(samples), chosen.operations)
+    if chosen.write:
+        with open(chosen.write, "w", encoding="utf-8") as out:
+            out.write(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
