@@ -1,5 +1,6 @@
 /// Every operation against a serial reference, among processes.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -577,6 +578,42 @@ TEST_F(CclOperations, EveryOperationOnAllocatedMemory) {
       });
       EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << (by_all ? "all" : "some") << " allocate";
     }
+}
+
+/// Each way into the smallest operations follows each other one, with ranks that are late at random.
+TEST_F(CclOperations, SmallOnesInAnyOrder) {
+  for (const uint32_t ranks : {2u, 3u, 5u}) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      std::mt19937 shared(7);
+      std::mt19937 own(rank.rank());
+      const int64_t n = rank.ranks();
+      for (int64_t turn = 0; turn < (kIsSanitized ? 2000 : 20'000); ++turn) {
+        const uint32_t kind = shared() % 5;
+        const uint32_t root = shared() % rank.ranks();
+        const bool begins = shared() % 8 == 0;
+        if (own() % 64 == 0) usleep(own() % 100);
+        nupa_ccl_request* begun = nullptr;
+        nupa_ccl_request** const request = begins ? &begun : nullptr;
+        int64_t value[9] = {turn * 1000 + rank.rank()};
+        int64_t all[9] = {};
+        nupa_ccl_comm* const world = rank.world();
+        int error = 0;
+        if (kind == 0) error = nupa_ccl_all_reduce(value, all, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, world, request);
+        if (kind == 1) error = nupa_ccl_broadcast(value, 1, NUPA_CCL_INT64, root, world, request);
+        if (kind == 2) error = nupa_ccl_all_gather(value, all, 1, NUPA_CCL_INT64, world, request);
+        if (kind == 3) error = nupa_ccl_barrier(world, request);
+        // By slots, in the same turns.
+        if (kind == 4) error = nupa_ccl_scan(value, all, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, world, request);
+        if (error == 0 && begins) error = nupa_ccl_wait(begun);
+        rank.expect_ok(error, "a small one");
+        const int64_t upto = kind == 4 ? rank.rank() + 1 : n;
+        if (kind == 0 || kind == 4) rank.expect(all[0] == upto * turn * 1000 + upto * (upto - 1) / 2, "sum");
+        if (kind == 1) rank.expect(value[0] == turn * 1000 + root, "broadcast");
+        for (int64_t i = 0; kind == 2 && i < n; ++i) rank.expect(all[i] == turn * 1000 + i, "all_gather");
+      }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
 }
 
 TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {

@@ -132,12 +132,18 @@ extern "C" {
 
 NUPA_EXPORT int nupa_ccl_barrier(nupa_ccl_comm* comm, nupa_ccl_request** request) {
   int result = 0;
-  if (is_waited_for(comm, NUPA_CCL_UINT8, request) && done_at_once(comm, {Operation::kBarrier}, &result)) return result;
+  if (is_waited_for(comm, NUPA_CCL_UINT8, request) && done_at_once(comm, {.operation = Operation::kBarrier}, &result))
+    return result;
   return Asked(comm, Operation::kBarrier, NUPA_CCL_UINT8).run(request);
 }
 
 NUPA_EXPORT int nupa_ccl_broadcast(void* data, size_t count, nupa_ccl_type type, uint32_t root, nupa_ccl_comm* comm,
                                    nupa_ccl_request** request) {
+  if (is_waited_for(comm, type, request) && root < comm->communicator->ranks()) {
+    int result = 0;
+    const Reduction moved{static_cast<Type>(type), Operator::kSum};
+    if (done_at_once(comm, {Operation::kBroadcast, data, data, count, moved, root}, &result)) return result;
+  }
   Asked asked(comm, Operation::kBroadcast, type);
   asked.set_elements(count);
   asked.set_root(root);
@@ -192,7 +198,7 @@ NUPA_EXPORT int nupa_ccl_all_gather(const void* in, void* out, size_t count, nup
   if (is_waited_for(comm, type, request)) {
     int result = 0;
     const Reduction moved{static_cast<Type>(type), Operator::kSum};
-    if (done_at_once(comm, {Operation::kAllGather, in, out, count, moved}, &result)) return result;
+    if (done_at_once(comm, {Operation::kAllGather, in, out, count, moved, 0}, &result)) return result;
   }
   Asked asked(comm, Operation::kAllGather, type);
   asked.set_elements(count);
@@ -246,7 +252,7 @@ NUPA_EXPORT int nupa_ccl_all_reduce(const void* in, void* out, size_t count, nup
                                     nupa_ccl_comm* comm, nupa_ccl_request** request) {
   if (is_waited_for(comm, type, request)) {
     int result = 0;
-    LineCall line{Operation::kAllReduce, in, out, count, {static_cast<Type>(type), Operator::kSum}};
+    LineCall line{Operation::kAllReduce, in, out, count, {static_cast<Type>(type), Operator::kSum}, 0};
     if (set_plain_op(&line.reduction, op, comm->communicator->ranks()) && done_at_once(comm, line, &result))
       return result;
   }

@@ -12,6 +12,7 @@
 #include "ccl/lane/algorithms.h"
 #include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/at_once.h"
+#include "ccl/mapped/parts.h"
 #include "ccl/plan/algorithms.h"
 
 namespace nupa::ccl {
@@ -72,6 +73,10 @@ Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
     return fault(EINVAL, "NUPA_CCL_CHECK is not 0 or 1");
   options.checks = checks != nullptr && *checks == '1';
   if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
+  if (const char* const text = std::getenv("NUPA_CCL_READS")) {
+    options.reads = std::strcmp(text, "yes") == 0;
+    if (!options.reads && std::strcmp(text, "no") != 0) return fault(EINVAL, "NUPA_CCL_READS is neither yes nor no");
+  }
   return options;
 }
 
@@ -209,8 +214,31 @@ int Communicator::make_mapped_group() {
                                           options_.slot_bytes, topology_.rules);
   windows_ = std::make_unique<WindowCache>(endpoint_->allocations(), *links_, topology_.local_index, topology_.local);
   mapped_->set_windows(windows_.get());
+  if (const int error = make_reads(); error != 0) return error;
   if (options_.algorithms.empty()) lines_ = mapped_.get();
   return 0;
+}
+
+int Communicator::make_reads() {
+  std::vector<pid_t> processes;
+  bool can = options_.reads;
+  for (const uint32_t rank : topology_.local) {
+    processes.push_back(static_cast<pid_t>(cards_[rank].process));
+    can = can && cards_[rank].process_space != 0 && cards_[rank].process_space == cards_[topology_.rank].process_space;
+  }
+  reads_ = std::make_unique<ProcessReads>(std::move(processes), [this](uint32_t index) {
+    on_end({ECONNRESET, topology_.local[index]});
+  });
+  for (uint32_t i = 0; can && i < topology_.local.size(); ++i) {
+    std::byte seen;
+    if (i != topology_.local_index)
+      can = reads_->read(i, &seen, links_->arena_address_of(topology_.local[i]), sizeof seen) == 0;
+  }
+  size_t refused = can ? 0 : 1;
+  Steps steps = mapped::agree_on_largest(*mapped_, refused, &refused);
+  const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  if (error == 0 && refused == 0) mapped_->set_reads(reads_.get());
+  return error;
 }
 
 void Communicator::make_lane_group() {
@@ -278,8 +306,8 @@ int Communicator::run_line(const LineCall& call) {
 
 int Communicator::exchange_lines(const LineCall& call) {
   const mapped::Exchange exchange = mapped::begin_line(*lines_, call);
-  if (!mapped::all_came(*lines_, call, exchange)) {
-    Steps steps = mapped::until_all_came(*lines_, call.operation, exchange);
+  if (!mapped::all_came(*lines_, exchange)) {
+    Steps steps = mapped::until_all_came(*lines_, exchange);
     if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
       if (!ended()) end({error, rank()});
       return error;

@@ -10,6 +10,7 @@
 #include "ccl/comm/executor.h"
 #include "ccl/comm/line_call.h"
 #include "ccl/comm/links.h"
+#include "ccl/comm/process_reads.h"
 #include "ccl/comm/survivors.h"
 #include "ccl/comm/topology.h"
 #include "ccl/comm/window_cache.h"
@@ -23,12 +24,13 @@ namespace nupa::ccl {
 struct CommunicatorOptions {
   int64_t limit_ns = 0;       ///< of an operation, until whoever it waits for is named
   size_t slot_bytes = 0;      ///< multiple of a page
+  bool reads = true;          ///< ranks of one host read each other's memory, where the system lets them
   uint32_t mapped_ranks = 0;  ///< of a communicator, at most, for all to look at each other's memory
   bool checks = false;        ///< before each call ranks tell each other what it is
   std::string algorithms;     ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
 
-  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK, NUPA_CCL_ALGO. EINVAL:
-  /// one of them cannot be read.
+  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK, NUPA_CCL_ALGO,
+  /// NUPA_CCL_READS. EINVAL: one of them cannot be read.
   static Outcome<CommunicatorOptions> from_environment();
 };
 
@@ -100,6 +102,8 @@ class Communicator final : private Surroundings {
   /// Which of the two kinds of algorithms are used; both groups are made when they are first needed.
   bool uses_memory() const;
   int make_mapped_group();
+  /// Finds out whether all ranks can read each other's memory.
+  int make_reads();
   void make_lane_group();
   std::string wanted(const Call& call) const;
 
@@ -124,6 +128,7 @@ class Communicator final : private Surroundings {
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
   std::unique_ptr<WindowCache> windows_;
+  std::unique_ptr<ProcessReads> reads_;
   std::unique_ptr<MappedGroup> mapped_;
   MappedGroup* lines_ = nullptr;  ///< mapped_ once it is there, unless algorithms are to be looked up
   std::unique_ptr<LaneGroup::Ways> collective_ways_;

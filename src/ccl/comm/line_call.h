@@ -8,11 +8,12 @@ namespace nupa::ccl {
 
 /// A collective that fits into a line: what of a Call is needed then, without its lists.
 struct LineCall {
-  Operation operation;  ///< kBarrier, kAllGather or kAllReduce
+  Operation operation;  ///< kBarrier, kBroadcast (by which `in` is `out`), kAllGather or kAllReduce
   const void* in = nullptr;
   void* out = nullptr;
   size_t elements = 0;
   Reduction reduction{Type::kUint8, Operator::kSum};
+  uint32_t root = 0;
 
   size_t bytes() const { return elements * size_of(reduction.type); }
   bool fits() const {

@@ -43,6 +43,8 @@ class Links final : public MailSink {
   Wait ready(uint32_t rank);
   /// Of a link that is there: the other end's arena. Of this rank: its own.
   std::byte* arena_of(uint32_t rank) const;
+  /// Of a link that is there: where that is in the other end's process.
+  uint64_t arena_address_of(uint32_t rank) const { return links_[rank].peer.arena; }
   /// Of a link that is there.
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
   /// Other memory of a rank whose arena is mapped; null: it cannot be.

@@ -10,17 +10,17 @@ namespace nupa::ccl::mapped {
 struct Exchange {
   uint32_t step;
   uint32_t turn;  ///< of kBarrier there is none
+  Operation operation;
+  uint32_t root;
 };
 
 /// False: what stood in the line may still be read, and nothing has begun.
-inline bool may_begin(const MappedGroup& group, const LineCall& call) {
-  return call.operation == Operation::kBarrier || group.may_write();
-}
+bool may_begin(const MappedGroup& group, const LineCall& call);
 Exchange begin_line(MappedGroup& group, const LineCall& call);
-/// Whether all ranks have come, after a few looks.
-bool all_came(MappedGroup& group, const LineCall& call, const Exchange& exchange);
+/// Whether all ranks have come that this one needs, after a few looks.
+bool all_came(MappedGroup& group, const Exchange& exchange);
 /// Until they have.
-Steps until_all_came(MappedGroup& group, Operation operation, Exchange exchange);
+Steps until_all_came(MappedGroup& group, Exchange exchange);
 /// When they have.
 void end_line(MappedGroup& group, const LineCall& call, const Exchange& exchange);
 

@@ -25,8 +25,9 @@ Steps broadcast_slots(MappedGroup& group, BroadcastTask task) {
     SharedArrays arrays;
     const Shown shown{task.data, task.bytes, group.rank() == task.root};
     if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
-    if (arrays.are_mapped) {
-      if (group.rank() != task.root) std::memcpy(task.data, arrays.in[task.root], task.bytes);
+    if (arrays.can_be_read(task.bytes)) {
+      if (group.rank() != task.root)
+        if (const int error = arrays.read(group, task.root, task.data, 0, task.bytes); error != 0) co_return error;
       co_return co_await barrier(group);
     }
   }

@@ -13,10 +13,11 @@ Steps gather_blocks(MappedGroup& group, GatherTask task, size_t longest, bool re
     SharedArrays arrays;
     const Shown shown{task.in, task.bytes, task.bytes > 0 && (all_read || !reads)};
     if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
-    if (arrays.are_mapped) {
+    if (arrays.can_be_read(longest)) {
       for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
         const uint32_t rank = (self + i) % group.ranks();
-        copy_array(bytes_at(task.out, task.blocks.offset(rank)), arrays.in[rank], task.blocks.length(rank));
+        std::byte* const to = bytes_at(task.out, task.blocks.offset(rank));
+        if (const int error = arrays.read(group, rank, to, 0, task.blocks.length(rank)); error != 0) co_return error;
       }
       co_return co_await barrier(group);
     }

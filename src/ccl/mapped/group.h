@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "ccl/mapped/arena.h"
+#include "ccl/mapped/reads.h"
 #include "ccl/waiter.h"
 
 namespace nupa::ccl {
@@ -31,6 +32,9 @@ class MappedGroup {
   /// Null: no rank's arrays can be mapped. The same on all ranks.
   Windows* windows() const { return windows_; }
   void set_windows(Windows* windows) { windows_ = windows; }
+  /// Null: no rank's ordinary memory can be read. The same on all ranks.
+  Reads* reads() const { return reads_; }
+  void set_reads(Reads* reads) { reads_ = reads; }
 
   /// An operation of so many steps begins; returns the number before its first one.
   uint32_t begin(uint32_t steps) {
@@ -52,6 +56,13 @@ class MappedGroup {
   bool may_write() const { return met_before_; }
   /// Until `rank` has left what is written in this turn.
   Wait may_write(uint32_t rank) const { return reached(rank, first_step_before_); }
+
+  /// Whether the next turn's may be, by all that can be seen now.
+  bool may_write_next() const {
+    for (uint32_t rank = 0; !met_ && rank < ranks(); ++rank)
+      if (rank != rank_ && !reached(rank, first_step_).is_over()) return false;
+    return true;
+  }
 
   /// This rank has come through the step.
   void tell(uint32_t step) { count_up(head().mark, step, head().sleepers, rules_); }
@@ -98,6 +109,7 @@ class MappedGroup {
   const WaitRules rules_;
   FramePool frames_;
   Windows* windows_ = nullptr;
+  Reads* reads_ = nullptr;
   uint32_t step_ = 0;
   uint32_t turn_ = 0;
   uint32_t first_step_ = 0;

@@ -26,8 +26,10 @@ Steps scatter(MappedGroup& group, ScatterTask task) {
     SharedArrays arrays;
     const Shown shown{task.in, longest * group.ranks(), is_root};
     if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
-    if (arrays.are_mapped) {
-      if (!is_root) std::memcpy(task.out, arrays.in[task.root] + group.rank() * longest, task.bytes);
+    if (arrays.can_be_read(longest)) {
+      if (!is_root)
+        if (const int error = arrays.read(group, task.root, task.out, group.rank() * longest, task.bytes); error != 0)
+          co_return error;
       co_return co_await barrier(group);
     }
   }
@@ -64,10 +66,11 @@ Steps all_to_all(MappedGroup& group, ExchangeTask task) {
     SharedArrays arrays;
     const Shown shown{in_place ? nullptr : task.in, longest * group.ranks(), true};
     if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
-    if (arrays.are_mapped) {
+    if (arrays.can_be_read(longest)) {
       for (uint32_t i = 1; i < group.ranks(); ++i) {
         const uint32_t rank = (self + i) % group.ranks();
-        std::memcpy(bytes_at(task.out, rank * longest), arrays.in[rank] + self * longest, longest);
+        std::byte* const to = bytes_at(task.out, rank * longest);
+        if (const int error = arrays.read(group, rank, to, self * longest, longest); error != 0) co_return error;
       }
       co_return co_await barrier(group);
     }

@@ -15,6 +15,7 @@ constexpr uint64_t kNotNeeded = UINT64_MAX;
 struct Told {
   Place in;
   Place out;
+  uint64_t in_address;  ///< 0: not to be read
 };
 static_assert(sizeof(Told) <= FlagLine::kPayload);
 
@@ -40,21 +41,35 @@ bool map(MappedGroup& group, uint32_t rank, const Place& place, const Shown& own
 
 }  // namespace
 
+int SharedArrays::read(MappedGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const {
+  if (bytes == 0) return 0;
+  if (!are_mapped) return group.reads()->read(rank, to, in_addresses[rank] + offset, bytes);
+  std::memcpy(to, in[rank] + offset, bytes);
+  return 0;
+}
+
 Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
-  const Told own{place_of(group, in), place_of(group, out)};
+  const Told own{place_of(group, in), place_of(group, out), reinterpret_cast<uint64_t>(in.data)};
   if (!group.may_write())
     if (const int error = co_await until_all_left(group); error != 0) co_return error;
   group.write_line(turn, &own, sizeof own, step);
   bool are_mapped = true;
+  bool are_readable = group.reads() != nullptr && !out.is_needed;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;
     const Told told = told_by(group, rank, turn);
     are_mapped = are_mapped && told.in.serial != 0 && told.out.serial != 0;
+    are_readable =
+        are_readable && told.out.serial == kNotNeeded && (told.in_address != 0 || told.in.serial == kNotNeeded);
   }
   group.all_met();
-  if (!are_mapped) co_return 0;
+  if (!are_mapped) {
+    for (uint32_t rank = 0; are_readable && rank < group.ranks(); ++rank)
+      arrays->in_addresses.push_back(told_by(group, rank, turn).in_address);
+    co_return 0;
+  }
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     const Told told = told_by(group, rank, turn);
     std::byte* mapped_in;
