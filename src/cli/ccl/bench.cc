@@ -158,7 +158,12 @@ int bench(const BenchOptions& options) {
     if (rank->is_first()) fmt::print(stderr, "nupa: ccl: {}\n", why);
     return 2;
   }
-  if (rank->is_first() && !(is_writable(options.json) && is_writable(options.html))) return 1;
+  double refused = rank->is_first() && !(is_writable(options.json) && is_writable(options.html)) ? 1 : 0;
+  if (rank->maximum(&refused, 1) != 0) {
+    complain("ranks do not begin");
+    return 1;
+  }
+  if (refused != 0) return 1;
   return Bench(options, *rank).run();
 }
 
