@@ -124,6 +124,11 @@ class Communicator final : private Surroundings {
   const std::vector<RankCard> cards_;
   const CommunicatorOptions options_;
   Topology topology_;
+  // What links tell, by the endpoint's thread, as long as there are any.
+  std::atomic<bool> is_leaving_{false};
+  std::atomic<int64_t> first_left_ns_{0};  ///< while leaving: 0: nobody has been seen to be gone
+  mutable std::mutex gone_mutex_;
+  std::vector<bool> gone_;  ///< by rank; empty: nobody is known to be
   std::unique_ptr<MemoryRegion> arena_;
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
@@ -138,10 +143,6 @@ class Communicator final : private Surroundings {
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  std::atomic<bool> is_leaving_{false};
-  std::atomic<int64_t> first_left_ns_{0};  ///< while leaving: 0: nobody has been seen to be gone
-  mutable std::mutex gone_mutex_;
-  std::vector<bool> gone_;                ///< by rank; empty: nobody is known to be
   std::shared_ptr<Survivors> survivors_;  ///< by whom this communicator was decided upon
   uint32_t number_in_process_ = 0;
   uint64_t checked_ = 0;
