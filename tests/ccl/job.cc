@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "base/clock.h"
 
@@ -37,6 +40,21 @@ void Rank::expect_ok(int error, const std::string& what) const {
 void Rank::finish() {
   if (world_ != nullptr) expect_ok(nupa_ccl_comm_destroy(world_), "destroy");
   world_ = nullptr;
+}
+
+SeparateMemories::SeparateMemories() : folder_("/tmp/nupa-memories-XXXXXX") {
+  if (mkdtemp(folder_.data()) == nullptr) std::perror("a folder for memories");
+}
+
+SeparateMemories::~SeparateMemories() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+void SeparateMemories::enter(uint32_t number) const {
+  const std::string own = folder_ + "/" + std::to_string(number);
+  if (mkdir(own.c_str(), S_IRWXU) != 0 && errno != EEXIST) std::perror(own.c_str());
+  setenv("NUPA_RUNTIME_DIR", own.c_str(), 1);
 }
 
 namespace {

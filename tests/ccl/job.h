@@ -33,6 +33,20 @@ class Rank {
   nupa_ccl_comm* world_ = nullptr;
 };
 
+/// Ranks that share no memory, on one host: each memory has a runtime directory of its own. They go with this.
+class SeparateMemories {
+ public:
+  SeparateMemories();
+  ~SeparateMemories();
+  SeparateMemories(const SeparateMemories&) = delete;
+  SeparateMemories& operator=(const SeparateMemories&) = delete;
+  /// This process is in that one; before it has a communicator.
+  void enter(uint32_t number) const;
+
+ private:
+  std::string folder_;
+};
+
 /// How each rank's process ended: its status, or minus the signal.
 using Endings = std::vector<int>;
 /// Runs `play` as `ranks` processes. Whoever has not ended after `limit_s` is killed.

@@ -2,40 +2,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <thread>
 
 #include "base/clock.h"
-#include "ccl/lane/algorithms.h"
-#include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/at_once.h"
-#include "ccl/mapped/parts.h"
-#include "ccl/plan/algorithms.h"
 
 namespace nupa::ccl {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr int64_t kDefaultLimitSeconds = 300;
-constexpr size_t kDefaultSlotBytes = 256 << 10;
-/// More ranks than that do not all look at each other.
-constexpr uint32_t kMostMapped = 64;
 constexpr size_t kPage = 4096;
-constexpr size_t kLargestSlot = size_t{1} << 30;
-
-/// A whole number of the environment; `usual` if it is not there.
-Outcome<size_t> number_from(const char* name, size_t usual, size_t largest) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return usual;
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-  if (error != std::errc() || *end != 0 || value == 0 || value > largest)
-    return fault(EINVAL, std::string(name) + " is not a number from 1 to " + std::to_string(largest));
-  return value;
-}
 
 /// splitmix64's finisher: every bit depends on every other.
 uint64_t mix(uint64_t value) {
@@ -55,29 +32,6 @@ CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second)
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
   const uint64_t low = mix(id[0] + mix(first + kGolden) + 2 * mix(second + 2 * kGolden));
   return {low, mix(id[1] + mix(low) + mix(second + 3 * kGolden))};
-}
-
-Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
-  CommunicatorOptions options;
-  const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
-  if (!seconds) return tl::unexpected(seconds.error());
-  const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
-  if (!slot) return tl::unexpected(slot.error());
-  const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
-  if (!mapped) return tl::unexpected(mapped.error());
-  options.mapped_ranks = static_cast<uint32_t>(*mapped);
-  options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
-  options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
-  const char* const checks = std::getenv("NUPA_CCL_CHECK");
-  if (checks != nullptr && std::strcmp(checks, "0") != 0 && std::strcmp(checks, "1") != 0)
-    return fault(EINVAL, "NUPA_CCL_CHECK is not 0 or 1");
-  options.checks = checks != nullptr && *checks == '1';
-  if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
-  if (const char* const text = std::getenv("NUPA_CCL_READS")) {
-    options.reads = std::strcmp(text, "yes") == 0;
-    if (!options.reads && std::strcmp(text, "no") != 0) return fault(EINVAL, "NUPA_CCL_READS is neither yes nor no");
-  }
-  return options;
 }
 
 /// One call, in its turn.
@@ -125,10 +79,13 @@ Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoi
 }
 
 Outcome<void> Communicator::open() {
+  if (options_.deterministic && ranks() > kMaxSources)
+    return fault(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
   const ChannelLayout channels(ranks());
   const size_t channels_at = arena_bytes(options_.slot_bytes);
-  // Ranks that check and ranks that do not would wait for each other: links refuse arenas of another length.
-  const size_t bytes = channels_at + channels.bytes() + (options_.checks ? kPage : 0);
+  // Ranks that differ in these would wait for each other: links refuse arenas of another length.
+  const size_t bytes =
+      channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
   auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
   if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
@@ -145,6 +102,10 @@ Outcome<void> Communicator::open() {
     return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
   message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
+  groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), cards_, topology_, options_, *links_,
+                                                    *collective_ways_, *this, [this](uint32_t rank) {
+                                                      on_end({ECONNRESET, rank});
+                                                    }});
   begin_observing();
   return {};
 }
@@ -198,89 +159,17 @@ void Communicator::sleep(int64_t limit_ns) {
     Surroundings::sleep(limit_ns);
 }
 
-bool Communicator::uses_memory() const { return topology_.is_one_memory() && ranks() <= options_.mapped_ranks; }
-
-int Communicator::make_mapped_group() {
-  for (const uint32_t rank : topology_.local) links_->want(rank);
-  std::vector<std::byte*> arenas;
-  for (const uint32_t rank : topology_.local) {
-    if (rank != topology_.rank) {
-      Steps steps = [](Wait wait) -> Steps { co_return co_await wait; }(links_->ready(rank));
-      if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) return error;
-    }
-    arenas.push_back(links_->arena_of(rank));
-  }
-  mapped_ = std::make_unique<MappedGroup>(topology_.local_index, std::move(arenas), topology_.local,
-                                          options_.slot_bytes, topology_.rules);
-  windows_ = std::make_unique<WindowCache>(endpoint_->allocations(), *links_, topology_.local_index, topology_.local);
-  mapped_->set_windows(windows_.get());
-  if (const int error = make_reads(); error != 0) return error;
-  if (options_.algorithms.empty()) lines_ = mapped_.get();
-  return 0;
-}
-
-int Communicator::make_reads() {
-  std::vector<pid_t> processes;
-  bool can = options_.reads;
-  for (const uint32_t rank : topology_.local) {
-    processes.push_back(static_cast<pid_t>(cards_[rank].process));
-    can = can && cards_[rank].process_space != 0 && cards_[rank].process_space == cards_[topology_.rank].process_space;
-  }
-  reads_ = std::make_unique<ProcessReads>(std::move(processes), [this](uint32_t index) {
-    on_end({ECONNRESET, topology_.local[index]});
-  });
-  for (uint32_t i = 0; can && i < topology_.local.size(); ++i) {
-    std::byte seen;
-    if (i != topology_.local_index)
-      can = reads_->read(i, &seen, links_->arena_address_of(topology_.local[i]), sizeof seen) == 0;
-  }
-  size_t refused = can ? 0 : 1;
-  Steps steps = mapped::agree_on_largest(*mapped_, refused, &refused);
-  const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
-  if (error == 0 && refused == 0) mapped_->set_reads(reads_.get());
-  return error;
-}
-
-void Communicator::make_lane_group() {
-  std::vector<uint32_t> members(ranks());
-  std::iota(members.begin(), members.end(), 0u);
-  lanes_ = std::make_unique<LaneGroup>(rank(), std::move(members), *collective_ways_);
-}
-
-std::string Communicator::wanted(const Call& call) const {
-  if (options_.algorithms.empty()) return "";
-  const std::string key = std::string(name_of(call.operation)) + "=";
-  size_t at = 0;
-  while (at < options_.algorithms.size()) {
-    const size_t end = std::min(options_.algorithms.find(',', at), options_.algorithms.size());
-    const std::string one = options_.algorithms.substr(at, end - at);
-    if (one.starts_with(key)) return one.substr(key.size());
-    at = end + 1;
-  }
-  return "";
-}
-
 int Communicator::run_now(Call& call) {
   if (const Cause cause = ended(); cause) return cause.error;
   return is_observed() ? run_observed(call) : do_now(call);
 }
 
 int Communicator::do_now(const Call& call) {
-  int error = 0;
-  if (__builtin_expect(uses_memory(), 1)) {
-    if (__builtin_expect(mapped_ == nullptr, 0))
-      if (error = make_mapped_group(); error != 0) return error;
-    const auto& algorithm = choose(call, *mapped_, wanted(call));
+  const int error = groups_->use(call, [&](const auto& algorithm, auto& group) {
     algorithm_ = algorithm.name;
-    Steps steps = algorithm.start(*mapped_, call);
-    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
-  } else {
-    if (lanes_ == nullptr) make_lane_group();
-    const auto& algorithm = choose(call, *lanes_, wanted(call));
-    algorithm_ = algorithm.name;
-    Steps steps = algorithm.start(*lanes_, call);
-    error = run_steps(steps, topology_.rules, *this, options_.limit_ns);
-  }
+    Steps steps = algorithm.start(group, call);
+    return run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  });
   // What one rank has stopped at, the others would wait for.
   if (__builtin_expect(error != 0, 0) && !ended()) end({error, rank()});
   return error;
@@ -297,23 +186,24 @@ int Communicator::run(Call& call) {
 }
 
 int Communicator::run_line(const LineCall& call) {
-  if (lines_ == nullptr || is_observed() || !executor_.try_take()) return kNotNow;
+  if (groups_->at_once() == nullptr || is_observed() || !executor_.try_take()) return kNotNow;
+  MappedGroup& group = *groups_->at_once();
   int error = ended().error;
-  if (error == 0) error = mapped::may_begin(*lines_, call) ? exchange_lines(call) : kNotNow;
+  if (error == 0) error = mapped::may_begin(group, call) ? exchange_lines(group, call) : kNotNow;
   executor_.give_back();
   return error;
 }
 
-int Communicator::exchange_lines(const LineCall& call) {
-  const mapped::Exchange exchange = mapped::begin_line(*lines_, call);
-  if (!mapped::all_came(*lines_, exchange)) {
-    Steps steps = mapped::until_all_came(*lines_, exchange);
+int Communicator::exchange_lines(MappedGroup& group, const LineCall& call) {
+  const mapped::Exchange exchange = mapped::begin_line(group, call);
+  if (!mapped::all_came(group, exchange)) {
+    Steps steps = mapped::until_all_came(group, exchange);
     if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
       if (!ended()) end({error, rank()});
       return error;
     }
   }
-  mapped::end_line(*lines_, call, exchange);
+  mapped::end_line(group, call, exchange);
   return 0;
 }
 
@@ -324,13 +214,14 @@ Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {
 }
 
 std::string Communicator::plan_of(const Call& call) {
-  const auto text = [](const auto& one) { return std::string(one.name) + ": " + one.why; };
-  if (!uses_memory()) {
-    if (lanes_ == nullptr) make_lane_group();
-    return text(choose(call, *lanes_, wanted(call)));
-  }
-  if (mapped_ == nullptr && make_mapped_group() != 0) return "";
-  return text(choose(call, *mapped_, wanted(call)));
+  while (!executor_.try_take()) std::this_thread::yield();
+  std::string text;
+  groups_->use(call, [&](const auto& algorithm, const auto& group) {
+    text = explain(algorithm, group);
+    return 0;
+  });
+  executor_.give_back();
+  return text;
 }
 
 Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
@@ -450,15 +341,14 @@ int Communicator::finish() {
     error = check(call);
   }
   if (error == 0) {
-    if (mapped_ == nullptr && lanes_ == nullptr) make_lane_group();
-    Steps all_here = mapped_ != nullptr ? mapped::barrier(*mapped_) : lanes::barrier(*lanes_);
+    Steps all_here = groups_->all_here();
     error = run_steps(all_here, topology_.rules, *this, options_.limit_ns);
   }
   if (error == 0) {
     // From here on whoever is gone has left: it had all that it needed.
     is_leaving_.store(true);
     Leaving around(*this);
-    Steps steps = mapped_ != nullptr ? mapped::depart(*mapped_) : lanes::depart(*lanes_);
+    Steps steps = groups_->depart();
     error = run_steps(steps, topology_.rules, around, options_.limit_ns);
     if (error == ECONNRESET) error = 0;
   }

@@ -8,31 +8,16 @@
 #include "ccl/check/checker.h"
 #include "ccl/comm/call.h"
 #include "ccl/comm/executor.h"
+#include "ccl/comm/groups.h"
 #include "ccl/comm/line_call.h"
 #include "ccl/comm/links.h"
-#include "ccl/comm/process_reads.h"
+#include "ccl/comm/options.h"
 #include "ccl/comm/survivors.h"
 #include "ccl/comm/topology.h"
-#include "ccl/comm/window_cache.h"
-#include "ccl/lane/lane_group.h"
-#include "ccl/mapped/group.h"
 #include "ccl/message/messages.h"
 #include "ccl/trace/observe.h"
 
 namespace nupa::ccl {
-
-struct CommunicatorOptions {
-  int64_t limit_ns = 0;       ///< of an operation, until whoever it waits for is named
-  size_t slot_bytes = 0;      ///< multiple of a page
-  bool reads = true;          ///< ranks of one host read each other's memory, where the system lets them
-  uint32_t mapped_ranks = 0;  ///< of a communicator, at most, for all to look at each other's memory
-  bool checks = false;        ///< before each call ranks tell each other what it is
-  std::string algorithms;     ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
-
-  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK, NUPA_CCL_ALGO,
-  /// NUPA_CCL_READS. EINVAL: one of them cannot be read.
-  static Outcome<CommunicatorOptions> from_environment();
-};
 
 /// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
 /// calls of several threads of one rank are done one after the other.
@@ -92,21 +77,13 @@ class Communicator final : private Surroundings {
                const CommunicatorOptions& options);
   Outcome<void> open();
   int run_now(Call& call);
-  int exchange_lines(const LineCall& call);
+  int exchange_lines(MappedGroup& group, const LineCall& call);
   /// The same without a look at anything but the operation.
   int do_now(const Call& call);
   /// The same where somebody observes or ranks check.
   int run_observed(const Call& call);
   int check(const Call& call);
   void begin_observing();
-  /// Which of the two kinds of algorithms are used; both groups are made when they are first needed.
-  bool uses_memory() const;
-  int make_mapped_group();
-  /// Finds out whether all ranks can read each other's memory.
-  int make_reads();
-  void make_lane_group();
-  std::string wanted(const Call& call) const;
-
   /// By the endpoint's thread or one that waits: links say so.
   void on_end(const Cause& cause);
   std::vector<bool> gone() const;
@@ -132,13 +109,9 @@ class Communicator final : private Surroundings {
   std::unique_ptr<MemoryRegion> arena_;
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
-  std::unique_ptr<WindowCache> windows_;
-  std::unique_ptr<ProcessReads> reads_;
-  std::unique_ptr<MappedGroup> mapped_;
-  MappedGroup* lines_ = nullptr;  ///< mapped_ once it is there, unless algorithms are to be looked up
   std::unique_ptr<LaneGroup::Ways> collective_ways_;
   std::unique_ptr<LaneGroup::Ways> message_ways_;
-  std::unique_ptr<LaneGroup> lanes_;
+  std::unique_ptr<Groups> groups_;
   std::once_flag messages_once_;
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;

@@ -24,22 +24,33 @@ bool share_cores(uint32_t rank, std::span<const RankCard> cards) {
 
 }  // namespace
 
+uint32_t Topology::fewest() const {
+  size_t fewest = SIZE_MAX;
+  for (const auto& one : memories) fewest = std::min(fewest, one.size());
+  return static_cast<uint32_t>(fewest);
+}
+
+uint32_t Topology::most() const {
+  size_t most = 0;
+  for (const auto& one : memories) most = std::max(most, one.size());
+  return static_cast<uint32_t>(most);
+}
+
 Topology topology_of(uint32_t rank, std::span<const RankCard> cards) {
   Topology topology;
   topology.rank = rank;
   topology.ranks = static_cast<uint32_t>(cards.size());
   for (uint32_t other = 0; other < cards.size(); ++other) {
-    const auto is_same = [&](uint32_t leader) {
-      return leader == other || cards[leader].shares_memory_with(cards[other]);
-    };
-    if (other == rank || cards[other].shares_memory_with(cards[rank])) {
-      if (other == rank) topology.local_index = static_cast<uint32_t>(topology.local.size());
-      topology.local.push_back(other);
+    const auto found = std::find_if(topology.memories.begin(), topology.memories.end(), [&](const auto& memory) {
+      return cards[memory.front()].shares_memory_with(cards[other]);
+    });
+    auto& memory = found == topology.memories.end() ? topology.memories.emplace_back() : *found;
+    if (other == rank) {
+      topology.memory = static_cast<uint32_t>(&memory - topology.memories.data());
+      topology.local_index = static_cast<uint32_t>(memory.size());
     }
-    if (std::none_of(topology.leaders.begin(), topology.leaders.end(), is_same)) topology.leaders.push_back(other);
+    memory.push_back(other);
   }
-  const auto own = std::find(topology.leaders.begin(), topology.leaders.end(), topology.local.front());
-  topology.leader_index = static_cast<uint32_t>(own - topology.leaders.begin());
   topology.rules.shares_cores = share_cores(rank, cards);
   topology.rules.spin_ns = topology.rules.shares_cores ? 0 : kSpinNs;
   return topology;

@@ -7,6 +7,13 @@
 
 namespace nupa::ccl {
 
+/// What messages between ranks take.
+struct LinkSpeed {
+  double message_ns;  ///< from a sender's call to the end of the receiver's, of an empty one
+  double more_ns;     ///< each further one that is sent at the same time
+  double byte_ns;
+};
+
 /// Ranks that send each other messages, as one of them has it: a communicator's, or one of each host. Ranks are
 /// numbered within the group. One thread at a time.
 class LaneGroup {
@@ -32,6 +39,9 @@ class LaneGroup {
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return static_cast<uint32_t>(members_.size()); }
   FramePool& frames() { return frames_; }
+  /// By which algorithms are chosen; the same on all ranks. Until somebody has measured it: packets on some network.
+  const LinkSpeed& speed() const { return speed_; }
+  void set_speed(const LinkSpeed& speed) { speed_ = speed; }
 
   /// Whether there is a lane to that rank; else it is begun to be made.
   bool has(uint32_t rank) {
@@ -52,6 +62,7 @@ class LaneGroup {
   Ways& ways_;
   std::vector<Lane*> lanes_;
   FramePool frames_;
+  LinkSpeed speed_{20'000, 2'000, 1};
 };
 
 }  // namespace nupa::ccl

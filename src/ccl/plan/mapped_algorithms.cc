@@ -12,41 +12,50 @@ constexpr size_t kReduceSlotsUpTo = 32768;
 bool fits_always(const Call&, const MappedGroup&) { return true; }
 bool fits_line(const Call& call, const MappedGroup&) { return call.bytes() <= FlagLine::kPayload && call.equal; }
 
+// Costs that say which is better than which.
+double any_size(const Call&, const MappedGroup&) { return 1; }
+template <size_t kLargest>
+double up_to(const Call& call, const MappedGroup&) {
+  return call.bytes() <= kLargest ? 0 : 2;
+}
+constexpr auto kLine = up_to<FlagLine::kPayload>;
+
 using enum Operation;
 namespace m = mapped;
 
 constexpr Algorithm<MappedGroup> kAlgorithms[] = {
-    {kBarrier, "marks", kAnySize, "each rank tells its mark and looks at all others'", fits_always,
+    {kBarrier, "marks", "each rank tells its mark and looks at all others'", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call&) { return m::barrier(group); }},
-    {kBroadcast, "line", FlagLine::kPayload, "the bytes fit beside the root's mark", fits_line,
+    {kBroadcast, "line", "the bytes fit beside the root's mark", Order::kOfRanks, fits_line, kLine,
      [](MappedGroup& group, const Call& call) { return m::broadcast_line(group, broadcast_task(call)); }},
-    {kBroadcast, "slots", kAnySize, "the root fills a slot while the others read the one before", fits_always,
-     [](MappedGroup& group, const Call& call) { return m::broadcast_slots(group, broadcast_task(call)); }},
-    {kGather, "slots", kAnySize, "the root reads each rank's slot", fits_always,
+    {kBroadcast, "slots", "the root fills a slot while the others read the one before", Order::kOfRanks, fits_always,
+     any_size, [](MappedGroup& group, const Call& call) { return m::broadcast_slots(group, broadcast_task(call)); }},
+    {kGather, "slots", "the root reads each rank's slot", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::gather(group, gather_task(call)); }},
-    {kScatter, "slots", kAnySize, "each rank reads its part of the root's slot", fits_always,
+    {kScatter, "slots", "each rank reads its part of the root's slot", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::scatter(group, scatter_task(call)); }},
-    {kAllGather, "lines", FlagLine::kPayload, "the bytes fit beside each rank's mark", fits_line,
+    {kAllGather, "lines", "the bytes fit beside each rank's mark", Order::kOfRanks, fits_line, kLine,
      [](MappedGroup& group, const Call& call) { return m::all_gather_lines(group, gather_task(call)); }},
-    {kAllGather, "slots", kAnySize, "all read each rank's slot", fits_always,
+    {kAllGather, "slots", "all read each rank's slot", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::all_gather(group, gather_task(call)); }},
-    {kAllToAll, "slots", kAnySize, "each rank reads its part of all slots", fits_always,
+    {kAllToAll, "slots", "each rank reads its part of all slots", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::all_to_all(group, exchange_task(call)); }},
-    {kReduce, "slots", kReduceSlotsUpTo, "the root reduces all slots: one barrier", fits_always,
+    {kReduce, "slots", "the root reduces all slots: one barrier", Order::kOfRanks, fits_always, up_to<kReduceSlotsUpTo>,
      [](MappedGroup& group, const Call& call) { return m::reduce_slots(group, reduce_task(call)); }},
-    {kReduce, "slices", kAnySize, "each rank reduces a slice of all slots, the root copies them", fits_always,
-     [](MappedGroup& group, const Call& call) { return m::reduce_slices(group, reduce_task(call)); }},
-    {kAllReduce, "lines", FlagLine::kPayload, "the bytes fit beside each rank's mark", fits_line,
+    {kReduce, "slices", "each rank reduces a slice of all slots, the root copies them", Order::kOfRanks, fits_always,
+     any_size, [](MappedGroup& group, const Call& call) { return m::reduce_slices(group, reduce_task(call)); }},
+    {kAllReduce, "lines", "the bytes fit beside each rank's mark", Order::kOfRanks, fits_line, kLine,
      [](MappedGroup& group, const Call& call) { return m::all_reduce_lines(group, reduce_task(call)); }},
-    {kAllReduce, "slots", kSlotsUpTo, "each rank reduces all slots: one barrier", fits_always,
+    {kAllReduce, "slots", "each rank reduces all slots: one barrier", Order::kOfRanks, fits_always, up_to<kSlotsUpTo>,
      [](MappedGroup& group, const Call& call) { return m::all_reduce_slots(group, reduce_task(call)); }},
-    {kAllReduce, "slices", kAnySize, "each rank reduces a slice of all slots: each element is reduced once",
-     fits_always, [](MappedGroup& group, const Call& call) { return m::all_reduce_slices(group, reduce_task(call)); }},
-    {kReduceScatter, "slots", kAnySize, "each rank reduces its block of all slots", fits_always,
+    {kAllReduce, "slices", "each rank reduces a slice of all slots: each element is reduced once", Order::kOfRanks,
+     fits_always, any_size,
+     [](MappedGroup& group, const Call& call) { return m::all_reduce_slices(group, reduce_task(call)); }},
+    {kReduceScatter, "slots", "each rank reduces its block of all slots", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::reduce_scatter(group, reduce_task(call)); }},
-    {kScan, "slots", kAnySize, "each rank reduces the slots of those before it", fits_always,
+    {kScan, "slots", "each rank reduces the slots of those before it", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::scan(group, reduce_task(call)); }},
-    {kExscan, "slots", kAnySize, "each rank reduces the slots of those before it", fits_always,
+    {kExscan, "slots", "each rank reduces the slots of those before it", Order::kOfRanks, fits_always, any_size,
      [](MappedGroup& group, const Call& call) { return m::scan(group, reduce_task(call)); }},
 };
 

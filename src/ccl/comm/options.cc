@@ -1,0 +1,81 @@
+#include "ccl/comm/options.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "ccl/reduce/reduce.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kDefaultLimitSeconds = 300;
+constexpr size_t kDefaultSlotBytes = 256 << 10;
+/// More ranks than that do not all look at each other.
+constexpr uint32_t kMostMapped = 64;
+constexpr size_t kPage = 4096;
+constexpr size_t kLargestSlot = size_t{1} << 30;
+
+/// A whole number of the environment; `usual` if it is not there.
+Outcome<size_t> number_from(const char* name, size_t usual, size_t largest) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return usual;
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end != 0 || value == 0 || value > largest)
+    return fault(EINVAL, std::string(name) + " is not a number from 1 to " + std::to_string(largest));
+  return value;
+}
+
+/// One of two words of the environment; `usual` if it is not there.
+Outcome<bool> choice_from(const char* name, bool usual, const char* no, const char* yes) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return usual;
+  if (std::strcmp(text, yes) == 0) return true;
+  if (std::strcmp(text, no) == 0) return false;
+  return fault(EINVAL, std::string(name) + " is not " + no + " or " + yes);
+}
+
+}  // namespace
+
+Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
+  CommunicatorOptions options;
+  const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
+  if (!seconds) return tl::unexpected(seconds.error());
+  options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
+  const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
+  if (!slot) return tl::unexpected(slot.error());
+  options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
+  const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
+  if (!mapped) return tl::unexpected(mapped.error());
+  options.mapped_ranks = static_cast<uint32_t>(*mapped);
+  const auto checks = choice_from("NUPA_CCL_CHECK", false, "0", "1");
+  if (!checks) return tl::unexpected(checks.error());
+  options.checks = *checks;
+  const auto deterministic = choice_from("NUPA_CCL_DETERMINISTIC", false, "0", "1");
+  if (!deterministic) return tl::unexpected(deterministic.error());
+  options.deterministic = *deterministic;
+  const auto reads = choice_from("NUPA_CCL_READS", true, "no", "yes");
+  if (!reads) return tl::unexpected(reads.error());
+  options.reads = *reads;
+  if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
+  return options;
+}
+
+std::string CommunicatorOptions::wanted(Operation operation) const {
+  if (algorithms.empty()) return "";
+  const std::string key = std::string(name_of(operation)) + "=";
+  size_t at = 0;
+  while (at < algorithms.size()) {
+    const size_t end = std::min(algorithms.find(',', at), algorithms.size());
+    const std::string one = algorithms.substr(at, end - at);
+    if (one.starts_with(key)) return one.substr(key.size());
+    at = end + 1;
+  }
+  return "";
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,201 @@
+/// Each algorithm, wherever ranks are, against a serial reference.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "reference.h"
+
+namespace nupa::ccl {
+namespace {
+
+using CclAlgorithms = WithSmallSlots;
+
+/// Elements are combined in other groups by these, so that only exact sums are the same.
+TEST_F(CclAlgorithms, EveryAlgorithmByMessages) {
+  constexpr const char* kChoices[] = {
+      "broadcast=binomial,gather=binomial,scatter=binomial,all_gather=bruck,all_to_all=bruck,reduce=binomial,"
+      "all_reduce=doubling,reduce_scatter=ring,scan=doubling,exscan=doubling",
+      "broadcast=four-ary,all_gather=ring,all_to_all=pairwise,reduce=four-ary,all_reduce=halving", "all_reduce=ring",
+      "all_reduce=slices", "all_reduce=one-shot"};
+  setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+  for (const char* const choice : kChoices)
+    for (const uint32_t ranks : rank_counts()) {
+      if (ranks > 8) continue;  // sums of the shortest type would not be exact
+      setenv("NUPA_CCL_ALGO", choice, 1);
+      const auto endings = run_job(ranks, [](Rank& rank) {
+        uint32_t seed = 0;
+        for (uint32_t t = 0; t < kTypes; ++t)
+          for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
+            for (const size_t elements : kSizes) {
+              if (++seed % (kIsSanitized ? 10 : 3) != 0) continue;
+              const Round round{static_cast<Type>(t), elements, seed, true};
+              const bool in_place = seed % 2 == 0;
+              check_reductions(rank, round, op, in_place);
+              check_reduce_scatter(rank, {round.type, elements * rank.ranks(), seed, true}, op, in_place);
+              if (op == NUPA_CCL_SUM) check_movements(rank, round, in_place);
+            }
+        for (uint32_t turn = 0; turn < 5; ++turn) check_uneven(rank, turn);
+        check_joining(rank, 5000);
+      });
+      EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << choice;
+    }
+  unsetenv("NUPA_CCL_ALGO");
+  unsetenv("NUPA_CCL_MAPPED_RANKS");
+}
+
+TEST_F(CclAlgorithms, ManyRanksByMessages) {
+  for (const uint32_t ranks : {17u, 24u}) {
+    if (kIsSanitized && ranks > 17) continue;
+    setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      for (const size_t elements : {size_t{3}, size_t{3000}, size_t{100'000}}) {
+        const Round round{Type::kInt32, elements, 3};
+        check_reductions(rank, round, NUPA_CCL_SUM, false);
+        check_reduce_scatter(rank, {Type::kInt32, elements / 10 * rank.ranks(), 3}, NUPA_CCL_SUM, false);
+        check_movements(rank, {Type::kInt32, elements / 10, 3}, false);
+      }
+      check_joining(rank, 5000);
+    });
+    unsetenv("NUPA_CCL_MAPPED_RANKS");
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+/// What both sorts of tests below do: every kind of operation, of which sums are exact in any order.
+void check_everything(Rank& rank, bool simple) {
+  uint32_t seed = 0;
+  for (const Type type : {Type::kInt32, Type::kBfloat16, Type::kFloat32, Type::kFloat8E4m3})
+    for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
+      for (const size_t elements : {size_t{0}, size_t{1}, size_t{13}, size_t{1000}, size_t{20'011}}) {
+        if (++seed % (kIsSanitized ? 8 : 2) != 0) continue;
+        const bool in_place = seed % 4 == 0;
+        check_reductions(rank, {type, elements, seed, simple}, op, in_place);
+        check_reduce_scatter(rank, {type, elements * rank.ranks(), seed, simple}, op, in_place);
+        if (op == NUPA_CCL_SUM) check_movements(rank, {type, elements, seed, simple}, in_place);
+      }
+  for (uint32_t turn = 0; turn < 5; ++turn) check_uneven(rank, turn);
+  check_joining(rank, 5000);
+}
+
+std::string plan_of(Rank& rank, const char* operation, size_t bytes) {
+  char text[256];
+  rank.expect_ok(nupa_ccl_plan(rank.world(), operation, bytes, text, sizeof text), operation);
+  return text;
+}
+
+/// Which memory each rank is in.
+struct Layout {
+  const char* memories;
+  const char* all_reduce;  ///< how a large one is done there
+  uint32_t ranks() const { return static_cast<uint32_t>(std::strlen(memories)); }
+  uint32_t memory_of(uint32_t rank) const { return static_cast<uint32_t>(memories[rank] - '0'); }
+};
+constexpr Layout kLayouts[] = {{"0011", "columns"},  {"00111", "columns"},  {"01010", "columns"},
+                               {"011", "two-level"}, {"001122", "columns"}, {"0102", "two-level"}};
+
+class CclTwoLevel : public WithSmallSlots {
+ protected:
+  void SetUp() override {
+    if (std::getenv("NUPA_TRANSPORT") != nullptr || std::getenv("NUPA_CCL_MAPPED_RANKS") != nullptr)
+      GTEST_SKIP() << "the same with every transport";
+    WithSmallSlots::SetUp();
+  }
+};
+
+TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
+  for (const Layout& layout : kLayouts) {
+    if (kIsSanitized && layout.ranks() > 5) continue;
+    const SeparateMemories memories;
+    const auto endings = run_job(layout.ranks(), [&](Rank& rank) {
+      memories.enter(layout.memory_of(rank.rank()));
+      const std::string name = std::string(layout.all_reduce) + ":";
+      rank.expect(plan_of(rank, "all_reduce", 1 << 20).starts_with(name), plan_of(rank, "all_reduce", 1 << 20));
+      rank.expect(plan_of(rank, "broadcast", 8).starts_with("two-level:"), plan_of(rank, "broadcast", 8));
+      check_everything(rank, true);
+    });
+    EXPECT_EQ(endings, all_well(layout.ranks())) << layout.memories;
+  }
+}
+
+/// The same bits as those of one process that reduces all in their order.
+TEST_F(CclTwoLevel, DeterministicWhereverRanksAre) {
+  setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+  for (const Layout& layout : kLayouts) {
+    if (kIsSanitized && layout.ranks() > 4) continue;
+    const SeparateMemories memories;
+    const auto endings = run_job(layout.ranks(), [&](Rank& rank) {
+      memories.enter(layout.memory_of(rank.rank()));
+      check_everything(rank, false);
+    });
+    EXPECT_EQ(endings, all_well(layout.ranks())) << layout.memories;
+  }
+  unsetenv("NUPA_CCL_DETERMINISTIC");
+}
+
+TEST_F(CclTwoLevel, WhoDiesElsewhereIsNamedByAll) {
+  for (const uint32_t victim : {0u, 1u, 3u}) {
+    const SeparateMemories memories;
+    const auto endings = run_job(4, [&](Rank& rank) {
+      memories.enter(rank.rank() / 2);
+      std::vector<float> values(100'000, 1);
+      for (uint32_t turn = 0;; ++turn) {
+        if (turn == 5 && rank.rank() == victim) _exit(0);  // others may still be in the turn before
+        const int error = nupa_ccl_all_reduce(values.data(), values.data(), values.size(), NUPA_CCL_FLOAT32,
+                                              NUPA_CCL_MAX, rank.world(), nullptr);
+        if (error == 0) continue;
+        uint32_t gone = 0;
+        rank.expect_ok(nupa_ccl_comm_error(rank.world(), nullptr, &gone), "comm_error");
+        rank.expect(turn >= 4 && error == ECONNRESET && gone == victim, nupa_ccl_error_text());
+        nupa_ccl_comm* left;
+        rank.expect_ok(nupa_ccl_comm_shrink(rank.world(), &left), "shrink");
+        int64_t sum = 1;
+        rank.expect_ok(nupa_ccl_all_reduce(&sum, &sum, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, left, nullptr), "the rest");
+        rank.expect(sum == 3, "the sum of those who are left");
+        rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
+        return;
+      }
+    });
+    EXPECT_EQ(endings, all_well(4)) << "rank " << victim;
+  }
+}
+
+/// However many ranks there are, and whatever algorithm is asked for.
+TEST_F(CclAlgorithms, DeterministicByMessages) {
+  setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+  setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+  for (const uint32_t ranks : {3u, 17u}) {
+    if (kIsSanitized && ranks > 3) continue;
+    for (const char* const choice : {"", "all_reduce=ring,reduce=binomial,reduce_scatter=ring,scan=doubling"}) {
+      setenv("NUPA_CCL_ALGO", choice, 1);
+      const auto endings = run_job(ranks, [](Rank& rank) {
+        for (const size_t elements : {size_t{1}, size_t{9001}})
+          for (const Type type : {Type::kFloat32, Type::kBfloat16}) {
+            check_reductions(rank, {type, elements, 3}, NUPA_CCL_SUM, false);
+            check_reduce_scatter(rank, {type, elements * rank.ranks(), 3}, NUPA_CCL_SUM, false);
+          }
+      });
+      EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << choice;
+    }
+  }
+  unsetenv("NUPA_CCL_ALGO");
+  unsetenv("NUPA_CCL_MAPPED_RANKS");
+  unsetenv("NUPA_CCL_DETERMINISTIC");
+}
+
+/// Ranks that differ in it would have other bits.
+TEST_F(CclAlgorithms, NobodyIsDeterministicAlone) {
+  setenv("NUPA_CCL_TIMEOUT", "10", 1);
+  const auto endings = run_job(2, [](Rank& rank) {
+    if (rank.rank() == 1) setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+    int64_t value = 1;
+    const int error = nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, rank.world(), nullptr);
+    rank.expect(error == EPROTO, std::string("a rank that differs: ") + std::strerror(error));
+  });
+  unsetenv("NUPA_CCL_TIMEOUT");
+  EXPECT_EQ(endings, all_well(2));
+}
+
+}  // namespace
+}  // namespace nupa::ccl

@@ -1,0 +1,70 @@
+/// Arrays of nupa_ccl_alloc().
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "reference.h"
+
+namespace nupa::ccl {
+namespace {
+
+using CclMemory = WithSmallSlots;
+
+/// Memory of nupa_ccl_alloc() on all ranks, on some of them, and that is freed and comes again.
+TEST_F(CclMemory, AllocatedMemory) {
+  for (uint32_t ranks = 1; ranks <= 5; ++ranks) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      constexpr size_t kMost = 100'000;
+      for (uint32_t turn = 0; turn < (kIsSanitized ? 20 : 60); ++turn) {
+        const size_t elements = turn % 4 == 0 ? kMost : 3000 + turn * 37;
+        const Round round{Type::kFloat32, elements, turn};
+        const bool allocates = turn % 3 != 2 || rank.rank() % 2 == 0;
+        const bool in_place = turn % 5 == 1;
+        const Bytes values = round.of(rank.rank());
+        Bytes ordinary(values.size() + 64);
+        auto* const memory = static_cast<std::byte*>(nupa_ccl_alloc(2 * values.size() + 64));
+        rank.expect(memory != nullptr, "alloc");
+        // Not at its beginning.
+        std::byte* const in = memory + 64;
+        std::copy(values.begin(), values.end(), in);
+        std::byte* const out = in_place ? in : allocates ? in + values.size() : ordinary.data();
+        const Bytes expected = reduced(round, {Type::kFloat32, Operator::kSum}, 0, rank.ranks());
+        for (int again = 0; again < (in_place ? 1 : 3); ++again) {
+          rank.expect_ok(nupa_ccl_all_reduce(in, out, elements, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, rank.world(), nullptr),
+                         round.text("all_reduce of allocated memory", in_place));
+          rank.expect(std::equal(expected.begin(), expected.end(), out), round.text("is wrong", in_place));
+          // Written to at once: nobody reads it any more.
+          std::fill(out, out + values.size(), std::byte{0x11});
+        }
+        rank.expect_ok(nupa_ccl_free(memory), "free");
+      }
+      rank.expect(nupa_ccl_free(&rank) == EINVAL, "what was not allocated");
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
+/// Whoever can map all arrays takes and puts elements where they lie; all ranks have to see it alike.
+TEST_F(CclMemory, EveryOperationOnAllocatedMemory) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u})
+    for (const bool by_all : {true, false}) {
+      const auto endings = run_job(ranks, [by_all](Rank& rank) {
+        for (const size_t elements : {size_t{5000}, size_t{20'011}})
+          for (uint32_t turn = 0; turn < 4; ++turn) {
+            g_allocates = by_all || (turn + rank.rank()) % 2 == 0;
+            const bool in_place = turn % 2 != 0;
+            const Round round{Type::kFloat32, elements, turn};
+            check_reductions(rank, round, NUPA_CCL_SUM, in_place);
+            check_reduce_scatter(rank, {Type::kFloat32, elements * rank.ranks(), turn}, NUPA_CCL_SUM, in_place);
+            check_movements(rank, round, in_place);
+            check_uneven(rank, turn);
+            check_joining(rank, elements);
+          }
+      });
+      EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks, " << (by_all ? "all" : "some") << " allocate";
+    }
+}
+
+}  // namespace
+}  // namespace nupa::ccl
