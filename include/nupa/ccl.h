@@ -60,7 +60,10 @@ typedef enum nupa_ccl_type {
 } nupa_ccl_type;
 
 /* How elements of several ranks become one. Floating point of 8 and 16 bits is added up in float32 and rounded once.
- * The order is that of the ranks, so results have the same bits each time; NaN of any is NaN. */
+ * NaN of any is NaN. Ranks that share memory, and up to 16 others, reduce each element in the order of the ranks and
+ * round once. Where there are several on each of several hosts, or more, ranks are taken together in groups, by size
+ * and links. With NUPA_CCL_DETERMINISTIC=1 on all ranks (up to 512) it is always in the order of the ranks: the same
+ * bits whatever the size, the algorithm and the hosts; docs/collectives.md says what that costs. */
 typedef enum nupa_ccl_builtin_op {
   NUPA_CCL_SUM = 0, /* integers wrap */
   NUPA_CCL_PRODUCT = 1,
@@ -150,7 +153,7 @@ int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank);
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 /* Memory that ranks that share memory read and write of each other: an operation whose arrays lie there on all ranks is
- * spared the copies (now nupa_ccl_all_reduce). Whole pages, zeroed; null: there is none, nupa_ccl_error_text() says
+ * spared the copies. Whole pages, zeroed; null: there is none, nupa_ccl_error_text() says
  * why. */
 void* nupa_ccl_alloc(size_t bytes);
 /* While no operation uses it. EINVAL: nothing begins there. */
@@ -247,6 +250,21 @@ int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_t
  * the first that failed. Groups may be nested: the outermost counts. */
 int nupa_ccl_group_start(void);
 int nupa_ccl_group_end(nupa_ccl_request** request);
+
+/* ---- again and again -------------------------------------------------------------------------------------------- */
+
+/* Calls with the same arguments each time, as MPI's persistent operations are. */
+typedef struct nupa_ccl_persistent nupa_ccl_persistent;
+
+/* Ends a group of this thread none of whose calls is done: they are kept. Their arrays have to stay where they are as
+ * long as they may be done, lists of counts are kept themselves. EINVAL: it is a part of another group, or there is
+ * none. */
+int nupa_ccl_group_keep(nupa_ccl_persistent** kept);
+/* Does them, as group_end does those of a group: each rank as often as the others. They may be begun again before they
+ * are done. In a group they are a part of it. */
+int nupa_ccl_start(nupa_ccl_persistent* kept, nupa_ccl_request** request);
+/* When all that was begun is done. Null is none. */
+int nupa_ccl_persistent_free(nupa_ccl_persistent* kept);
 
 /* ---- checking --------------------------------------------------------------------------------------------------- */
 

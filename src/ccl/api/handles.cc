@@ -1,7 +1,9 @@
 #include "ccl/api/handles.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "ccl/names.h"
 
@@ -13,24 +15,9 @@ std::string& text_of_thread() {
   return text;
 }
 
-/// What a thread has called since nupa_ccl_group_start().
-struct Group {
-  struct Collective {
-    Communicator* communicator;
-    Call call;
-  };
-  std::vector<Collective> collectives;
-  std::vector<Begun> messages;
-};
-
-Group& group_of_thread() {
-  thread_local Group group;
+CallGroup& group_of_thread() {
+  thread_local CallGroup group;
   return group;
-}
-
-/// In a list that moves, a call's factor moves with it.
-void set_factor(Call& call) {
-  if (call.reducer.factor != nullptr) call.reducer.factor = &call.factor;
 }
 
 Event about(const Begun& begun) {
@@ -71,7 +58,7 @@ int begin_message(const Begun& message, bool alone) {
 }
 
 /// Begins all. What could be begun is in *request, whatever it returns.
-int begin_all(Group& group, bool alone, nupa_ccl_request* request) {
+int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
   for (const Begun& message : group.messages) {
     if (const int error = begin_message(message, alone); error != 0) return say(error, "no thread for messages");
     request->all.push_back(message);
@@ -118,12 +105,39 @@ int say(const Begun& begun, int error) {
                          ", rank " + std::to_string(begun.communicator->rank()) + " receives " + name_of(begun.type));
 }
 
-int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
-  Communicator& communicator = *comm->communicator;
-  Group& group = group_of_thread();
+void set_factor(Call& call) {
+  if (call.reducer.factor != nullptr) call.reducer.factor = &call.factor;
+}
+
+int take_group(CallGroup* group) {
+  if (t_group_depth == 0) return say(EINVAL, "no group was begun");
+  if (--t_group_depth > 0) return say(EINVAL, "this group is a part of another one");
+  std::swap(*group, group_of_thread());
+  return 0;
+}
+
+int run_or_start(CallGroup group, nupa_ccl_request** request) {
+  if (t_group_depth > 0) {
+    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    CallGroup& whole = group_of_thread();
+    std::move(group.collectives.begin(), group.collectives.end(), std::back_inserter(whole.collectives));
+    std::move(group.messages.begin(), group.messages.end(), std::back_inserter(whole.messages));
+    return 0;
+  }
+  auto begun = std::make_unique<nupa_ccl_request>();
+  const int error = begin_all(group, request != nullptr, begun.get());
+  if (error == 0 && request != nullptr) {
+    *request = begun.release();
+    return 0;
+  }
+  const int ended = wait_for_all(*begun);
+  return error != 0 ? error : ended;
+}
+
+int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request) {
   if (__builtin_expect(t_group_depth > 0, 0)) {
     if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
-    group.collectives.push_back({&communicator, std::move(call)});
+    group_of_thread().collectives.push_back({&communicator, std::move(call)});
     return 0;
   }
   if (request == nullptr) {
@@ -137,10 +151,9 @@ int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request) {
 }
 
 int run_or_start(const Begun& message, nupa_ccl_request** request) {
-  Group& group = group_of_thread();
   if (t_group_depth > 0) {
     if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
-    group.messages.push_back(message);
+    group_of_thread().messages.push_back(message);
     return 0;
   }
   if (const int error = begin_message(message, request != nullptr); error != 0)
@@ -186,19 +199,13 @@ NUPA_EXPORT int nupa_ccl_group_start(void) {
 }
 
 NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
-  Group& group = group_of_thread();
-  if (t_group_depth == 0) return say(EINVAL, "no group was begun");
-  if (--t_group_depth > 0) return 0;
-  Group own;
-  std::swap(own, group);
-  auto begun = std::make_unique<nupa_ccl_request>();
-  const int error = begin_all(own, request != nullptr, begun.get());
-  if (error == 0 && request != nullptr) {
-    *request = begun.release();
+  if (t_group_depth > 1) {
+    --t_group_depth;
     return 0;
   }
-  const int ended = wait_for_all(*begun);
-  return error != 0 ? error : ended;
+  CallGroup group;
+  if (const int error = take_group(&group); error != 0) return error;
+  return run_or_start(std::move(group), request);
 }
 
 }  // extern "C"

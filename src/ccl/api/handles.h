@@ -32,6 +32,16 @@ struct nupa_ccl_request {
 
 namespace nupa::ccl {
 
+/// Calls of a thread that are one.
+struct CallGroup {
+  struct Collective {
+    Communicator* communicator;
+    Call call;
+  };
+  std::vector<Collective> collectives;
+  std::vector<Begun> messages;
+};
+
 /// Keeps the text for nupa_ccl_error_text() and returns the value.
 int say(int error, std::string text);
 inline int say(const Fault& fault) { return say(fault.code, fault.text); }
@@ -43,8 +53,14 @@ int say(const Begun& begun, int error);
 /// Groups that this thread has begun and not ended.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;
 
+/// A call's factor has moved with it.
+void set_factor(Call& call);
+/// Ends this thread's outermost group: what it has called since. EINVAL: there is none, or this was an inner one.
+int take_group(CallGroup* group);
+/// Does all of it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
+int run_or_start(CallGroup group, nupa_ccl_request** request);
 /// Does it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
-int run_or_start(nupa_ccl_comm* comm, Call& call, nupa_ccl_request** request);
+int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request);
 int run_or_start(const Begun& message, nupa_ccl_request** request);
 
 }  // namespace nupa::ccl

@@ -97,7 +97,7 @@ struct Asked {
 
   int run(nupa_ccl_request** request) {
     if (__builtin_expect(wrong != nullptr, 0)) return say(EINVAL, wrong);
-    return run_or_start(comm, call, request);
+    return run_or_start(*comm->communicator, call, request);
   }
 };
 

@@ -159,7 +159,7 @@ void Communicator::sleep(int64_t limit_ns) {
     Surroundings::sleep(limit_ns);
 }
 
-int Communicator::run_now(Call& call) {
+int Communicator::run_now(const Call& call) {
   if (const Cause cause = ended(); cause) return cause.error;
   return is_observed() ? run_observed(call) : do_now(call);
 }
@@ -175,13 +175,13 @@ int Communicator::do_now(const Call& call) {
   return error;
 }
 
-int Communicator::run(Call& call) {
+int Communicator::run(const Call& call) {
   if (__builtin_expect(executor_.try_take(), 1)) {
     const int error = run_now(call);
     executor_.give_back();
     return error;
   }
-  auto job = start(std::move(call));
+  auto job = start(call);
   return job ? wait(*job) : job.error().code;
 }
 

@@ -34,7 +34,7 @@ class Communicator final : private Surroundings {
   const Topology& topology() const { return topology_; }
 
   /// To its end. 0 or an errno value: as start(), or ended()'s.
-  int run(Call& call);
+  int run(const Call& call);
   /// The same for the smallest of calls, if nothing stands in its way: else kNotNow, and nothing has been done.
   static constexpr int kNotNow = -1;
   int run_line(const LineCall& call);
@@ -76,7 +76,7 @@ class Communicator final : private Surroundings {
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
   Outcome<void> open();
-  int run_now(Call& call);
+  int run_now(const Call& call);
   int exchange_lines(MappedGroup& group, const LineCall& call);
   /// The same without a look at anything but the operation.
   int do_now(const Call& call);

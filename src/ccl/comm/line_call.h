@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <optional>
 
 #include "ccl/comm/call.h"
 #include "ccl/mapped/arena.h"
@@ -21,5 +22,8 @@ struct LineCall {
            (elements == 0 || (in != nullptr && out != nullptr));
   }
 };
+
+/// The same of a call that may be done so.
+std::optional<LineCall> line_call(const Call& call);
 
 }  // namespace nupa::ccl
