@@ -127,7 +127,7 @@ def users_of(prefix):
 
 
 def ccl_user_of(prefix):
-    """A program in C that uses collectives."""
+    """Programs in C and C++ that use collectives."""
     source = os.path.join(work, "ccl-user")
     os.mkdir(source)
     with open(os.path.join(source, "alone.c"), "w") as text:
@@ -137,12 +137,21 @@ def ccl_user_of(prefix):
     with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
         text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES C CXX)\n"
                    "find_package(nupa 0.1 REQUIRED)\nadd_executable(alone alone.c)\n"
-                   "target_link_libraries(alone PRIVATE nupa::ccl)\n")
+                   "target_link_libraries(alone PRIVATE nupa::ccl)\n"
+                   "add_executable(thrown thrown.cc)\ntarget_compile_features(thrown PRIVATE cxx_std_20)\n"
+                   "target_link_libraries(thrown PRIVATE nupa::ccl)\n")
+    with open(os.path.join(source, "thrown.cc"), "w") as text:
+        text.write("#include <nupa/ccl.hpp>\n#include <cstdio>\nint main() try {\n"
+                   "  nupa::collectives::Communicator world;\n  world.barrier();\n"
+                   "} catch (const nupa::collectives::Error& error) {\n"
+                   "  std::printf(\"%d %s\\n\", error.code().value(), error.what());\n}\n")
     built = os.path.join(work, "ccl-built")
     if (tell("find_package-ccl-configures", command(["cmake", "-S", source, "-B", built,
                                                      "-DCMAKE_PREFIX_PATH=" + prefix])) and
             tell("find_package-ccl-builds", command(["cmake", "--build", built]))):
-        tell("find_package-ccl-runs", command([os.path.join(built, "alone")]), "%d " % errno.ENOENT, "`nupa launch`")
+        for program in ("alone", "thrown"):
+            tell("find_package-ccl-%s-runs" % program, command([os.path.join(built, program)]), "%d " % errno.ENOENT,
+                 "`nupa launch`")
 
 
 def package():

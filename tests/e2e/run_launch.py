@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from pairs import NUPA, descendants, finish, nupa, outcome, private_runtime_dir, stop, tell
+from pairs import BUILD, NUPA, descendants, finish, nupa, outcome, private_runtime_dir, stop, tell
 
 private_runtime_dir()
 SOON = 20  # seconds for what takes far less
@@ -179,9 +179,18 @@ def wrong_usage():
                 "status %s, out %r, err %r" % (done.returncode, done.stdout[-100:], done.stderr[-200:]))
 
 
+def example():
+    done = nupa("launch", "-n", "3", "--", os.path.join(BUILD, "examples", "linear_model"))
+    last = done.stdout.strip().splitlines()[-1:]
+    found = re.match(r"\[0\] step 127: y = ([0-9.]+) x -([0-9.]+), mean error", last[0]) if last else None
+    close = found and abs(float(found[1]) - 3) < 0.02 and abs(float(found[2]) - 2) < 0.02
+    outcome(done.returncode == 0 and close, "example-linear-model", "status %s, %s %s" % (done.returncode, last, done.stderr))
+
+
 what_ranks_find()
 what_is_shown()
 how_it_fails()
 how_it_is_ended()
 wrong_usage()
+example()
 finish()
