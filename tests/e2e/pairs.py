@@ -3,6 +3,7 @@ import atexit
 import contextlib
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -40,14 +41,19 @@ def transports():
 
 
 def free_port():
-    """One that nobody has, and that this script has not got before: what it was for may not have begun."""
+    """One that nobody has, and that this script has not got before: what it was for may not have begun. Below those
+    that the system gives to whoever names none: these come and go."""
     while True:
+        port = random.randrange(10000, 30000)
+        if port in _given_ports:
+            continue
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port not in _given_ports:
-            _given_ports.add(port)
-            return port
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
+        return port
 
 
 def outcome(ok, name, reason=""):
