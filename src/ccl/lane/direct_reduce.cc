@@ -1,12 +1,11 @@
 #include <cerrno>
 
 #include "ccl/lane/algorithms.h"
+#include "ccl/lane/direct.h"
 #include "ccl/lane/transfer.h"
 
 namespace nupa::ccl::lanes {
-namespace {
 
-/// Until each rank in [begin, end) but this one has sent a piece of that length.
 Steps pieces_of(LaneGroup& group, uint32_t begin, uint32_t end, size_t bytes) {
   for (uint32_t rank = begin; rank < end; ++rank) {
     if (rank == group.rank()) continue;
@@ -17,7 +16,6 @@ Steps pieces_of(LaneGroup& group, uint32_t begin, uint32_t end, size_t bytes) {
   co_return 0;
 }
 
-/// Combines this rank's part with the pieces that are there of ranks [0, count), and takes those.
 void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
                     uint32_t count, size_t elements) {
   combine_ranks(reducer, factors, out, count, elements,
@@ -26,7 +24,6 @@ void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& fac
     if (rank != group.rank()) group.lane(rank).pop();
 }
 
-/// Elements of one piece.
 size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all) {
   if (group.ranks() == 1) return std::max<size_t>(all, 1);
   return group.lane(group.rank() == 0 ? 1 : 0).piece_bytes() / reducer.element_bytes();
@@ -40,74 +37,6 @@ Steps send_to_all(LaneGroup& group, const void* data, size_t bytes) {
   }
   co_return 0;
 }
-
-/// all_reduce by slices. Of each slice there is a part in a round: parts are sent to whom they belong to two rounds
-/// before the others' results of this one come, so that messages of both kinds are under way at any time.
-class SlicedRounds {
- public:
-  SlicedRounds(LaneGroup& group, const ReduceTask& task, const Factors& factors)
-      : group_(group),
-        task_(task),
-        factors_(factors),
-        size_(task.reducer.element_bytes()),
-        at_once_(elements_at_once(group, task.reducer, task.elements)) {
-    for (uint32_t rank = 0; rank < group.ranks(); ++rank) longest_ = std::max(longest_, slice(rank).length());
-  }
-
-  FramePool& frames() { return group_.frames(); }
-  size_t count() const { return (longest_ + at_once_ - 1) / at_once_; }
-
-  Steps send_parts(size_t round) {
-    for (uint32_t i = 1; i < group_.ranks(); ++i) {
-      const uint32_t rank = (group_.rank() + i) % group_.ranks();
-      const Slice part = part_of(rank, round);
-      if (part.length() == 0) continue;
-      Lane& lane = group_.lane(rank);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, bytes_at(task_.in, part.begin * size_), part.length() * size_);
-    }
-    co_return 0;
-  }
-  Steps reduce_own(size_t round) {
-    const Slice part = part_of(group_.rank(), round);
-    if (part.length() == 0) co_return 0;
-    if (const int error = co_await pieces_of(group_, 0, group_.ranks(), part.length() * size_); error != 0)
-      co_return error;
-    std::byte* const to = bytes_at(task_.out, part.begin * size_);
-    combine_pieces(group_, task_.reducer, factors_, to, bytes_at(task_.in, part.begin * size_), group_.ranks(),
-                   part.length());
-    co_return co_await send_to_all(group_, to, part.length() * size_);
-  }
-  Steps take_results(size_t round) {
-    for (uint32_t i = 1; i < group_.ranks(); ++i) {
-      const uint32_t rank = (group_.rank() + group_.ranks() - i) % group_.ranks();
-      const Slice part = part_of(rank, round);
-      if (part.length() == 0) continue;
-      Lane& lane = group_.lane(rank);
-      if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-      const int error = take_piece(lane, bytes_at(task_.out, part.begin * size_), part.length() * size_);
-      if (error != 0) co_return error;
-    }
-    co_return 0;
-  }
-
- private:
-  Slice slice(uint32_t rank) const { return slice_of(rank, group_.ranks(), task_.elements, size_); }
-  Slice part_of(uint32_t rank, size_t round) const {
-    const Slice whole = slice(rank);
-    const size_t begin = std::min(whole.begin + round * at_once_, whole.end);
-    return {begin, std::min(begin + at_once_, whole.end)};
-  }
-
-  LaneGroup& group_;
-  const ReduceTask& task_;
-  const Factors& factors_;
-  const size_t size_;
-  const size_t at_once_;
-  size_t longest_ = 0;
-};
-
-}  // namespace
 
 Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
@@ -129,27 +58,6 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
     combine_pieces(group, task.reducer, factors, bytes_at(task.out, begin * size), bytes_at(task.in, begin * size),
                    group.ranks(), elements);
   }
-  co_return 0;
-}
-
-Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
-  if (const int error = co_await reach_all(group); error != 0) co_return error;
-  Factors factors;
-  if (has_factors(task.reducer))
-    if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
-  SlicedRounds rounds(group, task, factors);
-  constexpr size_t kAhead = 2;
-  for (size_t round = 0; round < std::min(kAhead, rounds.count()); ++round)
-    if (const int error = co_await rounds.send_parts(round); error != 0) co_return error;
-  for (size_t round = 0; round < rounds.count(); ++round) {
-    if (const int error = co_await rounds.reduce_own(round); error != 0) co_return error;
-    if (round + kAhead < rounds.count())
-      if (const int error = co_await rounds.send_parts(round + kAhead); error != 0) co_return error;
-    if (round > 0)
-      if (const int error = co_await rounds.take_results(round - 1); error != 0) co_return error;
-  }
-  if (rounds.count() > 0)
-    if (const int error = co_await rounds.take_results(rounds.count() - 1); error != 0) co_return error;
   co_return 0;
 }
 

@@ -90,28 +90,4 @@ Steps all_reduce_ring(LaneGroup& group, ReduceTask task) {
   co_return co_await pass_around(group, ring, task.out, blocks, ring.rank);
 }
 
-Steps all_to_all_pairwise(LaneGroup& group, ExchangeTask task) {
-  const Ring ring(group);
-  std::vector<std::byte> copy;
-  const void* in = task.in;
-  if (task.in == task.out) {
-    // What comes would be put over what has not been sent.
-    size_t bytes = 0;
-    for (uint32_t rank = 0; rank < ring.ranks; ++rank)
-      bytes = std::max(bytes, task.in_blocks.offset(rank) + task.in_blocks.length(rank));
-    copy.assign(static_cast<const std::byte*>(in), static_cast<const std::byte*>(in) + bytes);
-    in = copy.data();
-  }
-  copy_array(bytes_at(task.out, task.out_blocks.offset(ring.rank)), bytes_at(in, task.in_blocks.offset(ring.rank)),
-             task.in_blocks.length(ring.rank));
-  for (uint32_t distance = 1; distance < ring.ranks; ++distance) {
-    const uint32_t to = (ring.rank + distance) % ring.ranks;
-    const uint32_t from = ring.before(distance);
-    const Flow pair{to,   bytes_at(in, task.in_blocks.offset(to)),          task.in_blocks.length(to),
-                    from, bytes_at(task.out, task.out_blocks.offset(from)), task.out_blocks.length(from)};
-    if (const int error = co_await flow(group, pair); error != 0) co_return error;
-  }
-  co_return 0;
-}
-
 }  // namespace nupa::ccl::lanes
