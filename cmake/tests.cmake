@@ -1,5 +1,8 @@
 find_package(GTest QUIET)
 
+# All that scripts/test runs under a sanitizer.
+add_custom_target(test_programs)
+
 # A GoogleTest program in build/tests.
 function(nupa_add_tests name)
   add_executable(${name} ${ARGN})
@@ -7,4 +10,5 @@ function(nupa_add_tests name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
   nupa_link_as_is(${name})
+  add_dependencies(test_programs ${name})
 endfunction()
