@@ -185,14 +185,12 @@ TEST(CclMappedAllReduce, EveryTypeGoesThrough) {
 
 TEST(CclMappedAllReduce, NumbersOfStepsMayWrap) {
   Job job(2);
-  // As after four thousand million steps.
+  // As after four thousand million steps, in which no line was written.
   for (uint32_t rank = 0; rank < 2; ++rank) {
+    constexpr uint32_t kAtOnce = 1 << 27;
     MappedGroup& group = job.player(rank).group;
-    group.begin(UINT32_MAX - 20);
-    group.tell(UINT32_MAX - 20);
-    // A line that was never written is older than any step.
-    group.write_line(0, nullptr, 0, UINT32_MAX - 20);
-    group.write_line(1, nullptr, 0, UINT32_MAX - 20);
+    for (uint32_t i = 0; i < UINT32_MAX / kAtOnce; ++i) group.begin(kAtOnce);
+    group.begin(kAtOnce - 20);
   }
   job.run([&](Player& player) {
     for (uint32_t operation = 0; operation < 100; ++operation) {

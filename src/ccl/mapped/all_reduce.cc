@@ -12,8 +12,8 @@ Steps all_reduce_lines(MappedGroup& group, ReduceTask task) {
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, task.in, task.bytes(), step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;
@@ -33,8 +33,8 @@ Steps all_reduce_slots(MappedGroup& group, ReduceTask task) {
     const size_t elements = part_length(task.elements, begin, at_once);
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
-    if (!group.may_write())
-      if (const int error = co_await until_all_left(group); error != 0) co_return error;
+    if (!group.may_write(kTurns))
+      if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     const std::byte* const in = bytes_at(task.in, begin * size);
     copy_array(group.slot_in(group.rank(), turn), in, elements * size);
     group.tell(step);
@@ -89,8 +89,8 @@ Steps reduce_part(MappedGroup& group, const ReduceTask& task, const Factors& fac
   const uint32_t reduced = copied_in + 1;
   const uint32_t turn = group.next_turn(copied_in);
   const Slice mine = slice_of(self, ranks, elements, size);
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kTurns))
+    if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
   put_slices(group, turn, in, mine, elements, size);
   group.tell(copied_in);
   if (const int error = co_await until_all_reached(group, copied_in); error != 0) co_return error;

@@ -20,11 +20,15 @@ struct alignas(kCacheLine) FlagLine {
 };
 static_assert(sizeof(FlagLine) == kCacheLine);
 
-/// Slots and lines are used in turn. A rank that is two operations behind may still read what it was given: the next
-/// operation takes the other turn, and the one after it begins when that rank has begun the one between.
-constexpr size_t kTurns = 2;
+/// Lines and slots are used in turn. A rank may still read what it was given in a turn until it has begun the next one;
+/// there are more lines and small slots than large ones, so that who only gives can be so many operations ahead of who
+/// only takes.
+constexpr uint32_t kTurns = 2;
+constexpr uint32_t kSmallTurns = 8;
+constexpr size_t kSmallSlotBytes = 4096;
 
-/// Where an arena begins. After it, from kSlotsAt on, the slots: kTurns for what goes in, kTurns for what comes out.
+/// Where an arena begins. After it, from kSlotsAt on, kSmallTurns small slots for what goes in, then the large ones:
+/// kTurns for what goes in, kTurns for what comes out.
 struct ArenaHead {
   /// By anybody: a Cause.
   alignas(kCacheLine) std::atomic<uint64_t> ended;
@@ -34,7 +38,7 @@ struct ArenaHead {
   alignas(kCacheLine) std::atomic<uint32_t> mark;
   /// How many of the others will not look at this arena any more; counted by them.
   alignas(kCacheLine) std::atomic<uint32_t> departed;
-  FlagLine lines[kTurns];
+  FlagLine lines[kSmallTurns];
   /// By the owner: what others may map.
   PublishedRegion regions[kPublishedRegions];
 };
@@ -43,7 +47,9 @@ constexpr size_t kSlotsAt = 4096;
 static_assert(sizeof(ArenaHead) <= kSlotsAt);
 constexpr size_t kSlots = 2 * kTurns;
 
-constexpr size_t arena_bytes(size_t slot_bytes) { return kSlotsAt + kSlots * slot_bytes; }
+constexpr size_t kLargeSlotsAt = kSlotsAt + kSmallTurns * kSmallSlotBytes;
+
+constexpr size_t arena_bytes(size_t slot_bytes) { return kLargeSlotsAt + kSlots * slot_bytes; }
 
 /// The owner's operations end, and whatever it begins later, and whoever waits for it looks. The first cause stays.
 void end_arena(ArenaHead& head, const Cause& cause);

@@ -32,10 +32,10 @@ bool look(const Wait& wait) {
 
 }  // namespace
 
-bool may_begin(const MappedGroup& group, const LineCall& call) {
+bool may_begin(MappedGroup& group, const LineCall& call) {
   const bool writes =
       call.operation != Operation::kBarrier && (call.operation != Operation::kBroadcast || call.root == group.rank());
-  return !writes || group.may_write_next();
+  return !writes || group.may_write_next_line();
 }
 
 Exchange begin_line(MappedGroup& group, const LineCall& call) {
@@ -78,7 +78,7 @@ void end_line(MappedGroup& group, const LineCall& call, const Exchange& exchange
         copy_array(bytes_at(call.out, rank * bytes), line(rank), bytes);
       break;
     default:
-      return;
+      break;
   }
   group.all_met();
 }

@@ -15,7 +15,7 @@ struct Exchange {
 };
 
 /// False: what stood in the line may still be read, and nothing has begun.
-bool may_begin(const MappedGroup& group, const LineCall& call);
+bool may_begin(MappedGroup& group, const LineCall& call);
 Exchange begin_line(MappedGroup& group, const LineCall& call);
 /// Whether all ranks have come that this one needs, after a few looks.
 bool all_came(MappedGroup& group, const Exchange& exchange);

@@ -7,6 +7,7 @@ Steps barrier(MappedGroup& group) {
   group.tell(step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
+  group.all_met();
   co_return 0;
 }
 

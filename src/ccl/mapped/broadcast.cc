@@ -13,8 +13,8 @@ Steps broadcast_line(MappedGroup& group, BroadcastTask task) {
     copy_array(task.data, group.line_of(task.root, turn).payload, task.bytes);
     co_return 0;
   }
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, task.data, task.bytes, step);
   group.tell(step);
   co_return 0;
@@ -31,20 +31,21 @@ Steps broadcast_slots(MappedGroup& group, BroadcastTask task) {
       co_return co_await barrier(group);
     }
   }
+  const MappedGroup::Slots slots = group.slots(task.bytes);
   size_t begin = 0;
   do {
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
-    const size_t length = part_length(task.bytes, begin, group.slot_bytes());
+    const size_t length = part_length(task.bytes, begin, slots.bytes);
     if (group.rank() == task.root) {
-      if (!group.may_write())
-        if (const int error = co_await until_all_left(group); error != 0) co_return error;
-      copy_array(group.slot_in(task.root, turn), bytes_at(task.data, begin), length);
+      if (!group.may_write(slots.turns))
+        if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
+      copy_array(group.slot_in(task.root, turn, slots), bytes_at(task.data, begin), length);
       group.tell(step);
     } else {
       group.tell(step);
       if (const int error = co_await group.reached(task.root, step); error != 0) co_return error;
-      copy_array(bytes_at(task.data, begin), group.slot_in(task.root, turn), length);
+      copy_array(bytes_at(task.data, begin), group.slot_in(task.root, turn, slots), length);
     }
     begin += length;
   } while (begin < task.bytes);

@@ -22,21 +22,22 @@ Steps gather_blocks(MappedGroup& group, GatherTask task, size_t longest, bool re
       co_return co_await barrier(group);
     }
   }
-  const size_t at_once = group.slot_bytes();
+  const MappedGroup::Slots slots = group.slots(longest);
+  const size_t at_once = slots.bytes;
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
     if (const size_t length = part_length(task.bytes, begin, at_once); length > 0) {
-      if (!group.may_write())
-        if (const int error = co_await until_all_left(group); error != 0) co_return error;
-      copy_array(group.slot_in(self, turn), bytes_at(task.in, begin), length);
+      if (!group.may_write(slots.turns))
+        if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
+      copy_array(group.slot_in(self, turn, slots), bytes_at(task.in, begin), length);
     }
     group.tell(step);
     for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
       // Each begins with another one, so that not all read from the same.
       const uint32_t rank = (self + i) % group.ranks();
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
-      copy_array(bytes_at(task.out, task.blocks.offset(rank) + begin), group.slot_in(rank, turn),
+      copy_array(bytes_at(task.out, task.blocks.offset(rank) + begin), group.slot_in(rank, turn, slots),
                  part_length(task.blocks.length(rank), begin, at_once));
     }
     if (all_read) group.all_met();
@@ -60,8 +61,8 @@ Steps all_gather(MappedGroup& group, GatherTask task) {
 Steps all_gather_lines(MappedGroup& group, GatherTask task) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, task.in, task.bytes, step);
   copy_unless_same(bytes_at(task.out, task.blocks.offset(group.rank())), task.in, task.bytes);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {

@@ -11,10 +11,11 @@ namespace nupa::ccl {
 /// after the other, and are cut into steps that have the same numbers everywhere: a rank that has come through a step
 /// says so in its arena, where those look who need what it has done.
 ///
-/// An operation takes turns. In each turn every rank has a line, a slot in and a slot out, which it may write once all
-/// others have begun the turn before, for then they have left the one before that, where these were used last. Ranks
-/// know it when they have waited for all in the turn before (all_met()); else may_write() says what to wait for. So
-/// each rank tells the first step of each turn, whatever it does there.
+/// An operation takes turns. In each turn every rank has a line, a slot in and a slot out, small or large, which it may
+/// write once all others have left the turn in which they were used last, which they have when they have begun the next
+/// one. Ranks know it when they have waited for all in a later turn (all_met()) or look at what those tell; else
+/// may_write() says what to wait for. So each rank tells the first step of each turn, whatever it does there, unless
+/// all wait for all in it.
 ///
 /// One thread at a time. Ranks are numbered within the group.
 class MappedGroup {
@@ -38,30 +39,38 @@ class MappedGroup {
 
   /// An operation of so many steps begins; returns the number before its first one.
   uint32_t begin(uint32_t steps) {
-    const uint32_t before = step_;
+    const uint64_t before = step_;
     step_ += steps;
-    return before;
+    if (__builtin_expect((before ^ step_) >> kRefreshedBits != 0, 0)) refresh(static_cast<uint32_t>(before));
+    return static_cast<uint32_t>(before);
   }
   /// `first_step`: the turn's.
   uint32_t next_turn(uint32_t first_step) {
-    first_step_before_ = first_step_;
-    first_step_ = first_step;
-    met_before_ = met_;
-    met_ = false;
-    return turn_++;
+    first_steps_[turn_ % kSmallTurns] = whole(first_step);
+    return static_cast<uint32_t>(turn_++);
   }
-  /// All ranks were waited for in this turn.
-  void all_met() { met_ = true; }
-  /// Whether this turn's line and slots may be written without a look at may_write().
-  bool may_write() const { return met_before_; }
-  /// Until `rank` has left what is written in this turn.
-  Wait may_write(uint32_t rank) const { return reached(rank, first_step_before_); }
+  /// All ranks have begun this turn.
+  void all_met() { last_met_ = turn_ - 1; }
 
-  /// Whether the next turn's may be, by all that can be seen now.
-  bool may_write_next() const {
-    for (uint32_t rank = 0; !met_ && rank < ranks(); ++rank)
-      if (rank != rank_ && !reached(rank, first_step_).is_over()) return false;
-    return true;
+  /// Slots that are used again so many turns later.
+  struct Slots {
+    size_t at;
+    size_t bytes;
+    uint32_t turns;
+  };
+  /// For so many bytes a turn, or part of them. The same on all ranks.
+  Slots slots(size_t bytes) const {
+    if (bytes <= kSmallSlotBytes) return {kSlotsAt, kSmallSlotBytes, kSmallTurns};
+    return {kLargeSlotsAt, slot_bytes_, kTurns};
+  }
+
+  /// Whether this turn's line, or slots of so many turns, may be written without waiting for anybody.
+  bool may_write(uint32_t turns) { return have_all_begun(turn_ - turns); }
+  /// The same of the next turn's line.
+  bool may_write_next_line() { return have_all_begun(turn_ + 1 - kSmallTurns); }
+  /// Until `rank` has left what is written in this turn.
+  Wait may_write(uint32_t rank, uint32_t turns) const {
+    return reached(rank, static_cast<uint32_t>(first_steps_[(turn_ - turns) % kSmallTurns]));
   }
 
   /// This rank has come through the step.
@@ -72,18 +81,22 @@ class MappedGroup {
   }
   /// This rank has come through the step and says so much with it.
   void write_line(uint32_t turn, const void* payload, size_t length, uint32_t step) {
-    FlagLine& line = head().lines[turn % kTurns];
+    FlagLine& line = head().lines[turn % kSmallTurns];
     copy_array(line.payload, payload, length);
     count_up(line.step, step, head().sleepers, rules_);
   }
-  const FlagLine& line_of(uint32_t rank, uint32_t turn) const { return head_of(rank).lines[turn % kTurns]; }
+  const FlagLine& line_of(uint32_t rank, uint32_t turn) const { return head_of(rank).lines[turn % kSmallTurns]; }
   Wait wrote_line(uint32_t rank, uint32_t turn, uint32_t step) const {
     return {&line_of(rank, turn).step, step, ranks_outside_[rank], &head_of(rank).sleepers};
   }
 
-  /// What `rank` has put in, or out, in this turn.
-  std::byte* slot_in(uint32_t rank, uint32_t turn) const { return slot(rank, turn % kTurns); }
-  std::byte* slot_out(uint32_t rank, uint32_t turn) const { return slot(rank, kTurns + turn % kTurns); }
+  /// What `rank` has put in in this turn.
+  std::byte* slot_in(uint32_t rank, uint32_t turn, const Slots& slots) const {
+    return arenas_[rank] + slots.at + turn % slots.turns * slots.bytes;
+  }
+  /// The same of large slots; and what it has put out.
+  std::byte* slot_in(uint32_t rank, uint32_t turn) const { return large_slot(rank, turn % kTurns); }
+  std::byte* slot_out(uint32_t rank, uint32_t turn) const { return large_slot(rank, kTurns + turn % kTurns); }
 
   /// This rank will not look at the arena of `rank` any more.
   void leave(uint32_t rank) {
@@ -97,9 +110,32 @@ class MappedGroup {
   Cause ended() const { return Cause::unpacked(head().ended.load(std::memory_order_acquire)); }
 
  private:
+  static constexpr int kRefreshedBits = 28;
+
   ArenaHead& head_of(uint32_t rank) const { return *reinterpret_cast<ArenaHead*>(arenas_[rank]); }
   ArenaHead& head() const { return *head_; }
-  std::byte* slot(uint32_t rank, size_t number) const { return arenas_[rank] + kSlotsAt + number * slot_bytes_; }
+  std::byte* large_slot(uint32_t rank, size_t number) const {
+    return arenas_[rank] + kLargeSlotsAt + number * slot_bytes_;
+  }
+  /// Words that this rank has not written for long would look like those of steps to come.
+  void refresh(uint32_t step);
+  /// A step that others tell the lower half of; not far from this rank's own.
+  uint64_t whole(uint32_t step) const {
+    return step_ + static_cast<uint64_t>(int64_t{static_cast<int32_t>(step - static_cast<uint32_t>(step_))});
+  }
+  /// `turn`: one of the last ones. Others' words are looked at only where what was seen there does not say it: each
+  /// look takes the line from who writes it.
+  bool have_all_begun(uint64_t turn) {
+    if (turn <= last_met_) return true;
+    const uint64_t step = first_steps_[turn % kSmallTurns];
+    for (uint32_t rank = 0; rank < ranks(); ++rank) {
+      if (rank == rank_ || seen_[rank] >= step) continue;
+      seen_[rank] = whole(head_of(rank).mark.load(std::memory_order_acquire));
+      if (seen_[rank] < step) return false;
+    }
+    last_met_ = turn;
+    return true;
+  }
 
   const uint32_t rank_;
   const std::vector<std::byte*> arenas_;
@@ -110,12 +146,12 @@ class MappedGroup {
   FramePool frames_;
   Windows* windows_ = nullptr;
   Reads* reads_ = nullptr;
-  uint32_t step_ = 0;
-  uint32_t turn_ = 0;
-  uint32_t first_step_ = 0;
-  uint32_t first_step_before_ = 0;
-  bool met_ = true;
-  bool met_before_ = true;
+  // Longer than what is told, for what was seen may be long ago.
+  uint64_t step_ = 0;
+  uint64_t turn_ = kSmallTurns;             ///< so that there are turns before the first one
+  uint64_t last_met_ = kSmallTurns - 1;     ///< the last turn that all are known to have begun
+  uint64_t first_steps_[kSmallTurns] = {};  ///< of the last turns
+  std::vector<uint64_t> seen_;              ///< how far each rank had come when it was looked at
 };
 
 }  // namespace nupa::ccl

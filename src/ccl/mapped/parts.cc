@@ -2,10 +2,10 @@
 
 namespace nupa::ccl::mapped {
 
-Steps until_all_left(MappedGroup& group) {
+Steps until_all_left(MappedGroup& group, uint32_t turns) {
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (rank == group.rank()) continue;
-    if (const int error = co_await group.may_write(rank); error != 0) co_return error;
+    if (const int error = co_await group.may_write(rank, turns); error != 0) co_return error;
   }
   co_return 0;
 }
@@ -25,8 +25,8 @@ template <class Take>
 Steps exchange_lines(MappedGroup& group, const void* mine, size_t bytes, const Take& take) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, mine, bytes, step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;

@@ -7,8 +7,9 @@
 
 namespace nupa::ccl::mapped {
 
-/// Until all ranks have left what is written in this turn; needed only where group.may_write() does not know it.
-Steps until_all_left(MappedGroup& group);
+/// Until all ranks have left what is written in this turn, a line or slots of so many turns; needed only where
+/// group.may_write() does not know it.
+Steps until_all_left(MappedGroup& group, uint32_t turns);
 /// Until all ranks have come through the step.
 Steps until_all_reached(MappedGroup& group, uint32_t step);
 /// The largest of what the ranks say, for what only some of them know.
@@ -16,9 +17,14 @@ Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest);
 /// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
 Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors);
 
-/// So much of each rank's block fits into a slot that has a part of every rank's: whole cache lines.
-inline size_t part_of_each(const MappedGroup& group) {
-  return std::max<size_t>(group.slot_bytes() / group.ranks() / kCacheLine, 1) * kCacheLine;
+/// So much of each rank's block fits into a slot of `bytes` that has a part of every rank's: whole cache lines.
+inline size_t part_of_each(const MappedGroup& group, size_t bytes) {
+  return std::max<size_t>(bytes / group.ranks() / kCacheLine, 1) * kCacheLine;
+}
+inline size_t part_of_each(const MappedGroup& group) { return part_of_each(group, group.slot_bytes()); }
+/// Slots in which a part of `longest` of every rank's has room.
+inline MappedGroup::Slots slots_of_parts(const MappedGroup& group, size_t longest) {
+  return group.slots((longest + kCacheLine - 1) / kCacheLine * kCacheLine * group.ranks());
 }
 
 /// Copies what the others reduce of this rank's elements into this turn's slot; `mine` is its own slice of them.

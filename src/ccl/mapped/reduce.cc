@@ -9,23 +9,25 @@ Steps reduce_slots(MappedGroup& group, ReduceTask task) {
   if (has_factors(task.reducer))
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
-  const size_t at_once = group.slot_bytes() / size;
+  const MappedGroup::Slots slots = group.slots(task.bytes());
+  const size_t at_once = slots.bytes / size;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
     const size_t elements = part_length(task.elements, begin, at_once);
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
     const std::byte* const in = bytes_at(task.in, begin * size);
     if (group.rank() != task.root) {
-      if (!group.may_write())
-        if (const int error = co_await until_all_left(group); error != 0) co_return error;
-      copy_array(group.slot_in(group.rank(), turn), in, elements * size);
+      if (!group.may_write(slots.turns))
+        if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
+      copy_array(group.slot_in(group.rank(), turn, slots), in, elements * size);
       group.tell(step);
       continue;
     }
     group.tell(step);
     if (const int error = co_await until_all_reached(group, step); error != 0) co_return error;
-    combine_ranks(task.reducer, factors, bytes_at(task.out, begin * size), group.ranks(), elements,
-                  [&](uint32_t rank) -> const void* { return rank == group.rank() ? in : group.slot_in(rank, turn); });
+    combine_ranks(
+        task.reducer, factors, bytes_at(task.out, begin * size), group.ranks(), elements,
+        [&](uint32_t rank) -> const void* { return rank == group.rank() ? in : group.slot_in(rank, turn, slots); });
   }
   co_return 0;
 }
@@ -58,8 +60,8 @@ Steps reduce_slices(MappedGroup& group, ReduceTask task) {
     const uint32_t turn = group.next_turn(copied_in);
     const std::byte* const in = bytes_at(task.in, begin * size);
     const Slice mine = slice_of(self, ranks, elements, size);
-    if (!group.may_write())
-      if (const int error = co_await until_all_left(group); error != 0) co_return error;
+    if (!group.may_write(kTurns))
+      if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     put_slices(group, turn, in, mine, elements, size);
     group.tell(copied_in);
     if (const int error = co_await until_all_reached(group, copied_in); error != 0) co_return error;
@@ -105,8 +107,8 @@ Steps reduce_scatter(MappedGroup& group, ReduceTask task) {
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
-    if (!group.may_write())
-      if (const int error = co_await until_all_left(group); error != 0) co_return error;
+    if (!group.may_write(kTurns))
+      if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     for (uint32_t rank = 0; rank < group.ranks(); ++rank)
       if (rank != self)
         copy_array(group.slot_in(self, turn) + rank * at_once, bytes_at(task.in, task.blocks.offset(rank) + begin),

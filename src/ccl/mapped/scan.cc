@@ -23,22 +23,23 @@ Steps scan(MappedGroup& group, ReduceTask task) {
       co_return co_await barrier(group);
     }
   }
-  const size_t at_once = group.slot_bytes() / size;
+  const MappedGroup::Slots slots = group.slots(task.bytes());
+  const size_t at_once = slots.bytes / size;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
     const size_t elements = part_length(task.elements, begin, at_once);
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
-    if (!group.may_write())
-      if (const int error = co_await until_all_left(group); error != 0) co_return error;
+    if (!group.may_write(slots.turns))
+      if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
     const std::byte* const in = bytes_at(task.in, begin * size);
-    copy_array(group.slot_in(self, turn), in, elements * size);
+    copy_array(group.slot_in(self, turn, slots), in, elements * size);
     group.tell(step);
     for (uint32_t rank = 0; rank < count; ++rank)
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
     // The first rank of an exscan has nobody before it: its result is not written (MPI 5.11.2).
     if (count > 0)
       combine_ranks(task.reducer, factors, bytes_at(task.out, begin * size), count, elements,
-                    [&](uint32_t rank) -> const void* { return rank == self ? in : group.slot_in(rank, turn); });
+                    [&](uint32_t rank) -> const void* { return rank == self ? in : group.slot_in(rank, turn, slots); });
   }
   co_return 0;
 }

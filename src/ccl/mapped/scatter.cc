@@ -6,10 +6,11 @@ namespace nupa::ccl::mapped {
 namespace {
 
 /// Copies a part of every other rank's block into this turn's slot, one after the other.
-void put_parts(MappedGroup& group, uint32_t turn, const void* in, const Blocks& blocks, size_t begin, size_t at_once) {
+void put_parts(const MappedGroup& group, std::byte* slot, const void* in, const Blocks& blocks, size_t begin,
+               size_t at_once) {
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (rank != group.rank())
-      copy_array(group.slot_in(group.rank(), turn) + rank * at_once, bytes_at(in, blocks.offset(rank) + begin),
+      copy_array(slot + rank * at_once, bytes_at(in, blocks.offset(rank) + begin),
                  part_length(blocks.length(rank), begin, at_once));
 }
 
@@ -33,19 +34,20 @@ Steps scatter(MappedGroup& group, ScatterTask task) {
       co_return co_await barrier(group);
     }
   }
-  const size_t at_once = part_of_each(group);
+  const MappedGroup::Slots slots = slots_of_parts(group, longest);
+  const size_t at_once = part_of_each(group, slots.bytes);
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
     if (is_root) {
-      if (!group.may_write())
-        if (const int error = co_await until_all_left(group); error != 0) co_return error;
-      put_parts(group, turn, task.in, task.blocks, begin, at_once);
+      if (!group.may_write(slots.turns))
+        if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
+      put_parts(group, group.slot_in(task.root, turn, slots), task.in, task.blocks, begin, at_once);
       group.tell(step);
     } else {
       group.tell(step);
       if (const int error = co_await group.reached(task.root, step); error != 0) co_return error;
-      copy_array(bytes_at(task.out, begin), group.slot_in(task.root, turn) + group.rank() * at_once,
+      copy_array(bytes_at(task.out, begin), group.slot_in(task.root, turn, slots) + group.rank() * at_once,
                  part_length(task.bytes, begin, at_once));
     }
   }
@@ -79,9 +81,9 @@ Steps all_to_all(MappedGroup& group, ExchangeTask task) {
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
     const uint32_t turn = group.next_turn(step);
-    if (!group.may_write())
-      if (const int error = co_await until_all_left(group); error != 0) co_return error;
-    put_parts(group, turn, task.in, task.in_blocks, begin, at_once);
+    if (!group.may_write(kTurns))
+      if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
+    put_parts(group, group.slot_in(self, turn), task.in, task.in_blocks, begin, at_once);
     group.tell(step);
     for (uint32_t i = 1; i < group.ranks(); ++i) {
       const uint32_t rank = (self + i) % group.ranks();

@@ -52,8 +52,8 @@ Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays)
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
   const Told own{place_of(group, in), place_of(group, out), reinterpret_cast<uint64_t>(in.data)};
-  if (!group.may_write())
-    if (const int error = co_await until_all_left(group); error != 0) co_return error;
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, &own, sizeof own, step);
   bool are_mapped = true;
   bool are_readable = group.reads() != nullptr && !out.is_needed;
