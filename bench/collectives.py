@@ -38,17 +38,19 @@ class Bench:
         self.chosen = chosen
         self.folder = folder
         self.nupa = os.path.join(chosen.build, "bin", "nupa")
-        self.ways = {"nupa": self.by_nupa, "allocated": lambda: self.by_nupa("--allocated")}
+        self.ways = {"nupa": self.by_nupa, "allocated": lambda operation: self.by_nupa(operation, "--allocated")}
         for name, compiler, launcher in (("openmpi", "mpicc.openmpi", "mpirun.openmpi"), ("mpich", "mpicc.mpich", "mpirun.mpich")):
             if shutil.which(compiler) and shutil.which(launcher):
                 program = os.path.join(folder, name)
                 subprocess.run([compiler, "-O2", os.path.join(ROOT, "bench", "mpi_collectives.c"), "-o", program], check=True)
                 more = ["--oversubscribe"] + (["--allow-run-as-root"] if os.geteuid() == 0 else []) if name == "openmpi" else []
-                self.ways[name] = lambda launcher=launcher, more=more, program=program: self.by_lines(
-                    [launcher, *more, "-n", str(chosen.ranks), program, *self.sizes(), *chosen.operations])
+                self.ways[name] = lambda operation, launcher=launcher, more=more, program=program: self.by_lines(
+                    [launcher, *more, "-n", str(chosen.ranks), program, *self.sizes(), operation])
         if subprocess.run([chosen.python, "-c", "import torch.distributed"], capture_output=True, check=False).returncode == 0:
-            self.ways["torch"] = lambda: self.by_torch("nupa")
-            self.ways["gloo"] = lambda: self.by_torch("gloo")
+            self.ways["torch"] = lambda operation: self.by_torch("nupa", operation)
+            self.ways["gloo"] = lambda operation: self.by_torch("gloo", operation)
+
+        self.ways = {name: way for name, way in self.ways.items() if name in chosen.ways}
 
     def sizes(self):
         return [str(self.chosen.least), str(self.chosen.most), str(self.chosen.factor), str(self.chosen.seconds)]
@@ -60,9 +62,9 @@ class Bench:
             raise RuntimeError("%s: %s" % (" ".join(command[:6]), done.stderr[-500:]))
         return done.stdout
 
-    def by_nupa(self, *more):
+    def by_nupa(self, operation, *more):
         out = os.path.join(self.folder, "nupa.json")
-        self.run([self.nupa, "ccl", "bench", "-n", str(self.chosen.ranks), "--operation", ",".join(self.chosen.operations),
+        self.run([self.nupa, "ccl", "bench", "-n", str(self.chosen.ranks), "--operation", operation,
                   "--min-bytes", str(self.chosen.least), "--max-bytes", str(self.chosen.most), "--factor",
                   str(self.chosen.factor), "--min-time", str(self.chosen.seconds), "--json", out, *more])
         with open(out) as file:
@@ -76,20 +78,22 @@ class Bench:
                 found[words[0], int(words[1])] = float(words[2])
         return found
 
-    def by_torch(self, backend):
+    def by_torch(self, backend, operation):
         with tempfile.TemporaryDirectory() as folder:
             return self.by_lines([self.nupa, "launch", "-n", str(self.chosen.ranks), "--no-label", "--", self.chosen.python,
                                   os.path.join(ROOT, "bench", "torch_collectives.py"), backend, os.path.join(folder, "store"),
-                                  *self.sizes(), *self.chosen.operations],
+                                  *self.sizes(), operation],
                                  PYTHONPATH=os.path.join(self.chosen.build, "lib", "python"), OMP_NUM_THREADS="1")
 
 
 def measure(bench, rounds):
+    """One operation after the other, so that all who are compared meet the machine in the same mood."""
     samples = {name: [] for name in bench.ways}
     for number in range(rounds):
-        for name, way in bench.ways.items():
-            print("round %d of %d: %s" % (number + 1, rounds, NAMES[name]), file=sys.stderr, flush=True)
-            samples[name].append(way())
+        for operation in bench.chosen.operations:
+            print("round %d of %d: %s" % (number + 1, rounds, operation), file=sys.stderr, flush=True)
+            for name, way in bench.ways.items():
+                samples[name].append(way(operation))
     return samples
 
 
@@ -141,6 +145,7 @@ def main():
     parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(NAMES), help=", ".join(NAMES))
     parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
     parser.add_argument("--least", type=int, default=4)
     parser.add_argument("--most", type=int, default=256 << 20)

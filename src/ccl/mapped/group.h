@@ -36,6 +36,11 @@ class MappedGroup {
   /// Null: no rank's ordinary memory can be read. The same on all ranks.
   Reads* reads() const { return reads_; }
   void set_reads(Reads* reads) { reads_ = reads; }
+  /// How often arrays have been shown; the same on all ranks.
+  uint32_t count_shown() { return shown_++; }
+  /// How long a signal's way takes, as this rank has measured it.
+  uint32_t signal_ns() const { return signal_ns_; }
+  void set_signal_ns(uint32_t ns) { signal_ns_ = ns; }
 
   /// An operation of so many steps begins; returns the number before its first one.
   uint32_t begin(uint32_t steps) {
@@ -146,6 +151,8 @@ class MappedGroup {
   FramePool frames_;
   Windows* windows_ = nullptr;
   Reads* reads_ = nullptr;
+  uint32_t shown_ = 0;
+  uint32_t signal_ns_ = 0;
   // Longer than what is told, for what was seen may be long ago.
   uint64_t step_ = 0;
   uint64_t turn_ = kSmallTurns;             ///< so that there are turns before the first one

@@ -16,18 +16,16 @@ struct Shown {
   bool is_needed = false;
 };
 
-/// The same of memory that the system has to copy from: a call for each array.
-constexpr size_t kReadFrom = 32768;
-
 /// All ranks' arrays of one operation, by rank, as this rank has them mapped. Null: that rank shows none.
 struct SharedArrays {
   bool are_mapped = false;  ///< every rank can map what every other one shows; else the lists are empty
   std::vector<const std::byte*> in;
   std::vector<std::byte*> out;
   std::vector<uint64_t> in_addresses;  ///< in their owners' processes; empty: not all can be read
+  size_t read_from = 0;                ///< of so many bytes and more the system's copy is faster than two by slots
 
   /// Whether `bytes` of each `in` are better taken from where they lie.
-  bool can_be_read(size_t bytes) const { return are_mapped || (!in_addresses.empty() && bytes >= kReadFrom); }
+  bool can_be_read(size_t bytes) const { return are_mapped || (!in_addresses.empty() && bytes >= read_from); }
   /// From another rank's `in`. 0 or an errno value.
   int read(MappedGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const;
 };
