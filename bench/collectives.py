@@ -20,6 +20,8 @@ NAMES = {"nupa": "NUPA", "allocated": "NUPA, nupa_ccl_alloc", "openmpi": "Open M
          "torch": "NUPA in PyTorch", "gloo": "Gloo in PyTorch"}
 OTHERS = ("openmpi", "mpich")
 LIMIT_S = 1200
+MORE_SIZES = 8, 8 << 20, 32  # least, most, factor
+TYPE_BYTES = 64 << 20
 
 
 def size_name(size):
@@ -37,6 +39,7 @@ class Bench:
     def __init__(self, chosen, folder):
         self.chosen = chosen
         self.folder = folder
+        self.ranks = chosen.ranks
         self.nupa = os.path.join(chosen.build, "bin", "nupa")
         self.ways = {"nupa": self.by_nupa, "allocated": lambda operation: self.by_nupa(operation, "--allocated")}
         for name, compiler, launcher in (("openmpi", "mpicc.openmpi", "mpirun.openmpi"), ("mpich", "mpicc.mpich", "mpirun.mpich")):
@@ -45,7 +48,7 @@ class Bench:
                 subprocess.run([compiler, "-O2", os.path.join(ROOT, "bench", "mpi_collectives.c"), "-o", program], check=True)
                 more = ["--oversubscribe"] + (["--allow-run-as-root"] if os.geteuid() == 0 else []) if name == "openmpi" else []
                 self.ways[name] = lambda operation, launcher=launcher, more=more, program=program: self.by_lines(
-                    [launcher, *more, "-n", str(chosen.ranks), program, *self.sizes(), operation])
+                    [launcher, *more, "-n", str(self.ranks), program, *self.sizes(), operation])
         if subprocess.run([chosen.python, "-c", "import torch.distributed"], capture_output=True, check=False).returncode == 0:
             self.ways["torch"] = lambda operation: self.by_torch("nupa", operation)
             self.ways["gloo"] = lambda operation: self.by_torch("gloo", operation)
@@ -64,7 +67,7 @@ class Bench:
 
     def by_nupa(self, operation, *more):
         out = os.path.join(self.folder, "nupa.json")
-        self.run([self.nupa, "ccl", "bench", "-n", str(self.chosen.ranks), "--operation", operation,
+        self.run([self.nupa, "ccl", "bench", "-n", str(self.ranks), "--operation", operation,
                   "--min-bytes", str(self.chosen.least), "--max-bytes", str(self.chosen.most), "--factor",
                   str(self.chosen.factor), "--min-time", str(self.chosen.seconds), "--json", out, *more])
         with open(out) as file:
@@ -80,7 +83,7 @@ class Bench:
 
     def by_torch(self, backend, operation):
         with tempfile.TemporaryDirectory() as folder:
-            return self.by_lines([self.nupa, "launch", "-n", str(self.chosen.ranks), "--no-label", "--", self.chosen.python,
+            return self.by_lines([self.nupa, "launch", "-n", str(self.ranks), "--no-label", "--", self.chosen.python,
                                   os.path.join(ROOT, "bench", "torch_collectives.py"), backend, os.path.join(folder, "store"),
                                   *self.sizes(), operation],
                                  PYTHONPATH=os.path.join(self.chosen.build, "lib", "python"), OMP_NUM_THREADS="1")
@@ -95,6 +98,43 @@ def measure(bench, rounds):
             for name, way in bench.ways.items():
                 samples[name].append(way(operation))
     return samples
+
+
+def measure_more(bench, rounds):
+    """{ranks: samples} of an all_reduce where there are more ranks than cores."""
+    chosen = bench.chosen
+    usual = chosen.least, chosen.most, chosen.factor
+    chosen.least, chosen.most, chosen.factor = MORE_SIZES
+    found = {}
+    for ranks in chosen.more_ranks:
+        bench.ranks = ranks
+        found[ranks] = {name: [] for name in bench.ways}
+        for number in range(rounds):
+            print("round %d of %d: %d ranks" % (number + 1, rounds, ranks), file=sys.stderr, flush=True)
+            for name, way in bench.ways.items():
+                try:
+                    found[ranks][name].append(way("all_reduce"))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    print("%s: %s" % (name, error), file=sys.stderr)
+    bench.ranks = chosen.ranks
+    chosen.least, chosen.most, chosen.factor = usual
+    return found
+
+
+def measure_types(bench, rounds):
+    """How many times as many bfloat16 are reduced as float32: (of ordinary memory, of allocated), each a list."""
+    ratios = [], []
+    for number in range(rounds):
+        for kind, more in enumerate(([], ["--allocated"])):
+            took = []
+            for name in ("float32", "bfloat16"):
+                out = os.path.join(bench.folder, "types.json")
+                bench.run([bench.nupa, "ccl", "bench", "-n", str(bench.ranks), "--type", name, "--min-bytes", str(TYPE_BYTES),
+                           "--max-bytes", str(TYPE_BYTES), "--min-time", "0.5", "--json", out, *more])
+                with open(out) as file:
+                    took.append(json.load(file)["results"][0]["median_us"])
+            ratios[kind].append(2 * took[0] / took[1])
+    return ratios
 
 
 def medians_of(samples):
@@ -127,15 +167,25 @@ HEAD = ("size", "NUPA", "allocated", "Open MPI", "MPICH", "times as fast", "allo
         "times as fast")
 
 
-def document(about, medians, operations):
+def table(medians, operation):
+    lines = ["", "| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows_of(medians, operation)]
+
+
+def document(about, medians, operations, more, types):
     lines = ["# Performance of collectives", "",
              "Written by `%s` on %s; medians of %d rounds, in each of which all take their turns. Microseconds an operation on "
              "float32, the slowest rank's. Times as fast: as the better of the two MPIs; as Gloo." %
              (about["command"], about["date"], about["rounds"]), ""]
     lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "caches", "system", "programs")]
     for operation in operations:
-        lines += ["", "## %s" % operation, "", "| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows_of(medians, operation)]
+        lines += ["", "## %s" % operation] + table(medians, operation)
+    for ranks, samples in more.items():
+        lines += ["", "## all_reduce of %d ranks on %d cores" % (ranks, os.cpu_count())] + table(medians_of(samples), "all_reduce")
+    if types:
+        lines += ["", "## bfloat16", "",
+                  "An all_reduce of %s reduces %.2f times as many bfloat16 in a second as float32, and %.2f times of nupa_ccl_alloc."
+                  % (size_name(TYPE_BYTES), *(statistics.median(ratios) for ratios in types))]
     return "\n".join(lines) + "\n"
 
 
@@ -144,6 +194,8 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--more-ranks", type=lambda text: [int(word) for word in text.split(",")], default=[],
+                        help="measure an all_reduce of so many ranks, too: 4,8")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(NAMES), help=", ".join(NAMES))
     parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
@@ -156,8 +208,11 @@ def main():
     command = "bench/collectives.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, (0, 1), command, chosen.rounds, ("openmpi-bin", "mpich", "python3-torch"))
     with tempfile.TemporaryDirectory() as folder:
-        samples = measure(Bench(chosen, folder), chosen.rounds)
-    text = document(about, medians_of(samples), chosen.operations)
+        bench = Bench(chosen, folder)
+        samples = measure(bench, chosen.rounds)
+        more = measure_more(bench, chosen.rounds)
+        types = measure_types(bench, chosen.rounds) if "nupa" in bench.ways else ()
+    text = document(about, medians_of(samples), chosen.operations, more, types)
     if chosen.write:
         with open(chosen.write, "w", encoding="utf-8") as out:
             out.write(text)
