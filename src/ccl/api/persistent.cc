@@ -18,7 +18,8 @@ namespace {
 /// Messages have a state, and so each time there are others.
 CallGroup begun_anew(const CallGroup& kept) {
   CallGroup calls = kept;
-  for (Begun& begun : calls.messages) begun.message = std::make_shared<Message>(static_cast<const MessageTask&>(*begun.message));
+  for (Begun& begun : calls.messages)
+    begun.message = std::make_shared<Message>(static_cast<const MessageTask&>(*begun.message));
   return calls;
 }
 
