@@ -192,6 +192,35 @@ TEST(CclShrink, WhoComesTooLateIsTold) {
   EXPECT_EQ(endings, all_well(3));
 }
 
+/// As when a machine is suspended: what the others have said meanwhile has not been read yet.
+TEST(CclShrink, WhoWasStoppedHasNotListened) {
+  setenv("NUPA_CCL_TIMEOUT", "1", 1);
+  const auto endings = run_job(3, [](Rank& rank) {
+    const int32_t own = getpid();
+    std::vector<int32_t> pids(3);
+    rank.expect_ok(nupa_ccl_all_gather(&own, pids.data(), 1, NUPA_CCL_INT32, rank.world(), nullptr), "all_gather");
+    if (rank.rank() == 1) {
+      usleep(100'000);  // the others have come out of it
+      if (fork() != 0) kill(getpid(), SIGKILL);
+      // Then rank 0 waits for what rank 2 says, and that one is about to.
+      usleep(300'000);
+      for (const int signal : {SIGSTOP, SIGCONT}) {
+        kill(pids[0], signal);
+        kill(pids[2], signal);
+        if (signal == SIGSTOP) usleep(1'500'000);
+      }
+      _exit(0);
+    }
+    use_until_it_ends(rank.world());
+    if (rank.rank() == 2) usleep(500'000);
+    nupa_ccl_comm* left = shrink(rank, rank.world());
+    expect_left(rank, left, {0, 2});
+    rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
+  });
+  unsetenv("NUPA_CCL_TIMEOUT");
+  EXPECT_EQ(endings, endings_of(3, {1}));
+}
+
 TEST(CclShrink, NobodyIsGone) {
   const auto endings = run_job(3, [](Rank& rank) {
     nupa_ccl_comm* left = shrink(rank, rank.world());

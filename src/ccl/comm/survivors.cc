@@ -13,6 +13,8 @@ namespace {
 /// Between two tellings, doubled each time.
 constexpr std::chrono::microseconds kFirstPause{500};
 constexpr std::chrono::microseconds kLongestPause{50'000};
+/// What is longer than this between two looks is not listening: the process or the machine was stopped.
+constexpr int64_t kLongestListeningNs = 200'000'000;
 
 }  // namespace
 
@@ -53,9 +55,11 @@ bool Survivors::all_agree() const {
   return true;
 }
 
-void Survivors::count_silent(int64_t now_ns, int64_t limit_ns) {
-  for (uint32_t rank = 0; rank < peers_.size(); ++rank)
-    if (rank != rank_ && now_ns - peers_[rank].heard_ns >= limit_ns) gone_[rank] = true;
+void Survivors::count_silent(int64_t listened_ns, int64_t limit_ns) {
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    peers_[rank].silent_ns += listened_ns;
+    if (rank != rank_ && peers_[rank].silent_ns >= limit_ns) gone_[rank] = true;
+  }
 }
 
 void Survivors::tell(uint32_t to, const Gone& gone, MailKind each, MailKind sum) {
@@ -83,7 +87,7 @@ void Survivors::tell_all() {
 
 Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int64_t limit_ns) {
   std::unique_lock lock(mutex_);
-  for (Peer& peer : peers_) peer.heard_ns = base::now_ns();
+  int64_t looked = base::now_ns();
   auto pause = kFirstPause;
   while (!is_decided_) {
     lock.unlock();
@@ -92,7 +96,9 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
     if (is_decided_) break;
     for (uint32_t rank = 0; rank < gone_.size(); ++rank)
       if (more[rank] && rank != rank_) gone_[rank] = true;
-    count_silent(base::now_ns(), limit_ns);
+    const int64_t now = base::now_ns();
+    count_silent(std::min(now - looked, kLongestListeningNs), limit_ns);
+    looked = now;
     // Those who wait for this rank's word get it, whether or not it is the last one here.
     tell_all();
     if (gone_[rank_]) return fault(ECONNABORTED, "the other ranks have gone on without this one");
@@ -121,7 +127,7 @@ void Survivors::on_mail(const Mail& mail) {
   std::lock_guard lock(mutex_);
   if (mail.from >= peers_.size() || mail.from == rank_) return;
   Peer& peer = peers_[mail.from];
-  peer.heard_ns = base::now_ns();
+  peer.silent_ns = 0;
   switch (mail.kind) {
     case MailKind::kGone:
       if (mail.gone < gone_.size() && !is_decided_) gone_[mail.gone] = true;

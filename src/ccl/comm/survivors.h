@@ -21,8 +21,8 @@ class Survivors final : public MailSink {
   /// EEXIST: this rank does so already.
   int open();
 
-  /// Once. `known`: asked for again and again. Whoever is not heard of for `limit_ns` is gone, too. ECONNABORTED: the
-  /// others count this rank among them.
+  /// Once. `known`: asked for again and again. Whoever is not heard of for `limit_ns` is gone, too; not while this rank
+  /// itself was stopped, for then what was said waits to be read. ECONNABORTED: the others count this rank among them.
   Outcome<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
 
   void on_mail(const Mail& mail) override;
@@ -38,14 +38,14 @@ class Survivors final : public MailSink {
   };
   struct Peer {
     Sum told;
-    Gone decided;  ///< as far as it is known
-    int64_t heard_ns = 0;
+    Gone decided;           ///< as far as it is known
+    int64_t silent_ns = 0;  ///< for how long this rank has listened in vain
     bool has_told = false;
   };
 
   static Sum sum_of(const Gone& gone);
   bool all_agree() const;
-  void count_silent(int64_t now_ns, int64_t limit_ns);
+  void count_silent(int64_t listened_ns, int64_t limit_ns);
   void tell_all();
   void tell(uint32_t to, const Gone& gone, MailKind each, MailKind sum);
   void on_sum(Peer& peer, const Mail& mail);
