@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "ccl/mapped/algorithms.h"
 #include "ccl/mapped/parts.h"
 
 namespace nupa::ccl::mapped {
@@ -51,6 +52,8 @@ Steps exchange_signals(MappedGroup& group, int count) {
 }
 
 Steps measure_signals(MappedGroup& group) {
+  // Whoever never comes is named by all.
+  if (const int error = co_await barrier(group); error != 0) co_return error;
   int64_t best = UINT32_MAX;
   for (int i = 0; i < kTries; ++i) {
     // Whoever is late is not what is measured.
