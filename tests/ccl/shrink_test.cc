@@ -153,7 +153,7 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
 TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
   for (unsigned turn = 0; turn < (kIsSanitized ? 3 : 10); ++turn) {
     const auto endings = run_job(5, [turn](Rank& rank) {
-      rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+      nupa_ccl_barrier(rank.world(), nullptr);  // who is slow sees in it that one is gone
       if (rank.rank() == 1) die_soon(5000);
       use_until_it_ends(rank.world());
       if (rank.rank() == 3) die_soon(turn * 150);
