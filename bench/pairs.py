@@ -1,6 +1,7 @@
 """Runs the programs to be measured: alone or as a server and a client, each on its own core, none left behind."""
 import ctypes
 import os
+import random
 import resource
 import signal
 import socket
@@ -18,9 +19,15 @@ class Failed(Exception):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that the system gives to whoever names none: these come and go."""
+    while True:
+        port = random.randrange(10000, 30000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:
+                continue
 
 
 def choose_cores():
