@@ -64,6 +64,9 @@ Endings endings_of(uint32_t ranks, const std::vector<uint32_t>& killed) {
   return endings;
 }
 
+/// After which slow ranks, too, have come out of what this one has come out of: us.
+constexpr unsigned kMoment = 100'000;
+
 /// Kills this process in a moment, whatever it does then.
 void die_soon(unsigned us) {
   std::thread([us] {
@@ -132,7 +135,7 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
   const auto endings = run_job(6, [](Rank& rank) {
     int error = 0;
     rank.expect(sum(rank.world(), 1, &error) == 6 && error == 0, "sum of all");
-    if (rank.rank() == 0 || rank.rank() == 4) die_soon(2000);
+    if (rank.rank() == 0 || rank.rank() == 4) die_soon(kMoment);
     use_until_it_ends(rank.world());
     nupa_ccl_comm* left = shrink(rank, rank.world());
     // If one of the two died later than the other, the new one may have had it.
@@ -141,7 +144,7 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
       left = shrink(rank, left);
     }
     expect_left(rank, left, {1, 2, 3, 5});
-    if (rank.rank() == 3) die_soon(2000);
+    if (rank.rank() == 3) die_soon(kMoment);
     use_until_it_ends(left);
     left = shrink(rank, left);
     expect_left(rank, left, {1, 2, 5});
