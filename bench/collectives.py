@@ -189,21 +189,34 @@ def document(about, medians, operations, more, types):
     return "\n".join(lines) + "\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(description, least, most, factor, seconds):
+    """The parser of what measurements of collectives have in common."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
+    parser.add_argument("--least", type=int, default=least)
+    parser.add_argument("--most", type=int, default=most)
+    parser.add_argument("--factor", type=int, default=factor)
+    parser.add_argument("--seconds", type=float, default=seconds, help="that each size is measured for")
+    parser.add_argument("--write", metavar="FILE", help="also write the page there")
+    return parser
+
+
+def publish(text, path):
+    if path:
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+    print(text)
+
+
+def main():
+    parser = arguments(__doc__, 4, 256 << 20, 4, 0.2)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--more-ranks", type=lambda text: [int(word) for word in text.split(",")], default=[],
                         help="measure an all_reduce of so many ranks, too: 4,8")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(NAMES), help=", ".join(NAMES))
-    parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
-    parser.add_argument("--least", type=int, default=4)
-    parser.add_argument("--most", type=int, default=256 << 20)
-    parser.add_argument("--factor", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=0.2, help="that each size is measured for")
-    parser.add_argument("--write", metavar="FILE", help="also write the page there")
     chosen = parser.parse_args()
     command = "bench/collectives.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, (0, 1), command, chosen.rounds, ("openmpi-bin", "mpich", "python3-torch"))
@@ -213,10 +226,7 @@ def main():
         more = measure_more(bench, chosen.rounds)
         types = measure_types(bench, chosen.rounds) if "nupa" in bench.ways else ()
     text = document(about, medians_of(samples), chosen.operations, more, types)
-    if chosen.write:
-        with open(chosen.write, "w", encoding="utf-8") as out:
-            out.write(text)
-    print(text)
+    publish(text, chosen.write)
     return 0
 
 

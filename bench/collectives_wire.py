@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Collectives of PyTorch between two hosts: NUPA over RoCEv2 beside Gloo over TCP, on a cable and on a link that loses
 packets, in turns. The hosts are network namespaces, which need root. Needs python3-torch and the backend."""
-import argparse
 import contextlib
 import os
 import statistics
@@ -10,7 +9,7 @@ import sys
 import tempfile
 
 import machine
-from collectives import OPERATIONS, ROOT, microseconds, size_name
+from collectives import OPERATIONS, ROOT, arguments, microseconds, publish, size_name
 from hosts import Hosts, ip
 from loss import DELAY_US, MBIT, MTU, QUEUE, lossy_link
 from pairs import Failed, choose_cores
@@ -140,16 +139,7 @@ def document(about, cable_samples, loss_samples, operations):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
-    parser.add_argument("--least", type=int, default=8)
-    parser.add_argument("--most", type=int, default=64 << 20)
-    parser.add_argument("--factor", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=0.3, help="that each size is measured for")
-    parser.add_argument("--write", metavar="FILE", help="also write the page there")
+    parser = arguments(__doc__, 8, 64 << 20, 8, 0.3)
     chosen = parser.parse_args()
     command = "bench/collectives_wire.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, choose_cores(), command, chosen.rounds, ("python3-torch",))
@@ -158,10 +148,7 @@ def main():
         cable_samples = on_cable(bench, chosen.rounds)
         loss_samples = with_loss(bench, chosen.rounds)
     text = document(about, cable_samples, loss_samples, chosen.operations)
-    if chosen.write:
-        with open(chosen.write, "w", encoding="utf-8") as out:
-            out.write(text)
-    print(text)
+    publish(text, chosen.write)
     return 0
 
 
