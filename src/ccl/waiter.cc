@@ -19,9 +19,9 @@ namespace {
 
 /// Looks between two at the clock and at what goes on around.
 constexpr uint32_t kLooks = 64;
-/// Where ranks share cores: turns of kLooks before others are let run, and how often they are before sleeping.
-constexpr int kTurnsBeforeYield = 2;
-constexpr int kYields = 4;
+constexpr uint32_t kWireLooks = 8;  ///< each of which is a system call
+/// Where ranks share cores, before others are let run: what is waited for may be theirs to do.
+constexpr uint32_t kFewLooks = 8;
 /// Where they do not, the system may have put two on one core all the same, for a while: others are let run after so
 /// many turns each time, which takes a processor that nobody else wants less than a microsecond.
 constexpr int kTurnsBetweenYields = 3;
@@ -41,10 +41,9 @@ int futex(const std::atomic<uint32_t>* word, int operation, uint32_t value, cons
 /// there would. False: the kernel cannot.
 bool fence_others() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
-/// Whether it is too early to sleep.
-bool spins(const WaitRules& rules, int turn, int64_t waited_ns) {
-  return rules.shares_cores ? turn < kTurnsBeforeYield : waited_ns < rules.spin_ns;
-}
+bool is_early(const WaitRules& rules, int64_t waited_ns) { return waited_ns < rules.spin_ns; }
+
+uint32_t looks(const WaitRules& rules) { return rules.shares_cores ? kFewLooks : kLooks; }
 
 /// One stay asleep, by several words at once.
 class Sleep {
@@ -130,8 +129,21 @@ class Run {
       if (!steps.is_done() && steps.waits_for().is_over()) return true;
     return false;
   }
+  /// What comes by wires comes only when somebody looks there.
+  bool waits_at_wire() const {
+    for (const Steps& steps : all_)
+      if (!steps.is_done() && steps.waits_for().sleepers == nullptr) return true;
+    return false;
+  }
   bool look_for_a_while() const {
-    for (uint32_t i = 0; i < kLooks; ++i) {
+    if (waits_at_wire()) {
+      for (uint32_t i = 0; i < kWireLooks; ++i) {
+        if (may_go_on()) return true;
+        around_.look();
+      }
+      return may_go_on();
+    }
+    for (uint32_t i = 0; i < looks(rules_); ++i) {
       if (may_go_on()) return true;
       _mm_pause();
     }
@@ -150,27 +162,31 @@ class Run {
   void wait() {
     if (look_for_a_while()) return;
     const int64_t began = base::now_ns();
+    const int64_t asked = wait_from(began);
+    if (asked != began) around_.note_long_wait_for(kNoRank);
+  }
+  /// Returns when others were asked last, or `began`.
+  int64_t wait_from(int64_t began) {
     int64_t asked = began;
     for (int turn = 0;; ++turn) {
       around_.look();
-      if (may_go_on() || around_.ended()) return;
+      if (may_go_on() || around_.ended()) return asked;
       const int64_t now = base::now_ns();
       if (now - began >= limit_ns_) {
         around_.on_timeout(first_wait());
-        return;
+        return asked;
       }
       if (now - asked >= kLongWaitNs) {
         asked = now;
+        around_.note_long_wait_for(first_wait().rank);
         around_.on_long_wait(first_wait());
       }
-      if (spins(rules_, turn, now - began)) {
-        if (turn % kTurnsBetweenYields == kTurnsBetweenYields - 1) sched_yield();
-        if (look_for_a_while()) return;
-      } else if (rules_.shares_cores && turn < kTurnsBeforeYield + kYields) {
-        sched_yield();
-      } else {
+      if (!is_early(rules_, now - began)) {
         sleep(began + limit_ns_ - now);
+        continue;
       }
+      if (rules_.shares_cores || turn % kTurnsBetweenYields == kTurnsBetweenYields - 1) sched_yield();
+      if (!rules_.shares_cores && look_for_a_while()) return asked;
     }
   }
   void sleep(int64_t left_ns) {
@@ -214,13 +230,14 @@ void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uin
 
 void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
                  int64_t limit_ns) {
-  if (turn == 0 || spins(rules, turn, base::now_ns() - began)) {
-    for (uint32_t i = 0; i < kLooks; ++i) {
+  const bool early = is_early(rules, base::now_ns() - began);
+  if (early && rules.shares_cores && turn > 0) {
+    sched_yield();
+  } else if (early || turn == 0) {
+    for (uint32_t i = 0; i < looks(rules); ++i) {
       if (std::any_of(waits.begin(), waits.end(), [](const Wait& wait) { return wait.is_over(); })) return;
       _mm_pause();
     }
-  } else if (rules.shares_cores && turn < kTurnsBeforeYield + kYields) {
-    sched_yield();
   } else {
     Sleep sleep;
     for (const Wait& wait : waits) sleep.add(wait);

@@ -20,6 +20,8 @@ class Surroundings {
   virtual void sleep(int64_t limit_ns);
   /// Somebody has been waited for for a while, again and again: time to ask whether that rank is alive.
   virtual void on_long_wait([[maybe_unused]] const Wait& wait) {}
+  /// Meanwhile this is the one that is waited for; kNoRank: nobody is any more.
+  virtual void note_long_wait_for([[maybe_unused]] uint32_t rank) {}
   /// Whether on_waited() is to be told of waits, while operations run.
   virtual bool observes_waits() const { return false; }
   /// Somebody was waited for for so long (CLOCK_MONOTONIC).
@@ -28,11 +30,11 @@ class Surroundings {
   virtual Cause on_timeout(const Wait& wait) = 0;
 };
 
-/// How a rank waits: it spins for a while, then sleeps.
+/// How a rank waits: for a while it looks again and again, then it sleeps.
 struct WaitRules {
   int64_t spin_ns = 0;
-  /// There are more ranks than cores: whoever waits lets others run soon, and whoever tells something looks for
-  /// sleepers behind a fence. Else those who fall asleep have the kernel put a fence into all who are awake.
+  /// There are more ranks than cores: whoever waits lets others run between looks, and whoever tells something looks
+  /// for sleepers behind a fence. Else those who fall asleep have the kernel put a fence into all who are awake.
   bool shares_cores = true;
 };
 

@@ -150,6 +150,56 @@ TEST(CclFaults, ARankThatHangsIsNamedInTime) {
   EXPECT_EQ(endings, all_well(3));
 }
 
+/// Around a ring each rank waits for the one before it, and the first one whose time is over is the furthest from the
+/// one that all wait for.
+TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
+  constexpr uint32_t kStopped = 3;
+  constexpr uint32_t kFirst = 2;
+  setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+  setenv("NUPA_CCL_ALGO", "all_gather=ring", 1);
+  for (const bool by_signal : {false, true}) {
+    const auto endings = run_job(6, [by_signal](Rank& rank) {
+      setenv("NUPA_CCL_TIMEOUT", rank.rank() == kFirst ? "1" : "4", 1);
+      const int32_t own = getpid();
+      std::vector<int32_t> pids(rank.ranks());
+      const auto gather = [&] {
+        return nupa_ccl_all_gather(&own, pids.data(), 1, NUPA_CCL_INT32, rank.world(), nullptr);
+      };
+      rank.expect_ok(gather(), "all_gather");
+      rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+      if (rank.rank() == kStopped) {
+        if (!by_signal) usleep(3'000'000);
+        if (by_signal) kill(own, SIGSTOP);
+        // All that one that was stopped wants may have come to it meanwhile; not so the next time.
+        const int error = gather();
+        rank.expect(by_signal || error == ETIMEDOUT, "the late one");
+        rank.expect(gather() != 0, "the late one's next call");
+        return;
+      }
+      const int64_t began = base::now_ns();
+      const int error = gather();
+      if (by_signal && rank.rank() == kFirst) kill(pids[kStopped], SIGCONT);
+      expect_named(rank, error, ETIMEDOUT, kStopped, began, 10);
+    });
+    EXPECT_EQ(endings, all_well(6)) << (by_signal ? "by a signal" : "by itself");
+  }
+  for (const char* name : {"NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_ALGO"}) unsetenv(name);
+}
+
+/// Nobody is last in a circle: each knows only whom it waits for itself.
+TEST(CclFaults, OfACircleTheNextOneIsNamed) {
+  const auto endings = run_job(3, [](Rank& rank) {
+    setenv("NUPA_CCL_TIMEOUT", rank.rank() == 0 ? "1" : "4", 1);
+    rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+    const int64_t began = base::now_ns();
+    float value = 0;
+    const uint32_t before = (rank.rank() + 2) % 3;
+    const int error = nupa_ccl_recv(&value, 1, NUPA_CCL_FLOAT32, before, 0, rank.world(), nullptr, nullptr);
+    expect_named(rank, error, ETIMEDOUT, 2, began, 10);
+  });
+  EXPECT_EQ(endings, all_well(3));
+}
+
 TEST(CclFaults, AbortEndsAll) {
   const auto endings = run_job(4, [](Rank& rank) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");

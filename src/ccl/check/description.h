@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 
 namespace nupa::ccl {
 

@@ -122,7 +122,7 @@ void Communicator::on_long_wait(const Wait& wait) {
 }
 
 Cause Communicator::on_timeout(const Wait& wait) {
-  end({ETIMEDOUT, wait.rank});
+  end({ETIMEDOUT, links_->last_waited_for(wait.rank)});
   return ended();
 }
 
@@ -325,6 +325,7 @@ class Communicator::Leaving final : public Surroundings {
   void look() override { communicator_.look(); }
   void sleep(int64_t limit_ns) override { communicator_.sleep(std::min(limit_ns, kLeavingNs)); }
   void on_long_wait(const Wait& wait) override { communicator_.on_long_wait(wait); }
+  void note_long_wait_for(uint32_t rank) override { communicator_.note_long_wait_for(rank); }
   Cause on_timeout(const Wait& wait) override { return communicator_.on_timeout(wait); }
 
  private:

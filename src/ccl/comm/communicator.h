@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "ccl/call.h"
 #include "ccl/check/checker.h"
-#include "ccl/comm/call.h"
 #include "ccl/comm/executor.h"
 #include "ccl/comm/groups.h"
 #include "ccl/comm/line_call.h"
 #include "ccl/comm/links.h"
 #include "ccl/comm/options.h"
 #include "ccl/comm/survivors.h"
-#include "ccl/comm/topology.h"
 #include "ccl/message/messages.h"
+#include "ccl/topology.h"
 #include "ccl/trace/observe.h"
 
 namespace nupa::ccl {
@@ -92,6 +92,7 @@ class Communicator final : private Surroundings {
   void sleep(int64_t limit_ns) override;
 
   void on_long_wait(const Wait& wait) override;
+  void note_long_wait_for(uint32_t rank) override { links_->note_long_wait_for(rank); }
   Cause on_timeout(const Wait& wait) override;
   bool observes_waits() const override { return observed_ != nullptr; }
   void on_waited(const Wait& wait, int64_t began_ns, int64_t ended_ns) override;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "ccl/comm/card.h"
+#include "ccl/card.h"
 #include "ccl/comm/mail.h"
 #include "ccl/memory/allocations.h"
 

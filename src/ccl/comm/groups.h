@@ -9,11 +9,11 @@
 #include "ccl/comm/links.h"
 #include "ccl/comm/options.h"
 #include "ccl/comm/process_reads.h"
-#include "ccl/comm/topology.h"
 #include "ccl/comm/window_cache.h"
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
 #include "ccl/plan/algorithms.h"
+#include "ccl/topology.h"
 #include "ccl/two_level/group.h"
 
 namespace nupa::ccl {

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 #include "ccl/mapped/arena.h"
 
 namespace nupa::ccl {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "ccl/mapped/arena.h"
 
 namespace nupa::ccl {
@@ -18,6 +19,10 @@ constexpr uint8_t kPatience = 17;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
+/// Whom a rank waits for is not asked more often, however many find out that they wait for that rank in the end.
+constexpr int64_t kAskNs = 50'000'000;
+/// What was said longer ago may have been said by a rank that is stopped now.
+constexpr int64_t kFreshNs = 400'000'000;
 
 }  // namespace
 
@@ -173,6 +178,33 @@ void Links::hear(Link& link, const Mail& mail) {
   link.pause_ns = 0;
 }
 
+void Links::ask(Link& link) {
+  const int64_t now = base::now_ns();
+  if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < kAskNs)) return;
+  link.asked_ns = now;
+  endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAsk, link));
+}
+
+void Links::hear_wait(Link& link, const Mail& mail) {
+  link.heard_ns = base::now_ns();
+  link.waits_for = mail.gone < links_.size() ? static_cast<uint32_t>(mail.gone) : kNoRank;
+  if (link.waits_for != kNoRank) ask(links_[link.waits_for]);
+}
+
+uint32_t Links::last_waited_for(uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  const int64_t now = base::now_ns();
+  uint32_t last = rank;
+  for (size_t steps = 0; last < links_.size() && last != rank_; ++steps) {
+    // Who wait for each other in a circle have not called the same.
+    if (steps == links_.size()) return rank;
+    const Link& link = links_[last];
+    if (link.waits_for == kNoRank || link.heard_ns == 0 || now - link.heard_ns > kFreshNs) return last;
+    last = link.waits_for;
+  }
+  return rank;
+}
+
 void Links::on_mail(const Mail& mail) {
   {
     std::lock_guard lock(mutex_);
@@ -190,6 +222,12 @@ void Links::on_mail(const Mail& mail) {
       advance(link);
       if (mail.kind == MailKind::kHello && link.connected)
         endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
+    } else if (mail.kind == MailKind::kAsk) {
+      Mail answer = mail_to(MailKind::kWaits, link);
+      answer.gone = waits_for_.load(std::memory_order_relaxed);
+      endpoint_.send(places_.cards[link.rank], answer);
+    } else if (mail.kind == MailKind::kWaits) {
+      hear_wait(link, mail);
     }
   }
   report();
@@ -241,7 +279,9 @@ void Links::probe(uint32_t rank) {
   if (rank != rank_ && places_.cards[rank_].sees_end_of(places_.cards[rank])) on_end_({ECONNRESET, rank});
   std::lock_guard lock(mutex_);
   Link& link = links_[rank];
-  if (rank == rank_ || !link.connected || link.probing) return;
+  if (rank == rank_) return;
+  ask(link);
+  if (!link.connected || link.probing) return;
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
   wr.rkey = link.peer.rkey;
   wr.remote_addr = link.peer.arena;

@@ -49,8 +49,14 @@ class Links final : public MailSink {
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
   /// Other memory of a rank whose arena is mapped; null: it cannot be.
   std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
-  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon.
+  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon. Asks, too, whom it waits for, and
+  /// that one, and so on.
   void probe(uint32_t rank);
+  /// Whom this rank waits for, and has for a while; what others are told who ask. kNoRank: nobody. Of several threads
+  /// the last one's is told.
+  void note_long_wait_for(uint32_t rank) { waits_for_.store(rank, std::memory_order_relaxed); }
+  /// Who holds up a rank: of those who wait for each other the one who waits for nobody, or does not say.
+  uint32_t last_waited_for(uint32_t rank);
   /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
   /// cause stays. True: this is it.
   bool end(const Cause& cause);
@@ -73,6 +79,9 @@ class Links final : public MailSink {
     std::unique_ptr<Lane> lanes[kLanes];
     std::atomic<uint32_t> ready{0};
     std::atomic<uint32_t> sleepers{0};
+    uint32_t waits_for = kNoRank;  ///< as the other end said
+    int64_t asked_ns = 0;          ///< when it was asked that last, and when it said so; 0: never
+    int64_t heard_ns = 0;
     int64_t next_ns = 0;  ///< when something is done again
     int64_t pause_ns = 0;
   };
@@ -87,6 +96,8 @@ class Links final : public MailSink {
   void map_lanes(Link& link);
   int lay_wires(Link& link);
   void hear(Link& link, const Mail& mail);
+  void ask(Link& link);
+  void hear_wait(Link& link, const Mail& mail);
   void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
   /// Without the mutex: says what has failed meanwhile.
   void report();
@@ -98,6 +109,7 @@ class Links final : public MailSink {
   const WaitRules rules_;
   const OnEnd on_end_;
   bool entered_ = false;
+  std::atomic<uint32_t> waits_for_{kNoRank};
 
   std::mutex mutex_;
   std::vector<Link> links_;  ///< by rank

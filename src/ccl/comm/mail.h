@@ -14,6 +14,8 @@ enum class MailKind : uint16_t {
   kHello = 1,   ///< this is my end of our link: make yours
   kAnswer = 2,  ///< this is mine; it is connected
   kEnd = 3,     ///< all ends, and why
+  kAsk = 8,     ///< whom do you wait for?
+  kWaits = 9,   ///< for this one
   // Of those who are left (survivors.h):
   kGone = 4,        ///< one who is gone
   kGoneSum = 5,     ///< all of them
@@ -36,7 +38,7 @@ struct Mail {
   uint64_t arena = 0;   ///< its address
   uint64_t bytes = 0;   ///< its length
   uint64_t cause = 0;   ///< kEnd: a Cause
-  uint64_t gone = 0;    ///< kGone, kDecided: a rank; their sums: how many
+  uint64_t gone = 0;    ///< kGone, kDecided: a rank; their sums: how many; kWaits: a rank or kNoRank
   uint64_t hash = 0;    ///< sums: of all of them
 };
 static_assert(sizeof(Mail) == 80 && std::is_trivially_copyable_v<Mail>);

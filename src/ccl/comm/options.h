@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 #include "ccl/fault.h"
 
 namespace nupa::ccl {

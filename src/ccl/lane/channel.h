@@ -18,7 +18,13 @@ enum class LaneKind : uint32_t {
 constexpr uint32_t kLanes = 2;
 
 /// Pieces of a lane that may be under way.
-constexpr uint32_t kPieces = 16;
+constexpr uint32_t kPieces = 32;
+/// By wires the other end is told of so many that were taken at a time.
+constexpr uint32_t kToldAfter = kPieces / 4;
+/// One that sends and receives in turns sends so many before it takes the first one. Twice as many, of both ends'
+/// turns, find room before the first one was told of.
+constexpr uint32_t kAhead = (kPieces - kToldAfter) / 2 - 1;
+static_assert(2 * kAhead + kToldAfter <= kPieces);
 
 /// What begins a channel: one rank's end of one lane, in its arena. Where memory is shared the other rank counts it up.
 struct ChannelHead {

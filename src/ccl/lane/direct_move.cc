@@ -31,12 +31,14 @@ Steps exchange(LaneGroup& group, const void* in, const Blocks& in_blocks, void* 
   const uint32_t ranks = group.ranks();
   const size_t longest = std::max(in_blocks.longest(ranks), out_blocks.longest(ranks));
   const size_t at_once = ranks == 1 ? longest : group.lane(group.rank() == 0 ? 1 : 0).piece_bytes();
+  size_t sent = 0;
   for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
-    for (uint32_t i = 1; i < ranks; ++i) {
-      const uint32_t to = (group.rank() + i) % ranks;
-      const int error = co_await send_part(group, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), begin);
-      if (error != 0) co_return error;
-    }
+    for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
+      for (uint32_t i = 1; i < ranks; ++i) {
+        const uint32_t to = (group.rank() + i) % ranks;
+        const int error = co_await send_part(group, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), sent);
+        if (error != 0) co_return error;
+      }
     for (uint32_t i = 1; i < ranks; ++i) {
       const uint32_t from = (group.rank() + ranks - i) % ranks;
       const int error =

@@ -45,10 +45,9 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, task.reducer, task.elements);
-  // One part is under way while the one before is reduced.
   size_t sent = 0;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
-    for (; sent < task.elements && sent <= begin + at_once; sent += at_once) {
+    for (; sent < task.elements && sent < begin + kAhead * at_once; sent += at_once) {
       const size_t bytes = part_length(task.elements, sent, at_once) * size;
       if (const int error = co_await send_to_all(group, bytes_at(task.in, sent * size), bytes); error != 0)
         co_return error;
@@ -90,15 +89,17 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
   const size_t size = task.reducer.element_bytes();
   const size_t longest = task.blocks.longest(group.ranks()) / size;
   const size_t at_once = elements_at_once(group, task.reducer, longest);
+  size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {
-    for (uint32_t i = 1; i < group.ranks(); ++i) {
-      const uint32_t rank = (self + i) % group.ranks();
-      const size_t bytes = part_length(task.blocks.length(rank), begin * size, at_once * size);
-      if (bytes == 0) continue;
-      Lane& lane = group.lane(rank);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, bytes_at(task.in, task.blocks.offset(rank) + begin * size), bytes);
-    }
+    for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
+      for (uint32_t i = 1; i < group.ranks(); ++i) {
+        const uint32_t rank = (self + i) % group.ranks();
+        const size_t bytes = part_length(task.blocks.length(rank), sent * size, at_once * size);
+        if (bytes == 0) continue;
+        Lane& lane = group.lane(rank);
+        if (const int error = co_await lane.can_send(); error != 0) co_return error;
+        send_piece(lane, bytes_at(task.in, task.blocks.offset(rank) + sent * size), bytes);
+      }
     const size_t bytes = part_length(task.blocks.length(self), begin * size, at_once * size);
     if (bytes == 0) continue;
     if (const int error = co_await pieces_of(group, 0, group.ranks(), bytes); error != 0) co_return error;

@@ -8,7 +8,7 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// all_reduce by slices. Of each slice there is a part in a round: parts are sent to whom they belong to two rounds
+/// all_reduce by slices. Of each slice there is a part in a round: parts are sent to whom they belong to some rounds
 /// before the others' results of this one come, so that messages of both kinds are under way at any time.
 class SlicedRounds {
  public:
@@ -82,18 +82,19 @@ Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
   if (has_factors(task.reducer))
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   SlicedRounds rounds(group, task, factors);
-  constexpr size_t kAhead = 2;
-  for (size_t round = 0; round < std::min(kAhead, rounds.count()); ++round)
+  for (size_t round = 0; round < std::min<size_t>(kAhead, rounds.count()); ++round)
     if (const int error = co_await rounds.send_parts(round); error != 0) co_return error;
+  // What comes from a rank comes in this order: so many parts, then a result and a part in turns.
+  size_t taken = 0;
   for (size_t round = 0; round < rounds.count(); ++round) {
     if (const int error = co_await rounds.reduce_own(round); error != 0) co_return error;
     if (round + kAhead < rounds.count())
       if (const int error = co_await rounds.send_parts(round + kAhead); error != 0) co_return error;
-    if (round > 0)
-      if (const int error = co_await rounds.take_results(round - 1); error != 0) co_return error;
+    if (round + 1 >= kAhead)
+      if (const int error = co_await rounds.take_results(taken++); error != 0) co_return error;
   }
-  if (rounds.count() > 0)
-    if (const int error = co_await rounds.take_results(rounds.count() - 1); error != 0) co_return error;
+  while (taken < rounds.count())
+    if (const int error = co_await rounds.take_results(taken++); error != 0) co_return error;
   co_return 0;
 }
 

@@ -69,14 +69,18 @@ Steps flow(LaneGroup& group, Flow flow) {
   size_t sent = 0;
   size_t got = 0;
   const size_t size = flow.reducer == nullptr ? 1 : flow.reducer->element_bytes();
+  int64_t ahead = 0;  // pieces sent before others came
   while (sent < flow.send_bytes || got < flow.receive_bytes) {
-    if (sent < flow.send_bytes) {
+    // Nobody waits for a piece before it has sent one more than came, so that not all wait for each other.
+    const bool must_send = ahead <= 0 || got == flow.receive_bytes;
+    if (sent < flow.send_bytes && (must_send || (ahead < kAhead && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;
       const size_t length = part_length(flow.send_bytes, sent, out.piece_bytes());
       send_piece(out, bytes_at(flow.send, sent), length);
       sent += length;
+      ++ahead;
+      continue;
     }
-    if (got == flow.receive_bytes) continue;
     if (const int error = co_await in.can_receive(); error != 0) co_return error;
     const size_t length = part_length(flow.receive_bytes, got, in.piece_bytes());
     std::byte* const to = bytes_at(flow.receive, got);
@@ -87,6 +91,7 @@ Steps flow(LaneGroup& group, Flow flow) {
       combine_two(*flow.reducer, to, in.front(), flow.comes_first, length / size);
     in.pop();
     got += length;
+    --ahead;
   }
   co_return 0;
 }

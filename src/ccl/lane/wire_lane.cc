@@ -5,9 +5,6 @@
 namespace nupa::ccl {
 namespace {
 
-/// The other end is told of pieces taken when it may have so few left to send.
-constexpr uint32_t kToldAfter = kPieces / 2;
-
 uint32_t immediate_of(const WireNote& note) { return htonl(note.packed()); }
 
 }  // namespace

@@ -146,8 +146,10 @@ std::vector<Wait> Messages::all_waits() {
 }
 
 int Messages::wait(const Pointer& message) {
-  int64_t began = base::now_ns();
-  int64_t probed = began;
+  const int64_t first = base::now_ns();
+  int64_t began = first;
+  int64_t probed = first;
+  uint32_t peer = kNoRank;  // as long as it has not come, which any thread may find
   for (int turn = 0; !message->done.load(std::memory_order_acquire); ++turn) {
     std::vector<Wait> waits;
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
@@ -157,18 +159,21 @@ int Messages::wait(const Pointer& message) {
       }
       if (message->done.load(std::memory_order_acquire)) break;
       waits = all_waits();
+      peer = message->peer;
     }
     const int64_t now = base::now_ns();
     if (now - began >= limit_ns_) {
-      around_.on_timeout({.rank = message->peer});
+      around_.on_timeout({.rank = peer});
       continue;
     }
     if (now - probed >= kProbeNs) {
       probed = now;
+      around_.note_long_wait_for(peer);
       for (const Wait& wait : waits) around_.on_long_wait(wait);
     }
     if (turn >= 0 && !waits.empty()) wait_a_turn(waits, rules_, around_, turn, began, limit_ns_ - (now - began));
   }
+  if (probed != first) around_.note_long_wait_for(kNoRank);
   return message->error;
 }
 

@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
 #include "ccl/two_level/group.h"

@@ -2,7 +2,7 @@
 /// Collectives in three parts: within each memory, between memories, within each memory. Elements are reduced in the
 /// order of the memories, and of the ranks in each, in groups, so that short types are rounded more than once. `in` and
 /// `out` as in mapped/algorithms.h. Each part is done by whichever algorithm is best for it.
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 #include "ccl/two_level/group.h"
 
 namespace nupa::ccl::two_level {

@@ -2,9 +2,9 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/comm/topology.h"
 #include "ccl/lane/lane_group.h"
 #include "ccl/mapped/group.h"
+#include "ccl/topology.h"
 
 namespace nupa::ccl {
 

@@ -1,4 +1,4 @@
-#include "ccl/comm/card.h"
+#include "ccl/card.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "ccl/comm/call.h"
+#include "ccl/call.h"
 
 namespace nupa::ccl {
 

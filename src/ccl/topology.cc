@@ -1,4 +1,4 @@
-#include "ccl/comm/topology.h"
+#include "ccl/topology.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,8 +6,10 @@
 namespace nupa::ccl {
 namespace {
 
-/// A rank that has a core for itself may spin so long before it sleeps.
+/// A rank that has a core for itself may spin so long before it sleeps. One that lets others run meanwhile takes less
+/// of a processor than being woken would, and there may be many others.
 constexpr int64_t kSpinNs = 100'000;
+constexpr int64_t kYieldNs = 1'000'000;
 
 bool share_cores(uint32_t rank, std::span<const RankCard> cards) {
   RankCard::Processors all{};
@@ -52,7 +54,7 @@ Topology topology_of(uint32_t rank, std::span<const RankCard> cards) {
     memory.push_back(other);
   }
   topology.rules.shares_cores = share_cores(rank, cards);
-  topology.rules.spin_ns = topology.rules.shares_cores ? 0 : kSpinNs;
+  topology.rules.spin_ns = topology.rules.shares_cores ? kYieldNs : kSpinNs;
   return topology;
 }
 

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "ccl/comm/card.h"
+#include "ccl/card.h"
 #include "ccl/waiter.h"
 
 namespace nupa::ccl {
