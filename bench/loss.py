@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import typing
 
 import machine
 from hosts import SERVER_ADDRESS, Hosts, ip
@@ -19,9 +20,6 @@ from pairs import Disturbance, Failed, choose_cores, free_port
 from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MBIT = 1000
-DELAY_US = 500
-QUEUE = 250_000  # bytes: two bandwidth-delay products
 MTU = 4500
 LOSS = 0.01
 TARGET = 0.8
@@ -30,11 +28,24 @@ STANDARD_CONTROLS = ("tolerant", "swift", "cubic", "none")
 TCP = ("bbr", "cubic")
 
 
+class Link(typing.NamedTuple):
+    mbit: int  # a second, each way
+    delay_us: int  # one way
+    queue: int  # bytes
+
+    def __str__(self):
+        return "%d Mbit/s each way, %g ms there and back, a queue of %d kB, MTU %d" % (
+            self.mbit, 2 * self.delay_us / 1e3, self.queue // 1000, MTU)
+
+
+LINK = Link(1000, 500, 250_000)  # the queue: two bandwidth-delay products
+
+
 @contextlib.contextmanager
-def lossy_link(build, hosts, loss, seed):
+def lossy_link(build, hosts, loss, seed, way=LINK):
     """Joins the hosts. The dictionary that it gives is filled with what the link saw once it is over."""
     seen = {}
-    link = subprocess.Popen([os.path.join(build, "bench", "lossy_link"), *hosts.names, str(MBIT), str(DELAY_US), str(QUEUE),
+    link = subprocess.Popen([os.path.join(build, "bench", "lossy_link"), *hosts.names, *map(str, way),
                              str(loss), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         if link.stdout.readline().strip() != "ready":
@@ -127,11 +138,10 @@ def document(about, found, failures, rows):
     ways = [way for link in links for way in link["ways"]]
     lines = ["# Performance where packets are lost", "",
              "Written by `%s` on %s. Two network namespaces on one machine are joined by `bench/lossy_link`, a program that "
-             "forwards packets between two TUN devices: %d Mbit/s each way, %g ms there and back, a drop-tail queue of %d kB "
-             "(two bandwidth-delay products), MTU %d. With loss, each packet of either direction is lost with a chance of "
+             "forwards packets between two TUN devices: %s; the queue is drop-tail and of two bandwidth-delay products. With loss, each packet of either direction is lost with a chance of "
              "%g %%, independently, by seed. Neither device segments, so each TCP segment and each RoCEv2 packet is drawn "
              "for by itself (the longest seen had %d bytes)."
-             % (about["command"], about["date"], MBIT, 2 * DELAY_US / 1e3, QUEUE // 1000, MTU, 100 * LOSS,
+             % (about["command"], about["date"], LINK, 100 * LOSS,
                 max(way["largest_packet"] for way in ways)), "",
              "One connection each: `ib_write_bw` of 1 MiB with path MTU 4,096, `iperf3` for TCP; goodput as they tell it, "
              "medians of %d rounds, in each of which everything runs once without loss and once with." % about["rounds"], ""]
