@@ -2,6 +2,7 @@
 """Connections whose other end dies, stops or is hostile. NUPA_FAULT_ROUNDS: how often the reconnect storm goes round
 (default 3); from 20 on also what takes minutes: 10,000 connections one after the other, 2,000 at once, a storm of 50
 clients, and patience with a host that answers no more."""
+import collections
 import json
 import os
 import random
@@ -118,7 +119,9 @@ class Probe:
             return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
 
     def descriptors(self):
-        return len(os.listdir("/proc/%d/fd" % self.pid))
+        """What they lead to: {"socket": 3, ...}"""
+        folder = "/proc/%d/fd" % self.pid
+        return collections.Counter(os.readlink(os.path.join(folder, fd)).split(":")[0] for fd in os.listdir(folder))
 
 
 class World:
@@ -285,12 +288,16 @@ def cycles(world, count):
         after = [(end.memory(), end.descriptors()) for end in (server, client)]
         # What connections in time wait hold is no growth: as many as are begun in half a second, at most 2 KiB each.
         room = 600 + (0 if LONG else 2 * count) + int(2 * 0.6 * count / max(took, 0.1))
-        grown = ["%s to %s" % (old, new) for old, new in zip(before, after) if new[0] > old[0] + room or new[1] > old[1]]
+        # Over packets a process has one socket for the peer whose messages come most often, once they do (docs/roce.md).
+        spare = collections.Counter(socket=1) if world.apart else collections.Counter()
+        grown = ["%s to %s" % (old, new) for old, new in zip(before, after)
+                 if new[0] > old[0] + room or new[1] - old[1] - spare]
         outcome(bool(warm) and done == "cycled %d" % count and not grown, "cycles-leave-nothing",
                 "%s; %s; grown (KiB, descriptors): %s" % (done, client.told(), grown))
         outcome(len(world.left_behind()) <= files, "cycles-leave-no-files", world.left_behind())
         print("     %d cycles in %.1f s; server %s to %s, client %s to %s (KiB, descriptors)"
-              % (count, took, before[0], after[0], before[1], after[1]), flush=True)
+              % (count, took, *[(memory, descriptors.total()) for memory, descriptors in
+                                (before[0], after[0], before[1], after[1])]), flush=True)
 
 
 def many_at_once(world, count):
