@@ -26,3 +26,16 @@ endfunction()
 
 find_package(Threads REQUIRED)
 target_link_libraries(nupa_flags INTERFACE Threads::Threads)
+
+option(NUPA_COMPILE_TOGETHER "Compile several files as one: takes a third of the time, but hides a missing include" OFF)
+# nupa_compile_together(TARGET APART FILES...): for targets of many files; those whose local names are others' too stay
+# apart.
+if(NUPA_COMPILE_TOGETHER)
+  # A frame of a coroutine may well hold what is local to its file.
+  target_compile_options(nupa_flags INTERFACE -Wno-subobject-linkage)
+endif()
+function(nupa_compile_together target)
+  cmake_parse_arguments(arg "" "" APART ${ARGN})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${NUPA_COMPILE_TOGETHER} UNITY_BUILD_BATCH_SIZE 8)
+  set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

@@ -12,3 +12,11 @@ function(nupa_add_tests name)
   nupa_link_as_is(${name})
   add_dependencies(test_programs ${name})
 endfunction()
+
+# Of tests that link a library as a program does: undefined behaviour is looked for in the library, which has all of its
+# code in itself, and not in the tests, which would take twice as long to compile.
+function(nupa_watch_library_only name)
+  if(NUPA_SANITIZE MATCHES undefined)
+    target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
+  endif()
+endfunction()

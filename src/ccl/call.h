@@ -20,6 +20,7 @@ enum class Operation : uint8_t {
   kExscan,
 };
 constexpr uint32_t kOperations = 11;
+inline bool reduces(Operation operation) { return operation >= Operation::kReduce; }
 
 /// For people: "all_reduce".
 const char* name_of(Operation operation);

@@ -19,8 +19,6 @@ uint64_t hash_of(uint32_t sender, uint32_t receiver, uint64_t bytes) {
   return value;
 }
 
-bool reduces(Operation operation) { return operation >= Operation::kReduce; }
-
 bool has_root(Operation operation) {
   return operation == Operation::kBroadcast || operation == Operation::kGather || operation == Operation::kScatter ||
          operation == Operation::kReduce;

@@ -37,8 +37,6 @@ std::span<const Algorithm<LaneGroup>> algorithms();
 template <>
 std::span<const Algorithm<TwoLevelGroup>> algorithms();
 
-inline bool reduces(Operation operation) { return operation >= Operation::kReduce; }
-
 /// What is said of the choice by whoever uses the program.
 struct Wishes {
   bool deterministic = false;  ///< elements are reduced in the order of the ranks
