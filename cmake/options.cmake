@@ -23,6 +23,11 @@ function(nupa_link_as_is target)
   set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
   target_link_options(${target} PRIVATE -fno-lto)
 endfunction()
+# Of programs that call what is fast, and are not fast themselves.
+function(nupa_compile_quickly target)
+  nupa_link_as_is(${target})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
 
 find_package(Threads REQUIRED)
 target_link_libraries(nupa_flags INTERFACE Threads::Threads)
