@@ -40,7 +40,8 @@ class Device {
   virtual uint64_t clock() const = 0;
 
   virtual Result<std::unique_ptr<ProtectionDomain>> alloc_pd() = 0;
-  /// Registers [addr, addr+length). Keys name it from `iova` on (access::kZeroBased: from 0).
+  /// Registers [addr, addr+length). Keys name it from `iova` on (access::kZeroBased: from 0). With access::kOnDemand
+  /// alone, addr null and length SIZE_MAX its lkey stands for all memory of the process at any time, to be sent from.
   /// EINVAL: flags; EFAULT: not mapped, or not writable though asked; ENOMEM, EFBIG: a limit of the process.
   virtual Result<std::unique_ptr<MemoryRegion>> reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,
                                                        uint32_t access_flags) = 0;

@@ -52,7 +52,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
       access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kMwBind;
   const bool writes = (spec.access & ~access::kRemoteRead) != 0;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
-    if (!region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
+    if (!spec.is_everything() && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
   } else if (backing_ == Backing::kUser) {
     auto shared = device_.runtime().remapper().share(spec.addr, spec.length, writes);
     if (!shared) {

@@ -31,6 +31,9 @@ struct MrSpec {
   uint64_t length = 0;
   uint64_t iova = 0;
   uint32_t access = 0;
+
+  /// All memory of the process, whatever it will have.
+  bool is_everything() const { return addr == nullptr && length == SIZE_MAX && (access & access::kOnDemand) != 0; }
 };
 
 class Mw;

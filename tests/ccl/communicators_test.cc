@@ -1,11 +1,13 @@
 /// Communicators: how they come, split and end.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "job.h"
@@ -118,6 +120,33 @@ TEST(CclFaults, AKilledRankIsNamedByAllOthers) {
     expected[victim] = -SIGKILL;
     EXPECT_EQ(endings, expected) << ranks << " ranks";
   }
+}
+
+/// By wires large arrays are sent from where they lie. Whoever is told that this failed may do with them what it likes.
+TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
+  const auto endings = run_job(3, [](Rank& rank) {
+    constexpr size_t kElements = 3 << 20;
+    rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
+    if (rank.rank() == 1) {
+      const auto dies = [](void*) -> void* {
+        usleep(100'000);
+        kill(getpid(), SIGKILL);
+        return nullptr;
+      };
+      pthread_t thread;
+      rank.expect(pthread_create(&thread, nullptr, dies, nullptr) == 0, "thread");
+    }
+    int error = 0;
+    while (error == 0) {
+      std::vector<float> in(kElements, 1);
+      std::vector<float> out(kElements);
+      error =
+          nupa_ccl_all_reduce(in.data(), out.data(), kElements, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, rank.world(), nullptr);
+    }
+    rank.expect(error == ECONNRESET, "error");
+    usleep(500'000);  // whoever still sent would send again by now
+  });
+  EXPECT_EQ(endings, (Endings{0, -SIGKILL, 0}));
 }
 
 TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {

@@ -49,6 +49,22 @@ TEST_F(CclOperations, MovementsOfEveryType) {
   }
 }
 
+/// By wires such arrays are sent from where they lie. They go, or are written to, as soon as an operation is done.
+TEST_F(CclOperations, LargeArrays) {
+  for (const uint32_t ranks : {2u, 3u}) {
+    const auto endings = run_job(ranks, [](Rank& rank) {
+      constexpr size_t kElements = 1'100'003;
+      for (const bool in_place : {false, true}) {
+        const Round round{Type::kFloat32, kElements, 1u + in_place, true};
+        check_reductions(rank, round, NUPA_CCL_SUM, in_place);
+        check_reduce_scatter(rank, {Type::kInt32, kElements * rank.ranks(), 5}, NUPA_CCL_SUM, in_place);
+        check_movements(rank, round, in_place);
+      }
+    });
+    EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
+  }
+}
+
 TEST_F(CclOperations, BlocksOfDifferentLengths) {
   for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {

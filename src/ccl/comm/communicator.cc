@@ -171,7 +171,10 @@ int Communicator::do_now(const Call& call) {
     return run_steps(steps, topology_.rules, *this, options_.limit_ns);
   });
   // What one rank has stopped at, the others would wait for.
-  if (__builtin_expect(error != 0, 0) && !ended()) end({error, rank()});
+  if (__builtin_expect(error != 0, 0)) {
+    if (!ended()) end({error, rank()});
+    links_->call_in_loans();
+  }
   return error;
 }
 

@@ -52,6 +52,9 @@ Outcome<void> Endpoint::open() {
   auto pd = device_->alloc_pd();
   if (!pd) return failed(pd.error());
   pd_ = std::move(*pd);
+  auto memory = device_->reg_mr(*pd_, nullptr, SIZE_MAX, 0, access::kOnDemand);
+  if (!memory) return failed(memory.error());
+  memory_ = std::move(*memory);
   allocations_ = std::make_unique<Allocations>(*device_, *pd_);
   if (auto opened = open_mailbox(); !opened) return opened;
   kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

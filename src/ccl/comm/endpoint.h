@@ -41,6 +41,8 @@ class Endpoint {
   /// Where links complete that the endpoint's thread looks after.
   CompletionQueue& cq() { return *link_cq_; }
   Allocations& allocations() { return *allocations_; }
+  /// To send from any memory of this process.
+  uint32_t memory_lkey() const { return memory_->lkey(); }
   const RankCard& card() const { return card_; }
   /// Of card().gid in the port's table.
   uint8_t gid_index() const { return gid_index_; }
@@ -71,6 +73,7 @@ class Endpoint {
   uint8_t gid_index_ = 1;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
+  std::unique_ptr<MemoryRegion> memory_;
   std::unique_ptr<Allocations> allocations_;
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<CompletionQueue> mail_cq_;

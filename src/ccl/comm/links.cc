@@ -118,8 +118,9 @@ int Links::lay_wires(Link& link) {
     const auto kind = static_cast<LaneKind>(i);
     const WireLane::There there{link.peer.arena + places_.channels_at + places_.channels.offset(rank_, kind),
                                 link.peer.rkey};
-    auto lane = std::make_unique<WireLane>(*link.qp, kind, here + places_.channels.offset(link.rank, kind),
-                                           places_.arena.lkey(), there, link.rank, places_.channels);
+    const WireLane::Here ours{here + places_.channels.offset(link.rank, kind), places_.arena.lkey(),
+                              endpoint_.memory_lkey()};
+    auto lane = std::make_unique<WireLane>(*link.qp, kind, ours, there, link.rank, places_.channels);
     lanes[i] = lane.get();
     link.lanes[i] = std::move(lane);
   }
@@ -287,6 +288,16 @@ void Links::probe(uint32_t rank) {
   wr.remote_addr = link.peer.arena;
   // Wires' completions are taken by others; those of a full queue tell as much.
   link.probing = link.qp->post_send(wr) == 0 && shares_memory_with(rank);
+}
+
+void Links::call_in_loans() {
+  std::lock_guard lock(mutex_);
+  QpAttr attr;
+  attr.state = QpState::kErr;
+  for (const Link& link : links_)
+    if (std::any_of(std::begin(link.lanes), std::end(link.lanes),
+                    [](const auto& lane) { return lane != nullptr && lane->has_loans(); }))
+      link.qp->modify(attr, qp_attr::kState);
 }
 
 bool Links::end(const Cause& cause) {

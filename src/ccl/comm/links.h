@@ -60,6 +60,9 @@ class Links final : public MailSink {
   /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
   /// cause stays. True: this is it.
   bool end(const Cause& cause);
+  /// After an operation has failed, before the program knows, which may free its arrays then: nothing is sent from them
+  /// any more.
+  void call_in_loans();
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion& completion) override;

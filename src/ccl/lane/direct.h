@@ -1,7 +1,6 @@
 #pragma once
 /// What algorithms have in common in which each rank gets a piece of each other one.
-#include "ccl/lane/lane_group.h"
-#include "ccl/reduce/combine.h"
+#include "ccl/lane/transfer.h"
 
 namespace nupa::ccl::lanes {
 
@@ -12,6 +11,6 @@ void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& fac
                     uint32_t count, size_t elements);
 /// Elements of one piece.
 size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all);
-Steps send_to_all(LaneGroup& group, const void* data, size_t bytes);
+Steps send_to_all(LaneGroup& group, Loans& loans, const void* data, size_t bytes);
 
 }  // namespace nupa::ccl::lanes

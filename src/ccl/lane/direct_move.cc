@@ -7,12 +7,12 @@ namespace nupa::ccl::lanes {
 namespace {
 
 /// Until there is room for a piece to `rank`, then sends it that part of a block; nothing where there is none.
-Steps send_part(LaneGroup& group, uint32_t rank, const void* block, size_t length, size_t begin) {
+Steps send_part(LaneGroup& group, Loans& loans, uint32_t rank, const void* block, size_t length, size_t begin) {
   Lane& lane = group.lane(rank);
   const size_t part = part_length(length, begin, lane.piece_bytes());
   if (part == 0) co_return 0;
   if (const int error = co_await lane.can_send(); error != 0) co_return error;
-  send_piece(lane, bytes_at(block, begin), part);
+  loans.send(lane, bytes_at(block, begin), part);
   co_return 0;
 }
 
@@ -25,18 +25,21 @@ Steps receive_part(LaneGroup& group, uint32_t rank, void* block, size_t length, 
 }
 
 /// Each rank sends every other one a block, which may be empty, and gets one. Each begins with another one, so that not
-/// all send to the same.
-Steps exchange(LaneGroup& group, const void* in, const Blocks& in_blocks, void* out, const Blocks& out_blocks) {
+/// all send to the same. `stays`: what comes is put elsewhere than what is sent.
+Steps exchange(LaneGroup& group, const void* in, const Blocks& in_blocks, void* out, const Blocks& out_blocks,
+               bool stays) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   const uint32_t ranks = group.ranks();
   const size_t longest = std::max(in_blocks.longest(ranks), out_blocks.longest(ranks));
   const size_t at_once = ranks == 1 ? longest : group.lane(group.rank() == 0 ? 1 : 0).piece_bytes();
+  Loans loans(group, stays, in_blocks.longest(ranks));
   size_t sent = 0;
   for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
       for (uint32_t i = 1; i < ranks; ++i) {
         const uint32_t to = (group.rank() + i) % ranks;
-        const int error = co_await send_part(group, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), sent);
+        const int error =
+            co_await send_part(group, loans, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), sent);
         if (error != 0) co_return error;
       }
     for (uint32_t i = 1; i < ranks; ++i) {
@@ -46,7 +49,7 @@ Steps exchange(LaneGroup& group, const void* in, const Blocks& in_blocks, void* 
       if (error != 0) co_return error;
     }
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 /// Where every other rank's block is one and the same.
@@ -62,6 +65,7 @@ struct SameForAll {
 Steps broadcast_direct(LaneGroup& group, BroadcastTask task) {
   if (group.rank() != task.root) co_return co_await receive_array(group, task.root, task.data, task.bytes);
   if (const int error = co_await reach_all(group); error != 0) co_return error;
+  Loans loans(group, true, task.bytes);
   size_t begin = 0;
   size_t length = 0;
   do {
@@ -69,15 +73,20 @@ Steps broadcast_direct(LaneGroup& group, BroadcastTask task) {
       Lane& lane = group.lane((task.root + i) % group.ranks());
       if (const int error = co_await lane.can_send(); error != 0) co_return error;
       length = part_length(task.bytes, begin, lane.piece_bytes());
-      send_piece(lane, bytes_at(task.data, begin), length);
+      loans.send(lane, bytes_at(task.data, begin), length);
     }
     begin += group.ranks() == 1 ? task.bytes : length;
   } while (begin < task.bytes);
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 Steps gather_direct(LaneGroup& group, GatherTask task) {
-  if (group.rank() != task.root) co_return co_await send_array(group, task.root, task.in, task.bytes);
+  if (group.rank() != task.root) {
+    Loans loans(group, true, task.bytes);
+    if (const int error = co_await send_array(group, task.root, task.in, task.bytes, &loans); error != 0)
+      co_return error;
+    co_return co_await loans.settle();
+  }
   copy_unless_same(bytes_at(task.out, task.blocks.offset(group.rank())), task.in, task.bytes);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (rank == task.root) continue;
@@ -91,18 +100,20 @@ Steps gather_direct(LaneGroup& group, GatherTask task) {
 Steps scatter_direct(LaneGroup& group, ScatterTask task) {
   if (group.rank() != task.root) co_return co_await receive_array(group, task.root, task.out, task.bytes);
   copy_unless_same(task.out, bytes_at(task.in, task.blocks.offset(group.rank())), task.bytes);
+  Loans loans(group, true, task.blocks.longest(group.ranks()));
   for (uint32_t i = 1; i < group.ranks(); ++i) {
     const uint32_t rank = (task.root + i) % group.ranks();
     const void* const from = bytes_at(task.in, task.blocks.offset(rank));
-    if (const int error = co_await send_array(group, rank, from, task.blocks.length(rank)); error != 0) co_return error;
+    const int error = co_await send_array(group, rank, from, task.blocks.length(rank), &loans);
+    if (error != 0) co_return error;
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 Steps all_gather_direct(LaneGroup& group, GatherTask task) {
   copy_unless_same(bytes_at(task.out, task.blocks.offset(group.rank())), task.in, task.bytes);
   const SameForAll own(group.ranks(), task.bytes);
-  co_return co_await exchange(group, task.in, own.blocks(), task.out, task.blocks);
+  co_return co_await exchange(group, task.in, own.blocks(), task.out, task.blocks, true);
 }
 
 Steps all_to_all_direct(LaneGroup& group, ExchangeTask task) {
@@ -110,7 +121,7 @@ Steps all_to_all_direct(LaneGroup& group, ExchangeTask task) {
   if (task.in != task.out)
     copy_array(bytes_at(task.out, task.out_blocks.offset(self)), bytes_at(task.in, task.in_blocks.offset(self)),
                task.in_blocks.length(self));
-  co_return co_await exchange(group, task.in, task.in_blocks, task.out, task.out_blocks);
+  co_return co_await exchange(group, task.in, task.in_blocks, task.out, task.out_blocks, task.in != task.out);
 }
 
 }  // namespace nupa::ccl::lanes

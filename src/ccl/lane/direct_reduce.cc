@@ -29,11 +29,11 @@ size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all) {
   return group.lane(group.rank() == 0 ? 1 : 0).piece_bytes() / reducer.element_bytes();
 }
 
-Steps send_to_all(LaneGroup& group, const void* data, size_t bytes) {
+Steps send_to_all(LaneGroup& group, Loans& loans, const void* data, size_t bytes) {
   for (uint32_t i = 1; i < group.ranks(); ++i) {
     Lane& lane = group.lane((group.rank() + i) % group.ranks());
     if (const int error = co_await lane.can_send(); error != 0) co_return error;
-    send_piece(lane, data, bytes);
+    loans.send(lane, data, bytes);
   }
   co_return 0;
 }
@@ -45,11 +45,12 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, task.reducer, task.elements);
+  Loans loans(group, task.in != task.out, task.bytes());
   size_t sent = 0;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
     for (; sent < task.elements && sent < begin + kAhead * at_once; sent += at_once) {
       const size_t bytes = part_length(task.elements, sent, at_once) * size;
-      if (const int error = co_await send_to_all(group, bytes_at(task.in, sent * size), bytes); error != 0)
+      if (const int error = co_await send_to_all(group, loans, bytes_at(task.in, sent * size), bytes); error != 0)
         co_return error;
     }
     const size_t elements = part_length(task.elements, begin, at_once);
@@ -57,7 +58,7 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
     combine_pieces(group, task.reducer, factors, bytes_at(task.out, begin * size), bytes_at(task.in, begin * size),
                    group.ranks(), elements);
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 Steps reduce_direct(LaneGroup& group, ReduceTask task) {
@@ -67,7 +68,10 @@ Steps reduce_direct(LaneGroup& group, ReduceTask task) {
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   if (group.rank() != task.root) {
     if (task.elements == 0) co_return 0;
-    co_return co_await send_array(group, task.root, task.in, task.bytes());
+    Loans loans(group, true, task.bytes());
+    if (const int error = co_await send_array(group, task.root, task.in, task.bytes(), &loans); error != 0)
+      co_return error;
+    co_return co_await loans.settle();
   }
   const size_t size = task.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, task.reducer, task.elements);
@@ -89,6 +93,8 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
   const size_t size = task.reducer.element_bytes();
   const size_t longest = task.blocks.longest(group.ranks()) / size;
   const size_t at_once = elements_at_once(group, task.reducer, longest);
+  // In place only the own block is written to, which nobody is sent.
+  Loans loans(group, true, task.blocks.longest(group.ranks()));
   size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
@@ -98,7 +104,7 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
         if (bytes == 0) continue;
         Lane& lane = group.lane(rank);
         if (const int error = co_await lane.can_send(); error != 0) co_return error;
-        send_piece(lane, bytes_at(task.in, task.blocks.offset(rank) + sent * size), bytes);
+        loans.send(lane, bytes_at(task.in, task.blocks.offset(rank) + sent * size), bytes);
       }
     const size_t bytes = part_length(task.blocks.length(self), begin * size, at_once * size);
     if (bytes == 0) continue;
@@ -106,7 +112,7 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
     combine_pieces(group, task.reducer, factors, bytes_at(task.out, begin * size),
                    bytes_at(task.in, task.blocks.offset(self) + begin * size), group.ranks(), bytes / size);
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 Steps scan_direct(LaneGroup& group, ReduceTask task) {

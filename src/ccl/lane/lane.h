@@ -17,6 +17,11 @@ class Lane {
   /// Where the next piece is to be put, once there is room. Nothing has to stay there after send().
   virtual std::byte* room() = 0;
   virtual void send(size_t bytes) = 0;
+  /// Sends a piece from where it lies, for which there is room. It has to stay as it is until all_arrived(). False: it
+  /// was not sent, for the lane does not do that.
+  virtual bool lend(const void* data, size_t bytes) = 0;
+  /// Whether something that was lent may still be read.
+  virtual bool has_loans() const = 0;
 
   /// Until there is a piece.
   virtual Wait can_receive() const = 0;

@@ -19,6 +19,8 @@ class MappedLane final : public Lane {
     peer.lengths[sent_ % kPieces] = static_cast<uint32_t>(bytes);
     count_up(peer.arrived, ++sent_, peer.sleepers, rules_);
   }
+  bool lend(const void*, size_t) override { return false; }
+  bool has_loans() const override { return false; }
   Wait can_receive() const override { return {&head(here_).arrived, received_ + 1, rank_, &head(here_).sleepers}; }
   const std::byte* front() const override { return here_ + layout_.in_slot(received_); }
   size_t front_bytes() const override { return head(here_).lengths[received_ % kPieces]; }

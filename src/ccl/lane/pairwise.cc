@@ -22,14 +22,22 @@ Steps all_to_all_pairwise(LaneGroup& group, ExchangeTask task) {
   }
   copy_array(bytes_at(task.out, task.out_blocks.offset(self)), bytes_at(in, task.in_blocks.offset(self)),
              task.in_blocks.length(self));
+  Loans loans(group, in == task.in, task.in_blocks.longest(ranks));  // the copy goes where an error ends all
   for (uint32_t distance = 1; distance < ranks; ++distance) {
     const uint32_t to = (self + distance) % ranks;
     const uint32_t from = (self + ranks - distance) % ranks;
-    const Flow pair{to,   bytes_at(in, task.in_blocks.offset(to)),          task.in_blocks.length(to),
-                    from, bytes_at(task.out, task.out_blocks.offset(from)), task.out_blocks.length(from)};
+    const Flow pair{to,
+                    bytes_at(in, task.in_blocks.offset(to)),
+                    task.in_blocks.length(to),
+                    from,
+                    bytes_at(task.out, task.out_blocks.offset(from)),
+                    task.out_blocks.length(from),
+                    nullptr,
+                    false,
+                    &loans};
     if (const int error = co_await flow(group, pair); error != 0) co_return error;
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 }  // namespace nupa::ccl::lanes

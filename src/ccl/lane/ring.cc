@@ -18,19 +18,27 @@ struct Ring {
 };
 
 /// Each block goes once around; each rank gets those of all others, from the one before it on.
-Steps pass_around(LaneGroup& group, const Ring& ring, void* out, const Blocks& blocks, uint32_t first) {
+Steps pass_around(LaneGroup& group, Loans& loans, const Ring& ring, void* out, const Blocks& blocks, uint32_t first) {
   for (uint32_t i = 0; i + 1 < ring.ranks; ++i) {
     const uint32_t sent = (first + 2 * ring.ranks - i) % ring.ranks;
     const uint32_t got = (first + 2 * ring.ranks - i - 1) % ring.ranks;
-    const Flow step{ring.next(),     bytes_at(out, blocks.offset(sent)), blocks.length(sent),
-                    ring.previous(), bytes_at(out, blocks.offset(got)),  blocks.length(got)};
+    const Flow step{ring.next(),
+                    bytes_at(out, blocks.offset(sent)),
+                    blocks.length(sent),
+                    ring.previous(),
+                    bytes_at(out, blocks.offset(got)),
+                    blocks.length(got),
+                    nullptr,
+                    false,
+                    &loans};
     if (const int error = co_await flow(group, step); error != 0) co_return error;
   }
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 /// Each block goes around and is combined with each rank's, until it comes to where it belongs.
-Steps combine_around(LaneGroup& group, const Ring& ring, void* sums, const Blocks& blocks, const Reducer& reducer) {
+Steps combine_around(LaneGroup& group, Loans& loans, const Ring& ring, void* sums, const Blocks& blocks,
+                     const Reducer& reducer) {
   for (uint32_t i = 1; i < ring.ranks; ++i) {
     const uint32_t sent = ring.before(i);
     const uint32_t got = ring.before(i + 1);
@@ -41,7 +49,8 @@ Steps combine_around(LaneGroup& group, const Ring& ring, void* sums, const Block
                     bytes_at(sums, blocks.offset(got)),
                     blocks.length(got),
                     &reducer,
-                    true};
+                    true,
+                    &loans};
     if (const int error = co_await flow(group, step); error != 0) co_return error;
   }
   co_return 0;
@@ -52,7 +61,8 @@ Steps combine_around(LaneGroup& group, const Ring& ring, void* sums, const Block
 Steps all_gather_ring(LaneGroup& group, GatherTask task) {
   const Ring ring(group);
   copy_unless_same(bytes_at(task.out, task.blocks.offset(ring.rank)), task.in, task.bytes);
-  co_return co_await pass_around(group, ring, task.out, task.blocks, ring.rank);
+  Loans loans(group, true, task.blocks.longest(ring.ranks));
+  co_return co_await pass_around(group, loans, ring, task.out, task.blocks, ring.rank);
 }
 
 Steps reduce_scatter_ring(LaneGroup& group, ReduceTask task) {
@@ -64,7 +74,8 @@ Steps reduce_scatter_ring(LaneGroup& group, ReduceTask task) {
     bytes = std::max(bytes, task.blocks.offset(rank) + task.blocks.length(rank));
   std::vector<std::byte> sums(bytes);
   begin_with(task.reducer, sums.data(), task.in, bytes / size);
-  if (const int error = co_await combine_around(group, ring, sums.data(), task.blocks, reducer); error != 0)
+  Loans loans(group, false, 0);  // the sums go where an error ends all
+  if (const int error = co_await combine_around(group, loans, ring, sums.data(), task.blocks, reducer); error != 0)
     co_return error;
   const size_t own = task.blocks.length(ring.rank);
   copy_array(task.out, sums.data() + task.blocks.offset(ring.rank), own);
@@ -85,9 +96,12 @@ Steps all_reduce_ring(LaneGroup& group, ReduceTask task) {
   }
   const Blocks blocks{0, lengths.data(), offsets.data()};
   begin_with(task.reducer, task.out, task.in, task.elements);
-  if (const int error = co_await combine_around(group, ring, task.out, blocks, reducer); error != 0) co_return error;
+  // A block that was sent is written to again only by what came of it in all others.
+  Loans loans(group, true, blocks.longest(ring.ranks));
+  if (const int error = co_await combine_around(group, loans, ring, task.out, blocks, reducer); error != 0)
+    co_return error;
   end_with(task.reducer, bytes_at(task.out, offsets[ring.rank]), lengths[ring.rank] / size);
-  co_return co_await pass_around(group, ring, task.out, blocks, ring.rank);
+  co_return co_await pass_around(group, loans, ring, task.out, blocks, ring.rank);
 }
 
 }  // namespace nupa::ccl::lanes

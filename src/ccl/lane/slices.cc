@@ -17,7 +17,8 @@ class SlicedRounds {
         task_(task),
         factors_(factors),
         size_(task.reducer.element_bytes()),
-        at_once_(elements_at_once(group, task.reducer, task.elements)) {
+        at_once_(elements_at_once(group, task.reducer, task.elements)),
+        loans_(group, true, task.bytes() / group.ranks()) {
     for (uint32_t rank = 0; rank < group.ranks(); ++rank) longest_ = std::max(longest_, slice(rank).length());
   }
 
@@ -31,7 +32,7 @@ class SlicedRounds {
       if (part.length() == 0) continue;
       Lane& lane = group_.lane(rank);
       if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, bytes_at(task_.in, part.begin * size_), part.length() * size_);
+      loans_.send(lane, bytes_at(task_.in, part.begin * size_), part.length() * size_);
     }
     co_return 0;
   }
@@ -43,8 +44,9 @@ class SlicedRounds {
     std::byte* const to = bytes_at(task_.out, part.begin * size_);
     combine_pieces(group_, task_.reducer, factors_, to, bytes_at(task_.in, part.begin * size_), group_.ranks(),
                    part.length());
-    co_return co_await send_to_all(group_, to, part.length() * size_);
+    co_return co_await send_to_all(group_, loans_, to, part.length() * size_);
   }
+  Steps settle() { return loans_.settle(); }
   Steps take_results(size_t round) {
     for (uint32_t i = 1; i < group_.ranks(); ++i) {
       const uint32_t rank = (group_.rank() + group_.ranks() - i) % group_.ranks();
@@ -71,6 +73,8 @@ class SlicedRounds {
   const Factors& factors_;
   const size_t size_;
   const size_t at_once_;
+  /// In place, too: a part is overwritten by what came of it at the other end, which had all of it then.
+  Loans loans_;
   size_t longest_ = 0;
 };
 
@@ -95,7 +99,7 @@ Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
   }
   while (taken < rounds.count())
     if (const int error = co_await rounds.take_results(taken++); error != 0) co_return error;
-  co_return 0;
+  co_return co_await rounds.settle();
 }
 
 }  // namespace nupa::ccl::lanes

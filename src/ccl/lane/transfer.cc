@@ -32,7 +32,16 @@ Steps reach_all(LaneGroup& group) {
   co_return 0;
 }
 
-Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes) {
+Steps Loans::settle() {
+  if (!are_out_) co_return 0;
+  for (uint32_t rank = 0; rank < group_.ranks(); ++rank)
+    if (rank != group_.rank() && group_.has(rank))
+      if (const int error = co_await group_.lane(rank).all_arrived(); error != 0) co_return error;
+  are_out_ = false;
+  co_return 0;
+}
+
+Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes, Loans* loans) {
   if (!group.has(to))
     if (const int error = co_await reach(group, to); error != 0) co_return error;
   Lane& lane = group.lane(to);
@@ -40,7 +49,10 @@ Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes) 
   do {
     if (const int error = co_await lane.can_send(); error != 0) co_return error;
     const size_t length = part_length(bytes, begin, lane.piece_bytes());
-    send_piece(lane, bytes_at(data, begin), length);
+    if (loans != nullptr)
+      loans->send(lane, bytes_at(data, begin), length);
+    else
+      send_piece(lane, bytes_at(data, begin), length);
     begin += length;
   } while (begin < bytes);
   co_return 0;
@@ -76,7 +88,10 @@ Steps flow(LaneGroup& group, Flow flow) {
     if (sent < flow.send_bytes && (must_send || (ahead < kAhead && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;
       const size_t length = part_length(flow.send_bytes, sent, out.piece_bytes());
-      send_piece(out, bytes_at(flow.send, sent), length);
+      if (flow.loans != nullptr)
+        flow.loans->send(out, bytes_at(flow.send, sent), length);
+      else
+        send_piece(out, bytes_at(flow.send, sent), length);
       sent += length;
       ++ahead;
       continue;

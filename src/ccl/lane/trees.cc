@@ -77,6 +77,7 @@ Steps broadcast_tree(LaneGroup& group, BroadcastTask task, Tree tree) {
   if (group.ranks() == 1) co_return 0;
   const uint32_t any = place.parent != kNoRank ? place.parent : place.children.front();
   const size_t at_once = group.lane(any).piece_bytes();
+  Loans loans(group, true, task.bytes);
   size_t begin = 0;
   do {
     const size_t length = part_length(task.bytes, begin, at_once);
@@ -89,11 +90,11 @@ Steps broadcast_tree(LaneGroup& group, BroadcastTask task, Tree tree) {
     for (const uint32_t child : place.children) {
       Lane& lane = group.lane(child);
       if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, data, length);
+      loans.send(lane, data, length);
     }
     begin += length;
   } while (begin < task.bytes);
-  co_return 0;
+  co_return co_await loans.settle();
 }
 
 /// Parts are of ranks one after the other, and so children are combined in the order of the ranks, if the root is the

@@ -19,8 +19,8 @@ void WireLane::post(SendWr& wr) {
   ++posted_;
 }
 
-void WireLane::send(size_t bytes) {
-  const Sge sge{reinterpret_cast<uint64_t>(room()), static_cast<uint32_t>(bytes), lkey_};
+void WireLane::send_from(const void* data, size_t bytes, uint32_t lkey) {
+  const Sge sge{reinterpret_cast<uint64_t>(data), static_cast<uint32_t>(bytes), lkey};
   SendWr wr{.sg_list = &sge, .num_sge = bytes == 0 ? 0u : 1u};
   wr.imm_or_rkey = immediate_of({kind_, false, static_cast<uint32_t>(bytes)});
   wr.remote_addr = there_.channel + layout_.in_slot(sent_);

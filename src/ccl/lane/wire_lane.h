@@ -23,6 +23,12 @@ struct WireNote {
 /// completions tells it what came.
 class WireLane final : public Lane {
  public:
+  /// This end of the lane.
+  struct Here {
+    std::byte* channel;
+    uint32_t lkey;         ///< of the channel
+    uint32_t memory_lkey;  ///< of all memory
+  };
   /// Where the other end of the lane is, as its queue pair knows it.
   struct There {
     uint64_t channel;
@@ -31,16 +37,24 @@ class WireLane final : public Lane {
   /// Work requests of a link at most: in both directions each piece, and each note of pieces taken.
   static constexpr uint32_t kMostRequests = kLanes * 2 * kPieces;
 
-  WireLane(QueuePair& qp, LaneKind kind, std::byte* here, uint32_t lkey, const There& there, uint32_t rank,
+  WireLane(QueuePair& qp, LaneKind kind, const Here& here, const There& there, uint32_t rank,
            const ChannelLayout& layout)
-      : qp_(qp), kind_(kind), here_(here), lkey_(lkey), there_(there), rank_(rank), layout_(layout) {}
+      : qp_(qp), kind_(kind), here_(here), there_(there), rank_(rank), layout_(layout) {}
 
   size_t piece_bytes() const override { return layout_.piece_bytes(); }
   Wait can_send() const override { return {&taken_, sent_ + 1 - kPieces, rank_, nullptr}; }
-  std::byte* room() override { return here_ + layout_.out_slot(sent_); }
-  void send(size_t bytes) override;
+  std::byte* room() override { return here_.channel + layout_.out_slot(sent_); }
+  void send(size_t bytes) override { send_from(room(), bytes, here_.lkey); }
+  bool lend(const void* data, size_t bytes) override {
+    send_from(data, bytes, here_.memory_lkey);
+    lent_ = posted_;
+    return true;
+  }
+  bool has_loans() const override {
+    return static_cast<int32_t>(lent_ - completed_.load(std::memory_order_acquire)) > 0;
+  }
   Wait can_receive() const override { return {&arrived_, received_ + 1, rank_, nullptr}; }
-  const std::byte* front() const override { return here_ + layout_.in_slot(received_); }
+  const std::byte* front() const override { return here_.channel + layout_.in_slot(received_); }
   size_t front_bytes() const override { return lengths_[received_ % kPieces]; }
   void pop() override;
   bool is_used() const override { return posted_ != 0 || arrived_.load(std::memory_order_acquire) != 0; }
@@ -58,12 +72,12 @@ class WireLane final : public Lane {
   bool note_break();
 
  private:
+  void send_from(const void* data, size_t bytes, uint32_t lkey);
   void post(SendWr& wr);
 
   QueuePair& qp_;
   const LaneKind kind_;
-  std::byte* const here_;
-  const uint32_t lkey_;
+  const Here here_;
   const There there_;
   const uint32_t rank_;
   const ChannelLayout layout_;
@@ -71,6 +85,7 @@ class WireLane final : public Lane {
   uint32_t received_ = 0;
   uint32_t posted_ = 0;
   std::atomic<uint32_t> completed_{0};
+  uint32_t lent_ = 0;  ///< requests posted with the last one that was lent
   std::atomic<bool> parted_{false};
   uint32_t untold_ = 0;  ///< pieces taken that the other end does not know of
   std::atomic<uint32_t> arrived_{0};
