@@ -55,6 +55,7 @@ class Communicator::LaneWays final : public LaneGroup::Ways {
   void want(uint32_t rank) override { links_.want(rank); }
   Wait ready(uint32_t rank) override { return links_.ready(rank); }
   Lane& lane(uint32_t rank) override { return links_.lane(rank, kind_); }
+  uint32_t ahead() const override { return links_.channels().ahead(); }
   bool is_used(uint32_t rank) const override {
     return links_.ready(rank).is_over() &&
            (links_.lane(rank, LaneKind::kCollective).is_used() || links_.lane(rank, LaneKind::kMessage).is_used());
@@ -91,7 +92,9 @@ Outcome<void> Communicator::open() {
   if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
   arena_ = std::move(*arena);
   if (!topology_.is_one_memory()) {
-    auto wires = WirePort::open(endpoint_->device(), [this](uint32_t rank) { on_end({ECONNRESET, rank}); });
+    auto wires = WirePort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
+      on_end({ECONNRESET, rank});
+    });
     if (!wires) return tl::unexpected(wires.error());
     wires_ = std::move(*wires);
   }

@@ -87,8 +87,8 @@ int Links::make(Link& link) {
     if (const int error = places_.wires->grow(); error != 0) return error;
   CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
   QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
-  options.cap = {.max_send_wr = by_wire ? WireLane::kMostRequests + kProbes : kProbes,
-                 .max_recv_wr = by_wire ? WireLane::kMostRequests : 1,
+  options.cap = {.max_send_wr = by_wire ? places_.channels.wire_requests() + kProbes : kProbes,
+                 .max_recv_wr = by_wire ? places_.channels.wire_requests() : 1,
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
                  .max_inline_data = 0};

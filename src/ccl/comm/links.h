@@ -41,6 +41,7 @@ class Links final : public MailSink {
   void want(uint32_t rank);
   /// Until the link is there.
   Wait ready(uint32_t rank);
+  const ChannelLayout& channels() const { return places_.channels; }
   /// Of a link that is there: the other end's arena. Of this rank: its own.
   std::byte* arena_of(uint32_t rank) const;
   /// Of a link that is there: where that is in the other end's process.

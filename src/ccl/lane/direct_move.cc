@@ -35,7 +35,7 @@ Steps exchange(LaneGroup& group, const void* in, const Blocks& in_blocks, void* 
   Loans loans(group, stays, in_blocks.longest(ranks));
   size_t sent = 0;
   for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
-    for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
+    for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
       for (uint32_t i = 1; i < ranks; ++i) {
         const uint32_t to = (group.rank() + i) % ranks;
         const int error =

@@ -48,7 +48,7 @@ Steps all_reduce_one_shot(LaneGroup& group, ReduceTask task) {
   Loans loans(group, task.in != task.out, task.bytes());
   size_t sent = 0;
   for (size_t begin = 0; begin < task.elements; begin += at_once) {
-    for (; sent < task.elements && sent < begin + kAhead * at_once; sent += at_once) {
+    for (; sent < task.elements && sent < begin + group.ahead() * at_once; sent += at_once) {
       const size_t bytes = part_length(task.elements, sent, at_once) * size;
       if (const int error = co_await send_to_all(group, loans, bytes_at(task.in, sent * size), bytes); error != 0)
         co_return error;
@@ -97,7 +97,7 @@ Steps reduce_scatter_direct(LaneGroup& group, ReduceTask task) {
   Loans loans(group, true, task.blocks.longest(group.ranks()));
   size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {
-    for (; sent < longest && sent < begin + kAhead * at_once; sent += at_once)
+    for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
       for (uint32_t i = 1; i < group.ranks(); ++i) {
         const uint32_t rank = (self + i) % group.ranks();
         const size_t bytes = part_length(task.blocks.length(rank), sent * size, at_once * size);

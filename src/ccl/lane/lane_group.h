@@ -28,6 +28,8 @@ class LaneGroup {
     virtual Wait ready(uint32_t rank) = 0;
     /// Then.
     virtual Lane& lane(uint32_t rank) = 0;
+    /// How many pieces one sends before it takes the first one, where it does both in turns.
+    virtual uint32_t ahead() const = 0;
     /// Whether anything went either way between this rank and that one, by a lane of any kind.
     virtual bool is_used(uint32_t rank) const = 0;
   };
@@ -39,6 +41,7 @@ class LaneGroup {
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return static_cast<uint32_t>(members_.size()); }
   FramePool& frames() { return frames_; }
+  uint32_t ahead() const { return ways_.ahead(); }
   /// By which algorithms are chosen; the same on all ranks. Until somebody has measured it: packets on some network.
   const LinkSpeed& speed() const { return speed_; }
   void set_speed(const LinkSpeed& speed) { speed_ = speed; }

@@ -12,18 +12,20 @@ class MappedLane final : public Lane {
       : here_(here), there_(there), rank_(rank), layout_(layout), rules_(rules) {}
 
   size_t piece_bytes() const override { return layout_.piece_bytes(); }
-  Wait can_send() const override { return {&head(here_).taken, sent_ + 1 - kPieces, rank_, &head(here_).sleepers}; }
+  Wait can_send() const override {
+    return {&head(here_).taken, sent_ + 1 - layout_.pieces(), rank_, &head(here_).sleepers};
+  }
   std::byte* room() override { return there_ + layout_.in_slot(sent_); }
   void send(size_t bytes) override {
     ChannelHead& peer = head(there_);
-    peer.lengths[sent_ % kPieces] = static_cast<uint32_t>(bytes);
+    peer.lengths[sent_ % layout_.pieces()] = static_cast<uint32_t>(bytes);
     count_up(peer.arrived, ++sent_, peer.sleepers, rules_);
   }
   bool lend(const void*, size_t) override { return false; }
   bool has_loans() const override { return false; }
   Wait can_receive() const override { return {&head(here_).arrived, received_ + 1, rank_, &head(here_).sleepers}; }
   const std::byte* front() const override { return here_ + layout_.in_slot(received_); }
-  size_t front_bytes() const override { return head(here_).lengths[received_ % kPieces]; }
+  size_t front_bytes() const override { return head(here_).lengths[received_ % layout_.pieces()]; }
   void pop() override {
     ChannelHead& peer = head(there_);
     count_up(peer.taken, ++received_, peer.sleepers, rules_);

@@ -86,15 +86,16 @@ Steps all_reduce_slices(LaneGroup& group, ReduceTask task) {
   if (has_factors(task.reducer))
     if (const int error = co_await exchange_factors(group, task.reducer, &factors); error != 0) co_return error;
   SlicedRounds rounds(group, task, factors);
-  for (size_t round = 0; round < std::min<size_t>(kAhead, rounds.count()); ++round)
+  const size_t ahead = group.ahead();
+  for (size_t round = 0; round < std::min(ahead, rounds.count()); ++round)
     if (const int error = co_await rounds.send_parts(round); error != 0) co_return error;
   // What comes from a rank comes in this order: so many parts, then a result and a part in turns.
   size_t taken = 0;
   for (size_t round = 0; round < rounds.count(); ++round) {
     if (const int error = co_await rounds.reduce_own(round); error != 0) co_return error;
-    if (round + kAhead < rounds.count())
-      if (const int error = co_await rounds.send_parts(round + kAhead); error != 0) co_return error;
-    if (round + 1 >= kAhead)
+    if (round + ahead < rounds.count())
+      if (const int error = co_await rounds.send_parts(round + ahead); error != 0) co_return error;
+    if (round + 1 >= ahead)
       if (const int error = co_await rounds.take_results(taken++); error != 0) co_return error;
   }
   while (taken < rounds.count())

@@ -85,7 +85,7 @@ Steps flow(LaneGroup& group, Flow flow) {
   while (sent < flow.send_bytes || got < flow.receive_bytes) {
     // Nobody waits for a piece before it has sent one more than came, so that not all wait for each other.
     const bool must_send = ahead <= 0 || got == flow.receive_bytes;
-    if (sent < flow.send_bytes && (must_send || (ahead < kAhead && out.can_send().is_over()))) {
+    if (sent < flow.send_bytes && (must_send || (ahead < group.ahead() && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;
       const size_t length = part_length(flow.send_bytes, sent, out.piece_bytes());
       if (flow.loans != nullptr)

@@ -30,7 +30,7 @@ void WireLane::send_from(const void* data, size_t bytes, uint32_t lkey) {
 
 void WireLane::pop() {
   ++received_;
-  if (++untold_ < kToldAfter) return;
+  if (++untold_ < layout_.told_after()) return;
   SendWr wr{};
   wr.imm_or_rkey = immediate_of({kind_, true, untold_});
   wr.remote_addr = there_.channel;
@@ -41,7 +41,7 @@ void WireLane::pop() {
 bool WireLane::note_break() {
   if (!parted_.load(std::memory_order_acquire)) return true;
   // More than can be under way: whoever waits for the last one goes on.
-  completed_.fetch_add(WireLane::kMostRequests, std::memory_order_release);
+  completed_.fetch_add(layout_.wire_requests(), std::memory_order_release);
   return false;
 }
 
@@ -51,7 +51,7 @@ void WireLane::note(const WireNote& note) {
     return;
   }
   const uint32_t piece = arrived_.load(std::memory_order_relaxed);
-  lengths_[piece % kPieces] = note.value;
+  lengths_[piece % layout_.pieces()] = note.value;
   arrived_.store(piece + 1, std::memory_order_release);
 }
 

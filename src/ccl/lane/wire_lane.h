@@ -34,15 +34,12 @@ class WireLane final : public Lane {
     uint64_t channel;
     uint32_t rkey;
   };
-  /// Work requests of a link at most: in both directions each piece, and each note of pieces taken.
-  static constexpr uint32_t kMostRequests = kLanes * 2 * kPieces;
-
   WireLane(QueuePair& qp, LaneKind kind, const Here& here, const There& there, uint32_t rank,
            const ChannelLayout& layout)
       : qp_(qp), kind_(kind), here_(here), there_(there), rank_(rank), layout_(layout) {}
 
   size_t piece_bytes() const override { return layout_.piece_bytes(); }
-  Wait can_send() const override { return {&taken_, sent_ + 1 - kPieces, rank_, nullptr}; }
+  Wait can_send() const override { return {&taken_, sent_ + 1 - layout_.pieces(), rank_, nullptr}; }
   std::byte* room() override { return here_.channel + layout_.out_slot(sent_); }
   void send(size_t bytes) override { send_from(room(), bytes, here_.lkey); }
   bool lend(const void* data, size_t bytes) override {
@@ -55,7 +52,7 @@ class WireLane final : public Lane {
   }
   Wait can_receive() const override { return {&arrived_, received_ + 1, rank_, nullptr}; }
   const std::byte* front() const override { return here_.channel + layout_.in_slot(received_); }
-  size_t front_bytes() const override { return lengths_[received_ % kPieces]; }
+  size_t front_bytes() const override { return lengths_[received_ % layout_.pieces()]; }
   void pop() override;
   bool is_used() const override { return posted_ != 0 || arrived_.load(std::memory_order_acquire) != 0; }
   void pop_last() override {
@@ -90,7 +87,7 @@ class WireLane final : public Lane {
   uint32_t untold_ = 0;  ///< pieces taken that the other end does not know of
   std::atomic<uint32_t> arrived_{0};
   std::atomic<uint32_t> taken_{0};
-  uint32_t lengths_[kPieces] = {};
+  uint32_t lengths_[kMostPieces] = {};
 };
 
 }  // namespace nupa::ccl

@@ -16,18 +16,18 @@ constexpr int64_t kLongestSleepNs = 2'000'000;
 
 }  // namespace
 
-Outcome<std::unique_ptr<WirePort>> WirePort::open(Device& device, OnBreak on_break) {
+Outcome<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t requests, OnBreak on_break) {
   auto channel = device.create_channel();
   if (!channel) return fault(channel.error().code, channel.error().what);
   fcntl((*channel)->fd(), F_SETFL, fcntl((*channel)->fd(), F_GETFL) | O_NONBLOCK);
-  auto cq = device.create_cq({.entries = 2 * WireLane::kMostRequests, .channel = channel->get()});
+  auto cq = device.create_cq({.entries = 2 * requests, .channel = channel->get()});
   if (!cq) return fault(cq.error().code, cq.error().what);
-  return std::unique_ptr<WirePort>(new WirePort(std::move(*channel), std::move(*cq), std::move(on_break)));
+  return std::unique_ptr<WirePort>(new WirePort(std::move(*channel), std::move(*cq), requests, std::move(on_break)));
 }
 
 int WirePort::grow() {
   std::lock_guard lock(mutex_);
-  entries_ += 2 * WireLane::kMostRequests;
+  entries_ += 2 * requests_;
   return entries_ <= cq_->entries() ? 0 : cq_->resize(2 * entries_);
 }
 
@@ -37,7 +37,7 @@ int WirePort::add(QueuePair& qp, uint32_t rank, WireLane* const* lanes) {
   for (uint32_t i = 0; i < kLanes; ++i) wire.lanes[i] = lanes[i];
   wires_[qp.number()] = wire;
   int error = 0;
-  for (uint32_t i = 0; i < WireLane::kMostRequests && error == 0; ++i) error = qp.post_recv({});
+  for (uint32_t i = 0; i < requests_ && error == 0; ++i) error = qp.post_recv({});
   return error;
 }
 

@@ -17,8 +17,8 @@ class WirePort {
   /// Called by whoever polls, with nothing locked: the wire to `rank` has broken.
   using OnBreak = std::function<void(uint32_t rank)>;
 
-  /// Errors of the core.
-  static Outcome<std::unique_ptr<WirePort>> open(Device& device, OnBreak on_break);
+  /// `requests`: that a queue pair may have under way, in each direction. Errors of the core.
+  static Outcome<std::unique_ptr<WirePort>> open(Device& device, uint32_t requests, OnBreak on_break);
 
   CompletionQueue& cq() { return *cq_; }
   /// There is room for the completions of one more queue pair.
@@ -38,13 +38,15 @@ class WirePort {
     WireLane* lanes[kLanes];
   };
 
-  WirePort(std::unique_ptr<CompletionChannel> channel, std::unique_ptr<CompletionQueue> cq, OnBreak on_break)
-      : channel_(std::move(channel)), cq_(std::move(cq)), on_break_(std::move(on_break)) {}
+  WirePort(std::unique_ptr<CompletionChannel> channel, std::unique_ptr<CompletionQueue> cq, uint32_t requests,
+           OnBreak on_break)
+      : channel_(std::move(channel)), cq_(std::move(cq)), requests_(requests), on_break_(std::move(on_break)) {}
   /// Returns whose wire has broken, or kNoRank.
   uint32_t take(const WorkCompletion& completion);
 
   const std::unique_ptr<CompletionChannel> channel_;
   const std::unique_ptr<CompletionQueue> cq_;
+  const uint32_t requests_;  ///< of a queue pair, in each direction
   const OnBreak on_break_;
   uint32_t entries_ = 0;
   std::mutex mutex_;
