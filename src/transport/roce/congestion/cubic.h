@@ -19,6 +19,8 @@ class Cubic final : public Congestion {
   void on_notification(int64_t now) override { on_loss(now, 1); }
   uint64_t window() const override { return static_cast<uint64_t>(packets_ * packet_bytes_); }
   uint64_t rate(int64_t) override { return 0; }
+  /// Smoothed; 0: none was measured.
+  int64_t round_trip_ns() const { return smoothed_ns_; }
 
  private:
   static constexpr double kFirstPackets = 10;  ///< RFC 6928

@@ -10,6 +10,10 @@ constexpr double kLossShare = 0.02;
 /// Of so many packets, or so many windows if that is more: chance must not look like congestion.
 constexpr double kLossesOf = 256;
 constexpr double kLossesOfWindows = 4;
+/// Nearer ones are not paced: there a queue is refilled before it runs dry, and batches of packets cost less.
+constexpr int64_t kFarNs = 2'000'000;
+/// Faster than what arrives, so that the window is used.
+constexpr double kPaceGain = 1.25;
 
 }  // namespace
 
@@ -19,9 +23,15 @@ double Tolerant::lot() const {
 
 void Tolerant::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) {
   if (bytes > 0) timeouts_ = 0;
+  if (rtt_ns > 0) least_ns_ = least_ns_ == 0 ? rtt_ns : std::min(least_ns_, rtt_ns);
   arrived_ += bytes / packet_bytes_;
   if (arrived_ + lost_ > lot()) arrived_ = lost_ = 0;
   cubic_.on_arrived(now, bytes, rtt_ns, marked);
+}
+
+uint64_t Tolerant::rate(int64_t) {
+  if (least_ns_ < kFarNs) return 0;
+  return static_cast<uint64_t>(kPaceGain * static_cast<double>(cubic_.window()) * 1e9 / static_cast<double>(cubic_.round_trip_ns()));
 }
 
 void Tolerant::on_loss(int64_t now, uint32_t packets) {

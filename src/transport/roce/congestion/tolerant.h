@@ -21,7 +21,8 @@ class Tolerant final : public Congestion {
   void on_timeout(int64_t now) override;
   void on_notification(int64_t now) override { cubic_.on_notification(now); }
   uint64_t window() const override { return cubic_.window(); }
-  uint64_t rate(int64_t) override { return 0; }
+  /// Where the other end is far: what has been held back goes no faster than this, and overruns no queue.
+  uint64_t rate(int64_t now) override;
 
  private:
   /// Packets, of which losses are counted.
@@ -32,6 +33,7 @@ class Tolerant final : public Congestion {
   double arrived_ = 0;  ///< packets of this lot
   double lost_ = 0;
   uint32_t timeouts_ = 0;  ///< in a row
+  int64_t least_ns_ = 0;   ///< of all round trips
 };
 
 }  // namespace nupa::roce
