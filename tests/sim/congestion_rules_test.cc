@@ -103,6 +103,18 @@ TEST(RoceCongestionRules, TolerantMindsNeitherChanceNorOneSilence) {
   EXPECT_EQ(kMtu, control->window());
 }
 
+TEST(RoceCongestionRules, TolerantPacesOnlyWhatGoesFar) {
+  const auto control = make_congestion("tolerant", kMtu);
+  EXPECT_EQ(0u, control->rate(0)) << "nothing is known of the way";
+  control->on_arrived(0, 0, 10 * kMillisecond, 0);
+  const auto in_a_round_trip = static_cast<double>(control->window()) / 0.01;
+  EXPECT_GT(static_cast<double>(control->rate(0)), in_a_round_trip) << "the window is used";
+  EXPECT_LT(static_cast<double>(control->rate(0)), 1.5 * in_a_round_trip);
+  control->on_arrived(0, 0, kMillisecond / 50, 0);
+  control->on_arrived(0, 0, 10 * kMillisecond, 0);
+  EXPECT_EQ(0u, control->rate(0)) << "the way is short, and whoever answers was away";
+}
+
 SendWr write_of(const Sge& sge) {
   SendWr wr;
   wr.opcode = Opcode::kRdmaWrite;

@@ -429,6 +429,31 @@ TEST(RoceCongestionLoss, TolerantTakesFewForChanceAndManyForCongestion) {
   }
 }
 
+TEST(RoceCongestionLoss, AfterAPauseTolerantOverrunsNoFarQueue) {
+  // 250 Mbit/s, 10 ms there and back, a bandwidth-delay product of queue.
+  constexpr uint64_t kRate = 250'000'000 / 8;
+  const Port link{false, kRate / 100, 0.01, kRate, 5 * kMillisecond, 8 << 20};
+  Bottleneck world("pauses", "tolerant", 1, link, seed());
+  world.start(0);
+  world.run(2'000 * kMillisecond);
+  double lost = 0;
+  double utilisation = 0;
+  constexpr int kTurns = 10;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    world.stop(0);
+    world.run(1'000 * kMillisecond);
+    ASSERT_TRUE(world.idle(0));
+    world.start(0);
+    const Period period = world.run(200 * kMillisecond);
+    lost += period.lost / kTurns;
+    utilisation += period.utilisation() / kTurns;
+  }
+  std::printf("tolerant, 250 Mbit/s, 10 ms, 1%% at random, after pauses: utilisation %.3f, lost %.2f%%\n", utilisation,
+              100 * lost);
+  EXPECT_LE(lost, 0.03);
+  EXPECT_GE(utilisation, 0.92) << "bursts into the queue cost more";
+}
+
 TEST(RoceCongestionLoss, GoBackNGetsLess) {
   // docs/roce.md has other rates too.
   const char* chosen = std::getenv("NUPA_SIM_MBIT");

@@ -98,11 +98,11 @@ int Requester::pick_path(const Request& request, uint32_t bytes, int64_t now) {
 
 void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now) {
   if (!waits() && seq >= send_) timer_from_ = progress_ns_ = now;
+  const bool again = seq < high_;
   high_ = std::max(high_, seq + 1);
   if (!reliable()) return;
   Flight& entry = flight(seq);
   if (entry.state == State::kLost) --lost_;
-  const bool again = entry.state == State::kLost || seq < send_;
   entry = {now, static_cast<uint16_t>(bytes), static_cast<uint8_t>(path), state, again};
   if (state == State::kAwaited) awaited_ += bytes;
   paths_[path].depart(now, bytes);

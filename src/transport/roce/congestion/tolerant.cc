@@ -31,7 +31,9 @@ void Tolerant::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t 
 
 uint64_t Tolerant::rate(int64_t) {
   if (least_ns_ < kFarNs) return 0;
-  return static_cast<uint64_t>(kPaceGain * static_cast<double>(cubic_.window()) * 1e9 / static_cast<double>(cubic_.round_trip_ns()));
+  constexpr double kNsPerSecond = 1e9;
+  const auto window = static_cast<double>(cubic_.window());
+  return static_cast<uint64_t>(kPaceGain * window * kNsPerSecond / static_cast<double>(cubic_.round_trip_ns()));
 }
 
 void Tolerant::on_loss(int64_t now, uint32_t packets) {
