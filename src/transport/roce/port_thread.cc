@@ -28,7 +28,7 @@ constexpr int64_t kWaitedNs = 40'000;
 constexpr int kPatience = 3;
 constexpr int kDevotion = 64;
 /// After a part of a stream the thread stays awake for this long: to be woken costs the sender more, and it sends at
-/// least as much in the meantime.
+/// least as much in the meantime. Not beside a program that polls, whose own thread may need this core.
 constexpr int64_t kLingerNs = 50'000;
 /// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
 constexpr int kLingerPauses = 10;
@@ -153,7 +153,7 @@ void Port::serve() {
       std::unique_lock lock(receive_mutex_, std::defer_lock);
       if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
       if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(false);
-      if (worked && streams_) linger(lock);
+      if (worked && streams_ && !polled) linger(lock);
     }
     if (watches) {
       // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
