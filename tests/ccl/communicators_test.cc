@@ -144,6 +144,9 @@ TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
           nupa_ccl_all_reduce(in.data(), out.data(), kElements, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, rank.world(), nullptr);
     }
     rank.expect(error == ECONNRESET, "error");
+    uint32_t who = 0;
+    rank.expect_ok(nupa_ccl_comm_error(rank.world(), &error, &who), "error");
+    rank.expect(who == 1, "named rank " + std::to_string(who));
     usleep(500'000);  // whoever still sent would send again by now
   });
   EXPECT_EQ(endings, (Endings{0, -SIGKILL, 0}));
