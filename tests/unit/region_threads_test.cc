@@ -135,9 +135,12 @@ INSTANTIATE_TEST_SUITE_P(All, RemapperThreads, ::testing::ValuesIn(kWays),
 TEST_P(RemapperThreads, AWriterLosesNothing) {
   Memory memory(kPages);
   Counter counter(memory);
-  EXPECT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
+  // Until the writer has written meanwhile, too: on a slow machine the first turns may hold it up nearly always.
+  constexpr uint64_t kLeast = 10;
+  for (int turn = 0; turn == 0 || (turn < 100 && counter.total() <= kLeast); ++turn)
+    EXPECT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
   EXPECT_EQ(counter.stop_and_count_lost(), 0u);
-  EXPECT_GT(counter.total(), 10u);
+  EXPECT_GT(counter.total(), kLeast);
 }
 
 TEST_P(RemapperThreads, AWriterToFreshMemoryLosesNothing) {
