@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pairs import NUPA, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, skip, started, stop, transports
+from pairs import ALL, NUPA, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, skip, started, stop, transports
 
 private_runtime_dir()
 SECONDS = 60  # for what takes far less
@@ -191,10 +191,16 @@ try:
     if "no collectives" in nupa("ccl").stderr:
         skip("ccl-start", "this build has no collectives")
         finish()
-    for _ in transports():
-        at_a_port()
-        by_a_file()
-        by_mpirun()
+    for number, _ in enumerate(transports()):
+        # How ranks meet is the same over each transport.
+        if ALL or number == 0:
+            at_a_port()
+            by_a_file()
+            by_mpirun()
+        else:
+            right("ccl-start-port-address", by_hand(3, ("NUPA_RANK", "NUPA_WORLD_SIZE"),
+                                                    NUPA_CCL_ROOT="tcp://127.0.0.1:%d" % free_port()), 3)
+            by_nupa_launch()
     by_variables()
     by_nupa_launch()
     by_torchrun()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Debian's perftest, unmodified, between two processes: each program with the options its users take, over each transport."""
 import re
-from pairs import Pair, finish, free_port, outcome, transports
+from pairs import Pair, finish, free_port, outcome, some, transports
 
 CASES = []
 for size in ("-s 1", "-s 8", "-s 4096", "-s 65536", "-s 1000003"):
@@ -49,7 +49,7 @@ def outcome_of(case):
 
 
 for transport in transports():
-    for case in CASES:
+    for case in some(CASES):
         if transport != "window":
             case = shortened(case)
         outcome_of(case)

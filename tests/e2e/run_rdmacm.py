@@ -5,7 +5,8 @@ import os
 import subprocess
 from cm_pairs import LIBRARY, CmPair, LatePair, Place, folder, meet, missing, places, port_holder, with_port
 from hosts import left_namespaces, remove_hosts
-from pairs import finish, nupa, outcome, skip, transports
+import pairs
+from pairs import finish, nupa, outcome, skip, some, transports
 
 # What no program may say while all goes well. rping's server tells how it learns of the end: state 10 is that.
 TROUBLE = (r"bogus data", r"data mismatch", r"verification failed", r"cq completion", r"unhandled event",
@@ -17,7 +18,7 @@ def rping(place):
     for options, server_options, count in (
             ("", "", 10), ("-d", "-d", 3), ("", "-a ADDRESS", 5), ("-q", "", 5), ("", "-q", 5), ("-q", "-q", 5),
             ("-I SOURCE", "", 5), ("-S 64", "-S 64", 50), ("-S 4096", "-S 4096", 50), ("-S 65535", "-S 65535", 50)):
-        for family, address in (("", place.ipv4), (" ipv6", place.ipv6)):
+        for family, address in some((("", place.ipv4), (" ipv6", place.ipv6))):
             any_address = "-a ::0" if family and "-a" not in server_options else ""
             if family and "-I" in options:
                 continue
@@ -65,10 +66,10 @@ def rping_refused(place):
 
 def ucmatose(place):
     done = ["data transfers complete", "test complete", "return status 0"]
-    for options, server_options in (
+    for options, server_options in some((
             ("", ""), ("-c 10 -C 20", "-c 10 -C 20"), ("-S 65536 -C 50", "-S 65536 -C 50"), ("-S 1 -C 1", "-S 1 -C 1"),
             ("-t 32", ""), ("-a 14", "-a 14"), ("-m -c 3", "-m -c 3"), ("-f ip", "-f ip -b ADDRESS"),
-            ("-P ib", "-P ib"), ("-b SOURCE", "-b ADDRESS"), ("-C 0 -c 20", "-C 0 -c 20")):
+            ("-P ib", "-P ib"), ("-b SOURCE", "-b ADDRESS"), ("-C 0 -c 20", "-C 0 -c 20"))):
         server, client, port = with_port(
             "ucmatose -p %d " + server_options.replace("ADDRESS", place.ipv4),
             "ucmatose -p %%d -s %s %s" % (place.ipv4, options.replace("SOURCE", place.client_ipv4)))
@@ -101,10 +102,10 @@ def by_gid(place, program, says):
 def udaddy(place):
     """Its port is fixed."""
     done = ["data transfers complete", "test complete", "return status 0"]
-    for options, address in (("", place.ipv4), ("-c 5 -C 30", place.ipv4), ("-S 1024", place.ipv4),
+    for options, address in some((("", place.ipv4), ("-c 5 -C 30", place.ipv4), ("-S 1024", place.ipv4),
                              ("-t 16", place.ipv4), ("-f ip", place.ipv4), ("-C 0 -c 10", place.ipv4),
                              ("-b ADDRESS", place.ipv4), ("-b ADDRESS", place.ipv6), ("-f gid -b ADDRESS", place.ipv6),
-                             ("-f gid -b ADDRESS", place.ipv4), ("-f gid", place.ipv4))[:None if ALL else -2]:
+                             ("-f gid -b ADDRESS", place.ipv4), ("-f gid", place.ipv4)))[:None if ALL else -1]:
         says = [line for line in done if "-C 0" not in options or "transfers" not in line]
         server = "udaddy " + options.replace("ADDRESS", address)
         client = "udaddy -s %s %s" % (address, options.replace("-b ADDRESS", ""))
@@ -141,10 +142,10 @@ def cmtime(place):
 def mckey(place):
     """Each end waits three seconds by itself."""
     done = ["data transfers complete", "test complete", "return status 0"]
-    for options, sender_options, group, bound in (
+    for options, sender_options, group, bound in some((
             ("-m", "", "239.9.8.1", False), ("-m", "", "239.9.8.2", True), ("-m", "", "ff0e::9:8:3", True),
             ("-m", "-o", "239.9.8.4", True), ("-M", "", "ff0e::9:8:6", True),
-            ("-c 3 -C 40 -S 1024 -m", "", "239.9.8.7", True), ("-l -m", "", "239.9.8.8", True)):
+            ("-c 3 -C 40 -S 1024 -m", "", "239.9.8.7", True), ("-l -m", "", "239.9.8.8", True))):
         address = place.ipv6 if ":" in group else place.ipv4
         source = "fd77::2" if ":" in group and "hosts" in place.name else address if ":" in group else place.client_ipv4
         command = "mckey %s %s" % (options, group)
@@ -156,10 +157,10 @@ def mckey(place):
 
 
 def udpong(place):
-    for family, address in (("", place.ipv4), (" ipv6", place.ipv6)):
-        for options, row in (("-T e -C 200 -S 64", "64 +400 "), ("-T e -T a -C 200 -S 1024", "1k +400 "),
+    for family, address in some((("", place.ipv4), (" ipv6", place.ipv6))):
+        for options, row in some((("-T e -C 200 -S 64", "64 +400 "), ("-T e -T a -C 200 -S 1024", "1k +400 "),
                              ("-T e -T b -C 50 -S 16", "16 +100 "), ("-T e -T n -B 65536 -C 50", "1000 +100 "),
-                             ("-C 300 -S 1000", r"1000 +[1-9]\d* "), ("-T b -C 300", r"1000 +[1-9]\d* ")):
+                             ("-C 300 -S 1000", r"1000 +[1-9]\d* "), ("-T b -C 300", r"1000 +[1-9]\d* "))):
             server, client, port = with_port("udpong -p %%d -b %s%s" % (address, " -T b" if "-T b" in options else ""),
                                              "udpong -p %%d -s %s %s" % (address, options))
             meet("udpong " + options + family, place, server, client, (), ["^custom +" + row], TROUBLE, port,
@@ -190,7 +191,7 @@ def streams(place, program):
         cases += [(small + " -T r", ""), (small + " -k 5", "")]
         if place.client_ipv4 != place.ipv4:  # the client takes the server's port at its own address
             cases.append((small + " -b SOURCE", "-b ADDRESS"))
-    for options, server_options in cases:
+    for options, server_options in some(cases):
         common = options.split(" -b ")[0].replace("-f ip", "")
         server, client, port = with_port(
             "%s -p %%d %s %s" % (program, common, server_options.replace("ADDRESS", place.ipv4)),
@@ -226,7 +227,7 @@ def perftest(place):
              "ib_write_bw -q 8 -n 100", "ib_write_bw -b -n 100", "ib_send_bw -T 96 -n 100", "ib_send_bw -e -n 100",
              "ib_send_bw --use-srq -n 100", "ib_write_lat -I 64 -s 64 -n 100")
     for case in cases if ALL else cases[:10:3]:
-        for how in ("-R", "-z"):
+        for how in some(("-R", "-z")):
             if how == "-z" and (" -T" in case or " -b" in case):
                 continue
             # -z takes the device and its GID from the command line, -R from the address.
@@ -238,7 +239,7 @@ def perftest(place):
 
 
 def qperf(place):
-    for test in ("rc_lat", "rc_bw", "rc_rdma_write_lat", "rc_rdma_read_bw"):
+    for test in some(("rc_lat", "rc_bw", "rc_rdma_write_lat", "rc_rdma_read_bw")):
         server, client, port = with_port("qperf -lp %d",
                                          "qperf -lp %%d -cm1 -t 1 %s %s" % (place.ipv4, test))
         meet("qperf -cm1 " + test, place, server, client, (), [r"(latency|bw) +=  +[\d.]+"], ("failed",), port,
@@ -250,7 +251,7 @@ GROUPS = {"rping": rping, "ucmatose": ucmatose, "udaddy": udaddy, "endpoints": e
           "rstream": lambda place: streams(place, "rstream"), "riostream": lambda place: streams(place, "riostream")}
 # "all": every place and every program; names of groups: those. Else a choice for a run that is to be short.
 WANTED = os.environ.get("NUPA_TEST_RDMACM", "").split()
-ALL = WANTED != []
+ALL = pairs.ALL = pairs.ALL or WANTED != []
 CHOSEN = [name for name in WANTED if name != "all"] or list(GROUPS)
 
 

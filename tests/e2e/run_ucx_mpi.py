@@ -8,10 +8,10 @@ import re
 import subprocess
 from cm_pairs import LIBRARY, folder, meet, places, with_port
 from hosts import remove_hosts
-from pairs import NUPA, finish, missing_program, outcome, skip, started, transports
+from pairs import ALL, NUPA, finish, missing_program, outcome, skip, started, transports
 
 TRANSPORTS_OF_UCX = ("rc_v", "ud_v", "ib")
-LONG = os.environ.get("NUPA_TEST_MPI", "") == "all"
+LONG = ALL or os.environ.get("NUPA_TEST_MPI", "") == "all"
 INPUT = "/usr/share/doc/hpcc/examples/_hpccinf.txt"
 # Where ranks of one host would use the kernel's or Open MPI's own shared memory instead.
 MPIRUN = ("mpirun --allow-run-as-root --oversubscribe --mca pml ucx --mca osc ucx --mca btl ^openib,uct,vader "

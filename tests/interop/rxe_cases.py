@@ -32,6 +32,7 @@ class Case(typing.NamedTuple):
     connects: bool = False  # by the communication manager; else the port is one of TCP
     serves_on: bool = False  # the server does not end
     fixed_port: int = 0  # which the program takes without being told
+    takes_long: bool = False  # ten seconds and more; left out of a short run
 
 
 # Messages of the pingpongs, which wait for 67 ms, are short enough for a slow guest. On a busy machine rdma_rxe (Linux 6.1)
@@ -61,9 +62,9 @@ def connects(name, wires, **more):
 
 # The client connects again as soon as it has its buffers, and the server has to listen by then, or perftest gives up:
 # with large ones a slow guest does.
-def perftest_connects(name, wires):
+def perftest_connects(name, wires, **more):
     command = name + " -R -F -p {port} -m {mtu}"
-    return Case(name + " -R", command, command + " {server}", wires, True, connects=True)
+    return Case(name + " -R", command, command + " {server}", wires, True, connects=True, **more)
 
 
 CASES = [
@@ -106,8 +107,8 @@ CASES = [
     connects("rstream -S 65536 -I 5 -C 10 -T v", ALL),
     perftest_connects("ib_write_bw -n 5 -s 4194304", WHOLE),
     perftest_connects("ib_send_lat -n 5 -s 4194304", (JUMBO,)),
-    perftest_connects("ib_read_bw -o 16 -n 5 -s 4194304", WHOLE),
+    perftest_connects("ib_read_bw -o 16 -n 5 -s 4194304", WHOLE, takes_long=True),
     # rdma_rxe takes minutes for such messages when packets are lost.
-    perftest_connects("ib_write_bw -n 50 -s 65536", (LOSSY,)),
-    perftest_connects("ib_read_bw -o 16 -n 50 -s 65536", (LOSSY,)),
+    perftest_connects("ib_write_bw -n 50 -s 65536", (LOSSY,), takes_long=True),
+    perftest_connects("ib_read_bw -o 16 -n 50 -s 65536", (LOSSY,), takes_long=True),
 ]
