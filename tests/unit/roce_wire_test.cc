@@ -1,6 +1,7 @@
 // RoCEv2 packets: headers there and back, the invariant CRC against packets that adapters sent.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -325,7 +326,7 @@ TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
     EXPECT_EQ(kNupaMark, out.mark);
     EXPECT_EQ(packet.ack_request, out.ack_request);
     ASSERT_EQ(length, out.payload_length);
-    EXPECT_EQ(0, std::memcmp(payload.data(), out.payload, length));
+    EXPECT_TRUE(std::equal(payload.begin(), payload.end(), out.payload));
     ASSERT_NE(nullptr, out.carried);
     const Packet back = decode_carried(out);
     EXPECT_EQ(kSelectiveAck, back.opcode);
