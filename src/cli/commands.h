@@ -46,6 +46,8 @@ struct Subcommand {
 };
 /// `nupa ccl`. `command`: how this process was called.
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
+/// `nupa net`.
+Subcommand add_net(CLI::App& app);
 
 /// The folder of the drop-in libraries, found from where this program lies; empty if there is none.
 std::string dropin_folder();

@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
   doctor->add_flag("--json", json, "Machine-readable output");
   doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
+  const nupa::cli::Subcommand net = nupa::cli::add_net(app);
 
   const int command = start_of_command({run, launch}, argc, argv);
   try {
@@ -106,6 +107,7 @@ int main(int argc, char** argv) {
     return *run ? nupa::cli::run(run_options) : nupa::cli::launch(launch_options);
   }
   if (*ccl.app) return ccl.run();
+  if (*net.app) return net.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run);

@@ -183,7 +183,10 @@ int clean(bool dry_run) {
   const auto dead = (*dir)->sweep(dry_run);
   for (const uint32_t slot : dead)
     fmt::print("{} {}/{}.sock\n", dry_run ? "would remove" : "removed", (*dir)->path(), slot);
-  if (dead.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
+  const auto dead_names = (*dir)->sweep_names(dry_run);
+  for (const std::string& name : dead_names)
+    fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
+  if (dead.empty() && dead_names.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
   for (const std::string& name : (*dir)->strangers())
     fmt::print("left alone: {}/{} (not NUPA's)\n", (*dir)->path(), name);
   return 0;

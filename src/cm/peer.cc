@@ -1,13 +1,24 @@
 #include "cm/peer.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <mutex>
 
 namespace nupa::cm {
 
-void Peer::ring_doorbell() const {
+int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
+  std::lock_guard lock(region_mutex_);
+  if (!region_fd_) return ESRCH;
+  void* const mapped =
+      mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, region_fd_.get(), static_cast<off_t>(offset));
+  return mapped == MAP_FAILED ? errno : 0;
+}
+
+void Peer::ring_doorbell() {
   const uint64_t one = 1;
+  std::lock_guard lock(channels_lock_);
   [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
 }
 
@@ -27,11 +38,26 @@ Peer::~Peer() {
 
 bool Peer::mark_gone() {
   if (tables_.header->closing.load() != 0) mark_polite();
-  return alive_.exchange(false);
+  if (!alive_.exchange(false)) return false;
+  if (self_) return true;
+  file_->close_file();
+  {
+    std::lock_guard lock(region_mutex_);
+    region_fd_.reset();
+  }
+  std::lock_guard lock(channels_lock_);
+  doorbell_.reset();
+  for (auto& fd : channel_fds_)
+    if (const int open = fd.exchange(-1); open >= 0) ::close(open);
+  return true;
 }
 
 void Peer::set_channel(uint32_t index, int fd) {
   std::lock_guard lock(channels_lock_);
+  if (!alive() && !self_) {
+    if (fd >= 0) ::close(fd);
+    return;
+  }
   const int previous = channel_fds_[index].exchange(fd, std::memory_order_relaxed);
   if (previous >= 0 && !self_) ::close(previous);
 }

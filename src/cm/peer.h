@@ -2,6 +2,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/spin.h"
@@ -29,15 +30,16 @@ class Peer {
   Result<void*> heap(uint64_t offset, uint64_t length) {
     return file_ == nullptr ? own_segment_->file().at(offset, length) : file_->at(offset, length);
   }
-  /// Its region file (remapped memory): read and write.
-  int region_fd() const { return region_fd_.get(); }
+  /// Maps `bytes` of its region file (remapped memory) from `offset` over what is at `at`, to be read and written.
+  /// errno values; ESRCH: it is gone.
+  int map_region(void* at, uint64_t bytes, uint64_t offset);
   /// Its process number as this process sees it; 0 if it is in a namespace that cannot be seen from here.
   int pid() const { return pid_; }
   /// True if process_vm_readv on it was tried and works.
   bool cma_works() const { return cma_works_; }
 
   /// Wakes its service thread (an eventfd write). Set the attention bits before.
-  void ring_doorbell() const;
+  void ring_doorbell();
   /// Writes to the eventfd of its completion channel `index` (0-based). False: that has not reached this process yet;
   /// then set the attention bits of the completion queue and ring the doorbell.
   bool signal_channel(uint32_t index);
@@ -50,7 +52,8 @@ class Peer {
     own_segment_ = &own;
   }
   void mark_polite() { polite_.store(true, std::memory_order_release); }
-  /// False if it was gone already.
+  /// False if it was gone already. Its descriptors are closed: a server meets any number of processes, and what it has
+  /// mapped of them stays.
   bool mark_gone();
   /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone.
   void set_channel(uint32_t index, int fd);
@@ -67,10 +70,12 @@ class Peer {
   std::unique_ptr<segment::MappedFile> file_;
   segment::Segment* own_segment_ = nullptr;
   segment::Tables tables_;
+  /// Held while a descriptor is used: when it is closed its number may become anything's. This one where the use may
+  /// take its time.
+  std::mutex region_mutex_;
   base::UniqueFd region_fd_;
+  base::SpinLock channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
-  /// Held while one is written to: when it is closed its number may become anything's.
-  base::SpinLock channels_lock_;
   std::array<std::atomic<int>, kMaxChannels> channel_fds_;
 };
 

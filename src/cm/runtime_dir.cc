@@ -33,6 +33,9 @@ constexpr useconds_t kLongestPauseUs = 20'000;
 constexpr size_t kFewProcesses = 64;
 constexpr int64_t kSweepOneIn = 16;
 constexpr const char* kSuffix = ".sock";
+constexpr std::string_view kNameSuffix = ".name";
+/// What fits a socket's address behind the folder's descriptor.
+constexpr size_t kLongestName = 80;
 
 std::string file_name(uint32_t slot) { return std::to_string(slot) + kSuffix; }
 
@@ -46,12 +49,27 @@ uint32_t slot_of_name(std::string_view name) {
   return slot >= segment::kMinSlot && slot <= segment::kMaxSlot ? slot : 0;
 }
 
+std::string file_of(const std::string& name) { return name + std::string(kNameSuffix); }
+
+bool is_file_of_name(const std::string& file) {
+  return file.size() > kNameSuffix.size() && file.ends_with(kNameSuffix);
+}
+
 /// A socket address holds 107 characters of path: go by the open folder instead of its name.
-sockaddr_un address_of(int dir, uint32_t slot) {
+sockaddr_un address_of(int dir, const std::string& file) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%u%s", dir, slot, kSuffix);
+  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir, file.c_str());
   return address;
+}
+
+Result<base::UniqueFd> connect_to(int dir, const std::string& file) {
+  base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fail(errno, "no socket is to be had");
+  const sockaddr_un address = address_of(dir, file);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return fail(errno, "the process does not take connections");
+  return fd;
 }
 
 std::vector<std::string> names_in(int dir) {
@@ -138,17 +156,63 @@ std::vector<uint32_t> RuntimeDir::list() const {
 std::vector<std::string> RuntimeDir::strangers() const {
   std::vector<std::string> names;
   for (const std::string& name : names_in(fd_.get()))
-    if (slot_of_name(name) == 0 || !is_own_socket(fd_.get(), name)) names.push_back(name);
+    if ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(fd_.get(), name)) names.push_back(name);
   return names;
 }
 
-Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const {
-  base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "no socket is to be had");
-  const sockaddr_un address = address_of(fd_.get(), slot);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return fail(errno, "the process does not take connections");
-  return fd;
+Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const { return connect_to(fd_.get(), file_name(slot)); }
+
+Result<base::UniqueFd> RuntimeDir::claim_name(const std::string& name) {
+  const std::string file = file_of(name);
+  if (name.empty() || name.size() > kLongestName || name.find('/') != name.npos)
+    return fail(ENAMETOOLONG, "this cannot be the name of a socket");
+  base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener) return fail(errno, "no socket is to be had");
+  if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
+  int error = 0;
+  if (auto taken = connect_to(fd_.get(), file); taken || taken.error().code == EAGAIN)
+    error = EEXIST;
+  else if (taken.error().code == ECONNREFUSED)
+    unlinkat(fd_.get(), file.c_str(), 0);
+  const sockaddr_un address = address_of(fd_.get(), file);
+  if (error == 0 && bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    error = errno;
+  if (error == 0 && listen(listener.get(), kBacklog) != 0) {
+    error = errno;
+    unlinkat(fd_.get(), file.c_str(), 0);
+  }
+  unlock();
+  if (error != 0)
+    return fail(error, error == EEXIST ? "a live process has the name" : "the name cannot be listened at");
+  return listener;
+}
+
+void RuntimeDir::remove_name(const std::string& name) { unlinkat(fd_.get(), file_of(name).c_str(), 0); }
+
+std::vector<std::string> RuntimeDir::names() const {
+  std::vector<std::string> names;
+  for (const std::string& file : names_in(fd_.get()))
+    if (is_file_of_name(file) && is_own_socket(fd_.get(), file))
+      names.push_back(file.substr(0, file.size() - kNameSuffix.size()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<base::UniqueFd> RuntimeDir::connect_name(const std::string& name) const {
+  return connect_to(fd_.get(), file_of(name));
+}
+
+std::vector<std::string> RuntimeDir::sweep_names(bool only_look) {
+  std::vector<std::string> dead;
+  if (!lock()) return dead;
+  for (const std::string& name : names()) {
+    auto connection = connect_name(name);
+    if (connection || connection.error().code != ECONNREFUSED) continue;
+    if (!only_look) remove_name(name);
+    dead.push_back(name);
+  }
+  unlock();
+  return dead;
 }
 
 std::vector<uint32_t> RuntimeDir::sweep_locked(bool only_look) {
@@ -199,7 +263,7 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
   for (uint32_t i = 0; i < kSlots && claimed == 0; ++i) {
     const uint32_t slot = segment::kMinSlot + (start + i) % kSlots;
     if (std::binary_search(taken.begin(), taken.end(), slot) || (reserve && !reserve(slot))) continue;
-    const sockaddr_un address = address_of(fd_.get(), slot);
+    const sockaddr_un address = address_of(fd_.get(), file_name(slot));
     if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       error = errno;
       if (error == EADDRINUSE) continue;

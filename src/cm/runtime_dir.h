@@ -12,7 +12,8 @@
 namespace nupa::cm {
 
 /// The folder where the processes of one user find each other: one listening socket a process, named by its slot
-/// ("17.sock"), and nothing else. A socket that refuses connections belongs to a dead process.
+/// ("17.sock"), sockets of services that are found by name ("net,lab,a.name"), and nothing else. A socket that refuses
+/// connections belongs to a dead process.
 class RuntimeDir {
  public:
   /// NUPA_RUNTIME_DIR, else $XDG_RUNTIME_DIR/nupa, else /dev/shm/nupa-UID, else /tmp/nupa-UID.
@@ -41,6 +42,18 @@ class RuntimeDir {
   Result<base::UniqueFd> connect(uint32_t slot) const;
   /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
   std::vector<uint32_t> sweep(bool only_look = false);
+  /// Listens under a name without '/', of at most 80 characters. EEXIST: a live process has it; EBUSY: the folder stays
+  /// locked; ENAMETOOLONG.
+  Result<base::UniqueFd> claim_name(const std::string& name);
+  /// Removes the socket of a name that this process has claimed.
+  void remove_name(const std::string& name);
+  /// Names with a socket, dead or alive.
+  std::vector<std::string> names() const;
+  /// As connect(), by name.
+  Result<base::UniqueFd> connect_name(const std::string& name) const;
+  /// As sweep(), of names.
+  std::vector<std::string> sweep_names(bool only_look = false);
+
   /// Entries that do not belong there (never touched).
   std::vector<std::string> strangers() const;
 

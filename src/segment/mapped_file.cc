@@ -11,6 +11,11 @@ MappedFile::~MappedFile() {
   for (const auto& [offset, mapping] : mappings_) munmap(mapping.address, mapping.length);
 }
 
+void MappedFile::close_file() {
+  std::lock_guard lock(mutex_);
+  fd_.reset();
+}
+
 Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   // Windows and large objects live in one map: an object larger than a window starts at a multiple of its own size,
   // which is a multiple of the window, so the two kinds never overlap with different extents for one object.
@@ -28,6 +33,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     found = mappings_.end();
   }
   if (found == mappings_.end()) {
+    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
     struct stat file;
     if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
     if (static_cast<uint64_t>(file.st_size) < offset + length) return fail(ERANGE, "beyond the end of the shared file");

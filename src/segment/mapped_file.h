@@ -23,7 +23,10 @@ class MappedFile {
   int fd() const { return fd_.get(); }
   /// The address of [offset, offset+length). An object of up to kWindow bytes must not straddle a window (power-of-two
   /// sizes at their natural alignment never do). ENOMEM: the process may map no more; ERANGE: beyond the file's end.
+  /// ESRCH: it is closed.
   Result<void*> at(uint64_t offset, uint64_t length);
+  /// Nothing more can be mapped; what is stays.
+  void close_file();
 
  private:
   base::UniqueFd fd_;

@@ -558,9 +558,9 @@ def released():
         del group
         time.sleep(0.5)
         counts.append(held())
-    # Where ranks meet stays in rank 0's process: a thread and two descriptors for each group.
+    # Where ranks meet stays in rank 0's process: a thread and two descriptors for each group. PyTorch's own threads may end.
     roots = len(counts) - 2 if RANK == 0 else 0
-    assert counts[-1] == (counts[1][0] + 2 * roots, counts[1][1] + roots), counts
+    assert counts[-1][0] <= counts[1][0] + 2 * roots and counts[-1][1] <= counts[1][1] + roots, counts
 
 
 def main():

@@ -54,9 +54,8 @@ std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPie
   std::byte* at = static_cast<std::byte*>(base);
   for (size_t i = run.first; i < run.first + run.count; ++i) {
     const uint64_t bytes = pieces[i].end - pieces[i].begin;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer.region_fd(),
-             static_cast<off_t>(pieces[i].file_offset)) == MAP_FAILED) {
-      NUPA_INFO("cannot map a region of slot %u: %s", peer.slot(), strerror(errno));
+    if (const int error = peer.map_region(at, bytes, pieces[i].file_offset); error != 0) {
+      NUPA_INFO("cannot map a region of slot %u: %s", peer.slot(), strerror(error));
       return nullptr;
     }
     at += bytes;

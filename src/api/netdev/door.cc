@@ -1,0 +1,104 @@
+#include "api/netdev/door.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "cm/wire.h"
+
+namespace nupa::netdev {
+namespace {
+
+constexpr char kPrefix[] = "net,";
+constexpr size_t kMaxMessage = 128 * 1024;
+
+std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
+
+/// Nothing: it is not there yet, or the other end has gone (errno is 0).
+std::string receive_from(int socket) {
+  std::string message(kMaxMessage, '\0');
+  errno = 0;
+  const ssize_t length = ::recv(socket, message.data(), message.size(), MSG_DONTWAIT);
+  message.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return message;
+}
+
+bool send_to(int socket, const std::string& message) {
+  return ::send(socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(message.size());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::string& node) {
+  std::unique_ptr<Door> door(new Door);
+  auto dir = cm::RuntimeDir::open();
+  if (!dir) return tl::unexpected(dir.error());
+  door->dir_ = std::move(*dir);
+  auto listener = door->dir_->claim_name(name_of(network, node));
+  if (!listener) {
+    if (listener.error().code == EEXIST) return fail(EEXIST, "a node of this name is in the network already");
+    return tl::unexpected(listener.error());
+  }
+  door->listener_ = std::move(*listener);
+  door->name_ = name_of(network, node);
+  return door;
+}
+
+Door::~Door() {
+  if (!name_.empty()) dir_->remove_name(name_);
+}
+
+void Door::serve(const std::function<std::string(const std::string& question)>& answer) {
+  for (;;) {
+    base::UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!guest) break;
+    // Who asks has sent the question along with connecting, or nearly so.
+    constexpr int kPatienceMs = 20;
+    cm::wait_readable(guest.get(), kPatienceMs);
+    const std::string question = receive_from(guest.get());
+    if (!question.empty()) send_to(guest.get(), answer(question));
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> Door::list(const std::string& network) {
+  std::vector<std::pair<std::string, std::string>> nodes;
+  auto dir = cm::RuntimeDir::open();
+  if (!dir) return nodes;
+  for (const std::string& name : (*dir)->names()) {
+    if (!name.starts_with(kPrefix)) continue;
+    const size_t comma = name.find(',', sizeof kPrefix - 1);
+    if (comma == name.npos) continue;
+    const std::string found = name.substr(sizeof kPrefix - 1, comma - sizeof kPrefix + 1);
+    if (network.empty() || found == network) nodes.emplace_back(found, name.substr(comma + 1));
+  }
+  return nodes;
+}
+
+Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std::string& node,
+                                          const std::string& question) {
+  auto dir = cm::RuntimeDir::open();
+  if (!dir) return tl::unexpected(dir.error());
+  auto socket = (*dir)->connect_name(name_of(network, node));
+  if (!socket) return tl::unexpected(socket.error());
+  if (!send_to(socket->get(), question)) return fail(errno, "the node cannot be asked");
+  return socket;
+}
+
+Result<std::string> Door::take_answer(int asked) {
+  std::string answer = receive_from(asked);
+  if (answer.empty()) return fail(ECONNRESET, "the node has gone without an answer");
+  return answer;
+}
+
+Result<std::string> Door::ask(const std::string& network, const std::string& node, const std::string& question,
+                              int patience_ms) {
+  auto asked = begin_to_ask(network, node, question);
+  if (!asked) return tl::unexpected(asked.error());
+  if (!cm::wait_readable(asked->get(), patience_ms)) return fail(ETIMEDOUT, "the node does not answer");
+  return take_answer(asked->get());
+}
+
+}  // namespace nupa::netdev

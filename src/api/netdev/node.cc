@@ -1,0 +1,522 @@
+#include "api/netdev/node.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/gid.h"
+#include "base/log.h"
+
+namespace nupa::netdev {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kMillisecondNs = 1'000'000;
+/// Until a connection has to carry packets. Strangers that repeat somebody's request are held for so long.
+constexpr int64_t kGreetingNs = 5 * kSecondNs;
+constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
+constexpr int64_t kLongestPauseNs = kSecondNs;
+/// What was refused for a reason may have been set right.
+constexpr int64_t kRefusedPauseNs = 5 * kSecondNs;
+/// Who asks while so many are asked already is told nothing, and asks again.
+constexpr size_t kMaxEvents = 256;
+constexpr size_t kMaxSessions = 1024;
+constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
+constexpr int kProbePatienceMs = 50;
+constexpr int kOtherPatienceMs = 1000;
+constexpr int kInterfaceTries = 50;
+constexpr int kInterfacePauseMs = 20;
+constexpr uint64_t kOfNetwork = 1, kOfNode = 2;  ///< owners: the two services
+constexpr uint64_t kFirstOwner = 16;
+
+/// Of the network namespace that this process is in, for `nupa net down` to find its own.
+uint64_t network_namespace() {
+  struct stat status;
+  return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
+  if (options.addresses.empty()) return fail(EINVAL, "a node needs an address");
+  if (options.node.empty()) options.node = text_of(options.addresses.front().address);
+  const bool has_ipv6 = std::any_of(options.addresses.begin(), options.addresses.end(),
+                                    [](const Prefix& prefix) { return !prefix.is_ipv4(); });
+  if (has_ipv6) options.addresses.push_back(link_local_of(options.node));
+  if (!is_name(options.network, kLongestNetwork) || !is_name(options.node, kLongestNode))
+    return fail(EINVAL, "names have letters, digits and .:_- (networks up to 31, nodes up to 40)");
+  std::unique_ptr<Node> node(new Node(std::move(options)));
+  if (auto opened = node->open(); !opened) return tl::unexpected(opened.error());
+  return node;
+}
+
+Result<void> Node::open() {
+  started_ns_ = base::now_ns();
+  bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell_) return fail(errno, "no descriptor for an event");
+  auto door = Door::open(options_.network, options_.node);
+  // One that was killed a moment ago still listens, but does not answer.
+  for (int tries = kInterfaceTries; !door && door.error().code == EEXIST && tries > 0; --tries) {
+    if (Door::ask(options_.network, options_.node, R"({"do":"who"})", kOtherPatienceMs)) break;
+    ::poll(nullptr, 0, kInterfacePauseMs);
+    door = Door::open(options_.network, options_.node);
+  }
+  if (!door) return tl::unexpected(door.error());
+  door_ = std::move(*door);
+  // Before the interface is there: its own address is no way to other nodes.
+  const std::vector<DeviceName> devices = list_devices();
+  if (devices.empty()) return fail(ENODEV, "there is no device of NUPA");
+  auto device = open_device(devices.front().name);
+  if (!device) return tl::unexpected(device.error());
+  device_ = std::move(*device);
+  auto pd = device_->alloc_pd();
+  if (!pd) return tl::unexpected(pd.error());
+  pd_ = std::move(*pd);
+  auto channel = device_->create_channel();
+  if (!channel) return tl::unexpected(channel.error());
+  channel_ = std::move(*channel);
+  fcntl(channel_->fd(), F_SETFL, O_NONBLOCK);
+  constexpr uint32_t kEntries = 8 * kMaxSessions;
+  auto cq = device_->create_cq({.entries = kEntries, .channel = channel_.get()});
+  if (!cq) return tl::unexpected(cq.error());
+  cq_ = std::move(*cq);
+  for (const uint32_t index : {1u, 0u})  // an address of the host where there is one, else that of the link
+    if (auto entry = device_->query_gid(1, index); entry && gid_ == Gid{}) gid_ = entry->gid;
+
+  auto tun = TunDevice::open(options_.interface, options_.queues);
+  // The kernel may not be through yet with the one of a node that was killed a moment ago.
+  for (int tries = kInterfaceTries; !tun && tun.error().code == EBUSY && tries > 0; --tries) {
+    ::poll(nullptr, 0, kInterfacePauseMs);
+    tun = TunDevice::open(options_.interface, options_.queues);
+  }
+  if (!tun) return tl::unexpected(tun.error());
+  tun_ = std::make_unique<TunDevice>(std::move(*tun));
+  tun_->have_own_addresses_only(!options_.addresses.back().is_ipv4());
+  int error = tun_->set_mtu(options_.mtu);
+  for (const Prefix& prefix : options_.addresses)
+    if (error == 0) error = tun_->add_address(prefix);
+  if (error == 0) error = tun_->bring_up();
+  if (error != 0) return fail(error, "the interface cannot be given its addresses");
+
+  auto manager = ConnectionManager::open(*this);
+  if (!manager) return tl::unexpected(manager.error());
+  manager_ = std::move(*manager);
+  NodeCard self;
+  self.node = options_.node;
+  self.addresses = options_.addresses;
+  self.mtu = options_.mtu;
+  if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
+    return fail(errno, "the system gives no random numbers");
+  next_owner_ = kFirstOwner;
+  world_ = std::make_unique<World>(World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1});
+  for (const base::UniqueFd& queue : tun_->queues()) {
+    auto pump = Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu});
+    if (!pump) return tl::unexpected(pump.error());
+    (*pump)->call([&] { (*pump)->on_failure = [this] { push(0, Ended{}); }; });
+    world_->pumps.push_back(std::move(*pump));
+  }
+  ListenerAddress listener;
+  listener.service_id = service_of(options_.network, options_.node);
+  error = manager_->bind(kOfNode, listener);
+  if (error == 0) error = manager_->listen(kOfNode);
+  if (error != 0) return fail(error, "the node's service cannot be listened at");
+  listener.service_id = service_of(options_.network);
+  // Where two nodes of a network share a host's network, the first one is found by the host's address.
+  if (manager_->bind(kOfNetwork, listener) == 0) manager_->listen(kOfNetwork);
+
+  for (const auto& [network, name] : Door::list(options_.network))
+    if (name != options_.node) targets_.emplace_back().node = name;
+  for (const Gid& address : options_.peers) targets_.emplace_back().address = address;
+  return {};
+}
+
+Node::~Node() {
+  sessions_.clear();
+  if (world_ != nullptr) world_->pumps.clear();
+  manager_.reset();
+  // The door last: who finds no node of this name may be the next one.
+  tun_.reset();
+}
+
+int Node::run(int until_fd) {
+  std::vector<pollfd> events;
+  while (!stop_) {
+    const int64_t deadline = next_deadline();
+    const int64_t now = base::now_ns();
+    const int wait_ms =
+        deadline == INT64_MAX ? -1 : static_cast<int>(std::max<int64_t>(0, (deadline - now) / kMillisecondNs + 1));
+    cq_->arm(true);
+    take_completions();
+    events = {{bell_.get(), POLLIN, 0}, {channel_->fd(), POLLIN, 0}, {door_->fd(), POLLIN, 0}, {until_fd, POLLIN, 0}};
+    for (const Target& target : targets_)
+      if (target.asked) events.push_back({target.asked.get(), POLLIN, 0});
+    if (::poll(events.data(), events.size(), wait_ms) < 0 && errno != EINTR) return errno;
+    if (events[3].revents != 0) break;
+    if (events[1].revents != 0) [[maybe_unused]]
+      auto taken = channel_->wait();
+    take_completions();
+    take_events();
+    if (events[2].revents != 0) door_->serve([this](const std::string& question) { return answer_at_door(question); });
+    look_after(base::now_ns());
+  }
+  return 0;
+}
+
+// What the manager tells.
+
+void Node::push(uint64_t owner, std::variant<Asked, Replied, Ended> what) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back({owner, std::move(what)});
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+}
+
+uint64_t Node::on_request(uint64_t, ConnectionId id, const ConnectionRequest& request) {
+  uint64_t owner;
+  {
+    std::lock_guard lock(mutex_);
+    if (events_.size() >= kMaxEvents) return 0;
+    owner = next_owner_++;
+  }
+  push(owner, Asked{owner, id, request});
+  return owner;
+}
+
+uint64_t Node::on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) { return 0; }
+void Node::on_reply(uint64_t owner, const ConnectionReply& reply) { push(owner, Replied{reply}); }
+void Node::on_established(uint64_t, const PrivateData<224>&) {}
+void Node::on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) {
+  constexpr auto kNobody = static_cast<uint16_t>(RejectReason::kInvalidServiceId);
+  push(owner, Ended{reason == kNobody ? "nobody there is of the network, or the key is another one"
+                                      : "turned away, reason " + std::to_string(reason)});
+}
+void Node::on_unreachable(uint64_t owner) { push(owner, Ended{"no answer"}); }
+void Node::on_disconnected(uint64_t owner, bool) { push(owner, Ended{"the other end has gone"}); }
+
+Session* Node::session_of(uint64_t owner) {
+  const auto found = sessions_.find(owner);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+void Node::take_events() {
+  uint64_t rings;
+  [[maybe_unused]] const ssize_t taken = ::read(bell_.get(), &rings, sizeof rings);
+  std::deque<Event> events;
+  {
+    std::lock_guard lock(mutex_);
+    events.swap(events_);
+  }
+  for (Event& event : events) {
+    if (const auto* asked = std::get_if<Asked>(&event.what)) {
+      if (sessions_.size() >= kMaxSessions) {
+        manager_->reject(asked->id, RejectReason::kNoResources, {});
+        manager_->release(asked->id);
+        continue;
+      }
+      auto session = Session::answer(*world_, asked->owner, asked->id, asked->request);
+      if (session)
+        sessions_[asked->owner] = std::move(*session);
+      else if (session.error().code == EACCES)
+        ++strangers_;
+      else
+        NUPA_WARN("net: a node cannot be let in: %s", session.error().what);
+    } else if (Session* session = session_of(event.owner); session != nullptr) {
+      if (const auto* replied = std::get_if<Replied>(&event.what))
+        session->on_reply(replied->reply);
+      else
+        session->end(std::get<Ended>(event.what).why);
+    }
+  }
+}
+
+void Node::take_completions() {
+  constexpr int kCount = 32;
+  WorkCompletion completions[kCount];
+  for (int count; (count = cq_->poll(completions, kCount)) > 0;)
+    for (int i = 0; i < count; ++i)
+      if (Session* session = session_of(completions[i].wr_id >> 1); session != nullptr)
+        session->on_completion(completions[i]);
+}
+
+// Connections.
+
+void Node::look_after(int64_t now) {
+  for (auto next = sessions_.begin(); next != sessions_.end();) {
+    const auto at = next++;
+    look_at(*at->second, now);
+    if (at->second->state() != Session::State::kOver) continue;
+    forget(*at->second, now);
+    sessions_.erase(at);
+  }
+  for (Target& target : targets_) look_at(target, now);
+  std::erase_if(targets_, [](const Target& target) { return target.next_ns == INT64_MAX; });
+}
+
+void Node::look_at(Session& session, int64_t now) {
+  if (session.has_new_card()) {
+    const std::string objection = objection_to(session);
+    if (objection.empty())
+      session.agree();
+    else
+      session.refuse(objection);
+  }
+  if (session.state() == Session::State::kUp) {
+    Peer& peer = peers_[session.card()->node];
+    if (peer.session != session.owner()) come_up(session, now);
+    if (const int error = session.lane_error(); error != 0)
+      session.end(std::string("a lane broke: ") + strerror(error));
+  } else if (session.state() != Session::State::kOver && now - session.began_ns() > kGreetingNs) {
+    session.end(session.why().empty() ? "the other end says nothing" : session.why());
+  }
+}
+
+std::string Node::objection_to(const Session& session) {
+  const NodeCard& card = *session.card();
+  if (card.instance == world_->self.instance) return "this is the same node";
+  if (card.node == options_.node) return "there is a node " + card.node + " already";
+  for (const Prefix& prefix : card.addresses) {
+    if (world_->self.has(prefix.address))
+      return "the address " + text_of(prefix.address) + " is node " + options_.node + "'s";
+    for (const auto& [name, peer] : peers_)
+      if (name != card.node && peer.session != 0 &&
+          std::any_of(peer.addresses.begin(), peer.addresses.end(),
+                      [&](const Prefix& other) { return other.address == prefix.address; }))
+        return "the address " + text_of(prefix.address) + " is node " + name + "'s";
+  }
+  const auto known = peers_.find(card.node);
+  if (known == peers_.end() || known->second.session == 0 || known->second.instance != card.instance) return {};
+  // Both asked at once: the connection that the one with the lesser name asked for stays. Else the older one is over,
+  // and this end has not noticed.
+  const Session* present = session_of(known->second.session);
+  if (present == nullptr || present->asks() == session.asks()) return {};
+  return is_the_one_to_stay(session) ? "" : "the nodes are connected";
+}
+
+void Node::come_up(Session& session, int64_t now) {
+  const NodeCard& card = *session.card();
+  Peer& peer = peers_[card.node];
+  if (Session* before = session_of(peer.session); before != nullptr) {
+    if (peer.instance == card.instance && before->asks() != session.asks() && !is_the_one_to_stay(session))
+      return session.end("the nodes are connected");
+    before->end("another connection has taken its place");
+    forget(*before, now);
+  }
+  peer.session = session.owner();
+  peer.instance = card.instance;
+  peer.addresses = card.addresses;
+  peer.mtu = card.mtu;
+  peer.since_ns = now;
+  ++peer.connections;
+  for (Target& target : targets_)
+    if (target.session == session.owner()) {
+      target.peer = card.node;
+      target.pause_ns = 0;
+      target.why_not.clear();
+    }
+  NUPA_INFO("net %s: node %s is there", options_.network.c_str(), card.node.c_str());
+}
+
+void Node::forget(Session& session, int64_t now) {
+  for (Target& target : targets_) {
+    if (target.session != session.owner()) continue;
+    target.session = 0;
+    target.why_not = session.why();
+    target.pause_ns = session.was_refused() ? kRefusedPauseNs
+                                            : std::min(std::max(2 * target.pause_ns, kFirstPauseNs), kLongestPauseNs);
+    target.next_ns = now + target.pause_ns;
+    if (session.card() != nullptr) target.peer = session.card()->node;
+    if (session.was_refused()) NUPA_WARN("net %s: %s", options_.network.c_str(), session.why().c_str());
+  }
+  if (session.state() == Session::State::kOver)
+    NUPA_DEBUG("net %s: a connection to %s is over: %s", options_.network.c_str(),
+               session.card() != nullptr ? session.card()->node.c_str() : "somebody", session.why().c_str());
+  if (session.card() == nullptr) return;
+  const auto found = peers_.find(session.card()->node);
+  if (found == peers_.end() || found->second.session != session.owner()) return;
+  Peer& peer = found->second;
+  for (const auto& traffic : session.traffic()) {
+    peer.sent += traffic->sent.get();
+    peer.sent_bytes += traffic->sent_bytes.get();
+    peer.received += traffic->received.get();
+    peer.received_bytes += traffic->received_bytes.get();
+    peer.dropped += traffic->no_room.get() + traffic->too_long.get() + traffic->wrong_source.get() +
+                    traffic->malformed.get() + traffic->refused.get();
+  }
+  peer.session = 0;
+  peer.why_not = session.why();
+  peer.since_ns = now;
+  NUPA_INFO("net %s: node %s is gone: %s", options_.network.c_str(), found->first.c_str(), session.why().c_str());
+}
+
+void Node::look_at(Target& target, int64_t now) {
+  if (target.session != 0) return;
+  const auto peer = peers_.find(target.peer);
+  if (peer != peers_.end() && peer->second.session != 0) return target.asked.reset();
+  Result<void> done;
+  if (target.asked) {
+    pollfd answer{target.asked.get(), POLLIN, 0};
+    if (::poll(&answer, 1, 0) == 0 && now < target.next_ns) return;
+    done = take_answer(target);
+    target.asked.reset();
+  } else {
+    if (now < target.next_ns) return;
+    done = ask(target);
+    if (target.asked) target.next_ns = now + kAnswerPatienceNs;
+  }
+  if (done) return;
+  target.why_not = done.error().what;
+  target.pause_ns = std::min(std::max(2 * target.pause_ns, kFirstPauseNs), kLongestPauseNs);
+  // A node of this host that has ended asks by itself when it comes again.
+  const bool has_ended = done.error().code == ENOENT || done.error().code == ECONNREFUSED;
+  target.next_ns = !target.node.empty() && has_ended ? INT64_MAX : now + target.pause_ns;
+}
+
+Result<void> Node::ask(Target& target) {
+  if (target.node.empty()) {
+    auto route = manager_->find_route(target.address, 0, nullptr);
+    if (!route) return tl::unexpected(route.error());
+    return connect(target, service_of(options_.network), *route);
+  }
+  auto asked = Door::begin_to_ask(options_.network, target.node, R"({"do":"who"})");
+  if (!asked) return tl::unexpected(asked.error());
+  target.asked = std::move(*asked);
+  return {};
+}
+
+Result<void> Node::take_answer(Target& target) {
+  auto answer = Door::take_answer(target.asked.get());
+  if (!answer) return tl::unexpected(answer.error());
+  const auto told = nlohmann::json::parse(*answer, nullptr, false);
+  const auto gid = address_from(told.is_object() ? told.value("gid", "") : "");
+  if (!gid) return fail(EPROTO, "the node's answer cannot be read");
+  auto route = manager_->find_address(gid_);
+  if (!route) return tl::unexpected(route.error());
+  route->path.remote = *gid;
+  return connect(target, service_of(options_.network, target.node), *route);
+}
+
+Result<void> Node::connect(Target& target, uint64_t service, const ConnectionRoute& route) {
+  uint64_t owner;
+  {
+    std::lock_guard lock(mutex_);
+    owner = next_owner_++;
+  }
+  auto session = Session::ask(*world_, owner, service, route);
+  if (!session) return tl::unexpected(session.error());
+  target.session = owner;
+  sessions_[owner] = std::move(*session);
+  return {};
+}
+
+int64_t Node::next_deadline() const {
+  int64_t next = INT64_MAX;
+  for (const auto& [owner, session] : sessions_)
+    if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kGreetingNs);
+  for (const Target& target : targets_) {
+    const auto peer = peers_.find(target.peer);
+    if (target.session == 0 && (peer == peers_.end() || peer->second.session == 0))
+      next = std::min(next, target.next_ns);
+  }
+  return next;
+}
+
+// What others ask.
+
+std::string Node::answer_at_door(const std::string& question) {
+  const auto asked = nlohmann::json::parse(question, nullptr, false);
+  const std::string what = asked.is_object() ? asked.value("do", "") : "";
+  if (what == "status") return status();
+  if (what == "down") stop_ = true;
+  if (what == "who" || what == "down")
+    return nlohmann::json{{"network", options_.network},
+                          {"node", options_.node},
+                          {"gid", text_of(gid_)},
+                          {"interface", options_.interface},
+                          {"namespace", network_namespace()},
+                          {"pid", getpid()}}
+        .dump();
+  return R"({"error":"not understood"})";
+}
+
+std::string Node::status() {
+  const int64_t now = base::now_ns();
+  const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kSecondNs; };
+  nlohmann::json peers = nlohmann::json::array();
+  for (const auto& [owner, session] : sessions_) session->probe();
+  if (!sessions_.empty()) ::poll(nullptr, 0, kProbePatienceMs);
+  for (const auto& [name, peer] : peers_) {
+    nlohmann::json row{{"node", name},
+                       {"state", peer.session != 0 ? "up" : "down"},
+                       {"for_seconds", seconds_since(peer.since_ns)},
+                       {"connections", peer.connections},
+                       {"mtu", peer.mtu}};
+    for (const Prefix& prefix : peer.addresses) row["addresses"].push_back(prefix.text());
+    uint64_t sent = peer.sent, sent_bytes = peer.sent_bytes, received = peer.received,
+             received_bytes = peer.received_bytes;
+    nlohmann::json dropped{{"before", peer.dropped}};
+    if (const Session* session = session_of(peer.session); session != nullptr) {
+      row["transport"] = session->is_mapped() ? "window" : "roce";
+      row["at"] = text_of(session->remote());
+      row["round_trip_us"] = static_cast<double>(session->round_trip_ns()) / 1000;
+      uint64_t no_room = 0, too_long = 0, wrong_source = 0, malformed = 0, refused = 0;
+      for (const auto& traffic : session->traffic()) {
+        sent += traffic->sent.get();
+        sent_bytes += traffic->sent_bytes.get();
+        received += traffic->received.get();
+        received_bytes += traffic->received_bytes.get();
+        no_room += traffic->no_room.get();
+        too_long += traffic->too_long.get();
+        wrong_source += traffic->wrong_source.get();
+        malformed += traffic->malformed.get();
+        refused += traffic->refused.get();
+      }
+      dropped.update({{"no_room", no_room},
+                      {"too_long", too_long},
+                      {"wrong_source", wrong_source},
+                      {"malformed", malformed},
+                      {"refused", refused}});
+    } else {
+      row["why"] = peer.why_not;
+    }
+    row["sent"] = {{"packets", sent}, {"bytes", sent_bytes}};
+    row["received"] = {{"packets", received}, {"bytes", received_bytes}};
+    row["dropped"] = std::move(dropped);
+    peers.push_back(std::move(row));
+  }
+  nlohmann::json asked = nlohmann::json::array();
+  for (const Target& target : targets_)
+    if (peers_.find(target.peer) == peers_.end() || peers_[target.peer].session == 0)
+      asked.push_back({{"at", target.node.empty() ? text_of(target.address) : target.node}, {"why", target.why_not}});
+  nlohmann::json addresses = nlohmann::json::array();
+  for (const Prefix& prefix : options_.addresses) addresses.push_back(prefix.text());
+  uint64_t unroutable = 0;
+  for (const auto& pump : world_->pumps) unroutable += pump->unroutable();
+  return nlohmann::json{{"network", options_.network},
+                        {"node", options_.node},
+                        {"interface", options_.interface},
+                        {"addresses", addresses},
+                        {"mtu", options_.mtu},
+                        {"queues", options_.queues},
+                        {"pid", getpid()},
+                        {"namespace", network_namespace()},
+                        {"for_seconds", seconds_since(started_ns_)},
+                        {"strangers", strangers_},
+                        {"unroutable", unroutable},
+                        {"dropped_by_interface", tun_->dropped()},
+                        {"peers", peers},
+                        {"asked", asked}}
+      .dump();
+}
+
+}  // namespace nupa::netdev

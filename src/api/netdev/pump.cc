@@ -1,0 +1,368 @@
+#include "api/netdev/pump.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/gid.h"
+#include "base/own_thread.h"
+
+namespace nupa::netdev {
+namespace {
+
+/// Frames that are moved in one direction before the other one has its turn.
+constexpr int kBatch = 32;
+/// What one peer may bring before the next one has its turn.
+constexpr size_t kShareBytes = 256 * 1024;
+/// Frames that are sent together where each message has its price.
+constexpr uint64_t kTogetherBytes = 32 * 1024;
+/// Packets that are put aside for a peer without room, before nothing more is read.
+constexpr size_t kMaxAside = 8;
+/// A peer that has not read for so long no longer holds up the others.
+constexpr int64_t kStuckNs = 100'000'000;
+/// How long a pump looks for more before it sleeps: about what falling asleep and being woken costs.
+constexpr int64_t kPatienceNs = 20'000;
+/// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
+constexpr uint32_t kAnswersPerSecond = 100;
+constexpr int64_t kSecondNs = 1'000'000'000;
+/// What is looked at of a packet from a peer lies here meanwhile, where the peer cannot change it.
+constexpr size_t kLookedAt = sizeof(VirtioHeader) + 60;
+constexpr int kCompletions = 64;
+
+}  // namespace
+
+size_t Pump::Hash::operator()(const Gid& gid) const {
+  uint64_t halves[2];
+  std::memcpy(halves, gid.raw.data(), sizeof halves);
+  return (halves[0] * 0x9e3779b97f4a7c15 + halves[1]) * 0x9e3779b97f4a7c15 >> 7;
+}
+
+Result<std::unique_ptr<Pump>> Pump::start(Device& device, int queue, const Own& own) {
+  std::unique_ptr<Pump> pump(new Pump(device, queue, own));
+  if (auto opened = pump->open(); !opened) return tl::unexpected(opened.error());
+  try {
+    pump->thread_ = std::thread([raw = pump.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    return fail(error.code().value(), "no thread can be started");
+  }
+  return pump;
+}
+
+Result<void> Pump::open() {
+  auto channel = device_.create_channel();
+  if (!channel) return tl::unexpected(channel.error());
+  channel_ = std::move(*channel);
+  if (fcntl(channel_->fd(), F_SETFL, O_NONBLOCK) != 0) return fail(errno, "a channel cannot be made non-blocking");
+  auto cq = device_.create_cq({.entries = Lane::kMaxCompletions, .channel = channel_.get()});
+  if (!cq) return tl::unexpected(cq.error());
+  cq_ = std::move(*cq);
+  bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell_) return fail(errno, "no descriptor for an event");
+  scratch_.resize(kMaxFrameBytes);
+  return {};
+}
+
+Pump::~Pump() {
+  if (thread_.joinable()) {
+    call([this] { stop_ = true; });
+    thread_.join();
+  }
+}
+
+void Pump::call(const std::function<void()>& what) {
+  bool done = false;
+  std::unique_lock lock(mutex_);
+  calls_.emplace_back(&what, &done);
+  has_calls_.store(true);
+  const uint64_t one = 1;
+  if (::write(bell_.get(), &one, sizeof one) < 0 && errno != EAGAIN) return;
+  called_.wait(lock, [&] { return done; });
+}
+
+bool Pump::take_calls() {
+  if (!has_calls_.load(std::memory_order_relaxed)) return false;
+  uint64_t rings;
+  [[maybe_unused]] const ssize_t taken = ::read(bell_.get(), &rings, sizeof rings);
+  std::lock_guard lock(mutex_);
+  for (; !calls_.empty(); calls_.pop_front()) {
+    (*calls_.front().first)();
+    *calls_.front().second = true;
+  }
+  has_calls_.store(false);
+  called_.notify_all();
+  return true;
+}
+
+void Pump::attach(Link& link) {
+  links_.push_back(&link);
+  for (const Gid& address : link.addresses) routes_[address] = &link;
+}
+
+void Pump::detach(Link& link) {
+  std::erase(links_, &link);
+  std::erase_if(routes_, [&](const auto& route) { return route.second == &link; });
+  if (last_ == &link) last_ = nullptr;
+  if (blocked_ == &link) blocked_ = nullptr;
+}
+
+void Pump::run() {
+  int64_t idle_since = 0;
+  while (!stop_) {
+    bool moved = take_calls();
+    moved |= take_completions();
+    moved |= receive();
+    moved |= send();
+    if (moved) {
+      idle_since = 0;
+      continue;
+    }
+    const int64_t now = base::now_ns();
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since < kPatienceNs) continue;
+    sleep();
+    idle_since = 0;
+  }
+}
+
+bool Pump::take_completions() {
+  WorkCompletion completions[kCompletions];
+  const int count = cq_->poll(completions, kCompletions);
+  for (int i = 0; i < count; ++i) {
+    const auto lane = lanes_.find(completions[i].wr_id / Lane::kKinds);
+    if (lane != lanes_.end()) lane->second->on_completion(completions[i]);
+  }
+  return count > 0;
+}
+
+// From peers to the kernel.
+
+bool Pump::receive() {
+  bool moved = false, failed = false;
+  first_ = links_.empty() ? 0 : (first_ + 1) % links_.size();
+  for (size_t i = 0; i < links_.size(); ++i) {
+    Link& link = *links_[(first_ + i) % links_.size()];
+    for (Lane* lane : link.lanes) {
+      size_t bytes = 0;
+      for (int frames = 0; frames < kBatch && bytes < kShareBytes; ++frames) {
+        const auto frame = lane->next();
+        if (!frame) break;
+        deliver(link, *frame);
+        bytes += frame->size();
+        lane->done();
+        moved = true;
+      }
+      lane->give_back();
+      failed |= lane->error() != 0;
+    }
+  }
+  if (failed && !failed_ && on_failure) on_failure();
+  failed_ = failed;
+  return moved;
+}
+
+bool Pump::is_for_all(const Gid& destination) const {
+  if (is_multicast(destination)) return true;
+  if (!base::is_ipv4(destination)) return false;
+  static constexpr std::array<uint8_t, 4> kLimited = {255, 255, 255, 255};
+  if (std::equal(kLimited.begin(), kLimited.end(), &destination.raw[12])) return true;
+  return std::any_of(own_.addresses.begin(), own_.addresses.end(), [&](const Prefix& own) {
+    return own.is_ipv4() && own.length < 31 && own.contains(destination) && own.broadcast() == destination;
+  });
+}
+
+void Pump::deliver(Link& link, std::span<const std::byte> frame) {
+  std::array<std::byte, kLookedAt> looked_at;
+  const size_t kept = std::min(frame.size(), looked_at.size());
+  std::memcpy(looked_at.data(), frame.data(), kept);
+  VirtioHeader header;
+  if (kept <= sizeof header) return link.traffic->malformed.add(1);
+  std::memcpy(&header, looked_at.data(), sizeof header);
+  const auto packet =
+      IpPacket::parse({looked_at.data() + sizeof header, kept - sizeof header}, frame.size() - sizeof header);
+  if (!packet || !is_consistent(header, *packet)) return link.traffic->malformed.add(1);
+  if (std::find(link.addresses.begin(), link.addresses.end(), packet->source) == link.addresses.end()) {
+    // Its kernel may look for others of its link by an address that it has made itself, or none: nobody answers.
+    const bool looks = is_multicast(packet->destination) && (is_link_local(packet->source) || packet->source == Gid{});
+    if (!looks) link.traffic->wrong_source.add(1);
+    return;
+  }
+  const bool is_mine = std::any_of(own_.addresses.begin(), own_.addresses.end(),
+                                   [&](const Prefix& own) { return own.address == packet->destination; });
+  if (!is_mine && !is_for_all(packet->destination)) return link.traffic->malformed.add(1);
+  const iovec parts[2] = {{looked_at.data(), kept}, {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
+  if (::writev(queue_, parts, 2) < 0) return link.traffic->refused.add(1);
+  link.traffic->received.add(1);
+  link.traffic->received_bytes.add(packet->bytes);
+}
+
+// From the kernel to peers.
+
+bool Pump::may_read() {
+  blocked_ = nullptr;
+  for (Link* link : links_) {
+    if (link->aside.size() < kMaxAside) continue;
+    if (base::now_ns() - link->stuck_since_ns > kStuckNs) continue;  // its packets are thrown away
+    blocked_ = link;
+    return false;
+  }
+  return true;
+}
+
+bool Pump::send() {
+  bool moved = drain_asides();
+  for (int i = 0; i < kBatch && may_read(); ++i) {
+    Lane* guess = last_ != nullptr && last_->aside.empty() ? last_->lanes.front() : nullptr;
+    std::byte* place = guess != nullptr ? guess->reserve() : nullptr;
+    if (guess != nullptr && place == nullptr && links_.size() == 1) {
+      blocked_ = last_;
+      break;
+    }
+    if (place == nullptr) {
+      guess = nullptr;
+      place = scratch_.data();
+    }
+    const ssize_t bytes = ::read(queue_, place, kMaxFrameBytes);
+    if (bytes <= 0) break;
+    moved = true;
+    send_frame(place, static_cast<size_t>(bytes), guess);
+  }
+  for (Link* link : links_) link->lanes.front()->flush();
+  return moved;
+}
+
+void Pump::send_frame(std::byte* frame, size_t bytes, Lane* room_of) {
+  if (bytes <= sizeof(VirtioHeader)) return;
+  const std::span<const std::byte> packet(frame + sizeof(VirtioHeader), bytes - sizeof(VirtioHeader));
+  const auto ip = IpPacket::parse(packet, packet.size());
+  if (!ip) return;
+  const auto route = routes_.find(ip->destination);
+  if (route != routes_.end()) return send_to(*route->second, frame, bytes, room_of);
+  if (is_for_all(ip->destination)) return send_to_all(frame, bytes);
+  unroutable_.add(1);
+  answer(Refusal::kHostUnreachable, packet, 0);
+}
+
+void Pump::send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of) {
+  VirtioHeader header;
+  std::memcpy(&header, frame, sizeof header);
+  last_ = &link;
+  if (bytes - sizeof header > link.mtu &&
+      largest_part(header, {frame + sizeof header, bytes - sizeof header}) > link.mtu)
+    return send_too_long(link, frame, bytes);
+  put(link, frame, bytes, room_of);
+}
+
+void Pump::put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of) {
+  Lane& lane = *link.lanes.front();
+  if (room_of != &lane) {
+    std::byte* const room = link.aside.empty() ? lane.reserve() : nullptr;
+    if (room == nullptr) return put_aside(link, frame, bytes);
+    std::memcpy(room, frame, bytes);
+  }
+  lane.commit(static_cast<uint32_t>(bytes));
+  if (lane.is_mapped() || lane.unflushed() >= kTogetherBytes) lane.flush();
+  link.traffic->sent.add(1);
+  link.traffic->sent_bytes.add(bytes - sizeof(VirtioHeader));
+}
+
+void Pump::put_aside(Link& link, const std::byte* frame, size_t bytes) {
+  if (link.aside.empty()) link.stuck_since_ns = base::now_ns();
+  if (link.aside.size() >= kMaxAside) return link.traffic->no_room.add(1);
+  link.aside.emplace_back(frame, frame + bytes);
+}
+
+bool Pump::drain_asides() {
+  bool moved = false;
+  for (Link* link : links_) {
+    Lane& lane = *link->lanes.front();
+    for (std::byte* room; !link->aside.empty() && (room = lane.reserve()) != nullptr; link->aside.pop_front()) {
+      const std::vector<std::byte>& frame = link->aside.front();
+      std::memcpy(room, frame.data(), frame.size());
+      lane.commit(static_cast<uint32_t>(frame.size()));
+      link->traffic->sent.add(1);
+      link->traffic->sent_bytes.add(frame.size() - sizeof(VirtioHeader));
+      link->stuck_since_ns = base::now_ns();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+void Pump::send_to_all(const std::byte* frame, size_t bytes) {
+  // Whoever has no room at this moment goes without, as in any network.
+  for (Link* link : links_) {
+    std::byte* const room = link->aside.empty() ? link->lanes.front()->reserve() : nullptr;
+    if (room == nullptr || bytes - sizeof(VirtioHeader) > link->mtu) {
+      link->traffic->no_room.add(1);
+      continue;
+    }
+    std::memcpy(room, frame, bytes);
+    put(*link, room, bytes, link->lanes.front());
+  }
+}
+
+void Pump::send_too_long(Link& link, std::byte* frame, size_t bytes) {
+  VirtioHeader header;
+  std::memcpy(&header, frame, sizeof header);
+  const std::span<std::byte> packet(frame + sizeof header, bytes - sizeof header);
+  const auto ip = IpPacket::parse(packet, packet.size());
+  if (!ip->may_be_cut || header.is_large()) {
+    link.traffic->too_long.add(1);
+    return answer(Refusal::kTooBig, packet, link.mtu);
+  }
+  complete_checksum(header, packet);
+  std::vector<std::byte> whole(packet.begin(), packet.end());
+  for (const std::vector<std::byte>& part : fragments_of(whole, link.mtu)) {
+    std::memset(scratch_.data(), 0, sizeof header);
+    std::memcpy(scratch_.data() + sizeof header, part.data(), part.size());
+    put(link, scratch_.data(), sizeof header + part.size(), nullptr);
+  }
+}
+
+void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu) {
+  const int64_t now = base::now_ns();
+  if (now - answers_from_ns_ >= kSecondNs) {
+    answers_from_ns_ = now;
+    answers_ = 0;
+  }
+  if (answers_ >= kAnswersPerSecond) return;
+  const auto message = icmp_about(refusal, packet, mtu);
+  if (!message) return;
+  ++answers_;
+  VirtioHeader none;
+  const iovec parts[2] = {{&none, sizeof none}, {const_cast<std::byte*>(message->data()), message->size()}};
+  // The kernel may have no memory for it: an error message may be lost like any packet.
+  [[maybe_unused]] const ssize_t written = ::writev(queue_, parts, 2);
+}
+
+void Pump::sleep() {
+  for (Link* link : links_)
+    for (Lane* lane : link->lanes)
+      if (!lane->wait_for_frames()) return;
+  // Whoever stands aside or is waited for tells of its room.
+  bool waits = false;
+  for (Link* link : links_) {
+    if (link != blocked_ && link->aside.empty()) continue;
+    waits = true;
+    if (!link->lanes.front()->wait_for_room()) return;
+  }
+  if (cq_->arm(true) != 0 || take_completions()) return;
+  pollfd events[3] = {{queue_, static_cast<short>(blocked_ == nullptr ? POLLIN : 0), 0},
+                      {channel_->fd(), POLLIN, 0},
+                      {bell_.get(), POLLIN, 0}};
+  constexpr int kStuckMs = static_cast<int>(kStuckNs / 1'000'000);
+  ::poll(events, 3, waits ? kStuckMs : -1);
+  if (events[1].revents != 0) [[maybe_unused]]
+    auto taken = channel_->wait();
+  for (Link* link : links_)
+    for (Lane* lane : link->lanes) lane->awake();
+}
+
+}  // namespace nupa::netdev

@@ -1,0 +1,135 @@
+#pragma once
+#include <nupa/device.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "api/netdev/lane.h"
+#include "api/netdev/prefix.h"
+#include "base/unique_fd.h"
+
+namespace nupa::netdev {
+
+/// Written by one thread, read by any.
+class Count {
+ public:
+  void add(uint64_t more) { value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+/// Packets and bytes with one peer, and what was thrown away of them.
+struct Traffic {
+  Count sent, sent_bytes, received, received_bytes;
+  Count no_room;       ///< for the peer, which has not read for kStuckNs
+  Count too_long;      ///< for the peer's MTU; the sender was told
+  Count wrong_source;  ///< from the peer, with an address that is not its own
+  Count malformed;     ///< from the peer: no packet, or not for this node
+  Count refused;       ///< by this node's kernel
+};
+
+/// What a pump has of one peer.
+struct Link {
+  std::vector<Gid> addresses;
+  uint32_t mtu = kMinMtu;
+  /// The first one is written to. All are read.
+  std::vector<Lane*> lanes;
+  Traffic* traffic = nullptr;
+
+  /// Packets that were read for it while it had no room, in their order.
+  std::deque<std::vector<std::byte>> aside;
+  int64_t stuck_since_ns = 0;
+};
+
+/// What a node has for itself.
+struct Own {
+  std::vector<Prefix> addresses;
+  uint32_t mtu = kMaxMtu;
+};
+
+/// A thread that moves packets between a queue of the device and the lanes to all peers. While there are some it looks
+/// for more, else it sleeps.
+class Pump {
+ public:
+  /// `queue`: of the TUN device. Errors: those of the device and of threads.
+  static Result<std::unique_ptr<Pump>> start(Device& device, int queue, const Own& own);
+  ~Pump();
+
+  /// Of all its lanes.
+  CompletionQueue& cq() { return *cq_; }
+  /// Has the pump's thread do something, and waits for it. Any other thread.
+  void call(const std::function<void()>& what);
+
+  // On the pump's thread.
+  /// Its completions come to the lane from now on.
+  void watch(Lane& lane) { lanes_[lane.number()] = &lane; }
+  void unwatch(Lane& lane) { lanes_.erase(lane.number()); }
+  /// Packets go to the peer and come from it.
+  void attach(Link& link);
+  void detach(Link& link);
+
+  /// Packets of this node's kernel that are for nobody.
+  uint64_t unroutable() const { return unroutable_.get(); }
+  /// Called on the pump's thread when a lane has failed.
+  std::function<void()> on_failure;
+
+ private:
+  Pump(Device& device, int queue, const Own& own) : device_(device), queue_(queue), own_(own) {}
+  Result<void> open();
+  void run();
+  bool take_calls();
+  bool take_completions();
+  // From peers to the kernel.
+  bool receive();
+  void deliver(Link& link, std::span<const std::byte> frame);
+  // From the kernel to peers.
+  bool send();
+  bool may_read();
+  void send_frame(std::byte* frame, size_t bytes, Lane* room_of);
+  void send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of);
+  void send_to_all(const std::byte* frame, size_t bytes);
+  void send_too_long(Link& link, std::byte* frame, size_t bytes);
+  void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
+  void put_aside(Link& link, const std::byte* frame, size_t bytes);
+  bool drain_asides();
+  void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
+  void sleep();
+  bool is_for_all(const Gid& destination) const;
+
+  Device& device_;
+  int queue_;
+  const Own own_;
+  std::unique_ptr<CompletionChannel> channel_;
+  std::unique_ptr<CompletionQueue> cq_;
+  base::UniqueFd bell_;  ///< for calls
+  std::mutex mutex_;
+  std::condition_variable called_;
+  std::deque<std::pair<const std::function<void()>*, bool*>> calls_;
+  std::atomic<bool> has_calls_{false};
+  bool stop_ = false;
+
+  std::unordered_map<uint64_t, Lane*> lanes_;
+  std::vector<Link*> links_;
+  struct Hash {
+    size_t operator()(const Gid& gid) const;
+  };
+  std::unordered_map<Gid, Link*, Hash> routes_;
+  Link* last_ = nullptr;     ///< whom the last packet was for
+  Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
+  size_t first_ = 0;         ///< whose turn it is to be read first
+  bool failed_ = false;
+  Count unroutable_;
+  int64_t answers_from_ns_ = 0;
+  uint32_t answers_ = 0;
+  std::vector<std::byte> scratch_;
+  std::thread thread_;
+};
+
+}  // namespace nupa::netdev

@@ -1,0 +1,124 @@
+#include "api/netdev/tun_device.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <linux/ipv6.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "api/netdev/virtio_header.h"
+
+namespace nupa::netdev {
+namespace {
+
+/// Of linux/if_tun.h since 6.2, which older headers lack.
+constexpr unsigned kUso4 = 0x20;
+constexpr unsigned kUso6 = 0x40;
+
+ifreq request_for(const std::string& name) {
+  ifreq request{};
+  std::memcpy(request.ifr_name, name.data(), std::min(name.size(), sizeof request.ifr_name - 1));
+  return request;
+}
+
+Result<base::UniqueFd> open_queue(const std::string& name, bool several) {
+  base::UniqueFd queue(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  if (!queue) return fail(errno, "/dev/net/tun cannot be opened: the kernel has no TUN, or it is not shown here");
+  ifreq request = request_for(name);
+  request.ifr_flags =
+      static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | (several ? IFF_MULTI_QUEUE : IFF_TUN_EXCL));
+  if (ioctl(queue.get(), TUNSETIFF, &request) != 0) {
+    if (errno == EPERM) return fail(EPERM, "making an interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`");
+    if (errno == EBUSY) return fail(EBUSY, "there is an interface of this name");
+    return fail(errno, "the interface cannot be made");
+  }
+  int header_bytes = sizeof(VirtioHeader), little_endian = 1;
+  if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)
+    return fail(errno, "the kernel's TUN has no virtio headers of 12 bytes");
+  constexpr unsigned kTcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+  if (ioctl(queue.get(), TUNSETOFFLOAD, kTcp | kUso4 | kUso6) != 0 && ioctl(queue.get(), TUNSETOFFLOAD, kTcp) != 0)
+    return fail(errno, "the kernel's TUN gives no large segments");
+  return queue;
+}
+
+/// `use` works with a socket that interfaces are asked by.
+template <class Use>
+int with_socket(int family, Use&& use) {
+  const base::UniqueFd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket) return errno;
+  return use(socket.get()) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+Result<TunDevice> TunDevice::open(const std::string& name, uint32_t queues) {
+  if (name.empty() || name.size() >= IFNAMSIZ || name.find_first_of("/% \t") != name.npos)
+    return fail(EINVAL, "an interface's name has 1 to 15 characters, none of them '/', '%' or space");
+  // With several queues the kernel would let this process take part in somebody else's interface.
+  if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name");
+  TunDevice device(name);
+  for (uint32_t i = 0; i < queues; ++i) {
+    auto queue = open_queue(name, queues > 1);
+    if (!queue) return tl::unexpected(queue.error());
+    device.queues_.push_back(std::move(*queue));
+  }
+  return device;
+}
+
+int TunDevice::set_mtu(uint32_t mtu) const {
+  ifreq request = request_for(name_);
+  request.ifr_mtu = static_cast<int>(mtu);
+  return with_socket(AF_INET, [&](int socket) { return ioctl(socket, SIOCSIFMTU, &request); });
+}
+
+int TunDevice::add_address(const Prefix& prefix) const {
+  ifreq request = request_for(name_);
+  if (!prefix.is_ipv4()) {
+    in6_ifreq more{};
+    std::memcpy(&more.ifr6_addr, prefix.address.raw.data(), 16);
+    more.ifr6_prefixlen = prefix.length;
+    more.ifr6_ifindex = static_cast<int>(if_nametoindex(name_.c_str()));
+    return with_socket(AF_INET6, [&](int socket) { return ioctl(socket, SIOCSIFADDR, &more); });
+  }
+  auto* const address = reinterpret_cast<sockaddr_in*>(&request.ifr_addr);
+  address->sin_family = AF_INET;
+  std::memcpy(&address->sin_addr, &prefix.address.raw[12], 4);
+  const int error = with_socket(AF_INET, [&](int socket) { return ioctl(socket, SIOCSIFADDR, &request); });
+  if (error != 0) return error;
+  address->sin_addr.s_addr = htonl(prefix.length == 0 ? 0 : UINT32_MAX << (32 - prefix.length));
+  return with_socket(AF_INET, [&](int socket) { return ioctl(socket, SIOCSIFNETMASK, &request); });
+}
+
+void TunDevice::have_own_addresses_only(bool ipv6) const {
+  const std::string folder = "/proc/sys/net/ipv6/conf/" + name_ + "/";
+  constexpr int kNone = 1;  // IN6_ADDR_GEN_MODE_NONE
+  std::ofstream(folder + "addr_gen_mode") << kNone;
+  // Where /proc cannot be written to, packets from an address that nobody knows are thrown away by the other nodes.
+  if (!ipv6) std::ofstream(folder + "disable_ipv6") << 1;
+}
+
+int TunDevice::bring_up() const {
+  ifreq request = request_for(name_);
+  return with_socket(AF_INET, [&](int socket) {
+    if (ioctl(socket, SIOCGIFFLAGS, &request) != 0) return -1;
+    // Without a link layer there is nobody to ask for addresses (ARP), but groups and broadcasts are carried.
+    request.ifr_flags =
+        static_cast<short>((request.ifr_flags & ~IFF_POINTOPOINT) | IFF_UP | IFF_MULTICAST | IFF_BROADCAST | IFF_NOARP);
+    return ioctl(socket, SIOCSIFFLAGS, &request);
+  });
+}
+
+uint64_t TunDevice::dropped() const {
+  uint64_t count = 0;
+  std::ifstream("/sys/class/net/" + name_ + "/statistics/tx_dropped") >> count;
+  return count;
+}
+
+}  // namespace nupa::netdev

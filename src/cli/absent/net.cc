@@ -1,0 +1,18 @@
+/// `nupa net` where there was no nettle to build it with.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/commands.h"
+
+namespace nupa::cli {
+
+Subcommand add_net(CLI::App& app) {
+  CLI::App* const net = app.add_subcommand("net", "A network device, which this build has not");
+  net->allow_extras();
+  return {net, [] {
+            std::fprintf(stderr, "nupa: net: this build has no network device (it was built without nettle-dev)\n");
+            return 1;
+          }};
+}
+
+}  // namespace nupa::cli

@@ -1,0 +1,324 @@
+/// `nupa net`: a network device over NUPA's wires (docs/netdev.md).
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "api/netdev/node.h"
+#include "base/unique_fd.h"
+#include "cli/commands.h"
+
+namespace nupa::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPatienceMs = 2000;
+
+struct NetOptions {
+  std::string network;
+  std::string node;
+  std::string interface = "nupa0";
+  std::vector<std::string> addresses;
+  std::vector<std::string> peers;
+  std::string key_file;
+  std::string config;
+  uint32_t mtu = 0;
+  uint32_t queues = 1;
+  bool detach = false;
+  bool all = false;
+  bool machine_readable = false;
+};
+
+int complain(const std::string& what) {
+  fmt::print(stderr, "nupa: net: {}\n", what);
+  return 1;
+}
+
+std::string default_key_file(const std::string& network) {
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  const char* const home = std::getenv("HOME");
+  const std::string base =
+      config != nullptr && *config != '\0' ? config : std::string(home != nullptr ? home : "") + "/.config";
+  return base + "/nupa/" + network + ".key";
+}
+
+/// A new key in a file that was not there: the first node of a network that nobody has given one makes it. Two that do
+/// so at once agree, for the file appears whole or not at all.
+Result<void> make_key_file(const std::string& path) {
+  auto key = netdev::new_key();
+  if (!key) return tl::unexpected(key.error());
+  for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
+    mkdir(path.substr(0, slash).c_str(), 0700);
+  const std::string own = path + "." + std::to_string(getpid());
+  const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return fail(errno, "the key's file cannot be made");
+  const std::string text = netdev::text_of(*key) + "\n";
+  const bool written = write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = !written ? EIO : link(own.c_str(), path.c_str()) != 0 && errno != EEXIST ? errno : 0;
+  unlink(own.c_str());
+  if (error != 0) return fail(error, "the key's file cannot be written");
+  return {};
+}
+
+Result<netdev::Key> read_key(const std::string& path) {
+  const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status;
+  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "the key's file cannot be read");
+  if ((status.st_mode & 077) != 0) return fail(EACCES, "the key's file is open to others: chmod 600 it");
+  char text[256];
+  const ssize_t length = read(file.get(), text, sizeof text);
+  if (length < 0) return fail(errno, "the key's file cannot be read");
+  return netdev::key_from_text({text, static_cast<size_t>(length)});
+}
+
+/// What a file says of the network and of this node. Empty: done; else what is wrong.
+std::string read_config(NetOptions* options) {
+  std::ifstream file(options->config);
+  const json config = json::parse(file, nullptr, false);
+  if (!config.is_object() || !config.contains("nodes") || !config["nodes"].is_object())
+    return options->config + ": is no network: an object with \"nodes\" is wanted";
+  try {
+    if (config.value("network", options->network) != options->network)
+      return options->config + ": is of network " + config["network"].get<std::string>();
+    if (options->key_file.empty()) options->key_file = config.value("key_file", "");
+    const json& nodes = config["nodes"];
+    if (!nodes.contains(options->node)) return options->config + ": has no node '" + options->node + "' (--node)";
+    for (const auto& [name, node] : nodes.items()) {
+      if (name == options->node) {
+        if (options->addresses.empty()) options->addresses = node.at("addresses").get<std::vector<std::string>>();
+        if (options->mtu == 0) options->mtu = node.value("mtu", config.value("mtu", 0u));
+        options->interface = node.value("interface", options->interface);
+      } else {
+        for (const auto& host : node.value("hosts", std::vector<std::string>{})) options->peers.push_back(host);
+      }
+    }
+  } catch (const json::exception& error) {
+    return options->config + ": " + error.what();
+  }
+  return {};
+}
+
+std::string node_options(NetOptions given, netdev::NodeOptions* options) {
+  if (!given.config.empty())
+    if (std::string wrong = read_config(&given); !wrong.empty()) return wrong;
+  options->network = given.network;
+  options->node = given.node;
+  options->interface = given.interface;
+  options->queues = given.queues;
+  options->mtu = given.mtu == 0 ? netdev::kMaxMtu : given.mtu;
+  for (const std::string& text : given.addresses) {
+    const auto prefix = netdev::Prefix::parse(text);
+    if (!prefix) return "'" + text + "': " + prefix.error().what;
+    options->addresses.push_back(*prefix);
+  }
+  for (const std::string& text : given.peers) {
+    const auto address = netdev::address_from(text);
+    if (!address) return "'" + text + "': " + address.error().what;
+    options->peers.push_back(*address);
+  }
+  if (options->addresses.empty()) return "a node needs an address: --addr 10.77.0.1/24";
+  std::string path = given.key_file;
+  if (path.empty()) {
+    path = default_key_file(given.network);
+    if (::access(path.c_str(), F_OK) != 0)
+      if (auto made = make_key_file(path); !made) return path + ": " + made.error().what;
+  }
+  const auto key = read_key(path);
+  if (!key) return path + ": " + key.error().what;
+  options->key = *key;
+  return {};
+}
+
+/// Goes on in the background once all is there: the parent ends when the child says so.
+class Background {
+ public:
+  /// False: this is the parent, which is to end with status().
+  bool begin() {
+    if (pipe2(pipe_, O_CLOEXEC) != 0) return true;
+    child_ = fork();
+    if (child_ > 0) {
+      close(pipe_[1]);
+      char word;
+      status_ = read(pipe_[0], &word, 1) == 1 ? 0 : 1;
+      return false;
+    }
+    setsid();
+    return true;
+  }
+  void ready() {
+    if (pipe_[1] < 0) return;
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+    close(null);
+    [[maybe_unused]] const ssize_t written = write(pipe_[1], "", 1);
+    close(pipe_[1]);
+  }
+  int status() const { return status_; }
+
+ private:
+  int pipe_[2] = {-1, -1};
+  pid_t child_ = -1;
+  int status_ = 0;
+};
+
+int up(const NetOptions& given) {
+  netdev::NodeOptions options;
+  if (const std::string wrong = node_options(given, &options); !wrong.empty()) return complain(wrong);
+  Background background;
+  if (given.detach && !background.begin()) return background.status();
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before there are threads
+  const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  auto node = netdev::Node::start(std::move(options));
+  if (!node) return complain(node.error().what);
+  if (given.detach)
+    background.ready();
+  else
+    fmt::print("network {}: interface {} is up\n", given.network, given.interface);
+  std::fflush(stdout);
+  return (*node)->run(ended.get()) == 0 ? 0 : 1;
+}
+
+struct Found {
+  std::string network, node;
+  json answer;
+};
+
+/// Nodes of this runtime directory that answer; of this network namespace alone, if wanted.
+std::vector<Found> find_nodes(const NetOptions& options, const char* question, bool only_here) {
+  struct stat here {};
+  stat("/proc/self/ns/net", &here);
+  std::vector<Found> found;
+  for (const auto& [network, node] : netdev::Door::list(options.network)) {
+    if (!options.node.empty() && node != options.node) continue;
+    const auto answer = netdev::Door::ask(network, node, question, kPatienceMs);
+    if (!answer) {
+      if (answer.error().code == ETIMEDOUT) complain("node " + node + " does not answer; is it stopped?");
+      continue;
+    }
+    json read = json::parse(*answer, nullptr, false);
+    if (!read.is_object()) continue;
+    if (only_here && read.value("namespace", uint64_t{0}) != here.st_ino) continue;
+    found.push_back({network, node, std::move(read)});
+  }
+  return found;
+}
+
+int down(const NetOptions& options) {
+  const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
+  if (nodes.empty()) return complain("there is no such node here (nupa net status shows all)");
+  int status = 0;
+  for (const Found& found : nodes) {
+    const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
+    if (!answer) status = complain("node " + found.node + ": " + answer.error().what);
+    // Until its interface is gone, so that the next one can have the name.
+    for (int i = 0; answer && i < kPatienceMs / 10; ++i) {
+      if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
+      usleep(10'000);
+    }
+  }
+  return status;
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+void print(const json& node) {
+  std::string addresses;
+  for (const auto& address : node["addresses"]) addresses += " " + address.get<std::string>();
+  fmt::print("{}: node {} on {}:{}, MTU {}, process {}\n", node["network"].get<std::string>(),
+             node["node"].get<std::string>(), node["interface"].get<std::string>(), addresses,
+             node["mtu"].get<uint32_t>(), node["pid"].get<int>());
+  if (!node["peers"].empty())
+    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>12} {:>12} {:>9}\n", "PEER", "STATE", "TRANSPORT", "ROUND TRIP", "SENT",
+               "RECEIVED", "DROPPED");
+  for (const auto& peer : node["peers"]) {
+    uint64_t dropped = 0;
+    for (const auto& [reason, count] : peer["dropped"].items()) dropped += count.get<uint64_t>();
+    const double round_trip = peer.value("round_trip_us", 0.0);
+    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>12} {:>12} {:>9}{}\n", peer["node"].get<std::string>(),
+               peer["state"].get<std::string>(), peer.value("transport", "-"),
+               round_trip > 0 ? fmt::format("{:.1f} us", round_trip) : "-",
+               bytes_text(peer["sent"]["bytes"].get<uint64_t>()), bytes_text(peer["received"]["bytes"].get<uint64_t>()),
+               dropped, peer.contains("why") ? "  (" + peer["why"].get<std::string>() + ")" : "");
+  }
+  for (const auto& target : node["asked"])
+    fmt::print("  {} is asked again and again: {}\n", target["at"].get<std::string>(),
+               target["why"].get<std::string>());
+  if (node["strangers"].get<uint64_t>() > 0)
+    fmt::print("  strangers turned away: {}\n", node["strangers"].get<uint64_t>());
+}
+
+int status(const NetOptions& options) {
+  const auto nodes = find_nodes(options, R"({"do":"status"})", false);
+  if (options.machine_readable) {
+    json all = json::array();
+    for (const Found& found : nodes) all.push_back(found.answer);
+    fmt::print("{}\n", all.dump(2));
+    return 0;
+  }
+  if (nodes.empty()) fmt::print("no node runs here\n");
+  for (const Found& found : nodes) print(found.answer);
+  return 0;
+}
+
+}  // namespace
+
+Subcommand add_net(CLI::App& app) {
+  auto options = std::make_shared<NetOptions>();
+  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/netdev.md)");
+  net->require_subcommand(1);
+  CLI::App* up_command = net->add_subcommand("up", "Be a node of a network until `nupa net down`");
+  up_command->add_option("network", options->network, "The network's name")->required();
+  up_command->add_option("--addr,--addr6", options->addresses,
+                         "An address of this node, as 10.77.0.1/24 or fd77::1/64");
+  up_command->add_option("--node", options->node, "This node's name (default: its first address)");
+  up_command->add_option("--peer", options->peers, "The address of another node's host");
+  up_command->add_option("--interface", options->interface, "The interface's name")->capture_default_str();
+  up_command->add_option("--mtu", options->mtu, "In bytes (default 65520)")
+      ->check(CLI::Range(netdev::kMinMtu, netdev::kMaxMtu));
+  up_command->add_option("--queues", options->queues, "Queues of the interface, each with a thread")
+      ->check(CLI::Range(1u, netdev::kMaxQueues))
+      ->capture_default_str();
+  up_command->add_option("--key-file", options->key_file,
+                         "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)");
+  up_command->add_option("--config", options->config, "A file that describes the network")->check(CLI::ExistingFile);
+  up_command->add_flag("--detach", options->detach, "Go on in the background once the interface is up");
+  up_command->footer("The interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`.");
+  CLI::App* down_command = net->add_subcommand("down", "End the node of this network namespace");
+  down_command->add_option("network", options->network, "The network's name (default: any)");
+  down_command->add_option("--node", options->node, "A node by its name, wherever it is");
+  down_command->add_flag("--all", options->all, "Those of all network namespaces");
+  CLI::App* status_command = net->add_subcommand("status", "Show nodes of this user, and their peers");
+  status_command->add_option("network", options->network, "The network's name (default: all)");
+  status_command->add_option("--node", options->node, "A node by its name");
+  status_command->add_flag("--json", options->machine_readable, "Machine-readable output");
+  CLI::App* key_command = net->add_subcommand("key", "Print a new key, for a file that all hosts of a network have");
+  return {net, [=] {
+            if (*up_command) return up(*options);
+            if (*down_command) return down(*options);
+            if (*status_command) return status(*options);
+            if (!*key_command) return 2;
+            const auto key = netdev::new_key();
+            if (!key) return complain(key.error().what);
+            fmt::print("{}\n", netdev::text_of(*key));
+            return 0;
+          }};
+}
+
+}  // namespace nupa::cli

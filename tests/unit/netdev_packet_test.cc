@@ -1,0 +1,276 @@
+// Packets as RFC 791, 792, 1071, 1191, 4443 and 8200 have them, and the virtio header before them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "api/netdev/ip_packet.h"
+#include "api/netdev/prefix.h"
+
+namespace nupa::netdev {
+namespace {
+
+using Packet = std::vector<std::byte>;
+
+Gid gid(const std::string& text) { return *address_from(text); }
+
+void put(Packet& packet, size_t at, std::initializer_list<int> bytes) {
+  for (const int byte : bytes) packet[at++] = static_cast<std::byte>(byte);
+}
+
+uint32_t word(const Packet& packet, size_t at) {
+  return std::to_integer<uint32_t>(packet[at]) << 8 | std::to_integer<uint32_t>(packet[at + 1]);
+}
+
+/// The sum over bytes that carry a right checksum is all ones (RFC 1071).
+uint32_t sum(std::span<const std::byte> bytes, uint32_t start = 0) {
+  uint64_t total = start;
+  for (size_t i = 0; i < bytes.size(); ++i) total += std::to_integer<uint64_t>(bytes[i]) << (i % 2 == 0 ? 8 : 0);
+  while (total > 0xffff) total = (total & 0xffff) + (total >> 16);
+  return static_cast<uint32_t>(total);
+}
+
+/// 10.77.0.1 to 10.77.0.2, with a payload of counted bytes.
+Packet ipv4(size_t payload, int protocol = 17, int flags = 0x40) {
+  Packet packet(20 + payload);
+  for (size_t i = 0; i < payload; ++i) packet[20 + i] = static_cast<std::byte>(i * 7);
+  const int length = static_cast<int>(packet.size());
+  put(packet, 0,
+      {0x45, 0, length >> 8, length & 255, 0x12, 0x34, flags, 0, 64, protocol, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2});
+  const uint32_t check = ~sum(std::span(packet).first(20)) & 0xffff;
+  put(packet, 10, {static_cast<int>(check >> 8), static_cast<int>(check & 255)});
+  return packet;
+}
+
+/// fd77::1 to fd77::2.
+Packet ipv6(size_t payload, int next = 17) {
+  Packet packet(40 + payload);
+  const int length = static_cast<int>(payload);
+  put(packet, 0, {0x60, 0, 0, 0, length >> 8, length & 255, next, 64, 0xfd, 0x77});
+  put(packet, 23, {1, 0xfd, 0x77});
+  put(packet, 39, {2});
+  return packet;
+}
+
+std::optional<IpPacket> parse(const Packet& packet) { return IpPacket::parse(packet, packet.size()); }
+
+TEST(NetdevPacket, Ipv4IsRead) {
+  const auto packet = parse(ipv4(100));
+  ASSERT_TRUE(packet);
+  EXPECT_EQ(4, packet->version);
+  EXPECT_EQ(17, packet->protocol);
+  EXPECT_EQ(20, packet->header_bytes);
+  EXPECT_EQ(120u, packet->bytes);
+  EXPECT_FALSE(packet->may_be_cut);
+  EXPECT_FALSE(packet->is_later_part);
+  EXPECT_EQ(gid("10.77.0.1"), packet->source);
+  EXPECT_EQ(gid("10.77.0.2"), packet->destination);
+  EXPECT_TRUE(parse(ipv4(100, 17, 0))->may_be_cut);
+  Packet later = ipv4(100, 17, 0);
+  put(later, 7, {3});
+  EXPECT_TRUE(parse(later)->is_later_part);
+}
+
+TEST(NetdevPacket, Ipv6IsRead) {
+  const auto packet = parse(ipv6(30, 6));
+  ASSERT_TRUE(packet);
+  EXPECT_EQ(6, packet->version);
+  EXPECT_EQ(6, packet->protocol);
+  EXPECT_EQ(70u, packet->bytes);
+  EXPECT_FALSE(packet->may_be_cut);
+  EXPECT_EQ(gid("fd77::1"), packet->source);
+  EXPECT_EQ(gid("fd77::2"), packet->destination);
+}
+
+TEST(NetdevPacket, WhatIsNoWholePacketIsNone) {
+  for (const Packet& whole : {ipv4(50), ipv6(50)})
+    for (size_t length = 0; length <= whole.size() + 1; ++length) {
+      Packet packet = whole;
+      packet.resize(length);
+      EXPECT_EQ(length == whole.size(), parse(packet).has_value()) << length;
+    }
+  for (int version = 0; version < 16; ++version) {
+    Packet packet = ipv4(50);
+    put(packet, 0, {version << 4 | 5});
+    EXPECT_EQ(version == 4, parse(packet).has_value()) << version;
+  }
+  for (int words = 0; words < 16; ++words) {
+    Packet packet = ipv4(10);
+    put(packet, 0, {0x40 | words});
+    EXPECT_EQ(words >= 5 && words * 4 <= 30, parse(packet).has_value()) << words;
+  }
+}
+
+TEST(NetdevPacket, AHeaderMustFitItsPacket) {
+  const IpPacket tcp = *parse(ipv4(1000, 6));
+  VirtioHeader header;
+  EXPECT_TRUE(is_consistent(header, tcp));
+  header.flags = VirtioHeader::kNeedsChecksum;
+  header.csum_start = 20;
+  header.csum_offset = 16;
+  EXPECT_TRUE(is_consistent(header, tcp));
+  header.csum_start = 19;  // within the first header
+  EXPECT_FALSE(is_consistent(header, tcp));
+  header.csum_start = 1002;  // the sum would be behind the end
+  EXPECT_TRUE(is_consistent(header, tcp));
+  header.csum_start = 1003;
+  EXPECT_FALSE(is_consistent(header, tcp));
+  header.csum_start = 20;
+  header.gso_type = VirtioHeader::kGsoTcp4;
+  EXPECT_FALSE(is_consistent(header, tcp));  // of no size
+  header.gso_size = 100;
+  header.hdr_len = 40;
+  EXPECT_TRUE(is_consistent(header, tcp));
+  header.gso_type |= VirtioHeader::kGsoEcn;
+  EXPECT_TRUE(is_consistent(header, tcp));
+  EXPECT_FALSE(is_consistent(header, *parse(ipv4(1000, 17))));
+  EXPECT_FALSE(is_consistent(header, *parse(ipv6(1000, 6))));
+  header.hdr_len = 1021;
+  EXPECT_FALSE(is_consistent(header, tcp));
+  header.hdr_len = 40;
+  header.flags = 0;  // a large segment's sum is always open
+  EXPECT_FALSE(is_consistent(header, tcp));
+  header.flags = VirtioHeader::kNeedsChecksum;
+  for (int type = 0; type < 256; ++type) {
+    header.gso_type = static_cast<uint8_t>(type);
+    const int kind = type & 0x7f;
+    EXPECT_EQ(type == 0 || kind == VirtioHeader::kGsoTcp4, is_consistent(header, tcp)) << type;
+  }
+}
+
+TEST(NetdevPacket, TheLargestPartOfALargeSegment) {
+  Packet packet = ipv4(5000, 6);
+  put(packet, 20 + 12, {0x80});  // TCP with options: 32 bytes
+  VirtioHeader header;
+  EXPECT_EQ(5020u, largest_part(header, packet));
+  header.flags = VirtioHeader::kNeedsChecksum;
+  header.csum_start = 20;
+  header.csum_offset = 16;
+  header.gso_type = VirtioHeader::kGsoTcp4;
+  header.gso_size = 1448;
+  header.hdr_len = 4000;  // more than its headers, as the kernel has it
+  EXPECT_EQ(1500u, largest_part(header, packet));
+  header.gso_type = VirtioHeader::kGsoUdp;
+  EXPECT_EQ(1476u, largest_part(header, packet));
+  header.gso_size = 9000;
+  EXPECT_EQ(5020u, largest_part(header, packet));
+}
+
+TEST(NetdevPacket, AnOpenSumIsCompleted) {
+  for (const size_t payload : {8u, 9u, 1000u, 1001u}) {
+    Packet packet = ipv4(payload);
+    // The kernel leaves the sum of the pseudo-header in its place (RFC 768).
+    Packet pseudo(packet.begin() + 12, packet.begin() + 20);
+    pseudo.resize(12);
+    put(pseudo, 9, {17, static_cast<int>(payload >> 8), static_cast<int>(payload & 255)});
+    const uint32_t part = sum(pseudo);
+    put(packet, 26, {static_cast<int>(part >> 8), static_cast<int>(part & 255)});
+    VirtioHeader header;
+    header.flags = VirtioHeader::kNeedsChecksum;
+    header.csum_start = 20;
+    header.csum_offset = 6;
+    complete_checksum(header, packet);
+    EXPECT_EQ(0xffffu, sum(std::span(packet).subspan(20), part)) << payload;
+  }
+}
+
+TEST(NetdevPacket, FragmentsAreTheWhole) {
+  for (const uint32_t mtu : {576u, 1280u, 1500u}) {
+    const Packet whole = ipv4(5001, 17, 0);
+    const auto parts = fragments_of(whole, mtu);
+    Packet joined(whole.begin(), whole.begin() + 20);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto part = parse(parts[i]);
+      ASSERT_TRUE(part);
+      EXPECT_LE(parts[i].size(), mtu);
+      EXPECT_EQ(0xffffu, sum(std::span(parts[i]).first(20)));
+      EXPECT_EQ(i + 1 < parts.size(), (word(parts[i], 6) & 0x2000) != 0);
+      EXPECT_EQ(joined.size() - 20, (word(parts[i], 6) & 0x1fff) * 8);
+      EXPECT_EQ(0x1234u, word(parts[i], 4));
+      joined.insert(joined.end(), parts[i].begin() + 20, parts[i].end());
+    }
+    EXPECT_TRUE(std::equal(whole.begin() + 20, whole.end(), joined.begin() + 20, joined.end()));
+  }
+}
+
+TEST(NetdevPacket, AFragmentIsCutOnceMore) {
+  const auto parts = fragments_of(ipv4(5001, 17, 0), 3000);
+  ASSERT_EQ(2u, parts.size());
+  const auto first = fragments_of(parts[0], 1500), last = fragments_of(parts[1], 1500);
+  EXPECT_NE(0u, word(first.back(), 6) & 0x2000);
+  EXPECT_EQ(0u, word(last.back(), 6) & 0x2000);
+  EXPECT_EQ((parts[0].size() - 20) / 8, word(last.front(), 6) & 0x1fff);
+}
+
+TEST(NetdevPacket, TooBigSaysTheMtu) {
+  const auto v4 = icmp_about(Refusal::kTooBig, ipv4(3000), 1400);
+  ASSERT_TRUE(v4);
+  const auto answer = parse(*v4);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(gid("10.77.0.1"), answer->destination);
+  EXPECT_EQ(gid("10.77.0.2"), answer->source);
+  EXPECT_EQ(0xffffu, sum(std::span(*v4).first(20)));
+  EXPECT_EQ(0xffffu, sum(std::span(*v4).subspan(20)));
+  EXPECT_EQ(0x0304u, word(*v4, 20));  // destination unreachable, fragmentation needed (RFC 1191)
+  EXPECT_EQ(1400u, word(*v4, 26));
+  EXPECT_TRUE(std::equal(v4->begin() + 28, v4->end(), ipv4(3000).begin()));
+  EXPECT_LE(v4->size(), 576u);
+
+  const auto v6 = icmp_about(Refusal::kTooBig, ipv6(3000), 65000);
+  ASSERT_TRUE(v6);
+  ASSERT_TRUE(parse(*v6));
+  EXPECT_EQ(0x0200u, word(*v6, 40));  // packet too big (RFC 4443, 3.2)
+  EXPECT_EQ(65000u, word(*v6, 44) << 16 | word(*v6, 46));
+  EXPECT_LE(v6->size(), 1280u);
+  Packet pseudo(v6->begin() + 8, v6->begin() + 40);
+  const auto length = static_cast<uint32_t>(v6->size() - 40);
+  EXPECT_EQ(0xffffu, sum(std::span(*v6).subspan(40), sum(pseudo) + length + 58));
+}
+
+TEST(NetdevPacket, NothingIsSaidAboutErrorsPartsAndGroups) {
+  EXPECT_TRUE(icmp_about(Refusal::kHostUnreachable, ipv4(100), 0));
+  Packet error = ipv4(100, 1);
+  for (int type = 0; type < 20; ++type) {
+    put(error, 20, {type});
+    const bool is_question = type == 0 || type == 8 || type == 13 || type == 14;
+    EXPECT_EQ(is_question, icmp_about(Refusal::kHostUnreachable, error, 0).has_value()) << type;
+  }
+  Packet error6 = ipv6(100, 58);
+  for (const int type : {1, 4, 127, 128, 135}) {
+    put(error6, 40, {type});
+    EXPECT_EQ(type >= 128, icmp_about(Refusal::kHostUnreachable, error6, 0).has_value()) << type;
+  }
+  Packet later = ipv4(100, 17, 0);
+  put(later, 7, {1});
+  EXPECT_FALSE(icmp_about(Refusal::kHostUnreachable, later, 0));
+  Packet group = ipv4(100);
+  put(group, 16, {224, 0, 0, 1});
+  EXPECT_FALSE(icmp_about(Refusal::kHostUnreachable, group, 0));
+}
+
+TEST(NetdevPrefix, IsReadAndWritten) {
+  for (const char* text : {"10.77.0.1/24", "192.0.2.255/32", "fd77::1/64", "::1/128", "10.0.0.1/0"}) {
+    const auto prefix = Prefix::parse(text);
+    ASSERT_TRUE(prefix) << text;
+    EXPECT_EQ(text, prefix->text());
+  }
+  EXPECT_EQ("10.77.0.1/32", Prefix::parse("10.77.0.1")->text());
+  for (const char* text : {"", "10.77.0", "10.77.0.1/33", "10.77.0.1/", "10.77.0.1/x", "fd77::1/129", "10.77.0.1/24 ",
+                           "224.0.0.1/24", "ff02::1/64", "::/0", "10.77.0.1/-1"})
+    EXPECT_FALSE(Prefix::parse(text)) << text;
+}
+
+TEST(NetdevPrefix, ContainsItsNetwork) {
+  const Prefix prefix = *Prefix::parse("10.77.0.130/25");
+  EXPECT_TRUE(prefix.contains(gid("10.77.0.255")));
+  EXPECT_FALSE(prefix.contains(gid("10.77.0.127")));
+  EXPECT_FALSE(prefix.contains(gid("fd77::1")));
+  EXPECT_EQ(gid("10.77.0.255"), prefix.broadcast());
+  const Prefix six = *Prefix::parse("fd77::1/62");
+  EXPECT_TRUE(six.contains(gid("fd77:0:0:3::9")));
+  EXPECT_FALSE(six.contains(gid("fd77:0:0:4::9")));
+  EXPECT_TRUE(Prefix::parse("10.0.0.1/0")->contains(gid("200.1.2.3")));
+}
+
+}  // namespace
+}  // namespace nupa::netdev
