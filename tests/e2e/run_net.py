@@ -293,6 +293,10 @@ def of_an_ordinary_user():
     prefix = () if os.geteuid() != 0 else ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
     if subprocess.run([*prefix, "unshare", "-Urn", "true"], capture_output=True).returncode != 0:
         return skip("net-of-a-user", "user namespaces are not allowed")
+    if subprocess.run([*prefix, NUPA, "--version"], capture_output=True).returncode != 0:
+        return skip("net-of-a-user", "the build folder is closed to other users")
+    if not os.stat("/dev/net/tun").st_mode & 0o002:
+        return skip("net-of-a-user", "/dev/net/tun is closed to other users")
     with tempfile.TemporaryDirectory(prefix="nupa-net-") as folder:
         if prefix:
             os.chown(folder, 65534, 65534)
@@ -316,6 +320,8 @@ def of_an_ordinary_user():
 def main():
     if "no network device" in subprocess.run([NUPA, "net"], capture_output=True, text=True).stderr:
         return skip("net", "this build has no network device")
+    if not os.path.exists("/dev/net/tun"):
+        return skip("net", "there is no /dev/net/tun")
     of_an_ordinary_user()
     if os.geteuid() != 0 or ip("netns", "add", "nupa-net-probe-%d" % os.getpid()).returncode != 0:
         return skip("net-between-namespaces", "needs root and network namespaces")
