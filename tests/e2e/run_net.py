@@ -303,6 +303,7 @@ def of_an_ordinary_user():
         script = ("for i in 1 2; do unshare -n sh -c 'ip link set lo up; echo $$ > {f}/$0; exec sleep 60' $i & done; "
                   "while [ ! -s {f}/1 ] || [ ! -s {f}/2 ]; do sleep 0.1; done; "
                   "for i in 1 2; do nsenter -t $(cat {f}/$i) -n {n} net up lab --addr 10.77.0.$i/24 --detach || exit 1; done; "
+                  "until {n} net status lab --json | grep -c '\"up\"' | grep -qx 2; do sleep 0.1; done; "
                   "nsenter -t $(cat {f}/1) -n ping -q -c 3 -i 0.1 -W 5 10.77.0.2; status=$?; "
                   "{n} net down --all; kill $(cat {f}/1 {f}/2); exit $status").format(f=folder, n=NUPA)
         done = subprocess.run([*prefix, "unshare", "-Urn", "sh", "-c", script], capture_output=True, text=True, timeout=60,

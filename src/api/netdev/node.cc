@@ -23,6 +23,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kMillisecondNs = 1'000'000;
 /// Until a connection has to carry packets. Strangers that repeat somebody's request are held for so long.
 constexpr int64_t kGreetingNs = 5 * kSecondNs;
+constexpr int64_t kSettlingNs = kSecondNs;
 constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
 constexpr int64_t kLongestPauseNs = kSecondNs;
 /// What was refused for a reason may have been set right.
@@ -147,9 +148,22 @@ Node::~Node() {
   tun_.reset();
 }
 
-int Node::run(int until_fd) {
+bool Node::is_settled(int64_t now) const {
+  if (now - started_ns_ > kSettlingNs) return true;
+  return std::all_of(targets_.begin(), targets_.end(), [&](const Target& target) {
+    const auto session = sessions_.find(target.session);
+    const bool is_up = session != sessions_.end() && session->second->state() == Session::State::kUp;
+    return is_up || !target.why_not.empty();
+  });
+}
+
+int Node::run(int until_fd, const std::function<void()>& on_settled) {
   std::vector<pollfd> events;
   while (!stop_) {
+    if (!settled_ && is_settled(base::now_ns())) {
+      settled_ = true;
+      on_settled();
+    }
     const int64_t deadline = next_deadline();
     const int64_t now = base::now_ns();
     const int wait_ms =
@@ -420,7 +434,7 @@ Result<void> Node::connect(Target& target, uint64_t service, const ConnectionRou
 }
 
 int64_t Node::next_deadline() const {
-  int64_t next = INT64_MAX;
+  int64_t next = settled_ ? INT64_MAX : started_ns_ + kSettlingNs;
   for (const auto& [owner, session] : sessions_)
     if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kGreetingNs);
   for (const Target& target : targets_) {

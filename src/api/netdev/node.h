@@ -3,6 +3,7 @@
 #include <nupa/device.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -37,7 +38,9 @@ class Node final : private ConnectionSink {
   static Result<std::unique_ptr<Node>> start(NodeOptions options);
   ~Node() override;
   /// Until `nupa net down`, or the descriptor becomes readable. Returns what ended it: 0, or an errno value.
-  int run(int until_fd);
+  /// `on_settled` is called once each node that was known at the start is connected, has refused or has not answered
+  /// for a second.
+  int run(int until_fd, const std::function<void()>& on_settled);
 
  private:
   explicit Node(NodeOptions options) : options_(std::move(options)) {}
@@ -112,6 +115,7 @@ class Node final : private ConnectionSink {
   Result<void> take_answer(Target& target);
   Result<void> connect(Target& target, uint64_t service, const ConnectionRoute& route);
   Session* session_of(uint64_t owner);
+  bool is_settled(int64_t now) const;
   int64_t next_deadline() const;
 
   std::string answer_at_door(const std::string& question);
@@ -137,6 +141,7 @@ class Node final : private ConnectionSink {
   std::deque<Target> targets_;
   uint64_t strangers_ = 0;
   bool stop_ = false;
+  bool settled_ = false;
   int64_t started_ns_ = 0;
 };
 

@@ -342,25 +342,29 @@ void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t m
   [[maybe_unused]] const ssize_t written = ::writev(queue_, parts, 2);
 }
 
-void Pump::sleep() {
+bool Pump::may_sleep(bool* waits_for_room) {
   for (Link* link : links_)
     for (Lane* lane : link->lanes)
-      if (!lane->wait_for_frames()) return;
-  // Whoever stands aside or is waited for tells of its room.
-  bool waits = false;
+      if (!lane->wait_for_frames()) return false;
   for (Link* link : links_) {
     if (link != blocked_ && link->aside.empty()) continue;
-    waits = true;
-    if (!link->lanes.front()->wait_for_room()) return;
+    *waits_for_room = true;
+    if (!link->lanes.front()->wait_for_room()) return false;
   }
-  if (cq_->arm(true) != 0 || take_completions()) return;
-  pollfd events[3] = {{queue_, static_cast<short>(blocked_ == nullptr ? POLLIN : 0), 0},
-                      {channel_->fd(), POLLIN, 0},
-                      {bell_.get(), POLLIN, 0}};
-  constexpr int kStuckMs = static_cast<int>(kStuckNs / 1'000'000);
-  ::poll(events, 3, waits ? kStuckMs : -1);
-  if (events[1].revents != 0) [[maybe_unused]]
-    auto taken = channel_->wait();
+  return cq_->arm(true) == 0 && !take_completions();
+}
+
+void Pump::sleep() {
+  bool waits_for_room = false;
+  if (may_sleep(&waits_for_room)) {
+    pollfd events[3] = {{queue_, static_cast<short>(blocked_ == nullptr ? POLLIN : 0), 0},
+                        {channel_->fd(), POLLIN, 0},
+                        {bell_.get(), POLLIN, 0}};
+    constexpr int kStuckMs = static_cast<int>(kStuckNs / 1'000'000);
+    ::poll(events, 3, waits_for_room ? kStuckMs : -1);
+    if (events[1].revents != 0) [[maybe_unused]]
+      auto taken = channel_->wait();
+  }
   for (Link* link : links_)
     for (Lane* lane : link->lanes) lane->awake();
 }

@@ -100,6 +100,8 @@ class Pump {
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
   bool drain_asides();
   void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
+  /// All others know that this pump is to be woken; false: there is something to do.
+  bool may_sleep(bool* waits_for_room);
   void sleep();
   bool is_for_all(const Gid& destination) const;
 

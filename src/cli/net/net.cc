@@ -181,12 +181,12 @@ int up(const NetOptions& given) {
   const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   auto node = netdev::Node::start(std::move(options));
   if (!node) return complain(node.error().what);
-  if (given.detach)
-    background.ready();
-  else
+  const auto tell = [&] {
+    if (given.detach) return background.ready();
     fmt::print("network {}: interface {} is up\n", given.network, given.interface);
-  std::fflush(stdout);
-  return (*node)->run(ended.get()) == 0 ? 0 : 1;
+    std::fflush(stdout);
+  };
+  return (*node)->run(ended.get(), tell) == 0 ? 0 : 1;
 }
 
 struct Found {
