@@ -107,7 +107,10 @@ void Pump::attach(Link& link) {
 
 void Pump::detach(Link& link) {
   std::erase(links_, &link);
-  std::erase_if(routes_, [&](const auto& route) { return route.second == &link; });
+  // Another connection to the same node may have had the addresses before.
+  routes_.clear();
+  for (Link* left : links_)
+    for (const Gid& address : left->addresses) routes_[address] = left;
   if (last_ == &link) last_ = nullptr;
   if (blocked_ == &link) blocked_ = nullptr;
 }
