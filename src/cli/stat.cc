@@ -108,9 +108,9 @@ nlohmann::json look(const std::vector<Observed>& processes) {
     const uint32_t count = std::min(header.qp_high_water.load(), segment::kMaxQp);
     for (uint32_t i = 0; i < count; ++i) {
       const segment::QpShared& qp = observed.process.tables.qp[i];
-      if (qp.in_use == 0) continue;
+      if (qp.in_use.load() == 0) continue;
       const uint32_t peer = qp.remote_slot.load();
-      const auto type = static_cast<QpType>(qp.type);
+      const auto type = static_cast<QpType>(qp.type.load());
       const bool connected = type != QpType::kUd && peer != 0;
       std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
       const segment::WireShared& wire = observed.process.tables.wire[i];
@@ -119,8 +119,8 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},
-                      {"device", core::device_name(qp.device)},
-                      {"qp_num", qp.qp_num},
+                      {"device", core::device_name(qp.device.load())},
+                      {"qp_num", qp.qp_num.load()},
                       {"type", name_of(type)},
                       {"state", name_of(segment::state_of(qp.state.load()))},
                       {"transport", is_on_the_wire(qp) ? "roce" : "window"},

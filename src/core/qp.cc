@@ -71,7 +71,7 @@ int Qp::open() {
   for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
     counter->store(0);
   next_epoch();
-  shared_->in_use = 1;
+  shared_->in_use.store(1);
 
   auto& high_water = runtime_.tables().header->qp_high_water;
   uint32_t seen = high_water.load();
@@ -104,8 +104,8 @@ int Qp::close() {
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
     if (header.mcast[i].qp.load() == index_ + 1) return EBUSY;
   open_ = false;
+  shared_->in_use.store(0);
   to_reset();
-  shared_->in_use = 0;
   runtime_.leave_qp(index_);
   queue_.reset();
   device_.events().forget(this);

@@ -288,18 +288,18 @@ static_assert(sizeof(WireShared) <= 512 && sizeof(WireShared) * kMaxQp <= kHeapO
 
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
-  std::atomic<uint64_t> state;  ///< pack_state; 0 with in_use 0: no such queue pair
-  uint32_t in_use;
-  uint32_t qp_num;
-  uint32_t type;  ///< QpType
-  uint32_t pd;
+  std::atomic<uint64_t> state;   ///< pack_state; 0 with in_use 0: no such queue pair
+  std::atomic<uint32_t> in_use;  ///< set last, taken away first; peers may look at any moment
+  std::atomic<uint32_t> qp_num;
+  std::atomic<uint32_t> type;  ///< QpType
+  std::atomic<uint32_t> pd;
   std::atomic<uint32_t> access;  ///< access bits for inbound requests
   std::atomic<uint32_t> remote_qpn;
   std::atomic<uint32_t> remote_slot;
   std::atomic<uint32_t> qkey;
-  uint32_t recv_cq;                 ///< index
-  uint32_t srq;                     ///< index plus 1; 0: own receive ring
-  uint64_t xrcd;                    ///< identity of the XRC domain, 0: none
+  std::atomic<uint32_t> recv_cq;    ///< index
+  std::atomic<uint32_t> srq;        ///< index plus 1; 0: own receive ring
+  std::atomic<uint64_t> xrcd;       ///< identity of the XRC domain, 0: none
   std::atomic<uint32_t> rnr_timer;  ///< IBTA table 45 code
   // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
@@ -311,7 +311,7 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
   std::atomic<uint32_t> carrier;            ///< Carrier
-  uint32_t device;                          ///< index of the device that it was made by
+  std::atomic<uint32_t> device;             ///< index of the device that it was made by
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`nupa net`: programs that know only IP between nodes of a network, over the window and over packets; who is let in; and
 what happens when nodes come and go."""
+import concurrent.futures
 import contextlib
 import filecmp
 import json
@@ -218,8 +219,7 @@ def eight_nodes():
         outcome(not reason, "net-eight-nodes", reason)
         if reason:
             return
-        lost = [(one.number, other.number) for one in nodes for other in nodes if one is not other and
-                one.run("ping", "-q", "-c", "1", "-W", "5", other.ipv4).returncode != 0]
+        lost = [(one.number, other.number) for one in nodes for other in nodes if one is not other and not reaches(one, other)]
         outcome(not lost, "net-eight-nodes-each-reaches-each", lost)
         killed = nodes[3]
         os.kill(killed.pid(), signal.SIGKILL)
@@ -228,6 +228,29 @@ def eight_nodes():
         killed.up()
         back = wait_for(lambda: all(len(node.peers()) == 7 for node in nodes))
         outcome(back, "net-a-killed-node-comes-back")
+
+
+def started_at_once(transport):
+    """Each asks the other one: of two connections one stays, at both ends the same."""
+    with Nodes(2, wire=transport == "roce") as nodes:
+        silent = []
+        for turn in range(200 if ALL else 20):
+            with concurrent.futures.ThreadPoolExecutor(len(nodes)) as pool:
+                ups = list(pool.map(lambda node: node.up(*others_of(node, nodes)), nodes))
+            reached = [wait_for(lambda one=one, other=other: reaches(one, other), 5) for one in nodes for other in nodes if one is not other]
+            if not all(reached):
+                silent.append((turn, [done.stderr for done in ups], [node.status()["peers"] for node in nodes]))
+            for node in nodes:
+                node.down()
+        outcome(not silent, "net-started-at-once", silent[:1])
+
+
+def reaches(one, other):
+    return one.run("ping", "-q", "-c", "1", "-W", "1", other.ipv4).returncode == 0
+
+
+def others_of(node, nodes):
+    return [word for other in nodes if node.wire and other is not node for word in ("--peer", other.host)]
 
 
 def strangers():
@@ -329,6 +352,7 @@ def main():
     ip("netns", "delete", "nupa-net-probe-%d" % os.getpid())
     for transport in transports():
         two_nodes(transport)
+        started_at_once(transport)
     eight_nodes()
     strangers()
     cycles()

@@ -160,16 +160,19 @@ bool Node::is_settled(int64_t now) const {
 int Node::run(int until_fd, const std::function<void()>& on_settled) {
   std::vector<pollfd> events;
   while (!stop_) {
-    if (!settled_ && is_settled(base::now_ns())) {
+    // What has come is looked at before each sleep; what comes later wakes this thread.
+    cq_->arm(true);
+    take_completions();
+    take_events();
+    const int64_t now = base::now_ns();
+    look_after(now);
+    if (!settled_ && is_settled(now)) {
       settled_ = true;
       on_settled();
     }
     const int64_t deadline = next_deadline();
-    const int64_t now = base::now_ns();
     const int wait_ms =
         deadline == INT64_MAX ? -1 : static_cast<int>(std::max<int64_t>(0, (deadline - now) / kMillisecondNs + 1));
-    cq_->arm(true);
-    take_completions();
     events = {{bell_.get(), POLLIN, 0}, {channel_->fd(), POLLIN, 0}, {door_->fd(), POLLIN, 0}, {until_fd, POLLIN, 0}};
     for (const Target& target : targets_)
       if (target.asked) events.push_back({target.asked.get(), POLLIN, 0});
@@ -177,10 +180,7 @@ int Node::run(int until_fd, const std::function<void()>& on_settled) {
     if (events[3].revents != 0) break;
     if (events[1].revents != 0) [[maybe_unused]]
       auto taken = channel_->wait();
-    take_completions();
-    take_events();
     if (events[2].revents != 0) door_->serve([this](const std::string& question) { return answer_at_door(question); });
-    look_after(base::now_ns());
   }
   return 0;
 }
@@ -332,6 +332,7 @@ void Node::come_up(Session& session, int64_t now) {
   peer.mtu = card.mtu;
   peer.since_ns = now;
   ++peer.connections;
+  session.carry();
   for (Target& target : targets_)
     if (target.session == session.owner()) {
       target.peer = card.node;

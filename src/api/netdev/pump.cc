@@ -100,17 +100,14 @@ bool Pump::take_calls() {
   return true;
 }
 
-void Pump::attach(Link& link) {
-  links_.push_back(&link);
+void Pump::route_to(Link& link) {
+  link.carries = true;
   for (const Gid& address : link.addresses) routes_[address] = &link;
 }
 
 void Pump::detach(Link& link) {
   std::erase(links_, &link);
-  // Another connection to the same node may have had the addresses before.
-  routes_.clear();
-  for (Link* left : links_)
-    for (const Gid& address : left->addresses) routes_[address] = left;
+  std::erase_if(routes_, [&](const auto& route) { return route.second == &link; });
   if (last_ == &link) last_ = nullptr;
   if (blocked_ == &link) blocked_ = nullptr;
 }
@@ -301,6 +298,7 @@ bool Pump::drain_asides() {
 void Pump::send_to_all(const std::byte* frame, size_t bytes) {
   // Whoever has no room at this moment goes without, as in any network.
   for (Link* link : links_) {
+    if (!link->carries) continue;
     std::byte* const room = link->aside.empty() ? link->lanes.front()->reserve() : nullptr;
     if (room == nullptr || bytes - sizeof(VirtioHeader) > link->mtu) {
       link->traffic->no_room.add(1);

@@ -42,6 +42,7 @@ struct Link {
   /// The first one is written to. All are read.
   std::vector<Lane*> lanes;
   Traffic* traffic = nullptr;
+  bool carries = false;  ///< packets go there
 
   /// Packets that were read for it while it had no room, in their order.
   std::deque<std::vector<std::byte>> aside;
@@ -71,8 +72,10 @@ class Pump {
   /// Its completions come to the lane from now on.
   void watch(Lane& lane) { lanes_[lane.number()] = &lane; }
   void unwatch(Lane& lane) { lanes_.erase(lane.number()); }
-  /// Packets go to the peer and come from it.
-  void attach(Link& link);
+  /// Packets come from the peer.
+  void attach(Link& link) { links_.push_back(&link); }
+  /// Those for its addresses go there.
+  void route_to(Link& link);
   void detach(Link& link);
 
   /// Packets of this node's kernel that are for nobody.

@@ -333,6 +333,10 @@ void Session::open_links() {
   state_ = State::kUp;
 }
 
+void Session::carry() {
+  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->call([&] { world_.pumps[i]->route_to(links_[i]); });
+}
+
 void Session::close_links() {
   if (!linked_) return;
   linked_ = false;

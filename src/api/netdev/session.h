@@ -57,6 +57,8 @@ class Session {
   /// The other end is told why not.
   void refuse(const std::string& why);
   void end(const std::string& why);
+  /// This one, of several to the same node, is where packets go. Once it is up; they come from it before.
+  void carry();
 
   State state() const { return state_; }
   /// Of the other end; from its card on.
@@ -83,7 +85,7 @@ class Session {
   int bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn);
   Result<void> make_lanes(uint32_t queues_there);
   int connect_lanes();
-  /// Frames go and come from now on.
+  /// Frames may come from now on.
   void open_links();
   void close_links();
   Pump& pump_of(size_t lane) { return *world_.pumps[lane % world_.pumps.size()]; }

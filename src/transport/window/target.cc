@@ -29,14 +29,14 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = segment::state_of(word);
   // One queue pair sends to a connected one, and its thread holds the send lock.
-  alone_ = remote_->srq == 0 && remote_->type != static_cast<uint32_t>(QpType::kUd);
-  if (remote_->in_use == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
+  alone_ = remote_->srq.load() == 0 && remote_->type.load() != static_cast<uint32_t>(QpType::kUd);
+  if (remote_->in_use.load() == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
   if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
     return false;
   recv_ = {};
-  srq_index_ = remote_->srq;
+  srq_index_ = remote_->srq.load();
   srq_number_ = 0;
-  xrc_ = remote_->type == static_cast<uint32_t>(QpType::kXrcRecv);
+  xrc_ = remote_->type.load() == static_cast<uint32_t>(QpType::kXrcRecv);
   if (!xrc_) {
     if (srq_index_ != 0) {
       if (srq_index_ > segment::kMaxSrq) return false;
@@ -46,8 +46,9 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
     } else {
       recv_ = open_ring(peer(), remote_->recv);
     }
-    if (remote_->recv_cq >= segment::kMaxCq) return false;
-    completions_ = cm::CompletionPort(peer(), remote_->recv_cq);
+    const uint32_t completions = remote_->recv_cq.load();
+    if (completions >= segment::kMaxCq) return false;
+    completions_ = cm::CompletionPort(peer(), completions);
   }
   accepted_ = word;
   // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).
