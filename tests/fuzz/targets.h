@@ -13,12 +13,19 @@ void engine(const uint8_t* data, size_t length);
 void endpoint(const uint8_t* data, size_t length);
 /// Three communication managers whose messages are lost, repeated, changed and forged between them.
 void connection(const uint8_t* data, size_t length);
+#ifdef NUPA_WITH_NETDEV
+/// What comes from another node of a network of `nupa net`.
+void frame(const uint8_t* data, size_t length);
+#endif
 
 struct Target {
   const char* name;  ///< also of its folder in corpus/
   void (*run)(const uint8_t* data, size_t length);
 };
-constexpr Target kTargets[] = {
-    {"packet", packet}, {"engine", engine}, {"endpoint", endpoint}, {"connection", connection}};
+constexpr Target kTargets[] = {{"packet", packet},     {"engine", engine},
+#ifdef NUPA_WITH_NETDEV
+                               {"frame", frame},
+#endif
+                               {"endpoint", endpoint}, {"connection", connection}};
 
 }  // namespace nupa::fuzz

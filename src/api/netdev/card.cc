@@ -5,6 +5,18 @@
 #include <nlohmann/json.hpp>
 
 namespace nupa::netdev {
+namespace {
+
+/// False: it is no number, or none of these.
+template <class Number>
+bool take(const nlohmann::json& value, Number* number) {
+  if (!value.is_number_unsigned()) return false;
+  const auto read = value.get<uint64_t>();
+  *number = static_cast<Number>(read);
+  return read == *number;
+}
+
+}  // namespace
 
 bool NodeCard::has(const Gid& address) const {
   return std::any_of(addresses.begin(), addresses.end(), [&](const Prefix& own) { return own.address == address; });
@@ -29,16 +41,18 @@ std::optional<NodeCard> NodeCard::decode(std::string_view text) {
   NodeCard read;
   try {
     read.node = card.at("node").get<std::string>();
-    read.instance = card.at("instance").get<uint64_t>();
-    read.mtu = card.at("mtu").get<uint32_t>();
+    if (!take(card.at("instance"), &read.instance) || !take(card.at("mtu"), &read.mtu)) return std::nullopt;
     for (const auto& one : card.at("addresses")) {
       const auto prefix = Prefix::parse(one.get<std::string>());
       if (!prefix) return std::nullopt;
       read.addresses.push_back(*prefix);
     }
-    for (const auto& one : card.at("lanes"))
-      read.lanes.push_back(
-          {one.at(0).get<uint32_t>(), one.at(1).get<uint32_t>(), one.at(2).get<uint32_t>(), one.at(3).get<uint64_t>()});
+    for (const auto& one : card.at("lanes")) {
+      LaneCard& lane = read.lanes.emplace_back();
+      if (!take(one.at(0), &lane.qp_num) || !take(one.at(1), &lane.psn) || !take(one.at(2), &lane.rkey) ||
+          !take(one.at(3), &lane.address))
+        return std::nullopt;
+    }
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }

@@ -71,6 +71,8 @@ std::optional<IpPacket> parse_ipv4(Bytes header, size_t packet_bytes) {
   if (packet.header_bytes < kIpv4Header || packet.header_bytes > header.size() || word_at(header, 2) != packet_bytes)
     return std::nullopt;
   const uint16_t part = word_at(header, 6);
+  // No packet ends beyond 65,535 bytes, as a whole neither.
+  if ((part & kOffsetMask) * 8u + packet_bytes - packet.header_bytes > kMaxPacketBytes) return std::nullopt;
   packet.may_be_cut = (part & kDontFragment) == 0;
   packet.is_later_part = (part & kOffsetMask) != 0;
   packet.protocol = byte_at(header, 9);

@@ -253,9 +253,12 @@ void Pump::send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of) {
   VirtioHeader header;
   std::memcpy(&header, frame, sizeof header);
   last_ = &link;
-  if (bytes - sizeof header > link.mtu &&
-      largest_part(header, {frame + sizeof header, bytes - sizeof header}) > link.mtu)
-    return send_too_long(link, frame, bytes);
+  if (bytes - sizeof header > link.mtu) {
+    const Bytes packet(frame + sizeof header, bytes - sizeof header);
+    // A program may have put anything on the interface.
+    if (!is_consistent(header, *IpPacket::parse(packet, packet.size()))) return link.traffic->too_long.add(1);
+    if (largest_part(header, packet) > link.mtu) return send_too_long(link, frame, bytes);
+  }
   put(link, frame, bytes, room_of);
 }
 
