@@ -30,10 +30,11 @@ class Node {
  public:
   /// Claims a slot, makes the segment, starts the service thread. `region_fd` is handed to peers.
   /// `gids`, of each device, are written to the header. `events` outlives the node. `reserve`, if given, has to say
-  /// true to the slot. EACCES, EPERM: the runtime directory is not this user's alone; ENOSPC: no free slot; limits of
-  /// the process.
+  /// true to the slot. `only_packets`: others are told that the window does not reach this process. EACCES, EPERM: the
+  /// runtime directory is not this user's alone; ENOSPC: no free slot; limits of the process.
   static Result<std::unique_ptr<Node>> open(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                                            NodeEvents& events, const std::function<bool(uint32_t slot)>& reserve = {});
+                                            NodeEvents& events, const std::function<bool(uint32_t slot)>& reserve = {},
+                                            bool only_packets = false);
   /// Says goodbye to all peers, stops the thread, removes the socket.
   virtual ~Node() = default;
 

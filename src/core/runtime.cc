@@ -148,7 +148,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     // Without sockets at all there is still the window.
     return opened || (!only_wire && opened.error().code != EADDRINUSE);
   };
-  auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve)
+  auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve, only_wire)
                    : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
   if (!node && wire && settings->standard && node.error().code == ENOSPC)
     return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");

@@ -24,7 +24,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 6;
+constexpr uint32_t kLayoutVersion = 7;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -115,8 +115,9 @@ struct alignas(64) SegmentHeader {
   uint64_t instance;  ///< random; tells this process from an earlier one in the same slot
   int32_t pid;        ///< in the owner's namespace; for people
   uint32_t uid;
-  uint64_t start_ns;  ///< CLOCK_REALTIME when it opened the device
-  char command[64];   ///< for people
+  uint64_t start_ns;      ///< CLOCK_REALTIME when it opened the device
+  char command[64];       ///< for people
+  uint32_t only_packets;  ///< 1: the process does without the window
   uint32_t device_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death

@@ -1,12 +1,13 @@
 """Nodes of a network of `nupa net`: network namespaces that nothing else joins, or a bridge where packets are wanted."""
 import atexit
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-import time
-from pairs import NUPA, private_runtime_dir
+from pairs import NUPA, outcome, private_runtime_dir, skip, stop, wait_for
 
 NETWORK = "lab"
 CONFIG = tempfile.mkdtemp(prefix="nupa-net-")  # where the network's key is made
@@ -57,12 +58,12 @@ class Node:
 
 class Nodes:
     """Namespaces for so many nodes; gone when the `with` block is left. `wire`: Ethernet joins them, and each has a runtime
-    directory of its own, as hosts have."""
+    directory of its own, as hosts have, unless they are to share one."""
 
-    def __init__(self, count, wire=False, mtu=9000):
-        shared = private_runtime_dir()
+    def __init__(self, count, wire=False, shared=None, mtu=9000):
         self.bridge = "nupa-net-%d-0" % os.getpid()
-        self.all = [Node(number, private_runtime_dir() if wire else shared, wire) for number in range(1, count + 1)]
+        shared = private_runtime_dir() if shared or not wire else None
+        self.all = [Node(number, shared or private_runtime_dir(), wire) for number in range(1, count + 1)]
         self.trouble = ""
         atexit.register(self.remove)
         for node in self.all:
@@ -101,11 +102,59 @@ class Nodes:
         atexit.unregister(self.remove)
 
 
-def wait_for(condition, seconds=10):
-    end = time.time() + seconds
-    while time.time() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    return None
+
+def together(nodes):
+    """All of them are up and know each other."""
+    wrong = [done.stderr for done in (node.up(*peers_of(node, nodes)) for node in nodes) if done.returncode != 0]
+    joined = wait_for(lambda: all(len(node.peers()) == len(nodes) - 1 for node in nodes))
+    return "; ".join(wrong) or ("" if joined else "they do not find each other: %s" % [node.status() for node in nodes])
+
+
+def peers_of(node, nodes):
+    """Those that were there before, where they cannot be found in the runtime directory."""
+    return [word for other in nodes if node.wire and other.number < node.number for word in ("--peer", other.host)]
+
+
+def reaches(one, other):
+    return one.run("ping", "-q", "-c", "1", "-W", "1", other.ipv4).returncode == 0
+
+
+def told(name, done, *wanted):
+    """Outcome of a program that is to end well and to say something."""
+    text = done.stdout + done.stderr
+    lacks = [words for words in wanted if not re.search(words, text)]
+    outcome(done.returncode == 0 and not lacks, name, "status %s, lacks %s: %s" % (done.returncode, lacks, text[-300:]))
+
+
+@contextlib.contextmanager
+def serving(node, *command):
+    """A server on a node."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen([*node.inside, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            yield process
+        finally:
+            stop(process)
+
+
+def listens(node, port):
+    return wait_for(lambda: ":%d " % port in node.run("ss", "-Htlna").stdout)
+
+
+def no_nodes():
+    """Why there can be none between namespaces; empty: there can."""
+    if "no network device" in subprocess.run([NUPA, "net"], capture_output=True, text=True).stderr:
+        return "this build has no network device"
+    if not os.path.exists("/dev/net/tun"):
+        return "there is no /dev/net/tun"
+    probe = "nupa-net-probe-%d" % os.getpid()
+    if os.geteuid() != 0 or ip("netns", "add", probe).returncode != 0:
+        return "needs root and network namespaces"
+    ip("netns", "delete", probe)
+    return ""
+
+
+def nothing_is_left():
+    left = [name for name in ip("netns", "list").stdout.split() if name.startswith("nupa-net-%d" % os.getpid())]
+    outcome(left == [], "net-leaves-no-namespace", left)

@@ -141,6 +141,17 @@ def missing_program(*names):
     return lacking != []
 
 
+def wait_for(condition, seconds=20):
+    """What it gives once that is true; None: it never was."""
+    end = time.time() + seconds
+    while time.time() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    return None
+
+
 def descendants(pid):
     """All processes that one has started and they have; also those in sessions of their own."""
     parents = {}

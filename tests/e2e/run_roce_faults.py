@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts, remove_hosts
-from pairs import ALL, Pair, finish, free_port, last_line, nupa, outcome, private_runtime_dir, skip, start, stop
+from pairs import ALL, Pair, finish, free_port, last_line, nupa, outcome, private_runtime_dir, skip, start, stop, wait_for
 
 ROUNDS = int(os.environ.get("NUPA_FAULT_ROUNDS", "20" if ALL else "8"))
 SEED = int(os.environ.get("NUPA_FAULT_SEED", str(random.SystemRandom().randrange(1 << 30))))
@@ -42,16 +42,6 @@ def rows(env=None):
 
 def row_of(process, env=None):
     return next((row for row in rows(env) if row["pid"] == process.pid), None)
-
-
-def wait_for(condition, seconds=20):
-    end = time.time() + seconds
-    while time.time() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    return None
 
 
 def flowing(process, more_than=0, env=None):

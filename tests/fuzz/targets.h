@@ -22,10 +22,12 @@ struct Target {
   const char* name;  ///< also of its folder in corpus/
   void (*run)(const uint8_t* data, size_t length);
 };
-constexpr Target kTargets[] = {{"packet", packet},     {"engine", engine},
+constexpr Target kTargets[] = {{"packet", packet},
+                               {"engine", engine},
 #ifdef NUPA_WITH_NETDEV
                                {"frame", frame},
 #endif
-                               {"endpoint", endpoint}, {"connection", connection}};
+                               {"endpoint", endpoint},
+                               {"connection", connection}};
 
 }  // namespace nupa::fuzz

@@ -371,7 +371,7 @@ TEST_P(NetdevPump, WhoDoesNotReadHoldsUpNobodyForLong) {
   std::promise<void> go;
   std::thread holds([&] { stopped.pump->call([&] { go.get_future().wait(); }); });
   // More than the ring and what is put aside take; meanwhile the interface is not read.
-  constexpr int kFrames = 64;
+  constexpr int kFrames = 300;
   for (int i = 0; i < kFrames; ++i) one.give(frame(1, 2, 65000));
   expect_passage(one, third);
   EXPECT_GT(one.traffic[0].no_room.get(), 0u);

@@ -32,7 +32,7 @@ constexpr int64_t kRefusedPauseNs = 5 * kSecondNs;
 constexpr size_t kMaxEvents = 256;
 constexpr size_t kMaxSessions = 1024;
 constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
-constexpr int kProbePatienceMs = 50;
+constexpr int kProbePatienceMs = 100;
 constexpr int kOtherPatienceMs = 1000;
 constexpr int kInterfaceTries = 50;
 constexpr int kInterfacePauseMs = 20;
@@ -360,14 +360,7 @@ void Node::forget(Session& session, int64_t now) {
   const auto found = peers_.find(session.card()->node);
   if (found == peers_.end() || found->second.session != session.owner()) return;
   Peer& peer = found->second;
-  for (const auto& traffic : session.traffic()) {
-    peer.sent += traffic->sent.get();
-    peer.sent_bytes += traffic->sent_bytes.get();
-    peer.received += traffic->received.get();
-    peer.received_bytes += traffic->received_bytes.get();
-    peer.dropped += traffic->no_room.get() + traffic->too_long.get() + traffic->wrong_source.get() +
-                    traffic->malformed.get() + traffic->refused.get();
-  }
+  peer.before.add(session);
   peer.session = 0;
   peer.why_not = session.why();
   peer.since_ns = now;
@@ -464,49 +457,65 @@ std::string Node::answer_at_door(const std::string& question) {
   return R"({"error":"not understood"})";
 }
 
+void Node::Totals::add(const Session& session) {
+  for (const auto& traffic : session.traffic()) {
+    sent += traffic->sent.get();
+    sent_bytes += traffic->sent_bytes.get();
+    received += traffic->received.get();
+    received_bytes += traffic->received_bytes.get();
+    no_room += traffic->no_room.get();
+    too_long += traffic->too_long.get();
+    wrong_source += traffic->wrong_source.get();
+    malformed += traffic->malformed.get();
+    refused += traffic->refused.get();
+  }
+}
+
 std::string Node::status() {
+  const int64_t began = base::now_ns();
+  const auto totals_now = [this] {
+    std::map<std::string, Totals> totals;
+    for (const auto& [name, peer] : peers_) {
+      totals[name] = peer.before;
+      if (const Session* session = session_of(peer.session); session != nullptr) totals[name].add(*session);
+    }
+    return totals;
+  };
+  const auto earlier = totals_now();
+  for (const auto& [owner, session] : sessions_) session->probe();
+  // Until answers are there; rates are those of this time.
+  if (!sessions_.empty()) ::poll(nullptr, 0, kProbePatienceMs);
+  const auto totals = totals_now();
   const int64_t now = base::now_ns();
   const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kSecondNs; };
+  const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
+    const double bits = static_cast<double>(bytes - bytes_before) * 8;
+    return nlohmann::json{{"packets", packets}, {"bytes", bytes}, {"bits_per_second", bits / seconds_since(began)}};
+  };
   nlohmann::json peers = nlohmann::json::array();
-  for (const auto& [owner, session] : sessions_) session->probe();
-  if (!sessions_.empty()) ::poll(nullptr, 0, kProbePatienceMs);
   for (const auto& [name, peer] : peers_) {
+    const Totals &total = totals.at(name), &before = earlier.at(name);
     nlohmann::json row{{"node", name},
                        {"state", peer.session != 0 ? "up" : "down"},
                        {"for_seconds", seconds_since(peer.since_ns)},
                        {"connections", peer.connections},
-                       {"mtu", peer.mtu}};
+                       {"mtu", peer.mtu},
+                       {"sent", direction(total.sent, total.sent_bytes, before.sent_bytes)},
+                       {"received", direction(total.received, total.received_bytes, before.received_bytes)},
+                       {"dropped",
+                        {{"no_room", total.no_room},
+                         {"too_long", total.too_long},
+                         {"wrong_source", total.wrong_source},
+                         {"malformed", total.malformed},
+                         {"refused", total.refused}}}};
     for (const Prefix& prefix : peer.addresses) row["addresses"].push_back(prefix.text());
-    uint64_t sent = peer.sent, sent_bytes = peer.sent_bytes, received = peer.received,
-             received_bytes = peer.received_bytes;
-    nlohmann::json dropped{{"before", peer.dropped}};
     if (const Session* session = session_of(peer.session); session != nullptr) {
       row["transport"] = session->is_mapped() ? "window" : "roce";
       row["at"] = text_of(session->remote());
       row["round_trip_us"] = static_cast<double>(session->round_trip_ns()) / 1000;
-      uint64_t no_room = 0, too_long = 0, wrong_source = 0, malformed = 0, refused = 0;
-      for (const auto& traffic : session->traffic()) {
-        sent += traffic->sent.get();
-        sent_bytes += traffic->sent_bytes.get();
-        received += traffic->received.get();
-        received_bytes += traffic->received_bytes.get();
-        no_room += traffic->no_room.get();
-        too_long += traffic->too_long.get();
-        wrong_source += traffic->wrong_source.get();
-        malformed += traffic->malformed.get();
-        refused += traffic->refused.get();
-      }
-      dropped.update({{"no_room", no_room},
-                      {"too_long", too_long},
-                      {"wrong_source", wrong_source},
-                      {"malformed", malformed},
-                      {"refused", refused}});
     } else {
       row["why"] = peer.why_not;
     }
-    row["sent"] = {{"packets", sent}, {"bytes", sent_bytes}};
-    row["received"] = {{"packets", received}, {"bytes", received_bytes}};
-    row["dropped"] = std::move(dropped);
     peers.push_back(std::move(row));
   }
   nlohmann::json asked = nlohmann::json::array();
@@ -531,7 +540,7 @@ std::string Node::status() {
                         {"dropped_by_interface", tun_->dropped()},
                         {"peers", peers},
                         {"asked", asked}}
-      .dump();
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // others' words are in it
 }
 
 }  // namespace nupa::netdev

@@ -46,6 +46,12 @@ class Node final : private ConnectionSink {
   explicit Node(NodeOptions options) : options_(std::move(options)) {}
   Result<void> open();
 
+  struct Totals {
+    uint64_t sent = 0, sent_bytes = 0, received = 0, received_bytes = 0;
+    uint64_t no_room = 0, too_long = 0, wrong_source = 0, malformed = 0, refused = 0;  ///< thrown away
+
+    void add(const Session& session);
+  };
   /// Another node, as long as this one runs.
   struct Peer {
     uint64_t session = 0;  ///< the connection that carries packets; 0: there is none
@@ -55,8 +61,7 @@ class Node final : private ConnectionSink {
     int64_t since_ns = 0;  ///< of the present state
     uint64_t connections = 0;
     std::string why_not;  ///< the last reason of an end
-    /// Of connections before the present one.
-    uint64_t sent = 0, sent_bytes = 0, received = 0, received_bytes = 0, dropped = 0;
+    Totals before;        ///< of connections before the present one
   };
   /// Whom this node asks, again and again until it is connected.
   struct Target {

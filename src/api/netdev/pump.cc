@@ -23,9 +23,12 @@ constexpr int kBatch = 32;
 constexpr size_t kShareBytes = 256 * 1024;
 /// Frames that are sent together where each message has its price.
 constexpr uint64_t kTogetherBytes = 32 * 1024;
-/// Packets that are put aside for a peer without room, before nothing more is read.
-constexpr size_t kMaxAside = 8;
-/// A peer that has not read for so long no longer holds up the others.
+/// Packets that are put aside for a peer without room, before nothing more is read for a while.
+constexpr size_t kFewAside = 8;
+/// A peer that has not read for so long no longer holds up the others: what comes for it is put aside, so much of it.
+constexpr int64_t kHoldUpNs = 2'000'000;
+constexpr size_t kMaxAsideBytes = 8u << 20;
+/// Where it is the only one, the kernel's queue fills for so long, in which a process of its host gets its turn.
 constexpr int64_t kStuckNs = 100'000'000;
 /// How long a pump looks for more before it sleeps: about what falling asleep and being woken costs.
 constexpr int64_t kPatienceNs = 20'000;
@@ -207,8 +210,8 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
 bool Pump::may_read() {
   blocked_ = nullptr;
   for (Link* link : links_) {
-    if (link->aside.size() < kMaxAside) continue;
-    if (base::now_ns() - link->stuck_since_ns > kStuckNs) continue;  // its packets are thrown away
+    if (link->aside.size() < kFewAside) continue;
+    if (base::now_ns() - link->stuck_since_ns > (links_.size() == 1 ? kStuckNs : kHoldUpNs)) continue;
     blocked_ = link;
     return false;
   }
@@ -277,8 +280,9 @@ void Pump::put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of) 
 
 void Pump::put_aside(Link& link, const std::byte* frame, size_t bytes) {
   if (link.aside.empty()) link.stuck_since_ns = base::now_ns();
-  if (link.aside.size() >= kMaxAside) return link.traffic->no_room.add(1);
+  if (link.aside_bytes + bytes > kMaxAsideBytes) return link.traffic->no_room.add(1);
   link.aside.emplace_back(frame, frame + bytes);
+  link.aside_bytes += bytes;
 }
 
 bool Pump::drain_asides() {
@@ -289,6 +293,7 @@ bool Pump::drain_asides() {
       const std::vector<std::byte>& frame = link->aside.front();
       std::memcpy(room, frame.data(), frame.size());
       lane.commit(static_cast<uint32_t>(frame.size()));
+      link->aside_bytes -= frame.size();
       link->traffic->sent.add(1);
       link->traffic->sent_bytes.add(frame.size() - sizeof(VirtioHeader));
       link->stuck_since_ns = base::now_ns();
@@ -346,26 +351,24 @@ void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t m
   [[maybe_unused]] const ssize_t written = ::writev(queue_, parts, 2);
 }
 
-bool Pump::may_sleep(bool* waits_for_room) {
+bool Pump::may_sleep() {
   for (Link* link : links_)
     for (Lane* lane : link->lanes)
       if (!lane->wait_for_frames()) return false;
   for (Link* link : links_) {
     if (link != blocked_ && link->aside.empty()) continue;
-    *waits_for_room = true;
     if (!link->lanes.front()->wait_for_room()) return false;
   }
   return cq_->arm(true) == 0 && !take_completions();
 }
 
 void Pump::sleep() {
-  bool waits_for_room = false;
-  if (may_sleep(&waits_for_room)) {
+  if (may_sleep()) {
     pollfd events[3] = {{queue_, static_cast<short>(blocked_ == nullptr ? POLLIN : 0), 0},
                         {channel_->fd(), POLLIN, 0},
                         {bell_.get(), POLLIN, 0}};
-    constexpr int kStuckMs = static_cast<int>(kStuckNs / 1'000'000);
-    ::poll(events, 3, waits_for_room ? kStuckMs : -1);
+    constexpr int kHoldUpMs = static_cast<int>(kHoldUpNs / 1'000'000);
+    ::poll(events, 3, blocked_ != nullptr ? kHoldUpMs : -1);
     if (events[1].revents != 0) [[maybe_unused]]
       auto taken = channel_->wait();
   }

@@ -28,7 +28,7 @@ class Count {
 /// Packets and bytes with one peer, and what was thrown away of them.
 struct Traffic {
   Count sent, sent_bytes, received, received_bytes;
-  Count no_room;       ///< for the peer, which has not read for kStuckNs
+  Count no_room;       ///< for the peer, which does not read
   Count too_long;      ///< for the peer's MTU; the sender was told
   Count wrong_source;  ///< from the peer, with an address that is not its own
   Count malformed;     ///< from the peer: no packet, or not for this node
@@ -46,6 +46,7 @@ struct Link {
 
   /// Packets that were read for it while it had no room, in their order.
   std::deque<std::vector<std::byte>> aside;
+  size_t aside_bytes = 0;
   int64_t stuck_since_ns = 0;
 };
 
@@ -104,7 +105,7 @@ class Pump {
   bool drain_asides();
   void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
   /// All others know that this pump is to be woken; false: there is something to do.
-  bool may_sleep(bool* waits_for_room);
+  bool may_sleep();
   void sleep();
   bool is_for_all(const Gid& destination) const;
 

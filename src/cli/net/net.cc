@@ -230,12 +230,17 @@ int down(const NetOptions& options) {
   return status;
 }
 
-std::string bytes_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
+/// "12.3 MB".
+std::string text_with_unit(double value, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "K", "M", "G", "T"};
+  size_t prefix = 0;
+  for (; value >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) value /= 1000;
+  return fmt::format("{:.{}f} {}{}", value, prefix == 0 ? 0 : 1, kPrefixes[prefix], unit);
+}
+
+std::string bytes_of(const json& direction) { return text_with_unit(direction["bytes"].get<double>(), "B"); }
+std::string rate_of(const json& direction) {
+  return text_with_unit(direction["bits_per_second"].get<double>(), "bit/s");
 }
 
 void print(const json& node) {
@@ -245,17 +250,17 @@ void print(const json& node) {
              node["node"].get<std::string>(), node["interface"].get<std::string>(), addresses,
              node["mtu"].get<uint32_t>(), node["pid"].get<int>());
   if (!node["peers"].empty())
-    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>12} {:>12} {:>9}\n", "PEER", "STATE", "TRANSPORT", "ROUND TRIP", "SENT",
-               "RECEIVED", "DROPPED");
+    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>9} {:>13} {:>9} {:>13} {:>8}\n", "PEER", "STATE", "TRANSPORT",
+               "ROUND TRIP", "SENT", "NOW", "RECEIVED", "NOW", "DROPPED");
   for (const auto& peer : node["peers"]) {
     uint64_t dropped = 0;
     for (const auto& [reason, count] : peer["dropped"].items()) dropped += count.get<uint64_t>();
     const double round_trip = peer.value("round_trip_us", 0.0);
-    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>12} {:>12} {:>9}{}\n", peer["node"].get<std::string>(),
+    fmt::print("  {:<20} {:<6} {:<9} {:>10} {:>9} {:>13} {:>9} {:>13} {:>8}{}\n", peer["node"].get<std::string>(),
                peer["state"].get<std::string>(), peer.value("transport", "-"),
-               round_trip > 0 ? fmt::format("{:.1f} us", round_trip) : "-",
-               bytes_text(peer["sent"]["bytes"].get<uint64_t>()), bytes_text(peer["received"]["bytes"].get<uint64_t>()),
-               dropped, peer.contains("why") ? "  (" + peer["why"].get<std::string>() + ")" : "");
+               round_trip > 0 ? fmt::format("{:.1f} us", round_trip) : "-", bytes_of(peer["sent"]),
+               rate_of(peer["sent"]), bytes_of(peer["received"]), rate_of(peer["received"]), dropped,
+               peer.contains("why") ? "  (" + peer["why"].get<std::string>() + ")" : "");
   }
   for (const auto& target : node["asked"])
     fmt::print("  {} is asked again and again: {}\n", target["at"].get<std::string>(),
