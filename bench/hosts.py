@@ -1,4 +1,4 @@
-"""Two hosts for measuring packets: network namespaces, and what joins them."""
+"""Hosts for measuring packets: network namespaces, and what joins them."""
 import os
 import signal
 import subprocess
@@ -17,11 +17,12 @@ def ip(*words):
 
 
 class Hosts:
-    """Two network namespaces, each with a runtime directory of its own; the first is the server's."""
+    """Network namespaces, two if nothing else is said, each with a runtime directory of its own; the first is the server's."""
 
-    def __init__(self):
-        self.directories = [tempfile.TemporaryDirectory(prefix="nupa-bench-") for _ in "ab"]
-        self.names = ["nupa-bench-%d-%s" % (os.getpid(), side) for side in "ab"]
+    def __init__(self, count=2):
+        self.directories = [tempfile.TemporaryDirectory(prefix="nupa-bench-") for _ in range(count)]
+        self.names = ["nupa-bench-%d-%d" % (os.getpid(), number) for number in range(1, count + 1)]
+        self.bridge = "nupa-bench-%d-bridge" % os.getpid()
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that they go on that way too
@@ -35,7 +36,7 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
-        for name in self.names:
+        for name in [*self.names, self.bridge]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
         for directory in self.directories:
             directory.cleanup()
@@ -46,8 +47,19 @@ class Hosts:
            str(mtu), "netns", self.names[1])
         self.give_addresses()
 
+    def add_bridge(self, mtu):
+        """A virtual Ethernet from each to a bridge."""
+        ip("netns", "add", self.bridge)
+        ip("-n", self.bridge, "link", "add", "bridge", "mtu", str(mtu), "type", "bridge")
+        ip("-n", self.bridge, "link", "set", "bridge", "up")
+        for number, name in enumerate(self.names):
+            ip("link", "add", "wire", "mtu", str(mtu), "netns", name, "type", "veth", "peer", "name", "to%d" % number, "mtu",
+               str(mtu), "netns", self.bridge)
+            ip("-n", self.bridge, "link", "set", "to%d" % number, "master", "bridge", "up")
+        self.give_addresses()
+
     def give_addresses(self):
-        """To the devices `wire` in both."""
+        """To the device `wire` in each."""
         for number, name in enumerate(self.names, 1):
             ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures `nupa net` beside what else joins two network namespaces, in turns: the kernel's veth, which never leaves the
 kernel, and plain tunnels of user space over that veth (socat's TUN over UDP, openvpn without a cipher). iperf3 with one
-stream, one way; qperf's tcp_lat, half a round trip of one byte. Needs root."""
+stream, one way; qperf's tcp_lat, half a round trip of one byte; and eight nodes that all send to each other. Needs root."""
 import argparse
 import contextlib
 import json
@@ -34,10 +34,13 @@ def ended(process):
         process.wait()
 
 
-class Bench:
+class Net:
+    """Namespaces that one way after the other joins."""
+
     def __init__(self, build, hosts, seconds):
         self.nupa, self.hosts, self.seconds = os.path.join(build, "bin", "nupa"), hosts, seconds
         self.config = hosts.directories[0].name + "-config"
+        self.everybody = range(len(hosts.names))
 
     def inside(self, host, *command, **variables):
         return ["ip", "netns", "exec", self.hosts.names[host], "env", "XDG_CONFIG_HOME=" + self.config,
@@ -52,50 +55,61 @@ class Bench:
         finally:
             ended(process)
 
+    def servers_of(self, way):
+        """What joins them: host, command, variables."""
+        for host in self.everybody if way in ("window", "roce") else ():
+            directory = self.hosts.directories[host if way == "roce" else 0].name
+            peers = [word for other in range(host) if way == "roce" for word in ("--peer", "10.118.0.%d" % (other + 1))]
+            yield host, [self.nupa, "net", "up", "bench", "--node", "host%d" % host, "--addr", "10.77.0.%d/24" % (host + 1), *peers], \
+                {"NUPA_RUNTIME_DIR": directory, "NUPA_TRANSPORT": "roce" if way == "roce" else "auto"}
+        for host, other in ((0, 1), (1, 0)):
+            if way == "socat":
+                yield host, ["socat", "TUN:10.77.0.%d/24,iff-up,iff-no-pi,tun-type=tun" % (host + 1),
+                             "UDP-DATAGRAM:10.118.0.%d:7007,bind=10.118.0.%d:7007" % (other + 1, host + 1)], {}
+            elif way == "openvpn":
+                yield host, ["openvpn", "--dev", "tun", "--remote", "10.118.0.%d" % (other + 1), "--ifconfig",
+                             "10.77.0.%d" % (host + 1), "10.77.0.%d" % (other + 1), "--cipher", "none", "--auth", "none"], {}
+
     @contextlib.contextmanager
     def joined(self, way):
-        """The server's address by this way."""
+        """Each one's address by this way."""
         with contextlib.ExitStack() as stack:
-            if way in ("window", "roce"):
-                for host in (SERVER, CLIENT):
-                    directory = self.hosts.directories[host if way == "roce" else SERVER].name
-                    peer = ["--peer", "10.118.0.1"] if way == "roce" and host == CLIENT else []
-                    stack.enter_context(self.serving(
-                        host, self.nupa, "net", "up", "bench", "--node", "host%d" % host, "--addr", "10.77.0.%d/24" % (host + 1),
-                        *peer, NUPA_RUNTIME_DIR=directory, NUPA_TRANSPORT="roce" if way == "roce" else "auto"))
-            elif way == "socat":
-                for host, other in ((SERVER, CLIENT), (CLIENT, SERVER)):
-                    stack.enter_context(self.serving(
-                        host, "socat", "TUN:10.77.0.%d/24,iff-up,iff-no-pi,tun-type=tun" % (host + 1),
-                        "UDP:10.118.0.%d:7007,bind=10.118.0.%d:7007" % (other + 1, host + 1)))
-            elif way == "openvpn":
-                for host, other in ((SERVER, CLIENT), (CLIENT, SERVER)):
-                    stack.enter_context(self.serving(
-                        host, "openvpn", "--dev", "tun", "--remote", "10.118.0.%d" % (other + 1), "--ifconfig",
-                        "10.77.0.%d" % (host + 1), "10.77.0.%d" % (other + 1), "--cipher", "none", "--auth", "none"))
-            address = "10.118.0.1" if way == "veth" else "10.77.0.1"
-            for _ in range(100):
-                reached = subprocess.run(self.inside(CLIENT, "ping", "-c", "1", "-W", "1", address), capture_output=True)
-                if reached.returncode == 0:
-                    break
-                time.sleep(0.1)
-            else:
-                raise Failed("%s: the server cannot be reached" % way)
-            yield address
+            for host, command, variables in self.servers_of(way):
+                stack.enter_context(self.serving(host, *command, **variables))
+            addresses = [("10.118.0.%d" if way == "veth" else "10.77.0.%d") % (host + 1) for host in self.everybody]
+            for one in self.everybody:
+                for other in self.everybody:
+                    self.wait_for(way, one, addresses[other])
+            yield addresses
+
+    def wait_for(self, way, host, address):
+        for _ in range(100):
+            if subprocess.run(self.inside(host, "ping", "-c", "1", "-W", "1", address), capture_output=True).returncode == 0:
+                return
+            time.sleep(0.1)
+        raise Failed("%s: %s cannot be reached" % (way, address))
+
+
+class Two(Net):
+    """A stream and a latency."""
+
+    def measure(self, way):
+        with self.joined(way) as addresses, self.serving(SERVER, "iperf3", "-s", "-p", str(PORT)), \
+                self.serving(SERVER, "qperf", "-lp", str(QPERF_PORT)):
+            time.sleep(0.5)
+            rate, cost = self.stream(addresses[SERVER])
+            return {"rate": rate, "cost": cost, "latency": self.latency(addresses[SERVER])}
 
     def stream(self, address):
-        """Bits a second, and seconds of processor time of the whole machine for a second of it."""
-        before = os.times()
-        idle = idle_seconds()
+        """Bits a second, and seconds of processor time of the whole machine for a gigabyte."""
+        began, idle = time.monotonic(), idle_seconds()
         done = subprocess.run(self.inside(CLIENT, "iperf3", "-c", address, "-p", str(PORT), "-t", str(self.seconds), "-J"),
                               capture_output=True, text=True)
         report = json.loads(done.stdout or "{}")
         if "error" in report or done.returncode != 0:
             raise Failed("iperf3: " + str(report.get("error", done.stderr)))
-        took = os.times().elapsed - before.elapsed
-        busy = took * os.cpu_count() - (idle_seconds() - idle)
         received = report["end"]["sum_received"]
-        return received["bits_per_second"], busy / (received["bytes"] / 1e9)
+        return received["bits_per_second"], busy_seconds(began, idle) / (received["bytes"] / 1e9)
 
     def latency(self, address):
         """Microseconds."""
@@ -106,12 +120,40 @@ class Bench:
             raise Failed("qperf: " + done.stdout + done.stderr)
         return float(found[1].replace(",", "")) * {"ns": 1e-3, "us": 1, "ms": 1e3}[found[2]]
 
+
+class Exchange(Net):
+    """Each node has a stream to each other one, all at once."""
+
     def measure(self, way):
-        with self.joined(way) as address, self.serving(SERVER, "iperf3", "-s", "-p", str(PORT)), \
-                self.serving(SERVER, "qperf", "-lp", str(QPERF_PORT)):
-            time.sleep(0.5)
-            rate, cost = self.stream(address)
-            return {"rate": rate, "cost": cost, "latency": self.latency(address)}
+        pairs = [(one, other) for one in self.everybody for other in self.everybody if one != other]
+        with self.joined(way) as addresses, contextlib.ExitStack() as stack:
+            for one, other in pairs:
+                stack.enter_context(self.serving(other, "iperf3", "-s", "-p", str(PORT + one)))
+            time.sleep(1)
+            began, idle = time.monotonic(), idle_seconds()
+            clients = [subprocess.Popen(self.inside(one, "iperf3", "-c", addresses[other], "-p", str(PORT + one), "-t",
+                                                    str(self.seconds), "-J"),
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                       for one, other in pairs]
+            reports = [json.loads(client.communicate()[0] or "{}") for client in clients]
+            busy = busy_seconds(began, idle)
+        failed = [report.get("error", "no report") for report in reports if "error" in report or "end" not in report]
+        if failed:
+            raise Failed("%d streams: %s" % (len(failed), failed[0]))
+        received = [report["end"]["sum_received"] for report in reports]
+        rates = [one["bits_per_second"] for one in received]
+        by_node = [sum(rate for rate, (_, to) in zip(rates, pairs) if to == node) for node in self.everybody]
+        return {"rate": sum(rates), "jain": jain(rates), "jain_of_nodes": jain(by_node),
+                "cost": busy / (sum(one["bytes"] for one in received) / 1e9)}
+
+
+def busy_seconds(began, idle):
+    """Of all processors, since then."""
+    return (time.monotonic() - began) * os.cpu_count() - (idle_seconds() - idle)
+
+
+def jain(rates):
+    return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))
 
 
 def idle_seconds():
@@ -120,15 +162,18 @@ def idle_seconds():
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(bench, ways, rounds):
+def measure(net, ways, rounds):
     found, failures = {way: [] for way in ways}, {}
-    for turn in range(rounds):
-        for way in ways:
-            try:
-                found[way].append(bench.measure(way))
-                print("%d %s %s" % (turn, way, found[way][-1]), file=sys.stderr, flush=True)
-            except Failed as reason:
-                failures[way] = str(reason)
+    try:
+        for turn in range(rounds):
+            for way in ways:
+                try:
+                    found[way].append(net.measure(way))
+                    print("%d %s %s" % (turn, way, found[way][-1]), file=sys.stderr, flush=True)
+                except Failed as reason:
+                    failures[way] = str(reason)
+    finally:
+        shutil.rmtree(net.config, ignore_errors=True)
     return {way: samples for way, samples in found.items() if samples}, failures
 
 
@@ -137,17 +182,24 @@ def median(samples, key):
 
 
 def document(about, found, failures):
-    base = found["veth"]
+    base = found["two"]["veth"]
     rows = [(WAYS[way], "%.1f" % (median(samples, "rate") / 1e9), "%.2f" % (median(samples, "rate") / median(base, "rate")),
              "%.2f" % median(samples, "cost"), "%.1f" % median(samples, "latency"),
-             "%.2f" % (median(samples, "latency") / median(base, "latency"))) for way, samples in found.items()]
+             "%.2f" % (median(samples, "latency") / median(base, "latency"))) for way, samples in found["two"].items()]
     lines = ["# Performance: IP", "",
-             "Written by `%s` on %s: two network namespaces, one after the other joined by each way, %d rounds in turns, medians. "
-             "`iperf3` with one stream; `qperf tcp_lat` of one byte, half a round trip. Processor time is the whole machine's, for a "
-             "gigabyte." % (about["command"], about["date"], about["rounds"]), "",
-             "- CPU: %s" % about["cpu"], "- System: %s" % about["system"], ""]
+             "Written by `%s` on %s: network namespaces, one after the other joined by each way, %d rounds in turns, medians. "
+             "Processor time is the whole machine's, for a gigabyte." % (about["command"], about["date"], about["rounds"]), "",
+             "- CPU: %s" % about["cpu"], "- System: %s" % about["system"], "", "## Two nodes", "",
+             "`iperf3` with one stream; `qperf tcp_lat` of one byte, half a round trip.", ""]
     lines += markdown(("way", "Gbit/s", "of veth", "CPU s/GB", "latency us", "of veth"), rows)
-    lines += ["", *("Failed: %s: %s" % failure for failure in failures.items())]
+    if found.get("eight"):
+        rows = [(WAYS[way], "%.1f" % (median(samples, "rate") / 1e9), "%.3f" % median(samples, "jain_of_nodes"),
+                 "%.3f" % median(samples, "jain"), "%.2f" % median(samples, "cost")) for way, samples in found["eight"].items()]
+        lines += ["", "## Eight nodes", "",
+                  "Each has a stream to each other one, 56 at once; of veth by a bridge. Fairness is Jain's, of what the nodes receive "
+                  "and of the streams.", ""]
+        lines += markdown(("way", "Gbit/s, all", "fair to nodes", "to streams", "CPU s/GB"), rows)
+    lines += ["", *("Failed, %s nodes, %s: %s" % (count, *failure) for count, ways in failures.items() for failure in ways.items())]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -157,6 +209,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3, help="each measurement")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, the first to compare with")
+    parser.add_argument("--no-eight", dest="eight", action="store_false", help="without the exchange among eight nodes")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-netdev.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
@@ -164,13 +217,15 @@ def main():
     ways = [way for way in chosen.ways.split(",") if way not in ("socat", "openvpn") or shutil.which(way)]
     about = machine.describe(chosen.build, choose_cores(), "bench/netdev.py" + "".join(" " + word for word in sys.argv[1:]),
                              chosen.rounds, ("iperf3", "qperf"))
+    found, failures = {}, {}
     with Hosts() as hosts:
         hosts.add_cable(9000)
-        bench = Bench(chosen.build, hosts, chosen.seconds)
-        try:
-            found, failures = measure(bench, ways, chosen.rounds)
-        finally:
-            shutil.rmtree(bench.config, ignore_errors=True)
+        found["two"], failures["two"] = measure(Two(chosen.build, hosts, chosen.seconds), ways, chosen.rounds)
+    if chosen.eight:
+        with Hosts(8) as hosts:
+            hosts.add_bridge(9000)
+            ways = [way for way in ways if way in ("veth", "window", "roce")]
+            found["eight"], failures["eight"] = measure(Exchange(chosen.build, hosts, chosen.seconds), ways, chosen.rounds)
     os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)
     with open(os.path.join(chosen.build, "bench", "netdev.json"), "w") as out:
         json.dump({"machine": about, "samples": found, "failures": failures}, out, indent=1)

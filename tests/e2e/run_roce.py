@@ -133,6 +133,17 @@ def small_messages():
                     "%d of %d packets" % (len(counted), len(packets)))
 
 
+def with_one_that_takes_packets_alone():
+    """The others of its host have the choice, and take them too: connected queue pairs, datagrams, rkeys."""
+    alone = ("env", "NUPA_TRANSPORT=roce")
+    for server, client, which in ((alone, (), "server"), ((), alone, "client")):
+        for command in ("ibv_rc_pingpong -g 1 -c", "ibv_ud_pingpong -g 1", "ib_read_bw -s 65536 -n 50 -F -x 1"):
+            port = free_port()
+            whole = "%s -d nupa0 -p %d" % (command, port)
+            run_pair("roce-alone-%s %s" % (which, command.split()[0]), whole, whole + " 127.0.0.1", port,
+                     env=dict(ENV, NUPA_TRANSPORT="auto"), before=server, client_before=client)
+
+
 def without_a_wire():
     """On one host everything goes over the loopback."""
     port = free_port()
@@ -147,6 +158,7 @@ if between_hosts() is not False:
     without_crc()
     small_messages()
 without_a_wire()
+with_one_that_takes_packets_alone()
 remove_hosts()
 left = left_namespaces()
 outcome(left == [], "roce-leaves-no-namespace", left)
