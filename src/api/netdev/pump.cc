@@ -32,6 +32,10 @@ constexpr size_t kMaxAsideBytes = 8u << 20;
 constexpr int64_t kStuckNs = 100'000'000;
 /// How long a pump looks for more before it sleeps: about what falling asleep and being woken costs.
 constexpr int64_t kPatienceNs = 20'000;
+/// Who has moved so much at a time has a stream, and for so long does not look for more: what comes while it is being
+/// woken is moved together, and the programs at both ends have its core meanwhile.
+constexpr uint64_t kStreamBytes = 16 * 1024;
+constexpr int64_t kStreamNs = 1'000'000;
 /// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -116,7 +120,7 @@ void Pump::detach(Link& link) {
 }
 
 void Pump::run() {
-  int64_t idle_since = 0;
+  int64_t idle_since = 0, streams_until = 0;
   while (!stop_) {
     bool moved = take_calls();
     moved |= take_completions();
@@ -127,8 +131,12 @@ void Pump::run() {
       continue;
     }
     const int64_t now = base::now_ns();
-    if (idle_since == 0) idle_since = now;
-    if (now - idle_since < kPatienceNs) continue;
+    if (idle_since == 0) {
+      idle_since = now;
+      if (moved_bytes_ >= kStreamBytes) streams_until = now + kStreamNs;
+      moved_bytes_ = 0;
+    }
+    if (now - idle_since < kPatienceNs && now >= streams_until) continue;
     sleep();
     idle_since = 0;
   }
@@ -201,6 +209,7 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
   if (!is_mine && !is_for_all(packet->destination)) return link.traffic->malformed.add(1);
   const iovec parts[2] = {{looked_at.data(), kept}, {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
   if (::writev(queue_, parts, 2) < 0) return link.traffic->refused.add(1);
+  moved_bytes_ += frame.size();
   link.traffic->received.add(1);
   link.traffic->received_bytes.add(packet->bytes);
 }
@@ -273,6 +282,7 @@ void Pump::put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of) 
     std::memcpy(room, frame, bytes);
   }
   lane.commit(static_cast<uint32_t>(bytes));
+  moved_bytes_ += bytes;
   if (lane.is_mapped() || lane.unflushed() >= kTogetherBytes) lane.flush();
   link.traffic->sent.add(1);
   link.traffic->sent_bytes.add(bytes - sizeof(VirtioHeader));

@@ -131,6 +131,7 @@ class Pump {
   Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
   size_t first_ = 0;         ///< whose turn it is to be read first
   bool failed_ = false;
+  uint64_t moved_bytes_ = 0;  ///< since there was nothing to do
   Count unroutable_;
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
