@@ -331,6 +331,8 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
     ++messages;
     bytes += received.length;
     packets += (received.length + received.segment - 1) / received.segment;
+    // What posts to the same queue pair has its turn while the kernel copies.
+    if (received.length >= kLargeMessage) release();
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) {
       if (&socket == sockets_.data())
