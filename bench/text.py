@@ -99,7 +99,8 @@ def document(about, medians, rows, promised, failures):
              "To repeat it: `scripts/build && bench/run.py --write-docs`. Every sample is then in "
              "`build/bench/results.json`, the plots in `build/bench/report.html`. Packets: "
              "[performance-packets.md](performance-packets.md). Collectives: [performance-collectives.md](performance-collectives.md), "
-             "[performance-collectives-packets.md](performance-collectives-packets.md).", "", "## Machine", ""]
+             "[performance-collectives-packets.md](performance-collectives-packets.md). IP: "
+             "[performance-netdev.md](performance-netdev.md).", "", "## Machine", ""]
     lines += ["- %s: %s" % (heading(name), about[name]) for name in
               ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     lines += ["- Server on core %d, client on core %d." % tuple(about["cores"])]

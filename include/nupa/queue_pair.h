@@ -4,6 +4,7 @@
 #include <nupa/types.h>
 
 #include <cerrno>
+#include <string_view>
 
 namespace nupa {
 
@@ -79,6 +80,9 @@ class QueuePair {
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
   virtual QpType type() const = 0;
+  /// How the other end is reached, as `nupa stat` names it: "window", "roce". Empty: not in RTR yet, or UD, where each
+  /// destination has a way of its own.
+  virtual std::string_view transport() const { return {}; }
   virtual uint32_t handle() const = 0;
   virtual void* user_context() const = 0;
 

@@ -94,6 +94,12 @@ int Qp::open() {
   return 0;
 }
 
+std::string_view Qp::transport() const {
+  const QpState now = state();
+  if (now == QpState::kReset || now == QpState::kInit || options_.type == QpType::kUd) return {};
+  return shared_->carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce) ? "roce" : "window";
+}
+
 Qp::~Qp() {
   if (open_ && close() != 0) NUPA_ERROR("queue pair 0x%06x deleted while in use", qp_num_);
 }

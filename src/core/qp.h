@@ -57,6 +57,7 @@ class alignas(64) Qp final : public QueuePair {
   int post_recv(const RecvWr& wr) override;
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                 uint32_t rights) override;
+  std::string_view transport() const override;
   int attach_multicast(const Gid& gid, uint16_t lid) override;
   int detach_multicast(const Gid& gid, uint16_t lid) override;
   int close() override;

@@ -161,6 +161,7 @@ TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
 
 TEST_F(MapRemote, KeysAndBoundsAreChecked) {
   ASSERT_NO_FATAL_FAILURE(start("window"));
+  EXPECT_EQ(end.qp->transport(), "window");
   ASSERT_TRUE(map(0, 1));
   EXPECT_EQ(map(0, kBytes + 1).error().code, EACCES);
   EXPECT_EQ(map(kBytes, 1).error().code, EACCES);
@@ -200,6 +201,7 @@ TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
 
 TEST_F(MapRemote, PacketsMapNothing) {
   ASSERT_NO_FATAL_FAILURE(start("roce"));
+  EXPECT_EQ(end.qp->transport(), "roce");
   EXPECT_EQ(map(0, 8).error().code, ENOTSUP);
 }
 

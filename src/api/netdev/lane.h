@@ -69,6 +69,7 @@ class Lane {
   /// It is over: an errno value.
   int error() const { return error_; }
   bool is_mapped() const { return remote_ != nullptr; }
+  std::string_view transport() const { return qp_->transport(); }
 
  private:
   Lane() = default;

@@ -510,7 +510,7 @@ std::string Node::status() {
                          {"refused", total.refused}}}};
     for (const Prefix& prefix : peer.addresses) row["addresses"].push_back(prefix.text());
     if (const Session* session = session_of(peer.session); session != nullptr) {
-      row["transport"] = session->is_mapped() ? "window" : "roce";
+      row["transport"] = session->transport();
       row["at"] = text_of(session->remote());
       row["round_trip_us"] = static_cast<double>(session->round_trip_ns()) / 1000;
     } else {

@@ -369,6 +369,6 @@ void Session::probe() {
 }
 
 int64_t Session::round_trip_ns() const { return lanes_.empty() ? 0 : lanes_[0]->round_trip_ns(); }
-bool Session::is_mapped() const { return !lanes_.empty() && lanes_[0]->is_mapped(); }
+std::string_view Session::transport() const { return lanes_.empty() ? "" : lanes_[0]->transport(); }
 
 }  // namespace nupa::netdev

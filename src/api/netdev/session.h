@@ -76,7 +76,7 @@ class Session {
   /// Of the first lane. Any pump's thread has to be asked.
   void probe();
   int64_t round_trip_ns() const;
-  bool is_mapped() const;
+  std::string_view transport() const;
   const Gid& remote() const { return path_.remote; }
 
  private:
