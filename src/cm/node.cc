@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -32,6 +33,8 @@ namespace {
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
+/// Until the segment of a process that has gone is given back: longer than anybody who met it alive still looks there.
+constexpr int64_t kLetGoNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
 /// How long a process that ends waits for peers to make room for its last messages.
 constexpr int64_t kFarewellPatienceNs = 100'000'000;
@@ -160,6 +163,7 @@ class NodeImpl final : public Node {
   bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
   std::atomic<bool> stop_{false};
   int64_t accept_again_ns_ = 0;
+  std::deque<std::pair<int64_t, Peer*>> gone_;  ///< whose segments are to be given back, and when: the service thread's
 };
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
@@ -506,6 +510,7 @@ void NodeImpl::drop(int fd) {
   if (gone == nullptr) return;
   NUPA_INFO("slot %u is gone%s", gone->slot(), gone->left_politely() ? "" : " without a word");
   events_.on_peer_gone(*gone);
+  gone_.emplace_back(base::now_ns() + kLetGoNs, gone);
   dir_->sweep();
 }
 
@@ -535,6 +540,7 @@ void NodeImpl::serve() {
       for (auto& [fd, connection] : connections_) handshaking = handshaking || connection.hello_deadline_ns != 0;
     }
     if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
+    if (!gone_.empty()) wake = std::min(wake, gone_.front().first);
     epoll_event ready[32];
     const int count = poller_.wait(ready, 32, wake);
     for (int i = 0; i < count && !stop_; ++i) {
@@ -552,6 +558,7 @@ void NodeImpl::serve() {
       }
     }
     if (handshaking) expire(base::now_ns());
+    for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front()) gone_.front().second->let_go();
   }
 }
 

@@ -25,16 +25,23 @@ void Peer::ring_doorbell() {
 bool Peer::signal_channel(uint32_t index) {
   if (index >= kMaxChannels) return false;
   std::lock_guard lock(channels_lock_);
-  const int fd = channel_fds_[index].load(std::memory_order_relaxed);
+  const int fd = channel_fds_ == nullptr ? -1 : (*channel_fds_)[index].load(std::memory_order_relaxed);
   const uint64_t one = 1;
   return fd >= 0 && ::write(fd, &one, sizeof one) == sizeof one;
 }
 
 Peer::~Peer() {
-  if (self_) return;
-  for (auto& fd : channel_fds_)
-    if (fd.load() >= 0) ::close(fd.load());
+  if (!self_) close_channels();
 }
+
+void Peer::close_channels() {
+  if (channel_fds_ == nullptr) return;
+  for (auto& fd : *channel_fds_)
+    if (fd.load() >= 0) ::close(fd.load());
+  channel_fds_.reset();
+}
+
+void Peer::let_go() { file_->let_go(); }
 
 bool Peer::mark_gone() {
   if (tables_.header->closing.load() != 0) mark_polite();
@@ -47,8 +54,7 @@ bool Peer::mark_gone() {
   }
   std::lock_guard lock(channels_lock_);
   doorbell_.reset();
-  for (auto& fd : channel_fds_)
-    if (const int open = fd.exchange(-1); open >= 0) ::close(open);
+  close_channels();
   return true;
 }
 
@@ -58,7 +64,7 @@ void Peer::set_channel(uint32_t index, int fd) {
     if (fd >= 0) ::close(fd);
     return;
   }
-  const int previous = channel_fds_[index].exchange(fd, std::memory_order_relaxed);
+  const int previous = (*channel_fds_)[index].exchange(fd, std::memory_order_relaxed);
   if (previous >= 0 && !self_) ::close(previous);
 }
 

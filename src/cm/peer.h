@@ -13,7 +13,8 @@ namespace nupa::cm {
 
 /// Another process of this host and user that this one has met (or this process itself): its segment, its region
 /// file, the ways to wake it, whether it lives. Owned by the Node until the process closes the device; pointers to it
-/// stay valid until then, also after its death. All calls from any thread.
+/// and into its segment stay valid until then, also after its death, but the segment has zeros soon after that. All
+/// calls from any thread.
 class Peer {
  public:
   ~Peer();
@@ -55,11 +56,14 @@ class Peer {
   /// False if it was gone already. Its descriptors are closed: a server meets any number of processes, and what it has
   /// mapped of them stays.
   bool mark_gone();
+  /// Some time after it has gone: nobody is still looking at its segment, and whoever does sees zeros.
+  void let_go();
   /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone.
   void set_channel(uint32_t index, int fd);
 
  private:
   friend class PeerTable;
+  void close_channels();
   uint32_t slot_ = 0;
   uint64_t instance_ = 0;
   bool self_ = false;
@@ -76,7 +80,8 @@ class Peer {
   base::UniqueFd region_fd_;
   base::SpinLock channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
-  std::array<std::atomic<int>, kMaxChannels> channel_fds_;
+  using Channels = std::array<std::atomic<int>, kMaxChannels>;
+  std::unique_ptr<Channels> channel_fds_;  ///< until it has gone
 };
 
 }  // namespace nupa::cm

@@ -16,6 +16,14 @@ void MappedFile::close_file() {
   fd_.reset();
 }
 
+void MappedFile::let_go() {
+  std::lock_guard lock(mutex_);
+  fd_.reset();
+  for (const auto& [offset, mapping] : mappings_)
+    mmap(mapping.address, mapping.length, PROT_READ | PROT_WRITE,
+         MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   // Windows and large objects live in one map: an object larger than a window starts at a multiple of its own size,
   // which is a multiple of the window, so the two kinds never overlap with different extents for one object.

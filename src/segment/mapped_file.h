@@ -27,6 +27,8 @@ class MappedFile {
   Result<void*> at(uint64_t offset, uint64_t length);
   /// Nothing more can be mapped; what is stays.
   void close_file();
+  /// The file's memory is given back. Where it was mapped there are zeros, which may be read and written.
+  void let_go();
 
  private:
   base::UniqueFd fd_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The network device of `nupa net` between nodes, over the window and over packets: addresses, sizes, queues, files, users,
 and what its status tells."""
+import contextlib
 import json
 import os
 import re
@@ -140,9 +141,23 @@ def by_a_file(transport):
         wrong = "".join(one.stderr for one in done)
         joined = not wrong and wait_for(lambda: all(len(node.peers()) == 2 for node in nodes))
         outcome(joined and nodes[0].status()["mtu"] == 9000 and reaches(nodes[0], nodes[2]), "net-by-a-file", wrong)
+        homeless = subprocess.run([*nodes[0].inside, "env", "-u", "XDG_CONFIG_HOME", "-u", "HOME", NUPA, "net", "up", NETWORK, "--config",
+                                   out.name, "--node", "n1"], capture_output=True, text=True)
+        outcome(homeless.returncode != 0 and "--key-file" in homeless.stderr, "net-no-place-for-a-key", homeless.stderr)
         stranger = subprocess.run([*nodes[0].inside, NUPA, "net", "up", NETWORK, "--config", out.name, "--node", "who"],
                                   capture_output=True, text=True)
         outcome(stranger.returncode != 0 and "who" in stranger.stderr, "net-nobody-of-the-file", stranger.stderr)
+
+
+def containers():
+    """Process numbers, mounts, IPC and host names of their own: the runtime directory is all that they share."""
+    with Nodes(2) as nodes, contextlib.ExitStack() as running:
+        one, other = nodes
+        for node in nodes:
+            running.enter_context(serving(node, "unshare", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", NUPA, "net", "up", NETWORK,
+                                          "--node", node.name, "--addr", node.ipv4 + "/24"))
+        joined = wait_for(lambda: reaches(one, other) and reaches(other, one))
+        outcome(joined and one.peers()[other.name]["transport"] == "window", "net-containers", one.status())
 
 
 def eight_nodes():
@@ -203,6 +218,7 @@ def main():
         two_nodes(transport)
         several_queues(transport)
         by_a_file(transport)
+    containers()
     eight_nodes()
     return nothing_is_left()
 

@@ -144,7 +144,6 @@ Node::~Node() {
   sessions_.clear();
   if (world_ != nullptr) world_->pumps.clear();
   manager_.reset();
-  // The door last: who finds no node of this name may be the next one.
   tun_.reset();
 }
 

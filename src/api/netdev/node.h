@@ -127,12 +127,12 @@ class Node final : private ConnectionSink {
   std::string status();
 
   NodeOptions options_;
+  std::unique_ptr<Door> door_;  ///< goes last: who finds no node of this name may be the next one
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<CompletionQueue> cq_;
   std::unique_ptr<TunDevice> tun_;
-  std::unique_ptr<Door> door_;
   std::shared_ptr<ConnectionManager> manager_;
   Gid gid_;  ///< by which processes of this host find this one's port
   std::unique_ptr<World> world_;

@@ -42,12 +42,13 @@ int complain(const std::string& what) {
   return 1;
 }
 
+/// Empty: there is no folder for it, as in a service of the system.
 std::string default_key_file(const std::string& network) {
   const char* const config = std::getenv("XDG_CONFIG_HOME");
   const char* const home = std::getenv("HOME");
-  const std::string base =
-      config != nullptr && *config != '\0' ? config : std::string(home != nullptr ? home : "") + "/.config";
-  return base + "/nupa/" + network + ".key";
+  const bool has_config = config != nullptr && *config != '\0';
+  if (!has_config && (home == nullptr || *home == '\0')) return "";
+  return (has_config ? std::string(config) : std::string(home) + "/.config") + "/nupa/" + network + ".key";
 }
 
 /// A new key in a file that was not there: the first node of a network that nobody has given one makes it. Two that do
@@ -128,6 +129,7 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   std::string path = given.key_file;
   if (path.empty()) {
     path = default_key_file(given.network);
+    if (path.empty()) return "there is no HOME to look for the network's key in: name its file by --key-file";
     if (::access(path.c_str(), F_OK) != 0)
       if (auto made = make_key_file(path); !made) return path + ": " + made.error().what;
   }
