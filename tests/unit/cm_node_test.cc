@@ -214,5 +214,23 @@ TEST_F(NodeTest, AThreadSleepsWhileMessagesWaitAndAfterwards) {
   EXPECT_LE(ticks_in_a_while(), kFew);
 }
 
+TEST_F(NodeTest, TheSegmentOfOneThatHasGoneIsGivenBackAndHasZeros) {
+  segment::SegmentHeader& header = *peer_->tables().header;
+  const auto heap = peer_->heap(0, segment::kPage);
+  ASSERT_EQ(header.instance, peer_->instance());
+  there_.node.reset();
+  ASSERT_TRUE(soon([&] { return here_.is_gone(); }));
+  EXPECT_FALSE(peer_->alive());
+  // Whoever has met it may look for a while, and write.
+  EXPECT_EQ(header.instance, peer_->instance());
+  ASSERT_TRUE(soon([&] { return std::atomic_ref(header.instance).load() == 0; }));
+  EXPECT_EQ(header.closing.load(), 0u);
+  header.attention.store(1);
+  EXPECT_EQ(header.attention.load(), 1u);
+  if (heap) std::memset(*heap, 1, segment::kPage);
+  EXPECT_FALSE(peer_->signal_channel(0));
+  peer_->ring_doorbell();
+}
+
 }  // namespace
 }  // namespace nupa::cm
