@@ -53,8 +53,8 @@ class Peer {
     own_segment_ = &own;
   }
   void mark_polite() { polite_.store(true, std::memory_order_release); }
-  /// False if it was gone already. Its descriptors are closed: a server meets any number of processes, and what it has
-  /// mapped of them stays.
+  /// False if it was gone already. Its descriptors are closed, for a server meets any number of processes; what it has
+  /// mapped of them goes by let_go().
   bool mark_gone();
   /// Some time after it has gone: nobody is still looking at its segment, and whoever does sees zeros.
   void let_go();
