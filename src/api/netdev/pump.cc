@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -30,12 +31,14 @@ constexpr int64_t kHoldUpNs = 2'000'000;
 constexpr size_t kMaxAsideBytes = 8u << 20;
 /// Where it is the only one, the kernel's queue fills for so long, in which a process of its host gets its turn.
 constexpr int64_t kStuckNs = 100'000'000;
-/// How long a pump looks for more before it sleeps: about what falling asleep and being woken costs.
-constexpr int64_t kPatienceNs = 20'000;
-/// Who has moved so much at a time has a stream, and for so long does not look for more: what comes while it is being
-/// woken is moved together, and the programs at both ends have its core meanwhile.
+/// How long a pump looks for more before it sleeps; meanwhile whoever wants its core has it.
+constexpr int64_t kPatienceNs = 50'000;
+/// Who has moved so much at a time has a stream. By memory it does not look for more, for so long: what comes while it
+/// is being woken is moved together, and the programs at both ends have its core meanwhile. By packets it looks on for
+/// longer: while it sleeps another thread has to take them from the socket, which costs more.
 constexpr uint64_t kStreamBytes = 16 * 1024;
-constexpr int64_t kStreamNs = 1'000'000;
+constexpr int64_t kMemoryStreamNs = 1'000'000;
+constexpr int64_t kPacketStreamNs = 2'000'000;
 /// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -120,7 +123,7 @@ void Pump::detach(Link& link) {
 }
 
 void Pump::run() {
-  int64_t idle_since = 0, streams_until = 0;
+  int64_t idle_since = 0, sleeps_until = 0, looks_until = 0;
   while (!stop_) {
     bool moved = take_calls();
     moved |= take_completions();
@@ -133,10 +136,15 @@ void Pump::run() {
     const int64_t now = base::now_ns();
     if (idle_since == 0) {
       idle_since = now;
-      if (moved_bytes_ >= kStreamBytes) streams_until = now + kStreamNs;
-      moved_bytes_ = 0;
+      looks_until = std::max(looks_until, now + kPatienceNs);
+      if (mapped_bytes_ >= kStreamBytes) sleeps_until = now + kMemoryStreamNs;
+      if (posted_bytes_ >= kStreamBytes) looks_until = now + kPacketStreamNs;
+      mapped_bytes_ = posted_bytes_ = 0;
     }
-    if (now - idle_since < kPatienceNs && now >= streams_until) continue;
+    if (now < looks_until && now >= sleeps_until) {
+      sched_yield();
+      continue;
+    }
     sleep();
     idle_since = 0;
   }
@@ -166,6 +174,7 @@ bool Pump::receive() {
         if (!frame) break;
         deliver(link, *frame);
         bytes += frame->size();
+        count_moved(*lane, frame->size());
         lane->done();
         moved = true;
       }
@@ -209,7 +218,6 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
   if (!is_mine && !is_for_all(packet->destination)) return link.traffic->malformed.add(1);
   const iovec parts[2] = {{looked_at.data(), kept}, {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
   if (::writev(queue_, parts, 2) < 0) return link.traffic->refused.add(1);
-  moved_bytes_ += frame.size();
   link.traffic->received.add(1);
   link.traffic->received_bytes.add(packet->bytes);
 }
@@ -282,7 +290,7 @@ void Pump::put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of) 
     std::memcpy(room, frame, bytes);
   }
   lane.commit(static_cast<uint32_t>(bytes));
-  moved_bytes_ += bytes;
+  count_moved(lane, bytes);
   if (lane.is_mapped() || lane.unflushed() >= kTogetherBytes) lane.flush();
   link.traffic->sent.add(1);
   link.traffic->sent_bytes.add(bytes - sizeof(VirtioHeader));

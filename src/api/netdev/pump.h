@@ -104,6 +104,7 @@ class Pump {
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
   bool drain_asides();
   void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
+  void count_moved(const Lane& lane, size_t bytes) { (lane.is_mapped() ? mapped_bytes_ : posted_bytes_) += bytes; }
   /// All others know that this pump is to be woken; false: there is something to do.
   bool may_sleep();
   void sleep();
@@ -131,7 +132,7 @@ class Pump {
   Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
   size_t first_ = 0;         ///< whose turn it is to be read first
   bool failed_ = false;
-  uint64_t moved_bytes_ = 0;  ///< since there was nothing to do
+  uint64_t mapped_bytes_ = 0, posted_bytes_ = 0;  ///< by memory and by packets, since there was nothing to do
   Count unroutable_;
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;

@@ -499,6 +499,11 @@ void Port::finish_poll() {
   if (lock.owns_lock() && !touched_.empty()) answer(base::now_ns(), true);
 }
 
+void Port::program_sleeps() {
+  slept_after_.store(polls_.load(std::memory_order_relaxed) + 1);
+  if (watches_.load()) kick();
+}
+
 void Port::expect(int64_t deadline) {
   int64_t seen = earliest_.load();
   while (deadline < seen && !earliest_.compare_exchange_weak(seen, deadline)) {

@@ -127,6 +127,9 @@ class Port {
   /// A thread of the program turns to something that takes long: what its last poll left for the next one is done.
   /// Never waits for anybody.
   void finish_poll();
+  /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
+  /// packets wake the port's thread, unless others poll.
+  void program_sleeps();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
   /// Waits until no thread is inside deliver() or transmit() that was before.
@@ -237,6 +240,8 @@ class Port {
 
   std::atomic<int64_t> earliest_{INT64_MAX};
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
+  std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
+  std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll
   std::atomic<int64_t> sleeps_until_{0};  ///< the port's thread; 0: it is awake
   std::atomic<bool> warm_{false};
   std::atomic<bool> datagrams_{false};  ///< some queue pair is for them

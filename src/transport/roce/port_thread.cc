@@ -24,6 +24,8 @@ constexpr int64_t kWatchNs = 250'000;
 constexpr int64_t kLongestWatchNs = 1'000'000;
 /// A packet that a polling program has not fetched after this long waits for nobody.
 constexpr int64_t kWaitedNs = 40'000;
+/// So often a thread still polls after it has said that it sleeps: once for each queue that it armed.
+constexpr uint64_t kLastPolls = 4;
 /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
 constexpr int kPatience = 3;
 constexpr int kDevotion = 64;
@@ -123,11 +125,14 @@ void Port::serve() {
   int waiting_turns = 0;  // of late, in which packets had waited although the program polls
   int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
   while (!stop_) {
-    const bool polled = polls_.load(std::memory_order_relaxed) != polls;
-    polls = polls_.load(std::memory_order_relaxed);
+    const uint64_t before = std::exchange(polls, polls_.load(std::memory_order_relaxed));
+    const uint64_t slept_after = slept_after_.load();
+    const bool polled = polls != before && polls > slept_after + kLastPolls;
     const bool watches = polled && devoted == 0;
+    watches_.store(watches);
     pollfd ready[] = {
         {kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
+    if (watches && slept_after_.load() != slept_after) continue;
     // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
     sleeps_until_.store(INT64_MAX);
     const int64_t now = base::now_ns();
@@ -161,7 +166,9 @@ void Port::serve() {
       if (packets_seen != packets || quiet_since == 0) quiet_since = now;
       packets_seen = packets;
       if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
-      waiting_turns = left && worked ? waiting_turns + 1 : 0;
+      // One that polls often fetches what comes: it was away, not elsewhere.
+      const bool seldom = static_cast<int64_t>(polls_.load(std::memory_order_relaxed) - polls) < watch / kWaitedNs;
+      waiting_turns = left && worked && seldom ? waiting_turns + 1 : 0;
       watch = left ? kWatchNs : std::min(2 * watch, kLongestWatchNs);
       if (waiting_turns >= kPatience) devoted = kDevotion;
       continue;
