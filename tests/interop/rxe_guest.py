@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 
-from rxe_image import DEFAULT_CACHE, Image
+from rxe_image import DEFAULT_CACHE, Image, more_programs
 from rxe_packages import GuestError, Missing
 from rxe_wire import ROCE_PORT, Wire, finish_within
 
@@ -130,10 +130,12 @@ class GuestProcess:
 class Guest:
     """A virtual machine with rxe0 on a wire to a namespace. Leaving the `with` block ends all that it started."""
 
-    def __init__(self, cache=DEFAULT_CACHE):
+    def __init__(self, cache=DEFAULT_CACHE, bring=()):
+        """`bring`: programs of this machine that it has too, with their libraries."""
         reason = why_not()
         if reason:
             raise Missing(reason)
+        self._bring = bring
         self._image = Image(cache)
         self._free = queue.Queue()
         self._channels = []
@@ -142,6 +144,7 @@ class Guest:
         self.wire = None
         self.address = self.address6 = None
         self.boot_seconds = None
+        self.busybox = self._image.busybox  # a path here
         self._loses = False
 
     def start(self, namespace, tap="tap0", guest_address="10.77.0.2", mtu=1500, host_address=None,
@@ -230,13 +233,18 @@ class Guest:
 
     def ping(self, count=3):
         """Echo requests from the namespace to the guest: (status, output). This machine may have no ping of its own."""
-        return self.wire.run([self._image.busybox, "ping", "-c", str(count), "-W", "5", self.address])
+        return self.wire.run([self.busybox, "ping", "-c", str(count), "-W", "5", self.address])
 
     def console(self):
         """What the guest's kernel and init have said."""
         with contextlib.suppress(OSError, TypeError), open(os.path.join(self._folder, "console"), "rb") as file:
             return file.read().decode(errors="replace")
         return ""
+
+    def end(self):
+        """The machine goes, as by a power failure; the namespace stays."""
+        self._emulator.kill()
+        self._emulator.wait()
 
     def stop(self):
         """Ends the virtual machine, what runs in the namespace, and the namespace; may be called again."""
@@ -269,9 +277,13 @@ class Guest:
         # mitigations cost most where the processor is emulated; a panic ends the emulator and so is seen.
         words = ("console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1 nupa.address=%s nupa.address6=%s "
                  "nupa.mtu=%d" % (address, address6, mtu))
+        initramfs = os.path.join(self._folder, "initramfs")
+        with open(initramfs, "wb") as file, open(self._image.initramfs, "rb") as base:
+            shutil.copyfileobj(base, file)
+            file.write(more_programs(self._bring) if self._bring else b"")
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg",
                    "-m", str(memory_mib), "-smp", str(cpus), "-kernel", self._image.kernel,
-                   "-initrd", self._image.initramfs, "-append", words,
+                   "-initrd", initramfs, "-append", words,
                    "-serial", "file:" + os.path.join(self._folder, "console"),
                    "-netdev", "tap,id=wire,ifname=%s,script=no,downscript=no" % self.wire.tap,
                    "-device", "virtio-net-pci,netdev=wire,romfile=",

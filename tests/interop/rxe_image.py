@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 
-from rxe_packages import GuestError, Packages, Unpacker, call, installed_version, kernel_package
+from rxe_packages import GuestError, Packages, Unpacker, call, installed_version, kernel_package, libraries_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_CACHE = os.path.join(os.environ.get("NUPA_BUILD", os.path.join(ROOT, "build")), "rxe")
@@ -31,7 +31,7 @@ WANTED_FILES = {
 TOOL_PACKAGES = tuple(WANTED_FILES)
 # rxe asks for the checksum by name when a link is added, so no dependency names crc32_generic.
 # The last three let the guest lose packets that arrive.
-MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm",
+MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun",
            "sch_ingress", "cls_flower", "act_gact")
 
 INIT = r"""#!/bin/sh
@@ -225,6 +225,16 @@ def initial_file_system(modules, packages):
     archive.file("etc/hosts", b"127.0.0.1 localhost\n")
     archive.file("init", INIT.encode(), 0o755)
     archive.file("usr/bin/serve-commands", SERVE_COMMANDS.encode(), 0o755)
+    return archive.finished()
+
+
+def more_programs(programs):
+    """An archive to follow that of the initial file system: programs of this machine at their own paths here."""
+    archive = Archive()
+    for program in programs:
+        archive.copy(program, program)
+        for library, where in libraries_of(program):
+            archive.copy(library, where)
     return archive.finished()
 
 

@@ -146,21 +146,26 @@ class Packages:
 
     def libraries(self, program):
         """(path in the guest, path here) of all shared libraries that a program needs."""
-        extra = [where for folder in self.folders.values() for where, _, names in os.walk(folder)
-                 if any(".so" in name for name in names)]
-        done = subprocess.run(["ldd", program], capture_output=True, text=True,
-                              env=dict(os.environ, LC_ALL="C", LD_LIBRARY_PATH=":".join(extra)))
-        found = []
-        for line in done.stdout.splitlines():
-            if "not found" in line:
-                raise GuestError("%s: %s" % (program, line.strip()))
-            match = re.match(r"\s*(?:\S+ => )?(/\S+) \(0x", line)
-            if match:
-                found.append((self._in_the_guest(match.group(1)), match.group(1)))
-        return found
+        return libraries_of(program, self.folders.values())
 
-    def _in_the_guest(self, path):
-        for folder in self.folders.values():
-            if path.startswith(folder + "/"):
-                return path[len(folder):]
-        return path
+
+def libraries_of(program, folders=()):
+    """The same, where some of them may lie in folders of unpacked packages."""
+    extra = [where for folder in folders for where, _, names in os.walk(folder) if any(".so" in name for name in names)]
+    done = subprocess.run(["ldd", program], capture_output=True, text=True,
+                          env=dict(os.environ, LC_ALL="C", LD_LIBRARY_PATH=":".join(extra)))
+    found = []
+    for line in done.stdout.splitlines():
+        if "not found" in line:
+            raise GuestError("%s: %s" % (program, line.strip()))
+        match = re.match(r"\s*(?:\S+ => )?(/\S+) \(0x", line)
+        if match:
+            found.append((in_the_guest(match.group(1), folders), match.group(1)))
+    return found
+
+
+def in_the_guest(path, folders):
+    for folder in folders:
+        if path.startswith(folder + "/"):
+            return path[len(folder):]
+    return path
