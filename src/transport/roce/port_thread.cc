@@ -166,9 +166,8 @@ void Port::serve() {
       if (packets_seen != packets || quiet_since == 0) quiet_since = now;
       packets_seen = packets;
       if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
-      // One that polls often fetches what comes: it was away, not elsewhere.
-      const bool seldom = static_cast<int64_t>(polls_.load(std::memory_order_relaxed) - polls) < watch / kWaitedNs;
-      waiting_turns = left && worked && seldom ? waiting_turns + 1 : 0;
+      // A program that says when it sleeps fetches what comes once it has its core again.
+      waiting_turns = left && worked && slept_after == 0 ? waiting_turns + 1 : 0;
       watch = left ? kWatchNs : std::min(2 * watch, kLongestWatchNs);
       if (waiting_turns >= kPatience) devoted = kDevotion;
       continue;
