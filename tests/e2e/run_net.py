@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from nodes import NETWORK, Nodes, listens, no_nodes, nothing_is_left, peers_of, reaches, serving, told, together
@@ -52,6 +53,36 @@ def rates(one, other):
                 rate, back = here["sent"]["bits_per_second"], there["received"]["bits_per_second"]
                 return min(rate, back) > 1e7 and max(rate, back) < 10 * min(rate, back)
             outcome(wait_for(told_rate), "net-status-rates", one.peers())
+
+
+SEGMENTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "udp_segments.py")
+
+
+def segments(one, other):
+    """What a program sends as one, to be cut into datagrams, crosses whole, and is the right datagrams at the end."""
+    size, segment, times = 36500, 1200, 20  # the last datagram of each is shorter
+    sizes = ([segment] * (size // segment) + [size % segment]) * times
+    for address in (other.ipv4, other.ipv6):
+        for how in ("single", "together"):
+            name = "net-datagrams-cut-late %s %s" % ("ipv6" if ":" in address else "ipv4", how)
+            before = one.peers()[other.name]["sent"]["packets"]
+            with subprocess.Popen([*other.inside, sys.executable, SEGMENTS, "receive", address, "7700", str(size * times), how],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as receiver:
+                receiver.stdout.readline()
+                told(name + " are sent", one.run(sys.executable, SEGMENTS, "send", address, "7700", str(size), str(segment), str(times)))
+                said, complained = receiver.communicate(timeout=30)
+            got = json.loads(said or '{"sizes": [], "messages": 0}')
+            whole = one.peers()[other.name]["sent"]["packets"] - before
+            outcome(got["sizes"] == sizes, name, "%d of %d datagrams %s" % (len(got["sizes"]), len(sizes), complained))
+            if uso():
+                outcome(whole < 2 * times, name + " cross whole", "%d packets for %d calls" % (whole, times))
+            if uso() and how == "together":
+                outcome(got["messages"] < 2 * times, name + " arrive whole", got["messages"])
+
+
+def uso():
+    """Whether the kernel has segments of datagrams for such a device (Linux 6.2)."""
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 2)
 
 
 def idle(one):
@@ -105,6 +136,7 @@ def two_nodes(transport):
         seen(one, other, transport)
         idle(one)
         sources(one, other)
+        segments(one, other)
         mtu(one, other)
         rates(one, other)
         down = [node.down() for node in nodes]

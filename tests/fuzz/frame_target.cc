@@ -35,6 +35,21 @@ void check_fragments(const std::vector<std::byte>& packet, const IpPacket& ip, u
           "fragments are the whole packet");
 }
 
+void check_datagrams(const VirtioHeader& header, const std::vector<std::byte>& packet, const IpPacket& ip) {
+  const size_t headers = header.csum_start + 8u;
+  std::vector<std::byte> payload;
+  for (const std::vector<std::byte>& part : datagrams_of(header, packet)) {
+    const auto read = IpPacket::parse(part, part.size());
+    require(read && read->header_bytes == ip.header_bytes && part.size() <= largest_part(header, packet),
+            "a datagram is a packet no larger than it was said to be");
+    require(read->source == ip.source && read->destination == ip.destination, "between the same two");
+    require(word(part, header.csum_start + 4u) == part.size() - header.csum_start, "with its own length");
+    payload.insert(payload.end(), part.begin() + static_cast<ptrdiff_t>(headers), part.end());
+  }
+  require(std::equal(payload.begin(), payload.end(), packet.begin() + static_cast<ptrdiff_t>(headers), packet.end()),
+          "datagrams are the whole segment");
+}
+
 void check_packet(Input& input) {
   VirtioHeader header;
   const std::vector<std::byte> head = input.bytes(sizeof header);
@@ -57,6 +72,7 @@ void check_packet(Input& input) {
   if (!is_consistent(header, *ip)) return;
   const uint32_t largest = largest_part(header, packet);
   require(largest <= packet.size(), "no part of a packet is larger than the packet");
+  if (header.is_datagrams()) check_datagrams(header, packet, *ip);
   const std::vector<std::byte> before = packet;
   complete_checksum(header, packet);
   const size_t at = size_t{header.csum_start} + header.csum_offset;

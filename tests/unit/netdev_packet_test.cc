@@ -174,6 +174,54 @@ TEST(NetdevPacket, AnOpenSumIsCompleted) {
   }
 }
 
+/// A large segment of datagrams, as the kernel has it: the sum of its pseudo-header is in the sum's place.
+VirtioHeader with_udp(Packet& packet, size_t start, uint16_t size) {
+  const size_t length = packet.size() - start;
+  put(packet, start, {7, 1, 7, 2, static_cast<int>(length >> 8), static_cast<int>(length & 255)});
+  const size_t addresses = start == 20 ? 12 : 8;
+  const uint32_t open =
+      sum(std::span(packet).subspan(addresses, start - addresses), static_cast<uint32_t>(17 + length));
+  put(packet, start + 6, {static_cast<int>(open >> 8), static_cast<int>(open & 255)});
+  VirtioHeader header;
+  header.flags = VirtioHeader::kNeedsChecksum;
+  header.gso_type = VirtioHeader::kGsoUdp;
+  header.gso_size = size;
+  header.csum_start = static_cast<uint16_t>(start);
+  header.csum_offset = 6;
+  return header;
+}
+
+TEST(NetdevPacket, ASegmentOfDatagramsIsCut) {
+  for (const size_t start : {20u, 40u}) {
+    Packet whole = start == 20 ? ipv4(8 + 2500) : ipv6(8 + 2500);
+    VirtioHeader header = with_udp(whole, start, 1001);
+    ASSERT_TRUE(is_consistent(header, *parse(whole)));
+    auto parts = datagrams_of(header, whole);
+    ASSERT_EQ(3u, parts.size());
+    header.gso_type = VirtioHeader::kGsoNone;
+    Packet payload;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto part = parse(parts[i]);
+      ASSERT_TRUE(part) << i;
+      ASSERT_TRUE(is_consistent(header, *part)) << i;
+      EXPECT_EQ(start + 8 + (i < 2 ? 1001u : 498u), parts[i].size());
+      EXPECT_EQ(parts[i].size() - start, word(parts[i], start + 4));
+      if (start == 20) {
+        EXPECT_EQ(0xffffu, sum(std::span(parts[i]).first(20)));
+        EXPECT_EQ(0x1234u + i, word(parts[i], 4));  // RFC 6864, 4.1: each datagram has its own
+      }
+      payload.insert(payload.end(), parts[i].begin() + static_cast<ptrdiff_t>(start) + 8, parts[i].end());
+      complete_checksum(header, parts[i]);
+      const size_t addresses = start == 20 ? 12 : 8;
+      const uint32_t pseudo = sum(std::span(parts[i]).subspan(addresses, start - addresses),
+                                  static_cast<uint32_t>(17 + parts[i].size() - start));
+      EXPECT_EQ(0xffffu, sum(std::span(parts[i]).subspan(start), pseudo)) << i;
+    }
+    EXPECT_TRUE(
+        std::equal(payload.begin(), payload.end(), whole.begin() + static_cast<ptrdiff_t>(start) + 8, whole.end()));
+  }
+}
+
 TEST(NetdevPacket, FragmentsAreTheWhole) {
   for (const uint32_t mtu : {576u, 1280u, 1500u}) {
     const Packet whole = ipv4(5001, 17, 0);

@@ -73,10 +73,11 @@ struct End {
     pump.reset();
     for (const int fd : {interface, inner}) close(fd);
   }
-  void attach(Lane& lane, int peer, uint32_t mtu = kMaxMtu) {
+  void attach(Lane& lane, int peer, uint32_t mtu = kMaxMtu, bool takes_datagrams = true) {
     Link& link = links.emplace_back();
     link.addresses = {address_of(peer).address};
     link.mtu = mtu;
+    link.takes_datagrams = takes_datagrams;
     link.lanes = {&lane};
     link.traffic = &traffic.emplace_back();
     pump->call([&] {
@@ -142,14 +143,14 @@ class NetdevPump : public ::testing::TestWithParam<const char*> {
     end.pump->call([&] { end.pump->watch(lane); });
     return lane;
   }
-  void join(End& one, End& other, uint32_t mtu_of_other = kMaxMtu) {
+  void join(End& one, End& other, uint32_t mtu_of_other = kMaxMtu, bool other_takes_datagrams = true) {
     Lane &here = lane_of(one), &there = lane_of(other);
     ASSERT_EQ(0, here.connect(path(), there.card()));
     ASSERT_EQ(0, there.connect(path(), here.card()));
     here.start_sending();
     there.start_sending();
     EXPECT_EQ(by_memory(), here.is_mapped());
-    one.attach(here, other.number, mtu_of_other);
+    one.attach(here, other.number, mtu_of_other, other_takes_datagrams);
     other.attach(there, one.number);
   }
 
@@ -249,6 +250,37 @@ TEST_P(NetdevPump, FramesOfEverySizeArriveInTheirOrder) {
   EXPECT_EQ(500u, one.traffic[0].sent.get());
   EXPECT_EQ(500u, one.traffic[0].received.get());
   EXPECT_EQ(one.traffic[0].sent_bytes.get(), other.traffic[0].received_bytes.get());
+}
+
+TEST_P(NetdevPump, SegmentsOfDatagramsAreCutForWhoseKernelDoesNotTakeThem) {
+  End &one = make(), &other = make(), &older = make();
+  join(one, other);
+  join(one, older, kMaxMtu, false);
+  VirtioHeader header;
+  header.flags = VirtioHeader::kNeedsChecksum;
+  header.gso_type = VirtioHeader::kGsoUdp;
+  header.gso_size = 1000;
+  header.csum_start = 20;
+  header.csum_offset = 6;
+  for (const int to : {2, 3, 255}) {
+    Frame large = frame(1, to, 8 + 2500, to);
+    std::memcpy(large.data(), &header, sizeof header);
+    one.give(large);
+    if (to != 3) {
+      EXPECT_EQ(large, other.take()) << to;
+    }
+    if (to == 2) continue;
+    for (const size_t bytes : {1000u, 1000u, 500u}) {
+      const Frame got = older.take();
+      ASSERT_EQ(sizeof header + 28 + bytes, got.size()) << to;
+      VirtioHeader small;
+      std::memcpy(&small, got.data(), sizeof small);
+      EXPECT_EQ(VirtioHeader::kGsoNone, small.gso_type);
+      EXPECT_EQ(VirtioHeader::kNeedsChecksum, small.flags);
+      EXPECT_EQ(static_cast<std::byte>(to), got.back());
+    }
+  }
+  EXPECT_TRUE(older.take(milliseconds(20)).empty());
 }
 
 TEST_P(NetdevPump, WhatIsForNobodyIsAnsweredAndWhatIsForAllGoesToEach) {

@@ -29,7 +29,7 @@ bool is_name(std::string_view text, size_t longest) {
 }
 
 std::string NodeCard::encode() const {
-  nlohmann::json card{{"node", node}, {"instance", instance}, {"mtu", mtu}};
+  nlohmann::json card{{"node", node}, {"instance", instance}, {"mtu", mtu}, {"uso", takes_datagrams}};
   for (const Prefix& prefix : addresses) card["addresses"].push_back(prefix.text());
   for (const LaneCard& lane : lanes) card["lanes"].push_back({lane.qp_num, lane.psn, lane.rkey, lane.address});
   return card.dump();
@@ -42,6 +42,7 @@ std::optional<NodeCard> NodeCard::decode(std::string_view text) {
   try {
     read.node = card.at("node").get<std::string>();
     if (!take(card.at("instance"), &read.instance) || !take(card.at("mtu"), &read.mtu)) return std::nullopt;
+    read.takes_datagrams = card.value("uso", false);
     for (const auto& one : card.at("addresses")) {
       const auto prefix = Prefix::parse(one.get<std::string>());
       if (!prefix) return std::nullopt;

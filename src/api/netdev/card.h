@@ -15,6 +15,7 @@ struct NodeCard {
   uint64_t instance = 0;  ///< drawn when it starts
   std::vector<Prefix> addresses;
   uint32_t mtu = kMinMtu;
+  bool takes_datagrams = false;  ///< its kernel takes large segments of datagrams (USO)
   std::vector<LaneCard> lanes;
 
   bool has(const Gid& address) const;

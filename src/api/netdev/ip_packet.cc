@@ -197,7 +197,7 @@ uint32_t largest_part(const VirtioHeader& header, Bytes packet) {
   if (!header.is_large()) return static_cast<uint32_t>(packet.size());
   // The kernel's hdr_len is how much of it lay in one piece, which may be more than its headers.
   uint32_t headers = header.csum_start;
-  if ((header.gso_type & ~VirtioHeader::kGsoEcn) == VirtioHeader::kGsoUdp)
+  if (header.is_datagrams())
     headers += kUdpHeader;
   else
     headers += static_cast<uint32_t>(byte_at(packet, header.csum_start + 12u) >> 4) * 4;
@@ -229,6 +229,33 @@ std::vector<std::vector<std::byte>> fragments_of(Bytes packet, uint32_t mtu) {
     put_word(part, 2, static_cast<uint32_t>(part.size()));
     put_word(part, 6, ((before & kOffsetMask) + at / 8) | (more ? kMoreFragments : 0));
     put_ipv4_checksum(std::span(part).first(header_bytes));
+  }
+  return parts;
+}
+
+std::vector<std::vector<std::byte>> datagrams_of(const VirtioHeader& header, Bytes packet) {
+  const size_t udp = header.csum_start;
+  const size_t headers_bytes = udp + kUdpHeader;
+  constexpr size_t kLength = 4, kSum = 6;  // in the header of UDP
+  const Bytes payload = packet.subspan(headers_bytes);
+  std::vector<std::vector<std::byte>> parts;
+  for (size_t at = 0; at < payload.size(); at += header.gso_size) {
+    const Bytes piece = payload.subspan(at, std::min<size_t>(header.gso_size, payload.size() - at));
+    std::vector<std::byte>& part = parts.emplace_back(headers_bytes + piece.size());
+    std::memcpy(part.data(), packet.data(), headers_bytes);
+    std::memcpy(part.data() + headers_bytes, piece.data(), piece.size());
+    const auto length = static_cast<uint16_t>(kUdpHeader + piece.size());
+    put_word(part, udp + kLength, length);
+    // The pseudo-header has another length now (RFC 1624).
+    const uint16_t before = ~word_at(packet, udp + kLength);
+    put_word(part, udp + kSum, folded(uint64_t{word_at(packet, udp + kSum)} + before + length));
+    if (byte_at(packet, 0) >> 4 == 6) {
+      put_word(part, 4, static_cast<uint32_t>(part.size() - kIpv6Header));
+      continue;
+    }
+    put_word(part, 2, static_cast<uint32_t>(part.size()));
+    put_word(part, 4, static_cast<uint16_t>(word_at(packet, 4) + parts.size() - 1));
+    put_ipv4_checksum(std::span(part).first(size_t{byte_at(packet, 0) & 0xfu} * 4));
   }
   return parts;
 }

@@ -48,6 +48,10 @@ void complete_checksum(const VirtioHeader& header, std::span<std::byte> packet);
 /// and is no large segment.
 std::vector<std::vector<std::byte>> fragments_of(Bytes packet, uint32_t mtu);
 
+/// The datagrams that a large segment of them (kGsoUdp) stands for, each with the sum of its pseudo-header only, as the
+/// segment has it: `header` without its segments' part says where. The header is consistent.
+std::vector<std::vector<std::byte>> datagrams_of(const VirtioHeader& header, Bytes packet);
+
 /// Why a node does not send on what its own kernel gave it.
 enum class Refusal : uint8_t {
   kHostUnreachable,

@@ -115,6 +115,7 @@ Result<void> Node::open() {
   self.node = options_.node;
   self.addresses = options_.addresses;
   self.mtu = options_.mtu;
+  self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return fail(errno, "the system gives no random numbers");
   next_owner_ = kFirstOwner;

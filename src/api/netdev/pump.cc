@@ -273,11 +273,13 @@ void Pump::send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of) {
   VirtioHeader header;
   std::memcpy(&header, frame, sizeof header);
   last_ = &link;
-  if (bytes - sizeof header > link.mtu) {
+  const bool apart = header.is_datagrams() && !link.takes_datagrams;
+  if (apart || bytes - sizeof header > link.mtu) {
     const Bytes packet(frame + sizeof header, bytes - sizeof header);
     // A program may have put anything on the interface.
     if (!is_consistent(header, *IpPacket::parse(packet, packet.size()))) return link.traffic->too_long.add(1);
     if (largest_part(header, packet) > link.mtu) return send_too_long(link, frame, bytes);
+    if (apart) return send_apart(link, frame, bytes);
   }
   put(link, frame, bytes, room_of);
 }
@@ -322,16 +324,41 @@ bool Pump::drain_asides() {
 }
 
 void Pump::send_to_all(const std::byte* frame, size_t bytes) {
+  VirtioHeader header;
+  std::memcpy(&header, frame, sizeof header);
+  const Bytes packet(frame + sizeof header, bytes - sizeof header);
+  if (header.is_large() && !is_consistent(header, *IpPacket::parse(packet, packet.size()))) return unroutable_.add(1);
+  const uint32_t largest = largest_part(header, packet);
   // Whoever has no room at this moment goes without, as in any network.
   for (Link* link : links_) {
     if (!link->carries) continue;
     std::byte* const room = link->aside.empty() ? link->lanes.front()->reserve() : nullptr;
-    if (room == nullptr || bytes - sizeof(VirtioHeader) > link->mtu) {
+    if (room == nullptr || largest > link->mtu) {
       link->traffic->no_room.add(1);
+      continue;
+    }
+    if (header.is_datagrams() && !link->takes_datagrams) {
+      send_apart(*link, frame, bytes);
       continue;
     }
     std::memcpy(room, frame, bytes);
     put(*link, room, bytes, link->lanes.front());
+  }
+}
+
+void Pump::send_apart(Link& link, const std::byte* frame, size_t bytes) {
+  VirtioHeader header;
+  std::memcpy(&header, frame, sizeof header);
+  const std::vector<std::vector<std::byte>> parts =
+      datagrams_of(header, {frame + sizeof header, bytes - sizeof header});
+  header.gso_type = VirtioHeader::kGsoNone;
+  header.gso_size = header.hdr_len = 0;
+  std::vector<std::byte> single;
+  for (const std::vector<std::byte>& part : parts) {
+    single.resize(sizeof header + part.size());
+    std::memcpy(single.data(), &header, sizeof header);
+    std::memcpy(single.data() + sizeof header, part.data(), part.size());
+    put(link, single.data(), single.size(), nullptr);
   }
 }
 

@@ -39,6 +39,7 @@ struct Traffic {
 struct Link {
   std::vector<Gid> addresses;
   uint32_t mtu = kMinMtu;
+  bool takes_datagrams = false;  ///< large segments of them
   /// The first one is written to. All are read.
   std::vector<Lane*> lanes;
   Traffic* traffic = nullptr;
@@ -99,6 +100,8 @@ class Pump {
   void send_frame(std::byte* frame, size_t bytes, Lane* room_of);
   void send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of);
   void send_to_all(const std::byte* frame, size_t bytes);
+  /// For a peer whose kernel does not take large segments of datagrams. The frame is consistent.
+  void send_apart(Link& link, const std::byte* frame, size_t bytes);
   void send_too_long(Link& link, std::byte* frame, size_t bytes);
   void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
   void put_aside(Link& link, const std::byte* frame, size_t bytes);

@@ -323,6 +323,7 @@ void Session::open_links() {
     traffic_.push_back(std::make_unique<Traffic>());
     link.traffic = traffic_.back().get();
     link.mtu = card_->mtu;
+    link.takes_datagrams = card_->takes_datagrams;
     for (const Prefix& prefix : card_->addresses) link.addresses.push_back(prefix.address);
     for (size_t lane = i; lane < lanes_.size(); lane += links_.size()) {
       lanes_[lane]->start_sending();

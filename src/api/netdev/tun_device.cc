@@ -28,7 +28,7 @@ ifreq request_for(const std::string& name) {
   return request;
 }
 
-Result<base::UniqueFd> open_queue(const std::string& name, bool several) {
+Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* takes_datagrams) {
   base::UniqueFd queue(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!queue) return fail(errno, "/dev/net/tun cannot be opened: the kernel has no TUN, or it is not shown here");
   ifreq request = request_for(name);
@@ -43,7 +43,8 @@ Result<base::UniqueFd> open_queue(const std::string& name, bool several) {
   if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)
     return fail(errno, "the kernel's TUN has no virtio headers of 12 bytes");
   constexpr unsigned kTcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-  if (ioctl(queue.get(), TUNSETOFFLOAD, kTcp | kUso4 | kUso6) != 0 && ioctl(queue.get(), TUNSETOFFLOAD, kTcp) != 0)
+  *takes_datagrams = ioctl(queue.get(), TUNSETOFFLOAD, kTcp | kUso4 | kUso6) == 0;
+  if (!*takes_datagrams && ioctl(queue.get(), TUNSETOFFLOAD, kTcp) != 0)
     return fail(errno, "the kernel's TUN gives no large segments");
   return queue;
 }
@@ -65,7 +66,7 @@ Result<TunDevice> TunDevice::open(const std::string& name, uint32_t queues) {
   if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name");
   TunDevice device(name);
   for (uint32_t i = 0; i < queues; ++i) {
-    auto queue = open_queue(name, queues > 1);
+    auto queue = open_queue(name, queues > 1, &device.takes_datagrams_);
     if (!queue) return tl::unexpected(queue.error());
     device.queues_.push_back(std::move(*queue));
   }

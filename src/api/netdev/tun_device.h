@@ -22,6 +22,9 @@ class TunDevice {
   /// Non-blocking. A read gives a VirtioHeader and a packet, a write takes one.
   const std::vector<base::UniqueFd>& queues() const { return queues_; }
 
+  /// Whether the kernel has and takes large segments of datagrams (USO, Linux 6.2).
+  bool takes_datagrams() const { return takes_datagrams_; }
+
   // errno values; 0: done.
   int set_mtu(uint32_t mtu) const;
   int add_address(const Prefix& prefix) const;
@@ -35,6 +38,7 @@ class TunDevice {
   explicit TunDevice(std::string name) : name_(std::move(name)) {}
   std::string name_;
   std::vector<base::UniqueFd> queues_;
+  bool takes_datagrams_ = true;
 };
 
 }  // namespace nupa::netdev

@@ -26,6 +26,7 @@ struct VirtioHeader {
   uint16_t num_buffers = 0;  ///< not used by TUN
 
   bool is_large() const { return gso_type != kGsoNone; }
+  bool is_datagrams() const { return (gso_type & ~kGsoEcn) == kGsoUdp; }
 };
 static_assert(sizeof(VirtioHeader) == 12);
 
