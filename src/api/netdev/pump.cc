@@ -33,6 +33,11 @@ constexpr size_t kMaxAsideBytes = 8u << 20;
 constexpr int64_t kStuckNs = 100'000'000;
 /// How long a pump looks for more before it sleeps; meanwhile whoever wants its core has it.
 constexpr int64_t kPatienceNs = 50'000;
+/// Where a program that never sleeps has the core, who makes way gets it back after milliseconds, who is woken at once:
+/// away for so long, a pump sleeps instead, for ever longer times.
+constexpr int64_t kAwayNs = 1'000'000;
+constexpr int64_t kCrowdedNs = 10'000'000;
+constexpr int64_t kLongestCrowdedNs = 1'000'000'000;
 /// Who has moved so much at a time has a stream. By memory it does not look for more, for so long: what comes while it
 /// is being woken is moved together, and the programs at both ends have its core meanwhile. By packets it looks on for
 /// longer: while it sleeps another thread has to take them from the socket, which costs more.
@@ -141,13 +146,22 @@ void Pump::run() {
       if (posted_bytes_ >= kStreamBytes) looks_until = now + kPacketStreamNs;
       mapped_bytes_ = posted_bytes_ = 0;
     }
-    if (now < looks_until && now >= sleeps_until) {
-      sched_yield();
+    if (now < looks_until && now >= sleeps_until && now >= crowded_until_) {
+      make_way(now);
       continue;
     }
     sleep();
     idle_since = 0;
   }
+}
+
+void Pump::make_way(int64_t now) {
+  sched_yield();
+  const int64_t back = base::now_ns();
+  if (back - now < kAwayNs) return;
+  // Once it was left alone for as long as it has slept, this is the first time.
+  crowded_ns_ = now - crowded_until_ < crowded_ns_ ? std::min(2 * crowded_ns_, kLongestCrowdedNs) : kCrowdedNs;
+  crowded_until_ = back + crowded_ns_;
 }
 
 bool Pump::take_completions() {

@@ -110,6 +110,8 @@ class Pump {
   void count_moved(const Lane& lane, size_t bytes) { (lane.is_mapped() ? mapped_bytes_ : posted_bytes_) += bytes; }
   /// All others know that this pump is to be woken; false: there is something to do.
   bool may_sleep();
+  /// Others have the core for a moment.
+  void make_way(int64_t now);
   void sleep();
   bool is_for_all(const Gid& destination) const;
 
@@ -136,6 +138,7 @@ class Pump {
   size_t first_ = 0;         ///< whose turn it is to be read first
   bool failed_ = false;
   uint64_t mapped_bytes_ = 0, posted_bytes_ = 0;  ///< by memory and by packets, since there was nothing to do
+  int64_t crowded_until_ = 0, crowded_ns_ = 0;    ///< till when nobody is made way for, and how long that was
   Count unroutable_;
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
