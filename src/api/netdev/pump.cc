@@ -35,9 +35,9 @@ constexpr int64_t kStuckNs = 100'000'000;
 constexpr int64_t kPatienceNs = 50'000;
 /// Where a program that never sleeps has the core, who makes way gets it back after milliseconds, who is woken at once:
 /// away for so long, a pump sleeps instead, for ever longer times.
-constexpr int64_t kAwayNs = 1'000'000;
+constexpr int64_t kAwayNs = 2'000'000;
 constexpr int64_t kCrowdedNs = 10'000'000;
-constexpr int64_t kLongestCrowdedNs = 1'000'000'000;
+constexpr int64_t kLongestCrowdedNs = 160'000'000;
 /// Who has moved so much at a time has a stream. By memory it does not look for more, for so long: what comes while it
 /// is being woken is moved together, and the programs at both ends have its core meanwhile. By packets it looks on for
 /// longer: while it sleeps another thread has to take them from the socket, which costs more.
