@@ -229,12 +229,14 @@ def initial_file_system(modules, packages):
 
 
 def more_programs(programs):
-    """An archive to follow that of the initial file system: programs of this machine at their own paths here."""
+    """An archive to follow that of the initial file system: programs of this machine in /usr/bin, wherever they are here,
+    and their libraries where the guest's loader looks."""
     archive = Archive()
     for program in programs:
-        archive.copy(program, program)
+        archive.copy("/usr/bin/" + os.path.basename(program), program)
         for library, where in libraries_of(program):
-            archive.copy(library, where)
+            known = library.startswith(("/lib/", "/lib64/", "/usr/lib/"))
+            archive.copy(library if known else "/usr/lib/" + os.path.basename(library), where)
     return archive.finished()
 
 

@@ -128,30 +128,33 @@ void Pump::detach(Link& link) {
 }
 
 void Pump::run() {
-  int64_t idle_since = 0, sleeps_until = 0, looks_until = 0;
+  bool idle = false;
+  int64_t looks_until = 0, sleeps_until = 0, streams_until = 0;
   while (!stop_) {
     bool moved = take_calls();
     moved |= take_completions();
     moved |= receive();
     moved |= send();
     if (moved) {
-      idle_since = 0;
+      idle = false;
       continue;
     }
     const int64_t now = base::now_ns();
-    if (idle_since == 0) {
-      idle_since = now;
-      looks_until = std::max(looks_until, now + kPatienceNs);
+    if (!idle) {
+      idle = true;
+      looks_until = now + kPatienceNs;
       if (mapped_bytes_ >= kStreamBytes) sleeps_until = now + kMemoryStreamNs;
-      if (posted_bytes_ >= kStreamBytes) looks_until = now + kPacketStreamNs;
+      if (posted_bytes_ >= kStreamBytes) streams_until = now + kPacketStreamNs;
       mapped_bytes_ = posted_bytes_ = 0;
     }
-    if (now < looks_until && now >= sleeps_until && now >= crowded_until_) {
+    if (now < sleeps_until || (now >= streams_until && (now >= looks_until || now < crowded_until_))) {
+      sleep();
+      idle = false;
+    } else if (now < streams_until) {
+      sched_yield();  // to whom it is a stream, too, and for as long as they want
+    } else {
       make_way(now);
-      continue;
     }
-    sleep();
-    idle_since = 0;
   }
 }
 
