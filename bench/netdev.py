@@ -93,9 +93,13 @@ class Net:
 class Two(Net):
     """A stream and a latency."""
 
+    beside = 0  # programs that never sleep
+
     def measure(self, way):
         with self.joined(way) as addresses, self.serving(SERVER, "iperf3", "-s", "-p", str(PORT)), \
-                self.serving(SERVER, "qperf", "-lp", str(QPERF_PORT)):
+                self.serving(SERVER, "qperf", "-lp", str(QPERF_PORT)), contextlib.ExitStack() as stack:
+            for _ in range(self.beside):
+                stack.enter_context(self.serving(SERVER, "sh", "-c", "while :; do :; done"))
             time.sleep(0.5)
             rate, cost = self.stream(addresses[SERVER])
             return {"rate": rate, "cost": cost, "latency": self.latency(addresses[SERVER])}
@@ -209,6 +213,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3, help="each measurement")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, the first to compare with")
+    parser.add_argument("--beside", type=int, default=0, help="programs that never sleep, beside two nodes")
     parser.add_argument("--no-eight", dest="eight", action="store_false", help="without the exchange among eight nodes")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-netdev.md")
     chosen = parser.parse_args()
@@ -220,7 +225,9 @@ def main():
     found, failures = {}, {}
     with Hosts() as hosts:
         hosts.add_cable(9000)
-        found["two"], failures["two"] = measure(Two(chosen.build, hosts, chosen.seconds), ways, chosen.rounds)
+        two = Two(chosen.build, hosts, chosen.seconds)
+        two.beside = chosen.beside
+        found["two"], failures["two"] = measure(two, ways, chosen.rounds)
     if chosen.eight:
         with Hosts(8) as hosts:
             hosts.add_bridge(9000)

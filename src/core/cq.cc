@@ -173,10 +173,11 @@ int Cq::arm(bool solicited_only) {
   while (seen < wanted) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
     if (shared_->armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) {
       if (seen == static_cast<uint32_t>(Armed::kNo)) armed_times_.fetch_add(1);
-      if (port_ != nullptr && channel_ != nullptr) port_->program_sleeps();
-      return 0;
+      break;
     }
   }
+  // Also of one that is armed still, since something else had woken the program.
+  if (port_ != nullptr && channel_ != nullptr) port_->program_sleeps();
   return 0;
 }
 

@@ -83,6 +83,12 @@ class System:
     def is_up(self):
         return self.ctl("is-active", UNIT).stdout.strip() == "active" and self.run("ip", "link", "show", "nupa0").returncode == 0
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
     def stop(self):
         self.process.kill()
         self.process.wait()
@@ -136,20 +142,19 @@ def main():
         skip("net-service", "needs root, and a build folder that it may install from")
     elif not os.path.exists(SYSTEMD) or not shutil.which("nsenter"):
         skip("net-service", "no systemd here")
-    elif cgroups is None:
-        skip("net-service", "no cgroups of version 2")
+    elif cgroups is None or not os.access(cgroups, os.W_OK):
+        skip("net-service", "no cgroups of version 2, or none may be made")
     else:
         with tempfile.TemporaryDirectory() as etc:
             fill(etc)
-            system = System(cgroups, etc)
-            if system.pid is None and system.process.poll() == 77:
-                skip("net-service", "no namespaces, overlay or cgroups for a system: " + system.process.stderr.read().strip()[-200:])
-            else:
-                booted = system.pid and wait_for(lambda: system.ctl("is-active", "basic.target").returncode == 0)
-                outcome(booted, "net-service-boots", system.process.poll())
-                if booted:
-                    check(system)
-            system.stop()
+            with System(cgroups, etc) as system:
+                if system.pid is None and system.process.poll() == 77:
+                    skip("net-service", "no namespaces, overlay or cgroups for a system: " + system.process.stderr.read().strip()[-200:])
+                else:
+                    booted = system.pid and wait_for(lambda: system.ctl("is-active", "basic.target").returncode == 0)
+                    outcome(booted, "net-service-boots", system.process.poll())
+                    if booted:
+                        check(system)
     finish()
 
 

@@ -147,10 +147,12 @@ void Pump::run() {
       if (posted_bytes_ >= kStreamBytes) streams_until = now + kPacketStreamNs;
       mapped_bytes_ = posted_bytes_ = 0;
     }
-    if (now < sleeps_until || (now >= streams_until && (now >= looks_until || now < crowded_until_))) {
+    const bool streams = now < streams_until;
+    const bool looks = streams || (now < looks_until && now >= crowded_until_);
+    if (now < sleeps_until || !looks) {
       sleep();
       idle = false;
-    } else if (now < streams_until) {
+    } else if (streams) {
       sched_yield();  // to whom it is a stream, too, and for as long as they want
     } else {
       make_way(now);
@@ -366,10 +368,13 @@ void Pump::send_to_all(const std::byte* frame, size_t bytes) {
 void Pump::send_apart(Link& link, const std::byte* frame, size_t bytes) {
   VirtioHeader header;
   std::memcpy(&header, frame, sizeof header);
-  const std::vector<std::vector<std::byte>> parts =
-      datagrams_of(header, {frame + sizeof header, bytes - sizeof header});
+  const auto parts = datagrams_of(header, {frame + sizeof header, bytes - sizeof header});
   header.gso_type = VirtioHeader::kGsoNone;
   header.gso_size = header.hdr_len = 0;
+  put_parts(link, header, parts);
+}
+
+void Pump::put_parts(Link& link, const VirtioHeader& header, const std::vector<std::vector<std::byte>>& parts) {
   std::vector<std::byte> single;
   for (const std::vector<std::byte>& part : parts) {
     single.resize(sizeof header + part.size());
@@ -389,12 +394,7 @@ void Pump::send_too_long(Link& link, std::byte* frame, size_t bytes) {
     return answer(Refusal::kTooBig, packet, link.mtu);
   }
   complete_checksum(header, packet);
-  std::vector<std::byte> whole(packet.begin(), packet.end());
-  for (const std::vector<std::byte>& part : fragments_of(whole, link.mtu)) {
-    std::memset(scratch_.data(), 0, sizeof header);
-    std::memcpy(scratch_.data() + sizeof header, part.data(), part.size());
-    put(link, scratch_.data(), sizeof header + part.size(), nullptr);
-  }
+  put_parts(link, {}, fragments_of(packet, link.mtu));
 }
 
 void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu) {

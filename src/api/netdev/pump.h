@@ -102,6 +102,8 @@ class Pump {
   void send_to_all(const std::byte* frame, size_t bytes);
   /// For a peer whose kernel does not take large segments of datagrams. The frame is consistent.
   void send_apart(Link& link, const std::byte* frame, size_t bytes);
+  /// Each behind this header.
+  void put_parts(Link& link, const VirtioHeader& header, const std::vector<std::vector<std::byte>>& parts);
   void send_too_long(Link& link, std::byte* frame, size_t bytes);
   void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
