@@ -165,18 +165,20 @@ TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {
 }
 
 TEST(CclFaults, ARankThatHangsIsNamedInTime) {
-  setenv("NUPA_CCL_TIMEOUT", "2", 1);
-  const auto endings = run_job(3, [](Rank& rank) {
+  setenv("NUPA_CCL_TIMEOUT", "1", 1);
+  const Signal ended;
+  const auto endings = run_job(3, [&](Rank& rank) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
     const int64_t began = base::now_ns();
     if (rank.rank() == 2) {
-      usleep(5'000'000);
+      for (int other = 0; other < 2; ++other) ended.take(rank);
       rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == ETIMEDOUT, "the late one");
       return;
     }
     int error = 0;
     while (error == 0) sum(rank.world(), 1, &error);
     expect_named(rank, error, ETIMEDOUT, 2, began, 10);
+    ended.give();
   });
   unsetenv("NUPA_CCL_TIMEOUT");
   EXPECT_EQ(endings, all_well(3));

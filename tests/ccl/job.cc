@@ -1,6 +1,7 @@
 #include "job.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -40,6 +41,25 @@ void Rank::expect_ok(int error, const std::string& what) const {
 void Rank::finish() {
   if (world_ != nullptr) expect_ok(nupa_ccl_comm_destroy(world_), "destroy");
   world_ = nullptr;
+}
+
+Signal::Signal() {
+  if (pipe2(ends_, O_CLOEXEC) != 0) std::perror("a pipe for a signal");
+}
+
+Signal::~Signal() {
+  close(ends_[0]);
+  close(ends_[1]);
+}
+
+void Signal::give() const {
+  if (write(ends_[1], "", 1) != 1) std::perror("a signal");
+}
+
+void Signal::take(const Rank& rank) const {
+  pollfd wanted{ends_[0], POLLIN, 0};
+  char byte = 0;
+  rank.expect(poll(&wanted, 1, kJobLimitSeconds * 1000) == 1 && read(ends_[0], &byte, 1) == 1, "a signal did not come");
 }
 
 SeparateMemories::SeparateMemories() : folder_("/tmp/nupa-memories-XXXXXX") {

@@ -49,15 +49,33 @@ class SeparateMemories {
 
 /// How each rank's process ended: its status, or minus the signal.
 using Endings = std::vector<int>;
-/// Runs `play` as `ranks` processes. Whoever has not ended after `limit_s` is killed.
-Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = 240);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
 #endif
+/// Many times what any job takes, also beside other programs.
+constexpr int kJobLimitSeconds = kIsSanitized ? 240 : 60;
+/// Runs `play` as `ranks` processes. A rank that has not ended after `limit_s` is killed: its ending is -SIGKILL.
+Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = kJobLimitSeconds);
 /// 1 to 9; a sanitizer, which takes ten times as long, sees with a few of them what there is to be seen.
 std::vector<uint32_t> rank_counts();
+
+/// An event that one rank waits for and others bring about; made before the job.
+class Signal {
+ public:
+  Signal();
+  ~Signal();
+  Signal(const Signal&) = delete;
+  Signal& operator=(const Signal&) = delete;
+  /// Counts it.
+  void give() const;
+  /// Until it has been given once more for each rank that takes it. Ends the process if that does not come.
+  void take(const Rank& rank) const;
+
+ private:
+  int ends_[2];
+};
 
 /// Of a job in which all ended well.
 Endings all_well(uint32_t ranks);

@@ -2,84 +2,122 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <random>
 
 namespace nupa::ccl {
 
-Bytes numbers(Type type, size_t elements, uint32_t seed) {
-  std::mt19937_64 random(seed);
-  const size_t size = size_of(type);
-  Bytes all(elements * size);
-  struct Shape {
-    uint32_t exponent_bits;
-    uint32_t mantissa_bits;
-  };
-  const auto shape_of = [](Type of) -> Shape {
-    switch (of) {
-      case Type::kFloat16:
-        return {5, 10};
-      case Type::kBfloat16:
-        return {8, 7};
-      case Type::kFloat32:
-        return {8, 23};
-      case Type::kFloat64:
-        return {11, 52};
-      case Type::kFloat8E4m3:
-        return {4, 3};
-      default:
-        return {5, 2};
-    }
-  };
-  for (size_t i = 0; i < elements; ++i) {
-    uint64_t bits = random();
-    if (!is_integer(type)) {
-      const Shape shape = shape_of(type);
-      const uint64_t bias = (uint64_t{1} << (shape.exponent_bits - 1)) - 1;
-      const uint64_t exponent = bias - 2 + bits % 4;
-      const uint64_t mantissa = random() & ((uint64_t{1} << shape.mantissa_bits) - 1);
-      bits = (bits >> 63) << (shape.exponent_bits + shape.mantissa_bits) | exponent << shape.mantissa_bits | mantissa;
-    }
-    std::memcpy(&all[i * size], &bits, size);
+namespace {
+
+using Array = std::vector<std::byte>;
+
+/// splitmix64: every rank makes the arrays of all ranks, which the standard's generators are slow for.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15) {}
+  uint64_t operator()() {
+    uint64_t value = state_ += 0x9e3779b97f4a7c15;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+    value = (value ^ value >> 27) * 0x94d049bb133111eb;
+    return value ^ value >> 31;
   }
+
+ private:
+  uint64_t state_;
+};
+
+/// An array of elements of so many bytes, each with the lower bits of what `bits_of` gives.
+template <class BitsOf>
+Array array_of(size_t size, size_t elements, BitsOf bits_of) {
+  Array all(elements * size);
+  const auto fill = [&](auto one) {
+    for (size_t i = 0; i < elements; ++i) {
+      one = static_cast<decltype(one)>(bits_of());
+      std::memcpy(&all[i * sizeof one], &one, sizeof one);
+    }
+  };
+  if (size == 1) fill(uint8_t{});
+  if (size == 2) fill(uint16_t{});
+  if (size == 4) fill(uint32_t{});
+  if (size == 8) fill(uint64_t{});
   return all;
 }
 
-Bytes simple_numbers(Type type, size_t elements, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(elements);
-  for (float& value : values) value = static_cast<float>(random() % 3) - 1;
-  const size_t size = size_of(type);
-  Bytes all(elements * size);
-  const auto one_of = [](Type of) -> uint64_t {
-    switch (of) {
-      case Type::kFloat16:
-        return 0x3c00;
-      case Type::kBfloat16:
-        return 0x3f80;
-      case Type::kFloat32:
-        return 0x3f800000;
-      case Type::kFloat64:
-        return 0x3ff0000000000000;
-      case Type::kFloat8E4m3:
-        return 0x38;
-      case Type::kFloat8E5m2:
-        return 0x3c;
-      default:
-        return 1;
-    }
-  };
-  const uint64_t one = one_of(type);
-  const uint64_t minus_one = is_integer(type) ? ~uint64_t{0} : one | uint64_t{1} << (8 * size - 1);
-  for (size_t i = 0; i < elements; ++i) {
-    const uint64_t bits = values[i] == 0 ? 0 : values[i] > 0 ? one : minus_one;
-    std::memcpy(&all[i * size], &bits, size);
+struct Shape {
+  uint32_t exponent_bits;
+  uint32_t mantissa_bits;
+};
+
+Shape shape_of(Type type) {
+  switch (type) {
+    case Type::kFloat16:
+      return {5, 10};
+    case Type::kBfloat16:
+      return {8, 7};
+    case Type::kFloat32:
+      return {8, 23};
+    case Type::kFloat64:
+      return {11, 52};
+    case Type::kFloat8E4m3:
+      return {4, 3};
+    default:
+      return {5, 2};
   }
-  return all;
+}
+
+Array make_numbers(Type type, size_t elements, uint32_t seed) {
+  Random random(seed);
+  if (is_integer(type)) return array_of(size_of(type), elements, random);
+  const Shape shape = shape_of(type);
+  const uint64_t bias = (uint64_t{1} << (shape.exponent_bits - 1)) - 1;
+  return array_of(size_of(type), elements, [&] {
+    const uint64_t bits = random();
+    const uint64_t exponent = bias - 2 + bits % 4;
+    const uint64_t mantissa = bits >> 4 & ((uint64_t{1} << shape.mantissa_bits) - 1);
+    return (bits >> 63) << (shape.exponent_bits + shape.mantissa_bits) | exponent << shape.mantissa_bits | mantissa;
+  });
+}
+
+Array make_simple_numbers(Type type, size_t elements, uint32_t seed) {
+  Random random(seed);
+  const size_t size = size_of(type);
+  uint64_t one = 1;
+  if (!is_integer(type)) {
+    const Shape shape = shape_of(type);
+    one = ((uint64_t{1} << (shape.exponent_bits - 1)) - 1) << shape.mantissa_bits;
+  }
+  const uint64_t minus_one = is_integer(type) ? ~uint64_t{0} : one | uint64_t{1} << (8 * size - 1);
+  return array_of(size, elements, [&] {
+    const uint64_t value = random() % 3;
+    return value == 0 ? minus_one : value == 1 ? 0 : one;
+  });
+}
+
+/// What a rank has in the latest round, made once for all that a round does.
+const Array& array_in(const Round& round, uint32_t rank) {
+  static Round latest{};
+  static std::map<uint32_t, Array> arrays;
+  if (round != latest) arrays.clear();
+  latest = round;
+  Array& array = arrays[rank];
+  const uint32_t seed = round.seed * 64 + rank;
+  if (array.empty() && round.elements > 0)
+    array = round.simple ? make_simple_numbers(round.type, round.elements, seed)
+                         : make_numbers(round.type, round.elements, seed);
+  return array;
+}
+
+}  // namespace
+
+Bytes numbers(Type type, size_t elements, uint32_t seed) {
+  const Array array = make_numbers(type, elements, seed);
+  return {array.begin(), array.end()};
 }
 
 Bytes Round::of(uint32_t rank) const {
-  return simple ? simple_numbers(type, elements, seed * 64 + rank) : numbers(type, elements, seed * 64 + rank);
+  const Array& array = array_in(*this, rank);
+  return {array.begin(), array.end()};
 }
 
 std::string Round::text(const char* what, bool in_place) const {
@@ -89,11 +127,9 @@ std::string Round::text(const char* what, bool in_place) const {
 
 Bytes reduced(const Round& round, const Reduction& reduction, uint32_t begin, uint32_t end,
               const std::vector<Bytes>& factors) {
-  std::vector<Bytes> arrays;
   std::vector<Source> sources;
-  for (uint32_t rank = begin; rank < end; ++rank) arrays.push_back(round.of(rank));
   for (uint32_t rank = begin; rank < end; ++rank)
-    sources.push_back({arrays[rank - begin].data(), factors.empty() ? nullptr : factors[rank].data()});
+    sources.push_back({array_in(round, rank).data(), factors.empty() ? nullptr : factors[rank].data()});
   Bytes result(round.elements * size_of(round.type));
   reduce(reduction, result.data(), sources.data(), end - begin, round.elements);
   return result;

@@ -45,20 +45,19 @@ using Bytes = std::vector<std::byte, ArrayAllocator<std::byte>>;
 
 /// Numbers of a type whose sums and products stay numbers.
 Bytes numbers(Type type, size_t elements, uint32_t seed);
-/// Numbers -1, 0 and 1, whose sums of a few are exact in every type.
-Bytes simple_numbers(Type type, size_t elements, uint32_t seed);
 
 /// One operation's arrays on all ranks, which each rank knows how to make.
 struct Round {
   Type type;
   size_t elements;
   uint32_t seed;
-  bool simple = false;
+  bool simple = false;  ///< numbers -1, 0 and 1, whose sums of a few are exact in every type
 
   Bytes of(uint32_t rank) const;
   /// What is done with it, for people.
   std::string text(const char* what, bool in_place) const;
   nupa_ccl_type c_type() const { return static_cast<nupa_ccl_type>(type); }
+  bool operator==(const Round&) const = default;
 };
 
 /// What ranks begin to end-1 have, reduced.

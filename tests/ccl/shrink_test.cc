@@ -154,41 +154,49 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
 }
 
 TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
+  constexpr int kLimitSeconds = kIsSanitized ? 120 : 20;  // of what takes a tenth of a second
   for (unsigned turn = 0; turn < (kIsSanitized ? 3 : 10); ++turn) {
-    const auto endings = run_job(5, [turn](Rank& rank) {
-      nupa_ccl_barrier(rank.world(), nullptr);  // who is slow sees in it that one is gone
-      if (rank.rank() == 1) die_soon(5000);
-      use_until_it_ends(rank.world());
-      if (rank.rank() == 3) die_soon(turn * 150);
-      nupa_ccl_comm* left = shrink(rank, rank.world());
-      while (size_of(rank, left) > 3) {
-        use_until_it_ends(left);
-        left = shrink(rank, left);
-      }
-      expect_left(rank, left, {0, 2, 4});
-      rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
-    });
-    EXPECT_EQ(endings, endings_of(5, {1, 3})) << turn;
+    const auto endings = run_job(
+        5,
+        [turn](Rank& rank) {
+          nupa_ccl_barrier(rank.world(), nullptr);  // who is slow sees in it that one is gone
+          if (rank.rank() == 1) die_soon(5000);
+          use_until_it_ends(rank.world());
+          if (rank.rank() == 3) die_soon(turn * 150);
+          nupa_ccl_comm* left = shrink(rank, rank.world());
+          while (size_of(rank, left) > 3) {
+            use_until_it_ends(left);
+            left = shrink(rank, left);
+          }
+          expect_left(rank, left, {0, 2, 4});
+          rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
+        },
+        kLimitSeconds);
+    ASSERT_EQ(endings, endings_of(5, {1, 3})) << turn;
   }
 }
 
 TEST(CclShrink, WhoComesTooLateIsTold) {
-  setenv("NUPA_CCL_TIMEOUT", "2", 1);
-  const auto endings = run_job(3, [](Rank& rank) {
+  setenv("NUPA_CCL_TIMEOUT", "1", 1);
+  const Signal decided;
+  const Signal asked;
+  const auto endings = run_job(3, [&](Rank& rank) {
     int error = 0;
     rank.expect(sum(rank.world(), 1, &error) == 3 && error == 0, "sum of all");
     nupa_ccl_comm* left = nullptr;
     if (rank.rank() == 1) {
-      sleep(4);
+      for (int other = 0; other < 2; ++other) decided.take(rank);
       sum(rank.world(), 1, &error);
       rank.expect(error == ETIMEDOUT, "what the one who hung sees");
       rank.expect(nupa_ccl_comm_shrink(rank.world(), &left) == ECONNABORTED && left == nullptr, "it is left out");
+      for (int other = 0; other < 2; ++other) asked.give();
       return;
     }
     use_until_it_ends(rank.world());
     left = shrink(rank, rank.world());
     expect_left(rank, left, {0, 2});
-    sleep(4);  // whoever is late asks those who are there
+    decided.give();
+    asked.take(rank);  // the late one asks those who are there
     rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
   });
   unsetenv("NUPA_CCL_TIMEOUT");
