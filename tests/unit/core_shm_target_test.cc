@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Who may send to a queue pair over shared memory: the one that it is connected to, in its present life, in a state
+/// that takes requests.
+#ifndef NUPA_TEST_DROPIN
+#include "core_shm_fixture.h"
+#include "transport/window/target.h"
+
+namespace nupa::core {
+namespace {
+
+constexpr Way kImpatient{.timeout = 1, .retry_cnt = 0};
+
+class ShmTarget : public ShmTest {
+ protected:
+  /// `from` finds nobody at its other end: the request fails, and memory stays as it was.
+  void expect_unanswered(Qp& from) {
+    std::memset(memory + 4096, 0, 8);
+    std::strcpy(memory, "refused");
+    ASSERT_EQ(write(from, 9), 0);
+    const WorkCompletion wc = next();
+    EXPECT_EQ(wc.wr_id, 9u);
+    EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
+    EXPECT_EQ(memory[4096], 0);
+  }
+  void expect_served(Qp& from) {
+    std::strcpy(memory, "served");
+    ASSERT_EQ(write(from, 8), 0);
+    const WorkCompletion wc = next();
+    EXPECT_EQ(wc.wr_id, 8u);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    EXPECT_STREQ(memory + 4096, "served");
+  }
+  /// What an initiator has of queue pair `qp`.
+  window::Target target_of(Qp& qp) {
+    Runtime& here = runtime();
+    return {here.node(), here.window().memory_of(here.node().self()), qp.index(), due};
+  }
+  bool takes_requests(window::Target& target, Qp& from) { return target.ready(runtime().slot(), from.number()); }
+
+  cm::DueEvent due;
+};
+
+TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereIsOutOfReach) {  // IBTA 9.6: RC packets are of one connection
+  make_pair();
+  Qp* third = make_qp();
+  ASSERT_EQ(connect(*third, b->number(), kImpatient), 0);
+  expect_unanswered(*third);
+  EXPECT_EQ(state_of(*b), QpState::kRts);
+  expect_served(*a);
+}
+
+TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereKeepsItsReceives) {
+  make_pair();
+  Qp* third = make_qp();
+  ASSERT_EQ(connect(*third, b->number(), kImpatient), 0);
+  ASSERT_EQ(receive(*b, 7), 0);
+  ASSERT_EQ(send(*third, 9), 0);
+  EXPECT_EQ(next().status, WcStatus::kRetryExcErr);
+  EXPECT_TRUE(is_empty());
+  ASSERT_EQ(send(*a, 1), 0);
+  EXPECT_EQ(next().wr_id + next().wr_id, 8u);
+}
+
+TEST_F(ShmTarget, ResetEndsWhatTheOldPeerMayDo) {  // IBTA 10.3.1.1
+  a = make_qp();
+  b = make_qp();
+  Qp* c = make_qp();
+  ASSERT_EQ(connect(*a, b->number(), kImpatient), 0);
+  ASSERT_EQ(connect(*b, a->number()), 0);
+  expect_served(*a);
+  ASSERT_EQ(move(*b, QpState::kReset), 0);
+  ASSERT_EQ(connect(*b, c->number()), 0);
+  ASSERT_EQ(connect(*c, b->number()), 0);
+  expect_unanswered(*a);
+  EXPECT_EQ(state_of(*b), QpState::kRts);
+  expect_served(*c);
+}
+
+TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
+  make_pair(QpType::kRc, kImpatient);
+  expect_served(*a);
+  const uint32_t index = b->index();
+  const uint64_t before = tables().qp[index].state.load();
+  qps.pop_back();  // b
+  EXPECT_EQ(tables().qp[index].in_use.load(), 0u);
+  EXPECT_GT(segment::epoch_of(tables().qp[index].state.load()), segment::epoch_of(before));
+  expect_unanswered(*a);
+}
+
+TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
+  make_pair();
+  window::Target target = target_of(*b);
+  EXPECT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kSqd), 0);
+  EXPECT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kErr), 0);
+  EXPECT_FALSE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kReset), 0);
+  EXPECT_FALSE(takes_requests(target, *a));
+  ASSERT_EQ(to_init(*b), 0);
+  EXPECT_FALSE(takes_requests(target, *a));
+  ASSERT_EQ(to_rtr(*b, a->number()), 0);
+  EXPECT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(to_rts(*b), 0);
+  EXPECT_TRUE(takes_requests(target, *a));
+}
+
+TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
+  make_pair();
+  window::Target target = target_of(*b);
+  EXPECT_FALSE(target.ready(runtime().slot() + 1, a->number()));
+  EXPECT_FALSE(target.ready(runtime().slot(), a->number() + 1));
+  EXPECT_TRUE(target.ready(runtime().slot(), a->number()));
+}
+
+TEST_F(ShmTarget, ReceiveIsPutBackWhenTheQueuePairChangedMeanwhile) {
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kSqd), 0);  // after it was looked at, before the claim
+  EXPECT_FALSE(target.claim());
+  ASSERT_TRUE(takes_requests(target, *a));
+  const auto claim = target.claim();
+  ASSERT_TRUE(claim) << "the receive is lost";
+  EXPECT_EQ(claim.slot->wr_id, 7u);
+  EXPECT_EQ(claim.slot->claim_qp.load(), b->index() + 1) << "an owner cannot tell for whom it is claimed";
+  target.put_back(claim);
+}
+
+TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
+  make_pair();
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kReset), 0);
+  ASSERT_EQ(connect(*b, a->number()), 0);
+  target.fail(EventType::kQpAccessErr);
+  EXPECT_EQ(state_of(*b), QpState::kRts);
+  EXPECT_EQ(shared(*b).error.load(), 0u);
+  ASSERT_TRUE(takes_requests(target, *a));
+  target.fail(std::nullopt);
+  EXPECT_EQ(state_of(*b), QpState::kErr);
+}
+
+TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write what it likes
+  make_pair();
+  segment::QpShared& theirs = shared(*b);
+  const uint32_t queue = theirs.recv_cq.load();
+  theirs.recv_cq.store(segment::kMaxCq);
+  window::Target target = target_of(*b);
+  EXPECT_FALSE(takes_requests(target, *a));
+  theirs.recv_cq.store(segment::kMaxCq - 1);
+  EXPECT_TRUE(takes_requests(target, *a));
+  theirs.recv_cq.store(queue);
+  theirs.srq.store(segment::kMaxSrq + 1);
+  window::Target other = target_of(*b);
+  EXPECT_FALSE(takes_requests(other, *a));
+  theirs.srq.store(0);
+  const uint64_t where = theirs.recv.where.load();
+  // A ring that lies beyond the end of the file is none.
+  theirs.recv.where.store(segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(where)));
+  window::Target third = target_of(*b);
+  EXPECT_TRUE(takes_requests(third, *a));
+  EXPECT_FALSE(third.claim());
+  theirs.recv.where.store(where);
+}
+
+TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
+  a = make_qp();
+  b = make_qp();
+  ASSERT_EQ(connect(*a, b->number()), 0);
+  for (int life = 0; life < 2; ++life) {
+    ASSERT_EQ(to_init(*b), 0);
+    ASSERT_EQ(to_rtr(*b, a->number()), 0);
+    expect_served(*a);
+    expect_served(*a);
+    const auto event = handle->next_event();
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->type, EventType::kCommEst);
+    EXPECT_EQ(event->qp, b);
+    ASSERT_EQ(move(*b, QpState::kReset), 0);
+    ASSERT_EQ(move(*a, QpState::kReset), 0);
+    ASSERT_EQ(connect(*a, b->number()), 0);
+  }
+}
+
+TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
+  // The other end is a number of this process that no queue pair has: what it is told stays there to be seen.
+  Qp* gone = make_qp();
+  const uint32_t number = gone->number();
+  segment::QpShared& other = shared(*gone);
+  qps.pop_back();
+  a = make_qp();
+  ASSERT_EQ(connect(*a, number), 0);
+  other.wake.store(0);
+  ASSERT_EQ(receive(*a, 1), 0);
+  EXPECT_EQ(other.wake.load(), 0u) << "nobody waits";
+  shared(*a).sender_waits.store(1);
+  ASSERT_EQ(receive(*a, 2), 0);
+  EXPECT_EQ(other.wake.load(), 1u);
+  EXPECT_EQ(shared(*a).sender_waits.load(), 0u) << "told once";
+  other.wake.store(0);
+}
+
+TEST_F(ShmTarget, SenderThatIsNotServedSaysThatItWaits) {
+  make_pair(QpType::kRc, {.min_rnr_timer = 0});
+  ASSERT_EQ(send(*a, 1), 0);
+  EXPECT_EQ(shared(*b).sender_waits.load(), 1u);
+}
+
+TEST_F(ShmTarget, WokenSenderNeedNotWaitForItsTimer) {
+  // Two senders wait for the same timer, after which one of them has failed. The other one is woken: so it is served
+  // while the first one still waits. Its turn comes last (they are tried in the order of their addresses).
+  const Way once{.rnr_retry = 1, .min_rnr_timer = 0};
+  make_pair(QpType::kRc, once);
+  Qp* waiting = a;
+  make_pair(QpType::kRc, once);
+  Qp* woken = a;
+  Qp* const last = std::max(waiting, woken);
+  waiting = std::min(waiting, woken);
+  woken = last;
+  ASSERT_EQ(send(*waiting, 1), 0);
+  ASSERT_EQ(send(*woken, 2), 0);
+  ASSERT_EQ(receive(woken == a ? *b : static_cast<Qp&>(*qps[1]), 11), 0);
+  // A thread that polls tries what waits, too: this one does not poll.
+  ASSERT_TRUE(soon([&] { return shared(*woken).counters.messages.load() == 1; }));
+  EXPECT_EQ(state_of(*waiting), QpState::kRts);
+}
+
+TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/window.md, grace periods
+  make_pair();
+  auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
+  segment::MrShared& key = tables().mr[segment::key_index(doomed->rkey())];
+  a->post_begin();
+  std::atomic<bool> closed{false};
+  std::thread other([&] {
+    EXPECT_EQ(doomed->close(), 0);
+    closed = true;
+  });
+  EXPECT_TRUE(soon([&] { return key.key.load() == 0; }));  // revoked, but perhaps still in use
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(closed.load());
+  a->post_end();
+  other.join();
+  EXPECT_TRUE(closed.load());
+}
+
+TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
+  make_pair();
+  a->post_begin();
+  auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
+  std::atomic<bool> closed{false};
+  std::thread other([&] {
+    EXPECT_EQ(doomed->close(), 0);
+    closed = true;
+  });
+  // The lock is let go and taken again and again: whoever looked at it once sees that it has moved on.
+  while (!closed.load()) {
+    a->post_end();
+    a->post_begin();
+  }
+  a->post_end();
+  other.join();
+}
+
+TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
+  Qp* qp = make_qp();
+  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
+  ASSERT_EQ(send(*qp, 1), 0);
+  ASSERT_EQ(send(*qp, 2), 0);
+  ASSERT_EQ(receive(*qp, 3), 0);
+  // The oldest request says why, the others are flushed (IBTA 9.9.2.1).
+  for (int i = 0; i < 3; ++i) {
+    const WorkCompletion wc = next();
+    EXPECT_EQ(wc.status, wc.wr_id == 1 ? WcStatus::kRetryExcErr : WcStatus::kWrFlushErr) << wc.wr_id;
+  }
+  EXPECT_EQ(state_of(*qp), QpState::kErr);
+}
+
+TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
+  const Gid elsewhere{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 77}};
+  b = make_qp();
+  AddressVector vector;
+  vector.is_global = true;
+  vector.dgid = elsewhere;
+  EXPECT_EQ(runtime().window().find_peer(b->number(), vector, std::chrono::milliseconds(100)).error().code,
+            EHOSTUNREACH);
+  EXPECT_FALSE(runtime().window().reaches(vector, b->number()));
+  vector.dgid = handle->query_gid(1, 1)->gid;
+  EXPECT_TRUE(runtime().window().find_peer(b->number(), vector, std::chrono::milliseconds(100)));
+  EXPECT_TRUE(runtime().window().reaches(vector, b->number()));
+  EXPECT_EQ(runtime().window().find_peer(5, vector, std::chrono::milliseconds(100)).error().code, EHOSTUNREACH)
+      << "slot 0 is nobody's";
+  EXPECT_EQ(runtime()
+                .window()
+                .find_peer(segment::number_of(segment::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100))
+                .error()
+                .code,
+            EHOSTUNREACH);
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif
