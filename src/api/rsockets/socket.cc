@@ -10,6 +10,13 @@
 
 namespace nupa::rsockets {
 
+namespace {
+
+/// The waiter's, the connection events' and the completions'.
+constexpr size_t kMostDescriptors = 3;
+
+}  // namespace
+
 const int Socket::kNonBlocking = O_NONBLOCK;
 
 size_t Pieces::bytes() const {
@@ -20,31 +27,30 @@ size_t Pieces::bytes() const {
 
 int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) {
   ThreadWaiter& waiter = ThreadWaiter::mine();
-  thread_local std::vector<pollfd> fds;
+  std::vector<pollfd> fds;
+  fds.reserve(kMostDescriptors);
   waiter.reset();
   observers_.add(&waiter);
-  fds.clear();
   fds.push_back({waiter.fd(), POLLIN, 0});
   arm(&fds);
   ready(0);
-  int result = kLookAgain;
   if (test(context)) {
-    result = 0;
-  } else {
-    timespec storage;
-    const int count = ppoll(fds.data(), fds.size(), deadline.remaining(&storage), nullptr);
-    if (count < 0) result = -errno;
-    if (count == 0 && deadline.passed()) result = -EAGAIN;
+    observers_.remove(&waiter);
+    return 0;
   }
+  timespec storage;
+  const int count = ppoll(fds.data(), fds.size(), deadline.remaining(&storage), nullptr);
+  const int error = errno;
   observers_.remove(&waiter);
-  bool event = false;
-  for (size_t i = 1; i < fds.size(); ++i) event |= fds[i].revents != 0;
-  if (event && result != 0) {
-    wake();
+  if (count < 0) return -error;
+  if (count > 0) {
+    const auto is_ready = [](const pollfd& fd) { return fd.revents != 0; };
+    if (std::any_of(fds.begin() + 1, fds.end(), is_ready)) wake();
     ready(0);
-    if (test(context)) result = 0;
+    if (test(context)) return 0;
   }
-  return result;
+  // The clock decides, not ppoll(): while one descriptor stays readable, ppoll() never reports that the time is over.
+  return deadline.passed() ? -EAGAIN : kLookAgain;
 }
 
 socklen_t address_length(const sockaddr* addr) {

@@ -76,7 +76,10 @@ class Stream final : public Socket {
   /// The listener's side: the connection stands; moves it to a channel of its own. 0 or a negative errno.
   int established();
   /// At the end of the process: the peer reads an end of file. Nothing is changed here, where other threads still are.
-  void farewell();
+  void say_goodbye();
+  /// Waits until the peer's adapter has acknowledged all control messages, the connection has failed, or the deadline
+  /// passes.
+  void await_goodbye(const Deadline& deadline);
   /// Of the service's thread: tells the peer's adapter to answer, so that its absence is noticed.
   void keep_alive();
 

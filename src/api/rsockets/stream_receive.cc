@@ -16,8 +16,6 @@ namespace {
 
 /// How long closing waits for what was sent to be placed at the peer, if SO_LINGER says nothing.
 constexpr int64_t kLingerMs = 10'000;
-/// At the end of a process, for each connection.
-constexpr int64_t kFarewellMs = 1000;
 
 }  // namespace
 
@@ -130,13 +128,9 @@ void Stream::close() {
   if (closing_.exchange(true)) return;
   if (connected()) shutdown(SHUT_RDWR);
   if (phase() == Phase::kConnected || phase() == Phase::kDisconnected) {
-    // The last message of all asked for a completion, so it answers for the data before it.
-    const auto all_sent = [this] {
-      return controls_posted_.load() == controls_done_.load() || phase() == Phase::kFailed || broken_.load() != 0;
-    };
     const int seconds = options_.linger_seconds;
     const int64_t wait_ms = seconds < 0 ? kLingerMs : seconds * INT64_C(1000);
-    if (wait_ms != 0) wait_until(Deadline::in_ms(wait_ms), all_sent);
+    if (wait_ms != 0) await_goodbye(Deadline::in_ms(wait_ms));
     rdma_disconnect(id_);
   }
   stop_keepalive();
@@ -148,15 +142,18 @@ void Stream::close() {
   observers().notify();
 }
 
-void Stream::farewell() {
+void Stream::say_goodbye() {
   if (!connected() || closing_.load()) return;
-  {
-    std::lock_guard lock(completions_);
-    progress_locked();
-    if (!connected() || !control_room() || post_control(encode(Control::kDisconnect), nullptr) != 0) return;
-  }
-  wait_until(Deadline::in_ms(kFarewellMs),
-             [this] { return controls_posted_.load() == controls_done_.load() || broken_.load() != 0; });
+  std::lock_guard lock(completions_);
+  progress_locked();
+  if (connected() && control_room()) post_control(encode(Control::kDisconnect), nullptr);
+}
+
+void Stream::await_goodbye(const Deadline& deadline) {
+  // Every control message asks for a completion, which also answers for the data before it.
+  wait_until(deadline, [this] {
+    return controls_posted_.load() == controls_done_.load() || phase() == Phase::kFailed || broken_.load() != 0;
+  });
 }
 
 int Stream::listen(int backlog) {

@@ -35,22 +35,30 @@ void Observers::tell(const Observer* except) {
 }
 
 ThreadWaiter& ThreadWaiter::mine() {
-  thread_local ThreadWaiter waiter;
-  if (waiter.process_ != getpid()) waiter.open();
+  // The waiter itself has no destructor: functions that atexit() registered may sleep after the destructors of the
+  // thread's other objects have run. They get a new descriptor, which the end of the process closes.
+  constinit thread_local ThreadWaiter waiter;
+  struct CloseAtThreadExit {
+    ~CloseAtThreadExit() { waiter.close(); }
+  };
+  if (waiter.process_ != getpid()) {
+    thread_local CloseAtThreadExit close_at_thread_exit;
+    waiter.open();
+  }
   return waiter;
 }
 
-ThreadWaiter::ThreadWaiter() { open(); }
-
-ThreadWaiter::~ThreadWaiter() {
-  if (fd_ >= 0) close(fd_);
-}
-
 void ThreadWaiter::open() {
-  if (fd_ >= 0) close(fd_);
+  close();
   fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process_ = getpid();
   told_.store(false);
+}
+
+void ThreadWaiter::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  process_ = 0;
 }
 
 void ThreadWaiter::changed() {

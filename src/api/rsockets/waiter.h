@@ -48,13 +48,14 @@ class ThreadWaiter final : public Observer {
   void reset();
   int fd() const { return fd_; }
 
-  ThreadWaiter();
-  ~ThreadWaiter();
   ThreadWaiter(const ThreadWaiter&) = delete;
   ThreadWaiter& operator=(const ThreadWaiter&) = delete;
 
  private:
+  constexpr ThreadWaiter() = default;
+
   void open();
+  void close();
 
   int fd_ = -1;
   int process_ = 0;  ///< a forked child must not share its parent's descriptor

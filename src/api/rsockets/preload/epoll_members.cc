@@ -66,8 +66,7 @@ bool passivate(Item* item) {
   {
     const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
     if (lease) {
-      thread_local std::vector<pollfd> fds;
-      fds.clear();
+      std::vector<pollfd> fds;
       lease->arm(&fds);
       for (const pollfd& entry : fds) {
         if (std::find(item->watched.begin(), item->watched.end(), entry.fd) != item->watched.end()) continue;

@@ -42,8 +42,7 @@ int drop_doubles(const epoll_event* told, int count, epoll_event* more, int more
 
 /// Connections under way: some may have to fall back to TCP. Their end of time in *next_ns.
 void settle_connecting(Set* set, int64_t* next_ns) {
-  thread_local std::vector<int> connecting;
-  connecting.clear();
+  std::vector<int> connecting;
   {
     std::lock_guard lock(set->mutex);
     for (const auto& [fd, item] : set->items) {

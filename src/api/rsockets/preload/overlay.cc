@@ -40,12 +40,22 @@ std::atomic<bool> unusable{false};
 
 int g_floor = 0;
 
-void say_goodbye() {
-  table.for_each([](Overlay* overlay) {
+/// How long the end of a process waits for the goodbyes of all its connections together.
+constexpr int64_t kGoodbyeMs = 1000;
+
+template <class Each>
+void for_each_connection(Each each) {
+  table.for_each([&](Overlay* overlay) {
     if (overlay->mode.load() != Overlay::Mode::kConnected) return;
     const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
-    if (lease) static_cast<Stream*>(lease.get())->farewell();
+    if (lease) each(static_cast<Stream*>(lease.get()));
   });
+}
+
+void say_goodbye() {
+  for_each_connection([](Stream* stream) { stream->say_goodbye(); });
+  const auto deadline = rsockets::Deadline::in_ms(kGoodbyeMs);
+  for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
 }
 
 /// Has the library open all that a process has once, while the low numbers are taken.
