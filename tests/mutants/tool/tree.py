@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A copy of the project with all faults behind switches, and its build."""
+import concurrent.futures
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import typing
 
 from source import Range, Sources
-from switch import Edit, blamed, levels, render
+from switch import Edit, apply, blamed, levels, render
 
 HERE = pathlib.Path(__file__).resolve().parent
 FLAGS = "-O1 -g1 -DNDEBUG"
@@ -47,6 +49,7 @@ class Tree:
         self.tree = folder / "tree"
         self.build = folder / "build"
         self.sources = Sources(root)
+        self._commands: dict[str, list[str]] = {}
 
     @property
     def built(self) -> dict[str, dict]:
@@ -69,6 +72,7 @@ class Tree:
         self._copy({path for path, _ in edits.values()})
         self._configure()
         names = {edit.number: name for name, (_, edit) in edits.items()}
+        alone: dict[int, bool] = {}
         while True:
             rendered = self._render(edits, refused)
             log = self._compile()
@@ -78,10 +82,13 @@ class Tree:
             if not blame:
                 (self.folder / "build.log").write_text(log)
                 sys.exit(f"mutants: the build fails, and not because of a fault: see {self.folder / 'build.log'}")
+            new = [n for n in blame if n not in alone]
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                alone |= dict(zip(new, pool.map(lambda n: self._compiles_alone(*edits[names[n]]), new)))
             for number, words in blame.items():
                 path, edit = edits[names[number]]
                 edit.level += 1
-                if edit.level >= len(levels(self.sources[path], edit)):
+                if not alone[number] or edit.level >= len(levels(self.sources[path], edit)):
                     refused[names[number]] = words
                     del edits[names[number]]
                     say(f"   refused: {names[number]}: {words}")
@@ -164,6 +171,29 @@ class Tree:
                         say(f"   built {m.group(1)} of {m.group(2)}")
             status = ninja.wait()
         return None if status == 0 else "".join(lines)
+
+    def command_for(self, path: str) -> list[str] | None:
+        """How a file is compiled, without its output; None for a header."""
+        if not self._commands:
+            for entry in json.loads((self.build / "compile_commands.json").read_text()):
+                words = shlex.split(entry["command"])
+                if words[0].endswith("ccache"):
+                    words = words[1:]
+                del words[words.index("-o") : words.index("-o") + 2]
+                self._commands.setdefault(str(pathlib.Path(entry["file"]).relative_to(self.tree)), words[:-2])
+        return self._commands.get(path)
+
+    def _compiles_alone(self, path: str, edit: Edit) -> bool:
+        """Whether a fault is C++ at all. Of headers it is not known: True."""
+        command = self.command_for(path)
+        if command is None:
+            return True
+        file = (self.tree / path).with_name(f".alone-{edit.number}.cc")
+        file.write_text(apply(self.sources[path], edit))
+        try:
+            return subprocess.run([*command, "-fsyntax-only", file], cwd=self.build, capture_output=True).returncode == 0
+        finally:
+            file.unlink()
 
     def _blame(self, log: str, rendered: dict[str, str]) -> dict[int, str]:
         """Which faults the compiler refuses, with its first words on each."""
