@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a process makes of others that knock at its socket: strangers, processes that break the rules, and those that
+// die.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <future>
+#include <mutex>
+#include <vector>
+
+#include "cm/node.h"
+#include "cm_fixture.h"
+
+namespace nupa::cm::testing {
+namespace {
+
+constexpr std::chrono::milliseconds kMeeting{5000};
+
+/// Remembers what it is told.
+class Witness : public NodeEvents {
+ public:
+  void on_attention() override { ++attentions; }
+  void on_peer_gone(Peer& peer) override {
+    std::lock_guard lock(mutex_);
+    gone_.push_back(&peer);
+  }
+  void on_mad(Peer& peer, const Mad&) override {
+    std::lock_guard lock(mutex_);
+    mads_.push_back(&peer);
+  }
+  int64_t on_tick(int64_t now) override {
+    std::lock_guard lock(mutex_);
+    ticks_.push_back(now);
+    return wake_at;
+  }
+  std::vector<Peer*> gone() {
+    std::lock_guard lock(mutex_);
+    return gone_;
+  }
+  /// The times of all ticks.
+  std::vector<int64_t> ticks() {
+    std::lock_guard lock(mutex_);
+    return ticks_;
+  }
+  std::vector<Peer*> mads() {
+    std::lock_guard lock(mutex_);
+    return mads_;
+  }
+
+  std::atomic<uint32_t> attentions{0};
+  std::atomic<int64_t> wake_at{INT64_MAX};
+
+ private:
+  std::mutex mutex_;
+  std::vector<Peer*> gone_, mads_;
+  std::vector<int64_t> ticks_;
+};
+
+int error_of_next(int socket) {
+  const auto ready = wait_readable(socket, kSoonMs);
+  if (!ready) return ready.error().code;
+  const auto received = receive_message(socket);
+  return received ? 0 : received.error().code;
+}
+
+class CmNode : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto file = base::make_shared_file("nupa-node-test");
+    ASSERT_TRUE(file);
+    region_ = std::move(*file);
+    auto node = Node::open(region_.get(), {}, witness_);
+    ASSERT_TRUE(node) << node.error().what;
+    node_ = std::move(*node);
+  }
+  void TearDown() override { node_.reset(); }
+
+  std::string socket_path() const { return folder_.file(std::to_string(node_->slot()) + ".sock"); }
+  /// A connection of a process that has said hello, and has been answered.
+  base::UniqueFd enter(FakeProcess& process) {
+    base::UniqueFd socket = connect_to(socket_path());
+    EXPECT_TRUE(socket && process.say_hello(socket.get()));
+    EXPECT_EQ(0, error_of_next(socket.get()));
+    return socket;
+  }
+  Peer* met(FakeProcess& process) {
+    Peer* peer = nullptr;
+    EXPECT_TRUE(soon([&] { return (peer = node_->find(process.header().slot)) != nullptr; }));
+    return peer;
+  }
+  /// Whatever was sent on `socket` before has been looked at: a message of the communication manager comes after it.
+  void settle(FakeProcess& process, int socket) {
+    const size_t before = witness_.mads().size();
+    const Mad mad{};
+    ASSERT_TRUE(send_message(socket, process.message(MessageKind::kMad), nullptr, 0, &mad));
+    ASSERT_TRUE(soon([&] { return witness_.mads().size() > before; }));
+  }
+  void send(int socket, const Message& message, std::initializer_list<int> fds = {}) {
+    ASSERT_TRUE(send_message(socket, message, fds.begin(), fds.size()));
+  }
+
+  Folder folder_;
+  base::UniqueFd region_;
+  Witness witness_;
+  std::unique_ptr<Node> node_;
+  FakeProcess process_;
+};
+
+// Meeting.
+
+TEST_F(CmNode, AHello_IsAnsweredByAHelloAndTheChannels) {
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
+  const base::UniqueFd socket = connect_to(socket_path());
+  ASSERT_TRUE(process_.say_hello(socket.get()));
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  auto hello = receive_message(socket.get());
+  ASSERT_TRUE(hello);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kHello), hello->message.kind);
+  EXPECT_EQ(node_->slot(), hello->message.slot);
+  EXPECT_EQ(node_->self().instance(), hello->message.instance);
+  EXPECT_EQ(hello->message.instance, *reinterpret_cast<const uint64_t*>(hello->message.probe));
+  EXPECT_EQ(kMaxFds, hello->fd_count);
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  auto told = receive_message(socket.get());
+  ASSERT_TRUE(told);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kChannel), told->message.kind);
+  EXPECT_EQ(0u, told->message.index);
+  const uint64_t one = 1;
+  uint64_t count = 0;
+  ASSERT_EQ(8, ::write(told->fds[0].get(), &one, sizeof one));
+  EXPECT_EQ(8, ::read(channel.get(), &count, sizeof count));
+  // The doorbell that came with the hello is the one that the service thread answers.
+  ASSERT_EQ(8, ::write(hello->fds[2].get(), &one, sizeof one));
+  EXPECT_TRUE(soon([&] { return witness_.attentions > 0; }));
+  Peer* const peer = met(process_);
+  EXPECT_EQ(std::vector<Peer*>{peer}, node_->peers());
+  node_->withdraw_channel(0);
+}
+
+TEST_F(CmNode, AChannelPublishedLaterIsToldToEachPeer) {
+  const base::UniqueFd socket = enter(process_);
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const auto index = node_->publish_channel(channel.get());
+  ASSERT_TRUE(index);
+  node_->withdraw_channel(*index);
+  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelGone}) {
+    ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+    const auto told = receive_message(socket.get());
+    ASSERT_TRUE(told);
+    EXPECT_EQ(static_cast<uint32_t>(kind), told->message.kind);
+    EXPECT_EQ(*index, told->message.index);
+    EXPECT_EQ(kind == MessageKind::kChannel ? 1u : 0u, told->fd_count);
+  }
+}
+
+TEST_F(CmNode, ChannelsAreTheLowestFreeAndNoMoreThanThereAre) {
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (uint32_t i = 0; i < Peer::kMaxChannels; ++i) ASSERT_EQ(i, *node_->publish_channel(channel.get()));
+  const auto beyond = node_->publish_channel(channel.get());
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(ENOSPC, beyond.error().code);
+  EXPECT_TRUE(node_->self().signal_channel(7));
+  node_->withdraw_channel(7);
+  EXPECT_FALSE(node_->self().signal_channel(7));
+  EXPECT_EQ(7u, *node_->publish_channel(channel.get()));
+  for (uint32_t i = 0; i < Peer::kMaxChannels; ++i) node_->withdraw_channel(i);
+}
+
+TEST_F(CmNode, WhateverIsSaidBeforeAHello_EndsTheConnection) {
+  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelGone, MessageKind::kGoodbye}) {
+    const base::UniqueFd socket = connect_to(socket_path());
+    const Token token;
+    send(socket.get(), process_.message(kind), {token.fd()});
+    EXPECT_EQ(ENOTCONN, error_of_next(socket.get())) << static_cast<uint32_t>(kind);
+  }
+  const base::UniqueFd socket = connect_to(socket_path());
+  const Mad mad{};
+  ASSERT_TRUE(send_message(socket.get(), process_.message(MessageKind::kMad), nullptr, 0, &mad));
+  EXPECT_EQ(ENOTCONN, error_of_next(socket.get()));
+  EXPECT_TRUE(witness_.mads().empty()) << "nobody has said who sends it";
+  EXPECT_TRUE(node_->peers().empty());
+}
+
+TEST_F(CmNode, AMessageOfAnotherProtocol_EndsTheConnectionOfAPeerToo) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  Message wrong = process_.message(MessageKind::kGoodbye);
+  wrong.magic ^= 1;
+  send(socket.get(), wrong);
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{peer}; }));
+  EXPECT_FALSE(peer->left_politely());
+}
+
+TEST_F(CmNode, AnotherUser_GetsNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root: no other user can be played";
+  // Even with the folder thrown open after the start: the process itself looks who knocks.
+  ASSERT_EQ(0, chmod(folder_.path().c_str(), 0777));
+  ASSERT_EQ(0, chmod(socket_path().c_str(), 0777));
+  for (const MessageKind kind : {MessageKind::kObserver, MessageKind::kHello})
+    EXPECT_EQ(0, in_child([&] {
+                if (setresuid(kNobody, kNobody, kNobody) != 0) return 1;
+                const base::UniqueFd socket = connect_to(socket_path());
+                if (!socket) return 2;
+                const bool sent = kind == MessageKind::kHello
+                                      ? process_.say_hello(socket.get())
+                                      : send_message(socket.get(), process_.message(kind), nullptr, 0).has_value();
+                if (!sent) return 3;
+                return error_of_next(socket.get()) == ENOTCONN ? 0 : 4;
+              }))
+        << static_cast<uint32_t>(kind);
+  EXPECT_TRUE(node_->peers().empty());
+  EXPECT_EQ(nullptr, node_->find(77));
+}
+
+TEST_F(CmNode, AnObserverOfThisUser_GetsWhatAPeerGetsAndIsNone) {
+  const base::UniqueFd socket = connect_to(socket_path());
+  send(socket.get(), process_.message(MessageKind::kObserver));
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  const auto hello = receive_message(socket.get());
+  ASSERT_TRUE(hello);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kHello), hello->message.kind);
+  EXPECT_EQ(kMaxFds, hello->fd_count);
+  EXPECT_TRUE(node_->peers().empty());
+}
+
+TEST_F(CmNode, OneThatSaysNothing_IsHungUpOn) {
+  const base::UniqueFd silent = connect_to(socket_path());
+  const base::UniqueFd speaking = enter(process_);
+  EXPECT_EQ(ENOTCONN, error_of_next(silent.get()));
+  EXPECT_TRUE(met(process_)->alive()) << "whoever has said hello may be silent";
+  EXPECT_TRUE(witness_.gone().empty());
+}
+
+// Messages of a peer that breaks the rules.
+
+TEST_F(CmNode, AChannelIndexOutOfRange_IsIgnored) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  Token far, farther;
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  send(socket.get(), process_.message(MessageKind::kChannel, Peer::kMaxChannels - 1), {channel.get()});
+  send(socket.get(), process_.message(MessageKind::kChannel, Peer::kMaxChannels), {far.fd()});
+  send(socket.get(), process_.message(MessageKind::kChannel, UINT32_MAX), {farther.fd()});
+  send(socket.get(), process_.message(MessageKind::kChannelGone, Peer::kMaxChannels));
+  send(socket.get(), process_.message(MessageKind::kChannelGone, 1u << 31));
+  settle(process_, socket.get());
+  EXPECT_TRUE(peer->signal_channel(Peer::kMaxChannels - 1));
+  far.drop();
+  farther.drop();
+  EXPECT_TRUE(far.closed() && farther.closed()) << "nothing holds their descriptors";
+  EXPECT_TRUE(peer->alive());
+}
+
+TEST_F(CmNode, AChannelComesWithOneDescriptor) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  Token first, second;
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  send(socket.get(), process_.message(MessageKind::kChannel, 3), {channel.get()});
+  settle(process_, socket.get());
+  ASSERT_TRUE(peer->signal_channel(3));
+  send(socket.get(), process_.message(MessageKind::kChannel, 3));
+  send(socket.get(), process_.message(MessageKind::kChannel, 3), {first.fd(), second.fd()});
+  settle(process_, socket.get());
+  uint64_t count = 0;
+  ASSERT_EQ(8, ::read(channel.get(), &count, sizeof count));
+  EXPECT_TRUE(peer->signal_channel(3));
+  EXPECT_EQ(8, ::read(channel.get(), &count, sizeof count)) << "the channel is as it was";
+  first.drop();
+  second.drop();
+  EXPECT_TRUE(first.closed() && second.closed());
+  send(socket.get(), process_.message(MessageKind::kChannelGone, 3));
+  settle(process_, socket.get());
+  EXPECT_FALSE(peer->signal_channel(3));
+}
+
+TEST_F(CmNode, MessagesWithoutUseForADescriptor_CloseIt) {
+  const base::UniqueFd socket = enter(process_);
+  Token token;
+  send(socket.get(), process_.message(MessageKind::kChannelGone, 3), {token.fd()});
+  send(socket.get(), process_.message(static_cast<MessageKind>(99)), {token.fd()});
+  settle(process_, socket.get());
+  token.drop();
+  EXPECT_TRUE(token.closed());
+  EXPECT_TRUE(met(process_)->alive()) << "what a later version may say is no fault";
+}
+
+TEST_F(CmNode, MessagesArriveFromThePeerThatSentThem) {
+  FakeProcess other(78, 5);
+  const base::UniqueFd one = enter(process_), two = enter(other);
+  settle(process_, one.get());
+  settle(other, two.get());
+  EXPECT_EQ((std::vector<Peer*>{met(process_), met(other)}), witness_.mads());
+}
+
+TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
+  FakeProcess other(78, 5);
+  const base::UniqueFd one = enter(process_), two = enter(other);
+  const Mad mad{};
+  ASSERT_TRUE(node_->send_mad(*met(other), mad));
+  ASSERT_TRUE(wait_readable(two.get(), kSoonMs));
+  const auto received = receive_message(two.get());
+  ASSERT_TRUE(received);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kMad), received->message.kind);
+  const auto nothing = receive_message(one.get());
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(EAGAIN, nothing.error().code);
+}
+
+// Deaths.
+
+TEST_F(CmNode, AfterAGoodbye_TheEndIsNoFault) {
+  base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  send(socket.get(), process_.message(MessageKind::kGoodbye));
+  settle(process_, socket.get());
+  EXPECT_TRUE(peer->alive()) << "a goodbye is not the end";
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  EXPECT_TRUE(peer->left_politely());
+}
+
+TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
+  base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  EXPECT_FALSE(peer->left_politely());
+  EXPECT_FALSE(peer->alive());
+  EXPECT_EQ(nullptr, node_->find(77));
+  EXPECT_TRUE(node_->peers().empty());
+  const Mad mad{};
+  const auto sent = node_->send_mad(*peer, mad);
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(EPIPE, sent.error().code);
+}
+
+TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
+  base::UniqueFd one = enter(process_), two = enter(process_);
+  Peer* const peer = met(process_);
+  EXPECT_EQ(1u, node_->peers().size());
+  two.reset();
+  one.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  FakeProcess other(78, 5);
+  const base::UniqueFd later = enter(other);
+  settle(other, later.get());
+  EXPECT_EQ(std::vector<Peer*>{peer}, witness_.gone());
+}
+
+TEST_F(CmNode, TheSocketsOfTheDeadAreRemovedWhenADeathIsSeen) {
+  base::UniqueFd socket = enter(process_);
+  const std::string name = folder_.file("77.sock");
+  socket_at(name, kNotListening);
+  socket.reset();
+  EXPECT_TRUE(soon([&] { return ::access(name.c_str(), F_OK) != 0; }));
+  EXPECT_EQ(0, ::access(socket_path().c_str(), F_OK));
+}
+
+TEST_F(CmNode, AnotherProcessInADeadOnesSlotIsAnotherPeer) {
+  base::UniqueFd first = enter(process_);
+  Peer* const old = met(process_);
+  FakeProcess next(77, process_.header().instance + 1);
+  const base::UniqueFd second = enter(next);
+  Peer* peer = nullptr;
+  ASSERT_TRUE(soon([&] { return (peer = node_->find(77)) != nullptr && peer != old; }));
+  first.reset();
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{old}; }));
+  EXPECT_EQ(peer, node_->find(77)) << "the death of the old one is not its own";
+  EXPECT_TRUE(peer->alive());
+  const Mad mad{};
+  EXPECT_TRUE(node_->send_mad(*peer, mad));
+}
+
+// Calls.
+
+class CmNodeConnect : public CmNode {
+ protected:
+  void TearDown() override {
+    if (thread_.joinable()) thread_.join();
+    CmNode::TearDown();
+  }
+  /// A process in slot `slot`, which answers the first hello by `answer`.
+  void serve(uint32_t slot, std::function<void(int socket)> answer) {
+    listener_ = socket_at(folder_.file(std::to_string(slot) + ".sock"), kBacklog);
+    thread_ = std::thread([this, answer] {
+      const auto ready = wait_readable(listener_.get(), kSoonMs);
+      ASSERT_TRUE(ready) << "nobody connects";
+      const base::UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (error_of_next(accepted.get()) == 0) answer(accepted.get());
+      keep_.get_future().wait_for(std::chrono::nanoseconds(kSoonNs));
+    });
+  }
+  int error_of(uint32_t slot, std::chrono::milliseconds timeout = kMeeting) {
+    const auto met = node_->connect(slot, timeout);
+    return met ? 0 : met.error().code;
+  }
+  void finish() { keep_.set_value(); }
+
+  base::UniqueFd listener_;
+  std::promise<void> keep_;
+  std::thread thread_;
+};
+
+TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
+  serve(77, [this](int socket) { EXPECT_TRUE(process_.say_hello(socket)); });
+  const auto peer = node_->connect(77, kMeeting);
+  ASSERT_TRUE(peer) << peer.error().what;
+  EXPECT_EQ(77u, (*peer)->slot());
+  EXPECT_EQ(*peer, *node_->connect(77, kMeeting)) << "met before";
+  EXPECT_EQ(&node_->self(), *node_->connect(node_->slot(), kMeeting));
+  finish();
+}
+
+TEST_F(CmNodeConnect, ToAnEmptySlot_NobodyIsThere) {
+  EXPECT_EQ(EHOSTUNREACH, error_of(77));
+  socket_at(folder_.file("77.sock"), kBacklog);
+  EXPECT_EQ(EHOSTUNREACH, error_of(77)) << "its process has died";
+}
+
+TEST_F(CmNodeConnect, AnsweredByAnotherSlot_ItIsRefused) {
+  FakeProcess other(78);
+  serve(77, [&](int socket) { EXPECT_TRUE(other.say_hello(socket)); });
+  EXPECT_EQ(EPROTO, error_of(77));
+  EXPECT_TRUE(node_->peers().empty());
+  finish();
+}
+
+TEST_F(CmNodeConnect, AnsweredByNonsense_ItIsRefused) {
+  serve(77, [this](int socket) { send(socket, process_.message(MessageKind::kGoodbye)); });
+  EXPECT_EQ(EPROTO, error_of(77));
+  finish();
+}
+
+TEST_F(CmNodeConnect, ToAProcessThatHangsUp_NobodyIsThere) {
+  serve(77, [](int socket) { shutdown(socket, SHUT_RDWR); });
+  EXPECT_EQ(EHOSTUNREACH, error_of(77));
+  finish();
+}
+
+TEST_F(CmNodeConnect, ToAProcessThatIsStopped_ItEndsWithTheTime) {
+  serve(77, [](int) {});
+  EXPECT_EQ(ETIMEDOUT, error_of(77, std::chrono::milliseconds(20)));
+  finish();
+}
+
+TEST_F(CmNodeConnect, ToAProcessOfAnotherUser_ItIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root: no other user can be played";
+  ASSERT_EQ(0, chmod(folder_.path().c_str(), 0777));
+  Token ready;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    const base::UniqueFd listener = socket_at(folder_.file("77.sock"), kBacklog);
+    alarm(kSoonMs / 1000);
+    ready.drop();
+    const base::UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!process_.say_hello(accepted.get())) _exit(4);
+    char nothing;
+    _exit(recv(accepted.get(), &nothing, 1, 0) >= 0 && recv(accepted.get(), &nothing, 1, 0) == 0 ? 0 : 5);
+  }
+  ready.drop();
+  ASSERT_TRUE(soon([&] { return ready.closed(); }));
+  EXPECT_EQ(EACCES, error_of(77));
+  EXPECT_TRUE(node_->peers().empty());
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+}
+
+// The service thread.
+
+TEST_F(CmNode, WithoutADescriptor_AcceptingPausesAndGoesOn) {
+  const base::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  rlimit limit{};
+  ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
+  const base::UniqueFd first = enter(process_);  // the thread sleeps now, or is about to
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+  const size_t ticks = witness_.ticks().size();
+  EXPECT_TRUE(connect_by(socket.get(), socket_path()));
+  // It wakes, cannot accept, and pauses. Without a pause it would wake again and again.
+  constexpr size_t kMore = 4;
+  EXPECT_TRUE(soon([&] { return witness_.ticks().size() >= ticks + kMore; }));
+  EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
+  const std::vector<int64_t> all = witness_.ticks();
+  ASSERT_GE(all.size(), ticks + kMore);
+  EXPECT_GE(all[ticks + kMore - 1] - all[ticks], 100'000'000) << "a pause of a tenth of a second";
+  FakeProcess next(78, 5);
+  ASSERT_TRUE(next.say_hello(socket.get()));
+  EXPECT_EQ(0, error_of_next(socket.get())) << "when there are descriptors again it is let in";
+}
+
+TEST_F(CmNode, AKickMakesATick) {
+  size_t before = 0;
+  ASSERT_TRUE(soon([&] { return (before = witness_.ticks().size()) > 0; }));
+  node_->kick();
+  EXPECT_TRUE(soon([&] { return witness_.ticks().size() > before; }));
+}
+
+TEST_F(CmNode, ATickComesWhenItIsWanted) {
+  const int64_t wanted = base::now_ns() + 20'000'000;
+  witness_.wake_at = wanted;
+  node_->kick();
+  const auto came = [&] { return !witness_.ticks().empty() && witness_.ticks().back() >= wanted; };
+  EXPECT_TRUE(soon(came));
+  witness_.wake_at = INT64_MAX;
+}
+
+TEST_F(CmNode, AWatchedDescriptorIsTold_UntilItIsUnwatched) {
+  const base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::atomic<uint32_t> called{0};
+  ASSERT_TRUE(node_->watch(event.get(), [&] {
+    uint64_t count;
+    EXPECT_EQ(8, ::read(event.get(), &count, sizeof count));
+    EXPECT_TRUE(node_->on_service_thread());
+    ++called;
+  }));
+  EXPECT_FALSE(node_->on_service_thread());
+  const uint64_t one = 1;
+  ASSERT_EQ(8, ::write(event.get(), &one, sizeof one));
+  EXPECT_TRUE(soon([&] { return called == 1; }));
+  node_->unwatch(event.get());
+  ASSERT_EQ(8, ::write(event.get(), &one, sizeof one));
+  const base::UniqueFd socket = enter(process_);  // the thread has been awake since
+  EXPECT_EQ(1u, called);
+  EXPECT_FALSE(node_->watch(-1, [] {})) << "no descriptor";
+}
+
+TEST_F(CmNode, TheSocketGoesWithTheNode) {
+  const std::string path = socket_path();
+  EXPECT_EQ(0, ::access(path.c_str(), F_OK));
+  const base::UniqueFd socket = enter(process_);
+  node_.reset();
+  EXPECT_NE(0, ::access(path.c_str(), F_OK));
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  const auto goodbye = receive_message(socket.get());
+  ASSERT_TRUE(goodbye);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kGoodbye), goodbye->message.kind);
+  EXPECT_EQ(ENOTCONN, error_of_next(socket.get()));
+}
+
+}  // namespace
+}  // namespace nupa::cm::testing

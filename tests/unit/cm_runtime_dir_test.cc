@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder where processes of one user meet: whose it may be, which entries count, and what happens to those of the
+// dead.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <vector>
+
+#include "cm/runtime_dir.h"
+#include "cm_fixture.h"
+#include "segment/layout.h"
+
+namespace nupa::cm::testing {
+namespace {
+
+int error_of_open() {
+  const auto dir = RuntimeDir::open();
+  return dir ? 0 : dir.error().code;
+}
+
+class CmRuntimeDir : public ::testing::Test {
+ protected:
+  std::unique_ptr<RuntimeDir> open() {
+    auto dir = RuntimeDir::open();
+    EXPECT_TRUE(dir) << dir.error().what;
+    return dir ? std::move(*dir) : nullptr;
+  }
+  /// The socket of a process that has died.
+  void leave_dead(const std::string& name) { socket_at(folder_.file(name), kBacklog); }
+  bool exists(const std::string& name) {
+    struct stat status;
+    return lstat(folder_.file(name).c_str(), &status) == 0;
+  }
+
+  Folder folder_;
+};
+
+// Whose it is.
+
+TEST_F(CmRuntimeDir, ThatIsMissing_IsMadeForThisUserAlone) {
+  const std::string path = folder_.file("made");
+  setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
+  const mode_t before = umask(0);
+  EXPECT_EQ(0, error_of_open());
+  umask(before);
+  struct stat status;
+  ASSERT_EQ(0, lstat(path.c_str(), &status));
+  EXPECT_EQ(0700u, status.st_mode & 07777);
+  EXPECT_EQ(geteuid(), status.st_uid);
+}
+
+TEST_F(CmRuntimeDir, ThatIsOpenToOthers_IsRefused) {
+  for (const mode_t bit : {0001u, 0002u, 0004u, 0010u, 0020u, 0040u}) {
+    ASSERT_EQ(0, chmod(folder_.path().c_str(), 0700 | bit));
+    EXPECT_EQ(EACCES, error_of_open()) << std::oct << bit;
+  }
+  ASSERT_EQ(0, chmod(folder_.path().c_str(), 0700));
+  EXPECT_EQ(0, error_of_open());
+}
+
+TEST_F(CmRuntimeDir, OfAnotherUser_IsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root: files cannot be given away";
+  ASSERT_EQ(0, chown(folder_.path().c_str(), kNobody, kNobody));
+  EXPECT_EQ(EPERM, error_of_open()) << "root trusts no other user's folder either";
+  ASSERT_EQ(0, chown(folder_.path().c_str(), 0, 0));
+  EXPECT_EQ(0, error_of_open());
+}
+
+TEST_F(CmRuntimeDir, ThatIsALink_IsRefused) {
+  const std::string link = folder_.file("link"), target = folder_.file("target");
+  ASSERT_EQ(0, mkdir(target.c_str(), 0700));
+  ASSERT_EQ(0, symlink(target.c_str(), link.c_str()));
+  setenv("NUPA_RUNTIME_DIR", link.c_str(), 1);
+  EXPECT_EQ(ENOTDIR, error_of_open());
+}
+
+TEST_F(CmRuntimeDir, ThatIsAFile_IsRefused) {
+  const std::string path = folder_.file("file");
+  std::ofstream(path).put('x');
+  setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
+  EXPECT_EQ(ENOTDIR, error_of_open());
+}
+
+TEST_F(CmRuntimeDir, BelowAFolderThatIsMissing_IsAnError) {
+  setenv("NUPA_RUNTIME_DIR", folder_.file("missing/deep").c_str(), 1);
+  EXPECT_EQ(ENOENT, error_of_open());
+}
+
+TEST_F(CmRuntimeDir, ComesFromTheEnvironmentInOrder) {
+  EXPECT_EQ(folder_.path(), RuntimeDir::path_from_environment());
+  const char* const found = getenv("XDG_RUNTIME_DIR");
+  const std::string before = found == nullptr ? "" : found;
+  setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+  EXPECT_EQ(folder_.path(), RuntimeDir::path_from_environment()) << "NUPA_RUNTIME_DIR comes first";
+  setenv("NUPA_RUNTIME_DIR", "", 1);
+  EXPECT_EQ(folder_.path() + "/nupa", RuntimeDir::path_from_environment());
+  setenv("XDG_RUNTIME_DIR", folder_.file("missing").c_str(), 1);
+  const std::string usual = "/nupa-" + std::to_string(geteuid());
+  EXPECT_TRUE(RuntimeDir::path_from_environment().ends_with(usual)) << "one that cannot be written is passed over";
+  setenv("XDG_RUNTIME_DIR", "", 1);
+  EXPECT_TRUE(RuntimeDir::path_from_environment().ends_with(usual));
+  if (found == nullptr)
+    unsetenv("XDG_RUNTIME_DIR");
+  else
+    setenv("XDG_RUNTIME_DIR", before.c_str(), 1);
+}
+
+TEST_F(CmRuntimeDir, TheDomainIsTheFolders) {
+  const auto one = open();
+  const MemoryDomain first = one->domain();
+  EXPECT_EQ(first, open()->domain());
+  const std::string other = folder_.file("other");
+  setenv("NUPA_RUNTIME_DIR", other.c_str(), 1);
+  EXPECT_NE(first, open()->domain());
+  const std::string alias = folder_.file("../" + folder_.path().substr(5));
+  setenv("NUPA_RUNTIME_DIR", alias.c_str(), 1);
+  EXPECT_EQ(first, open()->domain()) << "whatever it is called";
+}
+
+// Which entries are processes.
+
+TEST_F(CmRuntimeDir, OnlySocketsWithTheNameOfASlotAreProcesses) {
+  std::vector<base::UniqueFd> sockets;
+  for (const char* name : {"1.sock", "17.sock", "4094.sock"}) sockets.push_back(socket_at(folder_.file(name), true));
+  const std::vector<std::string> others = {"0.sock", "01.sock",   "4095.sock", "-3.sock",         "3x.sock",
+                                           ".sock",  "5.sockets", "7",         "99999999999.sock"};
+  for (const std::string& name : others) sockets.push_back(socket_at(folder_.file(name), true));
+  std::ofstream(folder_.file("5.sock")).put('x');
+  ASSERT_EQ(0, symlink("17.sock", folder_.file("6.sock").c_str()));
+  const auto dir = open();
+  EXPECT_EQ((std::vector<uint32_t>{1, 17, 4094}), dir->list());
+  EXPECT_EQ(others.size() + 2, dir->strangers().size());
+}
+
+TEST_F(CmRuntimeDir, ASocketOfAnotherUserIsNoProcess) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root: files cannot be given away";
+  const base::UniqueFd slot = socket_at(folder_.file("17.sock"), kBacklog);
+  const base::UniqueFd name = socket_at(folder_.file("a.name"), kBacklog);
+  const auto dir = open();
+  EXPECT_EQ(1u, dir->list().size());
+  EXPECT_EQ(std::vector<std::string>{"a"}, dir->names());
+  EXPECT_TRUE(dir->strangers().empty());
+  for (const char* file : {"17.sock", "a.name"}) ASSERT_EQ(0, lchown(folder_.file(file).c_str(), kNobody, kNobody));
+  EXPECT_TRUE(dir->list().empty());
+  EXPECT_TRUE(dir->names().empty());
+  EXPECT_EQ(2u, dir->strangers().size());
+}
+
+// Slots.
+
+TEST_F(CmRuntimeDir, TwoProcessesNeverHaveOneSlot) {
+  const auto dir = open();
+  const auto first = [](uint32_t) { return true; };
+  std::vector<RuntimeDir::Claimed> claimed;
+  for (uint32_t i = 1; i <= 5; ++i) {
+    auto next = dir->claim(first);
+    ASSERT_TRUE(next);
+    EXPECT_EQ(i, next->slot) << "with packets the first one is wanted";
+    claimed.push_back(std::move(*next));
+  }
+  claimed[2].listener.reset();
+  auto again = dir->claim(first);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(3u, again->slot) << "its process has died";
+  EXPECT_EQ(5u, dir->list().size());
+  auto any = dir->claim();
+  ASSERT_TRUE(any);
+  EXPECT_GT(any->slot, 0u);
+  EXPECT_EQ(6u, dir->list().size());
+}
+
+TEST_F(CmRuntimeDir, ASlotThatCannotBeReservedIsLeftOut) {
+  const auto dir = open();
+  std::vector<uint32_t> asked;
+  auto claimed = dir->claim([&](uint32_t slot) {
+    asked.push_back(slot);
+    return slot == 4;
+  });
+  ASSERT_TRUE(claimed);
+  EXPECT_EQ(4u, claimed->slot);
+  EXPECT_EQ((std::vector<uint32_t>{1, 2, 3, 4}), asked);
+  size_t tries = 0;
+  uint32_t last = 0;
+  auto none = dir->claim([&](uint32_t slot) {
+    ++tries;
+    last = slot;
+    return false;
+  });
+  ASSERT_FALSE(none);
+  EXPECT_EQ(ENOSPC, none.error().code);
+  EXPECT_EQ(segment::kMaxSlot - 1, tries) << "each but the one that is taken";
+  EXPECT_EQ(segment::kMaxSlot, last);
+}
+
+TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
+  const auto dir = open();
+  auto claimed = dir->claim();
+  ASSERT_TRUE(claimed);
+  EXPECT_NE(0, fcntl(claimed->listener.get(), F_GETFL) & O_NONBLOCK);
+  auto connection = dir->connect(claimed->slot);
+  ASSERT_TRUE(connection);
+  const base::UniqueFd accepted(accept4(claimed->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(accepted);
+  claimed->listener.reset();
+  EXPECT_EQ(ECONNREFUSED, dir->connect(claimed->slot).error().code);
+  dir->remove(claimed->slot);
+  EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code);
+  EXPECT_TRUE(dir->list().empty());
+}
+
+TEST_F(CmRuntimeDir, ASweepRemovesTheDeadAndNobodyElse) {
+  const base::UniqueFd alive = socket_at(folder_.file("2.sock"), kBacklog);
+  leave_dead("1.sock");
+  leave_dead("3.sock");
+  leave_dead("0.sock");
+  const auto dir = open();
+  EXPECT_EQ((std::vector<uint32_t>{1, 3}), dir->sweep(true));
+  EXPECT_TRUE(exists("1.sock") && exists("2.sock") && exists("3.sock")) << "it only looked";
+  EXPECT_EQ((std::vector<uint32_t>{1, 3}), dir->sweep());
+  EXPECT_FALSE(exists("1.sock") || exists("3.sock"));
+  EXPECT_TRUE(exists("2.sock"));
+  EXPECT_TRUE(exists("0.sock")) << "what does not belong there is left alone";
+  EXPECT_TRUE(dir->sweep().empty());
+}
+
+TEST_F(CmRuntimeDir, AProcessWhoseQueueIsFullLives) {
+  const base::UniqueFd full = socket_at(folder_.file("2.sock"), 0);
+  const auto dir = open();
+  std::vector<base::UniqueFd> connections;
+  int error = 0;
+  while (error == 0 && connections.size() < 100) {
+    auto connection = dir->connect(2);
+    if (connection)
+      connections.push_back(std::move(*connection));
+    else
+      error = connection.error().code;
+  }
+  ASSERT_EQ(EAGAIN, error);
+  EXPECT_TRUE(dir->sweep().empty());
+  EXPECT_TRUE(exists("2.sock"));
+}
+
+TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForTheLock) {
+  // A process between bind() and listen() refuses connections, too. Both happen under the lock.
+  const auto dir = open();
+  const base::UniqueFd lock(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(0, flock(lock.get(), LOCK_EX));
+  const base::UniqueFd starting = socket_at(folder_.file("9.sock"), kNotListening);
+  const base::UniqueFd service = socket_at(folder_.file("a.name"), kNotListening);
+  std::atomic<int> done{0};
+  std::vector<std::thread> threads;
+  for (const bool names : {false, true})
+    threads.emplace_back([&, names] {
+      names ? dir->sweep_names() : (dir->sweep(), std::vector<std::string>());
+      ++done;
+    });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for one that does not wait
+  EXPECT_EQ(0, done);
+  EXPECT_EQ(0, listen(starting.get(), 8));
+  EXPECT_EQ(0, listen(service.get(), 8));
+  ASSERT_EQ(0, flock(lock.get(), LOCK_UN));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(exists("9.sock"));
+  EXPECT_TRUE(exists("a.name"));
+}
+
+TEST_F(CmRuntimeDir, TheLockIsGivenBackByEachCall) {
+  const auto dir = open();
+  const base::UniqueFd lock(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto free = [&] {
+    const bool is = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+    if (is) flock(lock.get(), LOCK_UN);
+    return is;
+  };
+  EXPECT_TRUE(dir->claim());
+  EXPECT_TRUE(free());
+  EXPECT_FALSE(dir->claim([](uint32_t) { return false; }));
+  EXPECT_TRUE(free());
+  dir->sweep();
+  EXPECT_TRUE(free());
+  const auto name = dir->claim_name("a");
+  EXPECT_TRUE(name);
+  EXPECT_TRUE(free());
+  EXPECT_FALSE(dir->claim_name("a"));
+  EXPECT_TRUE(free());
+  dir->sweep_names();
+  EXPECT_TRUE(free());
+}
+
+// Names.
+
+TEST_F(CmRuntimeDir, ANameIsOfOneLiveProcess) {
+  const auto dir = open();
+  auto first = dir->claim_name("net,lab,a");
+  ASSERT_TRUE(first);
+  EXPECT_EQ(EEXIST, dir->claim_name("net,lab,a").error().code);
+  EXPECT_TRUE(dir->connect_name("net,lab,a"));
+  EXPECT_EQ(std::vector<std::string>{"net,lab,a"}, dir->names());
+  EXPECT_TRUE(dir->list().empty()) << "a name is no slot";
+  EXPECT_TRUE(dir->strangers().empty());
+  first->reset();
+  EXPECT_EQ(ECONNREFUSED, dir->connect_name("net,lab,a").error().code);
+  auto second = dir->claim_name("net,lab,a");
+  EXPECT_TRUE(second) << "its process has died";
+  dir->remove_name("net,lab,a");
+  EXPECT_TRUE(dir->names().empty());
+}
+
+TEST_F(CmRuntimeDir, ANameWhoseProcessIsBusyIsTaken) {
+  const auto dir = open();
+  const base::UniqueFd busy = socket_at(folder_.file("a.name"), 0);
+  std::vector<base::UniqueFd> connections;
+  for (int i = 0; i < 100; ++i) {
+    auto connection = dir->connect_name("a");
+    if (!connection) break;
+    connections.push_back(std::move(*connection));
+  }
+  ASSERT_EQ(EAGAIN, dir->connect_name("a").error().code);
+  EXPECT_EQ(EEXIST, dir->claim_name("a").error().code);
+  EXPECT_TRUE(dir->sweep_names().empty());
+  EXPECT_TRUE(exists("a.name"));
+}
+
+TEST_F(CmRuntimeDir, ANameHasOneTo80CharactersWithoutASlash) {
+  const auto dir = open();
+  const std::string longest(80, 'n');
+  EXPECT_TRUE(dir->claim_name(longest));
+  EXPECT_TRUE(exists(longest + ".name"));
+  for (const std::string& name : {std::string(), std::string(81, 'n'), std::string("a/b"), std::string("../a")})
+    EXPECT_EQ(ENAMETOOLONG, dir->claim_name(name).error().code) << name;
+}
+
+TEST_F(CmRuntimeDir, ASweepOfNamesRemovesTheDeadAndNobodyElse) {
+  const base::UniqueFd alive = socket_at(folder_.file("b.name"), kBacklog);
+  leave_dead("a.name");
+  leave_dead("c.name");
+  leave_dead("5.sock");
+  leave_dead(".name");
+  const auto dir = open();
+  EXPECT_EQ((std::vector<std::string>{"a", "b", "c"}), dir->names());
+  EXPECT_EQ((std::vector<std::string>{"a", "c"}), dir->sweep_names(true));
+  EXPECT_TRUE(exists("a.name") && exists("c.name"));
+  EXPECT_EQ((std::vector<std::string>{"a", "c"}), dir->sweep_names());
+  EXPECT_FALSE(exists("a.name") || exists("c.name"));
+  EXPECT_TRUE(exists("b.name") && exists("5.sock") && exists(".name"));
+}
+
+}  // namespace
+}  // namespace nupa::cm::testing
