@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checker.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+
+namespace model {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kMemoryBytes = 1 << 20;
+constexpr uint64_t kMaxExecutions = 3'000'000;
+// Options of a decision beside the numbers of stores.
+constexpr int kLater = -2;  ///< the load reads a store that has not happened yet
+constexpr int kNever = -3;
+
+struct Fiber {
+  enum class State { kReady, kWaits, kPauses, kDone };
+  const char* name = "";
+  std::function<void()> body;
+  std::unique_ptr<std::byte[]> stack;
+  ucontext_t context{};
+  State state = State::kDone;
+  int location = -1;       ///< kWaits: a store there lets it go on
+  size_t stores_seen = 0;  ///< of those made there: they have been turned down
+  bool skipped = false;    ///< it could have gone on, and waits for another store: the execution needs that one
+  /// What was read since the last pause, and between the two before: location and store.
+  std::vector<std::pair<int, int>> looked, looked_before;
+};
+
+struct Place {
+  const void* address = nullptr;
+  std::function<void(uint64_t)> put;
+  std::vector<int> made;  ///< stores in the order in which they came about
+};
+
+struct Access {
+  const std::byte* begin;
+  const std::byte* end;
+  int thread;
+  size_t events;  ///< of its thread before it
+  bool writes;
+};
+
+struct Decision {
+  std::vector<int> options;
+  size_t taken = 0;
+};
+
+const char* name_of(std::memory_order order) {
+  switch (order) {
+    case std::memory_order_relaxed:
+      return "relaxed";
+    case std::memory_order_consume:
+      return "consume";
+    case std::memory_order_acquire:
+      return "acquire";
+    case std::memory_order_release:
+      return "release";
+    case std::memory_order_acq_rel:
+      return "acq_rel";
+    default:
+      return "seq_cst";
+  }
+}
+
+class Explorer {
+ public:
+  Explorer(Memory memory, const Build& build, const Weakened* weakened)
+      : memory_(memory),
+        build_(build),
+        weakened_(weakened),
+        graph_(memory),
+        arena_(new (std::align_val_t{64}) std::byte[kMemoryBytes]()) {}
+  ~Explorer() { ::operator delete[](arena_, std::align_val_t{64}); }
+
+  Result run();
+
+  // Case.
+  void* memory(size_t bytes, size_t alignment) {
+    used_ = (used_ + alignment - 1) / alignment * alignment;
+    void* const begin = arena_ + used_;
+    used_ += bytes;
+    if (used_ > kMemoryBytes) abort();
+    return begin;
+  }
+  void at_end(std::function<void()> action) { at_end_.push_back(std::move(action)); }
+  void add_thread(const char* name, std::function<void()> body) {
+    if (count_ == kMaxThreads) abort();
+    Fiber& fiber = fibers_[count_++];
+    fiber.name = name;
+    fiber.body = std::move(body);
+  }
+  void set_finally(std::function<void()> body) { finally_ = std::move(body); }
+
+  // Threads.
+  bool in_thread() const { return current_ >= 0; }
+  void fail(std::string text);
+  void add_outcome(std::string text) { result_.outcomes.insert(std::move(text)); }
+  bool is_failed() const { return !result_.fault.empty(); }
+  uint64_t load(const void* address, uint64_t first, std::memory_order order, bool locked,
+                const std::function<bool(uint64_t)>* condition);
+  void store(const void* address, uint64_t first, uint64_t value, std::memory_order order);
+  uint64_t update(const void* address, uint64_t first, std::memory_order order, std::memory_order failure,
+                  const std::function<bool(uint64_t, uint64_t*)>& change);
+  void fence(std::memory_order order, Weight weight);
+  void access(const void* address, size_t bytes, bool writes);
+  void pause();
+  std::memory_order order_at(const Site& site);
+  void put_at_finish(const void* address, const std::function<void(uint64_t)>& put) {
+    for (Place& place : places_)
+      if (place.address == address) place.put = put;
+  }
+
+ private:
+  Fiber& me() { return fibers_[current_]; }
+  void run_once();
+  void finish();
+  bool next_execution();
+  int pick();
+  bool has_news(const Fiber& fiber) const;
+  bool may_store(int except, const void* address) const;
+  bool waits_in_vain(int thread) const;
+  int location_of(const void* address, uint64_t first);
+  template <class Options>
+  int choose(Options options);
+  template <class Accepts, class Tries>
+  int choose_source(int location, Accepts accepts, Tries tries);
+  void commit_store(const Event& event, int id);
+  void wait_here();
+  void leave();
+  [[noreturn]] void abandon();
+  void check_room();
+  std::string story() const;
+  static void enter();
+
+  const Memory memory_;
+  const Build& build_;
+  const Weakened* const weakened_;
+  Graph graph_;
+  Result result_;
+  std::vector<Decision> decisions_;
+  size_t depth_ = 0;
+  std::set<std::pair<int, const void*>> stores_;  ///< which thread stores where, in some execution
+  bool learned_ = false;
+  bool abandoned_ = false;
+
+  std::byte* const arena_;
+  size_t used_ = 0;
+  std::vector<std::function<void()>> at_end_;
+  std::function<void()> finally_;
+  Fiber fibers_[kMaxThreads];
+  int count_ = 0;
+  int current_ = -1;
+  ucontext_t scheduler_{};
+  std::vector<Place> places_;
+  std::vector<Access> accesses_;
+};
+
+Explorer* explorer = nullptr;
+
+Result Explorer::run() {
+  do {
+    run_once();
+    if (learned_) {
+      // Loads may have to wait for a store that was not known of: from the beginning.
+      learned_ = false;
+      decisions_.clear();
+      result_.executions = result_.dead_ends = 0;
+      if (is_failed()) break;
+      continue;
+    }
+    if (is_failed()) break;
+    if (result_.executions + result_.dead_ends > kMaxExecutions) {
+      result_.fault = "too many executions";
+      break;
+    }
+    if (!next_execution()) break;
+  } while (true);
+  return result_;
+}
+
+bool Explorer::next_execution() {
+  while (!decisions_.empty()) {
+    Decision& last = decisions_.back();
+    if (++last.taken < last.options.size()) return true;
+    decisions_.pop_back();
+  }
+  return false;
+}
+
+void Explorer::run_once() {
+  std::memset(arena_, 0, used_);
+  used_ = 0;
+  depth_ = 0;
+  graph_.clear();
+  places_.clear();
+  accesses_.clear();
+  at_end_.clear();
+  finally_ = nullptr;
+  count_ = 0;
+  current_ = -1;
+  abandoned_ = false;
+  Case made;
+  build_(made);
+  for (int i = 0; i < count_; ++i) {
+    Fiber& fiber = fibers_[i];
+    if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack = {fiber.stack.get(), 0, kStackBytes};
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, &Explorer::enter, 0);
+    fiber.state = Fiber::State::kReady;
+    fiber.skipped = false;
+    fiber.stores_seen = 0;
+    fiber.looked.clear();
+    fiber.looked_before.clear();
+  }
+  while (!abandoned_ && (current_ = pick()) >= 0) {
+    me().state = Fiber::State::kReady;
+    swapcontext(&scheduler_, &me().context);
+  }
+  current_ = -1;
+  if (!abandoned_) finish();
+  if (abandoned_ && !is_failed()) ++result_.dead_ends;
+  while (!at_end_.empty()) {
+    const auto action = std::move(at_end_.back());
+    at_end_.pop_back();
+    action();
+  }
+}
+
+void Explorer::enter() {
+  explorer->me().body();
+  explorer->me().state = Fiber::State::kDone;
+  explorer->leave();
+}
+
+/// No thread can go on.
+void Explorer::finish() {
+  std::string asleep;
+  for (int i = 0; i < count_; ++i) {
+    const Fiber& fiber = fibers_[i];
+    if (fiber.state == Fiber::State::kDone) continue;
+    if (fiber.skipped) {
+      abandoned_ = true;
+      return;
+    }
+    asleep += (asleep.empty() ? "" : ", ") + std::string(fiber.name);
+  }
+  ++result_.executions;
+  if (!asleep.empty()) return fail("waits forever: " + asleep);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto& stores = graph_.stores(static_cast<int>(i));
+    if (!stores.empty() && places_[i].put) places_[i].put(graph_.value_of(static_cast<int>(i), stores.back()));
+  }
+  if (finally_) finally_();
+}
+
+bool Explorer::has_news(const Fiber& fiber) const {
+  return std::any_of(fiber.looked_before.begin(), fiber.looked_before.end(), [&](const auto& look) {
+    if (look.first < 0) return false;
+    const auto& stores = graph_.stores(look.first);
+    return !stores.empty() && stores.back() != look.second;
+  });
+}
+
+bool Explorer::may_store(int except, const void* address) const {
+  for (int i = 0; i < count_; ++i)
+    if (i != except && fibers_[i].state != Fiber::State::kDone && stores_.count({i, address}) != 0) return true;
+  return false;
+}
+
+/// It waits for a store that does not come any more.
+bool Explorer::waits_in_vain(int thread) const {
+  const Fiber& fiber = fibers_[thread];
+  if (fiber.state != Fiber::State::kWaits || !fiber.skipped) return false;
+  const Place& place = places_[static_cast<size_t>(fiber.location)];
+  return place.made.size() == fiber.stores_seen && !may_store(thread, place.address);
+}
+
+int Explorer::pick() {
+  for (int i = 0; i < count_; ++i) {
+    if (waits_in_vain(i)) {
+      abandoned_ = true;
+      return -1;
+    }
+  }
+  for (int i = 0; i < count_; ++i) {
+    const Fiber& fiber = fibers_[i];
+    switch (fiber.state) {
+      case Fiber::State::kReady:
+        return i;
+      case Fiber::State::kWaits:
+        if (places_[static_cast<size_t>(fiber.location)].made.size() > fiber.stores_seen) return i;
+        break;
+      case Fiber::State::kPauses:
+        if (has_news(fiber)) return i;
+        break;
+      case Fiber::State::kDone:
+        break;
+    }
+  }
+  return -1;
+}
+
+void Explorer::leave() { swapcontext(&me().context, &scheduler_); }
+
+void Explorer::abandon() {
+  abandoned_ = true;
+  leave();
+  abort();
+}
+
+void Explorer::fail(std::string text) {
+  if (is_failed()) return;
+  result_.fault = std::move(text) + story();
+  if (in_thread()) abandon();
+}
+
+std::string Explorer::story() const {
+  std::string text;
+  for (int id = 0; id < graph_.size(); ++id) {
+    const Event& event = graph_.event(id);
+    static constexpr const char* kNames[] = {"load", "store", "update", "fence"};
+    text += "\n  " + std::to_string(id) + " " + fibers_[event.thread].name + ": " +
+            kNames[static_cast<int>(event.kind)] + " " + name_of(event.order);
+    if (event.weight != Weight::kNormal) text += event.weight == Weight::kHeavy ? " membarrier" : " light";
+    if (event.location >= 0) {
+      const auto at = static_cast<const std::byte*>(places_[static_cast<size_t>(event.location)].address) - arena_;
+      text += " at " + (at >= 0 && static_cast<size_t>(at) < kMemoryBytes ? "+" + std::to_string(at)
+                                                                          : "#" + std::to_string(event.location));
+    }
+    if (event.reads()) text += " reads " + std::to_string(event.read) + " of " + std::to_string(event.from);
+    if (event.writes()) text += " writes " + std::to_string(event.written);
+  }
+  return text;
+}
+
+int Explorer::location_of(const void* address, uint64_t first) {
+  for (size_t i = 0; i < places_.size(); ++i)
+    if (places_[i].address == address) return static_cast<int>(i);
+  places_.push_back({address, nullptr, {}});
+  return graph_.add_location(first);
+}
+
+void Explorer::check_room() {
+  if (graph_.size() >= kMaxEvents - 1) fail("the execution is too long");
+}
+
+template <class Options>
+int Explorer::choose(Options options) {
+  if (depth_ == decisions_.size()) decisions_.push_back({options(), 0});
+  const Decision& decision = decisions_[depth_++];
+  return decision.options[decision.taken];
+}
+
+void Explorer::wait_here() {
+  me().state = Fiber::State::kWaits;
+  leave();
+}
+
+/// The store that an operation reads: one of those that there are, or, after waiting, one that comes later.
+template <class Accepts, class Tries>
+int Explorer::choose_source(int location, Accepts accepts, Tries tries) {
+  const Place& place = places_[static_cast<size_t>(location)];
+  const void* const address = place.address;
+  for (size_t seen = 0;;) {
+    bool others = false;
+    const int chosen = choose([&] {
+      std::vector<int> options;
+      const auto& made = places_[static_cast<size_t>(location)].made;
+      // The newest first: most executions fail, if they do, near those that everything goes well in.
+      for (size_t i = made.size(); i > (seen == 0 ? 0 : seen - 1); --i)
+        if (accepts(graph_.value_of(location, made[i - 1])) && tries(made[i - 1])) options.push_back(made[i - 1]);
+      if (seen == 0 && accepts(graph_.value_of(location, kInitial)) && tries(kInitial)) options.push_back(kInitial);
+      if (may_store(current_, address)) options.push_back(kLater);
+      if (options.empty()) options.push_back(kNever);
+      return options;
+    });
+    if (chosen >= kInitial) return chosen;
+    others = decisions_[depth_ - 1].options.size() > 1;
+    me().skipped = me().skipped || others;
+    me().location = location;
+    me().stores_seen = places_[static_cast<size_t>(location)].made.size();
+    seen = me().stores_seen + 1;
+    wait_here();
+  }
+}
+
+uint64_t Explorer::load(const void* address, uint64_t first, std::memory_order order, bool locked,
+                        const std::function<bool(uint64_t)>* condition) {
+  check_room();
+  const int location = location_of(address, first);
+  Event event{Kind::kLoad, order, Weight::kNormal, locked, current_, location, kInitial, 0, 0};
+  const auto set = [&](int from) {
+    event.from = from;
+    event.read = graph_.value_of(location, from);
+  };
+  me().skipped = condition == nullptr;
+  const int from = choose_source(
+      location, [&](uint64_t value) { return condition == nullptr || (*condition)(value); },
+      [&](int store) {
+        set(store);
+        const bool possible = graph_.add(event);
+        graph_.undo();
+        return possible;
+      });
+  me().skipped = false;
+  set(from);
+  graph_.add(event);
+  me().looked.emplace_back(location, from);
+  return event.read;
+}
+
+uint64_t Explorer::update(const void* address, uint64_t first, std::memory_order order, std::memory_order failure,
+                          const std::function<bool(uint64_t, uint64_t*)>& change) {
+  check_room();
+  const int location = location_of(address, first);
+  Event event;
+  const auto set = [&](int from) {
+    event = {Kind::kUpdate, order, Weight::kNormal, true, current_, location, from, graph_.value_of(location, from), 0};
+    if (change(event.read, &event.written)) return;
+    event.kind = Kind::kLoad;
+    event.order = failure;
+  };
+  me().skipped = true;
+  const int from = choose_source(
+      location, [](uint64_t) { return true; },
+      [&](int store) {
+        set(store);
+        const bool possible = graph_.add(event);
+        graph_.undo();
+        return possible;
+      });
+  me().skipped = false;
+  set(from);
+  const int id = graph_.size();
+  graph_.add(event);
+  me().looked.emplace_back(location, from);
+  if (event.writes()) commit_store(event, id);
+  return event.read;
+}
+
+void Explorer::commit_store(const Event& event, int id) {
+  Place& place = places_[static_cast<size_t>(event.location)];
+  place.made.push_back(id);
+  me().looked.emplace_back(-1, id);
+  if (stores_.insert({current_, place.address}).second) learned_ = true;
+}
+
+void Explorer::store(const void* address, uint64_t first, uint64_t value, std::memory_order order) {
+  check_room();
+  const int location = location_of(address, first);
+  const bool locked = order == std::memory_order_seq_cst;  // x86: xchg
+  const Event event{Kind::kStore, order, Weight::kNormal, locked, current_, location, kInitial, 0, value};
+  const int place = choose([&] {
+    std::vector<int> options;
+    for (int i = static_cast<int>(graph_.stores(location).size()) + 1; i > 0; --i) {
+      const bool possible = graph_.add_store(event, i);
+      graph_.undo();
+      if (possible) options.push_back(i);
+    }
+    if (options.empty()) options.push_back(kNever);
+    return options;
+  });
+  if (place == kNever) abandon();
+  const int id = graph_.size();
+  graph_.add_store(event, place);
+  commit_store(event, id);
+}
+
+void Explorer::fence(std::memory_order order, Weight weight) {
+  if (order == std::memory_order_relaxed) return;
+  check_room();
+  const Event event{Kind::kFence, order, weight, false, current_, -1, kInitial, 0, 0};
+  const int possible = choose([&] {
+    const bool is_possible = graph_.add(event);
+    graph_.undo();
+    return std::vector<int>{is_possible ? 0 : kNever};
+  });
+  if (possible == kNever) abandon();
+  graph_.add(event);
+}
+
+void Explorer::access(const void* address, size_t bytes, bool writes) {
+  if (!in_thread() || memory_ != Memory::kCpp) return;
+  const auto* const begin = static_cast<const std::byte*>(address);
+  const Access now{begin, begin + bytes, current_, graph_.events_of(current_), writes};
+  for (const Access& other : accesses_) {
+    if (other.thread == current_ || other.end <= now.begin || now.end <= other.begin) continue;
+    if ((other.writes || writes) && !graph_.happened_before(other.thread, other.events, current_))
+      fail(std::string("data race of ") + fibers_[other.thread].name + " and " + me().name + " at +" +
+           std::to_string(begin - arena_));
+  }
+  accesses_.push_back(now);
+}
+
+void Explorer::pause() {
+  Fiber& fiber = me();
+  if (fiber.looked.empty()) return;
+  if (fiber.looked == fiber.looked_before) abandon();  // the same once more: there is an execution without this turn
+  fiber.looked_before = std::move(fiber.looked);
+  fiber.looked.clear();
+  if (has_news(fiber)) return;
+  fiber.state = Fiber::State::kPauses;
+  leave();
+}
+
+std::memory_order Explorer::order_at(const Site& site) {
+  if (std::find(result_.sites.begin(), result_.sites.end(), site) == result_.sites.end()) result_.sites.push_back(site);
+  return weakened_ != nullptr && weakened_->site == site ? weakened_->order : site.order;
+}
+
+std::vector<std::memory_order> weaker_orders(const Site& site) {
+  using enum std::memory_order;
+  const std::string operation = site.operation;
+  std::vector<std::memory_order> all;
+  if (operation == "load" || operation == "failure")
+    all = {relaxed, acquire};
+  else if (operation == "store")
+    all = {relaxed, release};
+  else
+    all = {relaxed, acquire, release, acq_rel};
+  const auto is_weaker = [&](std::memory_order order) {
+    if (order == site.order) return false;
+    switch (site.order) {
+      case seq_cst:
+        return true;
+      case acq_rel:
+        return true;
+      default:
+        return order == relaxed;
+    }
+  };
+  std::erase_if(all, [&](std::memory_order order) { return !is_weaker(order); });
+  return all;
+}
+
+/// "void nupa::segment::CompletionRing::write(uint64_t, const CqEntry&)" -> "CompletionRing::write".
+std::string function_of(const Site& site) {
+  std::string name = site.where.function_name();
+  const auto with = name.find(" [with ");
+  if (with != std::string::npos) name.resize(with);
+  const auto end = name.find('(');
+  if (end != std::string::npos) name.resize(end);
+  const auto begin = name.rfind(' ');
+  if (begin != std::string::npos) name.erase(0, begin + 1);
+  while (name.find_first_of("*&") == 0) name.erase(0, 1);
+  const auto last = name.rfind("::");
+  if (last == std::string::npos) return name;
+  const auto before = name.rfind("::", last - 1);
+  return before == std::string::npos ? name : name.substr(before + 2);
+}
+
+}  // namespace
+
+bool Site::operator==(const Site& other) const {
+  return where.line() == other.where.line() && where.column() == other.where.column() &&
+         std::strcmp(operation, other.operation) == 0 && std::strcmp(where.file_name(), other.where.file_name()) == 0;
+}
+
+void* Case::memory(size_t bytes, size_t alignment) { return explorer->memory(bytes, alignment); }
+void Case::at_end(std::function<void()> action) { explorer->at_end(std::move(action)); }
+void Case::thread(const char* name, std::function<void()> body) { explorer->add_thread(name, std::move(body)); }
+void Case::finally(std::function<void()> body) { explorer->set_finally(std::move(body)); }
+
+Result explore(Memory memory, const Build& build, const Weakened* weakened) {
+  const auto made = std::make_unique<Explorer>(memory, build, weakened);
+  explorer = made.get();
+  Result result = made->run();
+  explorer = nullptr;
+  return result;
+}
+
+std::vector<std::string> needed_orders(const char* file, std::span<const Build> cases) {
+  std::vector<Site> sites;
+  for (const Build& build : cases) {
+    const Result result = explore(Memory::kCpp, build);
+    if (!result.ok()) return {result.fault};
+    for (const Site& site : result.sites)
+      if (std::strstr(site.where.file_name(), file) != nullptr &&
+          std::find(sites.begin(), sites.end(), site) == sites.end())
+        sites.push_back(site);
+  }
+  std::sort(sites.begin(), sites.end(), [](const Site& a, const Site& b) {
+    return std::pair(a.where.line(), a.where.column()) < std::pair(b.where.line(), b.where.column());
+  });
+  const auto weakest = [&](Memory memory, const Site& site) {
+    for (const std::memory_order order : weaker_orders(site)) {
+      const Weakened weakened{site, order};
+      const bool passes = std::all_of(cases.begin(), cases.end(),
+                                      [&](const Build& build) { return explore(memory, build, &weakened).ok(); });
+      if (passes) return order;
+    }
+    return site.order;
+  };
+  std::vector<std::string> lines;
+  std::map<std::string, int> count;
+  for (const Site& site : sites) {
+    std::string line = function_of(site) + " " + site.operation + " " + name_of(site.order);
+    if (const int number = ++count[line]; number > 1) line += " " + std::to_string(number);
+    const auto text = [&](Memory memory) {
+      const std::memory_order order = weakest(memory, site);
+      const bool none = order == std::memory_order_relaxed && std::string(site.operation) == "fence";
+      return std::string(none ? "none" : name_of(order));
+    };
+    lines.push_back(line + ": x86 " + text(Memory::kTso) + ", C++ " + text(Memory::kCpp));
+  }
+  return lines;
+}
+
+void require(bool holds, const char* text) {
+  if (!holds) explorer->fail(text);
+}
+void outcome(std::string text) { explorer->add_outcome(std::move(text)); }
+void note_access(const void* address, size_t bytes, bool writes) {
+  if (explorer != nullptr) explorer->access(address, bytes, writes);
+}
+void pause() {
+  if (operations::in_thread()) explorer->pause();
+}
+
+namespace operations {
+
+bool in_thread() { return explorer != nullptr && explorer->in_thread(); }
+
+uint64_t load(const void* address, uint64_t first_value, std::memory_order, const Site& site) {
+  return explorer->load(address, first_value, explorer->order_at(site), false, nullptr);
+}
+void store(const void* address, uint64_t first_value, uint64_t value, std::memory_order, const Site& site) {
+  explorer->store(address, first_value, value, explorer->order_at(site));
+}
+uint64_t update(const void* address, uint64_t first_value, std::memory_order, std::memory_order failure,
+                const std::function<bool(uint64_t, uint64_t*)>& change, const Site& site, const Site* failure_site) {
+  return explorer->update(address, first_value, explorer->order_at(site),
+                          failure_site != nullptr ? explorer->order_at(*failure_site) : failure, change);
+}
+uint64_t await(const void* address, uint64_t first_value, std::memory_order order,
+               const std::function<bool(uint64_t)>& condition) {
+  return explorer->load(address, first_value, order, false, &condition);
+}
+void fence(std::memory_order, Weight weight, const Site& site) { explorer->fence(explorer->order_at(site), weight); }
+void at_finish(const void* address, const std::function<void(uint64_t)>& put) { explorer->put_at_finish(address, put); }
+
+}  // namespace operations
+}  // namespace model

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Stand-ins for what the library's code calls between threads. Code in namespace nupa that says std::atomic,
+/// std::memcpy, _mm_pause or syscall finds the names below before those of the standard library and the system: so the
+/// lines that are checked are the lines that ship. To be included before any header of the library.
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <any>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checker.h"
+
+namespace model {
+
+using Where = std::source_location;
+
+/// Of the size of its value, as a lock-free std::atomic. While threads run, the value is where the execution says.
+template <class T>
+class Atomic {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+
+ public:
+  using value_type = T;
+  static constexpr bool is_always_lock_free = true;
+
+  constexpr Atomic() noexcept = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): as std::atomic has it
+  constexpr Atomic(T value) noexcept : value_(value) {}
+  Atomic(const Atomic&) = delete;
+  Atomic& operator=(const Atomic&) = delete;
+  T operator=(T value) noexcept {
+    store(value);
+    return value;
+  }
+  operator T() const noexcept { return load(); }
+
+  T load(std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) const {
+    if (!operations::in_thread()) return value_;
+    return out(operations::load(&value_, in(value_), order, {where, "load", order}));
+  }
+  void store(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    if (!operations::in_thread()) {
+      value_ = value;
+      return;
+    }
+    operations::store(&value_, in(value_), in(value), order, {where, "store", order});
+    keep();
+  }
+  T exchange(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    return update([&](T) { return value; }, order, {where, "exchange", order});
+  }
+  T fetch_add(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    return update([&](T old) { return static_cast<T>(old + value); }, order, {where, "fetch_add", order});
+  }
+  T fetch_sub(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    return update([&](T old) { return static_cast<T>(old - value); }, order, {where, "fetch_sub", order});
+  }
+  T fetch_or(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    return update([&](T old) { return static_cast<T>(old | value); }, order, {where, "fetch_or", order});
+  }
+  T fetch_and(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) {
+    return update([&](T old) { return static_cast<T>(old & value); }, order, {where, "fetch_and", order});
+  }
+  bool compare_exchange_strong(T& expected, T value, std::memory_order order, std::memory_order failure,
+                               Where where = Where::current()) {
+    const T wanted = expected;
+    if (!operations::in_thread()) {
+      expected = value_;
+      if (std::memcmp(&expected, &wanted, sizeof(T)) == 0) value_ = value;
+      return std::memcmp(&expected, &wanted, sizeof(T)) == 0;
+    }
+    const Site failed{where, "failure", failure};
+    expected = out(operations::update(
+        &value_, in(value_), order, failure,
+        [&](uint64_t old, uint64_t* fresh) {
+          *fresh = in(value);
+          return old == in(wanted);
+        },
+        {where, "compare_exchange", order}, &failed));
+    keep();
+    return in(expected) == in(wanted);
+  }
+  bool compare_exchange_strong(T& expected, T value, std::memory_order order = std::memory_order_seq_cst,
+                               Where where = Where::current()) {
+    const auto failure = order == std::memory_order_acq_rel   ? std::memory_order_acquire
+                         : order == std::memory_order_release ? std::memory_order_relaxed
+                                                              : order;
+    return compare_exchange_strong(expected, value, order, failure, where);
+  }
+  /// Does not fail without a reason: a loop around it takes one more turn, and nothing else.
+  bool compare_exchange_weak(T& expected, T value, std::memory_order order = std::memory_order_seq_cst,
+                             Where where = Where::current()) {
+    return compare_exchange_strong(expected, value, order, where);
+  }
+
+ private:
+  static uint64_t in(T value) {
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof(T));
+    return word;
+  }
+  static T out(uint64_t word) {
+    T value;
+    std::memcpy(&value, &word, sizeof(T));
+    return value;
+  }
+  template <class Change>
+  T update(Change change, std::memory_order order, const Site& site) {
+    if (!operations::in_thread()) return std::exchange(value_, change(value_));
+    const T old = out(operations::update(
+        &value_, in(value_), order, order,
+        [&](uint64_t word, uint64_t* fresh) {
+          *fresh = in(change(out(word)));
+          return true;
+        },
+        site));
+    keep();
+    return old;
+  }
+  void keep() {
+    operations::at_finish(&value_, [this](uint64_t word) { value_ = out(word); });
+  }
+
+  T value_{};
+};
+
+/// An object that is not atomic itself.
+template <class T>
+class AtomicRef {
+ public:
+  explicit AtomicRef(T& object) : object_(object) {}
+  T load(std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) const {
+    return reinterpret_cast<const Atomic<T>&>(object_).load(order, where);
+  }
+  void store(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) const {
+    reinterpret_cast<Atomic<T>&>(object_).store(value, order, where);
+  }
+
+ private:
+  T& object_;
+};
+
+inline void* copy(void* to, const void* from, size_t bytes) {
+  note_access(from, bytes, false);
+  note_access(to, bytes, true);
+  return std::memcpy(to, from, bytes);
+}
+
+}  // namespace model
+
+/// Found instead of ::std by all code in namespace nupa.
+namespace nupa::std {
+using namespace ::std;
+
+template <class T>
+using atomic = model::Atomic<T>;
+template <class T>
+using atomic_ref = model::AtomicRef<T>;
+
+inline void atomic_thread_fence(memory_order order, model::Where where = model::Where::current()) {
+  if (model::operations::in_thread()) model::operations::fence(order, model::Weight::kNormal, {where, "fence", order});
+}
+inline void atomic_signal_fence(memory_order order, model::Where where = model::Where::current()) {
+  if (model::operations::in_thread()) model::operations::fence(order, model::Weight::kLight, {where, "fence", order});
+}
+inline void* memcpy(void* to, const void* from, size_t bytes) { return model::copy(to, from, bytes); }
+}  // namespace nupa::std
+
+namespace nupa {
+inline void _mm_pause() { model::pause(); }
+inline int sched_yield() {
+  model::pause();
+  return 0;
+}
+inline __m128i _mm_loadu_si128(const __m128i* from) {
+  model::note_access(from, sizeof *from, false);
+  return ::_mm_loadu_si128(from);
+}
+inline void _mm_store_si128(__m128i* to, __m128i value) {
+  model::note_access(to, sizeof *to, true);
+  ::_mm_store_si128(to, value);
+}
+}  // namespace nupa
