@@ -22,6 +22,7 @@ class Connections : public ::testing::Test {
       world.at(host).after = [this, host](uint64_t owner, Event event) { happened(host, owner, event); };
     world.drops = [this](const Message& message, const Envelope& envelope) {
       ++sent[envelope.attribute];
+      sent_at[envelope.attribute].push_back(world.now);
       if (envelope.attribute == Attribute::kRej) reason = read_rejection(message.mad).reason;
       if (envelope.attribute == Attribute::kApr) path_status = static_cast<uint8_t>(message.mad[24 + 9]);
       const auto found = to_drop.find(envelope.attribute);
@@ -31,6 +32,7 @@ class Connections : public ::testing::Test {
     };
   }
   void happened(size_t host, uint64_t owner, Event event) {
+    told_at[{host, event}].push_back(world.now);
     if (host == 1 && event == Event::kRequest) passive = owner;
     if (host == 1 && event == Event::kRequest && accepts)
       world.plan(0, [this] { server().accept(passive, world.now); });
@@ -39,13 +41,21 @@ class Connections : public ::testing::Test {
   }
   Program& client() { return world.at(0); }
   Program& server() { return world.at(1); }
-  uint64_t connect(uint8_t retries = 5, uint64_t service = kService, uint32_t qp_num = 0) {
+  static ConnectionRequest request_of(uint8_t retries) {
     ConnectionRequest request;
-    request.service_id = service;
-    request.qp_num = qp_num;
+    request.service_id = kService;
     request.remote_response_timeout = request.local_response_timeout = kResponseTimeout;
     request.max_cm_retries = retries;
+    return request;
+  }
+  uint64_t connect(const ConnectionRequest& request) {
     return active = client().connect(request, world.way(0, 1), world.now);
+  }
+  uint64_t connect(uint8_t retries = 5, uint64_t service = kService, uint32_t qp_num = 0) {
+    ConnectionRequest request = request_of(retries);
+    request.service_id = service;
+    request.qp_num = qp_num;
+    return connect(request);
   }
   void connected() {
     connect();
@@ -78,6 +88,8 @@ class Connections : public ::testing::Test {
   bool establishes = true;
   std::map<Attribute, uint32_t> to_drop;
   std::map<Attribute, uint32_t> sent;
+  std::map<Attribute, std::vector<int64_t>> sent_at;                 ///< when each message left
+  std::map<std::pair<size_t, Event>, std::vector<int64_t>> told_at;  ///< when each event came
   uint16_t reason = 0;
   uint8_t path_status = 0xff;
 };

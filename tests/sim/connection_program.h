@@ -39,6 +39,7 @@ struct Record {
   bool disconnecting = false;
   uint32_t told[9] = {};
   uint16_t reason = 0;
+  bool silent = false;  ///< disconnected without an answer
 
   uint32_t count(Event event) const { return told[static_cast<size_t>(event)]; }
   bool asks() const { return role == Role::kActive || role == Role::kAsker; }
@@ -231,8 +232,9 @@ class Program final : public ConnectionSink {
     require(record.role != Role::kActive || record.count(Event::kReply) == 0, "a REQ was not answered");
     if (after) after(owner, Event::kUnreachable);
   }
-  void on_disconnected(uint64_t owner, bool) override {
+  void on_disconnected(uint64_t owner, bool silent) override {
     Record& record = tell(owner, Event::kDisconnected, std::nullopt);
+    record.silent = silent;
     require(record.established || record.accepted, "disconnected after it was connected");
     require(record.count(Event::kDisconnected) == 1, "disconnected once");
     if (after) after(owner, Event::kDisconnected);
