@@ -14,7 +14,10 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "ccl/start/gathering.h"
 #include "ccl/start/meeting.h"
+#include "ccl/start/meeting_wire.h"
+#include "ccl/start/roots.h"
 
 namespace nupa::ccl {
 namespace {
@@ -33,7 +36,7 @@ Card card_of(uint32_t rank) {
   return card;
 }
 
-std::unique_ptr<MeetingRoot> root_here(int64_t limit_ns = kPatienceNs) {
+std::unique_ptr<MeetingRoot> root_with(int64_t limit_ns = kPatienceNs) {
   auto root = MeetingRoot::start(limit_ns, {loopback()});
   EXPECT_TRUE(root) << root.error().text;
   return root ? std::move(*root) : nullptr;
@@ -66,7 +69,7 @@ void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t meeting =
 }
 
 TEST(CclUniqueId, ComesBackFromItsBytes) {
-  const auto root = root_here();
+  const auto root = root_with();
   const auto bytes = root->id().encode();
   const auto id = UniqueId::decode(bytes.data(), bytes.size());
   ASSERT_TRUE(id);
@@ -76,7 +79,7 @@ TEST(CclUniqueId, ComesBackFromItsBytes) {
 }
 
 TEST(CclUniqueId, OtherBytesAreRefused) {
-  auto bytes = root_here()->id().encode();
+  auto bytes = root_with()->id().encode();
   EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size() - 1).error().code, EINVAL);
   auto none = bytes;
   none[26] = std::byte{0};
@@ -88,11 +91,11 @@ TEST(CclUniqueId, OtherBytesAreRefused) {
 }
 
 TEST(CclMeeting, EachRankGetsAllCards) {
-  for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_whole_meeting(root_here()->id(), world);
+  for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_whole_meeting(root_with()->id(), world);
 }
 
 TEST(CclMeeting, ARootHoldsManyMeetings) {
-  const auto root = root_here();
+  const auto root = root_with();
   std::vector<std::thread> meetings;
   for (uint64_t meeting = 0; meeting < 8; ++meeting)
     meetings.emplace_back([&, meeting] { expect_whole_meeting(root->id(), 4, meeting << 40 | meeting); });
@@ -101,7 +104,7 @@ TEST(CclMeeting, ARootHoldsManyMeetings) {
 }
 
 TEST(CclMeeting, OneThatLacksRanksIsNotInTheWayOfAnother) {
-  const auto root = root_here(kShortNs);
+  const auto root = root_with(kShortNs);
   std::thread lonely([&] { EXPECT_EQ(meet(root->id(), 1, 0, 2, {}, kPatient).error().code, ETIMEDOUT); });
   expect_whole_meeting(root->id(), 3, 2);
   lonely.join();
@@ -123,7 +126,7 @@ TEST(CclMeeting, AnAddressThatLeadsNowhereIsPassedBy) {
 }
 
 TEST(CclMeeting, MissingRanksAreNamed) {
-  const auto root = root_here(kShortNs);
+  const auto root = root_with(kShortNs);
   std::thread other([&] { EXPECT_EQ(meet(root->id(), 0, 4, 6, {}, kPatient).error().code, ETIMEDOUT); });
   const auto cards = meet(root->id(), 0, 1, 6, {}, kPatient);
   other.join();
@@ -133,7 +136,7 @@ TEST(CclMeeting, MissingRanksAreNamed) {
 }
 
 TEST(CclMeeting, OneRankCannotBeTwo) {
-  const auto root = root_here();
+  const auto root = root_with();
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
     auto cards = meet(root->id(), 0, 0, 2, {}, kPatient);
@@ -149,7 +152,7 @@ TEST(CclMeeting, OneRankCannotBeTwo) {
 }
 
 TEST(CclMeeting, RanksAgreeOnTheirNumber) {
-  const auto root = root_here();
+  const auto root = root_with();
   EXPECT_EQ(meet(root->id(), 0, 2, 2, {}, kPatient).error().code, EINVAL);
   EXPECT_EQ(meet(root->id(), 0, 0, 0, {}, kPatient).error().code, EINVAL);
   // Whichever of the two was there first, until it gives up.
@@ -167,13 +170,13 @@ TEST(CclMeeting, RanksAgreeOnTheirNumber) {
 }
 
 TEST(CclMeeting, ARankThatGaveUpMayComeAgain) {
-  const auto root = root_here();
+  const auto root = root_with();
   EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kHasty).error().code, ETIMEDOUT);
   expect_whole_meeting(root->id(), 2);
 }
 
 TEST(CclMeeting, WhoDoesNotKnowTheSecretIsNotHeard) {
-  const auto root = root_here();
+  const auto root = root_with();
   UniqueId wrong = root->id();
   wrong.secret[3] ^= 1;
   EXPECT_EQ(meet(wrong, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED);
@@ -181,7 +184,7 @@ TEST(CclMeeting, WhoDoesNotKnowTheSecretIsNotHeard) {
 }
 
 TEST(CclMeeting, StrangersAreInNobodysWay) {
-  const auto root = root_here();
+  const auto root = root_with();
   std::vector<base::UniqueFd> silent;
   for (int i = 0; i < 50; ++i) silent.push_back(stranger(root->id()));
   const base::UniqueFd loud = stranger(root->id());
@@ -193,7 +196,7 @@ TEST(CclMeeting, StrangersAreInNobodysWay) {
 }
 
 TEST(CclMeeting, ARootThatGoesIsNoticed) {
-  auto root = root_here();
+  auto root = root_with();
   const UniqueId id = root->id();
   std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED); });
   usleep(100'000);
@@ -205,11 +208,297 @@ TEST(CclMeeting, ARootThatGoesIsNoticed) {
 }
 
 TEST(CclMeeting, ACardHasALimit) {
-  const auto root = root_here();
+  const auto root = root_with();
   EXPECT_EQ(meet(root->id(), 0, 0, 1, Card(kMaxCardBytes + 1), kPatient).error().code, EINVAL);
   const auto cards = meet(root->id(), 0, 0, 1, Card(kMaxCardBytes, std::byte{9}), kPatient);
   ASSERT_TRUE(cards) << cards.error().text;
   EXPECT_EQ(cards->cards[0].size(), kMaxCardBytes);
+}
+
+// ---- what anybody may say to a root
+// ------------------------------------------------------------------------------------
+
+/// What a rank says, as bytes.
+std::vector<std::byte> telling_of(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world,
+                                  const Card& card) {
+  std::vector<std::byte> telling(kTellingBytes);
+  write_at(&telling, kMagicAt, kMeetingMagic);
+  write_at(&telling, kVersionAt, kMeetingVersion);
+  write_at(&telling, kSecretAt, id.secret);
+  write_at(&telling, kMeetingAt, meeting);
+  write_at(&telling, kRankAt, rank);
+  write_at(&telling, kWorldAt, world);
+  write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));
+  telling.insert(telling.end(), card.begin(), card.end());
+  return telling;
+}
+
+void say(const base::UniqueFd& fd, const std::vector<std::byte>& what) {
+  ASSERT_EQ(send(fd.get(), what.data(), what.size(), MSG_NOSIGNAL), static_cast<ssize_t>(what.size()));
+}
+
+/// All that the root says until it closes, or -1: nothing is said within the limit.
+struct Heard {
+  int status = -1;
+  std::string text;
+};
+Heard hear(const base::UniqueFd& fd) {
+  timeval limit{20, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  std::vector<std::byte> all;
+  std::byte buffer[4096];
+  while (true) {
+    const ssize_t got = recv(fd.get(), buffer, sizeof buffer, 0);
+    EXPECT_FALSE(got < 0 && errno == EAGAIN) << "the root says nothing and does not close";
+    if (got <= 0) break;
+    all.insert(all.end(), buffer, buffer + got);
+  }
+  if (all.size() < kAnswerBytes) return {};
+  EXPECT_EQ(read_at<uint32_t>(all, 4), all.size() - kAnswerBytes);
+  return {static_cast<int>(read_at<uint32_t>(all, 0)),
+          {reinterpret_cast<const char*>(all.data()) + kAnswerBytes, all.size() - kAnswerBytes}};
+}
+
+TEST(CclMeetingRoot, ARankThatCannotBeIsToldSo) {
+  const auto root = root_with();
+  struct Wrong {
+    uint32_t rank, world;
+  };
+  for (const Wrong& wrong : {Wrong{2, 2}, Wrong{0, 0}, Wrong{UINT32_MAX, 2}, Wrong{0, kMaxRanks + 1}}) {
+    const base::UniqueFd fd = stranger(root->id());
+    say(fd, telling_of(root->id(), 0, wrong.rank, wrong.world, {}));
+    const Heard heard = hear(fd);
+    EXPECT_EQ(heard.status, EINVAL) << wrong.rank << " of " << wrong.world;
+    EXPECT_NE(heard.text.find("cannot be"), std::string::npos) << heard.text;
+  }
+  auto other = telling_of(root->id(), 0, 0, 2, {});
+  write_at(&other, kVersionAt, static_cast<uint16_t>(kMeetingVersion + 1));
+  const base::UniqueFd fd = stranger(root->id());
+  say(fd, other);
+  EXPECT_EQ(hear(fd).status, EINVAL);
+  expect_whole_meeting(root->id(), 2);
+}
+
+TEST(CclMeetingRoot, WhoeverDoesNotSpeakItsLanguageIsSentAway) {
+  const auto root = root_with();
+  std::vector<std::vector<std::byte>> wrong(4, telling_of(root->id(), 0, 0, 1, {}));
+  write_at(&wrong[0], kMagicAt, kMeetingMagic ^ 1);
+  write_at(&wrong[1], kLengthAt, kMaxCardBytes + 1);
+  wrong[2][kSecretAt] ^= std::byte{1};
+  wrong[3][kSecretAt + 15] ^= std::byte{1};
+  for (const auto& one : wrong) {
+    const base::UniqueFd fd = stranger(root->id());
+    say(fd, one);
+    EXPECT_EQ(hear(fd).status, -1);
+  }
+  // More than the longest card.
+  auto longest = telling_of(root->id(), 0, 0, 1, Card(kMaxCardBytes));
+  longest.push_back({});
+  const base::UniqueFd fd = stranger(root->id());
+  say(fd, longest);
+  EXPECT_EQ(hear(fd).status, -1);
+  expect_whole_meeting(root->id(), 1);
+}
+
+TEST(CclMeetingRoot, WhatIsSaidByteAfterByteIsHeard) {
+  const auto root = root_with();
+  const Card card(7, std::byte{5});
+  const auto telling = telling_of(root->id(), 0, 0, 1, card);
+  const base::UniqueFd fd = stranger(root->id());
+  for (const std::byte byte : telling) {
+    say(fd, {byte});
+    std::this_thread::yield();
+  }
+  const Heard heard = hear(fd);
+  EXPECT_EQ(heard.status, 0);
+  EXPECT_EQ(heard.text.size(), kNameBytes + 4 + card.size());
+}
+
+TEST(CclMeetingRoot, ACardIsAsLongAsItsRankSays) {
+  const auto root = root_with();
+  auto telling = telling_of(root->id(), 0, 0, 1, Card(5, std::byte{5}));
+  write_at(&telling, kLengthAt, uint32_t{3});
+  const base::UniqueFd fd = stranger(root->id());
+  say(fd, telling);
+  EXPECT_EQ(hear(fd).text.substr(kNameBytes), std::string("\3\0\0\0\5\5\5", 7));
+}
+
+TEST(CclMeetingRoot, ASecondOfOneRankLeavesTheFirstOneThere) {
+  const auto root = root_with();
+  const base::UniqueFd first = stranger(root->id());
+  say(first, telling_of(root->id(), 0, 1, 2, Card(3, std::byte{1})));
+  const base::UniqueFd second = stranger(root->id());
+  say(second, telling_of(root->id(), 0, 1, 2, Card(4, std::byte{2})));
+  const Heard heard = hear(second);
+  EXPECT_EQ(heard.status, EEXIST);
+  EXPECT_EQ(heard.text, "somebody else is rank 1");
+  const auto met = meet(root->id(), 0, 0, 2, {}, kPatient);
+  ASSERT_TRUE(met) << met.error().text;
+  EXPECT_EQ(met->cards[1], Card(3, std::byte{1}));
+  EXPECT_EQ(hear(first).status, 0);
+}
+
+TEST(CclMeetingRoot, AMeetingThatLackedRanksIsOver) {
+  const auto root = root_with(kShortNs / 3);
+  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kPatient).error().code, ETIMEDOUT);
+  EXPECT_EQ(meet(root->id(), 0, 1, 2, {}, kPatient).error().code, EALREADY);
+}
+
+TEST(CclMeetingRoot, LargeTablesComeWhole) {
+  constexpr uint32_t kWorld = 48;
+  const auto root = root_with();
+  std::vector<std::thread> ranks;
+  std::atomic<uint32_t> right{0};
+  for (uint32_t rank = 0; rank < kWorld; ++rank)
+    ranks.emplace_back([&, rank] {
+      const auto met = meet(root->id(), 0, rank, kWorld, Card(kMaxCardBytes, static_cast<std::byte>(rank)), kPatient);
+      ASSERT_TRUE(met) << met.error().text;
+      for (uint32_t other = 0; other < kWorld; ++other)
+        ASSERT_EQ(met->cards[other], Card(kMaxCardBytes, static_cast<std::byte>(other)));
+      ++right;
+    });
+  for (auto& rank : ranks) rank.join();
+  EXPECT_EQ(right, kWorld);
+}
+
+TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
+  auto root = root_with();
+  const UniqueId id = root->id();
+  const base::UniqueFd waiting = stranger(id);
+  say(waiting, telling_of(id, 0, 0, 2, {}));
+  root->finish();
+  EXPECT_EQ(hear(waiting).status, -1);
+  const auto again = MeetingRoot::start_at(kShortNs, loopback(), id.port, id.secret);
+  EXPECT_TRUE(again) << again.error().text;
+}
+
+TEST(CclGathering, KnowsWhoIsThere) {
+  Gathering gathering(3, 77);
+  EXPECT_EQ(gathering.deadline(), 77);
+  EXPECT_TRUE(gathering.is_empty());
+  EXPECT_TRUE(gathering.join(1, 3, Card(1)));
+  EXPECT_EQ(gathering.join(1, 3, Card(2)).error().code, EEXIST);
+  EXPECT_EQ(gathering.join(2, 4, Card(2)).error().code, EINVAL);
+  EXPECT_FALSE(gathering.is_empty() || gathering.is_complete());
+  EXPECT_EQ(gathering.missing(), "missing: rank 0, 2");
+  gathering.leave(0);
+  gathering.leave(1);
+  gathering.leave(1);
+  EXPECT_TRUE(gathering.is_empty());
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(gathering.is_complete());
+    EXPECT_TRUE(gathering.join(rank, 3, Card(rank)));
+  }
+  EXPECT_TRUE(gathering.is_complete());
+  EXPECT_EQ(gathering.table(), std::string("\0\0\0\0\1\0\0\0\0\2\0\0\0\0\0", 15));
+}
+
+TEST(CclGathering, NamesEightOfThoseWhoAreMissing) {
+  Gathering nine(9, 0);
+  EXPECT_EQ(nine.missing(), "missing: rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
+  EXPECT_TRUE(nine.join(3, 9, {}));
+  EXPECT_EQ(nine.missing(), "missing: rank 0, 1, 2, 4, 5, 6, 7, 8");
+}
+
+// ---- what anybody may say to a rank
+// ------------------------------------------------------------------------------------
+
+/// What a rank of two gets who meets at something that answers so.
+int error_of_answer(const std::vector<std::byte>& answer) {
+  const base::UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  EXPECT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+  const UniqueId id{{}, ntohs(at.sin_port), {loopback()}};
+  std::thread answering([&] {
+    const base::UniqueFd fd(accept(listener.get(), nullptr, nullptr));
+    std::byte telling[kTellingBytes];
+    EXPECT_EQ(recv(fd.get(), telling, sizeof telling, MSG_WAITALL), static_cast<ssize_t>(sizeof telling));
+    say(fd, answer);
+    shutdown(fd.get(), SHUT_WR);
+    (void)!recv(fd.get(), telling, 1, 0);  // until the rank has gone
+  });
+  const auto met = meet(id, 0, 0, 2, {}, kPatient);
+  answering.join();
+  if (!met) return met.error().code;
+  EXPECT_EQ(met->cards.size(), 2u);
+  return 0;
+}
+
+std::vector<std::byte> answer_of(uint32_t status, uint32_t length, const std::string& body) {
+  std::vector<std::byte> answer(kAnswerBytes + body.size());
+  write_at(&answer, 0, status);
+  write_at(&answer, 4, length);
+  std::memcpy(answer.data() + kAnswerBytes, body.data(), body.size());
+  return answer;
+}
+
+TEST(CclMeetingGuest, AnAnswerThatIsNotWholeIsRefused) {
+  const auto whole = [](const std::string& body) {
+    return error_of_answer(answer_of(0, static_cast<uint32_t>(body.size()), body));
+  };
+  const std::string name(kNameBytes, 'n');
+  const auto card = [](uint32_t said, size_t length) {
+    std::string text(reinterpret_cast<const char*>(&said), sizeof said);
+    return text + std::string(length, 'c');
+  };
+  EXPECT_EQ(whole(name + card(3, 3) + card(0, 0)), 0);
+  EXPECT_EQ(whole(""), EPROTO);
+  EXPECT_EQ(whole(name.substr(1)), EPROTO);
+  EXPECT_EQ(whole(name), EPROTO) << "no cards";
+  EXPECT_EQ(whole(name + card(3, 3)), EPROTO) << "one card of two";
+  EXPECT_EQ(whole(name + card(3, 3) + std::string(3, 'x')), EPROTO) << "half of a length";
+  EXPECT_EQ(whole(name + card(3, 3) + card(4, 3)), EPROTO) << "a card that ends before its end";
+  EXPECT_EQ(whole(name + card(UINT32_MAX, 3) + card(0, 0)), EPROTO);
+  // So much that two ranks' cards cannot be.
+  const uint32_t most = kNameBytes + 2 * (kMaxCardBytes + 4);
+  EXPECT_EQ(error_of_answer(answer_of(0, most + 1, "")), EPROTO);
+  EXPECT_EQ(error_of_answer(answer_of(0, most, "")), ECONNABORTED) << "it ends before it is said";
+  EXPECT_EQ(error_of_answer({}), ECONNABORTED);
+  EXPECT_EQ(error_of_answer(answer_of(EEXIST, 4, "text")), EEXIST);
+}
+
+TEST(CclMeetNext, TakesTheNextMeetingThatIsNotOver) {
+  const auto root = root_with();
+  expect_whole_meeting(root->id(), 1, 0);
+  expect_whole_meeting(root->id(), 1, 1);
+  for (int i = 0; i < 2; ++i) {
+    const auto met = meet_next(root->id(), 0, 1, {}, kPatienceNs);
+    ASSERT_TRUE(met) << met.error().text;
+  }
+  EXPECT_EQ(meet(root->id(), 3, 0, 1, {}, kPatient).error().code, EALREADY) << "they were the meetings 2 and 3";
+  EXPECT_TRUE(meet(root->id(), 4, 0, 1, {}, kPatient));
+  EXPECT_EQ(meet_next(root->id(), 1, 1, {}, kPatienceNs).error().code, EINVAL);
+}
+
+TEST(CclUniqueId, ComesBackFromItsText) {
+  const auto root = root_with();
+  const std::string text = root->id().text();
+  EXPECT_EQ(text.size(), 256u);
+  const auto id = UniqueId::from_text(text);
+  ASSERT_TRUE(id);
+  EXPECT_EQ(id->encode(), root->id().encode());
+  EXPECT_EQ(UniqueId::from_text(text.substr(1)).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::from_text(text + "0").error().code, EINVAL);
+  for (const size_t at : {size_t{0}, size_t{1}, text.size() - 2, text.size() - 1}) {
+    std::string wrong = text;
+    wrong[at] = 'g';
+    EXPECT_EQ(UniqueId::from_text(wrong).error().code, EINVAL) << at;
+  }
+}
+
+TEST(CclUniqueId, NamesAPortAndUpToSixAddresses) {
+  UniqueId id{{}, 0x1234, std::vector<Gid>(7, loopback())};
+  auto bytes = id.encode();
+  EXPECT_EQ(bytes[24], std::byte{0x12}) << "in network order";
+  EXPECT_EQ(bytes[25], std::byte{0x34});
+  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size())->addresses.size(), 6u);
+  bytes[24] = bytes[25] = std::byte{};
+  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code, EINVAL);
 }
 
 }  // namespace

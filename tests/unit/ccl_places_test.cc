@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -219,6 +220,21 @@ TEST_F(CclFilePlace, IsOfItsUserOnly) {
   EXPECT_EQ(about.st_mode & 0777, 0600u);
   EXPECT_TRUE(meet_at(place(), 1, 2, {}, kPatienceNs));
   first.join();
+}
+
+TEST_F(CclFilePlace, WhatAnotherJobHasWrittenMeanwhileStays) {
+  std::thread first([&] { EXPECT_TRUE(meet_at(place(), 0, 2, {}, kPatienceNs)); });
+  std::string text;
+  while (text.size() != 2 * UniqueId::kBytes) {
+    std::ifstream file(path());
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  write("another job's");
+  const auto id = UniqueId::from_text(text);
+  ASSERT_TRUE(id);
+  EXPECT_TRUE(meet(*id, 0, 1, 2, {}, {kPatienceNs, kPatienceNs}));
+  first.join();
+  EXPECT_TRUE(is_there());
 }
 
 TEST_F(CclFilePlace, ARootThatHasGoneIsNotWaitedFor) {

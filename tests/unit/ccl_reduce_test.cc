@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -12,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ccl/reduce/combine.h"
 #include "ccl/reduce/formats.h"
 #include "ccl/reduce/kernels.h"
 #include "ccl/reduce/reduce.h"
@@ -452,6 +457,114 @@ TEST(CclReduceMode, TheThreadsRoundingIsNotUsed) {
   std::fesetround(FE_TONEAREST);
   EXPECT_EQ(std::memcmp(usual, upwards, sizeof usual), 0);
   EXPECT_EQ(usual[1], from_bits(2));
+}
+
+/// reduce() itself, which has a way of its own for few elements, beside the kernel.
+TEST(CclReduceFew, EqualsTheKernelToTheBit) {
+  std::mt19937_64 random(5);
+  constexpr size_t kMost = 80;
+  constexpr uint32_t kSources = 9;
+  for (uint32_t t = 0; t < kTypes; ++t)
+    for (const Operator op : kAllOperators) {
+      const auto type = static_cast<Type>(t);
+      if (!is_defined(op, type)) continue;
+      const size_t size = size_of(type);
+      const Reference reference(type);
+      std::vector<std::vector<std::byte>> arrays(kSources, std::vector<std::byte>(kMost * size));
+      std::vector<std::byte> factors(kSources * size);
+      const auto usual = [&] { return std::uniform_real_distribution<double>(-8, 8)(random); };
+      const auto put = [&](std::byte* to) {
+        const double value = usual();
+        reference.store({value, static_cast<uint64_t>(static_cast<int64_t>(value * 10))}, to);
+      };
+      for (auto& array : arrays)
+        for (size_t i = 0; i < kMost; ++i) put(&array[i * size]);
+      for (uint32_t i = 0; i < kSources; ++i) put(&factors[i * size]);
+      for (const uint32_t sources : {1u, 2u, 3u, 9u})
+        for (const size_t elements : {size_t{1}, 64 / size - 1, 64 / size, 64 / size + 1, kMost}) {
+          const Reduction reduction{type, op, op == Operator::kAverage ? 3u : 0u};
+          std::vector<Source> list;
+          for (uint32_t i = 0; i < sources; ++i)
+            list.push_back({arrays[i].data(), op == Operator::kPremultipliedSum ? &factors[i * size] : nullptr});
+          std::vector<std::byte> expected(kMost * size, std::byte{0x5a});
+          std::vector<std::byte> result = expected;
+          if (elements > 0) kernel()(reduction, expected.data(), list.data(), sources, elements);
+          reduce(reduction, result.data(), list.data(), sources, elements);
+          ASSERT_EQ(result, expected) << "type " << t << ", operator " << static_cast<int>(op) << ", " << sources
+                                      << " sources of " << elements;
+        }
+    }
+}
+
+TEST(CclReduceFew, NothingIsWrittenWhereThereIsNothing) {
+  float result = 5;
+  const float one = 1;
+  const Source source{&one};
+  reduce({Type::kFloat32, Operator::kSum}, &result, &source, 1, 0);
+  reduce({Type::kFloat32, Operator::kSum}, &result, &source, 0, 1);
+  EXPECT_EQ(result, 5);
+}
+
+TEST(CclReduceMode, OfManyElementsTheThreadsRoundingIsNotUsedEither) {
+  constexpr size_t kElements = 100;
+  std::vector<float> a(kElements, 1.0f);
+  std::vector<float> b(kElements, from_bits(0x33800000));
+  a[1] = b[1] = from_bits(1);
+  const Source sources[] = {{a.data()}, {b.data()}};
+  std::vector<float> result(kElements);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+#if defined(__SSE2__)
+  const unsigned before = _mm_getcsr();
+  constexpr unsigned kFlushAndZero = 0x8040;
+  _mm_setcsr(before | kFlushAndZero);
+#endif
+  reduce({Type::kFloat32, Operator::kSum}, result.data(), sources, 2, kElements);
+#if defined(__SSE2__)
+  EXPECT_EQ(_mm_getcsr() & kFlushAndZero, kFlushAndZero) << "and is as it was";
+  _mm_setcsr(before);
+#endif
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(result[0], 1.0f);
+  EXPECT_EQ(result[1], from_bits(2)) << "what is small is no zero";
+}
+
+/// One rank's, whose function sees no more than 8 KiB at once, and never the program's own arrays.
+TEST(CclCombine, AFunctionGetsEachElementOnceInTheOrderOfTheSources) {
+  constexpr size_t kElements = 2 * 8192 / sizeof(uint64_t) + 3;
+  struct Seen {
+    size_t calls = 0;
+    size_t most = 0;
+    size_t elements = 0;
+  } seen;
+  Reducer reducer{{Type::kUint64, Operator::kSum}};
+  reducer.argument = &seen;
+  reducer.function = [](void* result, const void* next, size_t count, int type, void* argument) {
+    auto& about = *static_cast<Seen*>(argument);
+    ++about.calls;
+    about.most = std::max(about.most, count);
+    about.elements += count;
+    EXPECT_EQ(type, static_cast<int>(Type::kUint64));
+    for (size_t i = 0; i < count; ++i) {
+      uint64_t& value = static_cast<uint64_t*>(result)[i];
+      value = value * 10 + static_cast<const uint64_t*>(next)[i];
+    }
+  };
+  std::vector<std::vector<uint64_t>> arrays;
+  for (uint64_t i = 1; i <= 10; ++i) arrays.emplace_back(kElements, i % 10);
+  for (const uint32_t count : {1u, 8u, 9u, 10u})
+    for (const uint32_t place : {0u, count - 1}) {
+      auto copies = arrays;
+      seen = {};
+      Factors none;
+      combine_ranks(reducer, none, copies[place].data(), count, kElements,
+                    [&](uint32_t rank) -> const void* { return copies[rank].data(); });
+      uint64_t expected = 1;
+      for (uint32_t i = 1; i < count; ++i) expected = expected * 10 + (i + 1) % 10;
+      for (const uint64_t value : copies[place]) ASSERT_EQ(value, expected) << count << " into " << place;
+      EXPECT_EQ(seen.elements, (count - 1) * kElements);
+      EXPECT_EQ(seen.calls, 3 * (count - 1));
+      EXPECT_LE(seen.most, 8192 / sizeof(uint64_t));
+    }
 }
 
 }  // namespace

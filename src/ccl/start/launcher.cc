@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <system_error>
 
 #include "ccl/start/place.h"
 #include "ccl/start/pmix.h"
@@ -41,7 +42,8 @@ std::optional<uint32_t> number_of(const char* name) {
   const std::string text = value_of(name);
   uint32_t value = 0;
   const char* const end = text.data() + text.size();
-  if (text.empty() || std::from_chars(text.data(), end, value).ptr != end) return {};
+  const auto [read, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || read != end) return {};
   return value;
 }
 

@@ -270,7 +270,8 @@ Outcome<void> Root::seat(Visitor& visitor) {
     return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
   if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
   const auto place = meetings_.try_emplace(meeting, world, base::now_ns() + limit_ns_).first;
-  Card card(visitor.heard.begin() + kTellingBytes, visitor.heard.end());
+  const auto card_at = visitor.heard.begin() + kTellingBytes;
+  Card card(card_at, card_at + read_at<uint32_t>(visitor.heard, kLengthAt));
   if (auto joined = place->second.join(rank, world, std::move(card)); !joined) return joined;
   visitor.has_told = true;
   visitor.meeting = meeting;

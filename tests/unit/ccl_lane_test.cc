@@ -1,0 +1,665 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Lanes between two ranks, here two ends in one process: credits, lengths, what a peer may say, and messages by them.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ccl/lane/algorithms.h"
+#include "ccl/lane/direct.h"
+#include "ccl/lane/folded.h"
+#include "ccl/lane/mapped_lane.h"
+#include "ccl/lane/transfer.h"
+#include "ccl/lane/wire_lane.h"
+#include "ccl/message/message_peer.h"
+#include "ccl/plan/algorithms.h"
+
+namespace nupa::ccl {
+namespace {
+
+struct FreeDelete {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, FreeDelete>;
+
+Memory zeroed(size_t bytes) {
+  constexpr size_t kPage = 4096;
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage));
+  std::memset(memory, 0, bytes);
+  return Memory(memory);
+}
+
+/// A layout whose pieces are small, and so its channels.
+const ChannelLayout kSmall(4096);
+constexpr WaitRules kRules{0, true};
+
+// ---- where messages lie
+// -----------------------------------------------------------------------------------------------
+
+TEST(CclChannelLayout, ManyPiecesUpTo32Ranks) {
+  EXPECT_EQ(ChannelLayout(32).pieces(), 128u);
+  EXPECT_EQ(ChannelLayout(33).pieces(), 32u);
+  EXPECT_EQ(ChannelLayout(2).piece_bytes(), 65536u);
+  EXPECT_EQ(ChannelLayout(4096).piece_bytes(), 4096u);
+  for (const uint32_t ranks : {1u, 2u, 32u, 33u, 512u}) {
+    const ChannelLayout layout(ranks);
+    // What both ends send ahead finds room before either is told that anything was taken.
+    EXPECT_LE(2 * layout.ahead() + layout.told_after(), layout.pieces()) << ranks;
+    EXPECT_EQ(layout.wire_requests(), 4 * layout.pieces());
+    EXPECT_EQ(layout.bytes(), layout.offset(ranks, LaneKind::kCollective)) << ranks;
+  }
+}
+
+TEST(CclChannelLayout, SlotsOfBothDirectionsFollowEachOther) {
+  const ChannelLayout layout(33);
+  const size_t whole = layout.offset(0, LaneKind::kMessage);
+  EXPECT_EQ(layout.in_slot(0), sizeof(ChannelHead) <= 4096 ? 4096u : 0u);
+  EXPECT_EQ(layout.in_slot(31), 4096 + 31 * layout.piece_bytes());
+  EXPECT_EQ(layout.in_slot(32), layout.in_slot(0)) << "slots are used in turn";
+  EXPECT_EQ(layout.out_slot(0), layout.in_slot(31) + layout.piece_bytes());
+  EXPECT_EQ(layout.out_slot(31) + layout.piece_bytes(), whole) << "the last one ends where the next channel begins";
+}
+
+// ---- a lane in memory
+// --------------------------------------------------------------------------------------------------
+
+/// Both ends of a lane between ranks 0 and 1.
+struct MappedPair {
+  explicit MappedPair(const ChannelLayout& layout = kSmall)
+      : here(zeroed(layout.offset(0, LaneKind::kMessage))),
+        there(zeroed(layout.offset(0, LaneKind::kMessage))),
+        ends{{here.get(), there.get(), 1, layout, kRules}, {there.get(), here.get(), 0, layout, kRules}} {}
+  Memory here;
+  Memory there;
+  MappedLane ends[2];
+};
+
+void send_text(Lane& lane, const std::string& text) {
+  std::memcpy(lane.room(), text.data(), text.size());
+  lane.send(text.size());
+}
+
+std::string front_text(const Lane& lane) { return {reinterpret_cast<const char*>(lane.front()), lane.front_bytes()}; }
+
+TEST(CclMappedLane, HasRoomForAsManyPiecesAsItSays) {
+  MappedPair pair;
+  EXPECT_FALSE(pair.ends[0].is_used() || pair.ends[1].is_used());
+  for (uint32_t i = 0; i < kSmall.pieces(); ++i) {
+    ASSERT_TRUE(pair.ends[0].can_send().is_over()) << i;
+    send_text(pair.ends[0], "piece " + std::to_string(i));
+  }
+  EXPECT_FALSE(pair.ends[0].can_send().is_over()) << "the first one has not been taken";
+  EXPECT_TRUE(pair.ends[0].is_used() && pair.ends[1].is_used());
+  EXPECT_EQ(front_text(pair.ends[1]), "piece 0");
+  pair.ends[1].pop();
+  EXPECT_TRUE(pair.ends[0].can_send().is_over());
+  send_text(pair.ends[0], "one more");
+  EXPECT_FALSE(pair.ends[0].can_send().is_over());
+  for (uint32_t i = 1; i < kSmall.pieces(); ++i) {
+    ASSERT_TRUE(pair.ends[1].can_receive().is_over());
+    ASSERT_EQ(front_text(pair.ends[1]), "piece " + std::to_string(i));
+    pair.ends[1].pop();
+  }
+  ASSERT_TRUE(pair.ends[1].can_receive().is_over());
+  EXPECT_EQ(front_text(pair.ends[1]), "one more");
+  pair.ends[1].pop();
+  EXPECT_FALSE(pair.ends[1].can_receive().is_over());
+}
+
+// ---- a lane by wire
+// ----------------------------------------------------------------------------------------------------
+
+/// Keeps what is posted.
+class PostedQueue final : public QueuePair {
+ public:
+  struct Posted {
+    SendWr wr;
+    Sge sge{};
+  };
+  std::vector<Posted> sent;
+
+  uint32_t number() const override { return 7; }
+  QpType type() const override { return QpType::kRc; }
+  uint32_t handle() const override { return 0; }
+  void* user_context() const override { return nullptr; }
+  int modify(const QpAttr&, uint32_t) override { return 0; }
+  int query(QpAttr*, QpOptions*) const override { return 0; }
+  void post_begin() override {}
+  int post(const SendWr& wr) override {
+    sent.push_back({wr, wr.num_sge > 0 ? wr.sg_list[0] : Sge{}});
+    return 0;
+  }
+  void post_end() override {}
+  int post_recv(const RecvWr&) override { return 0; }
+  int attach_multicast(const Gid&, uint16_t) override { return 0; }
+  int detach_multicast(const Gid&, uint16_t) override { return 0; }
+  int close() override { return 0; }
+};
+
+constexpr uint64_t kThere = 0x10000;
+
+class CclWireLane : public ::testing::Test {
+ protected:
+  WireNote last_note() const { return WireNote::unpacked(ntohl(qp.sent.back().wr.imm_or_rkey)); }
+
+  PostedQueue qp;
+  Memory channel = zeroed(kSmall.offset(0, LaneKind::kMessage));
+  WireLane lane{qp, LaneKind::kMessage, {channel.get(), 11, 12}, {kThere, 13}, 3, kSmall};
+};
+
+TEST(CclWireNote, ComesBackFromItsWord) {
+  for (const LaneKind kind : {LaneKind::kCollective, LaneKind::kMessage})
+    for (const bool is_taken : {false, true})
+      for (const uint32_t value : {0u, 1u, 0x3fffffffu}) {
+        const WireNote note = WireNote::unpacked(WireNote{kind, is_taken, value}.packed());
+        EXPECT_TRUE(note.lane == kind && note.is_taken == is_taken && note.value == value);
+      }
+}
+
+TEST_F(CclWireLane, PiecesGoToTheirSlotsWithTheirLength) {
+  send_text(lane, "first");
+  lane.send(0);
+  ASSERT_EQ(qp.sent.size(), 2u);
+  const auto& [wr, sge] = qp.sent[0];
+  EXPECT_EQ(wr.opcode, Opcode::kRdmaWriteWithImm);
+  EXPECT_EQ(wr.rkey, 13u);
+  EXPECT_EQ(wr.remote_addr, kThere + kSmall.in_slot(0));
+  EXPECT_EQ(wr.wr_id, 2u) << "completions are the lane's whose kind this is";
+  EXPECT_EQ(sge.addr, reinterpret_cast<uint64_t>(channel.get() + kSmall.out_slot(0)));
+  EXPECT_EQ(sge.length, 5u);
+  EXPECT_EQ(sge.lkey, 11u);
+  EXPECT_EQ(qp.sent[1].wr.num_sge, 0u);
+  EXPECT_EQ(qp.sent[1].wr.remote_addr, kThere + kSmall.in_slot(1));
+  EXPECT_TRUE(last_note().lane == LaneKind::kMessage && !last_note().is_taken && last_note().value == 0);
+}
+
+TEST_F(CclWireLane, WaitsForRoomUntilTheOtherEndSaysThatPiecesWereTaken) {
+  for (uint32_t i = 0; i < kSmall.pieces(); ++i) {
+    ASSERT_TRUE(lane.can_send().is_over()) << i;
+    lane.send(1);
+  }
+  EXPECT_FALSE(lane.can_send().is_over());
+  lane.note({LaneKind::kMessage, true, 2});
+  EXPECT_TRUE(lane.can_send().is_over());
+  lane.send(1);
+  EXPECT_TRUE(lane.can_send().is_over());
+  lane.send(1);
+  EXPECT_FALSE(lane.can_send().is_over()) << "two were taken, and not more";
+}
+
+TEST_F(CclWireLane, TellsOfAQuarterOfThePiecesAtATime) {
+  for (uint32_t i = 0; i < 2 * kSmall.told_after(); ++i) {
+    lane.note({LaneKind::kMessage, false, i});
+    ASSERT_TRUE(lane.can_receive().is_over());
+    EXPECT_EQ(lane.front_bytes(), i);
+    EXPECT_EQ(lane.front(), channel.get() + kSmall.in_slot(i));
+    lane.pop();
+    EXPECT_EQ(qp.sent.size(), (i + 1) / kSmall.told_after());
+  }
+  EXPECT_FALSE(lane.can_receive().is_over());
+  EXPECT_TRUE(last_note().is_taken);
+  EXPECT_EQ(last_note().value, kSmall.told_after());
+}
+
+TEST_F(CclWireLane, HasLoansUntilTheLastOneHasArrived) {
+  lane.send(1);
+  EXPECT_FALSE(lane.has_loans());
+  const char data[] = "lent";
+  ASSERT_TRUE(lane.lend(data, sizeof data));
+  EXPECT_EQ(qp.sent.back().sge.addr, reinterpret_cast<uint64_t>(data));
+  EXPECT_EQ(qp.sent.back().sge.lkey, 12u);
+  lane.send(1);
+  EXPECT_TRUE(lane.has_loans());
+  lane.note_arrived();
+  EXPECT_TRUE(lane.has_loans()) << "the one before it has arrived";
+  lane.note_arrived();
+  EXPECT_FALSE(lane.has_loans());
+  EXPECT_FALSE(lane.all_arrived().is_over());
+  lane.note_arrived();
+  EXPECT_TRUE(lane.all_arrived().is_over());
+}
+
+TEST_F(CclWireLane, ABreakEndsNothingAfterTheLastPiece) {
+  lane.send(1);
+  EXPECT_TRUE(lane.note_break()) << "the other end may need more";
+  EXPECT_FALSE(lane.all_arrived().is_over());
+  lane.note({LaneKind::kMessage, false, 0});
+  lane.pop_last();
+  EXPECT_FALSE(lane.note_break());
+  EXPECT_TRUE(lane.all_arrived().is_over()) << "nobody waits for what the other end needs no more";
+}
+
+TEST_F(CclWireLane, IsUsedByAnythingThatWasSentOrCame) {
+  EXPECT_FALSE(lane.is_used());
+  lane.note({LaneKind::kMessage, false, 0});
+  EXPECT_TRUE(lane.is_used());
+}
+
+// ---- what a rank does with the pieces of another one
+// -----------------------------------------------------------------
+
+/// Ranks of one process that send each other pieces: each has a lane to each other one.
+class LaneWorld {
+ public:
+  explicit LaneWorld(uint32_t ranks) {
+    for (uint32_t from = 0; from < ranks; ++from)
+      for (uint32_t to = from + 1; to < ranks; ++to) pairs_[{from, to}] = std::make_unique<MappedPair>();
+    std::vector<uint32_t> members;
+    for (uint32_t rank = 0; rank < ranks; ++rank) members.push_back(rank);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      ways_.push_back(std::make_unique<Ways>(*this, rank));
+      groups_.push_back(std::make_unique<LaneGroup>(rank, members, *ways_.back()));
+    }
+  }
+  LaneGroup& group(uint32_t rank) { return *groups_[rank]; }
+  Lane& lane(uint32_t rank, uint32_t other) {
+    auto& pair = *pairs_[{std::min(rank, other), std::max(rank, other)}];
+    return pair.ends[rank < other ? 0 : 1];
+  }
+
+ private:
+  class Ways final : public LaneGroup::Ways {
+   public:
+    Ways(LaneWorld& world, uint32_t rank) : world_(world), rank_(rank) {}
+    void want(uint32_t) override {}
+    Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
+    Lane& lane(uint32_t rank) override { return world_.lane(rank_, rank); }
+    uint32_t ahead() const override { return kSmall.ahead(); }
+    bool is_used(uint32_t rank) const override { return world_.lane(rank_, rank).is_used(); }
+
+   private:
+    LaneWorld& world_;
+    const uint32_t rank_;
+    const std::atomic<uint32_t> there_{1};
+  };
+
+  std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<MappedPair>> pairs_;
+  std::vector<std::unique_ptr<Ways>> ways_;
+  std::vector<std::unique_ptr<LaneGroup>> groups_;
+};
+
+/// Rank 0's steps after the others have sent pieces of so many bytes: its result, or -1: it waits for more.
+int result_of(LaneWorld& world, const std::vector<size_t>& lengths, const std::function<Steps(LaneGroup&)>& begin) {
+  for (uint32_t rank = 1; rank <= lengths.size(); ++rank) world.lane(rank, 0).send(lengths[rank - 1]);
+  Steps steps = begin(world.group(0));
+  return steps.go_on() ? steps.result() : -1;
+}
+
+TEST(CclLanePieces, OfAnotherLengthAreAnError) {
+  std::byte to[16] = {};
+  std::byte own[16] = {};
+  const Reducer sum{{Type::kInt32, Operator::kSum}};
+  const auto receives = [&](LaneGroup& group) { return lanes::receive_array(group, 1, to, 8); };
+  const auto flows = [&](LaneGroup& group) { return lanes::flow(group, {1, nullptr, 0, 1, to, 8, &sum}); };
+  const auto reduces = [&](LaneGroup& group) { return lanes::reduce_direct(group, {sum, own, to, 2}); };
+  for (const std::function<Steps(LaneGroup&)>& one :
+       {std::function<Steps(LaneGroup&)>(receives), std::function<Steps(LaneGroup&)>(flows),
+        std::function<Steps(LaneGroup&)>(reduces)}) {
+    for (const size_t length : {size_t{0}, size_t{7}, size_t{9}, size_t{4096}}) {
+      LaneWorld world(2);
+      EXPECT_EQ(result_of(world, {length}, one), EPROTO) << length;
+    }
+    LaneWorld world(2);
+    EXPECT_EQ(result_of(world, {8}, one), 0);
+  }
+  for (const std::byte byte : to) EXPECT_EQ(byte, std::byte{}) << "nothing of another length was taken";
+}
+
+TEST(CclLanePieces, OfEachRankAreLookedAt) {
+  const auto waits = [](LaneGroup& group) { return lanes::pieces_of(group, 0, group.ranks(), 4); };
+  for (uint32_t wrong = 1; wrong < 4; ++wrong) {
+    LaneWorld world(4);
+    for (uint32_t rank = 1; rank < 4; ++rank) (void)world.group(0).has(rank);
+    std::vector<size_t> lengths(3, 4);
+    lengths[wrong - 1] = 5;
+    EXPECT_EQ(result_of(world, lengths, waits), EPROTO) << wrong;
+  }
+  LaneWorld world(4);
+  for (uint32_t rank = 1; rank < 4; ++rank) (void)world.group(0).has(rank);
+  EXPECT_EQ(result_of(world, {4, 4}, waits), -1) << "the last rank has sent nothing";
+}
+
+TEST(CclLaneDepart, WaitsForTheLastPieceOfWhoeverWasSpokenTo) {
+  LaneWorld world(3);
+  for (uint32_t rank = 1; rank < 3; ++rank) (void)world.group(0).has(rank);
+  world.lane(1, 0).send(0);
+  world.lane(0, 1).pop();
+  Steps steps = lanes::depart(world.group(0));
+  EXPECT_FALSE(steps.go_on()) << "rank 1 has not said that it goes";
+  EXPECT_FALSE(world.lane(2, 0).can_receive().is_over()) << "rank 2 has nothing to do with it";
+  ASSERT_TRUE(world.lane(1, 0).can_receive().is_over());
+  world.lane(1, 0).send(0);
+  EXPECT_TRUE(steps.go_on());
+  EXPECT_EQ(steps.result(), 0);
+}
+
+/// A lane that takes loans.
+class LendingLane final : public Lane {
+ public:
+  size_t piece_bytes() const override { return 65536; }
+  Wait can_send() const override { return {&done_, 0}; }
+  std::byte* room() override { return room_; }
+  void send(size_t) override { ++sent; }
+  bool lend(const void*, size_t) override {
+    ++lent;
+    return true;
+  }
+  bool has_loans() const override { return lent > 0; }
+  Wait can_receive() const override { return {&done_, 1}; }
+  const std::byte* front() const override { return room_; }
+  size_t front_bytes() const override { return 0; }
+  void pop() override {}
+  bool is_used() const override { return true; }
+  void pop_last() override {}
+  Wait all_arrived() const override { return {&done_, 0}; }
+  int sent = 0;
+  int lent = 0;
+
+ private:
+  std::atomic<uint32_t> done_{0};
+  std::byte room_[65536] = {};
+};
+
+TEST(CclLoans, AreOfLargeArraysThatStayAndLargePieces) {
+  constexpr size_t kLarge = 4 << 20;
+  LaneWorld world(2);
+  const std::vector<std::byte> data(65536);
+  const auto is_lent = [&](bool stays, size_t bytes, size_t piece) {
+    LendingLane lane;
+    lanes::Loans loans(world.group(0), stays, bytes);
+    loans.send(lane, data.data(), piece);
+    EXPECT_EQ(lane.sent + lane.lent, 1);
+    return lane.lent == 1;
+  };
+  EXPECT_TRUE(is_lent(true, kLarge, 65536));
+  EXPECT_TRUE(is_lent(true, kLarge, 4096));
+  EXPECT_FALSE(is_lent(true, kLarge, 4095));
+  EXPECT_FALSE(is_lent(true, kLarge - 1, 65536));
+  EXPECT_FALSE(is_lent(false, kLarge, 65536)) << "what changes is copied";
+}
+
+TEST(CclFolded, EachPairHasOneThatTakesPart) {
+  struct Expected {
+    uint32_t ranks, rank, power, extra, place;
+  };
+  for (const Expected& one : {Expected{6, 0, 4, 2, kNoRank}, Expected{6, 1, 4, 2, 0}, Expected{6, 3, 4, 2, 1},
+                              Expected{6, 4, 4, 2, 2}, Expected{6, 5, 4, 2, 3}, Expected{8, 7, 8, 0, 7}}) {
+    LaneWorld world(one.ranks);
+    const lanes::Folded folded(world.group(one.rank));
+    EXPECT_EQ(folded.power, one.power);
+    EXPECT_EQ(folded.extra, one.extra);
+    EXPECT_EQ(folded.place, one.place) << one.rank << " of " << one.ranks;
+    EXPECT_EQ(folded.is_in_pair(one.rank), one.rank < 2 * one.extra);
+    if (one.place != kNoRank) {
+      EXPECT_EQ(folded.rank_at(one.place), one.rank);
+    }
+  }
+}
+
+// ---- messages
+// ----------------------------------------------------------------------------------------------------------
+
+using Pointer = std::shared_ptr<Message>;
+
+/// Two ends of the messages between two ranks, with the receives of one of them.
+class CclMessagePeer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    sender.set_lane(&pair.ends[0]);
+    receiver.set_lane(&pair.ends[1]);
+  }
+  Pointer send(const std::string& text, int32_t tag, uint8_t type = Message::kNoType) {
+    auto message = std::make_shared<Message>();
+    texts.push_back(std::make_unique<std::string>(text));
+    message->is_send = true;
+    message->from = reinterpret_cast<const std::byte*>(texts.back()->data());
+    message->bytes = text.size();
+    message->tag = tag;
+    message->type = type;
+    sender.add_send(message);
+    sender.push();
+    return message;
+  }
+  Pointer receive(std::string* room, int32_t tag, uint8_t type = Message::kNoType) {
+    auto message = std::make_shared<Message>();
+    message->to = reinterpret_cast<std::byte*>(room->data());
+    message->bytes = room->size();
+    message->tag = tag;
+    message->type = type;
+    message->peer = 0;
+    return message;
+  }
+  bool pull(const Pointer& message, bool keeps = true) {
+    return receiver.pull(
+        [&](uint32_t source, int32_t tag) -> Pointer {
+          if (message == nullptr || message->done || !message->takes(source, tag)) return nullptr;
+          return message;
+        },
+        [&] { return keeps; });
+  }
+
+  MappedPair pair;
+  MessagePeer sender{1};
+  MessagePeer receiver{0};
+  std::vector<std::unique_ptr<std::string>> texts;
+};
+
+TEST_F(CclMessagePeer, TakesOnlyItsTag) {
+  std::string room(5, '.');
+  const Pointer message = receive(&room, 7);
+  send("other", 6);
+  EXPECT_TRUE(pull(message));
+  EXPECT_FALSE(message->done);
+  send("seven", 7);
+  EXPECT_TRUE(pull(message));
+  EXPECT_TRUE(message->done);
+  EXPECT_EQ(room, "seven");
+  std::string kept(5, '.');
+  const Pointer any = receive(&kept, kAnyTag);
+  EXPECT_TRUE(receiver.give_kept(*any));
+  EXPECT_EQ(kept, "other");
+  EXPECT_EQ(any->tag, 6);
+}
+
+TEST_F(CclMessagePeer, LeavesWhatNobodyWantsInTheLane) {
+  send("early", 1);
+  EXPECT_FALSE(pull(nullptr, false));
+  EXPECT_FALSE(receiver.is_coming());
+  EXPECT_TRUE(pair.ends[1].can_receive().is_over()) << "it was taken";
+  std::string room(5, '.');
+  const Pointer message = receive(&room, 1);
+  EXPECT_FALSE(receiver.give_kept(*message));
+  EXPECT_TRUE(pull(message, false));
+  EXPECT_EQ(room, "early");
+}
+
+TEST_F(CclMessagePeer, WhatIsTooShortToBeAMessageIsNotTaken) {
+  std::string room(64, '.');
+  const Pointer message = receive(&room, 0);
+  send_text(pair.ends[0], std::string(15, 'x'));
+  EXPECT_FALSE(pull(message));
+  EXPECT_FALSE(message->done);
+  EXPECT_TRUE(pair.ends[1].can_receive().is_over());
+}
+
+TEST_F(CclMessagePeer, WhatHasNoRoomIsLostAndTheNextOneIsWhole) {
+  const size_t piece = pair.ends[0].piece_bytes();
+  const std::string large(2 * piece, 'l');
+  const Pointer sent = send(large, 1);
+  EXPECT_TRUE(sent->done);
+  send("next", 2);
+  std::string room(piece + 3, '.');
+  std::string guarded = room + "guard";
+  const Pointer message = receive(&guarded, 1);
+  message->bytes = room.size();
+  while (!message->done && pull(message)) {
+  }
+  EXPECT_EQ(message->error, EMSGSIZE);
+  EXPECT_EQ(message->bytes, large.size()) << "what was sent";
+  EXPECT_EQ(guarded, std::string(room.size(), 'l') + "guard");
+  std::string next(4, '.');
+  const Pointer second = receive(&next, 2);
+  if (!receiver.give_kept(*second)) pull(second);
+  EXPECT_EQ(next, "next");
+  EXPECT_EQ(second->error, 0);
+}
+
+TEST_F(CclMessagePeer, FitsExactly) {
+  std::string room(4, '.');
+  const Pointer message = receive(&room, 1);
+  send("four", 1);
+  pull(message);
+  EXPECT_EQ(message->error, 0);
+  EXPECT_EQ(room, "four");
+}
+
+TEST_F(CclMessagePeer, AnotherTypeIsAnErrorWhereBothSayTheirs) {
+  struct Case {
+    uint8_t sent, wanted;
+    int error;
+  };
+  for (const Case& one :
+       {Case{3, 3, 0}, Case{3, 4, EPROTO}, Case{Message::kNoType, 4, 0}, Case{3, Message::kNoType, 0}}) {
+    std::string room(1, '.');
+    const Pointer message = receive(&room, 1, one.wanted);
+    send("x", 1, one.sent);
+    pull(message);
+    ASSERT_TRUE(message->done);
+    EXPECT_EQ(message->error, one.error) << int{one.sent} << " to " << int{one.wanted};
+    EXPECT_EQ(message->came_type, one.sent);
+  }
+}
+
+TEST_F(CclMessagePeer, WhatIsStillComingIsNotGiven) {
+  const size_t piece = pair.ends[0].piece_bytes();
+  // All pieces but the last have room.
+  const std::string large(kSmall.pieces() * piece, 'l');
+  const Pointer sent = send(large, 1);
+  EXPECT_FALSE(sent->done);
+  EXPECT_TRUE(pull(nullptr));
+  EXPECT_TRUE(receiver.is_coming());
+  std::string room(large.size(), '.');
+  const Pointer message = receive(&room, 1);
+  EXPECT_FALSE(receiver.give_kept(*message));
+  sender.push();
+  EXPECT_TRUE(sent->done);
+  pull(nullptr);
+  EXPECT_FALSE(receiver.is_coming());
+  EXPECT_TRUE(receiver.give_kept(*message));
+  EXPECT_EQ(room, large);
+}
+
+TEST_F(CclMessagePeer, GivesTheOldestOfATagFirst) {
+  for (const char* const text : {"a", "b", "c"}) send(text, 1);
+  while (pull(nullptr)) {
+  }
+  for (const char* const text : {"a", "b", "c"}) {
+    std::string room(1, '.');
+    const Pointer message = receive(&room, 1);
+    ASSERT_TRUE(receiver.give_kept(*message));
+    EXPECT_EQ(room, text);
+  }
+}
+
+TEST_F(CclMessagePeer, EndsWhatIsUnderWay) {
+  const std::string large(2 * kSmall.pieces() * pair.ends[0].piece_bytes(), 'l');
+  const Pointer sent = send(large, 1);
+  std::string room(large.size(), '.');
+  const Pointer message = receive(&room, 1);
+  pull(message);
+  EXPECT_TRUE(receiver.is_coming());
+  std::vector<Message*> ended;
+  sender.end([&](Message& one) { ended.push_back(&one); });
+  receiver.end([&](Message& one) { ended.push_back(&one); });
+  EXPECT_EQ(ended, (std::vector<Message*>{sent.get(), message.get()}));
+  EXPECT_FALSE(receiver.is_coming() || sender.has_sends());
+}
+
+// ---- which algorithm is chosen
+// -----------------------------------------------------------------------------------------
+
+std::string name_of(const Call& call, LaneGroup& group, const Wishes& wishes = {}) {
+  const auto* const chosen = choose(call, group, wishes);
+  return chosen == nullptr ? "none" : chosen->name;
+}
+
+Call call_of(Operation operation, size_t bytes) {
+  Call call;
+  call.operation = operation;
+  call.elements = bytes;
+  return call;
+}
+
+class NoWays final : public LaneGroup::Ways {
+ public:
+  void want(uint32_t) override {}
+  Wait ready(uint32_t) override { return {}; }
+  Lane& lane(uint32_t) override { std::abort(); }
+  uint32_t ahead() const override { return 1; }
+  bool is_used(uint32_t) const override { return false; }
+};
+
+TEST(CclLanePlan, UpTo16RanksReduceInTheirOrder) {
+  NoWays ways;
+  for (const size_t bytes : {size_t{8}, size_t{1} << 24}) {
+    LaneGroup few(0, std::vector<uint32_t>(16), ways);
+    LaneGroup more(0, std::vector<uint32_t>(17), ways);
+    for (const Operation operation :
+         {Operation::kReduce, Operation::kAllReduce, Operation::kReduceScatter, Operation::kScan, Operation::kExscan}) {
+      EXPECT_EQ(choose(call_of(operation, bytes), few)->order, Order::kOfRanks) << bytes;
+      EXPECT_EQ(choose(call_of(operation, bytes), more)->order, Order::kOther) << bytes;
+      EXPECT_EQ(choose(call_of(operation, bytes), more, {true, ""})->order, Order::kOfRanks) << bytes;
+    }
+  }
+}
+
+TEST(CclLanePlan, AnOperatorOfTheProgramDoesNotGoAround) {
+  NoWays ways;
+  LaneGroup group(0, std::vector<uint32_t>(17), ways);
+  Call call = call_of(Operation::kAllReduce, 1 << 24);
+  EXPECT_EQ(name_of(call, group, {false, "ring"}), "ring");
+  call.reducer.function = [](void*, const void*, size_t, int, void*) {};
+  EXPECT_NE(name_of(call, group, {false, "ring"}), "ring");
+  call.operation = Operation::kReduceScatter;
+  EXPECT_EQ(name_of(call, group, {false, "ring"}), "direct");
+}
+
+TEST(CclLanePlan, BlocksOfUnknownLengthAreNotPutTogether) {
+  NoWays ways;
+  LaneGroup group(0, std::vector<uint32_t>(17), ways);
+  for (const Operation operation :
+       {Operation::kGather, Operation::kScatter, Operation::kAllGather, Operation::kAllToAll}) {
+    Call call = call_of(operation, 8);
+    const char* const name = operation == Operation::kGather || operation == Operation::kScatter ? "binomial" : "bruck";
+    EXPECT_EQ(name_of(call, group, {false, name}), name);
+    call.equal = false;
+    EXPECT_NE(name_of(call, group, {false, name}), name);
+  }
+}
+
+TEST(CclLanePlan, NoMoreThan512SourcesAreReducedAtOnce) {
+  NoWays ways;
+  LaneGroup most(0, std::vector<uint32_t>(kMaxSources), ways);
+  LaneGroup too_many(0, std::vector<uint32_t>(kMaxSources + 1), ways);
+  EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), most, {true, ""}), "direct");
+  EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), too_many, {true, ""}), "none");
+}
+
+TEST(CclLanePlan, AnAlgorithmOfThatNameIsUsedWhereItFits) {
+  NoWays ways;
+  LaneGroup group(0, std::vector<uint32_t>(4), ways);
+  EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "four-ary"}), "four-ary");
+  EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "no-such"}), "direct");
+  EXPECT_EQ(name_of(call_of(Operation::kAllReduce, 8), group, {true, "ring"}), "one-shot")
+      << "not in the order of the ranks";
+}
+
+}  // namespace
+}  // namespace nupa::ccl

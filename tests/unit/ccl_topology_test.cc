@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Which ranks run where, what ranks tell of themselves, what the environment says, and which algorithms follow from
+/// it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ccl/card.h"
+#include "ccl/comm/options.h"
+#include "ccl/lane/lane_group.h"
+#include "ccl/mapped/group.h"
+#include "ccl/plan/algorithms.h"
+#include "ccl/reduce/reduce.h"
+#include "ccl/topology.h"
+#include "ccl/two_level/group.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// A rank of that memory and host, which may run on so many processors.
+RankCard card_of(char memory, char host = 'h', uint32_t processors = 64) {
+  RankCard card;
+  if (memory != '-') card.memory_domain[0] = static_cast<uint8_t>(memory);
+  card.host[0] = static_cast<uint8_t>(host);
+  for (uint32_t i = 0; i < processors; ++i) card.processors[i / 64] |= uint64_t{1} << i % 64;
+  return card;
+}
+
+std::vector<RankCard> cards_of(const std::string& memories) {
+  std::vector<RankCard> cards;
+  for (const char memory : memories) cards.push_back(card_of(memory));
+  return cards;
+}
+
+using Memories = std::vector<std::vector<uint32_t>>;
+
+TEST(CclTopology, MemoriesAreByTheirFirstRanks) {
+  const Topology topology = topology_of(3, cards_of("abacab"));
+  EXPECT_EQ(topology.memories, (Memories{{0, 2, 4}, {1, 5}, {3}}));
+  EXPECT_EQ(topology.ranks, 6u);
+  EXPECT_EQ(topology.rank, 3u);
+  EXPECT_EQ(topology.memory, 2u);
+  EXPECT_EQ(topology.local_index, 0u);
+  EXPECT_EQ(topology.fewest(), 1u);
+  EXPECT_EQ(topology.most(), 3u);
+  EXPECT_FALSE(topology.is_one_memory());
+  const Topology last = topology_of(5, cards_of("abacab"));
+  EXPECT_EQ(last.memory, 1u);
+  EXPECT_EQ(last.local_index, 1u);
+  EXPECT_EQ(last.local(), (std::vector<uint32_t>{1, 5}));
+  EXPECT_TRUE(topology_of(0, cards_of("aaa")).is_one_memory());
+}
+
+TEST(CclTopology, RanksWithoutAMemoryDomainShareNone) {
+  EXPECT_EQ(topology_of(0, cards_of("--")).memories, (Memories{{0}, {1}}));
+  EXPECT_FALSE(card_of('-').shares_memory_with(card_of('-')));
+  EXPECT_TRUE(card_of('a').shares_memory_with(card_of('a')));
+  EXPECT_FALSE(card_of('a').shares_memory_with(card_of('b')));
+}
+
+TEST(CclTopology, RanksShareCoresWhereThereAreMoreOfThem) {
+  const auto shares = [](const std::vector<RankCard>& cards) { return topology_of(0, cards).rules.shares_cores; };
+  EXPECT_FALSE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2)}));
+  EXPECT_TRUE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2), card_of('a', 'h', 2)}));
+  EXPECT_FALSE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2), card_of('b', 'i', 2)})) << "on another host";
+  // Each has one processor, and they are two.
+  RankCard second = card_of('a', 'h', 0);
+  second.processors[3] = 2;
+  EXPECT_FALSE(shares({card_of('a', 'h', 1), second}));
+  EXPECT_TRUE(shares({card_of('a', 'h', 1), card_of('a', 'h', 1)}));
+  EXPECT_GT(topology_of(0, cards_of("a")).rules.spin_ns, 0);
+}
+
+// ---- cards
+// -------------------------------------------------------------------------------------------------------------
+
+RankCard full_card() {
+  RankCard card;
+  for (size_t i = 0; i < 16; ++i) {
+    card.gid.raw[i] = static_cast<uint8_t>(1 + i);
+    card.memory_domain[i] = static_cast<uint8_t>(101 + i);
+    card.host[i] = static_cast<uint8_t>(201 + i);
+  }
+  card.mailbox = 0x11121314;
+  card.process = 0x21222324;
+  card.process_space = 0x3132333435363738;
+  card.processors[0] = 5;
+  card.processors[15] = 6;
+  card.host_name = "some-host";
+  return card;
+}
+
+TEST(CclCard, ComesBackFromItsBytes) {
+  const RankCard card = full_card();
+  const auto back = RankCard::decode(card.encode());
+  ASSERT_TRUE(back) << back.error().text;
+  EXPECT_EQ(back->gid.raw, card.gid.raw);
+  EXPECT_EQ(back->memory_domain, card.memory_domain);
+  EXPECT_EQ(back->host, card.host);
+  EXPECT_EQ(back->processors, card.processors);
+  EXPECT_EQ(back->mailbox, card.mailbox);
+  EXPECT_EQ(back->process, card.process);
+  EXPECT_EQ(back->process_space, card.process_space);
+  EXPECT_EQ(back->host_name, card.host_name);
+  EXPECT_EQ(back->text(), "process " + std::to_string(card.process) + " on some-host");
+}
+
+TEST(CclCard, OtherBytesAreRefused) {
+  constexpr size_t kFixed = 200;  // what a card has before its name
+  const Card right = full_card().encode();
+  ASSERT_EQ(right.size(), kFixed + 9);
+  for (const size_t length : {size_t{0}, kFixed - 1, kFixed, right.size() - 1}) {
+    Card cut(right.begin(), right.begin() + static_cast<ptrdiff_t>(length));
+    EXPECT_EQ(RankCard::decode(cut).error().code, EPROTO) << length;
+  }
+  Card longer = right;
+  longer.push_back(std::byte{'x'});
+  EXPECT_EQ(RankCard::decode(longer).error().code, EPROTO);
+  for (const size_t at : {size_t{0}, size_t{3}, size_t{4}}) {  // the magic and the version
+    Card other = right;
+    other[at] ^= std::byte{1};
+    EXPECT_EQ(RankCard::decode(other).error().code, EPROTO) << at;
+  }
+  for (const uint16_t length : {uint16_t{64}, uint16_t{65}}) {
+    Card named = right;
+    named.resize(kFixed + length, std::byte{'n'});
+    std::memcpy(named.data() + 6, &length, sizeof length);
+    EXPECT_EQ(RankCard::decode(named).has_value(), length == 64) << length;
+  }
+}
+
+TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
+  const RankCard own = card_of_this_process();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    close(ends[1]);
+    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  RankCard other = own;
+  other.process = static_cast<uint32_t>(child);
+  EXPECT_FALSE(own.sees_end_of(other)) << "it lives";
+  close(ends[1]);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(own.sees_end_of(other)) << "its parent has not asked for it";
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(own.sees_end_of(other));
+  RankCard elsewhere = other;
+  elsewhere.host[0] ^= 1;
+  EXPECT_FALSE(own.sees_end_of(elsewhere)) << "its number means nothing here";
+  elsewhere = other;
+  elsewhere.process_space ^= 1;
+  EXPECT_FALSE(own.sees_end_of(elsewhere));
+  RankCard unknown = own;
+  unknown.process_space = elsewhere.process_space = 0;
+  EXPECT_FALSE(unknown.sees_end_of(elsewhere));
+  close(ends[0]);
+}
+
+// ---- what the environment says
+// ----------------------------------------------------------------------------------------
+
+class CclOptions : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* const name : {"NUPA_CCL_TIMEOUT", "NUPA_CCL_SLOT_BYTES", "NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_CHECK",
+                                   "NUPA_CCL_DETERMINISTIC", "NUPA_CCL_READS", "NUPA_CCL_ALGO"})
+      unsetenv(name);
+  }
+};
+
+TEST_F(CclOptions, AreTheUsualOnesWhereNothingIsSaid) {
+  const auto options = CommunicatorOptions::from_environment();
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->limit_ns, 300'000'000'000);
+  EXPECT_EQ(options->slot_bytes, 256u << 10);
+  EXPECT_EQ(options->mapped_ranks, 64u);
+  EXPECT_TRUE(options->reads);
+  EXPECT_FALSE(options->checks || options->deterministic);
+  EXPECT_EQ(options->wanted(Operation::kReduce), "");
+}
+
+TEST_F(CclOptions, AreRead) {
+  setenv("NUPA_CCL_TIMEOUT", "7", 1);
+  setenv("NUPA_CCL_SLOT_BYTES", "4097", 1);
+  setenv("NUPA_CCL_MAPPED_RANKS", "512", 1);
+  setenv("NUPA_CCL_CHECK", "1", 1);
+  setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+  setenv("NUPA_CCL_READS", "no", 1);
+  setenv("NUPA_CCL_ALGO", "all_reduce=ring,reduce=binomial,scan=", 1);
+  const auto options = CommunicatorOptions::from_environment();
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->limit_ns, 7'000'000'000);
+  EXPECT_EQ(options->slot_bytes, 8192u) << "whole pages";
+  EXPECT_EQ(options->mapped_ranks, 512u);
+  EXPECT_TRUE(options->checks && options->deterministic);
+  EXPECT_FALSE(options->reads);
+  EXPECT_EQ(options->wanted(Operation::kAllReduce), "ring");
+  EXPECT_EQ(options->wanted(Operation::kReduce), "binomial") << "not all_reduce's";
+  EXPECT_EQ(options->wanted(Operation::kScan), "");
+  EXPECT_EQ(options->wanted(Operation::kExscan), "");
+}
+
+TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
+  struct Wrong {
+    const char* name;
+    std::vector<const char*> values;
+  };
+  for (const Wrong& wrong : {Wrong{"NUPA_CCL_TIMEOUT", {"", "0", "-1", "2147483648", "1s", " 1"}},
+                             Wrong{"NUPA_CCL_SLOT_BYTES", {"0", "1073741825", "4k"}},
+                             Wrong{"NUPA_CCL_MAPPED_RANKS", {"0", "513"}}, Wrong{"NUPA_CCL_CHECK", {"", "2", "yes"}},
+                             Wrong{"NUPA_CCL_DETERMINISTIC", {"true"}}, Wrong{"NUPA_CCL_READS", {"0", "1"}}}) {
+    for (const char* const value : wrong.values) {
+      setenv(wrong.name, value, 1);
+      const auto options = CommunicatorOptions::from_environment();
+      ASSERT_FALSE(options) << wrong.name << "=" << value;
+      EXPECT_EQ(options.error().code, EINVAL);
+      EXPECT_NE(options.error().text.find(wrong.name), std::string::npos) << options.error().text;
+    }
+    unsetenv(wrong.name);
+  }
+}
+
+// ---- which algorithm is chosen in memory and across hosts
+// --------------------------------------------------------------
+
+class NoWays final : public LaneGroup::Ways {
+ public:
+  void want(uint32_t) override {}
+  Wait ready(uint32_t) override { return {}; }
+  Lane& lane(uint32_t) override { std::abort(); }
+  uint32_t ahead() const override { return 1; }
+  bool is_used(uint32_t) const override { return false; }
+};
+
+struct FreeDelete {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+/// Ranks of those memories, as the first one has them.
+class Place {
+ public:
+  explicit Place(const std::string& memories)
+      : topology_(topology_of(0, cards_of(memories))),
+        arena_(std::aligned_alloc(kCacheLine, arena_bytes(kCacheLine))),
+        local_(0, std::vector<std::byte*>(topology_.local().size(), static_cast<std::byte*>(arena_.get())),
+               topology_.local(), kCacheLine, topology_.rules),
+        all_(0, std::vector<uint32_t>(topology_.ranks), ways_),
+        two_level(topology_, local_, all_, nullptr) {}
+
+  MappedGroup& local() { return local_; }
+
+ private:
+  NoWays ways_;
+  const Topology topology_;
+  std::unique_ptr<void, FreeDelete> arena_;
+  MappedGroup local_;
+  LaneGroup all_;
+
+ public:
+  TwoLevelGroup two_level;
+};
+
+Call call_of(Operation operation, size_t bytes) {
+  Call call;
+  call.operation = operation;
+  call.elements = bytes;
+  return call;
+}
+
+template <class Group>
+std::string name_of(const Call& call, const Group& group) {
+  const auto* const chosen = choose(call, group);
+  return chosen == nullptr ? "none" : chosen->name;
+}
+
+TEST(CclMappedPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
+  Place place("aaaa");
+  const auto name = [&](Operation operation, size_t bytes) {
+    return name_of(call_of(operation, bytes), place.local());
+  };
+  EXPECT_EQ(name(Operation::kAllReduce, 56), "lines");
+  EXPECT_EQ(name(Operation::kAllReduce, 57), "slots");
+  EXPECT_EQ(name(Operation::kAllReduce, 8192), "slots");
+  EXPECT_EQ(name(Operation::kAllReduce, 8193), "slices");
+  EXPECT_EQ(name(Operation::kReduce, 32768), "slots");
+  EXPECT_EQ(name(Operation::kReduce, 32769), "slices");
+  EXPECT_EQ(name(Operation::kBroadcast, 56), "line");
+  EXPECT_EQ(name(Operation::kBroadcast, 57), "slots");
+  EXPECT_EQ(name(Operation::kAllGather, 56), "lines");
+  EXPECT_EQ(name(Operation::kAllGather, 57), "slots");
+  Call lists = call_of(Operation::kAllGather, 8);
+  lists.equal = false;
+  EXPECT_EQ(name_of(lists, place.local()), "slots") << "not every rank's block fits because this one's does";
+}
+
+TEST(CclTwoLevelGroup, KnowsWhereEachRankIs) {
+  Place place("abba");
+  TwoLevelGroup& group = place.two_level;
+  EXPECT_EQ(group.memories(), 2u);
+  EXPECT_EQ(group.columns(), 2u);
+  const uint32_t memories[] = {0, 1, 1, 0};
+  const uint32_t indices[] = {0, 0, 1, 1};
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(group.memory_of(rank), memories[rank]) << rank;
+    EXPECT_EQ(group.index_of(rank), indices[rank]) << rank;
+  }
+  EXPECT_EQ(group.first_of(1), 1u);
+  EXPECT_EQ(group.size_of_memory(1), 2u);
+}
+
+TEST(CclTwoLevelGroup, IsInOrderWhereEachMemorysRanksFollowEachOther) {
+  EXPECT_TRUE(Place("aabb").two_level.is_in_order());
+  EXPECT_TRUE(Place("abbcc").two_level.is_in_order());
+  EXPECT_FALSE(Place("abab").two_level.is_in_order());
+  EXPECT_FALSE(Place("aaba").two_level.is_in_order());
+  EXPECT_FALSE(Place("abcb").two_level.is_in_order());
+  EXPECT_TRUE(Place("aabb").two_level.is_even());
+  EXPECT_FALSE(Place("aab").two_level.is_even());
+}
+
+TEST(CclTwoLevelPlan, WhatNeedsOrderOrEvenMemoriesIsDoneOtherwiseWithoutThem) {
+  constexpr size_t kLarge = 32768;
+  struct Expected {
+    const char* memories;
+    const char *all_gather, *reduce_scatter, *large, *large_by_function, *reduce_by_function;
+  };
+  for (const Expected& one : {Expected{"aabb", "two-level", "two-level", "columns", "columns", "two-level"},
+                              Expected{"aabbb", "two-level", "none", "columns", "columns", "two-level"},
+                              Expected{"abab", "none", "none", "columns", "none", "none"},
+                              Expected{"abb", "two-level", "none", "two-level", "two-level", "two-level"}}) {
+    Place place(one.memories);
+    const TwoLevelGroup& group = place.two_level;
+    EXPECT_EQ(name_of(call_of(Operation::kAllGather, 8), group), one.all_gather) << one.memories;
+    EXPECT_EQ(name_of(call_of(Operation::kReduceScatter, 8), group), one.reduce_scatter) << one.memories;
+    EXPECT_EQ(name_of(call_of(Operation::kAllReduce, kLarge), group), one.large) << one.memories;
+    EXPECT_EQ(name_of(call_of(Operation::kAllReduce, kLarge - 1), group), "two-level") << one.memories;
+    Call call = call_of(Operation::kAllReduce, kLarge);
+    call.reducer.function = [](void*, const void*, size_t, int, void*) {};
+    EXPECT_EQ(name_of(call, group), one.large_by_function) << one.memories;
+    call.operation = Operation::kReduce;
+    EXPECT_EQ(name_of(call, group), one.reduce_by_function) << one.memories;
+    for (const Operation operation : {Operation::kAllGather, Operation::kReduceScatter}) {
+      Call lists = call_of(operation, 8);
+      lists.equal = false;
+      EXPECT_EQ(name_of(lists, group), "none") << one.memories;
+    }
+    EXPECT_EQ(name_of(call_of(Operation::kScan, 8), group), "none");
+  }
+}
+
+}  // namespace
+}  // namespace nupa::ccl

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+/// How a rank waits: numbers that wrap, who is woken, who is asked about meanwhile, and what is left when it ends.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "ccl/comm/executor.h"
+#include "ccl/mapped/arena.h"
+#include "ccl/waiter.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+/// Many times what a test takes.
+constexpr int64_t kLimitNs = 10'000'000'000;
+/// A sleeper that nobody wakes looks by itself after 100 ms: so many of them are more than the limit.
+constexpr int kRounds = 150;
+constexpr WaitRules kSleepAtOnce{0, true};
+constexpr WaitRules kCoresForAll{0, false};
+
+/// What goes on around is told, and ends when it is said.
+class Around final : public Surroundings {
+ public:
+  Cause ended() const override { return Cause::unpacked(cause.load()); }
+  void on_long_wait(const Wait& wait) override { asked.push_back(wait.rank); }
+  void note_long_wait_for(uint32_t rank) override { noted.push_back(rank); }
+  bool observes_waits() const override { return observes; }
+  void on_waited(const Wait& wait, int64_t began_ns, int64_t ended_ns) override {
+    EXPECT_LE(began_ns, ended_ns);
+    waited.push_back(wait.rank);
+  }
+  Cause on_timeout(const Wait& wait) override {
+    timed_out.push_back(wait.rank);
+    cause = Cause{ETIMEDOUT, wait.rank}.packed();
+    return ended();
+  }
+
+  std::atomic<uint64_t> cause{0};
+  std::vector<uint32_t> asked;
+  std::vector<uint32_t> noted;
+  std::vector<uint32_t> waited;
+  std::vector<uint32_t> timed_out;
+  bool observes = false;
+};
+
+Steps until(Wait wait) { co_return co_await wait; }
+
+/// A word that is slept at.
+struct Word {
+  std::atomic<uint32_t> value{0};
+  std::atomic<uint32_t> sleepers{0};
+  Wait reached(uint32_t target, uint32_t rank = 0) { return {&value, target, rank, &sleepers}; }
+};
+
+TEST(CclWait, IsOverWhereTheWordHasComeToTheValueAlsoAcrossItsWrap) {
+  std::atomic<uint32_t> word{0};
+  const auto is_over = [&](uint32_t now, uint32_t value) {
+    word = now;
+    return Wait{&word, value}.is_over();
+  };
+  EXPECT_TRUE(is_over(5, 5));
+  EXPECT_TRUE(is_over(6, 5));
+  EXPECT_FALSE(is_over(4, 5));
+  EXPECT_TRUE(is_over(0, UINT32_MAX));
+  EXPECT_FALSE(is_over(UINT32_MAX, 0));
+  EXPECT_TRUE(is_over(0x80000000, 0x7fffffff));
+  EXPECT_FALSE(is_over(0x7fffffff, 0x80000000));
+  EXPECT_TRUE(is_over(0x7fffffff, 0)) << "half of all numbers ahead is still ahead";
+  EXPECT_FALSE(is_over(0x80000000, 0));
+}
+
+/// A thread that waits, as another one sees it.
+class Sleeper {
+ public:
+  /// By the thread itself.
+  void is_this_thread() { id_ = static_cast<pid_t>(syscall(SYS_gettid)); }
+  /// Until the kernel says that it sleeps. False: it does not in time.
+  bool await_asleep(int64_t end) const {
+    while (base::now_ns() < end) {
+      if (id_ != 0 && is_asleep()) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+
+ private:
+  bool is_asleep() const {
+    std::ifstream stat("/proc/self/task/" + std::to_string(id_) + "/stat");
+    std::string id;
+    std::string name;
+    std::string state;
+    stat >> id >> name >> state;
+    return state == "S";
+  }
+  std::atomic<pid_t> id_{0};
+};
+
+/// Round after round `wait` sleeps until `wake` has been called, which is called only once the kernel says that it
+/// sleeps. All rounds have to be over long before the sleeper would have looked by itself that often.
+void expect_woken(const std::function<int(uint32_t round)>& wait, const std::function<void(uint32_t round)>& wake) {
+  prepare_waiting();
+  Sleeper sleeper;
+  std::atomic<uint32_t> begun{0};
+  std::atomic<int> rounds{0};
+  const int64_t end = base::now_ns() + kLimitNs;
+  std::thread waiting([&] {
+    sleeper.is_this_thread();
+    for (uint32_t round = 1; round <= kRounds && base::now_ns() < end; ++round) {
+      begun = round;
+      if (wait(round) != 0) return;
+      rounds = static_cast<int>(round);
+    }
+  });
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    while (begun != round && base::now_ns() < end) std::this_thread::yield();
+    if (!sleeper.await_asleep(end)) break;
+    wake(round);
+  }
+  waiting.join();
+  EXPECT_EQ(rounds, kRounds) << "the sleeper was not woken";
+}
+
+TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
+  for (const WaitRules& rules : {kSleepAtOnce, kCoresForAll}) {
+    Word word;
+    Around around;
+    expect_woken(
+        [&](uint32_t round) {
+          Steps steps = until(word.reached(round));
+          return run_steps(steps, rules, around, kLimitNs);
+        },
+        [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules); });
+    EXPECT_EQ(word.sleepers, 0u);
+  }
+}
+
+TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
+  Word words[3];
+  Around around;
+  expect_woken(
+      [&](uint32_t round) {
+        Word& counted = words[round % 3];
+        const uint32_t next = round / 3 + 1;
+        for (int turn = 1; counted.value != next; ++turn) {
+          const Wait waits[] = {words[0].reached(words[0].value + 1), words[1].reached(words[1].value + 1),
+                                words[2].reached(words[2].value + 1)};
+          if (counted.value != next) wait_a_turn(waits, kSleepAtOnce, around, turn, 0, kLimitNs);
+        }
+        return 0;
+      },
+      [&](uint32_t round) {
+        Word& counted = words[round % 3];
+        count_up(counted.value, round / 3 + 1, counted.sleepers, kSleepAtOnce);
+      });
+  for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
+}
+
+TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
+  prepare_waiting();
+  Word first;
+  Word last;
+  Around around;
+  std::thread counting([&] {
+    const int64_t end = base::now_ns() + kLimitNs;
+    while (last.sleepers == 0 && base::now_ns() < end) std::this_thread::yield();
+    count_up(last.value, 1, last.sleepers, kSleepAtOnce);
+    count_up(first.value, 1, first.sleepers, kSleepAtOnce);
+  });
+  Steps all[] = {until(first.reached(1)), until(last.reached(1))};
+  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), 0);
+  counting.join();
+  EXPECT_TRUE(all[0].is_done() && all[1].is_done());
+}
+
+TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
+  prepare_waiting();
+  constexpr uint32_t kWaits = 70;  // a sleep is by 64 words
+  std::vector<Word> words(kWaits);
+  std::vector<Steps> all;
+  for (uint32_t i = 0; i < kWaits; ++i) all.push_back(until(words[i].reached(1, i)));
+  std::thread counting([&] {
+    for (uint32_t i = kWaits; i-- > 0;) {
+      std::this_thread::yield();
+      count_up(words[i].value, 1, words[i].sleepers, kSleepAtOnce);
+    }
+  });
+  Around around;
+  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), 0);
+  counting.join();
+  EXPECT_TRUE(around.timed_out.empty());
+  for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
+}
+
+TEST(CclWaiter, WhoIsWaitedForLongIsAskedAboutAndNamedWhenTheTimeIsUp) {
+  Word there;
+  there.value = 1;
+  Word never;
+  Around around;
+  Steps all[] = {until(there.reached(1, 4)), until(never.reached(1, 5))};
+  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, 210 * kNsPerMs), ETIMEDOUT);
+  EXPECT_EQ(around.timed_out, (std::vector<uint32_t>{5}));
+  ASSERT_FALSE(around.asked.empty());
+  for (const uint32_t rank : around.asked) EXPECT_EQ(rank, 5u);
+  ASSERT_EQ(around.noted.size(), around.asked.size() + 1);
+  EXPECT_EQ(around.noted.back(), kNoRank) << "nobody is waited for any more";
+  for (size_t i = 0; i + 1 < around.noted.size(); ++i) EXPECT_EQ(around.noted[i], 5u);
+  EXPECT_TRUE(all[0].is_done() && all[1].is_done());
+  EXPECT_EQ(all[0].result(), 0);
+  EXPECT_EQ(never.sleepers, 0u);
+}
+
+TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {
+  Word word;
+  word.value = 3;
+  Around around;
+  around.observes = true;
+  Steps steps = until(word.reached(3));
+  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), 0);
+  EXPECT_TRUE(around.asked.empty() && around.noted.empty() && around.waited.empty());
+}
+
+TEST(CclWaiter, AWaitIsToldToWhoObserves) {
+  Word word;
+  Around around;
+  around.observes = true;
+  std::thread counting([&] {
+    while (word.sleepers == 0) std::this_thread::yield();
+    count_up(word.value, 1, word.sleepers, kSleepAtOnce);
+  });
+  Steps steps = until(word.reached(1, 9));
+  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), 0);
+  counting.join();
+  ASSERT_FALSE(around.waited.empty());
+  EXPECT_EQ(around.waited.front(), 9u);
+}
+
+TEST(CclWaiter, AnEndIsSeenBeforeAnythingIsDone) {
+  Word word;
+  Around around;
+  around.cause = Cause{ECONNRESET, 2}.packed();
+  Steps steps = until(word.reached(1));
+  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), ECONNRESET);
+  EXPECT_TRUE(steps.is_done());
+}
+
+TEST(CclWaiter, TheFirstErrorIsTheResult) {
+  Around around;
+  const auto with = [](int result) -> Steps { co_return result; };
+  Steps all[] = {with(0), with(EPROTO), with(EFAULT)};
+  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), EPROTO);
+}
+
+TEST(CclCause, ComesBackFromItsWord) {
+  for (const Cause& cause : {Cause{ECONNRESET, 0}, Cause{ETIMEDOUT, 77}, Cause{EPROTO, kNoRank}}) {
+    const Cause back = Cause::unpacked(cause.packed());
+    EXPECT_EQ(back.error, cause.error);
+    EXPECT_EQ(back.rank, cause.rank);
+    EXPECT_NE(cause.packed(), 0u);
+  }
+  EXPECT_FALSE(Cause::unpacked(0));
+}
+
+/// Ends when the arena says so.
+class Ending final : public Surroundings {
+ public:
+  explicit Ending(ArenaHead& head) : head_(head) {}
+  Cause ended() const override { return Cause::unpacked(head_.ended.load()); }
+  Cause on_timeout(const Wait&) override { return ended(); }
+
+ private:
+  ArenaHead& head_;
+};
+
+TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
+  auto head = std::make_unique<ArenaHead>();
+  // Whoever sleeps at the mark, at the count of those who left, and at a line.
+  std::atomic<uint32_t>* const words[] = {&head->mark, &head->departed, &head->lines[0].step,
+                                          &head->lines[kSmallTurns - 1].step};
+  for (std::atomic<uint32_t>* const word : words) {
+    Ending around(*head);
+    std::atomic<uint32_t> said{0};
+    expect_woken(
+        [&](uint32_t round) {
+          Steps steps = until({word, 1, 0, &head->sleepers});
+          if (run_steps(steps, kSleepAtOnce, around, kLimitNs) != ECONNRESET) return 1;
+          while (said != round) std::this_thread::yield();
+          EXPECT_EQ(around.ended().rank, 3u);
+          head->ended = 0;
+          return 0;
+        },
+        [&](uint32_t round) {
+          end_arena(*head, {ECONNRESET, 3});
+          end_arena(*head, {ETIMEDOUT, 4});
+          said = round;
+        });
+  }
+}
+
+// ---- turns of a communicator
+// -------------------------------------------------------------------------------------------
+
+class Told final : public Job {
+ public:
+  Told(std::vector<int>* order, int number) : order_(order), number_(number) {}
+  int run() override {
+    order_->push_back(number_);
+    return number_;
+  }
+
+ private:
+  std::vector<int>* order_;
+  int number_;
+};
+
+TEST(CclExecutor, JobsAreDoneInTheirOrderWhoeverWaits) {
+  std::vector<int> order;
+  std::vector<std::shared_ptr<Told>> jobs;
+  std::vector<int> expected;
+  {
+    Executor executor;
+    ASSERT_TRUE(executor.try_take());
+    for (int i = 0; i < 50; ++i) {
+      jobs.push_back(std::make_shared<Told>(&order, i));
+      expected.push_back(i);
+      ASSERT_EQ(executor.add(jobs.back()), 0);
+    }
+    EXPECT_TRUE(order.empty()) << "somebody has the turn";
+    executor.give_back();
+    EXPECT_EQ(executor.wait(jobs[49]), 49);
+    EXPECT_EQ(order, expected);
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(jobs[static_cast<size_t>(i)]->is_done());
+      EXPECT_EQ(jobs[static_cast<size_t>(i)]->result(), i);
+    }
+    EXPECT_TRUE(executor.try_take());
+    EXPECT_FALSE(executor.try_take());
+    executor.give_back();
+  }
+}
+
+TEST(CclExecutor, TheTurnIsNotTakenBeforeWhatWaits) {
+  std::vector<int> order;
+  Executor executor;
+  ASSERT_TRUE(executor.try_take());
+  const auto job = std::make_shared<Told>(&order, 1);
+  ASSERT_EQ(executor.add(job), 0);
+  EXPECT_FALSE(executor.try_take());
+  executor.give_back();
+  // Nobody waits for it: the executor's own thread does it.
+  const int64_t end = base::now_ns() + kLimitNs;
+  while (!job->is_done() && base::now_ns() < end) std::this_thread::yield();
+  EXPECT_TRUE(job->is_done());
+}
+
+}  // namespace
+}  // namespace nupa::ccl
