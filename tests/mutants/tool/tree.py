@@ -103,8 +103,8 @@ class Tree:
                                 text=True, check=True).stdout.splitlines()
         listed = [f for f in listed if (self.root / f).is_file()]
         for name in listed:
-            if name in switched:
-                continue
+            if name in switched and (self.tree / name).exists():
+                continue  # it is written when it is rendered
             self._write(self.tree / name, (self.root / name).read_bytes(), (self.root / name).stat().st_mode)
         keep = set(listed)
         for path in self.tree.rglob("*"):
