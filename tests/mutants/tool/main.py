@@ -11,6 +11,7 @@ import sys
 import faults as fault_list
 import sample as sampling
 from source import Sources
+from switch import Edit
 from tree import Tree, Wanted, say
 from trial import Record, Trials, Verdict, matching
 from units import Hosts
@@ -133,6 +134,17 @@ def try_faults(tree: Tree, faults: list[fault_list.Fault], options: argparse.Nam
                 say(f"UNNOTICED  {verdict.name}  {verdict.reached} tests reach it{unsure}  {verdict.seconds:.0f} s")
 
 
+def explain_equivalents(tree: Tree, faults: list[fault_list.Fault]) -> None:
+    """A change of which the compiler makes the same code is no fault."""
+    results = Results(tree.folder)
+    unnoticed = [f for f in faults if f.name in results.known and not results.known[f.name]["noticed"]]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        same = pool.map(lambda f: tree.same_code(f.path, Edit(0, f.place, f.into)), unnoticed)
+    for fault, equal in zip(unnoticed, same):
+        if equal:
+            fault.unnoticed = "equivalent: the compiler makes the same code of it"
+
+
 def main() -> int:
     options = arguments()
     sources = Sources(ROOT)
@@ -161,6 +173,8 @@ def main() -> int:
                     return 1 if refused else 0
         if options.command in ("run", "sample"):
             try_faults(tree, faults, options)
+        if options.command == "sample":
+            explain_equivalents(tree, faults)
         return 0 if Results(folder).table(faults) else 1
     except fault_list.BadFault as error:
         say(f"mutants: {error}")

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import typing
 
 from source import Range, Sources
@@ -194,6 +195,22 @@ class Tree:
             return subprocess.run([*command, "-fsyntax-only", file], cwd=self.build, capture_output=True).returncode == 0
         finally:
             file.unlink()
+
+    def same_code(self, path: str, edit: Edit) -> bool | None:
+        """Whether the compiler makes the same machine code of the file with the fault. None: not known, of a header."""
+        command = self.command_for(path)
+        if command is None:
+            return None
+        with tempfile.TemporaryDirectory(dir=(self.tree / path).parent, prefix=".same-") as folder:
+            file, code = pathlib.Path(folder) / "alone.cc", pathlib.Path(folder) / "alone.o"
+            made = []
+            for text in (self.sources[path].text, apply(self.sources[path], edit)):
+                file.write_text(text)
+                done = subprocess.run([*command, "-g0", "-O2", "-c", file, "-o", code], cwd=self.build, capture_output=True)
+                if done.returncode != 0:
+                    return None
+                made.append(code.read_bytes())
+        return made[0] == made[1]
 
     def _blame(self, log: str, rendered: dict[str, str]) -> dict[int, str]:
         """Which faults the compiler refuses, with its first words on each."""
