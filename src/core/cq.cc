@@ -103,22 +103,7 @@ void Cq::make_room(const CqEntry& entry, bool polled) {
   }
 }
 
-void Cq::look_at_next() {
-  const uint32_t version = next_version_.load(std::memory_order_relaxed);
-  next_version_.store(version + 1, std::memory_order_relaxed);
-  next_stamp_.store(&ring_.slot(head_).stamp, std::memory_order_release);
-  next_turn_.store(ring_.turn(head_), std::memory_order_release);
-  next_version_.store(version + 2, std::memory_order_release);
-}
-
-bool Cq::surely_empty() const {
-  const uint32_t version = next_version_.load(std::memory_order_acquire);
-  const std::atomic<uint64_t>* stamp = next_stamp_.load(std::memory_order_acquire);
-  const uint64_t turn = next_turn_.load(std::memory_order_acquire);
-  // After a resize this may be the old ring's memory: it stays mapped, and the version tells.
-  return stamp->load(std::memory_order_acquire) != turn && (version & 1) == 0 &&
-         next_version_.load(std::memory_order_relaxed) == version;
-}
+void Cq::look_at_next() { next_.look_at(ring_.slot(head_).stamp, ring_.turn(head_)); }
 
 int Cq::nothing_there() {
   // Counted about: two threads that poll at once may count one.
@@ -133,7 +118,7 @@ int Cq::nothing_there() {
 
 template <class Completion>
 int Cq::poll_into(Completion* completions, int count) {
-  if (surely_empty()) return nothing_there();
+  if (next_.surely_empty()) return nothing_there();
   int taken = 0;
   lock_.lock();
   const uint64_t before = head_;
@@ -168,14 +153,7 @@ int Cq::poll(WorkCompletion* completions, int count) { return poll_into(completi
 int Cq::poll_ex(WorkCompletionEx* completions, int count) { return poll_into(completions, count); }
 
 int Cq::arm(bool solicited_only) {
-  const auto wanted = static_cast<uint32_t>(solicited_only ? Armed::kSolicited : Armed::kNext);
-  uint32_t seen = shared_->armed.load();
-  while (seen < wanted) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
-    if (shared_->armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) {
-      if (seen == static_cast<uint32_t>(Armed::kNo)) armed_times_.fetch_add(1);
-      break;
-    }
-  }
+  if (CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext)) armed_times_.fetch_add(1);
   // Also of one that is armed still, since something else had woken the program.
   if (port_ != nullptr && channel_ != nullptr) port_->program_sleeps();
   return 0;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/spin.h"
+#include "core/next_stamp.h"
 #include "core/objects.h"
 #include "segment/completion_ring.h"
 
@@ -80,8 +81,6 @@ class Cq final : public CompletionQueue {
   void make_room(const segment::CqEntry& entry, bool polled);
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
-  /// Without the lock, for threads that poll an empty queue. False: look properly.
-  bool surely_empty() const;
   int nothing_there();
 
   DeviceImpl& device_;
@@ -96,10 +95,7 @@ class Cq final : public CompletionQueue {
   roce::Port* port_;  ///< whoever polls in vain looks for packets
   base::SpinLock lock_;
   uint64_t head_ = 0;
-  // The stamp of the entry at head_ and what it will be when it is ready; the version is odd while these change.
-  std::atomic<uint32_t> next_version_{0};
-  std::atomic<const std::atomic<uint64_t>*> next_stamp_{nullptr};
-  std::atomic<uint64_t> next_turn_{0};
+  NextStamp next_;  ///< of the entry at head_
   std::atomic<uint32_t> empty_polls_{0};
   std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue
   std::atomic<uint32_t> delivered_{0};  ///< handed out

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/fence.h"
 #include "segment/layout.h"
 
 namespace nupa::segment {
@@ -134,6 +135,18 @@ class CompletionRing {
     }
   }
 
+  /// Owner: asks for an event with the next entry, or the next solicited one. True: none was asked for. Each entry that
+  /// raises no event is seen by what the owner reads after this.
+  static bool arm(CqShared& shared, Armed kind) {
+    const auto wanted = static_cast<uint32_t>(kind);
+    uint32_t seen = shared.armed.load();
+    while (seen < wanted) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
+      if (shared.armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) break;
+    }
+    base::fence_after_update();
+    return seen == static_cast<uint32_t>(Armed::kNo);
+  }
+
   /// True if the entry just pushed must raise an event, which is then the caller's to raise.
   /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier (help_tail).
   bool needs_event(bool solicited) {
@@ -166,10 +179,12 @@ class CompletionRing {
   /// event no barrier is needed either, and a plain store does.
   void help_tail(uint64_t position) {
     uint64_t hint = position;
-    if (has_events_)
+    if (has_events_) {
       control_->tail.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst);
-    else if (control_->tail.load(std::memory_order_relaxed) <= position)
+      base::fence_after_update();
+    } else if (control_->tail.load(std::memory_order_relaxed) <= position) {
       control_->tail.store(position + 1, std::memory_order_release);
+    }
   }
 
   // Every queue pair has two of these: they are kept short.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <tuple>
 
 namespace model {
 namespace {
@@ -97,6 +98,9 @@ class Explorer {
     fiber.body = std::move(body);
   }
   void set_finally(std::function<void()> body) { finally_ = std::move(body); }
+  void set_may_wait_if(std::function<bool()> condition) { may_wait_if_ = std::move(condition); }
+
+  Memory memory_model() const { return memory_; }
 
   // Threads.
   bool in_thread() const { return current_ >= 0; }
@@ -154,6 +158,7 @@ class Explorer {
   size_t used_ = 0;
   std::vector<std::function<void()>> at_end_;
   std::function<void()> finally_;
+  std::function<bool()> may_wait_if_;
   Fiber fibers_[kMaxThreads];
   int count_ = 0;
   int current_ = -1;
@@ -203,6 +208,7 @@ void Explorer::run_once() {
   accesses_.clear();
   at_end_.clear();
   finally_ = nullptr;
+  may_wait_if_ = nullptr;
   count_ = 0;
   current_ = -1;
   abandoned_ = false;
@@ -254,12 +260,12 @@ void Explorer::finish() {
     asleep += (asleep.empty() ? "" : ", ") + std::string(fiber.name);
   }
   ++result_.executions;
-  if (!asleep.empty()) return fail("waits forever: " + asleep);
   for (size_t i = 0; i < places_.size(); ++i) {
     const auto& stores = graph_.stores(static_cast<int>(i));
     if (!stores.empty() && places_[i].put) places_[i].put(graph_.value_of(static_cast<int>(i), stores.back()));
   }
-  if (finally_) finally_();
+  if (!asleep.empty() && !(may_wait_if_ && may_wait_if_())) return fail("waits forever: " + asleep);
+  if (asleep.empty() && finally_) finally_();
 }
 
 bool Explorer::has_news(const Fiber& fiber) const {
@@ -568,6 +574,7 @@ bool Site::operator==(const Site& other) const {
 void* Case::memory(size_t bytes, size_t alignment) { return explorer->memory(bytes, alignment); }
 void Case::at_end(std::function<void()> action) { explorer->at_end(std::move(action)); }
 void Case::thread(const char* name, std::function<void()> body) { explorer->add_thread(name, std::move(body)); }
+void Case::may_wait_if(std::function<bool()> condition) { explorer->set_may_wait_if(std::move(condition)); }
 void Case::finally(std::function<void()> body) { explorer->set_finally(std::move(body)); }
 
 Result explore(Memory memory, const Build& build, const Weakened* weakened) {
@@ -578,25 +585,29 @@ Result explore(Memory memory, const Build& build, const Weakened* weakened) {
   return result;
 }
 
-std::vector<std::string> needed_orders(const char* file, std::span<const Build> cases) {
+std::vector<std::string> needed_orders(std::span<const Build> cases, std::initializer_list<std::string_view> files) {
+  const auto file_of = [&](const Site& site) {
+    return std::find_if(files.begin(), files.end(),
+                        [&](std::string_view end) { return std::string_view(site.where.file_name()).ends_with(end); });
+  };
   std::vector<Site> sites;
   for (const Build& build : cases) {
     const Result result = explore(Memory::kCpp, build);
     if (!result.ok()) return {result.fault};
     for (const Site& site : result.sites)
-      if (std::strstr(site.where.file_name(), file) != nullptr &&
-          std::find(sites.begin(), sites.end(), site) == sites.end())
+      if (file_of(site) != files.end() && std::find(sites.begin(), sites.end(), site) == sites.end())
         sites.push_back(site);
   }
-  std::sort(sites.begin(), sites.end(), [](const Site& a, const Site& b) {
-    return std::pair(a.where.line(), a.where.column()) < std::pair(b.where.line(), b.where.column());
+  std::sort(sites.begin(), sites.end(), [&](const Site& a, const Site& b) {
+    return std::tuple(file_of(a), a.where.line(), a.where.column()) <
+           std::tuple(file_of(b), b.where.line(), b.where.column());
   });
   const auto weakest = [&](Memory memory, const Site& site) {
     for (const std::memory_order order : weaker_orders(site)) {
       const Weakened weakened{site, order};
-      const bool passes = std::all_of(cases.begin(), cases.end(),
-                                      [&](const Build& build) { return explore(memory, build, &weakened).ok(); });
-      if (passes) return order;
+      if (std::all_of(cases.begin(), cases.end(),
+                      [&](const Build& build) { return explore(memory, build, &weakened).ok(); }))
+        return order;
     }
     return site.order;
   };
@@ -605,16 +616,19 @@ std::vector<std::string> needed_orders(const char* file, std::span<const Build> 
   for (const Site& site : sites) {
     std::string line = function_of(site) + " " + site.operation + " " + name_of(site.order);
     if (const int number = ++count[line]; number > 1) line += " " + std::to_string(number);
-    const auto text = [&](Memory memory) {
-      const std::memory_order order = weakest(memory, site);
-      const bool none = order == std::memory_order_relaxed && std::string(site.operation) == "fence";
-      return std::string(none ? "none" : name_of(order));
+    const bool is_fence = std::string_view(site.operation) == "fence";
+    const auto text = [&](std::memory_order order) {
+      return std::string(is_fence && order == std::memory_order_relaxed ? "none" : name_of(order));
     };
-    lines.push_back(line + ": x86 " + text(Memory::kTso) + ", C++ " + text(Memory::kCpp));
+    // On x86 the order of a load or an update changes no instruction.
+    const bool matters = is_fence || std::string_view(site.operation) == "store";
+    lines.push_back(line + ": x86 " + text(matters ? weakest(Memory::kTso, site) : std::memory_order_relaxed) +
+                    ", C++ " + text(weakest(Memory::kCpp, site)));
   }
   return lines;
 }
 
+Memory memory() { return explorer->memory_model(); }
 void require(bool holds, const char* text) {
   if (!holds) explorer->fail(text);
 }

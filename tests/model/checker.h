@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <new>
 #include <set>
 #include <source_location>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,6 +37,8 @@ class Case {
   void thread(const char* name, std::function<void()> body);
   /// Called with the last values in memory, after every thread has returned.
   void finally(std::function<void()> body);
+  /// Called likewise when threads wait that nobody lets go on. True: there is nothing for them to do, and no fault.
+  void may_wait_if(std::function<bool()> condition);
 };
 using Build = std::function<void(Case&)>;
 
@@ -68,11 +72,12 @@ Result explore(Memory memory, const Build& build, const Weakened* weakened = nul
 
 /// Tries each weaker order at each place that the cases run through. A line for each place, in the order of the code:
 /// "FUNCTION OPERATION ORDER [number]: x86 WEAKEST, C++ WEAKEST", where WEAKEST is the weakest order with which all
-/// cases still pass ("none" for a fence: it may be left out). Places in files whose path does not contain `file` are
-/// left as they are.
-std::vector<std::string> needed_orders(const char* file, std::span<const Build> cases);
+/// cases still pass ("none" for a fence: it may be left out). Only places in these files, named by the ends of their
+/// paths.
+std::vector<std::string> needed_orders(std::span<const Build> cases, std::initializer_list<std::string_view> files);
 
 // To be called by a case's threads.
+Memory memory();
 /// Ends the execution with a fault.
 void require(bool holds, const char* text);
 /// Of the last part of a case: one of the results that there are.

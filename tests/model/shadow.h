@@ -39,6 +39,9 @@
 
 #include "checker.h"
 
+/// base/fence.h: as the processor has it that is being modelled.
+#define NUPA_UPDATES_ARE_FENCES (::model::memory() == ::model::Memory::kTso)
+
 namespace model {
 
 using Where = std::source_location;

@@ -1,0 +1,20 @@
+#pragma once
+#include <atomic>
+
+#ifndef NUPA_UPDATES_ARE_FENCES
+#ifdef __x86_64__
+#define NUPA_UPDATES_ARE_FENCES true
+#else
+#define NUPA_UPDATES_ARE_FENCES false
+#endif
+#endif
+
+namespace nupa::base {
+
+/// A full barrier behind a sequentially consistent update (Linux: smp_mb__after_atomic), which in C++ orders nothing
+/// but sequentially consistent accesses. On x86 each update is a full barrier, and nothing is left to do.
+inline void fence_after_update() {
+  if (!NUPA_UPDATES_ARE_FENCES) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace nupa::base
