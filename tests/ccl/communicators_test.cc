@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -87,6 +88,49 @@ TEST(CclCommunicators, SplitByColorAndKey) {
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
+}
+
+TEST(CclCommunicators, EqualKeysKeepTheOrderOfTheRanks) {
+  EXPECT_EQ(run_job(5,
+                    [](Rank& rank) {
+                      const auto place_in = [&](nupa_ccl_comm* comm) {
+                        uint32_t place = UINT32_MAX;
+                        rank.expect_ok(nupa_ccl_comm_rank(comm, &place), "rank");
+                        return place;
+                      };
+                      nupa_ccl_comm* made = nullptr;
+                      rank.expect_ok(nupa_ccl_comm_dup(rank.world(), &made), "dup");
+                      rank.expect(place_in(made) == rank.rank(), "a dup has the same ranks");
+                      rank.expect_ok(nupa_ccl_comm_destroy(made), "destroy");
+                      // 0 and 4 have the larger key, 1 to 3 the same smaller one.
+                      const bool is_outer = rank.rank() == 0 || rank.rank() == 4;
+                      const int64_t largest = INT64_MAX;
+                      rank.expect_ok(nupa_ccl_comm_split(rank.world(), largest, is_outer ? largest : INT64_MIN, &made),
+                                     "split");
+                      const uint32_t places[] = {3, 0, 1, 2, 4};
+                      rank.expect(place_in(made) == places[rank.rank()],
+                                  "the place is " + std::to_string(place_in(made)));
+                      rank.expect_ok(nupa_ccl_comm_destroy(made), "destroy");
+                      for (const int64_t color : {int64_t{-1}, int64_t{-5}, INT64_MIN}) {
+                        rank.expect_ok(nupa_ccl_comm_split(rank.world(), color, 0, &made), "split");
+                        rank.expect(made == nullptr, "a negative color is none");
+                      }
+                    }),
+            all_well(5));
+}
+
+TEST(CclCommunicators, WhatTheEnvironmentSaysHasToBeReadable) {
+  EXPECT_EQ(run_job(1,
+                    [](Rank& rank) {
+                      setenv("NUPA_CCL_TIMEOUT", "soon", 1);
+                      nupa_ccl_comm* comm = nullptr;
+                      const nupa_ccl_unique_id id = rank.id();
+                      rank.expect(nupa_ccl_comm_init_rank(&comm, 1, &id, 0) == EINVAL && comm == nullptr, "init");
+                      rank.expect(std::strstr(nupa_ccl_error_text(), "NUPA_CCL_TIMEOUT") != nullptr,
+                                  nupa_ccl_error_text());
+                      unsetenv("NUPA_CCL_TIMEOUT");
+                    }),
+            all_well(1));
 }
 
 /// What a rank sees when another one is killed: within seconds, with its name.

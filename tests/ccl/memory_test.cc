@@ -45,6 +45,40 @@ TEST_F(CclMemory, AllocatedMemory) {
   }
 }
 
+/// More than a rank's table of what others may map has places, and than one keeps mapped of another.
+TEST_F(CclMemory, MoreAllocationsThanThereArePlaces) {
+  EXPECT_EQ(
+      run_job(2,
+              [](Rank& rank) {
+                constexpr int kArrays = 150;
+                constexpr size_t kElements = 4096;  // as many bytes as it is worth being mapped for
+                std::vector<int32_t*> arrays;
+                for (int i = 0; i < kArrays; ++i) {
+                  arrays.push_back(static_cast<int32_t*>(nupa_ccl_alloc(kElements * sizeof(int32_t))));
+                  rank.expect(arrays.back() != nullptr, "alloc");
+                }
+                const auto sum = [&](int index, int32_t value) {
+                  int32_t* const array = arrays[static_cast<size_t>(index)];
+                  std::fill(array, array + kElements, value + static_cast<int32_t>(rank.rank()));
+                  rank.expect_ok(
+                      nupa_ccl_all_reduce(array, array, kElements, NUPA_CCL_INT32, NUPA_CCL_SUM, rank.world(), nullptr),
+                      "all_reduce");
+                  for (size_t i = 0; i < kElements; ++i) rank.expect(array[i] == 2 * value + 1, "the sum");
+                };
+                for (int i = 0; i < kArrays; ++i) sum(i, i);
+                // What lost its place gets another one, and one that has one keeps it.
+                for (const int index : {0, kArrays - 1, 1, 1, kArrays - 64, 2}) sum(index, 1000 + index);
+                // Another one may lie where one was.
+                for (int i = 0; i < 5; ++i) {
+                  rank.expect_ok(nupa_ccl_free(arrays[static_cast<size_t>(i)]), "free");
+                  arrays[static_cast<size_t>(i)] = static_cast<int32_t*>(nupa_ccl_alloc(kElements * sizeof(int32_t)));
+                  sum(i, 5000 + i);
+                }
+                for (int32_t* const array : arrays) rank.expect_ok(nupa_ccl_free(array), "free");
+              }),
+      all_well(2));
+}
+
 /// Whoever can map all arrays takes and puts elements where they lie; all ranks have to see it alike.
 TEST_F(CclMemory, EveryOperationOnAllocatedMemory) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u})

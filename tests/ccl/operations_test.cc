@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -164,6 +166,146 @@ TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
+}
+
+/// Large enough for ranks to take arrays from where they lie. Whoever is done writes to its arrays at once.
+TEST_F(CclOperations, ArraysAreTheProgramsAgainWhenACallReturns) {
+  EXPECT_EQ(
+      run_job(
+          3,
+          [](Rank& rank) {
+            constexpr size_t kElements = 40'000;
+            const uint32_t self = rank.rank();
+            nupa_ccl_comm* const world = rank.world();
+            std::vector<int32_t> in(3 * kElements);
+            std::vector<int32_t> out(3 * kElements);
+            std::vector<int32_t> got;
+            for (int32_t turn = 0; turn < 12; ++turn) {
+              const uint32_t root = static_cast<uint32_t>(turn) % 3;
+              const auto value = [&](uint32_t of) { return turn * 10 + static_cast<int32_t>(of); };
+              const auto begin = [&] { in.assign(in.size(), value(self)); };
+              const auto done = [&](int error, const char* what) {
+                rank.expect_ok(error, what);
+                in.assign(in.size(), -1);
+                got = out;
+                out.assign(out.size(), -2);
+              };
+              const auto expect = [&](size_t at, int32_t expected, const char* what) {
+                for (size_t i = 0; i < kElements; ++i) rank.expect(got[at * kElements + i] == expected, what);
+              };
+              begin();
+              rank.expect_ok(nupa_ccl_broadcast(in.data(), kElements, NUPA_CCL_INT32, root, world, nullptr),
+                             "broadcast");
+              got = in;
+              in.assign(in.size(), -1);
+              expect(0, value(root), "broadcast");
+              begin();
+              done(nupa_ccl_gather(in.data(), out.data(), kElements, NUPA_CCL_INT32, root, world, nullptr), "gather");
+              for (uint32_t of = 0; self == root && of < 3; ++of) expect(of, value(of), "gather");
+              begin();
+              done(nupa_ccl_scatter(in.data(), out.data(), kElements, NUPA_CCL_INT32, root, world, nullptr), "scatter");
+              expect(0, value(root), "scatter");
+              begin();
+              done(nupa_ccl_all_gather(in.data(), out.data(), kElements, NUPA_CCL_INT32, world, nullptr), "all_gather");
+              for (uint32_t of = 0; of < 3; ++of) expect(of, value(of), "all_gather");
+              begin();
+              done(nupa_ccl_all_to_all(in.data(), out.data(), kElements, NUPA_CCL_INT32, world, nullptr), "all_to_all");
+              for (uint32_t of = 0; of < 3; ++of) expect(of, value(of), "all_to_all");
+              const auto all = value(0) + value(1) + value(2);
+              begin();
+              done(nupa_ccl_all_reduce(in.data(), out.data(), kElements, NUPA_CCL_INT32, NUPA_CCL_SUM, world, nullptr),
+                   "all_reduce");
+              expect(0, all, "all_reduce");
+              begin();
+              done(
+                  nupa_ccl_reduce(in.data(), out.data(), kElements, NUPA_CCL_INT32, NUPA_CCL_SUM, root, world, nullptr),
+                  "reduce");
+              if (self == root) expect(0, all, "reduce");
+              begin();
+              done(nupa_ccl_reduce_scatter(in.data(), out.data(), kElements, NUPA_CCL_INT32, NUPA_CCL_SUM, world,
+                                           nullptr),
+                   "reduce_scatter");
+              expect(0, all, "reduce_scatter");
+              begin();
+              done(nupa_ccl_scan(in.data(), out.data(), kElements, NUPA_CCL_INT32, NUPA_CCL_SUM, world, nullptr),
+                   "scan");
+              expect(0, value(0) + (self > 0 ? value(1) : 0) + (self > 1 ? value(2) : 0), "scan");
+            }
+          }),
+      all_well(3));
+}
+
+/// Without the checking mode: by messages it is seen in a piece's length, and ends all.
+TEST_F(CclOperations, ByMessagesAnotherCountEndsAll) {
+  setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
+  setenv("NUPA_CCL_TIMEOUT", "20", 1);
+  using Play = int (*)(void* data, void* out, size_t count, nupa_ccl_comm* comm);
+  struct Case {
+    const char* choice;
+    Play play;
+  };
+  const Case cases[] = {
+      {"", [](void* in, void*, size_t count,
+              nupa_ccl_comm* comm) { return nupa_ccl_broadcast(in, count, NUPA_CCL_INT32, 0, comm, nullptr); }},
+      {"broadcast=binomial",
+       [](void* in, void*, size_t count, nupa_ccl_comm* comm) {
+         return nupa_ccl_broadcast(in, count, NUPA_CCL_INT32, 0, comm, nullptr);
+       }},
+      {"", [](void* in, void* out, size_t count,
+              nupa_ccl_comm* comm) { return nupa_ccl_gather(in, out, count, NUPA_CCL_INT32, 0, comm, nullptr); }},
+      {"", [](void* in, void* out, size_t count,
+              nupa_ccl_comm* comm) { return nupa_ccl_all_gather(in, out, count, NUPA_CCL_INT32, comm, nullptr); }},
+      {"",
+       [](void* in, void* out, size_t count, nupa_ccl_comm* comm) {
+         return nupa_ccl_reduce(in, out, count, NUPA_CCL_INT32, NUPA_CCL_SUM, 0, comm, nullptr);
+       }},
+      {"all_reduce=one-shot",
+       [](void* in, void* out, size_t count, nupa_ccl_comm* comm) {
+         return nupa_ccl_all_reduce(in, out, count, NUPA_CCL_INT32, NUPA_CCL_SUM, comm, nullptr);
+       }},
+      {"all_reduce=slices",
+       [](void* in, void* out, size_t count, nupa_ccl_comm* comm) {
+         return nupa_ccl_all_reduce(in, out, count, NUPA_CCL_INT32, NUPA_CCL_SUM, comm, nullptr);
+       }},
+      {"all_reduce=doubling", [](void* in, void* out, size_t count, nupa_ccl_comm* comm) {
+         return nupa_ccl_all_reduce(in, out, count, NUPA_CCL_INT32, NUPA_CCL_SUM, comm, nullptr);
+       }}};
+  EXPECT_EQ(run_job(2,
+                    [&](Rank& rank) {
+                      for (const Case& one : cases) {
+                        setenv("NUPA_CCL_ALGO", one.choice, 1);
+                        std::vector<int32_t> in(2000, 1);
+                        std::vector<int32_t> out(2000, 5);
+                        rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                        // Whoever only sends may be done with it before it is seen.
+                        int error = one.play(in.data(), out.data(), rank.rank() == 0 ? 300 : 301, rank.world());
+                        while (error == 0) error = nupa_ccl_barrier(rank.world(), nullptr);
+                        rank.expect(error == EPROTO, std::string(one.choice) + " ended by " + nupa_ccl_error_text());
+                        rank.finish();
+                      }
+                    }),
+            all_well(2));
+  for (const char* const name : {"NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_TIMEOUT", "NUPA_CCL_ALGO"}) unsetenv(name);
+}
+
+TEST_F(CclOperations, AGroupsInnerEndDoesNothing) {
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      int32_t value = 1;
+                      rank.expect_ok(nupa_ccl_group_start(), "outer");
+                      rank.expect_ok(nupa_ccl_group_start(), "inner");
+                      rank.expect_ok(
+                          nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT32, NUPA_CCL_SUM, rank.world(), nullptr),
+                          "all_reduce");
+                      nupa_ccl_request* request = nullptr;
+                      rank.expect_ok(nupa_ccl_group_end(&request), "inner");
+                      rank.expect(value == 1 && request == nullptr, "nothing has been done");
+                      rank.expect_ok(nupa_ccl_group_end(&request), "outer");
+                      rank.expect(request != nullptr, "the outer one's request");
+                      rank.expect_ok(nupa_ccl_wait(request), "wait");
+                      rank.expect(value == 2, "the sum");
+                    }),
+            all_well(2));
 }
 
 TEST_F(CclOperations, WrongArgumentsAreRefused) {

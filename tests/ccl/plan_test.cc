@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -37,6 +38,22 @@ TEST(CclPlan, EveryOperationSaysWhatRunsAndWhy) {
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
+}
+
+TEST(CclPlan, RanksOfAMemoryMapEachOtherUpToAsManyAsIsSaid) {
+  const char* const transport = std::getenv("NUPA_TRANSPORT");
+  if (transport != nullptr && std::strcmp(transport, "roce") == 0) GTEST_SKIP() << "by packets no memory is shared";
+  const char* const given = std::getenv("NUPA_CCL_MAPPED_RANKS");
+  const std::string before = given == nullptr ? "" : given;
+  setenv("NUPA_CCL_MAPPED_RANKS", "2", 1);
+  for (const uint32_t ranks : {2u, 3u})
+    EXPECT_EQ(run_job(ranks,
+                      [](Rank& rank) {
+                        const std::string plan = plan_of(rank, "all_reduce", 8);
+                        rank.expect(plan.starts_with(rank.ranks() == 2 ? "lines:" : "one-shot:"), plan);
+                      }),
+              all_well(ranks));
+  before.empty() ? unsetenv("NUPA_CCL_MAPPED_RANKS") : setenv("NUPA_CCL_MAPPED_RANKS", before.c_str(), 1);
 }
 
 TEST(CclPlan, WhatIsWrongIsRefused) {
