@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What ranks tell each other by datagrams: who may speak to whom, what nonsense does, and how those who are left
 /// agree.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <nupa/connect.h>
 #include <nupa/device.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -23,6 +25,7 @@
 #include "ccl/comm/links.h"
 #include "ccl/comm/process_reads.h"
 #include "ccl/comm/survivors.h"
+#include "ccl/lane/wire_port.h"
 #include "ccl/mapped/arena.h"
 #include "ccl/memory/allocations.h"
 
@@ -319,6 +322,149 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   waits(2, uint64_t{1} << 32);
   EXPECT_EQ(links->last_waited_for(0), 2u) << "nor one of so large a number";
   EXPECT_EQ(links->last_waited_for(kNoRank), kNoRank);
+}
+
+// ---- what a peer may say by its wire
+// -----------------------------------------------------------------------------------
+
+/// A wire to rank 5, whose other end is the test.
+class CclWirePort : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    endpoint = endpoint_here();
+    ASSERT_NE(endpoint, nullptr);
+    Device& device = endpoint->device();
+    auto made = device.alloc_mr(endpoint->pd(), layout.offset(0, LaneKind::kMessage) * kLanes,
+                                access::kLocalWrite | access::kRemoteWrite);
+    ASSERT_TRUE(made);
+    arena = std::move(*made);
+    auto opened = WirePort::open(device, layout.wire_requests(), [this](uint32_t rank) { broken.push_back(rank); });
+    ASSERT_TRUE(opened);
+    port = std::move(*opened);
+    ASSERT_EQ(port->grow(), 0);
+    other_cq = std::move(*device.create_cq({.entries = 1024}));
+    QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
+    options.cap = {.max_send_wr = layout.wire_requests(),
+                   .max_recv_wr = layout.wire_requests(),
+                   .max_send_sge = 1,
+                   .max_recv_sge = 1,
+                   .max_inline_data = 0};
+    qp = std::move(*device.create_qp(&endpoint->pd(), options));
+    options.send_cq = options.recv_cq = other_cq.get();
+    peer = std::move(*device.create_qp(&endpoint->pd(), options));
+    const auto connect_to = [&](QueuePair& from, const QueuePair& to) {
+      return connect(from, {.dgid = endpoint->card().gid,
+                            .dest_qp_num = to.number(),
+                            .access_flags = access::kRemoteWrite,
+                            .sgid_index = endpoint->gid_index()});
+    };
+    ASSERT_EQ(connect_to(*qp, *peer), 0);
+    ASSERT_EQ(connect_to(*peer, *qp), 0);
+    WireLane* all[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const auto kind = static_cast<LaneKind>(i);
+      auto* const channel = static_cast<std::byte*>(arena->addr()) + layout.offset(0, kind);
+      lanes[i] =
+          std::make_unique<WireLane>(*qp, kind, WireLane::Here{channel, arena->lkey(), endpoint->memory_lkey()},
+                                     WireLane::There{reinterpret_cast<uint64_t>(channel), arena->rkey()}, 5, layout);
+      all[i] = lanes[i].get();
+    }
+    ASSERT_EQ(port->add(*qp, 5, all), 0);
+  }
+  /// A message without data, whose immediate says this.
+  void say(const WireNote& note) {
+    SendWr wr{.opcode = Opcode::kRdmaWriteWithImm, .flags = send_flag::kSignaled};
+    wr.imm_or_rkey = htonl(note.packed());
+    wr.rkey = arena->rkey();
+    wr.remote_addr = reinterpret_cast<uint64_t>(arena->addr());
+    ASSERT_EQ(peer->post_send(wr), 0);
+    WorkCompletion completion;
+    ASSERT_TRUE(comes([&] { return other_cq->poll(&completion, 1) == 1; }));
+    ASSERT_EQ(completion.status, WcStatus::kSuccess);
+  }
+  WireLane& lane(LaneKind kind) { return *lanes[static_cast<uint32_t>(kind)]; }
+
+  const ChannelLayout layout{4096};
+  std::shared_ptr<Endpoint> endpoint;
+  std::unique_ptr<MemoryRegion> arena;
+  std::vector<uint32_t> broken;
+  std::unique_ptr<WirePort> port;
+  std::unique_ptr<CompletionQueue> other_cq;
+  std::unique_ptr<QueuePair> qp;
+  std::unique_ptr<QueuePair> peer;
+  std::unique_ptr<WireLane> lanes[kLanes];
+};
+
+TEST_F(CclWirePort, WhatComesIsForTheLaneThatItNames) {
+  const auto size = static_cast<uint32_t>(layout.piece_bytes());
+  say({LaneKind::kMessage, false, size});
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return lane(LaneKind::kMessage).can_receive().is_over();
+  }));
+  EXPECT_EQ(lane(LaneKind::kMessage).front_bytes(), size);
+  EXPECT_FALSE(lane(LaneKind::kCollective).can_receive().is_over());
+  for (uint32_t i = 0; i < layout.pieces(); ++i) lane(LaneKind::kCollective).send(0);
+  EXPECT_FALSE(lane(LaneKind::kCollective).can_send().is_over());
+  say({LaneKind::kCollective, true, 1});
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return lane(LaneKind::kCollective).can_send().is_over();
+  }));
+  EXPECT_TRUE(broken.empty());
+}
+
+TEST_F(CclWirePort, APieceThatIsLongerThanASlotBreaksTheWire) {
+  say({LaneKind::kCollective, false, static_cast<uint32_t>(layout.piece_bytes()) + 1});
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return !broken.empty();
+  }));
+  EXPECT_EQ(broken, (std::vector<uint32_t>{5}));
+  EXPECT_FALSE(lane(LaneKind::kCollective).can_receive().is_over());
+}
+
+TEST_F(CclWirePort, EachReceiveIsPostedAgain) {
+  for (uint32_t i = 1; i <= 3 * layout.wire_requests(); ++i) {
+    say({LaneKind::kCollective, true, 0});
+    if (i % layout.pieces() == 0) port->poll();
+  }
+  say({LaneKind::kMessage, false, 3});
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return lane(LaneKind::kMessage).can_receive().is_over();
+  }));
+  EXPECT_TRUE(broken.empty());
+}
+
+TEST_F(CclWirePort, AWireThatBreaksIsNamed) {
+  QpAttr attr;
+  attr.state = QpState::kErr;
+  ASSERT_EQ(qp->modify(attr, qp_attr::kState), 0);
+  EXPECT_TRUE(comes([&] {
+    port->sleep(kNsPerMs);
+    return !broken.empty();
+  }));
+  EXPECT_EQ(broken[0], 5u);
+  port->poll();
+}
+
+TEST_F(CclWirePort, AfterTheLastPieceABreakIsNoFailure) {
+  lane(LaneKind::kCollective).send(0);
+  say({LaneKind::kCollective, false, 0});
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return lane(LaneKind::kCollective).can_receive().is_over();
+  }));
+  lane(LaneKind::kCollective).pop_last();
+  QpAttr attr;
+  attr.state = QpState::kErr;
+  ASSERT_EQ(qp->modify(attr, qp_attr::kState), 0);
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return lane(LaneKind::kCollective).all_arrived().is_over();
+  }));
+  EXPECT_TRUE(broken.empty());
 }
 
 // ---- those who are left
