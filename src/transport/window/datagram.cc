@@ -1,7 +1,10 @@
 #include "transport/window/datagram.h"
 
+#include <netinet/in.h>
+
 #include <algorithm>
 
+#include "base/gid.h"
 #include "transport/grh.h"
 #include "transport/group_address.h"
 
@@ -11,6 +14,13 @@ using transport::kGrhBytes;
 using transport::Outcome;
 using transport::Piece;
 using transport::Request;
+
+namespace {
+
+/// 127.0.0.0/8: packets to a group that leave from there come back to this host, and go nowhere else.
+bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }
+
+}  // namespace
 
 Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
   if (last_qpn_ == qpn && last_ != nullptr && last_->lies_at(vector)) return last_->target.get();
@@ -30,6 +40,10 @@ Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
   return last_->target.get();
 }
 
+const Gid& Datagram::source_of(const Request& request) const {
+  return own_gids_[std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1)];
+}
+
 void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   if (!target.ready(0, 0) || target.remote().type != static_cast<uint32_t>(QpType::kUd)) return;
   if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
@@ -39,9 +53,8 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
     target.put_back(claim);
     return;
   }
-  const uint32_t gid_index = std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1);
   transport::RouteHeader header =
-      transport::make_route_header(*request.vector, own_gids_[gid_index], request.vector->dgid, request.length);
+      transport::make_route_header(*request.vector, source_of(request), request.vector->dgid, request.length);
 
   constexpr uint32_t kInPlace = 8;
   Piece few[kInPlace];
@@ -96,7 +109,8 @@ Outcome Datagram::execute(const Request& request) {
   const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.wr.remote_qkey;
   if (request.vector->is_global && transport::names_group(request.vector->dgid)) {
     deliver_multicast(request, qkey);
-    if (elsewhere_ != nullptr) elsewhere_->execute(request);
+    // By packets to other hosts only: members on this one would get a second copy.
+    if (elsewhere_ != nullptr && !is_loopback(source_of(request))) elsewhere_->execute(request);
   } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
     deliver(*target, request, qkey);
   } else if (elsewhere_ != nullptr) {

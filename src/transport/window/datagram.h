@@ -26,6 +26,8 @@ class Datagram final : public transport::Endpoint {
   }
 
  private:
+  /// The GID that the request's address handle names, as the source.
+  const Gid& source_of(const transport::Request& request) const;
   void deliver(Target& target, const transport::Request& request, uint32_t qkey);
   void deliver_multicast(const transport::Request& request, uint32_t qkey);
   /// A destination under the address that it was found by: another one may not lead to it.
