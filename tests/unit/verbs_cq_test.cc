@@ -1,8 +1,12 @@
 /// Completion queues and events as the manuals of ibv_create_cq_ex, ibv_get_cq_event and ibv_get_async_event say.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
+#include <poll.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -10,6 +14,35 @@
 
 namespace nupa::test {
 namespace {
+
+/// A call in a thread of its own. A call that never returns is left behind with its thread, so that the test fails.
+class Call {
+ public:
+  explicit Call(std::function<int()> call) {
+    std::packaged_task<int()> task(std::move(call));
+    result_ = task.get_future();
+    thread_ = std::thread(std::move(task));
+  }
+  ~Call() {
+    if (returns_within(std::chrono::seconds(0)))
+      thread_.join();
+    else
+      thread_.detach();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool returns_within(std::chrono::milliseconds limit) { return result_.wait_for(limit) == std::future_status::ready; }
+  /// What the call returned; -1: it has not returned.
+  int result() { return returns_within(std::chrono::seconds(20)) ? result_.get() : -1; }
+
+ private:
+  std::shared_future<int> result_;
+  std::thread thread_;
+};
+
+constexpr std::chrono::milliseconds kWhileItMustBlock{50};
+constexpr int kEventMs = 20'000;
 
 class VerbsCq : public Verbs {
  protected:
@@ -205,20 +238,16 @@ TEST_F(VerbsCq, DestroyWaitsForTheAcknowledgement) {
   ASSERT_EQ(write(qp, 1), 0);
   ibv_cq* from = nullptr;
   void* cq_context = nullptr;
+  ASSERT_TRUE(becomes_readable(channel));
   ASSERT_EQ(ibv_get_cq_event(channel, &from, &cq_context), 0);
   EXPECT_EQ(from, watched);
   EXPECT_EQ(cq_context, &tag);
   EXPECT_EQ(ibv_destroy_cq(watched), EBUSY);  // the queue pair uses it
   ASSERT_EQ(ibv_destroy_qp(qp), 0);
-  std::atomic<bool> destroyed{false};
-  std::thread destroyer([&] {
-    EXPECT_EQ(ibv_destroy_cq(watched), 0);
-    destroyed = true;
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(destroyed.load());
+  Call destroy([watched] { return ibv_destroy_cq(watched); });
+  EXPECT_FALSE(destroy.returns_within(kWhileItMustBlock));
   ibv_ack_cq_events(from, 1);
-  destroyer.join();
+  ASSERT_EQ(destroy.result(), 0);
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
@@ -261,19 +290,16 @@ TEST_F(VerbsCq, AsynchronousEventHoldsItsObjectUntilAcknowledged) {
   ibv_srq_attr limit{};
   limit.srq_limit = 1;
   ASSERT_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);  // the queue is empty: told at once
+  pollfd readable{context->async_fd, POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, kEventMs), 1);
   ibv_async_event event{};
   ASSERT_EQ(ibv_get_async_event(context, &event), 0);
   EXPECT_EQ(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
   EXPECT_EQ(event.element.srq, srq);
-  std::atomic<bool> destroyed{false};
-  std::thread destroyer([&] {
-    EXPECT_EQ(ibv_destroy_srq(srq), 0);
-    destroyed = true;
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(destroyed.load());
+  Call destroy([srq] { return ibv_destroy_srq(srq); });
+  EXPECT_FALSE(destroy.returns_within(kWhileItMustBlock));
   ibv_ack_async_event(&event);
-  destroyer.join();
+  ASSERT_EQ(destroy.result(), 0);
 }
 
 TEST_F(VerbsCq, EventsOfDestroyedObjectsAreNotHandedOut) {

@@ -246,7 +246,7 @@ TEST_F(VerbsControl, SharedQueueLimitIsToldOncePerArming) {
     for (std::thread& thread : threads) thread.join();
     for (uint32_t i = 0; i < 2 * kReceives; ++i) ASSERT_EQ(next().status, IBV_WC_SUCCESS);
     pollfd ready{context->async_fd, POLLIN, 0};
-    EXPECT_EQ(::poll(&ready, 1, 2000), 1) << "no event in round " << round;
+    ASSERT_EQ(::poll(&ready, 1, 20'000), 1) << "no event in round " << round;
     ibv_async_event event{};
     ASSERT_EQ(ibv_get_async_event(context, &event), 0);
     EXPECT_EQ(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
