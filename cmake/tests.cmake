@@ -3,10 +3,16 @@ find_package(GTest QUIET)
 # All that scripts/test runs under a sanitizer.
 add_custom_target(test_programs)
 
+# main() of each of them, which puts a limit on the time of each case.
+if(GTest_FOUND)
+  add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/support/main.cc ${CMAKE_SOURCE_DIR}/tests/support/case_limit.cc)
+  target_link_libraries(test_main PRIVATE nupa_flags GTest::gtest)
+endif()
+
 # A GoogleTest program in build/tests.
 function(nupa_add_tests name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE nupa_flags GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE nupa_flags test_main GTest::gtest)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
   nupa_compile_quickly(${name})
