@@ -139,7 +139,7 @@ int run_here(int argc, char** argv) {
 
 int run_watched(int fd, int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  auto* board = new Board(fd, all_cases().size());  // also while exit() runs
+  static Board* const board = new Board(fd, all_cases().size());  // never destroyed: exit() runs watched, too
   close(fd);
   if (board->progress().cases.load() != all_cases().size()) {
     std::fprintf(stderr, "case limit: the watching process has other cases than this one\n");
