@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -105,6 +106,20 @@ TEST(MemoryFault, AThreadOfTheLibraryMayFailToo) {
 volatile int* volatile g_nothing = nullptr;
 void fault() { *g_nothing = 1; }
 
+/// For a handler of one fault: a second time is an error, and not an endless one.
+void tell_once() {
+  static int told = 0;
+  if (++told > 1) std::_Exit(98);
+  if (write(STDERR_FILENO, "told once\n", 10) != 10) std::_Exit(97);
+}
+
+/// Each call needs room on the stack.
+int overflow(int depth) {
+  volatile char room[4096];
+  room[0] = static_cast<char>(depth);
+  return depth == 0 ? 0 : overflow(depth + 1) + room[0];
+}
+
 struct Handler {
   void (*told)(int) = nullptr;
   void (*informed)(int, siginfo_t*, void*) = nullptr;
@@ -169,10 +184,218 @@ TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsInformed) {
 TEST_F(MemoryFaultDeath, AHandlerThatIsForOnceIsToldOnce) {
   EXPECT_EXIT(
       {
-        as_a_program({[](int) { write(STDERR_FILENO, "told once\n", 10); }, nullptr, static_cast<int>(SA_RESETHAND)});
+        as_a_program({[](int) { tell_once(); }, nullptr, static_cast<int>(SA_RESETHAND)});
         fault();
       },
       ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
+}
+
+TEST_F(MemoryFaultDeath, AnInformedHandlerThatIsForOnceIsToldOnce) {
+  EXPECT_EXIT(
+      {
+        as_a_program({nullptr, [](int, siginfo_t*, void*) { tell_once(); }, static_cast<int>(SA_RESETHAND)});
+        fault();
+      },
+      ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
+}
+
+// What the kernel does around a handler.
+
+/// What is blocked in the handler, of the signals that the tests look at.
+int blocked_now() {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  int found = 0;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGUSR1, SIGUSR2}) found = found * 2 + sigismember(&blocked, signal);
+  return found;
+}
+constexpr int kSegvBlocked = 8, kUsr1Blocked = 2;
+
+/// SIGSEGV's handler exits with what is blocked in it. SIGUSR1 is in its mask if `masks`.
+void exit_with_what_is_blocked(int flags, bool masks) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { std::_Exit(blocked_now()); };
+  action.sa_flags = flags;
+  if (masks) sigaddset(&action.sa_mask, SIGUSR1);
+  sigaction(SIGSEGV, &action, nullptr);
+  if (watch_memory_faults() != 0) std::_Exit(99);
+  fault();
+}
+
+TEST_F(MemoryFaultDeath, InAHandlerItsSignalIsBlocked) {
+  EXPECT_EXIT(exit_with_what_is_blocked(0, false), ::testing::ExitedWithCode(kSegvBlocked), "");
+}
+
+TEST_F(MemoryFaultDeath, InAHandlerThatDefersNothingItsSignalIsNotBlocked) {
+  EXPECT_EXIT(exit_with_what_is_blocked(SA_NODEFER, false), ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(MemoryFaultDeath, InAHandlerTheSignalsOfItsMaskAreBlocked) {
+  EXPECT_EXIT(exit_with_what_is_blocked(0, true), ::testing::ExitedWithCode(kSegvBlocked | kUsr1Blocked), "");
+  EXPECT_EXIT(exit_with_what_is_blocked(SA_NODEFER, true), ::testing::ExitedWithCode(kUsr1Blocked), "");
+}
+
+std::byte* g_page = nullptr;
+
+TEST_F(MemoryFaultDeath, AfterAHandlerTheProgramGoesOnAsBefore) {
+  EXPECT_EXIT(
+      {
+        g_page = pages(1);
+        take_away(g_page, kPage);
+        struct sigaction action = {};
+        action.sa_handler = [](int) {
+          mprotect(g_page, kPage, PROT_READ | PROT_WRITE);
+          errno = EDOM;
+        };
+        sigaddset(&action.sa_mask, SIGUSR1);
+        sigaction(SIGSEGV, &action, nullptr);
+        if (watch_memory_faults() != 0) std::_Exit(99);
+        errno = ERANGE;
+        *g_page = std::byte{5};
+        const bool same = errno == ERANGE;
+        std::_Exit(*g_page == std::byte{5} && same ? blocked_now() : 77);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(MemoryFaultDeath, EachSignalHasItsOwnHandler) {
+  const auto by_signal = [](bool beyond_the_file) {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { std::_Exit(31); };
+    sigaction(SIGSEGV, &action, nullptr);
+    action.sa_handler = [](int) { std::_Exit(32); };
+    sigaction(SIGBUS, &action, nullptr);
+    if (watch_memory_faults() != 0) std::_Exit(99);
+    if (!beyond_the_file) fault();
+    const int file = memfd_create("empty", MFD_CLOEXEC);
+    *pages(1, file) = std::byte{1};
+  };
+  EXPECT_EXIT(by_signal(false), ::testing::ExitedWithCode(31), "");
+  EXPECT_EXIT(by_signal(true), ::testing::ExitedWithCode(32), "");
+}
+
+TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredOneThatIsSentIs) {
+  EXPECT_EXIT(
+      {
+        as_a_program({SIG_IGN, nullptr, 0});
+        kill(getpid(), SIGSEGV);
+        raise(SIGSEGV);
+        std::_Exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredAFaultIsTheEndAllTheSame) {
+  EXPECT_EXIT(
+      {
+        as_a_program({SIG_IGN, nullptr, 0});
+        fault();
+      },
+      ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(MemoryFaultDeath, AHandlerThatRunsOnAStackOfItsOwnIsToldOfAnOverflow) {
+  EXPECT_EXIT(
+      {
+        stack_t stack = {};
+        stack.ss_size = size_t{64} << 10;
+        stack.ss_sp = std::malloc(stack.ss_size);
+        sigaltstack(&stack, nullptr);
+        as_a_program({[](int) { std::_Exit(9); }, nullptr, SA_ONSTACK});
+        overflow(1);
+      },
+      ::testing::ExitedWithCode(9), "");
+}
+
+TEST_F(MemoryFaultDeath, WatchingTwiceIsWatchingOnce) {
+  EXPECT_EXIT(
+      {
+        as_a_program({[](int) { std::_Exit(11); }, nullptr, 0});
+        if (watch_memory_faults() != 0) std::_Exit(99);
+        fault();
+      },
+      ::testing::ExitedWithCode(11), "");
+}
+
+// Which faults are an access's.
+
+/// Exits with 21 when a fault is the program's.
+void as_a_program_that_exits() {
+  as_a_program({[](int) { std::_Exit(21); }, nullptr, 0});
+}
+
+TEST_F(MemoryFaultDeath, AFaultBesideTheMemoryIsNotTheAccesss) {
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        std::byte* const memory = pages(3);
+        take_away(memory + 2 * kPage, kPage);
+        try_access(memory + kPage, kPage, [memory] { memory[2 * kPage] = std::byte{1}; });
+        std::_Exit(22);
+      },
+      ::testing::ExitedWithCode(21), "");
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        std::byte* const memory = pages(3);
+        take_away(memory, kPage);
+        try_access(memory + kPage, kPage, [memory] { memory[kPage - 1] = std::byte{1}; });
+        std::_Exit(22);
+      },
+      ::testing::ExitedWithCode(21), "");
+}
+
+TEST(MemoryFault, AFaultAtEitherEndOfTheMemoryIsTheAccesss) {
+  ASSERT_EQ(watch_memory_faults(), 0);
+  std::byte* const memory = pages(1);
+  take_away(memory, kPage);
+  EXPECT_FALSE(try_access(memory, kPage, [memory] { memory[0] = std::byte{1}; }));
+  EXPECT_FALSE(try_access(memory, kPage, [memory] { memory[kPage - 1] = std::byte{1}; }));
+  munmap(memory, kPage);
+}
+
+TEST_F(MemoryFaultDeath, AfterAnAccessAFaultInTheSameMemoryIsTheProgramsAgain) {
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        std::byte* const memory = pages(1);
+        if (!write_to(memory, kPage)) std::_Exit(1);
+        take_away(memory, kPage);
+        *memory = std::byte{1};
+      },
+      ::testing::ExitedWithCode(21), "");
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        std::byte* const memory = pages(1);
+        take_away(memory, kPage);
+        if (write_to(memory, kPage)) std::_Exit(1);
+        *memory = std::byte{1};
+      },
+      ::testing::ExitedWithCode(21), "");
+}
+
+TEST_F(MemoryFaultDeath, ASignalThatIsSentDuringAnAccessIsNoFaultOfIt) {
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        try_access(nullptr, SIZE_MAX, [] { kill(getpid(), SIGSEGV); });
+        std::_Exit(22);
+      },
+      ::testing::ExitedWithCode(21), "");
+}
+
+TEST_F(MemoryFaultDeath, AnAccessOfOneThreadIsNotAnothers) {
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        std::byte* const memory = pages(1);
+        take_away(memory, kPage);
+        try_access(memory, kPage, [memory] { std::thread([memory] { *memory = std::byte{1}; }).join(); });
+        std::_Exit(22);
+      },
+      ::testing::ExitedWithCode(21), "");
 }
 
 sigjmp_buf g_back;

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Watching processes that packets go to: who is asked when, whose answer counts, and when a process is gone. Sockets
+// are real, the time is the test's.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <vector>
+
+#include "core/peer_watch.h"
+
+namespace nupa::core {
+namespace {
+
+constexpr int kSoonMs = 20000;  // a sanitizer on a busy machine
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNow = 1000 * kSecond;
+
+Gid loopback(uint8_t last = 1) {
+  Gid gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  gid.raw[12] = 127;
+  gid.raw[15] = last;
+  return gid;
+}
+
+bool readable(int fd, int patience_ms = kSoonMs) {
+  pollfd one{fd, POLLIN, 0};
+  return ::poll(&one, 1, patience_ms) == 1;
+}
+
+/// A process that may be asked.
+class Asked {
+ public:
+  Asked() : socket_(*roce::ManagementSocket::open(0)) {
+    sockaddr_storage name{};
+    socklen_t length = sizeof name;
+    EXPECT_EQ(0, getsockname(socket_.fd(), reinterpret_cast<sockaddr*>(&name), &length));
+    port = ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
+                                            : reinterpret_cast<const sockaddr_in&>(name).sin_port);
+  }
+  cm::Way way() const {
+    cm::Way way;
+    way.local = way.remote = loopback();
+    way.port = port;
+    way.of_nupa = true;
+    return way;
+  }
+  /// The questions that have come; at least `wanted` are waited for.
+  std::vector<roce::ManagementDatagram> questions(size_t wanted) {
+    std::vector<roce::ManagementDatagram> all;
+    do {
+      if (wanted > 0 && !readable(socket_.fd())) break;
+      socket_.receive([&](const roce::ManagementDatagram& datagram) { all.push_back(datagram); });
+    } while (all.size() < wanted);
+    return all;
+  }
+  void answer(const roce::ManagementDatagram& question, cm::Probe probe, Gid from = loopback()) {
+    roce::ManagementDatagram echo = question;
+    echo.bytes = cm::write_probe(probe);
+    echo.local = from;
+    socket_.send(echo);
+  }
+
+  uint16_t port = 0;
+
+ private:
+  roce::ManagementSocket socket_;
+};
+
+class CorePeerWatch : public ::testing::Test {
+ protected:
+  int64_t ask(const std::vector<cm::Way>& ways, int64_t now) {
+    return watch_->ask(ways, now, [this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); });
+  }
+  /// Looks at what has come, at least at one datagram or refusal.
+  void receive(int64_t now) {
+    ASSERT_TRUE(readable(watch_->fd()));
+    watch_->receive(
+        now, [this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); },
+        [this](const Gid& remote, uint16_t port) { doubted_.emplace_back(remote, port); });
+  }
+  using Found = std::vector<std::pair<Gid, uint16_t>>;
+  static constexpr uint64_t kInstance = 0x77;
+
+  std::unique_ptr<PeerWatch> watch_ = std::move(*PeerWatch::open());
+  Found gone_, doubted_;
+  Asked peer_;
+};
+
+TEST_F(CorePeerWatch, EachProcessIsAskedOnceASecond) {
+  Asked other;
+  const std::vector<cm::Way> ways = {peer_.way(), other.way()};
+  EXPECT_EQ(kNow + kSecond, ask(ways, kNow));
+  EXPECT_EQ(kNow + kSecond, ask(ways, kNow + 1));
+  EXPECT_EQ(kNow + kSecond, ask(ways, kNow + kSecond - 1));
+  EXPECT_EQ(kNow + 2 * kSecond, ask(ways, kNow + kSecond));
+  for (Asked* asked : {&peer_, &other}) {
+    const auto questions = asked->questions(2);
+    ASSERT_EQ(2u, questions.size());
+    const auto probe = cm::read_probe(questions[0].bytes);
+    ASSERT_TRUE(probe);
+    EXPECT_FALSE(probe->is_echo);
+    EXPECT_EQ(asked->port, probe->port);
+    EXPECT_TRUE(questions[0].of_nupa);
+  }
+  EXPECT_TRUE(gone_.empty());
+}
+
+TEST_F(CorePeerWatch, WithoutAnybodyToAskItSleeps) {
+  EXPECT_EQ(INT64_MAX, ask({}, kNow));
+  ask({peer_.way()}, kNow);
+  EXPECT_EQ(INT64_MAX, ask({}, kNow + 1));
+}
+
+TEST_F(CorePeerWatch, SilenceOfMoreThanHalfAMinuteIsTheEnd) {
+  ask({peer_.way()}, kNow);
+  ask({peer_.way()}, kNow + 30 * kSecond);
+  EXPECT_TRUE(gone_.empty());
+  ASSERT_EQ(2u, peer_.questions(2).size());
+  ask({peer_.way()}, kNow + 31 * kSecond);
+  EXPECT_EQ((Found{{loopback(), peer_.port}}), gone_);
+  EXPECT_TRUE(peer_.questions(0).empty()) << "the dead are not asked";
+  ask({peer_.way()}, kNow + 32 * kSecond);
+  EXPECT_EQ(1u, gone_.size()) << "it is told once, and a connection to the same port begins anew";
+}
+
+TEST_F(CorePeerWatch, AnAnswerEndsTheSilence) {
+  ask({peer_.way()}, kNow);
+  peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
+  receive(kNow + 20 * kSecond);
+  ask({peer_.way()}, kNow + 50 * kSecond);
+  EXPECT_TRUE(gone_.empty());
+  ask({peer_.way()}, kNow + 51 * kSecond);
+  EXPECT_EQ(1u, gone_.size());
+}
+
+TEST_F(CorePeerWatch, ANewInstanceIsDoubtedThreeTimes) {
+  ask({peer_.way()}, kNow);
+  const auto question = peer_.questions(1).at(0);
+  for (const uint64_t instance : {kInstance, kInstance + 1}) {
+    doubted_.clear();
+    for (int i = 0; i < 5; ++i) {
+      peer_.answer(question, {true, peer_.port, instance});
+      receive(kNow);
+    }
+    EXPECT_EQ((Found(3, {loopback(), peer_.port})), doubted_);
+  }
+}
+
+TEST_F(CorePeerWatch, AnswersOfOthersCountNothing) {
+  ask({peer_.way()}, kNow);
+  const auto question = peer_.questions(1).at(0);
+  peer_.answer(question, {true, static_cast<uint32_t>(peer_.port) + 1, kInstance});
+  receive(kNow + 20 * kSecond);
+  peer_.answer(question, {true, peer_.port, kInstance}, loopback(2));
+  receive(kNow + 20 * kSecond);
+  peer_.answer(question, {false, peer_.port, kInstance});
+  receive(kNow + 20 * kSecond);
+  EXPECT_TRUE(doubted_.empty());
+  ask({peer_.way()}, kNow + 31 * kSecond);
+  EXPECT_EQ(1u, gone_.size()) << "it has said nothing itself";
+}
+
+TEST_F(CorePeerWatch, AProcessWithoutConnectionsIsForgotten) {
+  Asked other;
+  ask({peer_.way(), other.way()}, kNow);
+  ask({other.way()}, kNow + kSecond);
+  peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
+  receive(kNow + kSecond);
+  EXPECT_TRUE(doubted_.empty());
+  ask({peer_.way()}, kNow + 100 * kSecond);
+  EXPECT_TRUE(gone_.empty()) << "its silence begins anew";
+  ask({}, kNow + 101 * kSecond);
+  ask({peer_.way()}, kNow + 200 * kSecond);
+  EXPECT_TRUE(gone_.empty());
+}
+
+TEST_F(CorePeerWatch, APortThatNobodyHasIsTheEndTheSecondTime) {
+  cm::Way way;
+  {
+    const Asked ended;
+    way = ended.way();
+  }
+  ask({way}, kNow);
+  receive(kNow);
+  EXPECT_TRUE(gone_.empty()) << "one refusal may be of something else";
+  ask({way}, kNow + kSecond);
+  receive(kNow + kSecond);
+  EXPECT_EQ((Found{{loopback(), way.port}}), gone_);
+}
+
+}  // namespace
+}  // namespace nupa::core
