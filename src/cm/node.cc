@@ -288,7 +288,7 @@ void NodeImpl::after_fork_child() {
   doorbell_.reset();
   kick_.reset();
   mutex_.unlock();
-  watches_.unlock();
+  watches_.unlock_in_child();
 }
 
 Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 #include "cm/poller.h"
@@ -22,6 +23,9 @@ class Watches {
   /// Held over fork(); nothing runs meanwhile.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
+  /// Instead of unlock() in a child of fork(): a recursive mutex is unlocked only by the thread that has locked it, and
+  /// the child's thread is another one.
+  void unlock_in_child() { new (&mutex_) std::recursive_mutex; }
 
  private:
   Poller& poller_;
