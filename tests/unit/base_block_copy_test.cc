@@ -2,10 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/block_copy.h"
+#include "base/ordered_copy.h"
 
 namespace nupa::base {
 namespace {
@@ -49,6 +53,36 @@ TEST(BlockCopy, ChoiceIsRightForOverlappingAndEntangledBlocks) {
     expect_as_memmove(0, length + 4096 - length % 4096 + 64, length, copy_block);
     expect_as_memmove(length + 8192 - length % 4096 + 64, 0, length, copy_block);
   }
+}
+
+TEST(OrderedCopy, BringsEveryByteAtEveryAlignment) {
+  for (size_t length = 0; length < 40; ++length)
+    for (size_t from = 0; from < 9; ++from)
+      for (size_t skew = 0; skew < 9; ++skew) expect_as_memmove(from, 64 + skew, length, copy_in_order);
+}
+
+TEST(OrderedCopy, TheLastWordBecomesVisibleAfterTheRest) {
+  // A reader that polls on the last word sees the whole message.
+  constexpr size_t kWords = 9;
+  constexpr uint64_t kRounds = 2'000;
+  alignas(64) uint64_t shown[kWords] = {};
+  std::atomic<uint64_t> seen{0};
+  uint64_t torn = 0;
+  std::thread reader([&] {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      while (std::atomic_ref(shown[kWords - 1]).load(std::memory_order_acquire) != round) std::this_thread::yield();
+      for (const uint64_t word : shown) torn += word == round ? 0 : 1;
+      seen.store(round, std::memory_order_release);
+    }
+  });
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    uint64_t message[kWords];
+    std::fill(std::begin(message), std::end(message), round);
+    copy_in_order(reinterpret_cast<std::byte*>(shown), reinterpret_cast<const std::byte*>(message), sizeof message);
+    while (seen.load(std::memory_order_acquire) != round) std::this_thread::yield();
+  }
+  reader.join();
+  EXPECT_EQ(0u, torn);
 }
 
 }  // namespace

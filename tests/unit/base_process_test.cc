@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library does at the end of a process, around fork, to signals and to descriptors.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/boot_id.h"
+#include "base/event_count.h"
+#include "base/gid.h"
+#include "base/log.h"
+#include "base/lowest_descriptor.h"
+#include "base/own_thread.h"
+#include "base/parent_only.h"
+#include "base/process_end.h"
+#include "base/settings.h"
+#include "base/shared_file.h"
+#include "base/spin.h"
+#include "base/unique_fd.h"
+
+namespace nupa::base {
+namespace {
+
+constexpr int kSoonMs = 20'000;
+
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/// True if whoever else has the writing end of a pipe, whose reading end is `read`, has closed it.
+bool hung_up(int read, int patience_ms) {
+  pollfd one{read, POLLIN, 0};
+  return ::poll(&one, 1, patience_ms) == 1 && (one.revents & POLLHUP) != 0;
+}
+
+struct Pipe {
+  UniqueFd read, write;
+  Pipe() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(0, pipe2(ends, O_CLOEXEC));
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+  }
+};
+
+// The end of a process. Each test in one of its own, where nothing is registered yet.
+
+class ProcessEnd : public ::testing::Test {
+ protected:
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+template <char kLetter>
+void say() {
+  const char letter = kLetter;
+  if (write(STDERR_FILENO, &letter, 1) != 1) std::_Exit(99);
+}
+
+TEST_F(ProcessEnd, AtExitTheHandlersRunTheLastOneFirst) {
+  EXPECT_EXIT(
+      {
+        if (at_process_end(say<'a'>) + at_process_end(say<'b'>) + at_process_end(say<'c'>) != 0) std::_Exit(1);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^cba$");
+}
+
+TEST_F(ProcessEnd, BeforeExitTheHandlersRunOnce) {
+  EXPECT_EXIT(
+      {
+        at_process_end(say<'a'>);
+        at_process_end(say<'b'>);
+        run_process_end();
+        say<'|'>();
+        run_process_end();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^ba\\|$");
+}
+
+TEST_F(ProcessEnd, WithoutExitTheyDoNotRun) {
+  EXPECT_EXIT(
+      {
+        at_process_end(say<'a'>);
+        say<'|'>();
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^\\|$");
+}
+
+TEST_F(ProcessEnd, ThereIsRoomForEight) {
+  EXPECT_EXIT(
+      {
+        for (int i = 0; i < 8; ++i)
+          if (at_process_end(say<'x'>) != 0) std::_Exit(1);
+        if (at_process_end(say<'y'>) != ENOMEM) std::_Exit(2);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^xxxxxxxx$");
+}
+
+// fork().
+
+TEST(ParentOnly, AChildHasNoCopy) {
+  Pipe pipe, go;
+  const ParentOnly kept(pipe.write.get());
+  const pid_t child = fork();
+  if (child == 0) {
+    go.write.reset();
+    char nothing;
+    _exit(fcntl(pipe.write.get(), F_GETFD) == -1 && read(go.read.get(), &nothing, 1) == 0 ? 0 : 1);
+  }
+  pipe.write.reset();
+  EXPECT_TRUE(hung_up(pipe.read.get(), kSoonMs)) << "the child lives, and does not hold it";
+  go.write.reset();
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+}
+
+TEST(ParentOnly, TheParentKeepsItsOwn) {
+  const Pipe pipe;
+  const ParentOnly kept(pipe.write.get());
+  EXPECT_EQ(0, in_child([] { return 0; }));
+  EXPECT_NE(-1, fcntl(pipe.write.get(), F_GETFD));
+  // And the lock is free in both.
+  EXPECT_EQ(0, in_child([&pipe] {
+              close_in_children(pipe.read.get());
+              return in_child([&pipe] { return fcntl(pipe.read.get(), F_GETFD) == -1 ? 0 : 1; });
+            }));
+}
+
+TEST(ParentOnly, ADescriptorThatIsForgottenIsAsAnyOther) {
+  const Pipe pipe;
+  { const ParentOnly kept(pipe.write.get()); }
+  EXPECT_EQ(0, in_child([&pipe] { return fcntl(pipe.write.get(), F_GETFD) == -1 ? 1 : 0; }));
+}
+
+TEST(ParentOnly, AChildsOwnDescriptorWithTheSameNumberIsNotClosedByItsChild) {
+  const Pipe pipe;
+  const ParentOnly kept(pipe.write.get());
+  EXPECT_EQ(0, in_child([&pipe] {
+              if (dup2(pipe.read.get(), pipe.write.get()) != pipe.write.get()) return 1;
+              return in_child([&pipe] { return fcntl(pipe.write.get(), F_GETFD) == -1 ? 2 : 0; });
+            }));
+}
+
+// Threads of the library.
+
+TEST(OwnThread, TakesNoSignalsButThoseOfFaults) {
+  sigset_t before;
+  sigemptyset(&before);
+  sigaddset(&before, SIGUSR2);
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, &before, nullptr));
+  static sigset_t inside;
+  pthread_t thread;
+  ASSERT_EQ(0, start_own_thread(
+                   &thread,
+                   [](void*) -> void* {
+                     pthread_sigmask(SIG_SETMASK, nullptr, &inside);
+                     return nullptr;
+                   },
+                   nullptr));
+  ASSERT_EQ(0, pthread_join(thread, nullptr));
+  sigset_t after;
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, nullptr, &after));
+  constexpr int kFirstOfTheCLibrary = 32;
+  for (int signal = 1; signal < kFirstOfTheCLibrary; ++signal) {
+    if (signal == SIGKILL || signal == SIGSTOP) continue;
+    EXPECT_EQ(signal == SIGSEGV || signal == SIGBUS ? 0 : 1, sigismember(&inside, signal)) << signal;
+    EXPECT_EQ(signal == SIGUSR2 ? 1 : 0, sigismember(&after, signal)) << signal;
+  }
+  sigemptyset(&before);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Shared files.
+
+TEST(SharedFile, MayGrowAndNeverShrinks) {
+  auto file = make_shared_file("nupa-test");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(F_SEAL_SHRINK | F_SEAL_SEAL, fcntl(file->get(), F_GET_SEALS));
+  EXPECT_NE(0, fcntl(file->get(), F_GETFD) & FD_CLOEXEC);
+  ASSERT_TRUE(grow_shared_file(file->get(), 8192));
+  struct stat status;
+  ASSERT_EQ(0, fstat(file->get(), &status));
+  EXPECT_EQ(8192, status.st_size);
+  EXPECT_EQ(-1, ftruncate(file->get(), 4096));
+  EXPECT_EQ(-1, fcntl(file->get(), F_ADD_SEALS, F_SEAL_GROW)) << "no peer adds a seal";
+  EXPECT_TRUE(cannot_shrink(file->get()));
+}
+
+TEST(SharedFile, OnlyTheSealAgainstShrinkingCounts) {
+  const UniqueFd plain(memfd_create("plain", MFD_CLOEXEC));
+  EXPECT_FALSE(cannot_shrink(plain.get())) << "it has the seal against seals only";
+  const UniqueFd other(memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_FALSE(cannot_shrink(other.get()));
+  ASSERT_EQ(0, fcntl(other.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_WRITE));
+  EXPECT_FALSE(cannot_shrink(other.get()));
+  ASSERT_EQ(0, fcntl(other.get(), F_ADD_SEALS, F_SEAL_SHRINK));
+  EXPECT_TRUE(cannot_shrink(other.get()));
+  const Pipe pipe;
+  EXPECT_FALSE(cannot_shrink(pipe.read.get()));
+  EXPECT_FALSE(cannot_shrink(-1));
+}
+
+TEST(SharedFile, MemoryThatIsGivenBackReadsAsZeros) {
+  auto file = make_shared_file("nupa-test");
+  ASSERT_TRUE(file && grow_shared_file(file->get(), 3 * 4096));
+  const std::vector<char> ones(3 * 4096, 1);
+  ASSERT_EQ(3 * 4096, pwrite(file->get(), ones.data(), ones.size(), 0));
+  punch_shared_file(file->get(), 4096, 4096);
+  std::vector<char> now(3 * 4096);
+  ASSERT_EQ(3 * 4096, pread(file->get(), now.data(), now.size(), 0));
+  for (size_t i = 0; i < now.size(); ++i) ASSERT_EQ(i / 4096 == 1 ? 0 : 1, now[i]) << i;
+}
+
+TEST(SharedFile, BeyondTheLimitAnErrorComesAndNoSignal) {
+  EXPECT_EQ(0, in_child([] {
+              signal(SIGXFSZ, SIG_DFL);
+              auto file = make_shared_file("nupa-test");
+              const rlimit limit{8192, RLIM_INFINITY};
+              if (!file || setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              if (!grow_shared_file(file->get(), 8192)) return 2;
+              const auto beyond = grow_shared_file(file->get(), 8193);
+              if (beyond || beyond.error().code != EFBIG) return 3;
+              sigset_t blocked;
+              pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+              return sigismember(&blocked, SIGXFSZ) == 0 ? 0 : 4;
+            }));
+}
+
+// Events that wait.
+
+TEST(EventCount, TakesOneBackAndNeverWaits) {
+  for (const int flags : {0, static_cast<int>(EFD_NONBLOCK)}) {
+    const UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE | flags));
+    EXPECT_FALSE(count_back(fd.get())) << "nothing waits";
+    const uint64_t three = 3;
+    ASSERT_EQ(8, write(fd.get(), &three, sizeof three));
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(count_back(fd.get())) << i;
+    EXPECT_FALSE(count_back(fd.get()));
+  }
+}
+
+// Descriptors.
+
+TEST(UniqueFd, ClosesWhatItOwnsOnce) {
+  Pipe pipe;
+  UniqueFd owner(dup(pipe.write.get()));
+  UniqueFd other(std::move(owner));
+  EXPECT_FALSE(owner);
+  pipe.write.reset();
+  EXPECT_FALSE(hung_up(pipe.read.get(), 0));
+  UniqueFd& same = other;
+  other = std::move(same);
+  EXPECT_FALSE(hung_up(pipe.read.get(), 0)) << "moved to itself";
+  const int number = other.release();
+  other.reset();
+  EXPECT_FALSE(hung_up(pipe.read.get(), 0)) << "it owns it no more";
+  other.reset(number);
+  other = UniqueFd();
+  EXPECT_TRUE(hung_up(pipe.read.get(), 0));
+}
+
+TEST(LowestDescriptor, DescriptorsStayOutOfTheWay) {
+  struct Reset {
+    ~Reset() { set_lowest_descriptor(0); }
+  } reset;
+  UniqueFd first(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int number = first.get();
+  first = out_of_the_way(std::move(first));
+  EXPECT_EQ(number, first.get()) << "any number will do";
+  set_lowest_descriptor(200);
+  first = out_of_the_way(std::move(first));
+  EXPECT_GE(first.get(), 200);
+  EXPECT_NE(0, fcntl(first.get(), F_GETFD) & FD_CLOEXEC);
+  EXPECT_EQ(-1, fcntl(number, F_GETFD)) << "it has moved";
+  const int moved = first.get();
+  set_lowest_descriptor(moved);
+  first = out_of_the_way(std::move(first));
+  EXPECT_EQ(moved, first.get());
+  set_lowest_descriptor(1 << 30);
+  errno = EDOM;
+  first = out_of_the_way(std::move(first));
+  EXPECT_EQ(moved, first.get()) << "there is none so high";
+  EXPECT_EQ(EDOM, errno);
+  EXPECT_FALSE(out_of_the_way(UniqueFd()));
+}
+
+// Locks.
+
+TEST(SpinLock, LetsOneIn) {
+  SpinLock lock;
+  EXPECT_TRUE(lock.try_lock());
+  EXPECT_FALSE(lock.try_lock());
+  lock.unlock();
+  int count = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int round = 0; round < 10'000; ++round) {
+        std::lock_guard held(lock);
+        count = count + 1;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(40'000, count);
+  EXPECT_TRUE(lock.try_lock());
+}
+
+// What the user says, and what the library says.
+
+/// Runs a disabled test of this program with these variables.
+int run_again(const char* test, std::vector<const char*> variables) {
+  const std::string filter = std::string("--gtest_filter=") + test;
+  return in_child([&] {
+    variables.push_back(nullptr);
+    const int nothing = open("/dev/null", O_WRONLY);
+    dup2(nothing, STDOUT_FILENO);
+    dup2(nothing, STDERR_FILENO);
+    const char* arguments[] = {"unit_tests", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr};
+    execve("/proc/self/exe", const_cast<char**>(arguments), const_cast<char**>(variables.data()));
+    return 99;
+  });
+}
+
+TEST(Settings, DISABLED_HasWhatItsProgramHasDropped) {
+  unsetenv("NUPA_TEST_ONE");
+  setenv("NUPA_TEST_TWO", "now", 1);
+  unsetenv("XDG_RUNTIME_DIR");
+  unsetenv("OTHER");
+  const auto is = [](const char* name, const char* wanted) {
+    const char* found = setting(name);
+    return found == nullptr ? wanted == nullptr : wanted != nullptr && std::string(found) == wanted;
+  };
+  EXPECT_TRUE(is("NUPA_TEST_ONE", "first"));
+  EXPECT_TRUE(is("NUPA_TEST_TWO", "now"));
+  EXPECT_TRUE(is("XDG_RUNTIME_DIR", "/somewhere"));
+  EXPECT_TRUE(is("NUPA_TEST", nullptr));
+  EXPECT_TRUE(is("NUPA_TEST_ONE_MORE", nullptr));
+  EXPECT_TRUE(is("OTHER", nullptr));
+}
+TEST(Settings, DISABLED_HasNothingThatItsProgramHasDropped) {
+  unsetenv("NUPA_TEST_ONE");
+  EXPECT_EQ(nullptr, setting("NUPA_TEST_ONE"));
+}
+
+TEST(Settings, UnderThePreloadedLibraryDroppedVariablesAreRemembered) {
+  const std::vector<const char*> variables = {"NUPA_TEST_ONE=first", "NUPA_TEST_TWO=then", "XDG_RUNTIME_DIR=/somewhere",
+                                              "OTHER=value", "LD_PRELOAD=/nowhere/libnupa_sockets.so"};
+  EXPECT_EQ(0, run_again("Settings.DISABLED_HasWhatItsProgramHasDropped", variables));
+  // Whoever asked for the library may drop a variable and mean it.
+  EXPECT_EQ(0, run_again("Settings.DISABLED_HasNothingThatItsProgramHasDropped", {"NUPA_TEST_ONE=first"}));
+  EXPECT_EQ(0, run_again("Settings.DISABLED_HasNothingThatItsProgramHasDropped",
+                         {"NUPA_TEST_ONE=first", "LD_PRELOAD=/nowhere/other.so"}));
+}
+
+TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
+  Pipe pipe;
+  const UniqueFd before(dup(STDERR_FILENO));
+  ASSERT_EQ(STDERR_FILENO, dup2(pipe.write.get(), STDERR_FILENO));
+  errno = EDOM;
+  NUPA_INFO("number %d", 17);
+  EXPECT_EQ(EDOM, errno);
+  NUPA_DEBUG("not wanted");
+  NUPA_WARN("%s", std::string(2000, 'x').c_str());
+  dup2(before.get(), STDERR_FILENO);
+  const std::string start = "nupa[" + std::to_string(getpid()) + "] ";
+  char text[4096];
+  const std::string info = start + "info: number 17\n";
+  const ssize_t got = read(pipe.read.get(), text, sizeof text);
+  ASSERT_GT(got, 0);
+  const std::string all(text, static_cast<size_t>(got));
+  EXPECT_EQ(info, all.substr(0, info.size()));
+  const std::string rest = all.substr(info.size());
+  EXPECT_EQ(start + "warn: ", rest.substr(0, start.size() + 6));
+  EXPECT_EQ(rest.find('\n'), rest.size() - 1) << "one line, though it is cut";
+  EXPECT_LE(rest.size(), 512u);
+  EXPECT_GE(rest.size(), 500u);
+}
+TEST(Log, DISABLED_PrintsWarningsUnlessTold) {
+  EXPECT_TRUE(log_enabled(LogLevel::kError));
+  EXPECT_TRUE(log_enabled(LogLevel::kWarn));
+  EXPECT_FALSE(log_enabled(LogLevel::kInfo));
+}
+TEST(Log, DISABLED_PrintsErrorsAlone) {
+  EXPECT_TRUE(log_enabled(LogLevel::kError));
+  EXPECT_FALSE(log_enabled(LogLevel::kWarn));
+}
+
+TEST(Log, PrintsWhatTheUserWants) {
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsOneLineAndKeepsErrno", {"NUPA_LOG=info"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {"NUPA_LOG=nonsense"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsErrorsAlone", {"NUPA_LOG=error"}));
+}
+
+TEST(BootId, IsTheKernels) {
+  const UniqueFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  char text[37] = "";
+  if (read(file.get(), text, 36) != 36) GTEST_SKIP() << "it is not to be seen";
+  std::string digits;
+  for (const char c : std::string(text))
+    if (c != '-') digits += c;
+  std::string found;
+  for (const uint8_t byte : boot_id()) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", byte);
+    found += two;
+  }
+  EXPECT_EQ(digits, found);
+}
+
+TEST(GidFamily, IsIpv4WithItsPrefixAlone) {
+  Gid gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  EXPECT_TRUE(is_ipv4(gid));
+  for (size_t i = 0; i < 12; ++i) {
+    Gid other = gid;
+    other.raw[i] ^= 1;
+    EXPECT_FALSE(is_ipv4(other)) << i;
+  }
+  gid.raw[15] = 77;
+  EXPECT_TRUE(is_ipv4(gid));
+}
+
+}  // namespace
+}  // namespace nupa::base
