@@ -356,9 +356,9 @@ TEST_P(NetdevPump, AHostileEndBreaksItsOwnLaneOnly) {
         hostile->tell(0u << 30 | 2048);
       },
       [&] {
-        const Record record{Record::kSkip, 0};
-        hostile->write(sizeof(RingWords), &record, sizeof record);
-        hostile->tell(0u << 30 | 1);
+        const Record records[] = {{0, 0}, {}, {}, {}, {}, {}, {}, {}, {Record::kSkip, 0}};  // the second line
+        hostile->write(sizeof(RingWords), &records, sizeof records);
+        hostile->tell(0u << 30 | 2);
       },
       [&] { hostile->tell(0u << 30 | 0x3fffffff); },
       [&] { hostile->tell(1u << 30 | 5); },
