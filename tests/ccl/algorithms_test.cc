@@ -83,6 +83,7 @@ TEST_F(CclAlgorithms, ManyRanksByMessages) {
     setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (const size_t elements : {size_t{3}, size_t{3000}, size_t{100'000}}) {
+        if (rank.ranks() > 17 && elements > 3000) continue;
         const Round round{Type::kInt32, elements, 3};
         check_reductions(rank, round, NUPA_CCL_SUM, false);
         check_reduce_scatter(rank, {Type::kInt32, elements / 10 * rank.ranks(), 3}, NUPA_CCL_SUM, false);

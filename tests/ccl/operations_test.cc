@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,7 +24,9 @@ TEST_F(CclOperations, ReductionsOfEveryTypeAndOperator) {
       for (uint32_t t = 0; t < kTypes; ++t)
         for (const nupa_ccl_op op : kOps) {
           const auto type = static_cast<Type>(t);
-          if (!is_defined(static_cast<Operator>(op), type)) continue;
+          // Half of the types, of every length, and the other half with one rank more: each type's arithmetic, which
+          // depends on nothing else, has tests of its own.
+          if (!is_defined(static_cast<Operator>(op), type) || (t + rank.ranks()) % 2 != 0) continue;
           for (const size_t elements : kSizes) {
             // All sizes with sums, two of them with each of the others.
             ++seed;
@@ -44,10 +47,14 @@ TEST_F(CclOperations, MovementsOfEveryType) {
   for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
-      for (uint32_t t = 0; t < kTypes; ++t)
+      for (uint32_t t = 0; t < kTypes; ++t) {
+        // What is moved is bytes: of more ranks than two, types of one, two, four and eight are enough.
+        constexpr uint32_t kOneOfEachLength = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
+        if (rank.ranks() != 2 && (kOneOfEachLength >> t & 1) == 0) continue;
         for (const size_t elements : kSizes)
           for (const bool in_place : {false, true})
             check_movements(rank, {static_cast<Type>(t), elements, ++seed}, in_place);
+      }
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
@@ -58,12 +65,11 @@ TEST_F(CclOperations, LargeArrays) {
   for (const uint32_t ranks : kIsSanitized ? std::vector{2u} : std::vector{2u, 3u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr size_t kElements = 1'100'003;
-      for (const bool in_place : {false, true}) {
-        const Round round{Type::kFloat32, kElements, 1u + in_place, true};
-        check_reductions(rank, round, NUPA_CCL_SUM, in_place);
-        check_reduce_scatter(rank, {Type::kInt32, kElements * rank.ranks(), 5}, NUPA_CCL_SUM, in_place);
-        check_movements(rank, round, in_place);
-      }
+      const bool in_place = rank.ranks() == 3;
+      const Round round{Type::kFloat32, kElements, 1u + in_place, true};
+      check_reductions(rank, round, NUPA_CCL_SUM, in_place);
+      check_reduce_scatter(rank, {Type::kInt32, kElements * rank.ranks(), 5}, NUPA_CCL_SUM, in_place);
+      check_movements(rank, round, in_place);
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
@@ -105,12 +111,15 @@ TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
 
 /// Each way into the smallest operations follows each other one, with ranks that are late at random.
 TEST_F(CclOperations, SmallOnesInAnyOrder) {
+  const char* const transport = std::getenv("NUPA_TRANSPORT");
+  const bool by_packets = transport != nullptr && std::strcmp(transport, "roce") == 0;
+  const int64_t turns = kIsSanitized || by_packets ? 2000 : 20'000;  // by packets there is one way for all
   for (const uint32_t ranks : {2u, 3u, 5u}) {
-    const auto endings = run_job(ranks, [](Rank& rank) {
+    const auto endings = run_job(ranks, [turns](Rank& rank) {
       std::mt19937 shared(7);
       std::mt19937 own(rank.rank());
       const int64_t n = rank.ranks();
-      for (int64_t turn = 0; turn < (kIsSanitized ? 2000 : 20'000); ++turn) {
+      for (int64_t turn = 0; turn < turns; ++turn) {
         const uint32_t kind = shared() % 5;
         const uint32_t root = shared() % rank.ranks();
         const bool begins = shared() % 8 == 0;
