@@ -1,4 +1,5 @@
 #pragma once
+#include "base/fence.h"
 #include "base/prefetch.h"
 #include "base/spin.h"
 #include "segment/layout.h"
@@ -59,7 +60,11 @@ class ReceiveRing {
       if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
       // Taken by another (claimed in this turn) or already free for a later turn: help and go on.
       uint64_t hint = position;
-      shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+      if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {
+        base::fence_after_update();
+        // Put back meanwhile, where nobody would look any more.
+        if (candidate.stamp.load(std::memory_order_acquire) == stamp(now_turn, SlotState::kReady)) continue;
+      }
       const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
       position = consumed > position ? consumed : position + 1;
     }
@@ -82,6 +87,8 @@ class ReceiveRing {
     claim.slot->claim_qp.store(0, std::memory_order_relaxed);
     claim.slot->completion.store(0, std::memory_order_relaxed);
     claim.slot->stamp.store(stamp(claim.turn, SlotState::kReady), std::memory_order_release);
+    // Whoever helps the hint past it after lower_hint() has looked sees that it is ready.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     lower_hint(claim.position);
   }
 
