@@ -5,6 +5,7 @@
 #include <rdma/rdma_verbs.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "rdmacm_fixture.h"
@@ -187,11 +188,26 @@ TEST_F(RdmaCm, AConnectionThatIsDestroyedIsDisconnected) {
 
 TEST_F(RdmaCm, WhoGivesUpWhileTheRequestWaitsIsGone) {
   listen();
-  connecting().reset();
+  OwnId active = connecting();
+  ASSERT_TRUE(passive_.ready(kSoonMs));
+  active.reset();
   OwnId passive = requested();
-  EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_REJECTED);
   make_qp(passive.get());
-  EXPECT_EQ(error_of(rdma_accept(passive.get(), nullptr)), EINVAL);
+  // Over packets the message that takes the request back names no connection of this end, so it is lost where another
+  // process has the host's port 4791; then the answer to the request is rejected.
+  const char* transport = std::getenv("NUPA_TRANSPORT");
+  const bool may_be_lost = transport != nullptr && std::string(transport) == "roce";
+  if (!may_be_lost) {
+    EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_REJECTED);
+  }
+  const int error = error_of(rdma_accept(passive.get(), nullptr));
+  if (!may_be_lost) {
+    EXPECT_EQ(error, EINVAL);
+  } else {
+    EXPECT_TRUE(error == 0 || error == EINVAL) << error;
+    EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_REJECTED);
+  }
+  EXPECT_TRUE(passive_.silent()) << "told once";
 }
 
 TEST_F(RdmaCm, MoreRequestsThanTheBacklogAreAskedAgain) {

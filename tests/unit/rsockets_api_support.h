@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -25,6 +26,37 @@ inline sockaddr_in loopback(uint16_t port) {
 }
 
 inline const sockaddr* as_sockaddr(const sockaddr_in& address) { return reinterpret_cast<const sockaddr*>(&address); }
+
+constexpr int kSoonMs = 20'000;  ///< for what has to come: a sanitizer on a busy machine
+
+/// Waits until a condition holds. False: it did not hold in time.
+template <class Condition>
+bool await(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSoonMs);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+/// An errno, or 0, of a call that returns -1 when it fails.
+template <class Number>
+int error_of(Number result) {
+  return result == static_cast<Number>(-1) ? errno : 0;
+}
+
+inline int set_number(int fd, int level, int name, int value) {
+  return error_of(rsetsockopt(fd, level, name, &value, sizeof value));
+}
+/// The value of an option that is an int.
+inline int number_of(int fd, int level, int name) {
+  int value = -1;
+  socklen_t length = sizeof value;
+  EXPECT_EQ(rgetsockopt(fd, level, name, &value, &length), 0) << name << ": " << std::strerror(errno);
+  EXPECT_EQ(length, sizeof value);
+  return value;
+}
 
 class RsocketsApi : public testing::Test {
  protected:
