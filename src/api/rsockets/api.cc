@@ -136,6 +136,7 @@ NUPA_RSOCKETS ssize_t rrecvmsg(int fd, msghdr* message, int flags) {
 NUPA_RSOCKETS ssize_t rread(int fd, void* buffer, size_t length) { return rrecv(fd, buffer, length, 0); }
 
 NUPA_RSOCKETS ssize_t rreadv(int fd, const iovec* list, int count) {
+  if (count < 0) return answer<ssize_t>(-EINVAL);
   return receive_pieces(fd, {list, count}, 0, nullptr, nullptr);
 }
 
@@ -160,6 +161,7 @@ NUPA_RSOCKETS ssize_t rsendmsg(int fd, const msghdr* message, int flags) {
 NUPA_RSOCKETS ssize_t rwrite(int fd, const void* data, size_t length) { return rsend(fd, data, length, 0); }
 
 NUPA_RSOCKETS ssize_t rwritev(int fd, const iovec* list, int count) {
+  if (count < 0) return answer<ssize_t>(-EINVAL);
   return send_pieces(fd, {list, count}, 0, nullptr, 0);
 }
 

@@ -47,6 +47,11 @@ void Listener::set_backlog(int backlog) {
   backlog_ = limited(backlog);
 }
 
+void Listener::refuse_all() {
+  std::lock_guard lock(mutex_);
+  backlog_ = 0;
+}
+
 std::unique_ptr<Stream> Listener::take() {
   std::lock_guard lock(mutex_);
   if (queue_.empty()) return nullptr;

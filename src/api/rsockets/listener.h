@@ -22,6 +22,8 @@ class Listener final : public ServiceClient {
   int fd() const { return event_.get(); }
   bool readable() const { return waiting_.load(std::memory_order_acquire) != 0; }
   void set_backlog(int backlog);
+  /// Requests are refused from here on.
+  void refuse_all();
   /// No request is answered from here on.
   void stop();
   /// Null: none waits.

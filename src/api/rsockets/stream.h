@@ -181,6 +181,7 @@ class Stream final : public Socket {
   uint16_t messages_credited_ = 0;  ///< at the last credit message
   std::atomic<uint32_t> controls_posted_{0};
   std::atomic<uint32_t> controls_done_{0};
+  bool end_told_ = false;     ///< the peer has a message that this side sends no more
   bool was_writable_ = true;  ///< as the last look saw it, to count edges
   uint32_t quiet_looks_ = 0;
   std::atomic<int> broken_{0};  ///< errno of a fault that a completion told of

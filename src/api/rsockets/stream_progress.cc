@@ -116,7 +116,8 @@ bool Stream::handle_receive(uint32_t message) {
   const auto control = static_cast<Control>(value);
   if (control != Control::kDisconnect && control != Control::kShutdown) return true;
   peer_shut_.store(true, std::memory_order_release);
-  if (control == Control::kDisconnect || write_shut_.load()) enter(Phase::kDisconnected);
+  // A shutdown of this side that is under way has its message still to send.
+  if (control == Control::kDisconnect || end_told_) enter(Phase::kDisconnected);
   read_edges_.fetch_add(1);
   write_edges_.fetch_add(1);
   return true;

@@ -60,6 +60,7 @@ ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* lengt
   const bool whole = (flags & MSG_WAITALL) != 0 && !peek;
   size_t done = 0;
   int rc = 0;
+  if (peek) ready(0);  // what was there the last time still is, so nothing else would look for more
   while (done < total) {
     if (ring_.available() == 0) {
       if (nonblocking_call) {
@@ -89,7 +90,7 @@ ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* lengt
 int Stream::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return -EINVAL;
   if (phase() == Phase::kListening) {
-    listener_->set_backlog(0);
+    listener_->refuse_all();
     read_shut_.store(true);
     observers().notify();
     return 0;
@@ -111,7 +112,10 @@ int Stream::shutdown(int how) {
     const auto room = [this] { return control_room() || !connected(); };
     rc = wait_until(Deadline::in_ms(kLingerMs), room);
     std::lock_guard lock(completions_);
-    if (rc == 0 && connected()) rc = post_control(encode(both ? Control::kDisconnect : Control::kShutdown), nullptr);
+    if (rc == 0 && connected()) {
+      rc = post_control(encode(both ? Control::kDisconnect : Control::kShutdown), nullptr);
+      end_told_ = true;
+    }
   } else if (how != SHUT_WR && write_was_shut) {
     std::lock_guard lock(completions_);
     if (connected() && control_room()) {
