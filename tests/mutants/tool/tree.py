@@ -177,11 +177,14 @@ class Tree:
         """How a file is compiled, without its output; None for a header."""
         if not self._commands:
             for entry in json.loads((self.build / "compile_commands.json").read_text()):
+                file = pathlib.Path(entry["file"])
+                if not file.is_relative_to(self.tree):
+                    continue  # a precompiled header
                 words = shlex.split(entry["command"])
                 if words[0].endswith("ccache"):
                     words = words[1:]
                 del words[words.index("-o") : words.index("-o") + 2]
-                self._commands.setdefault(str(pathlib.Path(entry["file"]).relative_to(self.tree)), words[:-2])
+                self._commands.setdefault(str(file.relative_to(self.tree)), words[:-2])
         return self._commands.get(path)
 
     def _compiles_alone(self, path: str, edit: Edit) -> bool:
