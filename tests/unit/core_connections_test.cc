@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections between processes of this host: services and who has them, questions that are asked again, fork and the
+// end of a process.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <nupa/connection_manager.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "cm/connection/probe.h"
+#include "core/connections.h"
+#include "core/runtime.h"
+
+namespace nupa::core {
+namespace {
+
+constexpr int kSoonMs = 20'000;  // a sanitizer on a busy machine
+constexpr uint64_t kIpTcp = 0x0000000001060000;
+constexpr uint64_t kPlain = 0x1000000000abcd;
+
+Gid loopback(uint8_t last = 1) {
+  Gid gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  gid.raw[12] = 127;
+  gid.raw[15] = last;
+  return gid;
+}
+
+/// NUPA_TRANSPORT for as long as it lives.
+class Transport {
+ public:
+  explicit Transport(const char* wanted) {
+    if (const char* found = getenv("NUPA_TRANSPORT"); found != nullptr) before_ = found;
+    setenv("NUPA_TRANSPORT", wanted, 1);
+  }
+  ~Transport() { before_.empty() ? unsetenv("NUPA_TRANSPORT") : setenv("NUPA_TRANSPORT", before_.c_str(), 1); }
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+ private:
+  std::string before_;
+};
+
+enum class Told { kRequest, kReply, kEstablished, kRejected, kUnreachable, kDisconnected, kDatagramReply };
+struct Event {
+  Told what;
+  uint64_t owner;       ///< of a request: the listener
+  uint64_t detail = 0;  ///< a reason, a status, or whether it was silent
+  ConnectionId id = 0;
+};
+
+/// Writes down what it is told. Requests get owners from 100 on.
+class Sink final : public ConnectionSink {
+ public:
+  uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest&) override {
+    tell({Told::kRequest, owner, 0, id});
+    return ++last_owner_;
+  }
+  uint64_t on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) override { return 0; }
+  void on_reply(uint64_t owner, const ConnectionReply&) override { tell({Told::kReply, owner}); }
+  void on_established(uint64_t owner, const PrivateData<224>&) override { tell({Told::kEstablished, owner}); }
+  void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) override {
+    tell({Told::kRejected, owner, reason});
+  }
+  void on_unreachable(uint64_t owner) override { tell({Told::kUnreachable, owner}); }
+  void on_disconnected(uint64_t owner, bool silent) override { tell({Told::kDisconnected, owner, silent ? 1u : 0u}); }
+  void on_time_wait_exit(uint64_t) override {}
+  void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
+    tell({Told::kDatagramReply, owner, static_cast<uint64_t>(reply.status)});
+  }
+
+  /// The next event; of owner 0: none came.
+  Event next() {
+    std::unique_lock lock(mutex_);
+    if (!came_.wait_for(lock, std::chrono::milliseconds(kSoonMs), [this] { return taken_ < events_.size(); }))
+      return {Told::kUnreachable, 0};
+    return events_[taken_++];
+  }
+  bool nothing_more() {
+    std::lock_guard lock(mutex_);
+    return taken_ == events_.size();
+  }
+
+ private:
+  void tell(const Event& event) {
+    std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    came_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<Event> events_;
+  size_t taken_ = 0;
+  uint64_t last_owner_ = 100;
+};
+
+/// A process with connections.
+struct Party {
+  Sink sink;
+  std::shared_ptr<ConnectionManager> manager;
+  Party() {
+    if (auto opened = ConnectionManager::open(sink)) manager = std::move(*opened);
+  }
+  int take(uint64_t owner, uint64_t service, const Gid* address = nullptr,
+           const std::function<void(ListenerAddress&)>& change = {}) {
+    ListenerAddress at;
+    at.service_id = service;
+    if (address != nullptr) {
+      at.any_address = false;
+      at.address = *address;
+    }
+    if (change) change(at);
+    return manager->bind(owner, at);
+  }
+  /// A request for `service`, at the loopback address if it is one of IP.
+  int connect(uint64_t owner, uint64_t service, ConnectionId* id, uint8_t address = 1) {
+    auto route = manager->find_route(loopback(address), 0, nullptr);
+    if (!route) return route.error().code;
+    ConnectionRequest request;
+    request.service_id = service;
+    request.path = route->path;
+    request.ca_guid = static_cast<uint64_t>(getpid());
+    request.qp_num = static_cast<uint32_t>(owner);
+    if (is_ip_service(service)) {
+      request.private_data.bytes[1] = std::byte{0x40};
+      const Gid to = loopback(address);
+      for (size_t i = 0; i < 4; ++i) request.private_data.bytes[32 + i] = static_cast<std::byte>(to.raw[12 + i]);
+    }
+    request.private_data.length = request.private_data.room();
+    return manager->connect(request, *route, owner, id);
+  }
+};
+
+/// Another process, forked before this one has opened anything; words go to and fro.
+class Other {
+ public:
+  explicit Other(const std::function<void(Other&)>& body) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(0, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+    pid_ = fork();
+    link_ = ends[pid_ == 0 ? 1 : 0];
+    ::close(ends[pid_ == 0 ? 0 : 1]);
+    if (pid_ != 0) return;
+    alarm(3 * kSoonMs / 1000);
+    body(*this);
+    _exit(0);
+  }
+  ~Other() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+    ::close(link_);
+  }
+  Other(const Other&) = delete;
+  Other& operator=(const Other&) = delete;
+  void say(int word) { ASSERT_EQ(4, send(link_, &word, sizeof word, MSG_NOSIGNAL)); }
+  int hear() {
+    pollfd one{link_, POLLIN, 0};
+    int word = -1;
+    if (::poll(&one, 1, kSoonMs) != 1 || recv(link_, &word, sizeof word, 0) != 4) return -1;
+    return word;
+  }
+  int wait() {
+    int status = -1;
+    EXPECT_EQ(pid_, waitpid(pid_, &status, 0));
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  void kill_it() { kill(pid_, SIGKILL); }
+
+ private:
+  pid_t pid_ = 0;
+  int link_ = -1;
+};
+
+// One process.
+
+TEST(CoreConnections, OfAProcessAreOneManagers) {
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  Sink second;
+  const auto another = ConnectionManager::open(second);
+  ASSERT_FALSE(another);
+  EXPECT_EQ(EBUSY, another.error().code);
+  party.manager.reset();
+  EXPECT_TRUE(ConnectionManager::open(second));
+}
+
+TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto runtime = *Runtime::acquire();
+  const segment::Tables& tables = runtime->tables();
+  const uint32_t before = tables.header->listener_high_water.load();
+  EXPECT_EQ(EINVAL, party.manager->listen(1)) << "it has no service";
+  const Gid address = loopback();
+  ASSERT_EQ(0, party.take(1, kIpTcp + 7001, &address));
+  ASSERT_EQ(0, party.take(2, kIpTcp + 7002, nullptr, [](ListenerAddress& at) { at.only_v4 = true; }));
+  ASSERT_EQ(0, party.take(3, kIpTcp + 7003, nullptr, [](ListenerAddress& at) { at.only_v6 = true; }));
+  ASSERT_EQ(0, party.take(4, kPlain, nullptr, [](ListenerAddress& at) { at.mask = ~uint64_t{0xf}; }));
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(0u, tables.listeners[i].in_use.load()) << "bound is not listening";
+  for (uint64_t owner = 1; owner <= 4; ++owner) ASSERT_EQ(0, party.manager->listen(owner));
+  EXPECT_EQ(EINVAL, party.manager->listen(1)) << "it listens";
+  EXPECT_EQ(std::max(before, 4u), tables.header->listener_high_water.load());
+  constexpr uint32_t kFlags[] = {0, segment::kListenAnyAddress | segment::kListenOnlyV4,
+                                 segment::kListenAnyAddress | segment::kListenOnlyV6, segment::kListenAnyAddress};
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(1u, tables.listeners[i].in_use.load()) << i;
+    EXPECT_EQ(kFlags[i], tables.listeners[i].flags) << i;
+    EXPECT_EQ(i == 3 ? kPlain : kIpTcp + 7001 + i, tables.listeners[i].service_id) << i;
+    EXPECT_EQ(i == 3 ? ~uint64_t{0xf} : ~uint64_t{0}, tables.listeners[i].mask) << i;
+  }
+  EXPECT_EQ(address, tables.listeners[0].address);
+  party.manager->unbind(2);
+  EXPECT_EQ(0u, tables.listeners[1].in_use.load());
+  EXPECT_EQ(1u, tables.listeners[2].in_use.load());
+  ASSERT_EQ(0, party.take(5, kIpTcp + 7005));
+  ASSERT_EQ(0, party.manager->listen(5));
+  EXPECT_EQ(kIpTcp + 7005, tables.listeners[1].service_id) << "the first entry that is free";
+  EXPECT_EQ(std::max(before, 4u), tables.header->listener_high_water.load());
+  party.manager.reset();
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(0u, tables.listeners[i].in_use.load()) << i;
+}
+
+TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
+  // A listener may be on its way: programs agree over TCP, and connect before the other one listens.
+  constexpr int64_t kPatienceNs = 150'000'000;
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ConnectionId id = 0;
+  const int64_t before = base::now_ns();
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7010, &id));
+  const Event event = party.sink.next();
+  EXPECT_GE(base::now_ns() - before, kPatienceNs);
+  EXPECT_EQ(Told::kRejected, event.what);
+  EXPECT_EQ(1u, event.owner);
+  EXPECT_EQ(static_cast<uint64_t>(RejectReason::kInvalidServiceId), event.detail);
+  EXPECT_TRUE(party.sink.nothing_more());
+  party.manager->release(id);
+}
+
+TEST(CoreConnections, AListenerThatComesInTime_IsAsked) {
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7011));
+  ConnectionId id = 0;
+  const int64_t before = base::now_ns();
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7011, &id));
+  ASSERT_EQ(0, party.manager->listen(7));
+  const bool in_time = base::now_ns() - before < 100'000'000;
+  const Event event = party.sink.next();
+  EXPECT_TRUE(!in_time || event.what == Told::kRequest);
+  if (event.what != Told::kRequest) return;
+  EXPECT_EQ(7u, event.owner);
+  EXPECT_EQ(0, party.manager->reject(event.id, RejectReason::kConsumer, {}));
+  const Event rejected = party.sink.next();
+  EXPECT_EQ(Told::kRejected, rejected.what);
+  EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), rejected.detail) << "another reason is told at once";
+  party.manager->release(id);
+  party.manager->release(event.id);
+}
+
+TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
+  const Transport memory("window");  // the refusal comes at once
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7012));
+  ConnectionId id = 0;
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7012, &id));
+  party.manager->release(id);
+  ASSERT_EQ(0, party.manager->listen(7));
+  ASSERT_EQ(0, party.connect(2, kIpTcp + 7012, &id));
+  const Event event = party.sink.next();
+  EXPECT_EQ(Told::kRequest, event.what) << "of the second one";
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // for the first one, were it asked again
+  EXPECT_TRUE(party.sink.nothing_more());
+  party.manager->release(event.id);
+  party.manager->release(id);
+}
+
+// Two processes.
+
+TEST(CoreConnectionsProcesses, OneHasAService_InEitherOrder) {
+  struct Case {
+    bool first_any, second_any;
+    uint8_t first_address, second_address;
+    int error;
+  };
+  constexpr Case kCases[] = {{true, true, 0, 0, EADDRINUSE},
+                             {true, false, 0, 1, EADDRINUSE},
+                             {false, true, 1, 0, EADDRINUSE},
+                             {false, false, 1, 1, EADDRINUSE},
+                             {false, false, 1, 2, 0}};
+  Other other([&](Other& self) {
+    Party party;
+    if (party.manager == nullptr) _exit(1);
+    for (uint32_t i = 0; i < std::size(kCases); ++i) {
+      const Gid address = loopback(kCases[i].first_address);
+      const int error = party.take(1, kIpTcp + 7020 + i, kCases[i].first_any ? nullptr : &address);
+      self.say(error);
+      if (self.hear() != 1) _exit(2);
+      party.manager->unbind(1);
+      self.say(0);
+    }
+  });
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  for (uint32_t i = 0; i < std::size(kCases); ++i) {
+    const uint64_t service = kIpTcp + 7020 + i;
+    ASSERT_EQ(0, other.hear()) << i;
+    const Gid address = loopback(kCases[i].second_address);
+    const Gid* const at = kCases[i].second_any ? nullptr : &address;
+    EXPECT_EQ(kCases[i].error, party.take(5, service, at)) << i;
+    EXPECT_TRUE(kCases[i].error == 0 || party.manager->listen(5) == EINVAL) << "it has nothing";
+    party.manager->unbind(5);
+    other.say(1);
+    ASSERT_EQ(0, other.hear());
+    EXPECT_EQ(0, party.take(5, service, at)) << "the other one has given it back";
+    party.manager->unbind(5);
+  }
+  EXPECT_EQ(0, other.wait());
+}
+
+TEST(CoreConnectionsProcesses, TheServiceOfOneThatDied_IsFree) {
+  Other other([](Other& self) {
+    Party party;
+    self.say(party.manager == nullptr ? 1 : party.take(1, kIpTcp + 7030));
+    if (fork() == 0) {  // a child holds no name whose owner is gone
+      alarm(kSoonMs / 1000);
+      self.say(7);
+      for (;;) pause();
+    }
+    self.hear();
+  });
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, other.hear());
+  ASSERT_EQ(7, other.hear());
+  EXPECT_EQ(EADDRINUSE, party.take(5, kIpTcp + 7030));
+  other.kill_it();
+  EXPECT_EQ(1000 + SIGKILL, other.wait());
+  EXPECT_EQ(0, party.take(5, kIpTcp + 7030));
+}
+
+/// A process that listens, accepts the one who comes, says so and then does `more`.
+auto accepting(uint64_t service, std::function<void(Other&, Party&, ConnectionId)> more) {
+  return [service, more](Other& self) {
+    auto* party = new Party;
+    if (party->manager == nullptr || party->take(1, service) != 0 || party->manager->listen(1) != 0) _exit(1);
+    self.say(1);
+    const Event request = party->sink.next();
+    if (request.what != Told::kRequest || party->manager->accept(request.id, {}) != 0) _exit(2);
+    if (party->sink.next().what != Told::kEstablished) _exit(3);
+    self.say(2);
+    more(self, *party, request.id);
+  };
+}
+
+class CoreConnectionsPair : public ::testing::Test {
+ protected:
+  /// Connects to the other process; `party_` is this one.
+  void connect(Other& other, uint64_t service) {
+    ASSERT_NE(nullptr, party().manager);
+    ASSERT_EQ(1, other.hear());
+    ASSERT_EQ(0, party().connect(1, service, &id_));
+    ASSERT_EQ(Told::kReply, party().sink.next().what);
+    ASSERT_EQ(0, party().manager->establish(id_));
+    ASSERT_EQ(2, other.hear());
+  }
+  Party& party() {
+    if (party_ == nullptr) party_ = std::make_unique<Party>();
+    return *party_;
+  }
+  void expect_disconnected(bool silent) {
+    const Event event = party().sink.next();
+    EXPECT_EQ(Told::kDisconnected, event.what);
+    EXPECT_EQ(1u, event.owner);
+    EXPECT_EQ(silent ? 1u : 0u, event.detail);
+  }
+  std::unique_ptr<Party> party_;
+  ConnectionId id_ = 0;
+};
+
+TEST_F(CoreConnectionsPair, WhenAProcessExits_ItsConnectionsEnd) {
+  Other other(accepting(kIpTcp + 7040, [](Other& self, Party&, ConnectionId) {
+    self.hear();
+    exit(0);
+  }));
+  connect(other, kIpTcp + 7040);
+  other.say(1);
+  expect_disconnected(false);
+  EXPECT_EQ(0, other.wait());
+}
+
+TEST_F(CoreConnectionsPair, WhenAProcessIsKilled_ItsConnectionsEndSilently) {
+  Other other(accepting(kIpTcp + 7041, [](Other& self, Party&, ConnectionId) { self.hear(); }));
+  connect(other, kIpTcp + 7041);
+  other.kill_it();
+  expect_disconnected(true);
+}
+
+TEST_F(CoreConnectionsPair, WhenAProcessIsKilled_ItsChildHoldsNoConnection) {
+  Other other(accepting(kIpTcp + 7042, [](Other& self, Party&, ConnectionId) {
+    if (fork() == 0) {
+      alarm(kSoonMs / 1000);
+      self.say(3);
+      for (;;) pause();
+    }
+    self.hear();
+  }));
+  connect(other, kIpTcp + 7042);
+  ASSERT_EQ(3, other.hear());
+  other.kill_it();
+  expect_disconnected(true);
+}
+
+TEST_F(CoreConnectionsPair, WhenAChildExits_TheConnectionsOfItsParentStay) {
+  Other other(accepting(kIpTcp + 7043, [](Other& self, Party& party, ConnectionId id) {
+    for (const bool calls : {false, true}) {
+      const pid_t child = fork();
+      if (child == 0) {
+        ConnectionId none = 0;
+        if (calls) {
+          // What it inherits is its parent's.
+          if (party.manager->disconnect(id) != ENODEV) _exit(11);
+          if (party.manager->accept(id, {}) != ENODEV) _exit(12);
+          if (party.connect(9, kIpTcp + 7099, &none) != ENODEV) _exit(13);
+          if (party.take(9, kIpTcp + 7098) != ENODEV) _exit(14);
+          party.manager->release(id);
+          party.manager->unbind(1);
+        }
+        exit(0);
+      }
+      int status = -1;
+      if (waitpid(child, &status, 0) != child || status != 0) self.say(WEXITSTATUS(status) + 1000);
+    }
+    self.say(4);
+    self.hear();
+    party.manager->disconnect(id);
+    self.hear();
+  }));
+  connect(other, kIpTcp + 7043);
+  EXPECT_EQ(4, other.hear());
+  EXPECT_TRUE(party().sink.nothing_more());
+  EXPECT_EQ(EADDRINUSE, party().take(5, kIpTcp + 7043)) << "the parent still has its service";
+  other.say(1);
+  expect_disconnected(false);
+}
+
+// Packets.
+
+TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
+  const Transport packets("roce");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto runtime = *Runtime::acquire();
+  ASSERT_NE(nullptr, runtime->port());
+  auto socket = roce::ManagementSocket::open(0);
+  ASSERT_TRUE(socket);
+  const auto ask = [&](bool is_echo, uint32_t port) {
+    roce::ManagementDatagram question;
+    question.bytes = cm::write_probe({is_echo, port, 5});
+    question.local = loopback();
+    question.remote = {loopback(), runtime->port()->socket().port(), 0};
+    question.of_nupa = true;
+    socket->send(question);
+  };
+  ask(true, 111);
+  ask(false, 4711);
+  std::vector<cm::Probe> answers;
+  while (answers.empty()) {
+    pollfd one{socket->fd(), POLLIN, 0};
+    ASSERT_EQ(1, ::poll(&one, 1, kSoonMs));
+    socket->receive([&](const roce::ManagementDatagram& datagram) {
+      const auto probe = cm::read_probe(datagram.bytes);
+      ASSERT_TRUE(probe);
+      EXPECT_TRUE(datagram.of_nupa);
+      answers.push_back(*probe);
+    });
+  }
+  ASSERT_EQ(1u, answers.size());
+  EXPECT_TRUE(answers[0].is_echo);
+  EXPECT_EQ(4711u, answers[0].port) << "the port that was asked";
+  EXPECT_EQ(runtime->node().self().instance(), answers[0].instance);
+}
+
+}  // namespace
+}  // namespace nupa::core
