@@ -1,0 +1,661 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Whose packets a queue pair takes, and where its own go: connections, datagrams, management.
+#ifndef NUPA_TEST_DROPIN
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "base/clock.h"
+#include "roce_engine_fixture.h"
+#include "transport/grh.h"
+#include "transport/roce/datagram_endpoint.h"
+#include "transport/roce/endpoint.h"
+#include "transport/timers.h"
+
+namespace nupa::roce::testing {
+namespace {
+
+constexpr uint32_t kOwnQpn = segment::number_of(1, 5);
+constexpr uint32_t kPeerSlot = 2;
+constexpr uint32_t kNupaPeerQpn = segment::number_of(kPeerSlot, 7);
+constexpr uint16_t kPeerPort = Port::port_of_slot(kPeerSlot);
+constexpr uint32_t kQkey = 0x11223344;
+constexpr QpState kStates[] = {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts,
+                               QpState::kSqd,   QpState::kSqe,  QpState::kErr};
+
+Gid host_gid(uint8_t host) { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, host}}; }
+
+/// A port with its socket, and what a queue pair shows to others.
+class RoceEnd : public ::testing::Test {
+ protected:
+  RoceEnd() {
+    auto socket = io::UdpSocket::open(0, 1 << 18);
+    EXPECT_TRUE(socket);
+    auto opened = Port::open(std::move(*socket));
+    EXPECT_TRUE(opened);
+    port = std::move(*opened);
+    set_state(QpState::kRts);
+    shared->qkey.store(kQkey);
+    end.host = &host;
+    end.shared = shared.get();
+    end.wire = wire.get();
+    end.qp_num = kOwnQpn;
+    end.cap = {16, 16, 2, 2, 64};
+    end.max_datagram = 1024;
+    from.from = {host_gid(2), kPeerPort, 0};
+    from.to = host_gid(1);
+    host.receives.assign(8, 2048);
+  }
+  void set_state(QpState state) { shared->state.store(segment::pack_state(1, state)); }
+  Packet packet(uint8_t opcode, uint32_t psn, uint32_t bytes = 8) {
+    payload = pattern_bytes(bytes);
+    Packet made;
+    made.opcode = opcode;
+    made.mark = kNupaMark;
+    made.dest_qpn = kOwnQpn;
+    made.psn = psn & kPsnMask;
+    made.qkey = kQkey;
+    made.source_qpn = 0x777;
+    made.ack_request = true;
+    made.payload = payload.data();
+    made.payload_length = bytes;
+    return made;
+  }
+
+  std::unique_ptr<Port> port;
+  RecordingHost host;
+  std::unique_ptr<segment::QpShared> shared = std::make_unique<segment::QpShared>();
+  std::unique_ptr<segment::WireShared> wire = std::make_unique<segment::WireShared>();
+  LocalEnd end;
+  io::UdpSocket::Received from;
+  std::vector<std::byte> payload;
+};
+
+class RoceConnected : public RoceEnd {
+ protected:
+  void connect(bool standard = false, uint32_t peer_qpn = kNupaPeerQpn, std::vector<Rail> rails = {}) {
+    end.type = QpType::kRc;
+    end.rails = rails.empty() ? std::vector<Rail>{{host_gid(1), 0, 50'000, 0}} : std::move(rails);
+    QpAttr attr;
+    attr.dest_qp_num = peer_qpn;
+    attr.rq_psn = kFirstPsn;
+    attr.path_mtu = 1;
+    attr.max_dest_rd_atomic = 4;
+    attr.timeout = 8;
+    attr.retry_cnt = 7;
+    attr.rnr_retry = 7;
+    attr.max_rd_atomic = 4;
+    WireSettings settings;
+    settings.standard = standard;
+    endpoint.emplace(*port, end, attr, host_gid(2), settings);
+    endpoint->set_attributes(attr);
+    started = false;
+  }
+  ~RoceConnected() override {
+    if (endpoint) endpoint->withdraw();
+  }
+  void deliver(Packet made) { endpoint->deliver(made, from, base::now_ns()); }
+  Packet send_of(uint32_t psn) { return packet(opcode_of(Service::kRc, Operation::kSendOnly), psn); }
+  void transmit() { endpoint->transmit(base::now_ns(), *port->burst(), true); }
+  void start() {
+    endpoint->start(kFirstPsn);
+    started = true;
+  }
+  /// Shown once the queue pair sends.
+  uint16_t destination_port(uint32_t path = 0) {
+    if (!started) start();
+    transmit();
+    return static_cast<uint16_t>(wire->path[path].ports.load());
+  }
+  void post() {
+    const Sge sge{kBase, 8, kKey};
+    SendWr wr;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    endpoint->post(wr, 0);
+  }
+  /// The introduction of a peer with these rails.
+  Packet introduction(const std::vector<Rail>& rails) {
+    Introduction theirs(rails);
+    theirs.meet();
+    theirs.transmit(0, packet(kIntroduction, 0, 0), introduced);
+    Packet made = introduced.packets.at(0).packet;
+    payload = introduced.packets.at(0).payload;
+    introduced.packets.clear();
+    made.payload = payload.data();
+    return made;
+  }
+
+  std::optional<ConnectedEndpoint> endpoint;
+  bool started = false;
+  RecordingOutput introduced;
+};
+
+TEST_F(RoceConnected, IbtaA174_PacketFromAnotherAddress_IsAStranger) {
+  connect();
+  from.from.address = host_gid(3);
+  deliver(send_of(kFirstPsn));
+  from.from.address = host_gid(2);
+  from.to = host_gid(4);
+  deliver(send_of(kFirstPsn));
+  EXPECT_EQ(wire->strangers, 2u);
+  EXPECT_TRUE(host.received.empty());
+  from.to = host_gid(1);
+  deliver(send_of(kFirstPsn));
+  EXPECT_EQ(host.received.size(), 1u);
+  EXPECT_EQ(wire->strangers, 2u);
+}
+
+TEST_F(RoceConnected, StandardPeer_MaySendFromAnyPort) {
+  connect();
+  Packet made = send_of(kFirstPsn);
+  made.mark = 0;
+  from.from.port = 12345;
+  deliver(made);
+  EXPECT_EQ(host.received.size(), 1u);
+  EXPECT_EQ(wire->strangers, 0u);
+}
+
+TEST_F(RoceConnected, Ibta9613_PacketOfAnotherPartition_IsAStranger) {
+  connect();
+  for (const uint16_t pkey : {0x0000, 0x8000, 0x7ffe, 0xfffe, 0x0001}) {
+    Packet made = send_of(kFirstPsn);
+    made.pkey = pkey;
+    deliver(made);
+  }
+  EXPECT_EQ(wire->strangers, 5u);
+  EXPECT_TRUE(host.received.empty());
+  Packet limited = send_of(kFirstPsn);
+  limited.pkey = 0x7fff;
+  deliver(limited);
+  EXPECT_EQ(host.received.size(), 1u) << "a limited member of the same partition";
+}
+
+TEST_F(RoceConnected, Ibta1031_StatesThatReceive_AreFromRtrToSqe) {
+  for (const QpState state : kStates) {
+    host.received.clear();
+    if (endpoint) endpoint->withdraw();
+    connect();
+    set_state(state);
+    deliver(send_of(kFirstPsn));
+    const bool receives = state != QpState::kReset && state != QpState::kInit && state != QpState::kErr;
+    EXPECT_EQ(host.received.size(), receives ? 1u : 0u) << static_cast<int>(state);
+    EXPECT_EQ(wire->strangers, receives ? 0u : 1u) << static_cast<int>(state);
+  }
+}
+
+TEST_F(RoceConnected, AnswersBeforeItSends_AreIgnored) {
+  connect();
+  set_state(QpState::kRtr);
+  deliver(packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0));
+  deliver(packet(kCnpOpcode, 0, 0));
+  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_TRUE(host.done.empty());
+}
+
+TEST_F(RoceConnected, AnswersGoToTheRequester_RequestsToTheResponder) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  EXPECT_TRUE(host.done.empty());
+  Packet ack = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0);
+  ack.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
+  deliver(ack);
+  ASSERT_EQ(host.done.size(), 1u);
+  EXPECT_EQ(host.done[0].status, WcStatus::kSuccess);
+  EXPECT_TRUE(host.received.empty());
+}
+
+TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
+  connect();
+  start();
+  EXPECT_EQ(wire->duplicates + wire->dropped + wire->stray + wire->strangers, 0u);
+  deliver(send_of(kFirstPsn));
+  deliver(send_of(kFirstPsn));
+  deliver(send_of(kFirstPsn + 1 + kBitmapBits));
+  Packet ack = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn + 9, 0);
+  deliver(ack);
+  deliver(ack);
+  deliver(ack);
+  transmit();
+  EXPECT_EQ(wire->duplicates, 1u);
+  EXPECT_EQ(wire->dropped, 1u);
+  EXPECT_EQ(wire->stray, 3u);
+  EXPECT_EQ(wire->strangers, 0u);
+  from.from.address = host_gid(9);
+  deliver(ack);
+  EXPECT_EQ(wire->strangers, 1u);
+}
+
+TEST_F(RoceConnected, RepetitionsAreShownByWhatCausedThem) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  endpoint->on_timer(base::now_ns() + 1'000'000'000);
+  transmit();
+  EXPECT_EQ(wire->resent_timeout, 1u);
+  EXPECT_EQ(wire->resent_sequence, 0u);
+  EXPECT_EQ(wire->resent_selective, 0u);
+  Packet nak = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0);
+  nak.mark = 0;
+  nak.syndrome = syndrome(AckKind::kNak, static_cast<uint8_t>(NakCode::kSequence));
+  deliver(nak);
+  transmit();
+  EXPECT_EQ(wire->resent_sequence, 1u);
+  EXPECT_EQ(wire->resent_timeout, 1u);
+}
+
+TEST_F(RoceConnected, NupaPeersPort_IsThatOfItsSlotUntilAStandardPeerAnswers) {
+  connect();
+  EXPECT_EQ(destination_port(), kPeerPort);
+  Packet standard = send_of(kFirstPsn);
+  standard.mark = 0;
+  deliver(standard);
+  EXPECT_EQ(destination_port(), kUdpPort);
+  EXPECT_EQ(wire->standard, 1u);
+  deliver(send_of(kFirstPsn + 1));
+  EXPECT_EQ(destination_port(), kPeerPort) << "it shows that it is NUPA";
+  EXPECT_EQ(wire->standard, 0u);
+}
+
+TEST_F(RoceConnected, ForgedPacketWithoutTheMark_RedirectsNothing) {
+  connect();
+  deliver(send_of(kFirstPsn));
+  Packet forged = send_of(kFirstPsn + 1);
+  forged.mark = 0;
+  deliver(forged);
+  EXPECT_EQ(destination_port(), kPeerPort);
+  EXPECT_EQ(wire->standard, 0u);
+}
+
+TEST_F(RoceConnected, NumberThatNamesNoSlot_IsOfAStandardPeer) {
+  for (const uint32_t slot : {0u, segment::kMaxSlot + 1}) {
+    if (endpoint) endpoint->withdraw();
+    connect(false, segment::number_of(slot, 3));
+    EXPECT_EQ(destination_port(), kUdpPort) << slot;
+  }
+}
+
+TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  int64_t now = base::now_ns();
+  for (const uint16_t expected : {kUdpPort, kPeerPort, kUdpPort}) {
+    endpoint->on_timer(now += 1'000'000'000);
+    EXPECT_EQ(destination_port(), expected);
+  }
+  // Once it has answered, silence says nothing of where it is.
+  deliver(send_of(kFirstPsn));
+  EXPECT_EQ(destination_port(), kPeerPort);
+  endpoint->on_timer(now += 1'000'000'000);
+  EXPECT_EQ(destination_port(), kPeerPort);
+}
+
+TEST_F(RoceConnected, EndOfTheStandard_LooksAtTheStandardsPortOnly) {
+  connect(true);
+  EXPECT_EQ(destination_port(), kUdpPort);
+  deliver(send_of(kFirstPsn));
+  EXPECT_EQ(destination_port(), kUdpPort);
+  deliver(introduction({{host_gid(2), 0, 1, 0}, {host_gid(3), 0, 2, 0}}));
+  transmit();
+  EXPECT_EQ(wire->paths, 1u) << "introductions are not of the standard";
+}
+
+TEST_F(RoceConnected, MorePaths_AreTakenFromAnIntroductionOfThePeerOnly) {
+  const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
+  const std::vector<Rail> theirs{{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}};
+  connect(false, kNupaPeerQpn, mine);
+  from.from.address = host_gid(3);
+  deliver(introduction(theirs));
+  transmit();
+  EXPECT_EQ(wire->paths, 1u);
+  EXPECT_EQ(wire->strangers, 1u);
+  from.from.address = host_gid(2);
+  deliver(introduction(theirs));
+  transmit();
+  EXPECT_EQ(wire->paths, 2u);
+  EXPECT_EQ(wire->path[1].to, host_gid(12));
+  EXPECT_EQ(wire->path[1].from, host_gid(11));
+  EXPECT_EQ(destination_port(1), kPeerPort) << "the process has one port at all its addresses";
+}
+
+TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
+  const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
+  connect(false, kNupaPeerQpn, mine);
+  deliver(introduction({{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}}));
+  struct Case {
+    uint8_t from;
+    uint8_t to;
+    uint16_t port;
+    bool taken;
+  };
+  uint32_t psn = kFirstPsn;
+  uint64_t strangers = 0;
+  for (const Case& each : {Case{12, 11, 40'001, true},
+                           {12, 11, 40'000, false},
+                           {12, 11, 4791, false},
+                           {12, 1, 40'001, false},
+                           {2, 11, 40'000, false},
+                           {13, 11, 40'001, false},
+                           {2, 1, 40'000, true},
+                           {2, 1, 5, true}}) {
+    from.from = {host_gid(each.from), each.port, 0};
+    from.to = host_gid(each.to);
+    host.received.clear();
+    deliver(send_of(psn));
+    EXPECT_EQ(host.received.size(), each.taken ? 1u : 0u) << int{each.from} << " to " << int{each.to};
+    psn += each.taken;
+    strangers += !each.taken;
+    EXPECT_EQ(wire->strangers, strangers);
+  }
+}
+
+TEST_F(RoceConnected, StopGivesUpTheReceiveAndTakesNothingMore) {
+  connect();
+  start();
+  deliver(packet(opcode_of(Service::kRc, Operation::kSendFirst), kFirstPsn, 256));
+  EXPECT_TRUE(host.holds);
+  post();
+  endpoint->stop();
+  EXPECT_FALSE(host.holds);
+  ASSERT_EQ(host.done.size(), 1u);
+  EXPECT_EQ(host.done[0].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(endpoint->deadline(), INT64_MAX);
+  deliver(packet(opcode_of(Service::kRc, Operation::kSendLast), kFirstPsn + 1, 8));
+  EXPECT_TRUE(host.received.empty());
+}
+
+TEST_F(RoceConnected, SecondStart_GoesOnWithTheNextNumber) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  endpoint->flush();
+  endpoint->start(777);
+  post();
+  endpoint->send();
+  Packet ack = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn + 1, 0);
+  ack.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
+  deliver(ack);
+  ASSERT_EQ(host.done.size(), 2u);
+  EXPECT_EQ(host.done[1].status, WcStatus::kSuccess);
+}
+
+// ---- Datagrams (9.8.3).
+
+class RoceDatagrams : public RoceEnd {
+ protected:
+  void open(const WireSettings& settings = {}) {
+    end.type = QpType::kUd;
+    sources.gids = {{host_gid(1), 0}, {host_gid(11), 1}};
+    endpoint = std::make_unique<DatagramEndpoint>(*port, end, sources, settings);
+  }
+  ~RoceDatagrams() override {
+    if (endpoint) endpoint->withdraw();
+  }
+  Packet datagram(uint32_t bytes = 8) { return packet(opcode_of(Service::kUd, Operation::kSendOnly), 0, bytes); }
+  void deliver(Packet made) { endpoint->deliver(made, from, 0); }
+
+  Sources sources;
+  std::unique_ptr<DatagramEndpoint> endpoint;
+};
+
+TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
+  open();
+  from.hop_limit = 9;
+  from.traffic_class = 0x22;
+  Packet made = datagram(8);
+  made.solicited = true;
+  deliver(made);
+  ASSERT_EQ(host.received.size(), 1u);
+  const RecordingHost::Received& received = host.received[0];
+  EXPECT_EQ(received.status, WcStatus::kSuccess);
+  EXPECT_EQ(received.message.byte_len, 48u);
+  EXPECT_EQ(received.message.src_qp, 0x777u);
+  EXPECT_EQ(received.message.wc_flags, wc_flag::kGrh);
+  EXPECT_TRUE(received.message.solicited);
+  EXPECT_EQ(0, std::memcmp(received.bytes.data() + 40, payload.data(), 8));
+  EXPECT_EQ(0, std::memcmp(received.bytes.data() + 8, from.from.address.raw.data(), 16));
+  EXPECT_EQ(0, std::memcmp(received.bytes.data() + 24, from.to.raw.data(), 16));
+  EXPECT_EQ(received.bytes[7], 9);
+  Packet with = packet(opcode_of(Service::kUd, Operation::kSendOnlyImm), 0, 8);
+  with.imm = 0xabc;
+  deliver(with);
+  ASSERT_EQ(host.received.size(), 2u);
+  EXPECT_EQ(host.received[1].message.wc_flags, wc_flag::kGrh | wc_flag::kWithImm);
+  EXPECT_EQ(host.received[1].message.imm_data, 0xabcu);
+}
+
+TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsAStrangerAndTakesNoReceive) {
+  open();
+  uint64_t strangers = 0;
+  const auto expect_stranger = [&](const Packet& made, const char* why) {
+    deliver(made);
+    EXPECT_EQ(wire->strangers, ++strangers) << why;
+    EXPECT_TRUE(host.received.empty()) << why;
+    EXPECT_EQ(host.receives.size(), 8u) << why;
+  };
+  Packet made = datagram();
+  made.qkey = kQkey + 1;
+  expect_stranger(made, "IBTA 9.6.1.4.1: another Q_Key");
+  for (const uint16_t pkey : {0x0000, 0x8000, 0xfffe, 0x7ffe}) {
+    made = datagram();
+    made.pkey = pkey;
+    expect_stranger(made, "another partition");
+  }
+  for (const Service service : {Service::kRc, Service::kUc, Service::kXrc}) {
+    made = datagram();
+    made.opcode = opcode_of(service, Operation::kSendOnly);
+    expect_stranger(made, "another service");
+  }
+  for (const QpState state : {QpState::kReset, QpState::kInit, QpState::kErr}) {
+    set_state(state);
+    expect_stranger(datagram(), "a state that does not receive");
+  }
+  set_state(QpState::kRtr);
+  made = datagram();
+  made.pkey = 0x7fff;
+  deliver(made);
+  EXPECT_EQ(host.received.size(), 1u);
+  EXPECT_EQ(wire->strangers, strangers);
+}
+
+TEST_F(RoceDatagrams, DeviceThatIsPinned_TakesWhatComesToItsAddressesAndGroups) {
+  sources.pinned = true;
+  open();
+  from.to = host_gid(5);
+  deliver(datagram());
+  EXPECT_EQ(wire->strangers, 1u);
+  EXPECT_TRUE(host.received.empty());
+  for (const Gid& to : {host_gid(1), host_gid(11), Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 1, 2, 3}}}) {
+    from.to = to;
+    deliver(datagram());
+  }
+  EXPECT_EQ(host.received.size(), 3u);
+}
+
+TEST_F(RoceDatagrams, Ibta98322_DatagramWithoutRoom_IsLostAndItsReceiveStays) {
+  open();
+  host.receives = {48};
+  deliver(datagram(9));
+  EXPECT_TRUE(host.received.empty());
+  EXPECT_EQ(host.receives.size(), 1u);
+  EXPECT_FALSE(host.holds);
+  deliver(datagram(8));
+  EXPECT_EQ(host.received.size(), 1u) << "with its header it just fits";
+  deliver(datagram(8));
+  EXPECT_EQ(host.received.size(), 1u) << "there is no receive";
+  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_TRUE(host.refusals.empty());
+}
+
+TEST_F(RoceDatagrams, ReceiveWhoseKeyIsGone_EndsTheQueuePair) {
+  open();
+  host.places = false;
+  deliver(datagram());
+  ASSERT_EQ(host.received.size(), 1u);
+  EXPECT_EQ(host.received[0].status, WcStatus::kLocProtErr);
+  EXPECT_EQ(host.received[0].message.byte_len, 0u);
+  ASSERT_EQ(host.refusals.size(), 1u);
+  EXPECT_EQ(host.refusals[0], EventType::kQpFatal);
+}
+
+TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
+  const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 1, 2, 3}};
+  for (const bool hears : {true, false}) {
+    host.received.clear();
+    host.receives.assign(8, 2048);
+    if (endpoint) endpoint->withdraw();
+    end.hears_itself = hears;
+    open();
+    from.from.address = host_gid(1);
+    from.to = group;
+    Packet own = datagram();
+    own.source_qpn = kOwnQpn;
+    deliver(own);
+    EXPECT_EQ(host.received.size(), hears ? 1u : 0u);
+    // Not its own: another queue pair's, another host's, or not to a group.
+    deliver(datagram());
+    from.from.address = host_gid(2);
+    deliver(own);
+    from.from.address = host_gid(1);
+    from.to = host_gid(1);
+    deliver(own);
+    EXPECT_EQ(host.received.size(), hears ? 4u : 3u);
+    EXPECT_EQ(wire->strangers, 0u);
+  }
+}
+
+/// A peer's socket at the port of its slot, and the packets that come there.
+class RoceDatagramsSent : public RoceDatagrams {
+ protected:
+  RoceDatagramsSent() {
+    for (slot = 4000; slot < segment::kMaxSlot && !socket; ++slot)
+      socket = io::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
+    --slot;
+    EXPECT_TRUE(socket);
+    vector.is_global = true;
+    vector.dgid = host_gid(1);
+  }
+  transport::Outcome send(SendWr wr, uint64_t length = 8) {
+    bytes = pattern_bytes(length);
+    const transport::Piece piece{bytes.data(), length};
+    wr.remote_qpn = wr.remote_qpn == 0 ? segment::number_of(slot, 9) : wr.remote_qpn;
+    return endpoint->execute({wr, &vector, &piece, 1, length});
+  }
+  /// The next packet; false: none has come for ten seconds.
+  bool next(Packet* packet) {
+    const int64_t until = base::now_ns() + 10'000'000'000;
+    while (base::now_ns() < until) {
+      if (!socket->receive(buffer, sizeof buffer, &received)) continue;
+      return decode(buffer, received.segment, packet);
+    }
+    return false;
+  }
+
+  uint32_t slot = 0;
+  Result<io::UdpSocket> socket = fail(0, "");
+  AddressVector vector;
+  std::vector<std::byte> bytes;
+  std::byte buffer[io::UdpSocket::kMaxReceive];
+  io::UdpSocket::Received received;
+};
+
+TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
+  open();
+  SendWr wr;
+  wr.remote_qkey = 0x5555;
+  EXPECT_TRUE(send(wr).succeeded());
+  Packet made;
+  ASSERT_TRUE(next(&made));
+  EXPECT_EQ(made.opcode, opcode_of(Service::kUd, Operation::kSendOnly));
+  EXPECT_EQ(made.qkey, 0x5555u);
+  EXPECT_EQ(made.source_qpn, kOwnQpn);
+  EXPECT_EQ(made.dest_qpn, segment::number_of(slot, 9));
+  EXPECT_EQ(made.pkey, 0xffff);
+  EXPECT_EQ(made.payload_length, 8u);
+  EXPECT_EQ(made.psn, 0u);
+  EXPECT_FALSE(made.solicited || made.ack_request);
+  // IBTA 10.2.5: the high bit asks for the queue pair's own Q_Key.
+  wr.remote_qkey = 0x80005555;
+  wr.flags = send_flag::kSolicited;
+  wr.opcode = Opcode::kSendWithImm;
+  wr.imm_or_rkey = 0x42;
+  EXPECT_TRUE(send(wr).succeeded());
+  ASSERT_TRUE(next(&made));
+  EXPECT_EQ(made.qkey, kQkey);
+  EXPECT_EQ(made.psn, 1u);
+  EXPECT_EQ(made.imm, 0x42u);
+  EXPECT_TRUE(made.solicited);
+}
+
+TEST_F(RoceDatagramsSent, SourceAddress_IsThatOfTheHandlesIndex) {
+  open();
+  vector.sgid_index = 1;
+  EXPECT_TRUE(send({}).succeeded());
+  Packet made;
+  ASSERT_TRUE(next(&made));
+  EXPECT_EQ(received.from.address, host_gid(11));
+  vector.sgid_index = 2;  // none
+  EXPECT_TRUE(send({}).succeeded());
+  ASSERT_TRUE(next(&made));
+  EXPECT_EQ(received.from.address, host_gid(1));
+}
+
+TEST_F(RoceDatagramsSent, Ibta98312_MessageLongerThanOnePacket_IsALocalLengthError) {
+  open();
+  EXPECT_EQ(send({}, 1025).status(), WcStatus::kLocLenErr);
+  EXPECT_TRUE(send({}, 1024).succeeded());
+  Packet made;
+  ASSERT_TRUE(next(&made));
+  EXPECT_EQ(made.payload_length, 1024u) << "and the first was not sent";
+}
+
+// ---- Management datagrams (3.9.4, 13.4).
+
+TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
+  const std::vector<std::byte> payload = pattern_bytes(kManagementBytes + 4);
+  Packet good;
+  good.opcode = opcode_of(Service::kUd, Operation::kSendOnly);
+  good.dest_qpn = kManagementQpn;
+  good.source_qpn = kManagementQpn;
+  good.qkey = kManagementQkey;
+  good.payload = payload.data();
+  good.payload_length = kManagementBytes;
+  io::UdpSocket::Received received;
+  received.from = {host_gid(2), 1234, 0};
+  received.to = host_gid(1);
+  ManagementDatagram datagram;
+  ASSERT_TRUE(read_management(good, received, &datagram));
+  EXPECT_EQ(0, std::memcmp(datagram.bytes.data(), payload.data(), kManagementBytes));
+  EXPECT_EQ(datagram.local, host_gid(1));
+  EXPECT_EQ(datagram.remote.address, host_gid(2));
+  EXPECT_EQ(datagram.remote.port, 1234);
+  EXPECT_FALSE(datagram.of_nupa);
+  const auto refused = [&](auto change) {
+    Packet bad = good;
+    change(bad);
+    return !read_management(bad, received, &datagram);
+  };
+  EXPECT_TRUE(refused([](Packet& bad) { bad.opcode = opcode_of(Service::kUd, Operation::kSendOnlyImm); }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.opcode = opcode_of(Service::kRc, Operation::kSendOnly); }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.dest_qpn = 2; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.source_qpn = 2; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.source_qpn = 0; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.qkey = kManagementQkey + 1; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.pkey = 0xfffe; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = kManagementBytes - 1; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = kManagementBytes + 1; }));
+  EXPECT_FALSE(refused([](Packet& fine) { fine.pkey = 0x7fff; }));
+  good.mark = kNupaMark;
+  ASSERT_TRUE(read_management(good, received, &datagram));
+  EXPECT_TRUE(datagram.of_nupa);
+}
+
+}  // namespace
+}  // namespace nupa::roce::testing
+#endif
