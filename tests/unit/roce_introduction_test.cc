@@ -76,6 +76,64 @@ TEST(Introduction, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
   EXPECT_LT(tries, 1000) << "somebody who never answers is left alone";
 }
 
+TEST(Introduction, PausesDoubleUpTo640MillisecondsAndTenTriesAreAll) {
+  Introduction one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
+  one.meet();
+  Wire wire;
+  int64_t now = 1000;
+  constexpr int64_t kPauses[] = {10, 20, 40, 80, 160, 320, 640, 640, 640};
+  for (const int64_t pause : kPauses) {
+    ASSERT_TRUE(sent(one, wire, now));
+    ASSERT_EQ(now + pause * 1'000'000, one.deadline());
+    ASSERT_FALSE(sent(one, wire, one.deadline() - 1)) << "a nanosecond early";
+    now = one.deadline();
+  }
+  ASSERT_TRUE(sent(one, wire, now)) << "the tenth";
+  EXPECT_EQ(INT64_MAX, one.deadline());
+}
+
+TEST(Introduction, OneThatCannotLeaveNow_IsNoTry) {
+  Introduction one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
+  one.meet();
+  struct : Output {
+    Sent send(uint8_t, const Packet&, const Fragment*, uint32_t) override { return Sent::kNotNow; }
+  } full;
+  for (int i = 0; i < 20; ++i) one.transmit(0, Packet{}, full);
+  EXPECT_EQ(0, one.deadline());
+  Wire wire;
+  EXPECT_TRUE(sent(one, wire, 0));
+}
+
+TEST(Introduction, EndWithOneRail_SpeaksWhenItIsAskedOnly) {
+  Introduction one(rails({ipv4(10, 0, 0, 1)})), other(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
+  one.meet();
+  other.meet();
+  EXPECT_EQ(INT64_MAX, one.deadline());
+  Wire wire;
+  ASSERT_TRUE(sent(other, wire, 0));
+  one.receive(*wire.packet);
+  ASSERT_TRUE(sent(one, wire, 0));
+  other.receive(*wire.packet);
+  EXPECT_EQ(INT64_MAX, one.deadline());
+  EXPECT_EQ(INT64_MAX, other.deadline()) << "the answer says that it knows these rails";
+  ASSERT_FALSE(one.receive(*wire.packet)) << "no more paths than before";
+}
+
+TEST(Introduction, PathsNeverBecomeFewer) {
+  Introduction one(rails({ipv4(10, 0, 0, 1)}));
+  Introduction many(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2), ipv4(10, 0, 2, 2)}));
+  Introduction few(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
+  many.meet();
+  few.meet();
+  Wire wire;
+  ASSERT_TRUE(sent(many, wire, 0));
+  EXPECT_TRUE(one.receive(*wire.packet));
+  EXPECT_EQ(3u, one.paths());
+  ASSERT_TRUE(sent(few, wire, 0));
+  EXPECT_FALSE(one.receive(*wire.packet));
+  EXPECT_EQ(3u, one.paths());
+}
+
 TEST(Introduction, OnlyBothTogetherDoWithoutTheCrc) {
   for (const bool first : {false, true})
     for (const bool second : {false, true}) {

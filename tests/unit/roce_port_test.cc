@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crc32.h"
 #include "base/memory_fault.h"
+#include "transport/group_address.h"
 #include "transport/roce/port.h"
 
 namespace nupa::roce {
@@ -21,7 +23,7 @@ constexpr uint32_t kNumber = 0x1105;
 class Recorder final : public Channel {
  public:
   uint32_t number() const override { return kNumber; }
-  bool enter() override { return true; }
+  bool enter() override { return !busy; }
   void leave() override {}
   void deliver(Packet& packet, const io::UdpSocket::Received&, int64_t) override {
     const std::string payload(reinterpret_cast<const char*>(packet.payload), packet.payload_length);
@@ -35,7 +37,10 @@ class Recorder final : public Channel {
   void leave_lines() override {}
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return INT64_MAX; }
+  bool takes_unchecked() const override { return unchecked; }
   std::vector<std::string> came;
+  bool busy = false;
+  bool unchecked = false;
 };
 
 class RocePort : public ::testing::Test {
@@ -119,6 +124,220 @@ TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
     EXPECT_EQ(receive(3), (Came{"before", "acknowledgement 9", "behind"}));
     munmap(gone, 4096);
   }
+}
+
+/// What anybody may send to the port: bytes as they are, from a socket of their own.
+class RocePortFromOutside : public RocePort {
+ protected:
+  void SetUp() override {
+    RocePort::SetUp();
+    auto opened = io::UdpSocket::open(0, 1 << 16);
+    ASSERT_TRUE(opened);
+    outside.emplace(std::move(*opened));
+  }
+  /// A packet with a right CRC.
+  std::vector<std::byte> bytes_of(uint8_t opcode, uint32_t number, const std::string& payload = "payload!") {
+    Packet made = packet(opcode, 1);
+    made.dest_qpn = number;
+    made.source_qpn = number;
+    made.qkey = kManagementQkey;
+    made.payload_length = static_cast<uint32_t>(payload.size());
+    std::vector<std::byte> bytes(kMaxHeaderBytes);
+    bytes.resize(encode(made, bytes.data()));
+    for (const char each : payload) bytes.push_back(static_cast<std::byte>(each));
+    bytes.resize(bytes.size() + pad_of(made.payload_length) + kIcrcBytes);
+    seal(bytes);
+    return bytes;
+  }
+  void seal(std::vector<std::byte>& bytes) {
+    const Route route{destination.from, destination.to.address, outside->port(), port->socket().port()};
+    const auto length = static_cast<uint32_t>(bytes.size());
+    uint32_t state = icrc_of_headers(route, 0, length, bytes.data(), kBthBytes);
+    state = base::crc32(state, bytes.data() + kBthBytes, length - kBthBytes - kIcrcBytes);
+    store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
+  }
+  void send_raw(const std::vector<std::byte>& bytes) {
+    io::UdpBatch batch;
+    batch.begin(1, destination.to, destination.from, 0, {}, static_cast<uint32_t>(bytes.size()));
+    batch.add(bytes.data(), static_cast<uint32_t>(bytes.size()));
+    int error = 0;
+    ASSERT_EQ(batch.flush(*outside, &error), 0u) << strerror(error);
+  }
+  /// The port has handled this and all before it.
+  void expect_handled(uint64_t packets) {
+    const int64_t end = base::now_ns() + 10'000'000'000;
+    while (port->counters().packets < packets && base::now_ns() < end) port->poll();
+    ASSERT_EQ(port->counters().packets, packets);
+  }
+  /// malformed, wrong CRC, no queue pair, busy
+  std::vector<uint64_t> counts() const {
+    const PortCounters& counters = port->counters();
+    return {counters.malformed, counters.wrong_crc, counters.no_queue_pair, counters.busy};
+  }
+
+  std::optional<io::UdpSocket> outside;
+};
+
+constexpr uint8_t kSendOnly = opcode_of(Service::kRc, Operation::kSendOnly);
+constexpr uint8_t kDatagram = opcode_of(Service::kUd, Operation::kSendOnly);
+using Counts = std::vector<uint64_t>;
+
+TEST_F(RocePortFromOutside, GoodPacket_IsDeliveredAndCountsAsOne) {
+  send_raw(bytes_of(kSendOnly, kNumber));
+  expect_handled(1);
+  EXPECT_EQ(recorder.came, (Came{"payload!"}));
+  EXPECT_EQ(counts(), (Counts{0, 0, 0, 0}));
+}
+
+TEST_F(RocePortFromOutside, PacketOfAnImpossibleLength_IsMalformed) {
+  std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber, "");
+  ASSERT_EQ(bytes.size(), kShortestPacket);
+  bytes.resize(kShortestPacket - 1);
+  send_raw(bytes);
+  send_raw({std::byte{1}});
+  bytes = bytes_of(kSendOnly, kNumber, std::string(kMaxPacketBytes - kBthBytes - kIcrcBytes + 4, 'x'));
+  ASSERT_EQ(bytes.size(), kMaxPacketBytes + 4);
+  send_raw(bytes);
+  expect_handled(3);
+  EXPECT_EQ(counts(), (Counts{3, 0, 0, 0}));
+  EXPECT_TRUE(recorder.came.empty()) << "not even as strangers: whose they are is not known";
+}
+
+TEST_F(RocePortFromOutside, DamagedPacket_IsAWrongCrcAndAStrangerOfItsQueuePair) {
+  std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
+  bytes[kBthBytes] ^= std::byte{0x10};
+  send_raw(bytes);
+  bytes = bytes_of(kSendOnly, kNumber);
+  bytes[11] ^= std::byte{1};  // its PSN
+  send_raw(bytes);
+  bytes = bytes_of(kSendOnly, kNumber);
+  store_icrc(0, bytes.data() + bytes.size() - kIcrcBytes);
+  send_raw(bytes);
+  expect_handled(3);
+  EXPECT_EQ(counts(), (Counts{0, 3, 0, 0}));
+  EXPECT_EQ(recorder.came, (Came{"stranger", "stranger", "stranger"}));
+}
+
+TEST_F(RocePortFromOutside, PacketWithoutCrc_IsForAQueuePairThatWantsNone) {
+  recorder.unchecked = true;
+  std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
+  store_icrc(0, bytes.data() + bytes.size() - kIcrcBytes);
+  send_raw(bytes);
+  store_icrc(0x12345678, bytes.data() + bytes.size() - kIcrcBytes);
+  send_raw(bytes);
+  expect_handled(2);
+  EXPECT_EQ(recorder.came, (Came{"payload!", "stranger"})) << "one that has a CRC has a right one";
+  EXPECT_EQ(counts(), (Counts{0, 1, 0, 0}));
+}
+
+TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndAStranger) {
+  std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
+  bytes[0] = std::byte{0x1f};
+  seal(bytes);
+  send_raw(bytes);
+  expect_handled(1);
+  EXPECT_EQ(counts(), (Counts{1, 0, 0, 0}));
+  EXPECT_EQ(recorder.came, (Came{"stranger"}));
+}
+
+TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
+  send_raw(bytes_of(kSendOnly, kNumber + 1));
+  send_raw(bytes_of(kSendOnly, kNumber + segment::kMaxQp));  // the same place of another process
+  send_raw(bytes_of(kSendOnly, 0));
+  send_raw(bytes_of(kDatagram, kManagementQpn));
+  expect_handled(4);
+  EXPECT_EQ(counts(), (Counts{0, 0, 4, 0}));
+  EXPECT_TRUE(recorder.came.empty());
+  port->remove(recorder);
+  send_raw(bytes_of(kSendOnly, kNumber));
+  expect_handled(5);
+  EXPECT_EQ(counts(), (Counts{0, 0, 5, 0}));
+  EXPECT_TRUE(recorder.came.empty());
+}
+
+TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_IsBusy) {
+  recorder.busy = true;
+  send_raw(bytes_of(kSendOnly, kNumber));
+  expect_handled(1);
+  EXPECT_EQ(counts(), (Counts{0, 0, 0, 1}));
+  EXPECT_TRUE(recorder.came.empty());
+}
+
+TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {
+  std::vector<std::string> managed;
+  port->set_management([&](const ManagementDatagram& datagram) {
+    managed.emplace_back(reinterpret_cast<const char*>(datagram.bytes.data()), 4);
+  });
+  const std::string payload = "good" + std::string(kManagementBytes - 4, ' ');
+  send_raw(bytes_of(kDatagram, kManagementQpn, payload));
+  send_raw(bytes_of(kDatagram, kManagementQpn, payload + "more"));
+  std::vector<std::byte> damaged = bytes_of(kDatagram, kManagementQpn, payload);
+  damaged.back() ^= std::byte{1};
+  send_raw(damaged);
+  expect_handled(3);
+  EXPECT_EQ(managed, (std::vector<std::string>{"good"}));
+  EXPECT_EQ(counts(), (Counts{1, 1, 0, 0}));
+  EXPECT_TRUE(recorder.came.empty());
+  port->set_management(nullptr);
+  send_raw(bytes_of(kDatagram, kManagementQpn, payload));
+  expect_handled(4);
+  EXPECT_EQ(managed.size(), 1u);
+  EXPECT_EQ(counts(), (Counts{1, 1, 1, 0}));
+}
+
+// ---- Groups.
+
+TEST(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
+  Groups groups;
+  const Gid gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3}};
+  GidEntry loopback;
+  loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+  loopback.interface_index = 1;
+  EXPECT_EQ(groups.fd(), -1);
+  ASSERT_EQ(groups.attach(5, gid, 0, {loopback}), 0);
+  ASSERT_EQ(groups.attach(6, gid, 0, {loopback}), 0);
+  ASSERT_EQ(groups.list().size(), 1u);
+  EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{5, 6}));
+  EXPECT_GE(groups.fd(), 0);
+  ASSERT_EQ(groups.attach(7, gid, 1, {loopback}), 0);
+  EXPECT_EQ(groups.list().size(), 2u) << "another device joins by its own interfaces";
+  groups.detach(8, gid);
+  groups.detach(5, gid);
+  ASSERT_EQ(groups.list().size(), 2u);
+  EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{6}));
+  groups.detach(5, gid);
+  groups.detach(6, gid);
+  ASSERT_EQ(groups.list().size(), 1u);
+  EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{7}));
+  groups.detach(7, gid);
+  EXPECT_TRUE(groups.empty());
+}
+
+TEST_F(RocePortFromOutside, GroupsDatagram_ComesToItsMembersAndNobodyElse) {
+  const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 4}};
+  GidEntry loopback;
+  loopback.gid = destination.from;
+  loopback.interface_index = 1;
+  ASSERT_EQ(port->attach(kNumber, group, 0, {loopback}), 0);
+  const io::UdpAddress to{group, kUdpPort, 1};
+  const auto send_to_group = [&](std::vector<std::byte> bytes) {
+    const Route route{destination.from, group, outside->port(), kUdpPort};
+    const auto length = static_cast<uint32_t>(bytes.size());
+    uint32_t state = icrc_of_headers(route, 0, length, bytes.data(), kBthBytes);
+    state = base::crc32(state, bytes.data() + kBthBytes, length - kBthBytes - kIcrcBytes);
+    store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
+    io::UdpBatch batch;
+    batch.begin(1, to, destination.from, 1, {}, length);
+    batch.add(bytes.data(), length);
+    int error = 0;
+    ASSERT_EQ(batch.flush(*outside, &error), 0u) << strerror(error);
+  };
+  send_to_group(bytes_of(kDatagram, transport::kGroupQpn));
+  send_to_group(bytes_of(kDatagram, kNumber));  // IBTA 10.5.2: not the number of everybody in a group
+  expect_handled(2);
+  EXPECT_EQ(recorder.came, (Came{"payload!"}));
+  EXPECT_EQ(counts(), (Counts{1, 0, 0, 0}));
+  port->detach(kNumber, group);
 }
 
 }  // namespace

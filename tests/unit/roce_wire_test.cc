@@ -185,6 +185,83 @@ TEST(Wire, OtherVersionsAndPadsWithoutPayloadAreRefused) {
   EXPECT_FALSE(decode(bytes.data(), length + 4, &packet)) << "an acknowledgement has no payload";
 }
 
+TEST(Wire, PayloadOfMoreThanTheLargestMtu_IsRefused) {
+  // With short headers more of it would fit the longest packet.
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kSendOnly));
+  std::vector<std::byte> bytes(kMaxPacketBytes + 64);
+  for (const uint32_t payload : {kMaxMtu, kMaxMtu + 1, kMaxMtu + 4, kMaxMtu + 32}) {
+    packet.payload_length = payload;
+    const uint32_t length = encode(packet, bytes.data()) + payload + pad_of(payload) + kIcrcBytes;
+    Packet out;
+    EXPECT_EQ(payload <= kMaxMtu, decode(bytes.data(), length, &out)) << payload;
+  }
+}
+
+TEST(Wire, BitmapThatIsNoWordsOrTooLong_IsRefused) {
+  Packet packet = sample(kSelectiveAck);
+  std::vector<std::byte> bytes(kMaxPacketBytes);
+  for (uint32_t payload = 0; payload <= kBitmapWords * 4 + 8; ++payload) {
+    packet.payload_length = 0;
+    const uint32_t length = encode(packet, bytes.data()) + payload + kIcrcBytes;
+    Packet out;
+    EXPECT_EQ(payload % 4 == 0 && payload <= kBitmapWords * 4, decode(bytes.data(), length, &out)) << payload;
+    packet.payload_length = 3;  // which says a pad of one
+    encode(packet, bytes.data());
+    EXPECT_FALSE(decode(bytes.data(), length, &out)) << payload << " with a pad";
+  }
+}
+
+TEST(Wire, PadLongerThanWhatIsThere_IsRefused) {
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kSendOnly));
+  std::vector<std::byte> bytes(64);
+  for (uint32_t pad = 0; pad < 4; ++pad)
+    for (uint32_t rest = 0; rest < 8; ++rest) {
+      packet.payload_length = 4 - pad;
+      Packet out;
+      const uint32_t length = encode(packet, bytes.data()) + rest + kIcrcBytes;
+      ASSERT_EQ(rest >= pad, decode(bytes.data(), length, &out)) << pad << " of " << rest;
+      if (rest >= pad) {
+        EXPECT_EQ(rest - pad, out.payload_length);
+      }
+    }
+}
+
+TEST(Wire, ReservedBits_ChangeNothing) {
+  Packet packet = sample(opcode_of(Service::kUd, Operation::kSendOnly));
+  packet.payload_length = 4;
+  std::vector<std::byte> bytes(64);
+  const uint32_t length = encode(packet, bytes.data()) + 4 + kIcrcBytes;
+  bytes[4] |= std::byte{0x3f};  // beside FECN and BECN
+  bytes[16] = std::byte{0xff};  // before the source queue pair
+  Packet out;
+  ASSERT_TRUE(decode(bytes.data(), length, &out));
+  EXPECT_FALSE(out.fecn);
+  EXPECT_TRUE(out.becn);
+  EXPECT_EQ(packet.source_qpn, out.source_qpn);
+  EXPECT_EQ(packet.dest_qpn, out.dest_qpn);
+}
+
+TEST(Wire, LargestMtu_LeavesRoomForTheLongestHeaders) {
+  EXPECT_EQ(5u, mtu_code_of(9000));
+  EXPECT_EQ(3u, mtu_code_of(1500));
+  constexpr uint32_t kHeaders = 40 + 8 + kMaxHeaderBytes + kIcrcBytes;
+  EXPECT_EQ(4u, mtu_code_of(4096 + kHeaders - 1));
+  EXPECT_EQ(5u, mtu_code_of(4096 + kHeaders));
+  EXPECT_EQ(1u, mtu_code_of(100));
+}
+
+TEST(CarriedAcknowledgement, PacketTooShortToHaveOne_IsRefused) {
+  Packet packet;
+  packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
+  packet.mark = kCarriesAck;
+  std::vector<std::byte> bytes(64);
+  const uint32_t headers = encode(packet, bytes.data());
+  Packet out;
+  EXPECT_FALSE(decode(bytes.data(), headers + kCarriedBytes - 1 + kIcrcBytes, &out));
+  EXPECT_TRUE(decode(bytes.data(), headers + kCarriedBytes + kIcrcBytes, &out));
+  EXPECT_EQ(0u, out.payload_length);
+}
+
 TEST(Icrc, NotificationThatAConnectX4Sent) {
   const Route route{ipv4(10, 0, 17, 1), ipv4(10, 0, 18, 1), 0, 4791};
   auto packet = bytes_of({0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x01, 0x18, 0x00, 0x00, 0x00, 0x00, 0,    0,    0,   0, 0,
