@@ -214,6 +214,7 @@ TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
   deliver(send_of(kFirstPsn));
   deliver(send_of(kFirstPsn));
   deliver(send_of(kFirstPsn + 1 + kBitmapBits));
+  deliver(send_of(kFirstPsn + 2));  // early, and kept
   Packet ack = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn + 9, 0);
   deliver(ack);
   deliver(ack);
@@ -295,7 +296,19 @@ TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
   EXPECT_EQ(destination_port(), kPeerPort);
 }
 
-TEST_F(RoceConnected, EndOfTheStandard_LooksAtTheStandardsPortOnly) {
+TEST_F(RoceConnected, EndOfTheStandard_LooksForASilentPeerAtTheStandardsPortOnly) {
+  connect(true);
+  start();
+  post();
+  endpoint->send();
+  int64_t now = base::now_ns();
+  for (int i = 0; i < 3; ++i) {
+    endpoint->on_timer(now += 1'000'000'000);
+    EXPECT_EQ(destination_port(), kUdpPort);
+  }
+}
+
+TEST_F(RoceConnected, EndOfTheStandard_SpeaksToTheStandardsPortOnly) {
   connect(true);
   EXPECT_EQ(destination_port(), kUdpPort);
   deliver(send_of(kFirstPsn));
