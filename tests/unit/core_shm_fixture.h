@@ -218,29 +218,36 @@ struct ShmAddress {
   uint32_t index;  ///< of what the test is about
 };
 
+/// Two pipes to the other process.
+struct ShmLine {
+  int in = -1;
+  int out = -1;
+  template <class Value>
+  bool give(const Value& value) const {
+    return ::write(out, &value, sizeof value) == sizeof value;
+  }
+  /// False: the other process is gone.
+  template <class Value>
+  bool get(Value* value) const {
+    return ::read(in, value, sizeof *value) == sizeof *value;
+  }
+  bool wait() const {
+    char told;
+    return get(&told);
+  }
+  bool go() const { return give('!'); }
+};
+
+/// Connects a queue pair of this process with one of the other, which does the same. False: it is gone.
+inline bool meet(ShmEnd& end, const ShmLine& line, Qp& qp, ShmAddress* peer, uint32_t index = 0) {
+  const ShmAddress mine{qp.number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), index};
+  return line.give(mine) && line.get(peer) && end.connect(qp, peer->qp_num) == 0 && line.go() && line.wait();
+}
+
 /// A second process with an end of its own, made before this one opens the device. Its status is 0 if `play` says so.
 class ShmProcesses : public ::testing::Test {
  protected:
-  struct Line {
-    int in = -1;
-    int out = -1;
-    template <class Value>
-    bool give(const Value& value) const {
-      return ::write(out, &value, sizeof value) == sizeof value;
-    }
-    /// False: the other process is gone.
-    template <class Value>
-    bool get(Value* value) const {
-      return ::read(in, value, sizeof *value) == sizeof *value;
-    }
-    bool wait() const {
-      char told;
-      return get(&told);
-    }
-    bool go() const { return give('!'); }
-  };
-
-  void start(bool (*play)(ShmEnd& end, const Line& line)) {
+  void start(bool (*play)(ShmEnd& end, const ShmLine& line)) {
     int down[2], up[2];
     ASSERT_EQ(pipe(down), 0);
     ASSERT_EQ(pipe(up), 0);
@@ -282,14 +289,8 @@ class ShmProcesses : public ::testing::Test {
     end.close();
   }
 
-  /// Connects a queue pair of this process with one of the other, which does the same. False: it is gone.
-  static bool meet(ShmEnd& end, const Line& line, Qp& qp, ShmAddress* peer, uint32_t index = 0, const Way& way = {}) {
-    const ShmAddress mine{qp.number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), index};
-    return line.give(mine) && line.get(peer) && end.connect(qp, peer->qp_num, way) == 0 && line.go() && line.wait();
-  }
-
   ShmEnd end;
-  Line line;
+  ShmLine line;
   pid_t child = 0;
 };
 

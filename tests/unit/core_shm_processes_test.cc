@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Rules of shared memory that take two processes: what one leaves behind when it dies, and what both change at once.
+#ifndef NUPA_TEST_DROPIN
+#include <thread>
+
+#include "core_shm_fixture.h"
+#include "transport/window/domain_queue.h"
+
+namespace nupa::core {
+namespace {
+
+class ShmDeath : public ShmProcesses {};
+class ShmShared : public ShmProcesses {};
+
+/// The other process's node, as this one reaches it.
+cm::Peer* peer_of(ShmEnd& end, uint32_t qp_num) {
+  auto met = end.runtime().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
+  return met ? *met : nullptr;
+}
+
+bool connect_and_wait(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  line.wait();
+  return true;
+}
+
+TEST_F(ShmDeath, FailsTheConnectionsToItAndNoOther) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* own = end.make_qp();
+  ASSERT_EQ(end.connect(*own, own->number()), 0);
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.send(*qp, 1), 0);  // no receive is posted there: both wait
+  ASSERT_EQ(end.send(*qp, 2), 0);
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  kill_child();
+  // The oldest request says why, the others are flushed (IBTA 9.9.2.1).
+  for (int i = 0; i < 3; ++i) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.status, wc.wr_id == 1 ? WcStatus::kRetryExcErr : WcStatus::kWrFlushErr) << wc.wr_id;
+  }
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  EXPECT_EQ(end.state_of(*own), QpState::kRts);
+  ASSERT_EQ(end.write(*own, 4), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+}
+
+TEST_F(ShmDeath, FailsAConnectionOnWhichNothingIsSent) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  kill_child();
+  EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+}
+
+TEST_F(ShmDeath, FailsAQueuePairThatIsReadyToReceive) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), 0, 0, 0};
+  ASSERT_TRUE(line.give(mine) && line.get(&peer));
+  ASSERT_EQ(end.to_init(*qp), 0);
+  ASSERT_EQ(end.to_rtr(*qp, peer.qp_num), 0);
+  ASSERT_TRUE(line.go() && line.wait());
+  kill_child();
+  EXPECT_TRUE(soon([&] { return end.state_of(*qp) == QpState::kErr; }));
+}
+
+TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  const cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+  ASSERT_TRUE(soon([&] { return !other->alive(); }));
+  EXPECT_TRUE(other->left_politely());
+  // A request finds out, as an adapter's would; until then nothing has happened.
+  EXPECT_TRUE(end.is_empty());
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  const WorkCompletion wc = end.next();
+  EXPECT_EQ(wc.wr_id, 1u);
+  EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
+}
+
+/// Claims what the parent names in `index` and holds on to it.
+bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  cm::Peer* parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  auto ring = window::open_ring(*parent, parent->tables().srq[peer.index].recv);
+  if (!ring.valid() || !ring.claim(end.runtime().tag())) return false;
+  line.go();
+  line.wait();
+  return true;
+}
+
+TEST_F(ShmDeath, ReceiveThatItClaimedIsHandedOutAgain) {
+  start(claim_receive_of_parent);
+  ShmAddress peer;
+  Srq* srq = end.make_srq(4);
+  ASSERT_EQ(end.receive(*srq, 7), 0);
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer, srq->index()));
+  ASSERT_TRUE(line.wait());  // it has the receive
+  Qp* one = end.make_qp();
+  Qp* served = end.make_qp(QpType::kRc, srq);
+  ASSERT_EQ(end.connect(*one, served->number()), 0);
+  ASSERT_EQ(end.connect(*served, one->number()), 0);
+  ASSERT_EQ(end.send(*one, 1), 0);
+  EXPECT_TRUE(end.is_empty()) << "the receive is another process's";
+  kill_child();
+  for (int i = 0; i < 2; ++i) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    EXPECT_TRUE(wc.wr_id == 1 || wc.wr_id == 7) << wc.wr_id;
+  }
+}
+
+/// Claims an entry in the parent's completion queue `index`, and comes no further.
+bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  cm::Peer* parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  segment::CqShared& shared = parent->tables().cq[peer.index];
+  const uint64_t where = shared.where.load();
+  auto slots = parent->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(segment::ring_log2(where)));
+  if (!slots) return false;
+  segment::CompletionRing ring(&shared, *slots, segment::ring_log2(where));
+  uint64_t position;
+  if (ring.claim_next(end.runtime().tag(), &position) != segment::CompletionRing::Push::kOk) return false;
+  line.go();
+  line.wait();
+  return true;
+}
+
+TEST_F(ShmDeath, EntryThatItClaimedIsPassedOver) {
+  start(claim_entry_of_parent);
+  ShmAddress peer;
+  Cq* queue = end.make_cq(8);
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer, queue->index()));
+  ASSERT_TRUE(line.wait());
+  Qp* own = end.make_qp(QpType::kRc, nullptr, queue);
+  ASSERT_EQ(end.connect(*own, own->number()), 0);
+  ASSERT_EQ(end.write(*own, 5), 0);
+  EXPECT_TRUE(end.is_empty(queue)) << "an entry of another process comes first";
+  kill_child();
+  const WorkCompletion wc = end.next(queue);
+  EXPECT_EQ(wc.wr_id, 5u);
+  EXPECT_EQ(wc.status, WcStatus::kSuccess);
+}
+
+/// Is inside a post, until it is told to go on.
+bool stay_in_a_post(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  qp->post_begin();
+  line.go();
+  line.wait();
+  qp->post_end();
+  return true;
+}
+
+class ShmGrace : public ShmProcesses {
+ protected:
+  /// The other process is inside a post, and this one waits until it is not any more.
+  void begin() {
+    start(stay_in_a_post);
+    ShmAddress peer;
+    Qp* qp = end.make_qp();
+    ASSERT_TRUE(meet(end, line, *qp, &peer));
+    ASSERT_TRUE(line.wait());
+    std::atomic<bool> began{false};
+    other = std::thread([&] {
+      began = true;
+      all_moved_on = end.runtime().grace();
+      over = true;
+    });
+    EXPECT_TRUE(soon([&] { return began.load(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(over.load());
+  }
+  void TearDown() override {
+    if (other.joinable()) other.join();
+    ShmProcesses::TearDown();
+  }
+
+  std::atomic<bool> all_moved_on{false};
+  std::atomic<bool> over{false};
+  std::thread other;
+};
+
+TEST_F(ShmGrace, WaitsForAnotherProcessThatIsInsideAPost) {
+  begin();
+  ASSERT_TRUE(line.go());
+  other.join();
+  EXPECT_TRUE(all_moved_on.load());
+  expect_good_end();
+}
+
+TEST_F(ShmGrace, DoesNotWaitForTheDead) {
+  begin();
+  kill_child();
+  other.join();
+  EXPECT_TRUE(all_moved_on.load());
+}
+
+constexpr uint64_t kAdds = 20'000;
+
+WcStatus add(ShmEnd& end, Qp& qp, uint64_t remote_addr, uint32_t rkey) {
+  const Sge sge = end.span(0, 8);
+  SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = Opcode::kFetchAdd};
+  wr.flags = send_flag::kSignaled;
+  wr.rkey = rkey;
+  wr.remote_addr = remote_addr;
+  wr.compare_add = 1;
+  return qp.post_send(wr) == 0 ? end.next().status : WcStatus::kGeneralErr;
+}
+
+bool add_to_the_parents_word(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  for (uint64_t i = 0; i < kAdds; ++i)
+    if (add(end, *qp, peer.addr + 4096, peer.rkey) != WcStatus::kSuccess) return false;
+  return true;
+}
+
+TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB
+  start(add_to_the_parents_word);
+  ShmAddress peer;
+  Qp* own = end.make_qp();
+  ASSERT_EQ(end.connect(*own, own->number()), 0);
+  Qp* qp = end.make_qp();
+  auto* const word = reinterpret_cast<uint64_t*>(end.memory + 4096);
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  for (uint64_t i = 0; i < kAdds; ++i) {
+    ASSERT_EQ(add(end, *own, reinterpret_cast<uint64_t>(word), end.region->rkey()), WcStatus::kSuccess);
+    __atomic_fetch_add(word, 1, __ATOMIC_RELAXED);
+  }
+  expect_good_end();
+  EXPECT_EQ(__atomic_load_n(word, __ATOMIC_RELAXED), 3 * kAdds);
+}
+
+/// Writes through a key that it has used before, after the parent has reregistered the region.
+bool write_to_both_places(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  std::strcpy(end.memory, "first");
+  if (end.write(*qp, 1, peer.addr, peer.index) != 0 || end.next().status != WcStatus::kSuccess) return false;
+  line.go();
+  line.wait();
+  std::strcpy(end.memory, "second");
+  if (end.write(*qp, 2, peer.addr + 4096, peer.index) != 0 || end.next().status != WcStatus::kSuccess) return false;
+  const bool refused = end.write(*qp, 3, peer.addr, peer.index) == 0 && end.next().status == WcStatus::kRemAccessErr;
+  line.go();
+  return refused;
+}
+
+TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
+  start(write_to_both_places);
+  auto moved =
+      std::move(*end.handle->reg_mr(*end.pd, end.memory, 64, reinterpret_cast<uint64_t>(end.memory), kEveryRight));
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer, moved->rkey()));
+  ASSERT_TRUE(line.wait());
+  EXPECT_STREQ(end.memory, "first");
+  ASSERT_EQ(end.handle->rereg_mr(*moved, 1, nullptr, end.memory + 4096, 64, 0), 0);
+  ASSERT_TRUE(line.go());
+  ASSERT_TRUE(line.wait());
+  EXPECT_STREQ(end.memory, "first");
+  EXPECT_STREQ(end.memory + 4096, "second");
+  expect_good_end();
+}
+
+bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
+
+TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
+  start(be_there);
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  AddressVector vector;
+  auto& shm = end.runtime().window();
+  const auto found = shm.find_peer(number, vector, std::chrono::milliseconds(10000));
+  ASSERT_TRUE(found) << found.error().what;
+  (*found)->tables().header->only_packets = 1;
+  EXPECT_EQ(shm.find_peer(number, vector, std::chrono::milliseconds(10000)).error().code, EHOSTUNREACH);
+  EXPECT_FALSE(shm.reaches(vector, number));
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif
