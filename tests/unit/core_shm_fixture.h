@@ -142,6 +142,9 @@ class ShmEnd {
     return attr.state;
   }
 
+  /// As its peers see it; a thread that changes it does not hold this up.
+  QpState state_of_shared(Qp& qp) { return segment::state_of(shared(qp).state.load()); }
+
   Sge span(size_t offset, uint32_t length) {
     return {reinterpret_cast<uint64_t>(memory + offset), length, region->lkey()};
   }

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a process leaves half done in another one's queues when it dies, step by step: the dead one is a signature that
+/// no process has.
+#ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
+
+#include "core_shm_fixture.h"
+
+namespace nupa::core {
+namespace {
+
+using segment::CompletionRing;
+using segment::ReceiveRing;
+
+class ShmRecovery : public ShmTest {
+ protected:
+  static constexpr uint32_t kDead = 0x7000 | 4001;  ///< no process has this slot
+
+  /// A completion queue as another process writes to it.
+  CompletionRing ring_of(Cq& queue) {
+    segment::CqShared& shared = tables().cq[queue.index()];
+    const uint64_t where = shared.where.load();
+    const uint32_t log2 = segment::ring_log2(where);
+    auto bytes = runtime().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
+    return bytes ? CompletionRing(&shared, *bytes, log2, segment::ring_generation(where)) : CompletionRing();
+  }
+  static segment::CqEntry entry_with(uint64_t wr_id) {
+    segment::CqEntry entry;
+    entry.wr_id = wr_id;
+    return entry;
+  }
+  /// A queue pair that serves nobody but receives, connected to itself.
+  Qp* make_loop(Srq* srq = nullptr) {
+    Qp* qp = make_qp(QpType::kRc, srq);
+    EXPECT_EQ(connect(*qp, qp->number()), 0);
+    return qp;
+  }
+  ReceiveRing ring_of(Qp& qp) {
+    segment::RecvRing& shared_ring = shared(qp).recv;
+    const uint64_t where = shared_ring.where.load();
+    const uint32_t log2 = segment::ring_log2(where);
+    auto bytes = runtime().node().self().heap(segment::ring_offset(where), uint64_t{shared_ring.stride} << log2);
+    return bytes ? ReceiveRing(&shared_ring, *bytes, log2, shared_ring.stride) : ReceiveRing();
+  }
+};
+
+TEST_F(ShmRecovery, EventThatTheDeadOneOwedIsRaised) {
+  auto channel = std::move(*handle->create_channel());
+  ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
+  Cq* queue = make_cq(8, channel.get());
+  segment::CqShared& theirs = tables().cq[queue->index()];
+  ASSERT_EQ(queue->arm(false), 0);
+  queue->recover(kDead);
+  EXPECT_FALSE(channel->wait()) << "the queue is armed still: nothing is lost";
+  EXPECT_EQ(theirs.armed.load(), static_cast<uint32_t>(segment::Armed::kNext));
+  theirs.armed.store(static_cast<uint32_t>(segment::Armed::kNo));  // and it died before it raised the event
+  queue->recover(kDead);
+  const auto event = channel->wait();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(*event, queue);
+  queue->recover(kDead);
+  EXPECT_FALSE(channel->wait()) << "it is raised once";
+  // Each arming counts once, however often it is repeated.
+  ASSERT_EQ(queue->arm(true), 0);
+  ASSERT_EQ(queue->arm(false), 0);
+  CompletionRing ring = ring_of(*queue);
+  ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry_with(1)), CompletionRing::Push::kOk);
+  ASSERT_TRUE(ring.needs_event(false));
+  cm::raise_cq_event(runtime().node().self(), queue->index());
+  EXPECT_TRUE(channel->wait());
+  queue->recover(kDead);
+  EXPECT_FALSE(channel->wait());
+  cqs.pop_back();
+  EXPECT_EQ(channel->close(), 0);
+}
+
+TEST_F(ShmRecovery, EntryOfTheDeadIsPassedOverAndThoseOfTheLivingAreNot) {
+  Cq* queue = make_cq(8);
+  CompletionRing ring = ring_of(*queue);
+  uint64_t dead_claim, live_claim;
+  ASSERT_EQ(ring.push(kDead, nullptr, entry_with(1)), CompletionRing::Push::kOk);  // this one it completed
+  ASSERT_EQ(ring.claim_next(kDead, &dead_claim), CompletionRing::Push::kOk);
+  ASSERT_EQ(ring.claim_next(runtime().tag(), &live_claim), CompletionRing::Push::kOk);
+  ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry_with(3)), CompletionRing::Push::kOk);
+  WorkCompletion wc{};
+  queue->recover(kDead);
+  ASSERT_EQ(queue->poll(&wc, 1), 1);
+  EXPECT_EQ(wc.wr_id, 1u);
+  EXPECT_EQ(queue->poll(&wc, 1), 0) << "one that lives is still writing";
+  ring.write(live_claim, entry_with(2));
+  for (const uint64_t id : {2u, 3u}) {
+    ASSERT_EQ(queue->poll(&wc, 1), 1);
+    EXPECT_EQ(wc.wr_id, id);
+  }
+  EXPECT_EQ(queue->poll(&wc, 1), 0);
+}
+
+TEST_F(ShmRecovery, WriterAnnouncesWhatItCompletes) {
+  Cq* queue = make_cq(8);
+  CompletionRing ring = ring_of(*queue);
+  std::atomic<uint64_t> intent{0};
+  ASSERT_EQ(ring.push(kDead, &intent, entry_with(1)), CompletionRing::Push::kOk);
+  EXPECT_TRUE(queue->completed(intent.load())) << "it is ready";
+  WorkCompletion wc{};
+  ASSERT_EQ(queue->poll(&wc, 1), 1);
+  EXPECT_TRUE(queue->completed(intent.load())) << "it was polled";
+  uint64_t position;
+  ASSERT_EQ(ring.claim_next(kDead, &position), CompletionRing::Push::kOk);
+  EXPECT_EQ(position, 1u);
+  EXPECT_EQ(intent.load(), 1u) << "position plus 1, in generation 0";
+  EXPECT_FALSE(queue->completed(position + 1)) << "it is claimed and not written";
+  queue->recover(kDead);
+  ASSERT_EQ(queue->poll(&wc, 1), 0);
+  // A resize waits for every claim: what was announced before it was completed.
+  ASSERT_EQ(queue->resize(16), 0);
+  EXPECT_TRUE(queue->completed(100));
+  CompletionRing moved = ring_of(*queue);
+  ASSERT_EQ(moved.push(kDead, &intent, entry_with(2)), CompletionRing::Push::kOk);
+  EXPECT_EQ(segment::ring_generation(intent.load()), 1u);
+  EXPECT_TRUE(queue->completed(intent.load()));
+  EXPECT_FALSE(queue->completed(intent.load() + 1));
+}
+
+TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
+  Srq* srq = make_srq(4);
+  for (const uint64_t id : {1, 2, 3}) ASSERT_EQ(receive(*srq, id), 0);
+  ReceiveRing& ring = srq->queue().ring();
+  const auto of_the_dead = ring.claim(kDead);
+  const auto of_the_living = ring.claim(runtime().tag());
+  ASSERT_EQ(of_the_dead.slot->wr_id, 1u);
+  ASSERT_EQ(of_the_living.slot->wr_id, 2u);
+  srq->recover(kDead);
+  EXPECT_TRUE(ReceiveRing::is_claimed(of_the_living, runtime().tag()));
+  EXPECT_FALSE(ReceiveRing::is_claimed(of_the_living, kDead));
+  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 1u);
+  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 3u);
+  EXPECT_FALSE(ring.claim(runtime().tag()));
+}
+
+TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
+  Srq* srq = make_srq(4);
+  Qp* qp = make_loop(srq);
+  for (const uint64_t id : {1, 2}) ASSERT_EQ(receive(*srq, id), 0);
+  ReceiveRing& ring = srq->queue().ring();
+  const auto claim = ring.claim(kDead);
+  ASSERT_TRUE(claim);
+  claim.slot->claim_qp.store(qp->index() + 1);
+  CompletionRing completions = ring_of(*cq);
+  ASSERT_EQ(completions.push(kDead, &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
+  srq->recover(kDead);  // it died before it freed the receive
+  EXPECT_EQ(next().wr_id, 1u);
+  const auto second = ring.claim(runtime().tag());
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second.slot->wr_id, 2u);
+  EXPECT_FALSE(ring.claim(runtime().tag()));
+  // A slot that is free again names nobody: a process that dies next would be believed to have completed it.
+  EXPECT_EQ(claim.slot->completion.load(), 0u);
+  EXPECT_EQ(claim.slot->claim_qp.load(), 0u);
+}
+
+TEST_F(ShmRecovery, DatagramQueuePairGetsItsReceiveBack) {
+  Qp* qp = make_qp(QpType::kUd);
+  ASSERT_EQ(connect(*qp, 0), 0);
+  ASSERT_EQ(receive(*qp, 1), 0);
+  ReceiveRing ring = ring_of(*qp);
+  ASSERT_TRUE(ring.claim(kDead));
+  qp->recover(kDead);
+  const auto again = ring.claim(runtime().tag());
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again.slot->wr_id, 1u);
+  ring.put_back(again);
+}
+
+TEST_F(ShmRecovery, ReceiveOfTheDeadIsFlushedOnce) {
+  Qp* qp = make_loop();
+  for (const uint64_t id : {1, 2, 3}) ASSERT_EQ(receive(*qp, id), 0);
+  ReceiveRing ring = ring_of(*qp);
+  const auto completed = ring.claim(kDead);
+  ASSERT_EQ(completed.slot->wr_id, 1u);
+  CompletionRing completions = ring_of(*cq);
+  ASSERT_EQ(completions.push(kDead, &completed.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
+  ASSERT_TRUE(ring.claim(kDead));  // the second it has not completed
+  ASSERT_EQ(move(*qp, QpState::kErr), 0);
+  for (const uint64_t id : {1, 2, 3}) {
+    const WorkCompletion wc = next();
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, id == 1 ? WcStatus::kSuccess : WcStatus::kWrFlushErr) << id;
+  }
+  EXPECT_TRUE(is_empty());
+}
+
+TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
+  Qp* qp = make_loop();
+  for (const uint64_t id : {1, 2}) ASSERT_EQ(receive(*qp, id), 0);
+  ReceiveRing ring = ring_of(*qp);
+  const auto claim = ring.claim(runtime().tag());
+  ASSERT_TRUE(claim);
+  std::atomic<bool> moved{false};
+  std::thread other([&] {
+    EXPECT_EQ(move(*qp, QpState::kErr), 0);
+    moved = true;
+  });
+  ASSERT_TRUE(soon([&] { return state_of_shared(*qp) == QpState::kErr; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(moved.load());
+  EXPECT_TRUE(is_empty());
+  CompletionRing completions = ring_of(*cq);
+  ASSERT_EQ(completions.push(runtime().tag(), &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
+  ReceiveRing::finish(claim);
+  other.join();
+  EXPECT_EQ(next().wr_id, 1u);
+  const WorkCompletion flushed = next();
+  EXPECT_EQ(flushed.wr_id, 2u);
+  EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif

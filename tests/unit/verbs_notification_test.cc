@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+/// When a completion queue raises an event, for whom, and how often (IBTA 11.4.2.2, manual ibv_req_notify_cq); what a
+/// queue keeps when others around it go.
+#ifdef NUPA_TEST_DROPIN
+#include <fcntl.h>
+
+#include <atomic>
+#include <thread>
+
+#include "verbs_fixture.h"
+
+namespace nupa::test {
+namespace {
+
+class VerbsNotification : public VerbsPair {
+ protected:
+  void SetUp() override {
+    VerbsPair::SetUp();
+    channel = ibv_create_comp_channel(context);
+    ASSERT_NE(channel, nullptr);
+    ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
+    watched = make_cq();
+    loop = make_loop(watched);
+  }
+  void TearDown() override {
+    for (ibv_qp* qp : qps) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    qps.clear();
+    for (ibv_cq* each : cqs) EXPECT_EQ(ibv_destroy_cq(each), 0);
+    EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+    VerbsPair::TearDown();
+  }
+
+  ibv_cq* make_cq(int entries = 32) {
+    ibv_cq* made = ibv_create_cq(context, entries, nullptr, channel, 0);
+    EXPECT_NE(made, nullptr);
+    cqs.push_back(made);
+    return made;
+  }
+  void destroy(ibv_cq* gone) {
+    cqs.erase(std::find(cqs.begin(), cqs.end(), gone));
+    EXPECT_EQ(ibv_destroy_cq(gone), 0);
+  }
+  void destroy(ibv_qp* gone) {
+    qps.erase(std::find(qps.begin(), qps.end(), gone));
+    EXPECT_EQ(ibv_destroy_qp(gone), 0);
+  }
+  /// A queue pair that is connected to itself and completes to `target`.
+  ibv_qp* make_loop(ibv_cq* target) {
+    ibv_qp_init_attr attr = init();
+    attr.send_cq = attr.recv_cq = target;
+    ibv_qp* qp = keep(ibv_create_qp(pd, &attr));
+    connect(qp, qp);
+    return qp;
+  }
+  /// One completion more, which nobody takes yet. `target` is where `qp` completes.
+  void complete(ibv_qp* qp, uint64_t wr_id) {
+    ibv_sge sge = span(0, 8);
+    ASSERT_EQ(post(qp, remote(IBV_WR_RDMA_WRITE, wr_id, &sge, 4096)), 0);
+    // What was posted later to another queue is done: so is this.
+    catch_up();
+  }
+  void arm(ibv_cq* armed, bool solicited = false) { ASSERT_EQ(ibv_req_notify_cq(armed, solicited), 0); }
+  /// The queue whose event is taken; null: there is none.
+  ibv_cq* take_event() {
+    ibv_cq* from = nullptr;
+    void* tag = nullptr;
+    if (ibv_get_cq_event(channel, &from, &tag) != 0) return nullptr;
+    ibv_ack_cq_events(from, 1);
+    return from;
+  }
+  /// Waits for it.
+  ibv_cq* await_event() { return becomes_readable(channel) ? take_event() : nullptr; }
+
+  ibv_comp_channel* channel = nullptr;  ///< never blocks
+  ibv_cq* watched = nullptr;
+  ibv_qp* loop = nullptr;
+  std::vector<ibv_cq*> cqs;
+};
+
+TEST_F(VerbsNotification, ArmingForTheSolicitedDoesNotWeakenArmingForTheNext) {  // 11.4.2.2
+  arm(watched);
+  arm(watched, true);
+  complete(loop, 1);
+  EXPECT_EQ(await_event(), watched);
+}
+
+TEST_F(VerbsNotification, ArmingForTheNextStrengthensArmingForTheSolicited) {  // 11.4.2.2
+  arm(watched, true);
+  complete(loop, 1);
+  EXPECT_EQ(take_event(), nullptr);
+  arm(watched);
+  complete(loop, 2);
+  EXPECT_EQ(await_event(), watched);
+}
+
+TEST_F(VerbsNotification, EachArmingRaisesOneEvent) {
+  complete(loop, 1);
+  EXPECT_EQ(take_event(), nullptr) << "nobody armed it";
+  EXPECT_EQ(next(watched).wr_id, 1u);
+  arm(watched);
+  arm(watched);
+  for (uint64_t i = 2; i < 6; ++i) complete(loop, i);
+  EXPECT_EQ(await_event(), watched);
+  EXPECT_EQ(take_event(), nullptr) << "it was armed once";
+  arm(watched);
+  complete(loop, 6);
+  EXPECT_EQ(await_event(), watched);
+  EXPECT_EQ(take_event(), nullptr);
+}
+
+TEST_F(VerbsNotification, WhatAPollLeavesIsToldToAnArmedQueue) {
+  for (uint64_t i = 1; i <= 3; ++i) complete(loop, i);
+  arm(watched);
+  EXPECT_EQ(take_event(), nullptr) << "what is there already raises none";
+  EXPECT_EQ(next(watched).wr_id, 1u);
+  EXPECT_EQ(take_event(), watched);
+  EXPECT_EQ(next(watched).wr_id, 2u);
+  EXPECT_EQ(take_event(), nullptr) << "it is not armed any more";
+  arm(watched);
+  EXPECT_EQ(next(watched).wr_id, 3u);
+  EXPECT_EQ(take_event(), nullptr) << "nothing is left";
+  arm(watched, true);
+  for (uint64_t i = 4; i <= 5; ++i) complete(loop, i);
+  EXPECT_EQ(await_event(), watched) << "armed for the next before";
+}
+
+TEST_F(VerbsNotification, SolicitedReceiveWakesAndAnotherDoesNot) {
+  ASSERT_EQ(receive(loop, 11, 4096, 64), 0);
+  ASSERT_EQ(receive(loop, 12, 4096, 64), 0);
+  arm(watched, true);
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(loop, request(IBV_WR_SEND, 1, &sge)), 0);
+  EXPECT_EQ(next(watched).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next(watched).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(take_event(), nullptr);
+  ibv_send_wr wr = request(IBV_WR_SEND, 2, &sge);
+  wr.send_flags |= IBV_SEND_SOLICITED;
+  ASSERT_EQ(post(loop, wr), 0);
+  EXPECT_EQ(await_event(), watched);
+}
+
+TEST_F(VerbsNotification, FailedReceiveCountsAsSolicited) {  // 11.4.2.2
+  arm(watched, true);
+  ibv_sge sge = span(0, 8);
+  ibv_qp_init_attr attr = init();
+  ibv_qp* sender = keep(ibv_create_qp(pd, &attr));
+  attr.recv_cq = attr.send_cq = watched;
+  ibv_qp* receiver = keep(ibv_create_qp(pd, &attr));
+  connect(sender, receiver);
+  ASSERT_EQ(receive(receiver, 12, 4096, 4), 0);  // too small
+  ASSERT_EQ(post(sender, request(IBV_WR_SEND, 1, &sge)), 0);
+  EXPECT_EQ(await_event(), watched);
+  EXPECT_EQ(next(watched).status, IBV_WC_LOC_LEN_ERR);
+}
+
+TEST_F(VerbsNotification, QueuesOfAChannelAreServedInTurn) {
+  ibv_cq* second = make_cq();
+  ibv_qp* other = make_loop(second);
+  for (uint64_t i = 0; i < 3; ++i)
+    for (const auto& [queue, qp] : {std::pair{watched, loop}, std::pair{second, other}}) {
+      arm(queue);
+      complete(qp, i);
+    }
+  std::vector<ibv_cq*> told;
+  for (int i = 0; i < 6; ++i) told.push_back(await_event());
+  for (size_t i = 1; i < told.size(); ++i) EXPECT_NE(told[i], told[i - 1]) << i;
+  EXPECT_EQ(take_event(), nullptr);
+}
+
+TEST_F(VerbsNotification, DestroyedQueueTakesItsEventsAlong) {
+  ibv_cq* gone = make_cq();
+  ibv_qp* other = make_loop(gone);
+  arm(gone);
+  complete(other, 1);
+  arm(watched);
+  complete(loop, 2);
+  destroy(other);
+  destroy(gone);
+  EXPECT_EQ(await_event(), watched);
+  pollfd ready{channel->fd, POLLIN, 0};
+  EXPECT_EQ(poll(&ready, 1, 0), 0) << "a wake-up for nobody";
+  EXPECT_EQ(take_event(), nullptr);
+}
+
+TEST_F(VerbsNotification, DestroyedQueuePairLeavesTheCompletionsOfOthers) {
+  ibv_qp* other = make_loop(watched);
+  complete(loop, 1);
+  complete(other, 2);
+  complete(loop, 3);
+  complete(other, 4);
+  destroy(other);
+  EXPECT_EQ(next(watched).wr_id, 1u);
+  EXPECT_EQ(next(watched).wr_id, 3u);
+  EXPECT_TRUE(stays_empty(watched));
+}
+
+TEST_F(VerbsNotification, ResizeKeepsWhatIsThereInOrder) {  // 11.2.6.3
+  for (uint64_t i = 1; i <= 10; ++i) complete(loop, i);
+  EXPECT_EQ(next(watched).wr_id, 1u);
+  EXPECT_EQ(ibv_resize_cq(watched, 3), EINVAL);  // nine are there
+  EXPECT_GE(watched->cqe, 32) << "a refused resize changes nothing";
+  complete(loop, 11);
+  ASSERT_EQ(ibv_resize_cq(watched, 12), 0);
+  EXPECT_GE(watched->cqe, 12);
+  complete(loop, 12);
+  for (uint64_t i = 2; i <= 12; ++i) {
+    const ibv_wc wc = next(watched);
+    EXPECT_EQ(wc.wr_id, i);
+    EXPECT_EQ(wc.opcode, IBV_WC_RDMA_WRITE);
+    EXPECT_EQ(wc.qp_num, loop->qp_num);
+  }
+  ASSERT_EQ(ibv_resize_cq(watched, 1), 0);
+  complete(loop, 13);
+  EXPECT_EQ(next(watched).wr_id, 13u);
+  EXPECT_TRUE(stays_empty(watched));
+}
+
+TEST_F(VerbsNotification, ResizeTakesAsManyAsAreThereExactly) {  // 11.2.6.3
+  for (uint64_t i = 1; i <= 8; ++i) complete(loop, i);
+  EXPECT_EQ(ibv_resize_cq(watched, 7), EINVAL);
+  ASSERT_EQ(ibv_resize_cq(watched, 8), 0);
+  EXPECT_GE(watched->cqe, 8);
+  for (uint64_t i = 1; i <= 8; ++i) EXPECT_EQ(next(watched).wr_id, i);
+}
+
+TEST_F(VerbsNotification, QueueHasRoomForAsManyAsItSays) {
+  for (const int wanted : {1, 2, 3, 4, 7, 8, 16}) {
+    ibv_cq* exact = ibv_create_cq(context, wanted, nullptr, nullptr, 0);
+    ASSERT_NE(exact, nullptr);
+    EXPECT_GE(exact->cqe, wanted);
+    EXPECT_EQ(ibv_destroy_cq(exact), 0);
+  }
+  ibv_device_attr limits{};
+  ASSERT_EQ(ibv_query_device(context, &limits), 0);
+  EXPECT_EQ(ibv_create_cq(context, limits.max_cqe + 1, nullptr, nullptr, 0), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(ibv_resize_cq(watched, limits.max_cqe + 1), EINVAL);
+  ibv_cq* largest = ibv_create_cq(context, limits.max_cqe, nullptr, nullptr, 0);
+  ASSERT_NE(largest, nullptr);
+  EXPECT_EQ(largest->cqe, limits.max_cqe);
+  EXPECT_EQ(ibv_destroy_cq(largest), 0);
+}
+
+TEST_F(VerbsNotification, PollTakesNoMoreThanIsAskedFor) {
+  for (uint64_t i = 1; i <= 5; ++i) complete(loop, i);
+  ibv_wc wc[8] = {};
+  EXPECT_EQ(ibv_poll_cq(watched, 2, wc), 2);
+  EXPECT_EQ(wc[0].wr_id, 1u);
+  EXPECT_EQ(wc[1].wr_id, 2u);
+  EXPECT_EQ(ibv_poll_cq(watched, 8, wc), 3);
+  EXPECT_EQ(wc[2].wr_id, 5u);
+}
+
+TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ibv_get_async_event
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096);
+  wr.wr.rdma.rkey ^= 1;
+  ASSERT_EQ(post(a, wr), 0);
+  ibv_async_event event{};
+  ASSERT_EQ(ibv_get_async_event(context, &event), 0);
+  ASSERT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
+  ASSERT_EQ(event.element.qp, b);
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    destroy(b);
+    destroyed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(destroyed.load());
+  ibv_ack_async_event(&event);
+  destroyer.join();
+}
+
+}  // namespace
+}  // namespace nupa::test
+#endif
