@@ -35,8 +35,8 @@ bool CompletionPort::open() {
   segment::CqShared& shared = owner_->tables().cq[index_];
   const uint64_t where = shared.where.load(std::memory_order_acquire);
   ring_ = {};
-  if (where == 0) return false;
   const uint32_t log2 = segment::ring_log2(where);
+  if (where == 0 || log2 > segment::kMaxRingLog2) return false;
   auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
   if (!slots) return false;
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;

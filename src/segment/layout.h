@@ -154,6 +154,8 @@ constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots, uint16_t gene
 constexpr uint16_t ring_generation(uint64_t where) { return static_cast<uint16_t>(where >> 48); }
 constexpr uint64_t ring_offset(uint64_t where) { return where & ((uint64_t{1} << 48) - kPage); }
 constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
+/// No ring has more slots (max_cqe): the place of one that has is not believed.
+constexpr uint32_t kMaxRingLog2 = 20;
 
 /// States of a receive slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).
 /// A claimed slot names the claiming process in the top 16 bits, so that its death can be told from its slowness.

@@ -35,6 +35,15 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   const uint64_t span = large ? length : kWindow;
   if (!large && offset - start + length > kWindow) return fail(ERANGE, "an object straddles two windows");
   std::lock_guard lock(mutex_);
+  // A window may be mapped that the file only begins: what lies behind its end would be a SIGBUS.
+  const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
+  if (!lies_within()) {
+    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
+    struct stat file;
+    if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
+    size_ = static_cast<uint64_t>(file.st_size);
+    if (!lies_within()) return fail(ERANGE, "beyond the end of the shared file");
+  }
   // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
   auto found = mappings_.find(key);
@@ -45,9 +54,6 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   }
   if (found == mappings_.end()) {
     if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
-    struct stat file;
-    if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
-    if (static_cast<uint64_t>(file.st_size) < offset + length) return fail(ERANGE, "beyond the end of the shared file");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
     if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
     // A core dump wants the program's memory, not the sparse tables behind it.

@@ -33,6 +33,7 @@ class MappedFile {
  private:
   base::UniqueFd fd_;
   std::mutex mutex_;
+  uint64_t size_ = 0;  ///< as it was when it was looked at last; it only grows (files are sealed)
   struct Mapping {
     void* address;
     uint64_t length;

@@ -158,11 +158,26 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
   theirs.srq.store(0);
   const uint64_t where = theirs.recv.where.load();
   // A ring that lies beyond the end of the file is none.
-  theirs.recv.where.store(segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(where)));
-  window::Target third = target_of(*b);
-  EXPECT_TRUE(takes_requests(third, *a));
-  EXPECT_FALSE(third.claim());
+  for (const uint64_t wrong : {segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(where)),
+                               segment::pack_ring(segment::ring_offset(where), segment::kMaxRingLog2 + 1),
+                               // So many slots that their bytes wrap around to none.
+                               segment::pack_ring(segment::ring_offset(where), 63)}) {
+    theirs.recv.where.store(wrong);
+    window::Target third = target_of(*b);
+    EXPECT_TRUE(takes_requests(third, *a));
+    EXPECT_FALSE(third.claim());
+  }
   theirs.recv.where.store(where);
+  segment::CqShared& completions = tables().cq[cq->index()];
+  const uint64_t place = completions.where.load();
+  for (const uint64_t wrong : {uint64_t{0}, segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(place)),
+                               segment::pack_ring(segment::ring_offset(place), 63)}) {
+    completions.where.store(wrong);
+    cm::CompletionPort port(runtime().node().self(), cq->index());
+    segment::CqEntry entry;
+    EXPECT_EQ(port.push(runtime().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kNo);
+  }
+  completions.where.store(place);
 }
 
 TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST

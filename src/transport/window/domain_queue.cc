@@ -10,8 +10,8 @@ using transport::Piece;
 
 ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring) {
   const uint64_t where = ring.where.load(std::memory_order_acquire);
-  if (where == 0) return {};
   const uint32_t log2 = segment::ring_log2(where);
+  if (where == 0 || log2 > segment::kMaxRingLog2) return {};
   auto slots = owner.heap(segment::ring_offset(where), uint64_t{ring.stride} << log2);
   return slots ? ReceiveRing(&ring, *slots, log2, ring.stride) : ReceiveRing();
 }
