@@ -52,6 +52,8 @@ TEST_F(ShmRetries, UnansweredRequestFailsAfterOneTimeoutMoreThanRetries) {  // I
     ASSERT_EQ(connect(*a, b->number(), {.timeout = kLongTimeout, .retry_cnt = retries}), 0);
     const Waiting waiting = post_waiting(Opcode::kRdmaWrite);
     expect_limit(waiting, (retries + 1) * ack_timeout_ns(kLongTimeout), WcStatus::kRetryExcErr);
+    EXPECT_EQ(shared(*a).counters.errors.load(), 1u);
+    EXPECT_EQ(shared(*a).counters.messages.load(), 0u);
   }
 }
 
@@ -111,12 +113,14 @@ TEST_F(ShmRetries, WaitBeginsAnewWhenTheReasonChanges) {
 }
 
 TEST_F(ShmRetries, NextTryComesAfterTheReceiversTimer) {  // IBTA 9.7.5.2.8, table 45
-  make_pair(QpType::kRc, {.rnr_retry = 7, .min_rnr_timer = 0});
-  post_waiting(Opcode::kSend);
-  const int64_t now = base::now_ns();
-  int64_t wanted = 0;
-  ASSERT_TRUE(soon([&] { return (wanted = a->progress(now)) != now + 20'000; }));
-  EXPECT_EQ(wanted, now + rnr_timer_ns(0));
+  for (const uint8_t timer : {0, 26}) {
+    make_pair(QpType::kRc, {.rnr_retry = 7, .min_rnr_timer = timer});
+    post_waiting(Opcode::kSend);
+    const int64_t now = base::now_ns();
+    int64_t wanted = 0;
+    ASSERT_TRUE(soon([&] { return (wanted = a->progress(now)) != now + 20'000; }));
+    EXPECT_EQ(wanted, now + rnr_timer_ns(timer));
+  }
 }
 
 TEST_F(ShmRetries, RequestsCountEachReceiverThatIsNotReadyOnce) {

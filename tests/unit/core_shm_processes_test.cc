@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "core_shm_fixture.h"
-#include "transport/window/domain_queue.h"
+#include "transport/window/target.h"
 
 namespace nupa::core {
 namespace {
@@ -92,6 +92,22 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   EXPECT_EQ(wc.wr_id, 1u);
   EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
   EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
+}
+
+TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  cm::DueEvent due;
+  Runtime& here = end.runtime();
+  window::Target target(here.node(), here.window().memory_of(*other), segment::index_of(peer.qp_num), due);
+  ASSERT_TRUE(target.ready(here.slot(), qp->number()));
+  kill_child();
+  ASSERT_TRUE(soon([&] { return !other->alive(); }));
+  EXPECT_FALSE(target.ready(here.slot(), qp->number()));
 }
 
 /// Claims what the parent names in `index` and holds on to it.
@@ -289,6 +305,80 @@ TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(end.memory, "first");
   EXPECT_STREQ(end.memory + 4096, "second");
+  expect_good_end();
+}
+
+/// Asks the parent's service thread for what it must not do, by hand: the parent sees to whom it answers, and how.
+bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  cm::Peer* parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  auto bounce = end.runtime().allocate(segment::kBounceBytes);
+  if (!bounce) return false;
+  auto& agents = end.tables().header->agents;
+  const auto prepare = [&](segment::AgentShared& request, segment::AgentOp op, uint64_t address, uint64_t length) {
+    request.op = static_cast<uint32_t>(op);
+    request.target_instance = parent->instance();
+    request.address = address;
+    request.length = length;
+    request.bounce = bounce->offset;
+    request.operand = 1;
+    request.status = 0;
+  };
+  const auto ask = [](segment::AgentShared& request) {
+    request.state.store(static_cast<uint32_t>(segment::AgentState::kAsked));
+  };
+  const auto served = [](const segment::AgentShared& request) {
+    return request.state.load() == static_cast<uint32_t>(segment::AgentState::kServed);
+  };
+  prepare(agents[0], segment::AgentOp::kFetchAdd, peer.addr, 8);
+  ++agents[0].target_instance;  // an earlier process of that slot
+  prepare(agents[1], segment::AgentOp::kRead, peer.addr, segment::kBounceBytes + 1);
+  prepare(agents[2], segment::AgentOp::kFetchAdd, peer.addr + 4, 8);
+  prepare(agents[3], segment::AgentOp::kRead, peer.addr, 8);
+  agents[3].bounce = uint64_t{1} << 40;
+  prepare(agents[4], segment::AgentOp::kFetchAdd, peer.addr, 8);
+  for (int i = 0; i < 5; ++i) ask(agents[i]);
+  segment::SegmentHeader& theirs = *parent->tables().header;
+  const uint32_t slot = end.runtime().slot();
+  theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
+  theirs.attention.fetch_or(segment::attention::kAgent);
+  parent->ring_doorbell();
+  // They are served in their order: when the last one is, the others were seen.
+  if (!soon([&] { return served(agents[4]); })) return false;
+  const bool right = !served(agents[0]) && served(agents[1]) && agents[1].status == EINVAL && served(agents[2]) &&
+                     agents[2].status == EFAULT && served(agents[3]) && agents[3].status == EINVAL &&
+                     agents[4].status == 0 && agents[4].operand == 40;
+  for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(segment::AgentState::kFree));
+  // And what it may do, through the door that is made for it.
+  window::Agent& agent = end.runtime().window().agent();
+  uint64_t operand = 41;
+  const bool swapped =
+      agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess &&
+      operand == 41;
+  operand = 41;
+  const bool kept =
+      agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 60) == WcStatus::kSuccess &&
+      operand == 50;
+  std::byte copied[8] = {};
+  const bool copies =
+      agent.copy(*parent, false, peer.addr, copied, 8) == WcStatus::kSuccess && copied[0] == std::byte{50};
+  line.go();
+  line.wait();
+  return right && swapped && kept && copies;
+}
+
+TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
+  start(ask_for_nonsense);
+  *reinterpret_cast<uint64_t*>(end.memory) = 40;
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(line.wait());
+  EXPECT_EQ(*reinterpret_cast<uint64_t*>(end.memory), 50u);
+  ASSERT_TRUE(line.go());
   expect_good_end();
 }
 

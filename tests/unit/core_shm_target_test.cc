@@ -2,6 +2,8 @@
 /// Who may send to a queue pair over shared memory: the one that it is connected to, in its present life, in a state
 /// that takes requests.
 #ifndef NUPA_TEST_DROPIN
+#include <poll.h>
+
 #include "core_shm_fixture.h"
 #include "transport/window/target.h"
 
@@ -105,6 +107,105 @@ TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
   EXPECT_TRUE(takes_requests(target, *a));
 }
 
+TEST_F(ShmTarget, QueuePairThatIsGoneTakesNothing) {
+  make_pair();
+  shared(*b).in_use.store(0);  // as its owner does first
+  window::Target target = target_of(*b);
+  EXPECT_FALSE(takes_requests(target, *a));
+  shared(*b).in_use.store(1);
+  EXPECT_TRUE(takes_requests(target, *a));
+}
+
+TEST_F(ShmTarget, DatagramGoesToTheAddressOfItsHandleNotToItsNumberAlone) {
+  b = make_qp(QpType::kUd);
+  ASSERT_EQ(connect(*b, 0), 0);
+  for (const uint64_t id : {7, 8}) ASSERT_EQ(receive(*b, id), 0);
+  AddressVector here;
+  here.is_global = true;
+  here.sgid_index = 1;
+  here.dgid = handle->query_gid(1, 1)->gid;
+  AddressVector elsewhere = here;
+  elsewhere.dgid.raw[15] ^= 0x55;
+  auto near = std::move(*handle->create_ah(*pd, here));
+  auto far = std::move(*handle->create_ah(*pd, elsewhere));
+  const Sge sge = span(0, 8);
+  for (const AddressHandle* to : {near.get(), far.get(), near.get()}) {
+    SendWr wr{.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
+    wr.flags = send_flag::kSignaled;
+    wr.ah = to;
+    wr.remote_qpn = b->number();
+    wr.remote_qkey = kQkey;
+    ASSERT_EQ(b->post_send(wr), 0);
+  }
+  int sent = 0, received = 0;
+  for (WorkCompletion wc{}; cq->poll(&wc, 1) == 1;) {
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    (wc.wr_id == 1 ? sent : received) += 1;
+  }
+  EXPECT_EQ(sent, 3);
+  EXPECT_EQ(received, 2);
+}
+
+TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
+  b = make_qp(QpType::kUd);
+  ASSERT_EQ(connect(*b, 0), 0);
+  ASSERT_EQ(receive(*b, 7), 0);
+  Gid group;
+  group.raw[0] = 0xff;
+  group.raw[1] = 0x0e;
+  group.raw[15] = 9;
+  segment::SegmentHeader& header = *tables().header;
+  ASSERT_EQ(b->attach_multicast(group, 0), 0);
+  segment::McastShared& wrong = header.mcast[header.mcast_high_water.load()];
+  wrong.gid = group;
+  wrong.qp.store(~0u);
+  header.mcast_high_water.fetch_add(1);
+  AddressVector to;
+  to.is_global = true;
+  to.sgid_index = 1;
+  to.dgid = group;
+  auto ah = std::move(*handle->create_ah(*pd, to));
+  const Sge sge = span(0, 8);
+  SendWr wr{.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
+  wr.flags = send_flag::kSignaled;
+  wr.ah = ah.get();
+  wr.remote_qpn = 0xffffff;
+  wr.remote_qkey = kQkey;
+  ASSERT_EQ(b->post_send(wr), 0);
+  EXPECT_EQ(next().status, WcStatus::kSuccess);
+  EXPECT_EQ(next().status, WcStatus::kSuccess);
+  wrong.qp.store(0);
+  EXPECT_EQ(b->detach_multicast(group, 0), 0);
+}
+
+TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
+  Srq* srq = make_srq(4);
+  segment::SrqShared& shown = tables().srq[srq->index()];
+  const auto found = [&](uint32_t number, uint64_t domain) {
+    return window::find_domain_queue(runtime().node(), number, domain).has_value();
+  };
+  constexpr uint64_t kDomain = 5;
+  shown.xrcd = kDomain;
+  EXPECT_FALSE(found(srq->number(), kDomain)) << "it is no XRC queue";
+  shown.type = static_cast<uint32_t>(SrqType::kXrc);
+  EXPECT_TRUE(found(srq->number(), kDomain));
+  EXPECT_FALSE(found(srq->number(), kDomain + 1));
+  shown.number ^= 1;
+  EXPECT_FALSE(found(srq->number() ^ 1, kDomain));
+  shown.number ^= 1;
+  shown.cq = segment::kMaxCq;
+  EXPECT_FALSE(found(srq->number(), kDomain));
+  shown.cq = 1;
+  const auto queue = window::find_domain_queue(runtime().node(), srq->number(), kDomain);
+  ASSERT_TRUE(queue);
+  EXPECT_TRUE(queue->stands());
+  shown.in_use.store(0);
+  EXPECT_FALSE(queue->stands());
+  EXPECT_FALSE(found(srq->number(), kDomain));
+  shown.in_use.store(1);
+  shown.type = static_cast<uint32_t>(SrqType::kBasic);
+}
+
 TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
   make_pair();
   window::Target target = target_of(*b);
@@ -193,6 +294,10 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
     ASSERT_TRUE(event);
     EXPECT_EQ(event->type, EventType::kCommEst);
     EXPECT_EQ(event->qp, b);
+    cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+    runtime().on_attention();  // or the service thread does, and this waits for it
+    pollfd another{handle->async_fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&another, 1, 0), 0) << "once in a life";
     ASSERT_EQ(move(*b, QpState::kReset), 0);
     ASSERT_EQ(move(*a, QpState::kReset), 0);
     ASSERT_EQ(connect(*a, b->number()), 0);
@@ -240,6 +345,33 @@ TEST_F(ShmTarget, WokenSenderNeedNotWaitForItsTimer) {
   // A thread that polls tries what waits, too: this one does not poll.
   ASSERT_TRUE(soon([&] { return shared(*woken).counters.messages.load() == 1; }));
   EXPECT_EQ(state_of(*waiting), QpState::kRts);
+}
+
+TEST_F(ShmTarget, HeldBackRequestRunsThoughNobodyPolls) {  // IBTA 10.3.1.5
+  make_pair();
+  ASSERT_EQ(move(*a, QpState::kSqd), 0);
+  ASSERT_EQ(write(*a, 1), 0);
+  // The service thread has looked at it by now, in vain, and sleeps: after its second turn from here on.
+  for (int turn = 0; turn < 2; ++turn) {
+    cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+    ASSERT_TRUE(soon([&] { return tables().header->attention.load() == 0; }));
+  }
+  EXPECT_EQ(shared(*a).counters.messages.load(), 0u);
+  ASSERT_EQ(move(*a, QpState::kRts), 0);
+  EXPECT_TRUE(soon([&] { return shared(*a).counters.messages.load() == 1; }));
+}
+
+TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3.1.7
+  make_pair();
+  for (const uint64_t id : {1, 2}) ASSERT_EQ(send(*a, id), 0);  // no receives there: they wait
+  for (const uint64_t id : {3, 4}) ASSERT_EQ(receive(*a, id), 0);
+  ASSERT_EQ(move(*a, QpState::kErr), 0);
+  WorkCompletion wc[8];
+  ASSERT_EQ(cq->poll(wc, 8), 4);
+  for (uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(wc[i].wr_id, i + 1);
+    EXPECT_EQ(wc[i].status, WcStatus::kWrFlushErr);
+  }
 }
 
 TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/window.md, grace periods

@@ -106,6 +106,18 @@ TEST_F(VerbsKeys, EachEntryOfAListNeedsAKeyOfTheDomain) {
   }
 }
 
+TEST_F(VerbsKeys, EachEntryThatIsReadIntoNeedsLocalWrite) {  // 10.6.3.1
+  ibv_mr* constant = reg(memory, sizeof memory, IBV_ACCESS_REMOTE_READ);
+  ASSERT_NE(constant, nullptr);
+  for (const int wrong : {0, 1}) {
+    ibv_sge list[] = {span(0, 8), span(8, 8)};
+    list[wrong].lkey = constant->lkey;
+    ibv_send_wr wr = remote(IBV_WR_RDMA_READ, 1, list, 4096);
+    wr.num_sge = 2;
+    expect_local_fault(wr);
+  }
+}
+
 TEST_F(VerbsKeys, ReceiveOfAnotherDomainIsRefused) {  // 10.6.3.3
   expect_receiver_fault({address(4096), 64, theirs->lkey});
   for (size_t i = 0; i < 64; ++i) ASSERT_EQ(memory[4096 + i], 0);
@@ -285,6 +297,30 @@ TEST_F(VerbsKeys, WindowIsBoundWithinItsDomainOnly) {  // 10.6.7.2.2
   EXPECT_EQ(bind(b, other_cq, own, ibv_inc_rkey(own->rkey), theirs, IBV_ACCESS_REMOTE_WRITE), IBV_WC_MW_BIND_ERR);
   make_pair();
   EXPECT_EQ(bind(b, other_cq, own, ibv_inc_rkey(own->rkey), mr, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
+}
+
+TEST_F(VerbsKeys, WindowLiesWithinItsRegionExactly) {  // 10.6.7.2.2
+  ibv_mw* mw = make_window(IBV_MW_TYPE_2, pd);
+  ASSERT_NE(mw, nullptr);
+  ibv_mr* middle = reg(memory + 4096, 4096);
+  ASSERT_NE(middle, nullptr);
+  const uint32_t rkey = ibv_inc_rkey(mw->rkey);
+  for (const size_t wrong : {size_t{4096 - 8}, size_t{8192 - 63}, size_t{8192 + 1}}) {
+    make_pair();
+    EXPECT_EQ(bind(b, other_cq, mw, rkey, middle, IBV_ACCESS_REMOTE_WRITE, wrong), IBV_WC_MW_BIND_ERR) << wrong;
+  }
+  make_pair();
+  EXPECT_EQ(bind(b, other_cq, mw, rkey, middle, IBV_ACCESS_REMOTE_WRITE, 8192 - 64), IBV_WC_SUCCESS);
+}
+
+TEST_F(VerbsKeys, ForeignKeyStaysForeignHoweverOftenItIsUsed) {
+  make_pair(IBV_QPT_UC);  // refused writes of this service stop nobody
+  std::memset(memory, 'x', 8);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(4096), theirs->rkey), IBV_WC_SUCCESS);
+    catch_up();
+    EXPECT_EQ(memory[4096], 0);
+  }
 }
 
 TEST_F(VerbsKeys, WindowThatIsWrittenThroughNeedsALocallyWritableRegion) {  // 10.6.7.2.2

@@ -63,6 +63,22 @@ TEST_F(VerbsLives, ReceiveQueueIsEmptyAfterReset) {
   }
 }
 
+TEST_F(VerbsLives, WaitingRequestsGoWithTheirLife) {
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  for (uint64_t life = 1; life <= 3; ++life) {
+    ASSERT_EQ(post(a, request(IBV_WR_SEND, life, &sge)), 0);  // no receive is posted: it waits
+    EXPECT_TRUE(stays_empty(cq));
+    if (life < 3) connect_again(a, b);
+  }
+  ASSERT_EQ(receive(b, 7, 4096, 64), 0);
+  ASSERT_EQ(receive(b, 8, 4096, 64), 0);
+  EXPECT_EQ(next().wr_id, 3u);
+  EXPECT_EQ(next(other_cq).wr_id, 7u);
+  EXPECT_TRUE(stays_empty(other_cq));
+  EXPECT_TRUE(stays_empty(cq));
+}
+
 TEST_F(VerbsLives, CompletionsOfReceivesGoWithTheirLife) {
   ibv_qp_init_attr attr = init();
   attr.send_cq = cq;
@@ -167,6 +183,33 @@ TEST_F(VerbsLives, DrainedIsToldOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
   }
 }
 
+TEST_F(VerbsLives, EstablishmentIsNotToldWhereBothAreReady) {  // 11.6.3.1: it is for those in RTR
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next_event(5).event_type, kNoEvent);
+}
+
+TEST_F(VerbsLives, SharedQueueLimitIsToldAtOnceWhereFewerAreThere) {  // 10.2.9.4
+  ibv_srq_init_attr srq_attr{};
+  srq_attr.attr = {8, 1, 0};
+  srq = ibv_create_srq(pd, &srq_attr);
+  ASSERT_NE(srq, nullptr);
+  ibv_recv_wr recv{}, *bad = nullptr;
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(ibv_post_srq_recv(srq, &recv, &bad), 0);
+  ibv_srq_attr attr{};
+  for (const uint32_t limit : {3u, 4u}) {
+    attr.srq_limit = limit;
+    ASSERT_EQ(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
+    EXPECT_EQ(next_event(limit == 4 ? 10000 : 5).event_type, limit == 4 ? IBV_EVENT_SRQ_LIMIT_REACHED : kNoEvent);
+  }
+  ASSERT_EQ(ibv_query_srq(srq, &attr), 0);
+  EXPECT_EQ(attr.srq_limit, 0u) << "it is told once";
+  attr.srq_limit = srq_attr.attr.max_wr + 1;
+  EXPECT_EQ(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), EINVAL);
+}
+
 TEST_F(VerbsLives, QueuePairKeepsItsDomainAndItsQueues) {
   make_pair();
   EXPECT_EQ(ibv_dealloc_pd(pd), EBUSY);
@@ -179,8 +222,9 @@ TEST_F(VerbsLives, MemberOfAGroupIsNotDestroyed) {  // 10.5
   ASSERT_EQ(to_init(qp), 0);
   ASSERT_EQ(to_rts(qp, 0), 0);
   ibv_gid group{};
-  group.raw[0] = 0xff;
-  group.raw[1] = 0x0e;
+  group.raw[10] = group.raw[11] = 0xff;  // 239.1.1.9
+  group.raw[12] = 239;
+  group.raw[13] = group.raw[14] = 1;
   group.raw[15] = 9;
   ASSERT_EQ(ibv_attach_mcast(qp, &group, 0), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), EBUSY);
@@ -213,6 +257,25 @@ TEST_F(VerbsLives, DatagramKeyChangesWhileConnected) {  // 11.2.5.2, RTS to RTS
     }
   }
   EXPECT_EQ(next(other_cq).wr_id, 7u);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
+TEST_F(VerbsLives, DatagramOfAListIsOnePacketToo) {  // 9.8.3
+  a = make_qp(IBV_QPT_UD);
+  ASSERT_EQ(to_init(a), 0);
+  ASSERT_EQ(to_rts(a, 0), 0);
+  ibv_ah_attr way = path();
+  ibv_ah* ah = ibv_create_ah(pd, &way);
+  ASSERT_NE(ah, nullptr);
+  for (const uint32_t bytes : {4096u, 4097u}) {
+    ibv_sge list[] = {span(0, 96), span(4096, bytes - 96)};
+    ibv_send_wr wr = request(IBV_WR_SEND, 1, list);
+    wr.num_sge = 2;
+    wr.wr.ud = {ah, a->qp_num, kQkey};
+    ASSERT_EQ(post(a, wr), 0);
+    EXPECT_EQ(next().status, bytes == 4096 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
+  }
+  EXPECT_EQ(state_of(a), IBV_QPS_SQE);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 

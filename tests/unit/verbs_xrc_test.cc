@@ -130,6 +130,40 @@ TEST_F(VerbsXrc, QueueOfAnotherDomainIsRefused) {  // A14.5
   EXPECT_TRUE(reaches(target, IBV_QPS_ERR));
 }
 
+TEST_F(VerbsXrc, AtomicNeedsTheTargetsRight) {  // 11.2.5.2
+  ibv_xrcd* domain = open_domain(-1);
+  ASSERT_NE(domain, nullptr);
+  const uint32_t number = make_srq(domain, 1024);
+  for (const bool allowed : {true, false}) {
+    qp_access = IBV_ACCESS_REMOTE_WRITE | (allowed ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+    ibv_qp* target = make_target(domain);
+    ibv_qp* initiator = make_initiator();
+    connect(initiator, target);
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey};
+    ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge);
+    wr.qp_type.xrc.remote_srqn = number;
+    wr.wr.atomic = {reinterpret_cast<uint64_t>(memory + 4096), 1, 0, mr->rkey};
+    ASSERT_EQ(post(initiator, wr), 0);
+    EXPECT_EQ(next().status, allowed ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(memory[4096], 1);
+  }
+}
+
+TEST_F(VerbsXrc, LocalFaultStopsTheInitiator) {  // 10.3.1.4
+  ibv_xrcd* domain = open_domain(-1);
+  ASSERT_NE(domain, nullptr);
+  const uint32_t number = make_srq(domain, 1024);
+  ibv_qp* target = make_target(domain);
+  ibv_qp* initiator = make_initiator();
+  connect(initiator, target);
+  ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey + 1};
+  ibv_send_wr wr = request(IBV_WR_SEND, 1, &sge);
+  wr.qp_type.xrc.remote_srqn = number;
+  ASSERT_EQ(post(initiator, wr), 0);
+  EXPECT_EQ(next().status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_EQ(state_of(initiator), IBV_QPS_ERR);
+}
+
 TEST_F(VerbsXrc, OneFileIsOneDomain) {  // manual ibv_open_xrcd
   const int fd = memfd_create("domain", MFD_CLOEXEC);
   ASSERT_GE(fd, 0);
