@@ -32,12 +32,12 @@ constexpr uint64_t kOdpSupport = 1;
 /// A locally administered identifier (bit 1 of the first octet), "NU": there is no vendor.
 constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
-constexpr int kManagementQps = 2;       // queue pair numbers 0 and 1 are theirs
-constexpr int kNoneEntry = 1;           // entry 0 of the other tables means "none"
-constexpr int kOutstandingReads = 16;   // what adapters commonly offer: programs size their windows by it
-constexpr int kMaxWr = 32768;           // a receive ring of 2 MiB at two entries a receive
+constexpr int kManagementQps = 2;      // queue pair numbers 0 and 1 are theirs
+constexpr int kNoneEntry = 1;          // entry 0 of the other tables means "none"
+constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
+constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at two entries a receive
 constexpr int kMaxCqe = (1 << segment::kMaxRingLog2) - 1;  // a ring of 64 MiB, one slot of which stays free
-constexpr int kMaxHandles = 1 << 20;    // protection domains, address handles: only the process's memory bounds them
+constexpr int kMaxHandles = 1 << 20;  // protection domains, address handles: only the process's memory bounds them
 constexpr uint32_t kMaxInline = 4096;
 constexpr uint64_t kMaxDeviceMemory = 64 << 20;
 constexpr uint64_t kPageSizes = ~uint64_t{0} << 12;  // 4 KiB, x86's smallest page, and every larger power of two

@@ -275,6 +275,37 @@ TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9
   EXPECT_EQ(__atomic_load_n(word, __ATOMIC_RELAXED), 3 * kAdds);
 }
 
+/// Atomics on half of one word and half of the next.
+bool try_odd_addresses(ShmEnd& end, const ShmLine& line) {
+  bool good = true;
+  for (const Opcode opcode : {Opcode::kFetchAdd, Opcode::kCompareSwap, Opcode::kAtomicWrite}) {
+    ShmAddress peer;
+    Qp* qp = end.make_qp();
+    if (!meet(end, line, *qp, &peer)) return false;
+    const Sge sge = end.span(0, 8);
+    SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = opcode};
+    wr.flags = send_flag::kSignaled;
+    wr.rkey = peer.rkey;
+    wr.remote_addr = peer.addr + 4;
+    wr.compare_add = 0;
+    wr.swap = 1;
+    good = qp->post_send(wr) == 0 && end.next().status == WcStatus::kRemInvReqErr && good;
+  }
+  line.go();
+  return good;
+}
+
+TEST_F(ShmShared, AtomicsOnOddAddressesAreInvalidRequests) {  // IBTA 9.4.5, A19
+  start(try_odd_addresses);
+  for (int i = 0; i < 3; ++i) {
+    ShmAddress peer;
+    ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+  }
+  ASSERT_TRUE(line.wait());
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(end.memory[i], 0);
+  expect_good_end();
+}
+
 /// Writes through a key that it has used before, after the parent has reregistered the region.
 bool write_to_both_places(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -234,64 +233,6 @@ TEST(CompletionRing, ANewRingBeginsWithWhatWasPutThere) {
     ASSERT_TRUE(cq.take(&got));
     EXPECT_EQ(i, got);
   }
-}
-
-/// Two threads come here together, again and again.
-class Meeting {
- public:
-  void meet() {
-    const uint32_t turn = turn_.load(std::memory_order_acquire);
-    if (there_.fetch_add(1, std::memory_order_acq_rel) == 1) {
-      there_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
-      return;
-    }
-    for (uint32_t looked = 0; turn_.load(std::memory_order_acquire) == turn; ++looked)
-      if (looked > 1000) std::this_thread::yield();
-  }
-
- private:
-  std::atomic<uint32_t> there_{0};
-  std::atomic<uint32_t> turn_{0};
-};
-
-TEST(CompletionRing, OneOfWriterAndSleeperSeesTheOther) {
-  // The writer makes an entry ready and looks whether somebody sleeps; the owner says that it sleeps and looks once
-  // more. A processor that lets either look before its store overtakes the other would lose the wake-up. Where two
-  // processors are free all rounds take some milliseconds; on a busy machine there are fewer.
-  constexpr int kRounds = 50000;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
-  CqFixture cq(4);
-  cq.shared.channel = 1;
-  cq.ring = CompletionRing(&cq.shared, cq.memory.get(), cq.log2);
-  Meeting meeting;
-  bool woken = false;
-  std::atomic<bool> goes_on{true};
-  std::thread writer([&, ring = cq.ring]() mutable {
-    while (goes_on.load(std::memory_order_relaxed)) {
-      meeting.meet();
-      ring.push(1, nullptr, entry_with(0));
-      woken = ring.needs_event(false);
-      meeting.meet();
-      meeting.meet();
-    }
-  });
-  int missed = 0;
-  for (int i = 0; goes_on.load(std::memory_order_relaxed); ++i) {
-    meeting.meet();
-    auto armed = static_cast<uint32_t>(Armed::kNo);
-    cq.shared.armed.compare_exchange_strong(armed, static_cast<uint32_t>(Armed::kNext));
-    const bool seen = cq.ring.ready(cq.head);
-    meeting.meet();
-    missed += !seen && !woken;
-    cq.shared.armed.store(static_cast<uint32_t>(Armed::kNo));
-    uint64_t got;
-    EXPECT_TRUE(cq.take(&got));
-    goes_on = i + 1 < kRounds && std::chrono::steady_clock::now() < until;
-    meeting.meet();
-  }
-  writer.join();
-  EXPECT_EQ(0, missed);
 }
 
 struct RqFixture {

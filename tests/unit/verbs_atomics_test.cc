@@ -12,7 +12,7 @@ namespace {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kEach = 500;
 #else
-constexpr uint64_t kEach = 4000;
+constexpr uint64_t kEach = 1000;
 #endif
 
 class VerbsAtomics : public VerbsPair {

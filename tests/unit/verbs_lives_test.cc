@@ -351,6 +351,21 @@ TEST_F(VerbsLives, InlineDataHasAsManyBytesAsTheQueueWasMadeFor) {
   EXPECT_GE(none.cap.max_inline_data, none.cap.max_send_sge * sizeof(ibv_sge));
 }
 
+TEST_F(VerbsLives, ReceiveHasRoomInAllItsEntries) {
+  for (const uint32_t bytes : {16u, 17u}) {
+    make_pair();
+    ibv_sge targets[] = {span(4096, 8), span(8192, 8)};
+    ibv_recv_wr recv{}, *bad = nullptr;
+    recv.sg_list = targets;
+    recv.num_sge = 2;
+    ASSERT_EQ(ibv_post_recv(b, &recv, &bad), 0);
+    ibv_sge sge = span(0, bytes);
+    ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);
+    EXPECT_EQ(next().status, bytes == 16 ? IBV_WC_SUCCESS : IBV_WC_REM_INV_REQ_ERR);
+    EXPECT_EQ(next(other_cq).status, bytes == 16 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
+  }
+}
+
 TEST_F(VerbsLives, ListOfAWaitingRequestIsTheProgramsAgain) {  // manual ibv_post_send
   make_pair();
   std::strcpy(memory, "one");
@@ -519,7 +534,7 @@ TEST_F(VerbsLives, BadRequestIsNamedAndNothingBehindItIsPosted) {  // manual ibv
   }
 }
 
-TEST_F(VerbsLives, BuilderTellsItsFirstFaultAndKeepsItsLimits) {  // manual ibv_wr_post
+TEST_F(VerbsLives, BuilderPostsAllOfARunWithinItsLimitsOrNothing) {  // manual ibv_wr_post
   a = make_builder_qp(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND);
   ASSERT_NE(a, nullptr);
   connect(a, a);
@@ -527,19 +542,24 @@ TEST_F(VerbsLives, BuilderTellsItsFirstFaultAndKeepsItsLimits) {  // manual ibv_
   const ibv_qp_attr attr = attributes_of(a);
   const auto complete = [&](auto set) {
     ibv_wr_start(builder);
-    builder->wr_id = 5;
     builder->wr_flags = IBV_SEND_SIGNALED;
+    builder->wr_id = 4;  // nothing is wrong with this one
+    ibv_wr_rdma_write(builder, mr->rkey, address(8192));
+    ibv_wr_set_sge(builder, mr->lkey, address(0), 8);
+    builder->wr_id = 5;
     ibv_wr_rdma_write(builder, mr->rkey, address(8192));
     set();
     return ibv_wr_complete(builder);
   };
   std::vector<ibv_sge> list(attr.cap.max_send_sge + 1, span(0, 8));
   EXPECT_EQ(complete([&] { ibv_wr_set_sge_list(builder, list.size(), list.data()); }), EINVAL);
+  EXPECT_TRUE(stays_empty(cq)) << "all of the run or nothing";
   EXPECT_EQ(complete([&] { ibv_wr_set_sge_list(builder, list.size() - 1, list.data()); }), 0);
-  EXPECT_EQ(next().wr_id, 5u);
+  for (const uint64_t id : {4, 5}) EXPECT_EQ(next().wr_id, id);
   EXPECT_EQ(complete([&] { ibv_wr_set_inline_data(builder, memory, attr.cap.max_inline_data + 1); }), EINVAL);
+  EXPECT_TRUE(stays_empty(cq)) << "all of the run or nothing";
   EXPECT_EQ(complete([&] { ibv_wr_set_inline_data(builder, memory, attr.cap.max_inline_data); }), 0);
-  EXPECT_EQ(next().wr_id, 5u);
+  for (const uint64_t id : {4, 5}) EXPECT_EQ(next().wr_id, id);
   EXPECT_TRUE(stays_empty(cq));
 }
 

@@ -251,6 +251,21 @@ TEST_F(VerbsNotification, PollTakesNoMoreThanIsAskedFor) {
   EXPECT_EQ(wc[2].wr_id, 5u);
 }
 
+TEST_F(VerbsNotification, EventOfADestroyedQueuePairIsForgotten) {
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096);
+  wr.wr.rdma.rkey ^= 1;
+  ASSERT_EQ(post(a, wr), 0);
+  pollfd ready{context->async_fd, POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kPatience).count()), 1);
+  destroy(b);
+  ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
+  ibv_async_event event{};
+  EXPECT_EQ(ibv_get_async_event(context, &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
 TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ibv_get_async_event
   make_pair();
   ibv_sge sge = span(0, 8);
