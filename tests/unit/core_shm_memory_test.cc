@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Memory of another process that is mapped in parts, or not at all: whole pages by loads and stores, the ends by
+/// copies that the kernel makes.
+#ifndef NUPA_TEST_DROPIN
+#include <nupa/connect.h>
+#include <poll.h>
+
+#include "core_shm_fixture.h"
+
+namespace nupa::core {
+namespace {
+
+constexpr size_t kOdd = 3 * 4096 + 777;  ///< from the middle of a page to the middle of another one
+constexpr size_t kBefore = 1111;
+
+char pattern(size_t i, char seed) { return static_cast<char>(i * 31 + static_cast<size_t>(seed)); }
+
+/// Writes all of the parent's memory and reads it, whole and in parts that begin and end anywhere.
+bool write_and_read(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  static char mine[kOdd];
+  auto local =
+      std::move(*end.handle->reg_mr(*end.pd, mine, sizeof mine, reinterpret_cast<uint64_t>(mine), kEveryRight));
+  const auto run = [&](Opcode opcode, size_t offset, size_t bytes) {
+    const Sge sge{reinterpret_cast<uint64_t>(mine + offset), static_cast<uint32_t>(bytes), local->lkey()};
+    SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = opcode};
+    wr.flags = send_flag::kSignaled;
+    wr.rkey = peer.index;
+    wr.remote_addr = peer.addr + offset;
+    return qp->post_send(wr) == 0 && end.next().status == WcStatus::kSuccess;
+  };
+  for (size_t i = 0; i < kOdd; ++i) mine[i] = pattern(i, 1);
+  if (!run(Opcode::kRdmaWrite, 0, kOdd)) return false;
+  line.go();
+  line.wait();  // the parent has looked, and written something of its own
+  std::memset(mine, 0, kOdd);
+  if (!run(Opcode::kRdmaRead, 0, kOdd)) return false;
+  for (size_t i = 0; i < kOdd; ++i)
+    if (mine[i] != pattern(i, 2)) return false;
+  for (const auto& [offset, bytes] :
+       {std::pair<size_t, size_t>{0, 1}, {kOdd - 1, 1}, {100, 4096}, {3000, 1}, {5000, 7000}}) {
+    for (size_t i = offset; i < offset + bytes; ++i) mine[i] = pattern(i, 3);
+    if (!run(Opcode::kRdmaWrite, offset, bytes)) return false;
+    std::memset(mine + offset, 0, bytes);
+    if (!run(Opcode::kRdmaRead, offset, bytes)) return false;
+    for (size_t i = offset; i < offset + bytes; ++i)
+      if (mine[i] != pattern(i, 3)) return false;
+  }
+  line.go();
+  return true;
+}
+
+class ShmMemory : public ShmProcesses {
+ protected:
+  void TearDown() override {
+    unsetenv("NUPA_REMAP");
+    ShmProcesses::TearDown();
+  }
+  void expect_every_byte() {
+    start(write_and_read);
+    std::vector<char> own(kBefore + kOdd + kBefore, '.');
+    char* const region = own.data() + kBefore;
+    auto odd = std::move(*end.handle->reg_mr(*end.pd, region, kOdd, reinterpret_cast<uint64_t>(region), kEveryRight));
+    Qp* qp = end.make_qp();
+    ShmAddress peer;
+    const ShmAddress mine{qp->number(), 0, reinterpret_cast<uint64_t>(region), odd->rkey()};
+    ASSERT_TRUE(line.give(mine) && line.get(&peer));
+    ASSERT_EQ(end.connect(*qp, peer.qp_num), 0);
+    ASSERT_TRUE(line.go() && line.wait());
+    ASSERT_TRUE(line.wait());
+    for (size_t i = 0; i < kOdd; ++i) ASSERT_EQ(region[i], pattern(i, 1)) << i;
+    for (size_t i = 0; i < kOdd; ++i) region[i] = pattern(i, 2);
+    ASSERT_TRUE(line.go());
+    ASSERT_TRUE(line.wait());
+    expect_good_end();
+    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(own[i], '.') << "before the region";
+    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(region[kOdd + i], '.') << "behind the region";
+  }
+};
+
+TEST_F(ShmMemory, RegionThatBeginsAndEndsWithinPagesIsWrittenAndRead) { expect_every_byte(); }
+
+TEST_F(ShmMemory, RegionThatIsNotMappedIsWrittenAndRead) {
+  setenv("NUPA_REMAP", "never", 1);
+  expect_every_byte();
+}
+
+constexpr uint32_t kMany = 1100;  ///< more regions than a process keeps mapped of another one
+
+/// Writes its number into each region of the parent, twice round.
+bool write_into_many(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  struct Place {
+    uint64_t addr;
+    uint32_t rkey;
+  };
+  std::vector<Place> places(kMany);
+  for (Place& place : places)
+    if (!line.get(&place)) return false;
+  for (uint32_t round = 1; round <= 2; ++round)
+    for (uint32_t i = 0; i < kMany; ++i) {
+      const uint64_t value = uint64_t{round} << 32 | i;
+      std::memcpy(end.memory, &value, 8);
+      if (end.write(*qp, i, places[i].addr, places[i].rkey) != 0) return false;
+      if (end.next().status != WcStatus::kSuccess) return false;
+    }
+  line.go();
+  return true;
+}
+
+TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
+  start(write_into_many);
+  struct Place {
+    uint64_t addr;
+    uint32_t rkey;
+  };
+  std::vector<std::unique_ptr<MemoryRegion>> regions;
+  for (uint32_t i = 0; i < kMany; ++i) {
+    auto region = end.handle->alloc_mr(*end.pd, 4096, kEveryRight);
+    ASSERT_TRUE(region) << region.error().what;
+    regions.push_back(std::move(*region));
+  }
+  ShmAddress peer;
+  ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+  for (const auto& region : regions)
+    ASSERT_TRUE(line.give(Place{reinterpret_cast<uint64_t>(region->addr()), region->rkey()}));
+  ASSERT_TRUE(line.wait());
+  for (uint64_t i = 0; i < kMany; ++i) EXPECT_EQ(*static_cast<uint64_t*>(regions[i]->addr()), uint64_t{2} << 32 | i);
+  expect_good_end();
+}
+
+class ShmObjects : public ShmTest {};
+
+TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
+  Qp* qp = make_qp();
+  ConnectOptions options{.dgid = handle->query_gid(1, 1)->gid,
+                         .dest_qp_num = qp->number(),
+                         .access_flags = access::kRemoteRead,
+                         .sgid_index = 1,
+                         .min_rnr_timer = 9,
+                         .timeout = 11,
+                         .retry_cnt = 3,
+                         .rnr_retry = 5};
+  ASSERT_EQ(nupa::connect(*qp, options), 0);
+  QpAttr attr;
+  QpOptions made;
+  ASSERT_EQ(qp->query(&attr, &made), 0);
+  EXPECT_EQ(attr.state, QpState::kRts);
+  EXPECT_EQ(attr.cur_state, QpState::kRts);
+  EXPECT_EQ(attr.dest_qp_num, qp->number());
+  EXPECT_EQ(attr.av.dgid, options.dgid);
+  EXPECT_EQ(attr.av.sgid_index, 1);
+  EXPECT_EQ(attr.access_flags, access::kRemoteRead);
+  EXPECT_EQ(attr.min_rnr_timer, 9);
+  EXPECT_EQ(attr.timeout, 11);
+  EXPECT_EQ(attr.retry_cnt, 3);
+  EXPECT_EQ(attr.rnr_retry, 5);
+  EXPECT_EQ(attr.path_mtu, 5u);
+  EXPECT_EQ(attr.cap.max_send_wr, 8u);
+  EXPECT_EQ(nupa::connect(*qp, options), EINVAL) << "it is connected";
+  Qp* unreliable = make_qp(QpType::kUc);
+  options.dest_qp_num = unreliable->number();
+  ASSERT_EQ(nupa::connect(*unreliable, options), 0);
+  EXPECT_EQ(state_of(*unreliable), QpState::kRts);
+}
+
+TEST_F(ShmObjects, DeviceIsKeptByItsObjects) {
+  EXPECT_EQ(handle->close(), EBUSY);
+  ShmEnd::close();
+  ASSERT_TRUE(open());
+}
+
+TEST_F(ShmObjects, TransportIsNamedOnceConnected) {
+  Qp* qp = make_qp();
+  EXPECT_EQ(qp->transport(), "");
+  ASSERT_EQ(to_init(*qp), 0);
+  EXPECT_EQ(qp->transport(), "");
+  ASSERT_EQ(to_rtr(*qp, qp->number()), 0);
+  EXPECT_EQ(qp->transport(), "window");
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif
