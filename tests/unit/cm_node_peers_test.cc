@@ -302,15 +302,18 @@ TEST_F(CmNode, MessagesArriveFromThePeerThatSentThem) {
 TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
   FakeProcess other(78, 5);
   const base::UniqueFd one = enter(process_), two = enter(other);
-  const Mad mad{};
-  ASSERT_TRUE(node_->send_mad(*met(other), mad));
-  ASSERT_TRUE(wait_readable(two.get(), kSoonMs));
-  const auto received = receive_message(two.get());
-  ASSERT_TRUE(received);
-  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kMad), received->message.kind);
-  const auto nothing = receive_message(one.get());
-  ASSERT_FALSE(nothing);
-  EXPECT_EQ(EAGAIN, nothing.error().code);
+  const auto arrives_at = [&](int socket, int elsewhere, FakeProcess& process) {
+    ASSERT_TRUE(node_->send_mad(*met(process), Mad{}));
+    ASSERT_TRUE(wait_readable(socket, kSoonMs));
+    const auto received = receive_message(socket);
+    ASSERT_TRUE(received);
+    EXPECT_EQ(static_cast<uint32_t>(MessageKind::kMad), received->message.kind);
+    const auto nothing = receive_message(elsewhere);
+    ASSERT_FALSE(nothing);
+    EXPECT_EQ(EAGAIN, nothing.error().code);
+  };
+  arrives_at(one.get(), two.get(), process_);
+  arrives_at(two.get(), one.get(), other);
 }
 
 // Deaths.
@@ -409,13 +412,24 @@ class CmNodeConnect : public CmNode {
 };
 
 TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
-  serve(77, [this](int socket) { EXPECT_TRUE(process_.say_hello(socket)); });
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
+  std::atomic<uint32_t> heard{0};
+  serve(77, [&](int socket) {
+    EXPECT_TRUE(process_.say_hello(socket));
+    ASSERT_TRUE(wait_readable(socket, kSoonMs));
+    const auto told = receive_message(socket);
+    if (told && told->fd_count == 1) heard = told->message.kind;
+  });
   const auto peer = node_->connect(77, kMeeting);
   ASSERT_TRUE(peer) << peer.error().what;
   EXPECT_EQ(77u, (*peer)->slot());
   EXPECT_EQ(*peer, *node_->connect(77, kMeeting)) << "met before";
   EXPECT_EQ(&node_->self(), *node_->connect(node_->slot(), kMeeting));
+  EXPECT_TRUE(soon([&] { return heard == static_cast<uint32_t>(MessageKind::kChannel); }))
+      << "of what was there before";
   finish();
+  node_->withdraw_channel(0);
 }
 
 TEST_F(CmNodeConnect, ToAnEmptySlot_NobodyIsThere) {
