@@ -194,6 +194,17 @@ TEST_F(Refused, CountsThatItDoesNotHold) {
   }
 }
 
+TEST_F(Refused, NoRailsAndMoreThanFour) {
+  const std::vector<std::byte> two(wire_.bytes.begin() + 4, wire_.bytes.end());
+  for (int i = 0; i < 3; ++i) wire_.bytes.insert(wire_.bytes.end(), two.begin(), two.end());
+  packet_.payload = wire_.bytes.data();
+  for (const uint32_t count : {0u, 5u, 6u}) {
+    wire_.bytes[1] = static_cast<std::byte>(count);
+    packet_.payload_length = 4 + 20 * count;
+    expect_refused("as long as it says, but too few or too many");
+  }
+}
+
 TEST_F(Refused, AddressesOfAnotherFamily) {
   put_first_address(ipv6(2));
   expect_refused("IPv6 on a connection of IPv4");

@@ -306,10 +306,10 @@ TEST(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   ASSERT_EQ(groups.list().size(), 2u);
   EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{6}));
   groups.detach(5, gid);
-  groups.detach(6, gid);
-  ASSERT_EQ(groups.list().size(), 1u);
-  EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{7}));
   groups.detach(7, gid);
+  ASSERT_EQ(groups.list().size(), 1u);
+  EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{6}));
+  groups.detach(6, gid);
   EXPECT_TRUE(groups.empty());
 }
 

@@ -361,6 +361,13 @@ TEST(Icrc, Ipv6HasNoIdentification) {
   uint32_t state = icrc_of_headers(route, 0, 60, packet.data(), 56);
   store_icrc(icrc_of_state(state), packet.data() + 56);
   EXPECT_TRUE(icrc_holds(route, packet.data(), 60, 0));
+  // What would be another identification's CRC over IPv4 is damage here.
+  const Route over_ipv4{ipv4(1, 2, 3, 4), ipv4(5, 6, 7, 8), 1000, 4791};
+  const uint32_t difference =
+      icrc_of_headers(over_ipv4, 0, 60, packet.data(), 56) ^ icrc_of_headers(over_ipv4, 5, 60, packet.data(), 56);
+  store_icrc(icrc_of_state(state) ^ difference, packet.data() + 56);
+  EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
+  store_icrc(icrc_of_state(state), packet.data() + 56);
   route.source.raw[14] = 1;
   EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
 }
