@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Settings of the environment that opening a device reads: what is wrong is refused, never guessed.
+#ifndef NUPA_TEST_DROPIN
+#include <gtest/gtest.h>
+#include <nupa/device.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/runtime.h"
+#include "transport/roce/wire.h"
+
+namespace nupa::core {
+namespace {
+
+class CoreSettings : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* name : {"NUPA_TRANSPORT", "NUPA_CONGESTION", "NUPA_ROCE_SOURCE_PORTS", "NUPA_ROCE_ICRC",
+                             "NUPA_ROCE_PEERS", "NUPA_DEVICES"})
+      unsetenv(name);
+  }
+  /// 0, or why no device opens with this setting.
+  static int open_with(const char* name, const std::string& value) {
+    setenv(name, value.c_str(), 1);
+    const auto opened = open_device("nupa0");
+    unsetenv(name);
+    return opened ? 0 : opened.error().code;
+  }
+};
+
+TEST_F(CoreSettings, EachTakesWhatItKnows) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> known = {
+      {"NUPA_TRANSPORT", {"auto", "window", "roce"}},
+      {"NUPA_CONGESTION", {"", "tolerant", "none", "dcqcn", "swift", "cubic"}},
+      {"NUPA_ROCE_SOURCE_PORTS", {"", "1", std::to_string(roce::kMaxPaths)}},
+      {"NUPA_ROCE_ICRC", {"", "on", "off"}},
+      {"NUPA_ROCE_PEERS", {"", "any"}},
+      {"NUPA_DEVICES", {"", "lo"}}};
+  for (const auto& [name, values] : known)
+    for (const std::string& value : values) EXPECT_EQ(open_with(name, value), 0) << name << "=" << value;
+}
+
+TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
+      {"NUPA_TRANSPORT", {"", "Window", "rdma", "roce "}},
+      {"NUPA_CONGESTION", {"reno", "NONE", "none,"}},
+      {"NUPA_ROCE_SOURCE_PORTS", {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many"}},
+      {"NUPA_ROCE_ICRC", {"no", "1", "ON"}},
+      {"NUPA_ROCE_PEERS", {"all", "Standard", "none"}},
+      {"NUPA_DEVICES", {"lo,", "+lo", "lo,lo", "lo+lo"}}};
+  for (const auto& [name, values] : unknown)
+    for (const std::string& value : values) EXPECT_EQ(open_with(name, value), EINVAL) << name << "=" << value;
+  EXPECT_EQ(open_with("NUPA_DEVICES", "nupa-no-such-if"), ENODEV);
+}
+
+TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
+  EXPECT_EQ(open_device("nupa1").error().code, ENODEV);
+  EXPECT_EQ(open_device("").error().code, ENODEV);
+  EXPECT_EQ(open_device("nupa00").error().code, ENODEV);
+}
+
+TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {
+  setenv("NUPA_TRANSPORT", "window", 1);
+  {
+    const auto shares = open_device("nupa0");
+    ASSERT_TRUE(shares);
+    EXPECT_NE((*shares)->memory_domain(), MemoryDomain{});
+  }
+  setenv("NUPA_TRANSPORT", "roce", 1);
+  const auto sends = open_device("nupa0");
+  ASSERT_TRUE(sends);
+  EXPECT_EQ((*sends)->memory_domain(), MemoryDomain{});
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif
