@@ -3,7 +3,7 @@
 /// copies that the kernel makes.
 #ifndef NUPA_TEST_DROPIN
 #include <nupa/connect.h>
-#include <poll.h>
+#include <sys/mman.h>
 
 #include "core_shm_fixture.h"
 
@@ -59,9 +59,13 @@ class ShmMemory : public ShmProcesses {
     ShmProcesses::TearDown();
   }
   void expect_every_byte() {
-    start(write_and_read);
     std::vector<char> own(kBefore + kOdd + kBefore, '.');
-    char* const region = own.data() + kBefore;
+    expect_every_byte(own.data() + kBefore);
+    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(own[i], '.') << "before the region";
+    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(own[kBefore + kOdd + i], '.') << "behind the region";
+  }
+  void expect_every_byte(char* region) {
+    start(write_and_read);
     auto odd = std::move(*end.handle->reg_mr(*end.pd, region, kOdd, reinterpret_cast<uint64_t>(region), kEveryRight));
     Qp* qp = end.make_qp();
     ShmAddress peer;
@@ -75,8 +79,6 @@ class ShmMemory : public ShmProcesses {
     ASSERT_TRUE(line.go());
     ASSERT_TRUE(line.wait());
     expect_good_end();
-    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(own[i], '.') << "before the region";
-    for (size_t i = 0; i < kBefore; ++i) ASSERT_EQ(region[kOdd + i], '.') << "behind the region";
   }
 };
 
@@ -85,6 +87,25 @@ TEST_F(ShmMemory, RegionThatBeginsAndEndsWithinPagesIsWrittenAndRead) { expect_e
 TEST_F(ShmMemory, RegionThatIsNotMappedIsWrittenAndRead) {
   setenv("NUPA_REMAP", "never", 1);
   expect_every_byte();
+}
+
+TEST_F(ShmMemory, RegionOfWhichTheMiddleIsMappedIsWrittenAndRead) {
+  // Pages of a file are left where they are: the first and the last of four.
+  constexpr size_t kPage = 4096;
+  void* const mapped = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const pages = static_cast<char*>(mapped);
+  const int file = memfd_create("ends", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(ftruncate(file, 2 * kPage), 0);
+  for (const size_t page : {0, 3})
+    ASSERT_NE(
+        mmap(pages + page * kPage, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, page == 0 ? 0 : kPage),
+        MAP_FAILED);
+  ::close(file);
+  expect_every_byte(pages + 1000);
+  end.close();
+  munmap(mapped, 4 * kPage);
 }
 
 constexpr uint32_t kMany = 1100;  ///< more regions than a process keeps mapped of another one
@@ -166,6 +187,25 @@ TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
   options.dest_qp_num = unreliable->number();
   ASSERT_EQ(nupa::connect(*unreliable, options), 0);
   EXPECT_EQ(state_of(*unreliable), QpState::kRts);
+}
+
+TEST_F(ShmObjects, DatagramsAreSendsAlone) {  // IBTA table 89
+  Qp* qp = make_qp(QpType::kUd);
+  ASSERT_EQ(connect(*qp, 0), 0);
+  AddressVector here;
+  here.is_global = true;
+  here.sgid_index = 1;
+  here.dgid = handle->query_gid(1, 1)->gid;
+  auto ah = std::move(*handle->create_ah(*pd, here));
+  const Sge sge = span(0, 8);
+  for (const Opcode opcode :
+       {Opcode::kRdmaWrite, Opcode::kRdmaWriteWithImm, Opcode::kRdmaRead, Opcode::kFetchAdd, Opcode::kCompareSwap,
+        Opcode::kSendWithInv, Opcode::kLocalInv, Opcode::kBindMw, Opcode::kAtomicWrite}) {
+    SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = opcode};
+    wr.ah = ah.get();
+    wr.remote_qpn = qp->number();
+    EXPECT_EQ(qp->post_send(wr), EINVAL) << static_cast<int>(opcode);
+  }
 }
 
 TEST_F(ShmObjects, DeviceIsKeptByItsObjects) {

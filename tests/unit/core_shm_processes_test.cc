@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Rules of shared memory that take two processes: what one leaves behind when it dies, and what both change at once.
 #ifndef NUPA_TEST_DROPIN
+#include <sys/mman.h>
+
 #include <thread>
 
 #include "core_shm_fixture.h"
@@ -336,6 +338,78 @@ TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(end.memory, "first");
   EXPECT_STREQ(end.memory + 4096, "second");
+  expect_good_end();
+}
+
+/// Writes twice to one place, and the parent registers it anew in between.
+bool write_twice(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer, 0) || !line.get(&peer)) return false;
+  for (const char* text : {"first", "second"}) {
+    std::strcpy(end.memory, text);
+    if (end.write(*qp, 1, peer.addr, peer.rkey) != 0 || end.next().status != WcStatus::kSuccess) return false;
+    line.go();
+    line.wait();
+  }
+  return true;
+}
+
+TEST_F(ShmShared, MemoryThatIsReregisteredWhereItIsIsMappedAnew) {
+  start(write_twice);
+  // The program's own: its pages are shared while it is registered, and not the same ones each time.
+  void* const mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const own = static_cast<char*>(mapped);
+  auto moved = std::move(*end.handle->reg_mr(*end.pd, own, 8192, reinterpret_cast<uint64_t>(own), kEveryRight));
+  ShmAddress peer;
+  ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+  ASSERT_TRUE(line.give(ShmAddress{0, moved->rkey(), reinterpret_cast<uint64_t>(own), 0}));
+  ASSERT_TRUE(line.wait());
+  EXPECT_STREQ(own, "first");
+  ASSERT_EQ(end.handle->rereg_mr(*moved, 1, nullptr, own, 8192, 0), 0);
+  EXPECT_STREQ(own, "first");
+  ASSERT_TRUE(line.go());
+  ASSERT_TRUE(line.wait());
+  EXPECT_STREQ(own, "second");
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+  moved.reset();
+  munmap(mapped, 8192);
+}
+
+/// Tries the bytes around a region whose pages it has mapped.
+bool write_around(ShmEnd& end, const ShmLine& line) {
+  bool good = true;
+  for (const int64_t offset : {-8, -1, 57, 64, 4000}) {
+    ShmAddress peer;
+    Qp* qp = end.make_qp();
+    if (!meet(end, line, *qp, &peer)) return false;
+    std::memcpy(end.memory, "inside\0", 8);
+    good = end.write(*qp, 1, peer.addr, peer.index) == 0 && end.next().status == WcStatus::kSuccess && good;
+    std::memset(end.memory, 'x', 8);
+    good = end.write(*qp, 2, peer.addr + static_cast<uint64_t>(offset), peer.index) == 0 &&
+           end.next().status == WcStatus::kRemAccessErr && good;
+  }
+  line.go();
+  return good;
+}
+
+TEST_F(ShmShared, KeyOpensItsBytesThoughWholePagesAreMapped) {  // IBTA 10.6.3.1
+  start(write_around);
+  char* const own = end.memory + 1024;
+  auto narrow = std::move(*end.handle->reg_mr(*end.pd, own, 64, reinterpret_cast<uint64_t>(own), kEveryRight));
+  for (int i = 0; i < 5; ++i) {
+    Qp* qp = end.make_qp();
+    ShmAddress peer;
+    ASSERT_TRUE(line.give(ShmAddress{qp->number(), 0, reinterpret_cast<uint64_t>(own), narrow->rkey()}) &&
+                line.get(&peer));
+    ASSERT_EQ(end.connect(*qp, peer.qp_num), 0);
+    ASSERT_TRUE(line.go() && line.wait());
+  }
+  ASSERT_TRUE(line.wait());
+  for (size_t i = 0; i < ShmEnd::kBytes; ++i) EXPECT_NE(end.memory[i], 'x') << i;
+  EXPECT_STREQ(own, "inside");
   expect_good_end();
 }
 

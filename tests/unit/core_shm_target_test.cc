@@ -119,7 +119,7 @@ TEST_F(ShmTarget, QueuePairThatIsGoneTakesNothing) {
 TEST_F(ShmTarget, DatagramGoesToTheAddressOfItsHandleNotToItsNumberAlone) {
   b = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*b, 0), 0);
-  for (const uint64_t id : {7, 8}) ASSERT_EQ(receive(*b, id), 0);
+  for (const uint64_t id : {7, 8, 9}) ASSERT_EQ(receive(*b, id), 0);
   AddressVector here;
   here.is_global = true;
   here.sgid_index = 1;
@@ -318,6 +318,7 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
   window::Target other = target_of(*b);
   EXPECT_FALSE(takes_requests(other, *a));
   theirs.srq.store(0);
+  ASSERT_EQ(receive(*b, 7), 0);
   const uint64_t where = theirs.recv.where.load();
   // A ring that lies beyond the end of the file is none.
   for (const uint64_t wrong : {segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(where)),
