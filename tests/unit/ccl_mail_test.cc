@@ -182,8 +182,7 @@ TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
   EXPECT_EQ(inbox.mails().back().gone, kMails - 1);
 }
 
-// ---- links
-// -------------------------------------------------------------------------------------------------------------
+// ---- links ---------------------------------------------------------------------------------------------------------
 
 /// The links of rank 1 of three, whose others are nobody: what is sent to them is lost.
 class CclLinks : public ::testing::Test {
@@ -324,8 +323,7 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   EXPECT_EQ(links->last_waited_for(kNoRank), kNoRank);
 }
 
-// ---- what a peer may say by its wire
-// -----------------------------------------------------------------------------------
+// ---- what a peer may say by its wire -------------------------------------------------------------------------------
 
 /// A wire to rank 5, whose other end is the test.
 class CclWirePort : public ::testing::Test {
@@ -467,8 +465,7 @@ TEST_F(CclWirePort, AfterTheLastPieceABreakIsNoFailure) {
   EXPECT_TRUE(broken.empty());
 }
 
-// ---- those who are left
-// ------------------------------------------------------------------------------------------------
+// ---- those who are left --------------------------------------------------------------------------------------------
 
 using Gone = Survivors::Gone;
 
@@ -674,8 +671,7 @@ TEST(CclDerive, NamesDependOnAllThatTheyAreMadeOf) {
     for (size_t b = a + 1; b < made.size(); ++b) EXPECT_TRUE(made[a] != made[b] && made[a] != id) << a << " " << b;
 }
 
-// ---- memory
-// ------------------------------------------------------------------------------------------------------------
+// ---- memory --------------------------------------------------------------------------------------------------------
 
 TEST(CclAllocations, AnArrayIsFoundWhereAllOfItIsInOne) {
   const auto endpoint = endpoint_here();

@@ -298,6 +298,51 @@ TEST(CclMappedGroup, WhoeverSleepsIsWokenByTheEnd) {
   other.join();
 }
 
+TEST(CclMappedGroup, NobodyDepartsBeforeAllOthersDo) {
+  Job job(3);
+  Steps first = depart(job.player(0).group);
+  EXPECT_FALSE(first.go_on());
+  Steps second = depart(job.player(1).group);
+  EXPECT_FALSE(second.go_on());
+  EXPECT_FALSE(first.go_on()) << "rank 2 may still look at its arena";
+  Steps last = depart(job.player(2).group);
+  EXPECT_TRUE(last.go_on());
+  EXPECT_TRUE(first.go_on());
+  EXPECT_TRUE(second.go_on());
+}
+
+/// Who only gives is ahead of who only takes by one turn fewer than there are slots.
+TEST(CclMappedGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
+  std::vector<std::byte> data(kSmallSlotBytes + 1, std::byte{7});
+  for (const bool by_line : {true, false}) {
+    Job job(2);
+    const auto give = [&](uint32_t rank) {
+      const BroadcastTask task{0, data.data(), by_line ? FlagLine::kPayload : kSmallSlotBytes};
+      MappedGroup& group = job.player(rank).group;
+      return by_line ? broadcast_line(group, task) : broadcast_slots(group, task);
+    };
+    for (uint32_t i = 0; i + 1 < kSmallTurns; ++i) {
+      Steps steps = give(0);
+      ASSERT_TRUE(steps.go_on()) << i;
+    }
+    Steps next = give(0);
+    EXPECT_FALSE(next.go_on()) << "nobody has come to the first turn";
+    Steps taken = give(1);
+    EXPECT_TRUE(taken.go_on());
+    EXPECT_TRUE(next.go_on());
+    Steps behind = give(0);
+    EXPECT_FALSE(behind.go_on());
+  }
+  // Two parts, in the two large slots.
+  Job job(2);
+  Steps given = broadcast_slots(job.player(0).group, {0, data.data(), data.size()});
+  EXPECT_FALSE(given.go_on()) << "the second part is a turn ahead";
+  Steps taken = broadcast_slots(job.player(1).group, {0, data.data(), data.size()});
+  EXPECT_FALSE(taken.go_on());
+  EXPECT_TRUE(given.go_on());
+  EXPECT_TRUE(taken.go_on());
+}
+
 Steps wait_for_mark(MappedGroup& group, uint32_t rank, uint32_t step) { co_return co_await group.reached(rank, step); }
 
 TEST(CclMappedGroup, SeveralAreWaitedForAtOnce) {
@@ -317,7 +362,7 @@ TEST(CclMappedGroup, SeveralAreWaitedForAtOnce) {
   }
 }
 
-// ---- steps ------------------------------------------------------------------------------------------------------
+// ---- steps ---------------------------------------------------------------------------------------------------------
 
 Steps wait_for(std::atomic<uint32_t>& word, uint32_t value, int answer) {
   if (const int error = co_await Wait{&word, value}; error != 0) co_return error;

@@ -215,8 +215,7 @@ TEST(CclMeeting, ACardHasALimit) {
   EXPECT_EQ(cards->cards[0].size(), kMaxCardBytes);
 }
 
-// ---- what anybody may say to a root
-// ------------------------------------------------------------------------------------
+// ---- what anybody may say to a root --------------------------------------------------------------------------------
 
 /// What a rank says, as bytes.
 std::vector<std::byte> telling_of(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world,
@@ -400,8 +399,7 @@ TEST(CclGathering, NamesEightOfThoseWhoAreMissing) {
   EXPECT_EQ(nine.missing(), "missing: rank 0, 1, 2, 4, 5, 6, 7, 8");
 }
 
-// ---- what anybody may say to a rank
-// ------------------------------------------------------------------------------------
+// ---- what anybody may say to a rank --------------------------------------------------------------------------------
 
 /// What a rank of two gets who meets at something that answers so.
 int error_of_answer(const std::vector<std::byte>& answer) {

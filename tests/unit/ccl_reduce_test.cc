@@ -24,7 +24,7 @@
 namespace nupa::ccl {
 namespace {
 
-// ---- the short formats -----------------------------------------------------------------------------------------
+// ---- the short formats ---------------------------------------------------------------------------------------------
 
 float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
 
@@ -124,7 +124,7 @@ TEST(CclFormats, WhatIsNoNumberStaysNone) {
       EXPECT_TRUE(std::isnan(decode_float(format, encode_float(format, from_bits(bits)))));
 }
 
-// ---- reductions ----------------------------------------------------------------------------------------------
+// ---- reductions ----------------------------------------------------------------------------------------------------
 
 constexpr Operator kAllOperators[] = {Operator::kSum,        Operator::kProduct,   Operator::kMin,
                                       Operator::kMax,        Operator::kAverage,   Operator::kPremultipliedSum,

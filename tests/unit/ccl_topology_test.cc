@@ -79,8 +79,7 @@ TEST(CclTopology, RanksShareCoresWhereThereAreMoreOfThem) {
   EXPECT_GT(topology_of(0, cards_of("a")).rules.spin_ns, 0);
 }
 
-// ---- cards
-// -------------------------------------------------------------------------------------------------------------
+// ---- cards ---------------------------------------------------------------------------------------------------------
 
 RankCard full_card() {
   RankCard card;
@@ -168,8 +167,7 @@ TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
   close(ends[0]);
 }
 
-// ---- what the environment says
-// ----------------------------------------------------------------------------------------
+// ---- what the environment says -------------------------------------------------------------------------------------
 
 class CclOptions : public ::testing::Test {
  protected:
@@ -232,8 +230,7 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
   }
 }
 
-// ---- which algorithm is chosen in memory and across hosts
-// --------------------------------------------------------------
+// ---- which algorithm is chosen in memory and across hosts ----------------------------------------------------------
 
 class NoWays final : public LaneGroup::Ways {
  public:

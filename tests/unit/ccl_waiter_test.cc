@@ -308,8 +308,7 @@ TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
   }
 }
 
-// ---- turns of a communicator
-// -------------------------------------------------------------------------------------------
+// ---- turns of a communicator ---------------------------------------------------------------------------------------
 
 class Told final : public Job {
  public:
