@@ -143,8 +143,10 @@ TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
   for (const Layout& layout : kLayouts) {
     if (kIsSanitized && layout.ranks() > 5) continue;
     const SeparateMemories memories;
+    const SharedCount came;
     const auto endings = run_job(layout.ranks(), [&](Rank& rank) {
       memories.enter(layout.memory_of(rank.rank()));
+      check_barriers(rank, came);
       const std::string name = std::string(layout.all_reduce) + ":";
       rank.expect(plan_of(rank, "all_reduce", 1 << 20).starts_with(name), plan_of(rank, "all_reduce", 1 << 20));
       rank.expect(plan_of(rank, "broadcast", 8).starts_with("two-level:"), plan_of(rank, "broadcast", 8));

@@ -119,6 +119,25 @@ TEST(CclCommunicators, EqualKeysKeepTheOrderOfTheRanks) {
             all_well(5));
 }
 
+TEST(CclCommunicators, NobodyLeavesABarrierOrACommunicatorBeforeAllHaveCome) {
+  for (const uint32_t ranks : {2u, 3u, 5u}) {
+    const SharedCount came;
+    const SharedCount went;
+    EXPECT_EQ(run_job(ranks,
+                      [&](Rank& rank) {
+                        check_barriers(rank, came);
+                        for (uint32_t turn = 1; turn <= 3; ++turn) {
+                          if (turn % rank.ranks() == rank.rank()) usleep(1000);
+                          went.add();
+                          rank.finish();
+                          rank.expect(went.now() >= turn * rank.ranks(), "destroyed before all had come");
+                          rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                        }
+                      }),
+              all_well(ranks));
+  }
+}
+
 TEST(CclCommunicators, WhatTheEnvironmentSaysHasToBeReadable) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {

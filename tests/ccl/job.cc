@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <new>
 
 #include "base/clock.h"
 
@@ -60,6 +62,25 @@ void Signal::take(const Rank& rank) const {
   pollfd wanted{ends_[0], POLLIN, 0};
   char byte = 0;
   rank.expect(poll(&wanted, 1, kJobLimitSeconds * 1000) == 1 && read(ends_[0], &byte, 1) == 1, "a signal did not come");
+}
+
+SharedCount::SharedCount() {
+  void* const memory = mmap(nullptr, sizeof *word_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::perror("memory for a count");
+  word_ = new (memory) std::atomic<uint32_t>(0);
+}
+
+SharedCount::~SharedCount() { munmap(word_, sizeof *word_); }
+
+void check_barriers(Rank& rank, const SharedCount& came) {
+  constexpr uint32_t kTurns = 12;
+  constexpr useconds_t kLateUs = 300;
+  for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+    if (turn % rank.ranks() == rank.rank()) usleep(kLateUs);
+    came.add();
+    rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+    rank.expect(came.now() >= turn * rank.ranks(), "left a barrier before all had come");
+  }
 }
 
 SeparateMemories::SeparateMemories() : folder_("/tmp/nupa-memories-XXXXXX") {

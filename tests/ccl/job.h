@@ -2,6 +2,7 @@
 /// Ranks of a job as processes, as programs have them.
 #include <nupa/ccl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -76,6 +77,23 @@ class Signal {
  private:
   int ends_[2];
 };
+
+/// A number that all ranks of a job count up; made before the job.
+class SharedCount {
+ public:
+  SharedCount();
+  ~SharedCount();
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  void add() const { word_->fetch_add(1); }
+  uint32_t now() const { return word_->load(); }
+
+ private:
+  std::atomic<uint32_t>* word_;
+};
+
+/// Barriers to which one rank after the other comes late: nobody is through before that one has come.
+void check_barriers(Rank& rank, const SharedCount& came);
 
 /// Of a job in which all ended well.
 Endings all_well(uint32_t ranks);

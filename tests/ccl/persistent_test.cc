@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "job.h"
 
@@ -95,6 +96,51 @@ TEST(CclPersistent, SeveralCallsAreOne) {
     rank.expect_ok(nupa_ccl_op_destroy(op), "op_destroy");
   });
   EXPECT_EQ(endings, all_well(3));
+}
+
+/// The operator's factor is kept with the call.
+TEST(CclPersistent, OneCollectiveWithAFactor) {
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      int32_t in = 0;
+                      int32_t out = 0;
+                      const auto factor = static_cast<int32_t>(rank.rank() + 2);
+                      nupa_ccl_op op;
+                      rank.expect_ok(nupa_ccl_op_create_premultiplied_sum(&factor, NUPA_CCL_INT32, &op), "op");
+                      nupa_ccl_persistent* kept = nullptr;
+                      rank.expect_ok(nupa_ccl_group_start(), "group_start");
+                      rank.expect_ok(nupa_ccl_all_reduce(&in, &out, 1, NUPA_CCL_INT32, op, rank.world(), nullptr),
+                                     "all_reduce");
+                      rank.expect_ok(nupa_ccl_group_keep(&kept), "group_keep");
+                      rank.expect_ok(nupa_ccl_op_destroy(op), "op_destroy");
+                      for (in = 1; in < 20; ++in) {
+                        rank.expect_ok(nupa_ccl_start(kept, nullptr), "start");
+                        rank.expect(out == 5 * in, "the sum is " + std::to_string(out));
+                      }
+                      rank.expect_ok(nupa_ccl_persistent_free(kept), "free");
+                    }),
+            all_well(2));
+}
+
+TEST(CclPersistent, InAGroupOneCollectiveIsAPartOfIt) {
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      int32_t value = 1;
+                      nupa_ccl_persistent* kept = nullptr;
+                      rank.expect_ok(nupa_ccl_group_start(), "group_start");
+                      rank.expect_ok(
+                          nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT32, NUPA_CCL_SUM, rank.world(), nullptr),
+                          "all_reduce");
+                      rank.expect_ok(nupa_ccl_group_keep(&kept), "group_keep");
+                      rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                      rank.expect_ok(nupa_ccl_group_start(), "group_start");
+                      rank.expect_ok(nupa_ccl_start(kept, nullptr), "start");
+                      rank.expect(value == 1, "it is done when the group ends");
+                      rank.expect_ok(nupa_ccl_group_end(nullptr), "group_end");
+                      rank.expect(value == 2, "the sum");
+                      rank.expect_ok(nupa_ccl_persistent_free(kept), "free");
+                    }),
+            all_well(2));
 }
 
 TEST(CclPersistent, WhatIsWrongIsRefused) {

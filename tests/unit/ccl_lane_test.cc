@@ -360,9 +360,10 @@ class LendingLane final : public Lane {
   void pop() override {}
   bool is_used() const override { return true; }
   void pop_last() override {}
-  Wait all_arrived() const override { return {&done_, 0}; }
+  Wait all_arrived() const override { return {&arrived, 1}; }
   int sent = 0;
   int lent = 0;
+  std::atomic<uint32_t> arrived{0};
 
  private:
   std::atomic<uint32_t> done_{0};
@@ -385,6 +386,69 @@ TEST(CclLoans, AreOfLargeArraysThatStayAndLargePieces) {
   EXPECT_FALSE(is_lent(true, kLarge, 4095));
   EXPECT_FALSE(is_lent(true, kLarge - 1, 65536));
   EXPECT_FALSE(is_lent(false, kLarge, 65536)) << "what changes is copied";
+}
+
+/// One that leads to a lane that takes loans.
+class LendingWays final : public LaneGroup::Ways {
+ public:
+  void want(uint32_t) override {}
+  Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
+  Lane& lane(uint32_t) override { return the_lane; }
+  uint32_t ahead() const override { return 1; }
+  bool is_used(uint32_t) const override { return true; }
+  LendingLane the_lane;
+
+ private:
+  const std::atomic<uint32_t> there_{0};
+};
+
+TEST(CclLoans, AreSettledWhenAllHasArrived) {
+  LendingWays ways;
+  LaneGroup group(0, {0, 1}, ways);
+  const std::vector<std::byte> data(65536);
+  lanes::Loans loans(group, true, 4 << 20);
+  Steps unneeded = loans.settle();
+  EXPECT_TRUE(unneeded.go_on()) << "nothing was lent";
+  loans.send(ways.the_lane, data.data(), data.size());
+  Steps steps = loans.settle();
+  EXPECT_FALSE(steps.go_on()) << "it may still be read";
+  ways.the_lane.arrived = 1;
+  EXPECT_TRUE(steps.go_on());
+  EXPECT_EQ(steps.result(), 0);
+}
+
+/// What rank 0 of two has done with its large array when it begins to wait for the other one.
+struct Given {
+  int lent;
+  int sent;
+};
+Given given_by(const std::function<Steps(LaneGroup&)>& begin) {
+  LendingWays ways;
+  LaneGroup group(0, {0, 1}, ways);
+  Steps steps = begin(group);
+  EXPECT_FALSE(steps.go_on());
+  return {ways.the_lane.lent, ways.the_lane.sent};
+}
+
+TEST(CclLoans, AreNotOfArraysThatAreWrittenToMeanwhile) {
+  constexpr size_t kBytes = 4 << 20;
+  std::vector<std::byte> in(2 * kBytes);
+  std::vector<std::byte> out(2 * kBytes);
+  const Reducer sum{{Type::kUint32, Operator::kSum}};
+  const auto exchanges = [&](std::byte* to) {
+    return given_by([&, to](LaneGroup& group) {
+      return lanes::all_to_all_direct(group, {in.data(), {kBytes}, to, {kBytes}, true});
+    });
+  };
+  const auto reduces = [&](std::byte* to) {
+    return given_by([&, to](LaneGroup& group) {
+      return lanes::all_reduce_one_shot(group, {sum, in.data(), to, kBytes / sizeof(uint32_t)});
+    });
+  };
+  EXPECT_TRUE(exchanges(out.data()).lent > 0 && exchanges(out.data()).sent == 0);
+  EXPECT_TRUE(exchanges(in.data()).lent == 0 && exchanges(in.data()).sent > 0);
+  EXPECT_TRUE(reduces(out.data()).lent > 0 && reduces(out.data()).sent == 0);
+  EXPECT_TRUE(reduces(in.data()).lent == 0 && reduces(in.data()).sent > 0);
 }
 
 TEST(CclFolded, EachPairHasOneThatTakesPart) {
@@ -883,6 +947,30 @@ TEST_F(CclMessagePeer, WhatIsStillComingIsNotGiven) {
   EXPECT_FALSE(receiver.is_coming());
   EXPECT_TRUE(receiver.give_kept(*message));
   EXPECT_EQ(room, large);
+}
+
+TEST_F(CclMessagePeer, WhoWaitsForAMessageThatIsStillComingDoesNotGetTheNextOne) {
+  const std::string large(kSmall.pieces() * pair.ends[0].piece_bytes(), 'l');
+  send(large, 1);
+  EXPECT_TRUE(pull(nullptr));
+  std::string room(large.size(), '.');
+  const Pointer message = receive(&room, 1);
+  EXPECT_FALSE(receiver.give_kept(*message));
+  send("next", 1);
+  EXPECT_TRUE(pull(message));
+  EXPECT_FALSE(message->done) << "the first one has come, and is kept";
+  EXPECT_TRUE(receiver.give_kept(*message));
+  EXPECT_EQ(room, large);
+}
+
+TEST_F(CclMessagePeer, ARankIsTakenOrAnyIs) {
+  std::string room(1, '.');
+  const Pointer message = receive(&room, 1);
+  message->peer = 3;
+  EXPECT_FALSE(message->takes(0, 1));
+  EXPECT_TRUE(message->takes(3, 1));
+  message->peer = kNoRank;
+  EXPECT_TRUE(message->takes(0, 1));
 }
 
 TEST_F(CclMessagePeer, GivesTheOldestOfATagFirst) {

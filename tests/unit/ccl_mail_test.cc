@@ -323,6 +323,21 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   EXPECT_EQ(links->last_waited_for(kNoRank), kNoRank);
 }
 
+TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  links->probe(2);
+  EXPECT_TRUE(causes.empty()) << "it lives";
+  cards[2].process = static_cast<uint32_t>(child);
+  links->probe(2);
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_EQ(causes[0].error, ECONNRESET);
+  EXPECT_EQ(causes[0].rank, 2u);
+  links->probe(1);
+  EXPECT_EQ(causes.size(), 1u) << "a rank does not ask about itself";
+}
+
 // ---- what a peer may say by its wire -------------------------------------------------------------------------------
 
 /// A wire to rank 5, whose other end is the test.

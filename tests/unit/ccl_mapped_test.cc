@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "ccl/mapped/algorithms.h"
+#include "ccl/mapped/at_once.h"
 
 namespace nupa::ccl {
 namespace {
@@ -341,6 +342,48 @@ TEST(CclMappedGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
   EXPECT_FALSE(taken.go_on());
   EXPECT_TRUE(given.go_on());
   EXPECT_TRUE(taken.go_on());
+}
+
+/// The same where nothing stands between a call and the lines.
+TEST(CclAtOnce, WhoOnlyGivesDoesNotWriteALineThatMayStillBeRead) {
+  Job job(2);
+  int32_t value = 7;
+  const LineCall call{Operation::kBroadcast, &value, &value, 1, {Type::kInt32, Operator::kSum}, 0};
+  MappedGroup& root = job.player(0).group;
+  MappedGroup& other = job.player(1).group;
+  for (uint32_t i = 0; i + 1 < kSmallTurns; ++i) {
+    ASSERT_TRUE(may_begin(root, call)) << i;
+    const Exchange exchange = begin_line(root, call);
+    ASSERT_TRUE(all_came(root, exchange));
+    end_line(root, call, exchange);
+  }
+  EXPECT_FALSE(may_begin(root, call)) << "nobody has come to the first one";
+  ASSERT_TRUE(may_begin(other, call)) << "who only takes writes nothing";
+  const Exchange exchange = begin_line(other, call);
+  EXPECT_TRUE(all_came(other, exchange));
+  end_line(other, call, exchange);
+  EXPECT_TRUE(may_begin(root, call));
+}
+
+TEST(CclAtOnce, AllAreWaitedForButByABroadcast) {
+  for (const Operation operation : {Operation::kBarrier, Operation::kAllReduce, Operation::kAllGather}) {
+    Job job(3);
+    int32_t value[3] = {1, 0, 0};
+    const LineCall call{operation, value, value, 1, {Type::kInt32, Operator::kSum}, 0};
+    Exchange exchanges[3] = {};
+    for (uint32_t rank = 0; rank < 2; ++rank) exchanges[rank] = begin_line(job.player(rank).group, call);
+    for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_FALSE(all_came(job.player(rank).group, exchanges[rank]));
+    exchanges[2] = begin_line(job.player(2).group, call);
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(all_came(job.player(rank).group, exchanges[rank]));
+  }
+  Job job(3);
+  int32_t value = 1;
+  const LineCall call{Operation::kBroadcast, &value, &value, 1, {Type::kInt32, Operator::kSum}, 2};
+  const Exchange taken = begin_line(job.player(0).group, call);
+  EXPECT_FALSE(all_came(job.player(0).group, taken));
+  const Exchange given = begin_line(job.player(2).group, call);
+  EXPECT_TRUE(all_came(job.player(2).group, given)) << "the root waits for nobody";
+  EXPECT_TRUE(all_came(job.player(0).group, taken)) << "others wait for the root alone";
 }
 
 Steps wait_for_mark(MappedGroup& group, uint32_t rank, uint32_t step) { co_return co_await group.reached(rank, step); }

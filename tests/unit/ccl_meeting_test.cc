@@ -43,8 +43,9 @@ std::unique_ptr<MeetingRoot> root_with(int64_t limit_ns = kPatienceNs) {
 }
 
 /// A connection that is no rank's.
-base::UniqueFd stranger(const UniqueId& id) {
+base::UniqueFd stranger(const UniqueId& id, int receive_buffer = 0) {
   base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (receive_buffer > 0) setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(id.port);
@@ -358,6 +359,25 @@ TEST(CclMeetingRoot, LargeTablesComeWhole) {
     });
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(right, kWorld);
+}
+
+TEST(CclMeetingRoot, AnAnswerThatDoesNotGoAtOnceGoesOnWhereItWasLeft) {
+  constexpr uint32_t kWorld = 96;
+  const auto root = root_with();
+  std::vector<base::UniqueFd> ranks;
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    // What is not read fills a small buffer, and then the root's.
+    ranks.push_back(stranger(root->id(), 4096));
+    say(ranks.back(), telling_of(root->id(), 0, rank, kWorld, Card(kMaxCardBytes, static_cast<std::byte>(rank))));
+  }
+  std::string expected;
+  for (uint32_t rank = 0; rank < kWorld; ++rank)
+    expected += std::string("\0\x10\0\0", 4) + std::string(kMaxCardBytes, static_cast<char>(rank));
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    const Heard heard = hear(ranks[rank]);
+    ASSERT_EQ(heard.status, 0);
+    ASSERT_TRUE(heard.text.substr(kNameBytes) == expected) << rank;
+  }
 }
 
 TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {

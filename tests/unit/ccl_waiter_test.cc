@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -165,6 +166,23 @@ TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
         count_up(counted.value, round / 3 + 1, counted.sleepers, kSleepAtOnce);
       });
   for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
+}
+
+/// A sleep is by 64 words at most: who waits for more looks again soon.
+TEST(CclWaiter, WhoWaitsForMoreWordsThanASleepHasSleepsShortly) {
+  constexpr size_t kWords = 65;
+  std::vector<Word> words(kWords);
+  Word& last = words.back();
+  Around around;
+  expect_woken(
+      [&](uint32_t round) {
+        std::vector<Wait> waits;
+        for (Word& word : words) waits.push_back(word.reached(1));
+        waits.back() = last.reached(round);
+        for (int turn = 1; last.value != round; ++turn) wait_a_turn(waits, kSleepAtOnce, around, turn, 0, kLimitNs);
+        return 0;
+      },
+      [&](uint32_t round) { count_up(last.value, round, last.sleepers, kSleepAtOnce); });
 }
 
 TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
@@ -347,6 +365,40 @@ TEST(CclExecutor, JobsAreDoneInTheirOrderWhoeverWaits) {
     EXPECT_FALSE(executor.try_take());
     executor.give_back();
   }
+}
+
+/// Whether all threads of the process but this one sleep.
+bool do_others_sleep() {
+  const std::string own = std::to_string(syscall(SYS_gettid));
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == own) continue;
+    std::ifstream stat(thread.path() / "stat");
+    std::string id;
+    std::string name;
+    std::string state;
+    stat >> id >> name >> state;
+    if (state != "S") return false;
+  }
+  return true;
+}
+
+TEST(CclExecutor, WhoGivesTheTurnBackWakesWhoSleepsForIt) {
+  std::vector<int> order;
+  Executor executor;
+  const auto first = std::make_shared<Told>(&order, 1);
+  ASSERT_EQ(executor.add(first), 0);
+  const int64_t end = base::now_ns() + kLimitNs;
+  while ((!first->is_done() || !do_others_sleep()) && base::now_ns() < end) std::this_thread::yield();
+  ASSERT_TRUE(executor.try_take());
+  const auto second = std::make_shared<Told>(&order, 2);
+  ASSERT_EQ(executor.add(second), 0);
+  // Its thread has looked, and has not had the turn.
+  while (!do_others_sleep() && base::now_ns() < end) std::this_thread::yield();
+  EXPECT_FALSE(second->is_done());
+  executor.give_back();
+  while (!second->is_done() && base::now_ns() < end) std::this_thread::yield();
+  EXPECT_TRUE(second->is_done());
+  (void)executor.wait(second);
 }
 
 TEST(CclExecutor, TheTurnIsNotTakenBeforeWhatWaits) {
