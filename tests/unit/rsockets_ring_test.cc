@@ -139,6 +139,78 @@ TEST(RsocketsSendWindow, OneCompletionAnswersForAllBefore) {
   EXPECT_EQ(window.room(), 4096u);
 }
 
+TEST(RsocketsSendWindow, HoldsExactlyItsRequests) {
+  constexpr uint32_t kRequests = 12;
+  SendWindow window;
+  window.reset(kRequests, 65536);
+  window.allow(100);
+  bool signaled;
+  uint64_t first = 0;
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(window.open()) << i;
+    const uint64_t id = window.post(1, true, &signaled);
+    if (i == 0) first = id;
+  }
+  EXPECT_FALSE(window.open());
+  EXPECT_FALSE(window.idle());
+  window.completed(first);
+  EXPECT_EQ(window.requests_in_flight(), kRequests - 1);
+  EXPECT_TRUE(window.open());
+}
+
+TEST(RsocketsSendWindow, IsOpenWhileThereIsRoomForAMessage) {
+  SendWindow window;
+  bool signaled;
+  for (const uint32_t bytes : {4096u, 1024u}) {
+    const uint32_t low = std::min(bytes, kLowWater);
+    window.reset(100, bytes);
+    window.allow(100);
+    const uint64_t all = window.post(bytes - low, true, &signaled);
+    EXPECT_EQ(window.room(), low);
+    EXPECT_TRUE(window.open()) << bytes;
+    window.post(1, true, &signaled);
+    EXPECT_FALSE(window.open()) << bytes;
+    window.completed(all);
+    EXPECT_EQ(window.room(), bytes - 1);
+  }
+}
+
+TEST(RsocketsSendWindow, AQuarterOfTheRequestsOrBytesAsksForACompletion) {
+  SendWindow window;
+  bool signaled;
+  window.reset(16, 4096);
+  for (int i = 1; i <= 16; ++i) {
+    window.post(0, true, &signaled);
+    EXPECT_EQ(signaled, i % 4 == 0) << i;
+  }
+  window.reset(100, 4096);
+  window.post(1023, true, &signaled);
+  EXPECT_FALSE(signaled);
+  window.post(1, true, &signaled);
+  EXPECT_TRUE(signaled);
+  window.post(1023, false, &signaled);
+  EXPECT_FALSE(signaled);
+  window.post(1, true, &signaled);
+  EXPECT_TRUE(signaled);
+  window.reset(3, 4096);
+  window.post(0, true, &signaled);
+  EXPECT_TRUE(signaled) << "each, where a quarter is less than one";
+}
+
+TEST(RsocketsSendWindow, CreditsWrapAround) {
+  SendWindow window;
+  window.reset(16, 4096);
+  bool signaled;
+  window.post(100, false, &signaled);
+  EXPECT_FALSE(window.has_credit()) << "a write without a message takes none";
+  for (uint32_t sent = 0; sent < 70'000; ++sent) {
+    window.allow(static_cast<uint16_t>(sent + 1));
+    ASSERT_TRUE(window.has_credit()) << sent;
+    window.post(0, true, &signaled);
+    ASSERT_FALSE(window.has_credit()) << sent;
+  }
+}
+
 TEST(RsocketsTargets, AnEntryIsClearedBeforeItIsSentInto) {
   std::array<RemoteBuffer, kTargets> entries{};
   TargetTable table;
@@ -164,6 +236,26 @@ TEST(RsocketsTargets, HalfAnEntryIsNone) {
   EXPECT_FALSE(table.open());
   entries[0].addr = 0x10;
   EXPECT_TRUE(table.open());
+  entries[0].length = 0;
+  EXPECT_FALSE(table.open());
+  EXPECT_EQ(table.left(), 0u);
+}
+
+TEST(RsocketsTargets, EntriesAreTakenInTurnAndOnce) {
+  std::array<RemoteBuffer, kTargets> entries{};
+  TargetTable table;
+  table.reset(entries.data(), {0x1000, 7, 10});
+  for (uint32_t i = 1; i < 6; ++i) {
+    EXPECT_EQ(table.left(), 10u);
+    table.advance(4);
+    EXPECT_EQ(table.left(), 6u);
+    EXPECT_EQ(table.addr(), 0x1000u * i + 4);
+    EXPECT_EQ(table.key(), 6 + i);
+    table.advance(6);
+    EXPECT_FALSE(table.open()) << i;
+    entries[i % kTargets] = {0x1000u * (i + 1), 7 + i, 10};
+    EXPECT_TRUE(table.open());
+  }
 }
 
 TEST(RsocketsCursor, GoesThroughPiecesAndSkipsEmptyOnes) {

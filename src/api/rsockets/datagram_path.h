@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "datagram_header.h"
 #include "endpoint.h"
 #include "limits.h"
 #include "wire.h"
@@ -76,10 +77,5 @@ class DatagramPath {
   ibv_mr* region_ = nullptr;
   std::vector<uint32_t> free_;
 };
-
-/// The header that stands for an address. Both families.
-DatagramHeader header_of(const sockaddr_storage& address);
-/// Its length in *length; false if the bytes are no header.
-bool parse_header(const std::byte* data, size_t bytes, sockaddr_storage* address, uint32_t* length);
 
 }  // namespace nupa::rsockets
