@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -221,7 +222,7 @@ TEST(CclMeeting, ACardHasALimit) {
 /// What a rank says, as bytes.
 std::vector<std::byte> telling_of(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world,
                                   const Card& card) {
-  std::vector<std::byte> telling(kTellingBytes);
+  std::vector<std::byte> telling(kTellingBytes + card.size());
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
   write_at(&telling, kSecretAt, id.secret);
@@ -229,7 +230,7 @@ std::vector<std::byte> telling_of(const UniqueId& id, uint64_t meeting, uint32_t
   write_at(&telling, kRankAt, rank);
   write_at(&telling, kWorldAt, world);
   write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));
-  telling.insert(telling.end(), card.begin(), card.end());
+  std::copy(card.begin(), card.end(), telling.begin() + kTellingBytes);
   return telling;
 }
 

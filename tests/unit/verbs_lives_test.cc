@@ -267,13 +267,16 @@ TEST_F(VerbsLives, DatagramOfAListIsOnePacketToo) {  // 9.8.3
   ibv_ah_attr way = path();
   ibv_ah* ah = ibv_create_ah(pd, &way);
   ASSERT_NE(ah, nullptr);
-  for (const uint32_t bytes : {4096u, 4097u}) {
+  ibv_port_attr port;
+  ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
+  const uint32_t largest = 128u << port.active_mtu;
+  for (const uint32_t bytes : {largest, largest + 1}) {
     ibv_sge list[] = {span(0, 96), span(4096, bytes - 96)};
     ibv_send_wr wr = request(IBV_WR_SEND, 1, list);
     wr.num_sge = 2;
     wr.wr.ud = {ah, a->qp_num, kQkey};
     ASSERT_EQ(post(a, wr), 0);
-    EXPECT_EQ(next().status, bytes == 4096 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
+    EXPECT_EQ(next().status, bytes == largest ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
   }
   EXPECT_EQ(state_of(a), IBV_QPS_SQE);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
