@@ -6,7 +6,7 @@
 #include "cm/peer_table.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 namespace {
 
 namespace attention = segment::attention;
@@ -247,4 +247,4 @@ TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

@@ -24,7 +24,7 @@
 #include "cm/wire.h"
 #include "segment/segment.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 
 constexpr int64_t kSoonNs = 20'000'000'000;  // a sanitizer on a busy machine
 constexpr int kSoonMs = 20'000;
@@ -192,4 +192,4 @@ class FakeProcess {
   base::UniqueFd region_, doorbell_;
 };
 
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

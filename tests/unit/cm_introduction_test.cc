@@ -14,7 +14,7 @@
 #include "cm/peer_table.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 namespace {
 
 int error_of(const Result<Introduced>& result) { return result ? 0 : result.error().code; }
@@ -459,4 +459,4 @@ TEST_F(CmPeers, TheDoorbellRingsAtItsOwner) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

@@ -16,7 +16,7 @@
 #include "cm/node.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 namespace {
 
 constexpr std::chrono::milliseconds kMeeting{5000};
@@ -560,4 +560,4 @@ TEST_F(CmNode, TheSocketGoesWithTheNode) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

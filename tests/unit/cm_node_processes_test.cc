@@ -15,7 +15,7 @@
 #include "cm/node.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 namespace {
 
 constexpr std::chrono::milliseconds kMeeting{10'000};
@@ -363,4 +363,4 @@ TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

@@ -15,7 +15,7 @@
 #include "cm_fixture.h"
 #include "segment/layout.h"
 
-namespace nupa::cm::testing {
+namespace nupa::cm::test {
 namespace {
 
 int error_of_open() {
@@ -351,4 +351,4 @@ TEST_F(CmRuntimeDir, ASweepOfNamesRemovesTheDeadAndNobodyElse) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::testing
+}  // namespace nupa::cm::test

@@ -12,7 +12,7 @@
 #include "transport/roce/endpoint.h"
 #include "transport/timers.h"
 
-namespace nupa::roce::testing {
+namespace nupa::roce::test {
 namespace {
 
 constexpr uint32_t kOwnQpn = segment::number_of(1, 5);
@@ -670,5 +670,5 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
 }
 
 }  // namespace
-}  // namespace nupa::roce::testing
+}  // namespace nupa::roce::test
 #endif

@@ -10,7 +10,7 @@
 #include "transport/roce/host.h"
 #include "transport/roce/sequence.h"
 
-namespace nupa::roce::testing {
+namespace nupa::roce::test {
 
 constexpr uint32_t kMtu = 256;
 constexpr uint32_t kFirstPsn = 100;
@@ -240,4 +240,4 @@ class RecordingOutput final : public Output {
   Sent last{};
 };
 
-}  // namespace nupa::roce::testing
+}  // namespace nupa::roce::test

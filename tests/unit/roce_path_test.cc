@@ -6,7 +6,7 @@
 #include "roce_engine_fixture.h"
 #include "transport/roce/path_set.h"
 
-namespace nupa::roce::testing {
+namespace nupa::roce::test {
 namespace {
 
 constexpr int64_t kMicrosecond = 1'000;
@@ -315,5 +315,5 @@ TEST_F(RocePathSet, CountNeverShrinksAndIsFourAtMost) {
 }
 
 }  // namespace
-}  // namespace nupa::roce::testing
+}  // namespace nupa::roce::test
 #endif

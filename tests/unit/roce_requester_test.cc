@@ -8,7 +8,7 @@
 #include "transport/roce/requester.h"
 #include "transport/timers.h"
 
-namespace nupa::roce::testing {
+namespace nupa::roce::test {
 namespace {
 
 constexpr int64_t kStart = 1'000'000'000;
@@ -1204,5 +1204,5 @@ TEST_F(RoceSelectiveRequester, ResponseThatOthersOvertook_IsAskedForAlone) {
 }
 
 }  // namespace
-}  // namespace nupa::roce::testing
+}  // namespace nupa::roce::test
 #endif

@@ -6,7 +6,7 @@
 #include "roce_engine_fixture.h"
 #include "transport/roce/responder.h"
 
-namespace nupa::roce::testing {
+namespace nupa::roce::test {
 namespace {
 
 constexpr uint8_t kMaxRdAtomic = 4;
@@ -1302,5 +1302,5 @@ TEST_F(RoceUnreliableResponder, NumberOneReorderWindowBack_IsAGapNotARepetition)
 }
 
 }  // namespace
-}  // namespace nupa::roce::testing
+}  // namespace nupa::roce::test
 #endif
