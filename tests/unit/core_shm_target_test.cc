@@ -352,6 +352,8 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
     ASSERT_EQ(to_rtr(*b, a->number()), 0);
     expect_served(*a);
     expect_served(*a);
+    pollfd told{handle->async_fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&told, 1, 20'000), 1);
     const auto event = handle->next_event();
     ASSERT_TRUE(event);
     EXPECT_EQ(event->type, EventType::kCommEst);

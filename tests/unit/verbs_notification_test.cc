@@ -272,6 +272,8 @@ TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ib
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096);
   wr.wr.rdma.rkey ^= 1;
   ASSERT_EQ(post(a, wr), 0);
+  pollfd ready{context->async_fd, POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kPatience).count()), 1);
   ibv_async_event event{};
   ASSERT_EQ(ibv_get_async_event(context, &event), 0);
   ASSERT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
