@@ -111,6 +111,19 @@ TEST_F(ConnectionCounts, ADreqWithoutAnswer_IsSentOnceAndRetriesTimes) {
   }
 }
 
+TEST_F(ConnectionCounts, AfterRepeatsOfTheReq_ADreqHasAllOfItsOwn) {
+  to_drop[Attribute::kReq] = 2;
+  connect(3);
+  world.run(1'000'000'000);
+  ASSERT_EQ(State::kEstablished, state(0));
+  ASSERT_EQ(3u, sent[Attribute::kReq]);
+  to_drop[Attribute::kDreq] = kAll;
+  const Schedule schedule = schedule_of(world.now, kResponseTimeout, 3);
+  client().disconnect(active, world.now);
+  EXPECT_EQ(schedule.given_up, when(0, Event::kDisconnected));
+  EXPECT_EQ(schedule.sent, sent_at[Attribute::kDreq]);
+}
+
 TEST_F(ConnectionCounts, ADreqThatIsAnswered_EndsNotSilently) {
   connected();
   client().disconnect(active, world.now);

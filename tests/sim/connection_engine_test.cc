@@ -295,6 +295,15 @@ TEST_F(Engine, ARepFromAnotherId_IsRefused) {
   expect_refused(kInvalidId, Answered::kRep, kTheirId, 0x300777);
 }
 
+TEST_F(Engine, ARepForAConnectionThatHasEnded_IsRefused) {
+  const uint64_t owner = make(State::kReqSent, way_to(2));
+  receive(rej_of(0, ids[owner], kInvalidService, Answered::kReq), way_to(2));
+  ASSERT_EQ(State::kIdle, state_of(owner));
+  receive(rep_of(kTheirId, ids[owner]), way_to(2));
+  expect_refused(kInvalidId, Answered::kRep, kTheirId, ids[owner]);
+  EXPECT_TRUE(events.empty());
+}
+
 TEST_F(Engine, ARepToWhoeverWasAsked_IsNoAnswer) {
   for (const State state : {State::kReqReceived, State::kMraReqSent, State::kRepSent, State::kEstablished}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
@@ -390,6 +399,12 @@ TEST_F(Engine, ATimeoutRej_IsFoundByTheSendersGuidAndId) {
   expect_ignored(owner, State::kReqReceived, consumer);
   receive(rej_of(kTheirId, 0, kTimeout, Answered::kOther, kTheirGuid), way_to(2));
   EXPECT_EQ((Events{{Told::kRejected, owner, kTimeout}}), events);
+  // Nor is a device without a GUID found for another reason, which names none.
+  ConnectionRequest request;
+  request.service_id = kService;
+  receive(write({Attribute::kReq, 1, kTheirId + 9, 0}, request), way_to(2));
+  const uint64_t nameless = last_owner;
+  expect_ignored(nameless, State::kReqReceived, rej_of(kTheirId + 9, 0, kConsumer, Answered::kOther));
 }
 
 TEST_F(Engine, AReject_SaysWhichMessageItAnswers) {
@@ -489,6 +504,11 @@ TEST_F(Engine, AnIdUsedAgain_IsAnotherConnection) {
     EXPECT_EQ(state, state_of(owner));
     receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
     EXPECT_TRUE(events.empty()) << "this is a repeat of the new one";
+    constexpr int64_t kLongAfter = kNow + 100'000'000'000;
+    engine.on_timer(kLongAfter);
+    ASSERT_EQ(State::kIdle, state_of(owner));
+    receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
+    EXPECT_TRUE(events.empty()) << "also when the old one is forgotten";
   }
   const uint64_t owner = make(State::kReqReceived, way_to(2), ++their_id, 0);
   receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
@@ -584,6 +604,12 @@ TEST_F(Engine, ACallInAnotherState_IsRefused) {
     EXPECT_EQ(state, engine.state(id)) << name;
     EXPECT_TRUE(sent.empty() && events.empty()) << name;
   }
+}
+
+TEST_F(Engine, DataOnAConnectionThatStands_IsNothingNew) {
+  const uint64_t owner = make(State::kEstablished, way_to(2));
+  EXPECT_EQ(0, engine.note_established(ids[owner]));
+  EXPECT_TRUE(events.empty());
 }
 
 TEST_F(Engine, ADisconnectionUnderWay_NeedsNoSecondOne) {

@@ -240,14 +240,15 @@ TEST_F(Connections, NoIdIsUsedAgainWhileItsConnectionWaits) {
   struct Silent final : MadOutput {
     void send(const Way&, const Mad&) override {}
   } silent;
-  ConnectionEngine engine(0x100000, 0, silent, client());
+  constexpr uint32_t kPrefix = 0x200000;  // with the bit above the number clear
+  ConnectionEngine engine(kPrefix, 0, silent, client());
   ConnectionId kept = 0;
   ASSERT_EQ(0, engine.connect({}, world.way(0, 1), 1, 0, &kept));
   for (uint32_t i = 0; i < (1u << ConnectionEngine::kIdBits) + 2; ++i) {
     ConnectionId id = 0;
     ASSERT_EQ(0, engine.connect({}, world.way(0, 1), 2, 0, &id));
     ASSERT_NE(kept, id);
-    ASSERT_EQ(0x100000u, id & ~0xfffffu);
+    ASSERT_EQ(kPrefix, id & ~0xfffffu);
     engine.release(id, 0);
   }
 }

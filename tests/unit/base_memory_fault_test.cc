@@ -39,6 +39,7 @@ TEST(MemoryFault, AnAccessToMemoryThatIsThereSucceeds) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(1);
   EXPECT_TRUE(write_to(memory, kPage));
+  EXPECT_EQ(t_guarded_access, nullptr) << "it is over";
   EXPECT_EQ(memory[kPage - 1], std::byte{7});
   munmap(memory, kPage);
 }
@@ -49,6 +50,7 @@ TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
   take_away(memory + kPage, kPage);
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(write_to(memory, 2 * kPage));
+    EXPECT_EQ(t_guarded_access, nullptr) << "it is over";
     EXPECT_TRUE(write_to(memory, kPage));
   }
   munmap(memory, 2 * kPage);

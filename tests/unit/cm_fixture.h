@@ -161,6 +161,7 @@ class FakeProcess {
     header().instance = instance;
   }
   segment::SegmentHeader& header() { return *segment_->tables().header; }
+  const segment::Tables& tables() { return segment_->tables(); }
   Result<segment::Segment::Block> allocate(uint64_t bytes) { return segment_->allocate(bytes); }
   int segment_fd() const { return segment_->fd(); }
   int region_fd() const { return region_.get(); }

@@ -2,7 +2,6 @@
 // The first message between two processes, and every message after it: who may send it, and what it must look like.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 

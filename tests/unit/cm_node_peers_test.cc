@@ -74,7 +74,8 @@ class CmNode : public ::testing::Test {
     auto file = base::make_shared_file("nupa-node-test");
     ASSERT_TRUE(file);
     region_ = std::move(*file);
-    auto node = Node::open(region_.get(), {}, witness_);
+    // The lowest slot, so that it is none of those that tests play.
+    auto node = Node::open(region_.get(), {}, witness_, [](uint32_t) { return true; });
     ASSERT_TRUE(node) << node.error().what;
     node_ = std::move(*node);
   }
@@ -168,6 +169,7 @@ TEST_F(CmNode, ChannelsAreTheLowestFreeAndNoMoreThanThereAre) {
   EXPECT_TRUE(node_->self().signal_channel(7));
   node_->withdraw_channel(7);
   EXPECT_FALSE(node_->self().signal_channel(7));
+  EXPECT_NE(-1, fcntl(channel.get(), F_GETFD)) << "it is the program's";
   EXPECT_EQ(7u, *node_->publish_channel(channel.get()));
   for (uint32_t i = 0; i < Peer::kMaxChannels; ++i) node_->withdraw_channel(i);
 }
@@ -464,6 +466,21 @@ TEST_F(CmNodeConnect, ToAProcessThatIsStopped_ItEndsWithTheTime) {
   finish();
 }
 
+TEST_F(CmNodeConnect, ByTheServiceThread_AProcessThatIsStoppedIsNotWaitedFor) {
+  constexpr std::chrono::milliseconds kForEver{1'000'000};
+  serve(77, [](int) {});
+  const base::UniqueFd event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::atomic<int> error{-1};
+  ASSERT_TRUE(node_->watch(event.get(), [&] {
+    uint64_t count;
+    if (::read(event.get(), &count, sizeof count) == sizeof count) error = error_of(77, kForEver);
+  }));
+  EXPECT_TRUE(soon([&] { return error == ETIMEDOUT; }));
+  finish();
+  thread_.join();  // which ends the wait of one that waits
+  node_->unwatch(event.get());
+}
+
 TEST_F(CmNodeConnect, ToAProcessOfAnotherUser_ItIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "not root: no other user can be played";
   ASSERT_EQ(0, chmod(folder_.path().c_str(), 0777));
@@ -546,11 +563,33 @@ TEST_F(CmNode, AWatchedDescriptorIsTold_UntilItIsUnwatched) {
   EXPECT_FALSE(node_->watch(-1, [] {})) << "no descriptor";
 }
 
+TEST_F(CmNode, TheNumberOfADescriptorThatCannotBeWatched_IsFree) {
+  const base::UniqueFd client(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  int number = -1;
+  {
+    const base::UniqueFd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+    number = file.get();
+    const auto refused = node_->watch(number, [] {});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(EPERM, refused.error().code);
+  }
+  // The next descriptor of the process has that number: a connection.
+  ASSERT_TRUE(connect_by(client.get(), socket_path()));
+  ASSERT_TRUE(soon([&] { return fcntl(number, F_GETFD) != -1; }));
+  ASSERT_TRUE(process_.say_hello(client.get()));
+  EXPECT_EQ(0, error_of_next(client.get()));
+}
+
 TEST_F(CmNode, TheSocketGoesWithTheNode) {
   const std::string path = socket_path();
   EXPECT_EQ(0, ::access(path.c_str(), F_OK));
   const base::UniqueFd socket = enter(process_);
+  segment::MappedFile segment(base::UniqueFd(dup(node_->segment().fd())));
+  const auto tables = segment::map_tables(segment);
+  ASSERT_TRUE(tables);
+  EXPECT_EQ(0u, tables->header->closing.load());
   node_.reset();
+  EXPECT_EQ(1u, tables->header->closing.load()) << "for whoever the goodbye does not reach";
   EXPECT_NE(0, ::access(path.c_str(), F_OK));
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
   const auto goodbye = receive_message(socket.get());

@@ -139,6 +139,7 @@ TEST_F(OutboxTest, NothingWaitsForAProcessThatIsGone) {
   peer_.reset();
   outbox_.send_waiting(socket_.get());
   EXPECT_EQ(0u, outbox_.size());
+  EXPECT_EQ(0u, outbox_.take_lost()) << "nobody is there to lose them";
   EXPECT_EQ(EPIPE, send(0));
   EXPECT_EQ(0u, outbox_.size());
 }

@@ -22,6 +22,7 @@
 #include "cm/connection/probe.h"
 #include "core/connections.h"
 #include "core/runtime.h"
+#include "cm_fixture.h"
 
 namespace nupa::core {
 namespace {
@@ -195,6 +196,7 @@ TEST(CoreConnections, OfAProcessAreOneManagers) {
   const auto another = ConnectionManager::open(second);
   ASSERT_FALSE(another);
   EXPECT_EQ(EBUSY, another.error().code);
+  const auto runtime = *Runtime::acquire();  // which stays
   party.manager.reset();
   EXPECT_TRUE(ConnectionManager::open(second));
 }
@@ -238,8 +240,13 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
 TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
   // A listener may be on its way: programs agree over TCP, and connect before the other one listens.
   constexpr int64_t kPatienceNs = 150'000'000;
+  const Transport memory("window");
   Party party;
   ASSERT_NE(nullptr, party.manager);
+  // One that has gone is none.
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7010));
+  ASSERT_EQ(0, party.manager->listen(7));
+  party.manager->unbind(7);
   ConnectionId id = 0;
   const int64_t before = base::now_ns();
   ASSERT_EQ(0, party.connect(1, kIpTcp + 7010, &id));
@@ -289,6 +296,149 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
   EXPECT_TRUE(party.sink.nothing_more());
   party.manager->release(event.id);
   party.manager->release(id);
+}
+
+TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
+  const Transport memory("window");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7013));
+  ASSERT_EQ(0, party.manager->listen(7));
+  ConnectionId active = 0;
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7013, &active));
+  ASSERT_FALSE(party.sink.nothing_more());
+  const Event request = party.sink.next();
+  ASSERT_EQ(Told::kRequest, request.what);
+  ASSERT_EQ(0, party.manager->accept(request.id, {}));
+  ASSERT_FALSE(party.sink.nothing_more());
+  EXPECT_EQ(Told::kReply, party.sink.next().what);
+  ASSERT_EQ(0, party.manager->establish(active));
+  ASSERT_FALSE(party.sink.nothing_more());
+  EXPECT_EQ(Told::kEstablished, party.sink.next().what);
+  ASSERT_EQ(0, party.manager->disconnect(active));
+  for (int end = 0; end < 2; ++end) {  // by the DREQ, and by its answer
+    ASSERT_FALSE(party.sink.nothing_more()) << end;
+    EXPECT_EQ(Told::kDisconnected, party.sink.next().what);
+  }
+  party.manager->release(active);
+  party.manager->release(request.id);
+}
+
+TEST(CoreConnections, FamiliesOfAddressesMeetWithinThemselves) {
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  constexpr uint64_t kService = kIpTcp + 7014;
+  const Gid four = loopback(), six{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  const auto only_v4 = [](ListenerAddress& at) { at.only_v4 = true; };
+  const auto only_v6 = [](ListenerAddress& at) { at.only_v6 = true; };
+  ASSERT_EQ(0, party.take(1, kService));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService, nullptr, only_v4));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService, nullptr, only_v6));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService, &four));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService, &six));
+  party.manager->unbind(1);
+  ASSERT_EQ(0, party.take(1, kService, nullptr, only_v4));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService, &four));
+  EXPECT_EQ(EADDRINUSE, party.take(2, kService));
+  EXPECT_EQ(0, party.take(2, kService, &six));
+  party.manager->unbind(2);
+  EXPECT_EQ(0, party.take(2, kService, nullptr, only_v6));
+  EXPECT_EQ(EADDRINUSE, party.take(3, kService, &six));
+  party.manager->unbind(1);
+  EXPECT_EQ(0, party.take(3, kService, &four));
+}
+
+// A process that is played.
+
+class CoreConnectionsPlayed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(nullptr, party_.manager);
+    runtime_ = *Runtime::acquire();
+    ASSERT_NE(0u, runtime_->devices().size());
+    enter(process_);
+    ASSERT_TRUE(cm::testing::soon([&] { return runtime_->node().find(kSlot) != nullptr; }));
+  }
+  /// The process has this one's addresses, and says hello.
+  void enter(cm::testing::FakeProcess& process) {
+    process.header().device_count = runtime_->tables().header->device_count;
+    for (uint32_t i = 0; i < segment::kMaxDevices; ++i)
+      process.header().devices[i] = runtime_->tables().header->devices[i];
+    sockets_.push_back(cm::testing::connect_to(folder_.file(std::to_string(runtime_->slot()) + ".sock")));
+    ASSERT_TRUE(process.say_hello(sockets_.back().get()));
+    ASSERT_TRUE(cm::wait_readable(sockets_.back().get(), kSoonMs));
+    ASSERT_TRUE(cm::receive_message(sockets_.back().get()));
+  }
+  segment::ListenerShared& listener(uint32_t index = 0) { return process_.tables().listeners[index]; }
+  /// It listens for the service at one address, or at all.
+  void listens(uint64_t service, const Gid* address) {
+    listener().service_id = service;
+    listener().mask = ~uint64_t{0};
+    listener().flags = address == nullptr ? segment::kListenAnyAddress : 0;
+    if (address != nullptr) listener().address = *address;
+    listener().in_use.store(1);
+    process_.header().listener_high_water.store(1);
+  }
+  /// Whether a request for the service reaches it.
+  bool asked(uint64_t service, uint8_t address = 1) {
+    ConnectionId id = 0;
+    EXPECT_EQ(0, party_.connect(++owner_, service, &id, address));
+    const auto received = cm::receive_message(sockets_[0].get());
+    const bool is = received && received->message.kind == static_cast<uint32_t>(cm::MessageKind::kMad) &&
+                    cm::read_envelope(received->mad)->attribute == cm::Attribute::kReq;
+    party_.manager->release(id);
+    while (cm::receive_message(sockets_[0].get())) {
+    }
+    return is;
+  }
+
+  static constexpr uint32_t kSlot = 3077;
+  const cm::testing::Folder folder_;
+  const Transport memory_{"window"};
+  Party party_;
+  std::shared_ptr<Runtime> runtime_;
+  cm::testing::FakeProcess process_{kSlot};
+  std::vector<base::UniqueFd> sockets_;
+  uint64_t owner_ = 0;
+};
+
+TEST_F(CoreConnectionsPlayed, WhoeverListensIsAsked) {
+  EXPECT_FALSE(asked(kIpTcp + 7060));
+  listens(kIpTcp + 7060, nullptr);
+  EXPECT_TRUE(asked(kIpTcp + 7060));
+  EXPECT_FALSE(asked(kIpTcp + 7061)) << "another service";
+  listener().in_use.store(0);
+  EXPECT_FALSE(asked(kIpTcp + 7060)) << "it listens no more";
+  const Gid two = loopback(2);
+  listens(kIpTcp + 7060, &two);
+  EXPECT_FALSE(asked(kIpTcp + 7060, 1)) << "another address";
+  EXPECT_TRUE(asked(kIpTcp + 7060, 2));
+  listener().flags = segment::kListenAnyAddress | segment::kListenOnlyV6;
+  EXPECT_FALSE(asked(kIpTcp + 7060)) << "another family";
+  listener().flags = segment::kListenAnyAddress | segment::kListenOnlyV4;
+  EXPECT_TRUE(asked(kIpTcp + 7060));
+  listener().mask = ~uint64_t{0xff};
+  EXPECT_TRUE(asked((kIpTcp + 7060) ^ 1)) << "a range of services";
+  process_.header().listener_high_water.store(0);
+  EXPECT_FALSE(asked(kIpTcp + 7060)) << "entries at and above the mark were never used";
+  process_.header().listener_high_water.store(UINT32_MAX);
+  EXPECT_TRUE(asked(kIpTcp + 7060)) << "a mark beyond the table is not believed";
+}
+
+TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSlot) {
+  listens(kIpTcp + 7062, nullptr);
+  ConnectionId id = 0;
+  ASSERT_EQ(0, party_.connect(1, kIpTcp + 7062, &id));
+  cm::testing::FakeProcess next(kSlot, process_.header().instance + 1);
+  enter(next);
+  ASSERT_TRUE(cm::testing::soon([&] {
+    const cm::Peer* const now = runtime_->node().find(kSlot);
+    return now != nullptr && now->instance() == next.header().instance;
+  }));
+  party_.manager->release(id);  // tells the other end
+  const auto nothing = cm::receive_message(sockets_[1].get());
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(EAGAIN, nothing.error().code);
 }
 
 // Two processes.
@@ -403,6 +553,16 @@ TEST_F(CoreConnectionsPair, WhenAProcessExits_ItsConnectionsEnd) {
   other.say(1);
   expect_disconnected(false);
   EXPECT_EQ(0, other.wait());
+}
+
+TEST_F(CoreConnectionsPair, WhenAManagerGoes_ItsConnectionsEnd) {
+  Other other(accepting(kIpTcp + 7044, [](Other& self, Party& party, ConnectionId) {
+    self.say(party.sink.next().what == Told::kDisconnected ? 5 : 6);
+  }));
+  connect(other, kIpTcp + 7044);
+  const auto runtime = *Runtime::acquire();  // the process goes on
+  party().manager.reset();
+  EXPECT_EQ(5, other.hear());
 }
 
 TEST_F(CoreConnectionsPair, WhenAProcessIsKilled_ItsConnectionsEndSilently) {
