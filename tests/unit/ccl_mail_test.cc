@@ -32,7 +32,7 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kLimitNs = 20'000'000'000;
+constexpr int64_t kLimitNs = 10'000'000'000;
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr CommunicatorId kId{0x1111, 0x2222};
 

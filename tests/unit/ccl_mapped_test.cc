@@ -75,7 +75,12 @@ class Job {
   /// Each rank in a thread of its own.
   void run(const std::function<void(Player&)>& play) {
     std::vector<std::thread> threads;
-    for (uint32_t rank = 0; rank < ranks(); ++rank) threads.emplace_back([&, rank] { play(player(rank)); });
+    for (uint32_t rank = 0; rank < ranks(); ++rank)
+      threads.emplace_back([&, rank] {
+        play(player(rank));
+        // One that has failed does not come to what the others wait for.
+        if (testing::Test::HasFailure()) player(rank).end({ECANCELED, rank});
+      });
     for (auto& thread : threads) thread.join();
   }
 

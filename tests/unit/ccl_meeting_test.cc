@@ -244,7 +244,7 @@ struct Heard {
   std::string text;
 };
 Heard hear(const base::UniqueFd& fd) {
-  timeval limit{20, 0};
+  timeval limit{10, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   std::vector<std::byte> all;
   std::byte buffer[4096];

@@ -115,34 +115,36 @@ void expect_woken(const std::function<int(uint32_t round)>& wait, const std::fun
   Sleeper sleeper;
   std::atomic<uint32_t> begun{0};
   std::atomic<int> rounds{0};
+  std::atomic<bool> has_ended{false};
   const int64_t end = base::now_ns() + kLimitNs;
   std::thread waiting([&] {
     sleeper.is_this_thread();
     for (uint32_t round = 1; round <= kRounds && base::now_ns() < end; ++round) {
       begun = round;
-      if (wait(round) != 0) return;
+      if (wait(round) != 0) break;
       rounds = static_cast<int>(round);
     }
+    has_ended = true;
   });
   for (uint32_t round = 1; round <= kRounds; ++round) {
-    while (begun != round && base::now_ns() < end) std::this_thread::yield();
-    if (!sleeper.await_asleep(end)) break;
+    while (begun != round && !has_ended && base::now_ns() < end) std::this_thread::yield();
+    if (has_ended || !sleeper.await_asleep(end)) break;
     wake(round);
   }
   waiting.join();
-  EXPECT_EQ(rounds, kRounds) << "the sleeper was not woken";
+  ASSERT_EQ(rounds, kRounds) << "the sleeper was not woken";
 }
 
 TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
   for (const WaitRules& rules : {kSleepAtOnce, kCoresForAll}) {
     Word word;
     Around around;
-    expect_woken(
+    ASSERT_NO_FATAL_FAILURE(expect_woken(
         [&](uint32_t round) {
           Steps steps = until(word.reached(round));
           return run_steps(steps, rules, around, kLimitNs);
         },
-        [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules); });
+        [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules); }));
     EXPECT_EQ(word.sleepers, 0u);
   }
 }
@@ -309,12 +311,12 @@ TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
   for (std::atomic<uint32_t>* const word : words) {
     Ending around(*head);
     std::atomic<uint32_t> said{0};
-    expect_woken(
+    ASSERT_NO_FATAL_FAILURE(expect_woken(
         [&](uint32_t round) {
           Steps steps = until({word, 1, 0, &head->sleepers});
           if (run_steps(steps, kSleepAtOnce, around, kLimitNs) != ECONNRESET) return 1;
           while (said != round) std::this_thread::yield();
-          EXPECT_EQ(around.ended().rank, 3u);
+          if (around.ended().rank != 3) return 1;
           head->ended = 0;
           return 0;
         },
@@ -322,7 +324,7 @@ TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
           end_arena(*head, {ECONNRESET, 3});
           end_arena(*head, {ETIMEDOUT, 4});
           said = round;
-        });
+        }));
   }
 }
 
