@@ -267,6 +267,10 @@ TEST(NetdevRing, Next_RecordThatEndsAtTheTailOrAtTheRingsEnd_IsTaken) {
   RingReader shorter(ring.data());
   EXPECT_FALSE(shorter.next(kMaxRecordBytes - kRecordAlign));
   EXPECT_TRUE(shorter.is_broken());
+  put(0, 57);  // two lines with its record
+  RingReader longer(ring.data());
+  EXPECT_FALSE(longer.next(kRecordAlign));
+  EXPECT_TRUE(longer.is_broken());
   // One line before the end: one line fits, a byte more does not, however far the tail is.
   for (const uint32_t bytes : {56u, 57u}) {
     for (uint64_t at = 0; at < kRingBytes; at += kRecordAlign) put(at, 56);
