@@ -720,6 +720,7 @@ TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByItsShutdown) {
   EXPECT_EQ(rshutdown(client, SHUT_WR), 0);
   writer.join();
   EXPECT_EQ(error, EPIPE);
+  EXPECT_EQ(poll_one(client, POLLOUT, 0), POLLOUT) << "a write fails without waiting";
 }
 
 TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByThePeersClose) {

@@ -152,12 +152,20 @@ TEST_F(RsocketsPeer, TargetTableIsWrittenRoundAndRoundAsLongAsItIs) {
 
 TEST_F(RsocketsPeer, TargetEntriesAreInThePeersByteOrder) {
   peer.mine.flags |= rsockets::kConnectBigEndian;
+  peer.mine.targets.length = htobe32(Peer::kTargetEntries);
   set_listener(SOL_SOCKET, SO_RCVBUF, 10000);
   connect_peer();
   const RemoteBuffer second = rsockets::from_network(peer.memory().targets[1]);
   EXPECT_EQ(second.addr, peer.their_buffer().addr + 10000);
   EXPECT_EQ(second.length, 10000u);
   EXPECT_EQ(second.key, peer.their_buffer().key);
+  char buffer[100];
+  ASSERT_EQ(riomap(server, buffer, sizeof buffer, PROT_WRITE, 0, 700), 700);
+  ASSERT_EQ(rsend(server, "x", 1, 0), 1);
+  ASSERT_EQ(peer.next_message(), encode(Op::kMapping, 0));
+  const RemoteMapping& mapping = peer.memory().mappings[0];
+  EXPECT_EQ(be64toh(mapping.offset), 700u);
+  EXPECT_EQ(rsockets::from_network(mapping.buffer).length, sizeof buffer);
 }
 
 // Credits.

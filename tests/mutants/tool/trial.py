@@ -96,7 +96,7 @@ class Record:
 
 
 # Programs that link the drop-in libraries and others of the build instead of holding their objects.
-LINKED = {"verbs_tests", "rdmacm_tests", "rsockets_api_tests", "ccl_job_tests"}
+LINKED = {"verbs_tests", "rdmacm_tests", "rsockets_api_tests", "rsockets_preload_tests", "ccl_job_tests"}
 
 
 class Trials:

@@ -15,6 +15,7 @@ WAYS = {
     "verbs_tests": ("auto", "roce"),
     "rdmacm_tests": ("auto", "roce"),
     "rsockets_api_tests": ("auto", "roce"),
+    "rsockets_preload_tests": ("auto", "roce"),
     "ccl_job_tests": ("auto", "roce", "messages"),
 }
 # Simulations take their time from the number of worlds.
