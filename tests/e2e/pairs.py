@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("NUPA_BUILD", os.path.join(ROOT, "build"))
@@ -20,6 +21,8 @@ NUPA = os.path.join(BUILD, "bin", "nupa")
 TRANSPORTS = os.environ.get("NUPA_TEST_TRANSPORTS", "window roce").split()
 # Every case at every place, which takes hours; else a choice.
 ALL = os.environ.get("NUPA_TEST_ALL", "") not in ("", "0")
+# A step is what a script does from one outcome to the next; a step that takes longer fails, and ends the script.
+STEP_SECONDS = int(os.environ.get("NUPA_TEST_STEP_SECONDS") or (3000 if ALL else 300))
 failures = 0
 over = ""  # what the names of outcomes begin with
 # A file that each outcome is appended to as a line of JSON, with the commands that were started for it.
@@ -78,7 +81,51 @@ def started(command):
     _started.append(command)
 
 
+class StepHangs(BaseException):
+    """Not an Exception: what handles those goes on."""
+
+
+def places_in_tests(frames):
+    """Where a script is: lines of its own, the last one last."""
+    ours = [frame for frame in frames if frame.filename.startswith(os.path.join(ROOT, "tests"))]
+    return ", ".join("%s:%d %s" % (os.path.basename(frame.filename), frame.lineno, frame.line) for frame in ours[-3:])
+
+
+def limit_step():
+    """Begins a step. The limit holds for all waits of a script, also those without one of their own."""
+    signal.alarm(STEP_SECONDS)
+
+
+def on_step_limit(_, frame):
+    stack = places_in_tests(traceback.extract_stack(frame))
+    outcome(False, script() + " hangs", "no outcome for %d s; it waits at %s" % (STEP_SECONDS, stack))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(60)  # for cleaning up
+    for child in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    raise StepHangs
+
+
+def on_exception(kind, error, where):
+    """The outcome of a script that breaks off, so that scripts/test names it."""
+    sys.__excepthook__(kind, error, where)
+    if kind not in (StepHangs, KeyboardInterrupt):
+        said = "%s: %s" % (kind.__name__, str(error)[:300])
+        outcome(False, script() + " breaks off", "%s; at %s" % (said, places_in_tests(traceback.extract_tb(where))))
+
+
+def script():
+    return os.path.basename(sys.argv[0])
+
+
+signal.signal(signal.SIGALRM, on_step_limit)
+sys.excepthook = on_exception
+limit_step()
+
+
 def record(result, name):
+    limit_step()
     commands, apart = list(_started), len(_places) > 1 or name.startswith("hosts ")
     _started.clear()
     _places.clear()

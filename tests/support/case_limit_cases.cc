@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that hang and cases that end the process, for tests/e2e/run_case_limit.py. Nothing else runs them.
+// Cases that hang and cases that end the process, for tests/e2e/run_test_limits.py. Nothing else runs them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

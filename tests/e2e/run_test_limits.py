@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The limit on the time of a GoogleTest case (tests/support/case_limit.h): a case that hangs or ends the process fails by
-its name, and the cases after it run."""
+its name, and the cases after it run. The limit on the steps of these scripts (pairs.py): one that hangs or breaks off has
+an outcome that says where."""
 import os
 import re
 import subprocess
-from pairs import BUILD, finish, outcome, skip
+import sys
+import tempfile
+from pairs import BUILD, ROOT, finish, outcome, skip
 
 PROGRAM = os.path.join(BUILD, "tests", "case_limit_cases")
 
@@ -33,7 +36,41 @@ def named(*names):
     return ["CaseLimit." + name for name in names]
 
 
+def run_script(*lines):
+    """Runs a script of its own that has a second for each step."""
+    with tempfile.TemporaryDirectory(prefix="nupa-e2e-", dir=os.path.join(ROOT, "tests")) as folder:
+        path = os.path.join(folder, "run_it.py")
+        with open(path, "w", encoding="utf-8") as out:
+            out.write("import subprocess\nfrom pairs import finish, outcome\n" + "\n".join(lines) + "\nfinish()\n")
+        environment = dict(os.environ, NUPA_TEST_STEP_SECONDS="1", PYTHONPATH=os.path.join(ROOT, "tests", "e2e"))
+        environment.pop("NUPA_TEST_RECORD", None)
+        done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, env=environment)
+    return done.returncode, re.findall("^(?:PASS|FAIL) .*", done.stdout, re.MULTILINE)
+
+
+def expect_lines(name, result, status, *patterns):
+    returned, lines = result
+    right = len(lines) == len(patterns) and all(map(re.match, patterns, lines))
+    outcome(right and returned == status, "step-limit " + name, "status %d, said %s" % (returned, lines))
+
+
+def scripts():
+    """Of scripts like this one."""
+    one = "outcome(True, 'one')"
+    sleep = "subprocess.run(['sleep', '1000.25'])"
+    expect_lines("nothing is wrong", run_script(one), 0, "PASS one")
+    expect_lines("a wait without a limit", run_script(one, sleep, "outcome(True, 'two')"), 1, "PASS one",
+                 r"FAIL run_it.py hangs no outcome for 1 s; it waits at run_it.py:4 subprocess.run\(\['sleep'")
+    left = subprocess.run(["pgrep", "-f", "^sleep 1000.25"], capture_output=True, text=True, timeout=20).stdout
+    outcome(not left, "step-limit leaves no process", left)
+    each = ["import time", *["time.sleep(0.4)", one] * 4]
+    expect_lines("each step has all of it", run_script(*each), 0, *["PASS one"] * 4)
+    expect_lines("an exception", run_script(one, "subprocess.run(['sleep', '9'], timeout=0.1)"), 1, "PASS one",
+                 r"FAIL run_it.py breaks off TimeoutExpired: .*; at run_it.py:4")
+
+
 def main():
+    scripts()
     if not os.path.exists(PROGRAM):
         skip("case-limit", "the build has no tests (libgtest-dev is missing)")
         return
@@ -43,7 +80,7 @@ def main():
            "CaseLimit.HangsInALock hangs: still running after 1 s", r"thread \d+ \S+: S, futex")
     expect("a child process", run("*ForAChild"), [], named("HangsForAChild"), r"thread \d+ \S+: S, wait4",
            r"thread \d+ \S+: S, clock_nanosleep")
-    left = subprocess.run(["pgrep", "-f", re.escape(PROGRAM) + ".*ForAChild"], capture_output=True, text=True).stdout
+    left = subprocess.run(["pgrep", "-f", re.escape(PROGRAM) + ".*ForAChild"], capture_output=True, text=True, timeout=20).stdout
     outcome(not left, "case-limit leaves no process", left)
     expect("a signal", run("*First:CaseLimit.Aborts:*Third"), named("First", "Third"), named("Aborts"),
            "ended the process: Aborted")
