@@ -13,6 +13,7 @@
 #include <ctime>
 
 #include "base/clock.h"
+#include "base/fence.h"
 
 namespace nupa::ccl {
 namespace {
@@ -63,6 +64,7 @@ class Sleep {
       waits_[i].sleepers->fetch_add(1, std::memory_order_seq_cst);
     }
     // Either the other one sees that somebody sleeps, or what it told is seen here.
+    base::fence_after_update();
     const bool certain = rules.shares_cores || fence_others();
     const bool over = std::any_of(waits_, waits_ + count_, [](const Wait& wait) { return wait.is_over(); });
     if (!over && !around.ended()) stay(std::min(limit_ns, certain ? kLongestSleepNs : kShortSleepNs));

@@ -19,6 +19,7 @@ constexpr uint64_t kMaxExecutions = 3'000'000;
 // Options of a decision beside the numbers of stores.
 constexpr int kLater = -2;  ///< the load reads a store that has not happened yet
 constexpr int kNever = -3;
+constexpr const char* kDiffers = "the case does not do the same each time";
 
 struct Fiber {
   enum class State { kReady, kWaits, kPauses, kDone };
@@ -377,7 +378,6 @@ int Explorer::choose_source(int location, Accepts accepts, Tries tries) {
   const Place& place = places_[static_cast<size_t>(location)];
   const void* const address = place.address;
   for (size_t seen = 0;;) {
-    bool others = false;
     const int chosen = choose([&] {
       std::vector<int> options;
       const auto& made = places_[static_cast<size_t>(location)].made;
@@ -389,9 +389,10 @@ int Explorer::choose_source(int location, Accepts accepts, Tries tries) {
       if (options.empty()) options.push_back(kNever);
       return options;
     });
+    if (chosen >= graph_.size()) fail(kDiffers);
     if (chosen >= kInitial) return chosen;
-    others = decisions_[depth_ - 1].options.size() > 1;
-    me().skipped = me().skipped || others;
+    const bool is_only_one = decisions_[depth_ - 1].options.size() == 1;
+    me().skipped = me().skipped || !is_only_one;
     me().location = location;
     me().stores_seen = places_[static_cast<size_t>(location)].made.size();
     seen = me().stores_seen + 1;
@@ -476,6 +477,7 @@ void Explorer::store(const void* address, uint64_t first, uint64_t value, std::m
     return options;
   });
   if (place == kNever) abandon();
+  if (place > static_cast<int>(graph_.stores(location).size()) + 1) fail(kDiffers);
   const int id = graph_.size();
   graph_.add_store(event, place);
   commit_store(event, id);

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -156,16 +157,14 @@ class Atomic {
   T value_{};
 };
 
-/// An object that is not atomic itself.
+/// Reads of an object that others do not change while it is read: a data race if they do.
 template <class T>
 class AtomicRef {
  public:
   explicit AtomicRef(T& object) : object_(object) {}
-  T load(std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) const {
-    return reinterpret_cast<const Atomic<T>&>(object_).load(order, where);
-  }
-  void store(T value, std::memory_order order = std::memory_order_seq_cst, Where where = Where::current()) const {
-    reinterpret_cast<Atomic<T>&>(object_).store(value, order, where);
+  T load(std::memory_order = std::memory_order_seq_cst) const {
+    note_access(&object_, sizeof(T), false);
+    return object_;
   }
 
  private:

@@ -18,6 +18,7 @@ void Observers::add(Observer* observer) {
   std::lock_guard lock(lock_);
   list_.push_back(observer);
   count_.store(static_cast<uint32_t>(list_.size()), std::memory_order_seq_cst);
+  base::fence_after_update();
 }
 
 void Observers::remove(Observer* observer) {
@@ -72,7 +73,7 @@ void ThreadWaiter::reset() {
   uint64_t count;
   if (read(fd_, &count, sizeof count) < 0) count = 0;
   // Only now: a change told before this line is seen by the look that follows.
-  told_.store(false);
+  told_.exchange(false);
 }
 
 Deadline Deadline::in_ms(int64_t ms) { return ms < 0 ? never() : in_ns(ms * kNsPerMs); }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/fence.h"
 #include "base/spin.h"
 
 namespace nupa::rsockets {
@@ -25,8 +26,10 @@ class Observers {
  public:
   void add(Observer* observer);
   void remove(Observer* observer);
-  /// Tells all but one.
+  /// Tells all but one. The change is stored before by a sequentially consistent store, or before such an update, or
+  /// under a lock that a sleeper takes between add() and its last look.
   void notify(const Observer* except = nullptr) {
+    base::fence_after_update();
     if (count_.load(std::memory_order_seq_cst) != 0) tell(except);
   }
 

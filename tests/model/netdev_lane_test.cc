@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shadow.h"
+#include "expect.h"
+// The lines that are checked, with a device below that only has what they call.
+#include "api/netdev/lane.cc"
+
+namespace nupa::netdev {
+namespace {
+
+using model::Build;
+using model::Case;
+
+/// One end's memory, and how often the other end has called it. In static memory, since rings are large.
+struct End {
+  alignas(64)::std::byte region[kRingRegionBytes];
+  ::std::byte copy[64];
+  std::atomic<uint32_t> calls{};
+};
+End ends[2];
+
+class Region final : public MemoryRegion {
+ public:
+  Region(void* addr, uint64_t length) : addr_(addr), length_(length) {}
+  void* addr() const override { return addr_; }
+  uint64_t length() const override { return length_; }
+  uint32_t lkey() const override { return 1; }
+  uint32_t rkey() const override { return 1; }
+  uint32_t handle() const override { return 1; }
+  int close() override { return 0; }
+
+ private:
+  void* addr_;
+  uint64_t length_;
+};
+
+/// Its messages call the other end, whose ring is mapped.
+class Pair final : public QueuePair {
+ public:
+  explicit Pair(End& peer) : peer_(peer) {}
+  uint32_t number() const override { return 1; }
+  QpType type() const override { return QpType::kRc; }
+  uint32_t handle() const override { return 1; }
+  void* user_context() const override { return nullptr; }
+  int modify(const QpAttr&, uint32_t) override { return 0; }
+  int query(QpAttr*, QpOptions*) const override { return 0; }
+  void post_begin() override {}
+  int post(const SendWr&) override {
+    peer_.calls.fetch_add(1, std::memory_order_acq_rel);
+    return 0;
+  }
+  void post_end() override {}
+  int post_recv(const RecvWr&) override { return 0; }
+  Result<::std::shared_ptr<::std::byte>> map_remote(uint32_t, uint64_t, uint64_t, uint32_t) override {
+    return ::std::shared_ptr<::std::byte>(peer_.region, [](::std::byte*) {});
+  }
+  int attach_multicast(const Gid&, uint16_t) override { return 0; }
+  int detach_multicast(const Gid&, uint16_t) override { return 0; }
+  int close() override { return 0; }
+
+ private:
+  End& peer_;
+};
+
+auto nothing() { return nupa::fail(ENOTSUP, "not needed here"); }
+
+class OneEndsDevice final : public Device {
+ public:
+  OneEndsDevice(End& own, End& peer) : own_(own), peer_(peer) {}
+  const ::std::string& name() const override { return name_; }
+  DeviceAttr query() const override { return {}; }
+  Result<PortAttr> query_port(uint8_t) const override { return nothing(); }
+  Result<GidEntry> query_gid(uint8_t, uint32_t) const override { return nothing(); }
+  Result<uint16_t> query_pkey(uint8_t, uint32_t) const override { return nothing(); }
+  MemoryDomain memory_domain() const override { return {}; }
+  uint64_t clock() const override { return 0; }
+  Result<::std::unique_ptr<ProtectionDomain>> alloc_pd() override { return nothing(); }
+  Result<::std::unique_ptr<MemoryRegion>> reg_mr(ProtectionDomain&, void*, size_t, uint64_t, uint32_t) override {
+    return nothing();
+  }
+  Result<::std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain&, uint64_t, size_t, uint64_t, int,
+                                                        uint32_t) override {
+    return nothing();
+  }
+  Result<::std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain&, size_t length, uint32_t) override {
+    return ::std::make_unique<Region>(length == kRingRegionBytes ? own_.region : own_.copy, length);
+  }
+  Result<::std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain&) override { return nothing(); }
+  Result<::std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain&, DeviceMemory&, uint64_t, size_t,
+                                                    uint32_t) override {
+    return nothing();
+  }
+  int rereg_mr(MemoryRegion&, uint32_t, ProtectionDomain*, void*, size_t, uint32_t) override { return ENOTSUP; }
+  int advise_mr(ProtectionDomain&, uint32_t, uint32_t, const Sge*, uint32_t) override { return ENOTSUP; }
+  Result<::std::unique_ptr<MemoryWindow>> alloc_mw(ProtectionDomain&, MwType) override { return nothing(); }
+  Result<::std::unique_ptr<DeviceMemory>> alloc_dm(size_t, uint32_t) override { return nothing(); }
+  Result<::std::unique_ptr<CompletionChannel>> create_channel() override { return nothing(); }
+  Result<::std::unique_ptr<CompletionQueue>> create_cq(const CqOptions&) override { return nothing(); }
+  Result<::std::unique_ptr<SharedReceiveQueue>> create_srq(ProtectionDomain&, const SrqOptions&) override {
+    return nothing();
+  }
+  Result<::std::unique_ptr<QueuePair>> create_qp(ProtectionDomain*, const QpOptions&) override {
+    return ::std::make_unique<Pair>(peer_);
+  }
+  Result<::std::unique_ptr<QueuePair>> open_qp(XrcDomain&, uint32_t, void*) override { return nothing(); }
+  Result<::std::unique_ptr<AddressHandle>> create_ah(ProtectionDomain&, const AddressVector&) override {
+    return nothing();
+  }
+  Result<::std::unique_ptr<XrcDomain>> open_xrcd(int, int) override { return nothing(); }
+  int async_fd() const override { return -1; }
+  Result<AsyncEvent> next_event(const ::std::function<void(const AsyncEvent&)>&) override { return nothing(); }
+  int close() override { return 0; }
+
+ private:
+  End& own_;
+  End& peer_;
+  ::std::string name_;
+};
+
+class Domain final : public ProtectionDomain {
+ public:
+  uint32_t handle() const override { return 1; }
+  int close() override { return 0; }
+};
+
+class Queue final : public CompletionQueue {
+ public:
+  int poll(WorkCompletion*, int) override { return 0; }
+  int poll_ex(WorkCompletionEx*, int) override { return 0; }
+  int arm(bool) override { return 0; }
+  int resize(uint32_t) override { return 0; }
+  int moderate(uint16_t, uint16_t) override { return 0; }
+  uint32_t entries() const override { return 1; }
+  uint32_t handle() const override { return 1; }
+  void* user_context() const override { return nullptr; }
+  CompletionChannel* channel() const override { return nullptr; }
+  uint32_t events_delivered() const override { return 0; }
+  int close() override { return 0; }
+};
+
+/// A lane's two ends, which have each other's ring mapped.
+struct Lanes {
+  ::std::unique_ptr<Lane> end[2];
+
+  static void sleep(int number, uint32_t* calls) {
+    while (ends[number].calls.load(std::memory_order_acquire) == *calls) _mm_pause();
+    *calls = ends[number].calls.load(std::memory_order_acquire);
+  }
+  void put(uint32_t frame) {
+    ::std::byte* const room = end[0]->reserve();
+    model::require(room != nullptr, "there is room");
+    std::memcpy(room, &frame, sizeof frame);
+    end[0]->commit(sizeof frame);
+  }
+  /// Takes the next frame, if there is one; it has to be this one.
+  bool take(uint32_t expected) {
+    const auto frame = end[1]->next();
+    model::require(end[1]->error() == 0, "the ring is whole");
+    if (!frame) return false;
+    uint32_t got;
+    std::memcpy(&got, frame->data(), sizeof got);
+    model::require(got == expected, "frames keep their order");
+    end[1]->done();
+    return true;
+  }
+};
+
+Lanes& make_lanes(Case& made) {
+  auto& lanes = made.make<Lanes>();
+  Domain domain;
+  Queue queue;
+  for (int i = 0; i < 2; ++i) {
+    ends[i].calls.store(0);
+    OneEndsDevice device(ends[i], ends[1 - i]);
+    lanes.end[i] = *Lane::create(device, domain, queue, 0);
+  }
+  for (const auto& lane : lanes.end) lane->start_sending();
+  return lanes;
+}
+
+/// The receiver sleeps until frames come.
+void sleeps_until_frames_come(Case& made, uint32_t count) {
+  auto& lanes = make_lanes(made);
+  made.thread("receiver", [&lanes, count] {
+    uint32_t calls = 0;
+    for (uint32_t seen = 0; seen < count;) {
+      if (lanes.take(seen)) {
+        ++seen;
+        continue;
+      }
+      if (lanes.end[1]->wait_for_frames()) Lanes::sleep(1, &calls);
+      lanes.end[1]->awake();
+    }
+  });
+  made.thread("sender", [&lanes, count] {
+    for (uint32_t i = 0; i < count; ++i) {
+      lanes.put(i);
+      lanes.end[0]->flush();
+    }
+  });
+}
+void sleeps_until_a_frame_comes(Case& made) { sleeps_until_frames_come(made, 1); }
+void sleeps_until_two_frames_come(Case& made) { sleeps_until_frames_come(made, 2); }
+
+/// The ring is full: the sender sleeps until the receiver has read on, and writes where that has read.
+void sleeps_until_there_is_room(Case& made) {
+  auto& lanes = make_lanes(made);
+  uint32_t frames = 0;
+  for (::std::byte* room; (room = lanes.end[0]->reserve()) != nullptr; ++frames) {
+    ::std::memcpy(room, &frames, sizeof frames);
+    lanes.end[0]->commit(kMaxFrameBytes);
+  }
+  lanes.end[0]->flush();
+  made.thread("sender", [&lanes, frames] {
+    uint32_t calls = 0;
+    while (lanes.end[0]->wait_for_room()) Lanes::sleep(0, &calls);
+    lanes.put(frames);
+  });
+  made.thread("receiver", [&lanes] {
+    for (uint32_t i = 0; i < 3; ++i) {
+      model::require(lanes.take(i), "there are frames");
+      lanes.end[1]->give_back();
+    }
+  });
+}
+
+TEST(ModelNetdevLane, SleepingReceiver_OneFrame_WakesIt) { model::expect_holds(sleeps_until_a_frame_comes); }
+TEST(ModelNetdevLane, SleepingReceiver_TwoFrames_WakeIt) { model::expect_holds(sleeps_until_two_frames_come); }
+TEST(ModelNetdevLane, FullRing_FramesRead_WakeTheSender) { model::expect_holds(sleeps_until_there_is_room); }
+
+TEST(ModelNetdevLane, Orders_AreAsStrongAsTheCasesNeed) {
+  const Build cases[] = {sleeps_until_a_frame_comes, sleeps_until_two_frames_come, sleeps_until_there_is_room};
+  EXPECT_EQ(model::needed_orders(cases, {"netdev/lane.cc", "netdev/ring.h"}),
+            (::std::vector<::std::string>{
+                "Lane::reserve load acquire: x86 relaxed, C++ acquire",
+                "Lane::commit store release: x86 relaxed, C++ release",
+                "Lane::flush fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "Lane::flush load relaxed: x86 relaxed, C++ relaxed",
+                "Lane::flush exchange seq_cst: x86 relaxed, C++ relaxed",
+                "Lane::wait_for_room store relaxed: x86 relaxed, C++ relaxed",
+                "Lane::wait_for_room fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "Lane::next load acquire: x86 relaxed, C++ acquire",
+                "Lane::give_back store release: x86 relaxed, C++ release",
+                "Lane::give_back fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "Lane::give_back load relaxed: x86 relaxed, C++ relaxed",
+                "Lane::give_back exchange seq_cst: x86 relaxed, C++ relaxed",
+                "Lane::wait_for_frames store relaxed: x86 relaxed, C++ relaxed",
+                "Lane::wait_for_frames fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "Lane::wait_for_frames load acquire: x86 relaxed, C++ relaxed",
+                "Lane::awake store relaxed: x86 relaxed, C++ relaxed",
+            }));
+}
+
+}  // namespace
+}  // namespace nupa::netdev

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/eventfd.h>
+
+#include "shadow.h"
+#include "expect.h"
+
+namespace nupa::rsockets {
+
+/// eventfd(2): one word, which is read and written in one step. The waiter has the only one.
+constexpr int kFd = 1 << 30;
+inline char counter;
+inline model::Site eventfd_site() { return {model::Where::current(), "eventfd", std::memory_order_acq_rel}; }
+
+inline int eventfd(unsigned, int) { return kFd; }
+inline ssize_t write(int, const void* from, size_t bytes) {
+  uint64_t count;
+  ::std::memcpy(&count, from, bytes);
+  model::operations::update(
+      &counter, 0, std::memory_order_acq_rel, std::memory_order_acquire,
+      [count](uint64_t old, uint64_t* fresh) {
+        *fresh = old + count;
+        return true;
+      },
+      eventfd_site());
+  return static_cast<ssize_t>(bytes);
+}
+inline ssize_t read(int, void* to, size_t bytes) {
+  if (!model::operations::in_thread()) return -1;
+  const uint64_t count = model::operations::update(
+      &counter, 0, std::memory_order_acq_rel, std::memory_order_acquire,
+      [](uint64_t old, uint64_t* fresh) {
+        *fresh = 0;
+        return old != 0;
+      },
+      eventfd_site());
+  ::std::memcpy(to, &count, bytes);
+  if (count != 0) return static_cast<ssize_t>(bytes);
+  errno = EAGAIN;
+  return -1;
+}
+/// Of the waiter's descriptor, which is the first one, without a limit.
+inline int ppoll(pollfd* fds, size_t, timespec*, ::std::nullptr_t) {
+  model::operations::await(&counter, 0, std::memory_order_acquire, [](uint64_t count) { return count != 0; });
+  fds->revents = POLLIN;
+  return 1;
+}
+/// Turns of polling go by.
+inline void _mm_pause() {}
+
+}  // namespace nupa::rsockets
+
+// The lines that are checked.
+#include "api/rsockets/receive_ring.h"
+#include "api/rsockets/socket.cc"
+#include "api/rsockets/waiter.cc"
+
+namespace nupa::rsockets {
+
+const Settings& settings() {
+  static const Settings none{.polling_us = 0};
+  return none;
+}
+
+namespace {
+
+using model::Build;
+using model::Case;
+
+/// An rsocket whose state is a few words. Changes come by other threads' calls alone, and not by descriptors.
+class Words final : public Socket {
+ public:
+  Words() : Socket(AF_INET, SOCK_STREAM) {}
+
+  // As Stream's read_shut_.
+  std::atomic<bool> shut{};
+  // As Stream's phase_, with an edge behind it.
+  std::atomic<uint32_t> phase{};
+  std::atomic<uint32_t> edges{};
+  // As what completions change.
+  base::SpinLock completions;
+  uint32_t arrived = 0;
+  std::atomic<uint32_t> readable{};
+
+  template <class Test>
+  void wait(Test test) {
+    model::require(wait_until(Deadline::never(), test) == 0, "what was waited for is there");
+  }
+  void handle_completions() {
+    const ::std::lock_guard lock(completions);
+    model::note_access(&arrived, sizeof arrived, true);
+    if (arrived != 0) readable.store(arrived, std::memory_order_relaxed);
+  }
+
+  int fd() const override { return -1; }
+  int bind(const sockaddr*, socklen_t) override { return 0; }
+  int listen(int) override { return 0; }
+  int accept(Socket**) override { return 0; }
+  int connect(const sockaddr*, socklen_t) override { return 0; }
+  int shutdown(int) override { return 0; }
+  void close() override {}
+  ssize_t send(Pieces, int, const sockaddr*, socklen_t) override { return 0; }
+  ssize_t receive(Pieces, int, sockaddr*, socklen_t*) override { return 0; }
+  int local_name(sockaddr*, socklen_t*) override { return 0; }
+  int peer_name(sockaddr*, socklen_t*) override { return 0; }
+  int set_option(int, int, const void*, socklen_t) override { return 0; }
+  int get_option(int, int, void*, socklen_t*) override { return 0; }
+  size_t readable_bytes() override { return 0; }
+  short ready(short) override {
+    handle_completions();
+    return 0;
+  }
+  void arm(::std::vector<pollfd>*) override {}
+  void wake() override {}
+};
+
+Words& make_socket(Case& made) {
+  ThreadWaiter::mine().reset();  // the only sleeper's; it outlives the execution
+  return made.make<Words>();
+}
+
+void sleeps_until_it_is_shut(Case& made) {
+  auto& socket = make_socket(made);
+  made.thread("sleeper", [&socket] { socket.wait([&socket] { return socket.shut.load(); }); });
+  made.thread("shuts", [&socket] {
+    socket.shut.store(true);
+    socket.observers().notify();
+  });
+}
+
+void sleeps_until_the_phase_changes(Case& made) {
+  auto& socket = make_socket(made);
+  made.thread("sleeper",
+              [&socket] { socket.wait([&socket] { return socket.phase.load(std::memory_order_acquire) == 1; }); });
+  made.thread("changes", [&socket] {
+    socket.phase.store(1, std::memory_order_release);
+    socket.edges.fetch_add(1);
+    socket.observers().notify();
+  });
+}
+
+/// Another thread takes what arrived, and tells those who sleep.
+void sleeps_while_another_takes_completions(Case& made) {
+  auto& socket = make_socket(made);
+  made.thread("sleeper",
+              [&socket] { socket.wait([&socket] { return socket.readable.load(std::memory_order_acquire) != 0; }); });
+  made.thread("takes", [&socket] {
+    const ::std::lock_guard lock(socket.completions);
+    model::note_access(&socket.arrived, sizeof socket.arrived, true);
+    socket.arrived = 1;
+    socket.readable.store(1, std::memory_order_release);
+    socket.observers().notify();
+  });
+}
+
+/// A buffer of two halves: a peer fills what was published, a reader takes it.
+void a_buffer_is_used_again(Case& made) {
+  auto& ring = made.make<ReceiveRing>();
+  auto* bytes = static_cast<char*>(made.memory(2));
+  ring.reset(2);
+  made.thread("completions", [&ring, bytes] {
+    uint32_t room = 1;
+    for (uint32_t i = 0; i < 3; ++i) {
+      for (; room <= i; nupa::_mm_pause()) {
+        for (; ring.publish_due(); ring.published()) ++room;
+      }
+      model::note_access(&bytes[i % 2], 1, true);
+      bytes[i % 2] = static_cast<char>(i + 1);
+      model::require(ring.arrived(1), "there is room for what was published");
+    }
+  });
+  made.thread("reader", [&ring, bytes] {
+    for (uint32_t i = 0; i < 3; ++i) {
+      ReceiveRing::Span span;
+      while ((span = ring.readable()).length == 0) nupa::_mm_pause();
+      model::note_access(&bytes[span.offset], 1, false);
+      model::require(span.offset == i % 2 && bytes[span.offset] == static_cast<char>(i + 1),
+                     "bytes come in their order");
+      ring.consume(1);
+    }
+  });
+}
+
+TEST(ModelRsocketsWaiter, Shut_WakesTheSleeper) { model::expect_holds(sleeps_until_it_is_shut); }
+TEST(ModelRsocketsWaiter, ChangeBeforeAnEdge_WakesTheSleeper) { model::expect_holds(sleeps_until_the_phase_changes); }
+TEST(ModelRsocketsWaiter, CompletionsTakenByAnother_WakeTheSleeper) {
+  model::expect_holds(sleeps_while_another_takes_completions);
+}
+TEST(ModelRsocketsReceiveRing, Buffer_UsedAgain_HoldsWholeBytes) { model::expect_holds(a_buffer_is_used_again); }
+
+TEST(ModelRsocketsReceiveRing, Orders_AreAsStrongAsTheCasesNeed) {
+  const Build cases[] = {a_buffer_is_used_again};
+  EXPECT_EQ(model::needed_orders(cases, {"rsockets/receive_ring.h"}),
+            (::std::vector<::std::string>{
+                "ReceiveRing::available load acquire: x86 relaxed, C++ acquire",
+                "ReceiveRing::available load relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::arrived load relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::arrived load relaxed 2: x86 relaxed, C++ relaxed",
+                "ReceiveRing::arrived store release: x86 relaxed, C++ release",
+                "ReceiveRing::readable load relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::consume store release: x86 relaxed, C++ release",
+                "ReceiveRing::consume load relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::publish_due load relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::publish_due load acquire: x86 relaxed, C++ acquire",
+                "ReceiveRing::published store relaxed: x86 relaxed, C++ relaxed",
+                "ReceiveRing::published load relaxed: x86 relaxed, C++ relaxed",
+            }));
+}
+
+}  // namespace
+}  // namespace nupa::rsockets
