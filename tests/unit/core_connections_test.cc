@@ -357,14 +357,14 @@ class CoreConnectionsPlayed : public ::testing::Test {
     runtime_ = *Runtime::acquire();
     ASSERT_NE(0u, runtime_->devices().size());
     enter(process_);
-    ASSERT_TRUE(cm::testing::soon([&] { return runtime_->node().find(kSlot) != nullptr; }));
+    ASSERT_TRUE(cm::test::soon([&] { return runtime_->node().find(kSlot) != nullptr; }));
   }
   /// The process has this one's addresses, and says hello.
-  void enter(cm::testing::FakeProcess& process) {
+  void enter(cm::test::FakeProcess& process) {
     process.header().device_count = runtime_->tables().header->device_count;
     for (uint32_t i = 0; i < segment::kMaxDevices; ++i)
       process.header().devices[i] = runtime_->tables().header->devices[i];
-    sockets_.push_back(cm::testing::connect_to(folder_.file(std::to_string(runtime_->slot()) + ".sock")));
+    sockets_.push_back(cm::test::connect_to(folder_.file(std::to_string(runtime_->slot()) + ".sock")));
     ASSERT_TRUE(process.say_hello(sockets_.back().get()));
     ASSERT_TRUE(cm::wait_readable(sockets_.back().get(), kSoonMs));
     ASSERT_TRUE(cm::receive_message(sockets_.back().get()));
@@ -393,11 +393,11 @@ class CoreConnectionsPlayed : public ::testing::Test {
   }
 
   static constexpr uint32_t kSlot = 3077;
-  const cm::testing::Folder folder_;
+  const cm::test::Folder folder_;
   const Transport memory_{"window"};
   Party party_;
   std::shared_ptr<Runtime> runtime_;
-  cm::testing::FakeProcess process_{kSlot};
+  cm::test::FakeProcess process_{kSlot};
   std::vector<base::UniqueFd> sockets_;
   uint64_t owner_ = 0;
 };
@@ -429,9 +429,9 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   listens(kIpTcp + 7062, nullptr);
   ConnectionId id = 0;
   ASSERT_EQ(0, party_.connect(1, kIpTcp + 7062, &id));
-  cm::testing::FakeProcess next(kSlot, process_.header().instance + 1);
+  cm::test::FakeProcess next(kSlot, process_.header().instance + 1);
   enter(next);
-  ASSERT_TRUE(cm::testing::soon([&] {
+  ASSERT_TRUE(cm::test::soon([&] {
     const cm::Peer* const now = runtime_->node().find(kSlot);
     return now != nullptr && now->instance() == next.header().instance;
   }));
