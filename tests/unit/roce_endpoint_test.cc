@@ -3,6 +3,7 @@
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
+#include <list>
 #include <optional>
 
 #include "base/clock.h"
@@ -48,7 +49,8 @@ class RoceEnd : public ::testing::Test {
   }
   void set_state(QpState state) { shared->state.store(segment::pack_state(1, state)); }
   Packet packet(uint8_t opcode, uint32_t psn, uint32_t bytes = 8) {
-    payload = pattern_bytes(bytes);
+    // Each packet keeps its payload, also when it is delivered after later ones were made.
+    const std::vector<std::byte>& payload = payloads.emplace_back(pattern_bytes(bytes));
     Packet made;
     made.opcode = opcode;
     made.mark = kNupaMark;
@@ -68,7 +70,7 @@ class RoceEnd : public ::testing::Test {
   std::unique_ptr<segment::WireShared> wire = std::make_unique<segment::WireShared>();
   LocalEnd end;
   io::UdpSocket::Received from;
-  std::vector<std::byte> payload;
+  std::list<std::vector<std::byte>> payloads;
 };
 
 class RoceConnected : public RoceEnd {
@@ -120,7 +122,7 @@ class RoceConnected : public RoceEnd {
     theirs.meet();
     theirs.transmit(0, packet(kIntroduction, 0, 0), introduced);
     Packet made = introduced.packets.at(0).packet;
-    payload = introduced.packets.at(0).payload;
+    const auto& payload = payloads.emplace_back(introduced.packets.at(0).payload);
     introduced.packets.clear();
     made.payload = payload.data();
     return made;
@@ -431,7 +433,7 @@ TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
   EXPECT_EQ(received.message.src_qp, 0x777u);
   EXPECT_EQ(received.message.wc_flags, wc_flag::kGrh);
   EXPECT_TRUE(received.message.solicited);
-  EXPECT_EQ(0, std::memcmp(received.bytes.data() + 40, payload.data(), 8));
+  EXPECT_EQ(0, std::memcmp(received.bytes.data() + 40, payloads.back().data(), 8));
   EXPECT_EQ(0, std::memcmp(received.bytes.data() + 8, from.from.address.raw.data(), 16));
   EXPECT_EQ(0, std::memcmp(received.bytes.data() + 24, from.to.raw.data(), 16));
   EXPECT_EQ(received.bytes[7], 9);
