@@ -25,7 +25,8 @@ inline ssize_t write(int, const void* from, size_t bytes) {
   return static_cast<ssize_t>(bytes);
 }
 inline ssize_t read(int, void* to, size_t bytes) {
-  if (!model::operations::in_thread()) return -1;
+  // Between executions: what the last one left is taken.
+  if (!model::operations::in_thread()) return static_cast<ssize_t>(sizeof(uint64_t));
   const uint64_t count = model::operations::update(
       &counter, 0, std::memory_order_acq_rel, std::memory_order_acquire,
       [](uint64_t old, uint64_t* fresh) {
@@ -152,6 +153,24 @@ void sleeps_while_another_takes_completions(Case& made) {
   });
 }
 
+/// A sleeper looks while it is being told: what it took and what it did not take fit together afterwards.
+void a_waiter_is_reset_while_it_is_told(Case& made) {
+  auto& waiter = ThreadWaiter::mine();
+  waiter.reset();
+  auto& told = made.make<std::atomic<bool>>(false);
+  made.thread("sleeper", [&] {
+    waiter.reset();
+    while (!told.load(std::memory_order_acquire)) nupa::_mm_pause();
+    waiter.reset();
+    uint64_t count;
+    model::require(read(kFd, &count, sizeof count) < 0, "a descriptor that stays readable would keep sleepers awake");
+  });
+  made.thread("tells", [&] {
+    waiter.changed();
+    told.store(true, std::memory_order_release);
+  });
+}
+
 /// A buffer of two halves: a peer fills what was published, a reader takes it.
 void a_buffer_is_used_again(Case& made) {
   auto& ring = made.make<ReceiveRing>();
@@ -184,6 +203,9 @@ TEST(ModelRsocketsWaiter, Shut_WakesTheSleeper) { model::expect_holds(sleeps_unt
 TEST(ModelRsocketsWaiter, ChangeBeforeAnEdge_WakesTheSleeper) { model::expect_holds(sleeps_until_the_phase_changes); }
 TEST(ModelRsocketsWaiter, CompletionsTakenByAnother_WakeTheSleeper) {
   model::expect_holds(sleeps_while_another_takes_completions);
+}
+TEST(ModelRsocketsWaiter, ResetWhileTold_LeavesNothingReadable) {
+  model::expect_holds(a_waiter_is_reset_while_it_is_told);
 }
 TEST(ModelRsocketsReceiveRing, Buffer_UsedAgain_HoldsWholeBytes) { model::expect_holds(a_buffer_is_used_again); }
 

@@ -71,8 +71,10 @@ void ThreadWaiter::changed() {
 void ThreadWaiter::reset() {
   if (!told_.load()) return;
   uint64_t count;
-  if (read(fd_, &count, sizeof count) < 0) count = 0;
-  // Only now: a change told before this line is seen by the look that follows.
+  // Nothing to read yet: changed() is about to write, and told_ stays set so that a later reset() reads it. Without a
+  // descriptor told_ stays set forever, which only leaves out writes that would fail.
+  if (read(fd_, &count, sizeof count) < 0) return;
+  // Only now: the look that follows sees each change that came before this line.
   told_.exchange(false);
 }
 
