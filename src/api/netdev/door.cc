@@ -1,9 +1,10 @@
 #include "api/netdev/door.h"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "cm/wire.h"
@@ -16,7 +17,7 @@ constexpr size_t kMaxMessage = 128 * 1024;
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
-/// Nothing: it is not there yet, or the other end has gone (errno is 0).
+/// Empty: it is not there yet (errno is EAGAIN), or the peer closed the socket (errno is 0 or another error).
 std::string receive_from(int socket) {
   std::string message(kMaxMessage, '\0');
   errno = 0;
@@ -44,6 +45,8 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   }
   door->listener_ = std::move(*listener);
   door->name_ = name_of(network, node);
+  door->epoll_ = base::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!door->epoll_ || !door->watch(door->listener_.get())) return fail(errno, "the node's socket cannot be watched");
   return door;
 }
 
@@ -51,16 +54,37 @@ Door::~Door() {
   if (!name_.empty()) dir_->remove_name(name_);
 }
 
+bool Door::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+bool Door::serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer) {
+  const std::string question = receive_from(guest);
+  if (question.empty()) return errno != EAGAIN;
+  send_to(guest, answer(question));
+  return true;
+}
+
 void Door::serve(const std::function<std::string(const std::string& question)>& answer) {
   for (;;) {
     base::UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!guest) break;
-    // Who asks has sent the question along with connecting, or nearly so.
-    constexpr int kPatienceMs = 20;
-    cm::wait_readable(guest.get(), kPatienceMs);
-    const std::string question = receive_from(guest.get());
-    if (!question.empty()) send_to(guest.get(), answer(question));
+    // A guest connects and then asks: its question may come later.
+    if (!watch(guest.get())) continue;
+    guests_.push_back(std::move(guest));
   }
+  guests_.remove_if([&](const base::UniqueFd& guest) { return serve_guest(guest.get(), answer); });
+  while (guests_.size() > kMostGuests) guests_.pop_front();
+}
+
+std::string Door::field(const std::string& message, const char* name) {
+  const auto read = nlohmann::json::parse(message, nullptr, false);
+  if (!read.is_object()) return {};
+  const auto found = read.find(name);
+  return found != read.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 std::vector<std::pair<std::string, std::string>> Door::list(const std::string& network) {

@@ -2,6 +2,7 @@
 #include <nupa/result.h>
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,10 +20,16 @@ class Door {
   static Result<std::unique_ptr<Door>> open(const std::string& network, const std::string& node);
   ~Door();
 
-  /// Readable when somebody asks.
-  int fd() const { return listener_.get(); }
-  /// Answers all who ask at this moment. Those who are slow to ask are not waited for.
+  /// Readable when serve() has something to do.
+  int fd() const { return epoll_.get(); }
+  /// Takes new guests and answers those whose question is there. Never waits: a guest may ask later, and hangs up or
+  /// waits as it likes. Of more than kMostGuests that have not asked, the one that came first is hung up on.
   void serve(const std::function<std::string(const std::string& question)>& answer);
+
+  static constexpr size_t kMostGuests = 64;
+
+  /// A field of a question or an answer, which are JSON objects. Empty: it is not there, or is no text.
+  static std::string field(const std::string& message, const char* name);
 
   /// Nodes of a network, or of all where it is empty: network and name.
   static std::vector<std::pair<std::string, std::string>> list(const std::string& network);
@@ -38,9 +45,15 @@ class Door {
 
  private:
   Door() = default;
+  bool watch(int fd);
+  /// Whether the guest has been served, or has gone.
+  static bool serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer);
+
   std::unique_ptr<cm::RuntimeDir> dir_;
   std::string name_;
   base::UniqueFd listener_;
+  base::UniqueFd epoll_;              ///< the listener and all guests
+  std::list<base::UniqueFd> guests_;  ///< those that have not asked yet, in the order in which they came
 };
 
 }  // namespace nupa::netdev

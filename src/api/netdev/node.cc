@@ -405,8 +405,7 @@ Result<void> Node::ask(Target& target) {
 Result<void> Node::take_answer(Target& target) {
   auto answer = Door::take_answer(target.asked.get());
   if (!answer) return tl::unexpected(answer.error());
-  const auto told = nlohmann::json::parse(*answer, nullptr, false);
-  const auto gid = address_from(told.is_object() ? told.value("gid", "") : "");
+  const auto gid = address_from(Door::field(*answer, "gid"));
   if (!gid) return fail(EPROTO, "the node's answer cannot be read");
   auto route = manager_->find_address(gid_);
   if (!route) return tl::unexpected(route.error());
@@ -442,8 +441,7 @@ int64_t Node::next_deadline() const {
 // What others ask.
 
 std::string Node::answer_at_door(const std::string& question) {
-  const auto asked = nlohmann::json::parse(question, nullptr, false);
-  const std::string what = asked.is_object() ? asked.value("do", "") : "";
+  const std::string what = Door::field(question, "do");
   if (what == "status") return status();
   if (what == "down") stop_ = true;
   if (what == "who" || what == "down")

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node's control socket: who asks late, never or wrongly costs the others nothing.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "api/netdev/door.h"
+
+namespace nupa::netdev {
+namespace {
+
+constexpr int kLimitMs = 10'000;
+
+class NetdevDoor : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/nupa-door-test-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+    if (const char* before = getenv("NUPA_RUNTIME_DIR")) before_ = before;
+    setenv("NUPA_RUNTIME_DIR", (folder_ + "/run").c_str(), 1);
+    auto opened = Door::open("lab", "n1");
+    ASSERT_TRUE(opened) << opened.error().what;
+    door = std::move(*opened);
+  }
+  void TearDown() override {
+    door.reset();
+    if (before_.empty())
+      unsetenv("NUPA_RUNTIME_DIR");
+    else
+      setenv("NUPA_RUNTIME_DIR", before_.c_str(), 1);
+    EXPECT_EQ(std::system(("rm -r " + folder_).c_str()), 0);
+  }
+
+  /// A process that has connected and not asked yet.
+  static base::UniqueFd guest() {
+    auto dir = cm::RuntimeDir::open();
+    auto socket = (*dir)->connect_name("net,lab,n1");
+    EXPECT_TRUE(socket);
+    return socket ? std::move(*socket) : base::UniqueFd();
+  }
+  static void ask(const base::UniqueFd& guest, const std::string& question) {
+    EXPECT_EQ(send(guest.get(), question.data(), question.size(), MSG_NOSIGNAL), ssize_t(question.size()));
+  }
+  static bool is_readable(int fd, int limit_ms) {
+    pollfd entry{fd, POLLIN, 0};
+    return poll(&entry, 1, limit_ms) == 1;
+  }
+  void serve() {
+    door->serve([this](const std::string& question) {
+      asked.push_back(question);
+      return "to " + question;
+    });
+  }
+  static std::string answer_to(const base::UniqueFd& guest) {
+    if (!is_readable(guest.get(), 0)) return "(nothing)";
+    const auto answer = Door::take_answer(guest.get());
+    return answer ? *answer : "(hung up)";
+  }
+
+  std::unique_ptr<Door> door;
+  std::vector<std::string> asked;
+
+ private:
+  std::string folder_, before_;
+};
+
+TEST_F(NetdevDoor, Serve_QuestionThatComesLate_IsAnswered) {
+  const auto late = guest();
+  ASSERT_TRUE(is_readable(door->fd(), kLimitMs)) << "a guest has come";
+  serve();
+  EXPECT_EQ(answer_to(late), "(nothing)");
+  EXPECT_FALSE(is_readable(door->fd(), 0)) << "a guest that is silent keeps nobody awake";
+  ask(late, "who");
+  ASSERT_TRUE(is_readable(door->fd(), kLimitMs)) << "the guest has asked";
+  serve();
+  EXPECT_EQ(answer_to(late), "to who");
+  EXPECT_FALSE(is_readable(door->fd(), 0));
+}
+
+TEST_F(NetdevDoor, Serve_SilentGuest_HoldsUpNobody) {
+  const auto silent = guest();
+  const auto other = guest();
+  ask(other, "status");
+  serve();
+  EXPECT_EQ(answer_to(other), "to status");
+  EXPECT_EQ(answer_to(silent), "(nothing)");
+  EXPECT_EQ(asked, std::vector<std::string>{"status"});
+}
+
+TEST_F(NetdevDoor, Serve_GuestThatLeaves_IsForgotten) {
+  guest();
+  serve();
+  EXPECT_FALSE(is_readable(door->fd(), 0));
+  EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(NetdevDoor, Serve_MoreSilentGuestsThanItKeeps_HangsUpOnTheFirst) {
+  std::vector<base::UniqueFd> silent;
+  for (size_t i = 0; i <= Door::kMostGuests; ++i) {
+    silent.push_back(guest());
+    serve();
+  }
+  EXPECT_EQ(answer_to(silent[0]), "(hung up)");
+  for (size_t i = 1; i <= Door::kMostGuests; ++i) {
+    ask(silent[i], "q");
+    serve();
+    EXPECT_EQ(answer_to(silent[i]), "to q") << i;
+  }
+}
+
+TEST_F(NetdevDoor, Ask_WithoutAnAnswerInTime_TimesOut) {
+  const auto answer = Door::ask("lab", "n1", "who", 0);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ETIMEDOUT);
+}
+
+TEST_F(NetdevDoor, Ask_OfANodeThatIsNotThere_IsRefused) {
+  const auto answer = Door::ask("lab", "n2", "who", 0);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ENOENT);
+}
+
+TEST_F(NetdevDoor, Open_NameThatANodeHas_IsRefused) {
+  const auto second = Door::open("lab", "n1");
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, EEXIST);
+}
+
+TEST_F(NetdevDoor, List_NamesTheNodesOfANetworkOrOfAll) {
+  const auto other = Door::open("office", "n2");
+  ASSERT_TRUE(other);
+  using Names = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Door::list("lab"), (Names{{"lab", "n1"}}));
+  EXPECT_EQ(Door::list("office"), (Names{{"office", "n2"}}));
+  EXPECT_EQ(Door::list("").size(), 2u);
+  EXPECT_TRUE(Door::list("la").empty());
+}
+
+TEST(NetdevDoorField, OfWhatIsNoTextIsEmpty) {
+  EXPECT_EQ(Door::field(R"({"do":"who"})", "do"), "who");
+  for (const char* message : {"", "{", "[]", "1", "null", R"("do")", "{}", R"({"do":1})", R"({"do":null})",
+                              R"({"do":["who"]})", R"({"do":{"do":"who"}})", R"({"Do":"who"})"})
+    EXPECT_EQ(Door::field(message, "do"), "") << message;
+}
+
+}  // namespace
+}  // namespace nupa::netdev
