@@ -81,7 +81,7 @@ class Record:
         self.file.write_text(json.dumps(self.known))
 
     def _one(self, unit: Unit) -> dict:
-        with tempfile.NamedTemporaryFile(prefix="nupa-reached-", dir="/dev/shm") as file:
+        with tempfile.NamedTemporaryFile(prefix="reached-", dir="/dev/shm") as file:
             file.truncate(MOST_FAULTS)
             for attempt in range(2):
                 outcome = self.hosts.run(unit.program, unit.way, [unit.case], 300, {"NUPA_MUTANT_REACHED": file.name})

@@ -75,7 +75,7 @@ class Hosts:
 
     def run(self, program: str, way: str, cases: list[str], limit: float, environment: dict[str, str]) -> Outcome:
         """Runs cases of a program in one process group, and leaves nothing behind."""
-        with tempfile.TemporaryDirectory(prefix="nupa-mutants-", dir="/dev/shm") as folder:
+        with tempfile.TemporaryDirectory(prefix="mutants-", dir="/dev/shm") as folder:
             variables = os.environ | environment | {
                 "NUPA_RUNTIME_DIR": f"{folder}/run", "TMPDIR": folder, "NUPA_SIM_RUNS": SIMULATIONS,
                 "GTEST_FAIL_FAST": "1", "NUPA_TEST_CASE_SECONDS": "0",  # the limit is kept here
