@@ -245,7 +245,7 @@ void Session::say(uint8_t kind, std::string_view text) {
   auto* const place = static_cast<std::byte*>(buffers_->addr()) + at;
   if (1 + text.size() + kMacBytes > kMessageBytes) return end("there is too much to say");
   place[0] = std::byte{kind};
-  std::memcpy(place + 1, text.data(), text.size());
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(place + 1));
   const Mac mac = proof_.of_message(asks_, said_, {place, 1 + text.size()});
   std::memcpy(place + 1 + text.size(), mac.data(), mac.size());
   const Sge piece{reinterpret_cast<uint64_t>(place), static_cast<uint32_t>(1 + text.size() + mac.size()),
