@@ -32,21 +32,29 @@ endfunction()
 # Of programs that call what is fast, and are not fast themselves.
 function(nupa_compile_quickly target)
   nupa_link_as_is(${target})
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 endfunction()
 
 find_package(Threads REQUIRED)
 target_link_libraries(nupa_flags INTERFACE Threads::Threads)
 
-option(NUPA_COMPILE_TOGETHER "Compile several files as one: takes a third of the time, but hides a missing include" OFF)
-# nupa_compile_together(TARGET APART FILES...): for targets of many files; those whose local names are others' too stay
-# apart.
-if(NUPA_COMPILE_TOGETHER)
-  # A frame of a coroutine may well hold what is local to its file.
-  target_compile_options(nupa_flags INTERFACE -Wno-subobject-linkage)
+# Takes a third of the time, but hides a missing include.
+set(NUPA_COMPILE_TOGETHER OFF CACHE STRING "Compile several files as one: OFF, TESTS (those of the tests) or ON")
+if(NOT NUPA_COMPILE_TOGETHER STREQUAL OFF)
+  # A frame of a coroutine may well hold what is local to its file, and a function have a name that another file has.
+  target_compile_options(nupa_flags INTERFACE "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-subobject-linkage;-Wno-shadow>")
 endif()
+# nupa_compile_together(TARGET APART FILES...): for targets of many files; those whose local names are others' too stay
+# apart. nupa_compile_tests_together(): the same of a test program.
 function(nupa_compile_together target)
+  if(NUPA_COMPILE_TOGETHER STREQUAL ON)
+    nupa_compile_tests_together(${target} ${ARGN})
+  endif()
+endfunction()
+function(nupa_compile_tests_together target)
   cmake_parse_arguments(arg "" "" APART ${ARGN})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${NUPA_COMPILE_TOGETHER} UNITY_BUILD_BATCH_SIZE 8)
-  set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(NUPA_COMPILE_TOGETHER STREQUAL ON OR NUPA_COMPILE_TOGETHER STREQUAL TESTS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
