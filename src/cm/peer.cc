@@ -1,6 +1,7 @@
 #include "cm/peer.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,11 @@ namespace nupa::cm {
 int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
   std::lock_guard lock(region_mutex_);
   if (!region_fd_) return ESRCH;
+  // Pages behind its end would be a SIGBUS. It only grows (files are sealed).
+  struct stat file;
+  if (fstat(region_fd_.get(), &file) != 0) return errno;
+  const auto size = static_cast<uint64_t>(file.st_size);
+  if (bytes > size || offset > size - bytes) return ERANGE;
   void* const mapped =
       mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, region_fd_.get(), static_cast<off_t>(offset));
   return mapped == MAP_FAILED ? errno : 0;

@@ -32,7 +32,7 @@ class Peer {
     return file_ == nullptr ? own_segment_->file().at(offset, length) : file_->at(offset, length);
   }
   /// Maps `bytes` of its region file (remapped memory) from `offset` over what is at `at`, to be read and written.
-  /// errno values; ESRCH: it is gone.
+  /// errno values; ESRCH: it is gone; ERANGE: the file is shorter.
   int map_region(void* at, uint64_t bytes, uint64_t offset);
   /// Its process number as this process sees it; 0 if it is in a namespace that cannot be seen from here.
   int pid() const { return pid_; }

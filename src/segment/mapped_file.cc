@@ -10,7 +10,7 @@
 namespace nupa::segment {
 
 MappedFile::~MappedFile() {
-  for (const auto& [offset, mapping] : mappings_) munmap(mapping.address, mapping.length);
+  for (const auto& [extent, address] : mappings_) munmap(address, extent.second);
 }
 
 void MappedFile::close_file() {
@@ -22,8 +22,8 @@ void MappedFile::let_go() {
   std::lock_guard lock(mutex_);
   fd_.reset();
   // By the system call itself: ThreadSanitizer takes mmap() for a write, which who still looks there would race with.
-  for (const auto& [offset, mapping] : mappings_)
-    syscall(SYS_mmap, mapping.address, mapping.length, PROT_READ | PROT_WRITE,
+  for (const auto& [extent, address] : mappings_)
+    syscall(SYS_mmap, address, extent.second, PROT_READ | PROT_WRITE,
             MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
@@ -46,21 +46,17 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   }
   // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
-  auto found = mappings_.find(key);
-  if (found != mappings_.end() && found->second.length < span) {
-    munmap(found->second.address, found->second.length);
-    mappings_.erase(found);
-    found = mappings_.end();
-  }
-  if (found == mappings_.end()) {
+  // What a smaller object had there stays mapped: somebody may still look at it, whatever its owner did meanwhile.
+  auto found = mappings_.lower_bound({key, span});
+  if (found == mappings_.end() || found->first.first != key) {
     if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
     if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
     // A core dump wants the program's memory, not the sparse tables behind it.
     madvise(address, span, MADV_DONTDUMP);
-    found = mappings_.emplace(key, Mapping{address, span}).first;
+    found = mappings_.emplace(Extent{key, span}, address).first;
   }
-  return static_cast<std::byte*>(found->second.address) + (offset - start);
+  return static_cast<std::byte*>(found->second) + (offset - start);
 }
 
 }  // namespace nupa::segment

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/unique_fd.h"
 #include <nupa/result.h>
@@ -34,11 +35,8 @@ class MappedFile {
   base::UniqueFd fd_;
   std::mutex mutex_;
   uint64_t size_ = 0;  ///< as it was when it was looked at last; it only grows (files are sealed)
-  struct Mapping {
-    void* address;
-    uint64_t length;
-  };
-  std::map<uint64_t, Mapping> mappings_;
+  using Extent = std::pair<uint64_t, uint64_t>;  ///< where it begins, with what tells large objects apart; its length
+  std::map<Extent, void*> mappings_;
 };
 
 }  // namespace nupa::segment

@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
+
 #include "base/fence.h"
 #include "base/prefetch.h"
 #include "base/spin.h"
@@ -31,12 +34,36 @@ class ReceiveRing {
     return (bytes + 63) / 64 * 64;
   }
 
-  /// A claimed receive: the slot is the claimer's until finish() or put_back().
+  /// Entries of a scatter list that a slot of this stride holds.
+  static constexpr uint32_t entries_for(uint32_t stride) {
+    return static_cast<uint32_t>((stride - offsetof(RecvSlot, sge)) / sizeof(Sge));
+  }
+  /// Whether slots may lie so far apart.
+  static constexpr bool is_stride(uint32_t stride) {
+    return stride >= sizeof(RecvSlot) && stride % alignof(RecvSlot) == 0;
+  }
+
+  /// A claimed receive: the slot is the claimer's until finish() or put_back(). Its owner may write there all the same,
+  /// or have left nonsense behind: a claimer reads each value once and checks what it has read.
   struct Claim {
     RecvSlot* slot = nullptr;
     uint64_t position = 0;
     uint64_t turn = 0;
+    uint32_t entries = 0;  ///< of its scatter list, no more than the slot holds
     explicit operator bool() const { return slot != nullptr; }
+
+    /// Entry `i` of the scatter list, below `entries`, as it is now.
+    Sge entry(uint32_t i) const {
+      const Sge* const from = static_cast<const Sge*>(slot->sge) + i;
+      return {__atomic_load_n(&from->addr, __ATOMIC_RELAXED), __atomic_load_n(&from->length, __ATOMIC_RELAXED),
+              __atomic_load_n(&from->lkey, __ATOMIC_RELAXED)};
+    }
+    /// Bytes that its entries hold together.
+    uint64_t room() const {
+      uint64_t bytes = 0;
+      for (uint32_t i = 0; i < entries; ++i) bytes += entry(i).length;
+      return bytes;
+    }
   };
 
   /// Takes the oldest posted receive for process `owner`; empty if none is posted. `alone`: no other thread or process
@@ -54,7 +81,7 @@ class ReceiveRing {
           shared_->consumed.store(position + 1, std::memory_order_release);
         else
           shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
-        return {&candidate, position, now_turn};
+        return {&candidate, position, now_turn, std::min(candidate.num_sge, entries_for(stride_))};
       }
       const uint64_t seen_turn = (seen & kStampBody) >> 2;
       if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};

@@ -127,18 +127,20 @@ TEST_F(ShmRecovery, WriterAnnouncesWhatItCompletes) {
 }
 
 TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
-  Srq* srq = make_srq(4);
-  for (const uint64_t id : {1, 2, 3}) ASSERT_EQ(receive(*srq, id), 0);
+  Srq* srq = make_srq(8);
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_EQ(receive(*srq, id), 0);
   ReceiveRing& ring = srq->queue().ring();
   const auto of_the_dead = ring.claim(kDead);
-  const auto of_the_living = ring.claim(runtime().tag());
+  const std::pair<ReceiveRing::Claim, uint32_t> of_the_living[] = {{ring.claim(kDead - 1), kDead - 1},
+                                                                   {ring.claim(kDead + 1), kDead + 1}};
   ASSERT_EQ(of_the_dead.slot->wr_id, 1u);
-  ASSERT_EQ(of_the_living.slot->wr_id, 2u);
   srq->recover(kDead);
-  EXPECT_TRUE(ReceiveRing::is_claimed(of_the_living, runtime().tag()));
-  EXPECT_FALSE(ReceiveRing::is_claimed(of_the_living, kDead));
+  for (const auto& [claim, tag] : of_the_living) {
+    EXPECT_TRUE(ReceiveRing::is_claimed(claim, tag));
+    EXPECT_FALSE(ReceiveRing::is_claimed(claim, kDead));
+  }
   EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 1u);
-  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 3u);
+  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 4u);
   EXPECT_FALSE(ring.claim(runtime().tag()));
 }
 
@@ -217,6 +219,25 @@ TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
   const WorkCompletion flushed = next();
   EXPECT_EQ(flushed.wr_id, 2u);
   EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
+}
+
+TEST_F(ShmRecovery, ResetWaitsForAWriterOnlySoLong) {
+  Qp* qp = make_loop();
+  ASSERT_EQ(receive(*qp, 1), 0);
+  ReceiveRing ring = ring_of(*qp);
+  const auto claim = ring.claim(runtime().tag());
+  ASSERT_TRUE(claim);
+  std::atomic<bool> moved{false};
+  std::thread other([&] {
+    EXPECT_EQ(move(*qp, QpState::kReset), 0);
+    moved = true;
+  });
+  EXPECT_TRUE(soon([&] { return moved.load(); }));
+  ReceiveRing::finish(claim);  // too late
+  other.join();
+  ASSERT_EQ(connect(*qp, qp->number()), 0);
+  ASSERT_EQ(receive(*qp, 2), 0);
+  EXPECT_EQ(ring_of(*qp).claim(runtime().tag()).slot->wr_id, 2u);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #ifndef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <thread>
 
 #include "core_shm_fixture.h"
@@ -259,6 +261,40 @@ bool add_to_the_parents_word(ShmEnd& end, const ShmLine& line) {
   for (uint64_t i = 0; i < kAdds; ++i)
     if (add(end, *qp, peer.addr + 4096, peer.rkey) != WcStatus::kSuccess) return false;
   return true;
+}
+
+TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write what it likes
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  const uint32_t index = segment::key_index(peer.rkey);
+  segment::MrShared& theirs = other->tables().mr[index];
+  ASSERT_EQ(theirs.piece_count, 1u);
+  const segment::MrPiece right = theirs.inline_pieces[0];
+  const auto mapped = [&](std::initializer_list<segment::MrPiece> pieces) {
+    std::copy(pieces.begin(), pieces.end(), theirs.inline_pieces);
+    theirs.piece_count = static_cast<uint32_t>(pieces.size());
+    window::PeerMemory memory(*other, end.runtime().window().agent());
+    return memory.map(index, theirs.generation)->base() != nullptr;
+  };
+  constexpr uint64_t kPage = segment::kPage;
+  const uint64_t at = right.begin, file = right.file_offset;
+  EXPECT_TRUE(mapped({right}));
+  EXPECT_FALSE(mapped({{at, at + 2 * kPage, file}, {at + 2 * kPage, at + kPage, file}})) << "the second one goes back";
+  EXPECT_FALSE(mapped({{at, at + 2 * kPage, file}, {at + kPage, at + 2 * kPage, file}})) << "they overlap";
+  EXPECT_FALSE(mapped({{at, at + kPage / 2, file}, {at + kPage / 2, at + kPage, file}})) << "they are no pages";
+  EXPECT_FALSE(mapped({{at, at + kPage, file + 8}}));
+  EXPECT_FALSE(mapped({{at, at, file}}));
+  // Pages behind the end of the file would be a SIGBUS.
+  EXPECT_FALSE(mapped({{at, at + kPage, uint64_t{1} << 45}}));
+  EXPECT_FALSE(mapped({{at, at + (uint64_t{1} << 44), file}}));
+  EXPECT_FALSE(mapped({{at, at + 2 * kPage, ~uint64_t{0} - kPage + 1}}));
+  EXPECT_TRUE(mapped({right}));
+  ASSERT_TRUE(line.go());
+  expect_good_end();
 }
 
 TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB

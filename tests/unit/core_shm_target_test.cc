@@ -10,6 +10,8 @@
 namespace nupa::core {
 namespace {
 
+using transport::Piece;
+
 constexpr Way kImpatient{.timeout = 1, .retry_cnt = 0};
 
 class ShmTarget : public ShmTest {
@@ -169,6 +171,22 @@ TEST_F(ShmTarget, DatagramFindsItsReceiverInRtrAtTheEarliest) {  // IBTA 10.3.1.
   ASSERT_EQ(to_rtr(*b, 0), 0);
   ASSERT_EQ(a->post_send(wr), 0);
   EXPECT_EQ(next().wr_id + next().wr_id, 8u);
+}
+
+TEST_F(ShmTarget, ATableOfGroupsThatIsFullTakesNoMore) {
+  b = make_qp(QpType::kUd);
+  Gid group;
+  group.raw[0] = 0xff;
+  group.raw[1] = 0x0e;
+  segment::SegmentHeader& header = *tables().header;
+  constexpr uint32_t kNobody = segment::kMaxQp + 1;
+  for (segment::McastShared& place : header.mcast) place.qp.store(kNobody);
+  EXPECT_EQ(b->attach_multicast(group, 0), ENOMEM);
+  header.mcast[segment::kMaxMcast - 1].qp.store(0);
+  EXPECT_EQ(b->attach_multicast(group, 0), 0);
+  EXPECT_EQ(header.mcast_high_water.load(), segment::kMaxMcast);
+  EXPECT_EQ(b->detach_multicast(group, 0), 0);
+  for (segment::McastShared& place : header.mcast) place.qp.store(0);
 }
 
 TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
@@ -341,6 +359,48 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
     EXPECT_EQ(port.push(runtime().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kNo);
   }
   completions.where.store(place);
+}
+
+TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may write what it likes
+  make_pair();
+  const segment::ReceiveRing ring = window::open_ring(runtime().node().self(), shared(*b).recv);
+  ASSERT_TRUE(ring.valid());
+  ASSERT_EQ(receive(*b, 7), 0);
+  // As an entry of a list the next slot's beginning is one of a thousand bytes.
+  const uint32_t held = segment::ReceiveRing::entries_for(shared(*b).recv.stride);
+  ring.slot(1).wr_id = 1000;
+  ring.slot(0).num_sge = held + 1;
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  const auto claim = target.claim();
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(claim.entries, held);
+  EXPECT_EQ(claim.room(), 64u);
+  // The bytes that its own entries have no room for go nowhere.
+  Piece piece{reinterpret_cast<std::byte*>(memory), 80};
+  EXPECT_EQ(target.deliver(claim, &piece, 1, 80, {}), WcStatus::kSuccess);
+  EXPECT_EQ(memory[4096 + 64], 0);
+  EXPECT_EQ(next().wr_id, 7u);
+}
+
+TEST_F(ShmTarget, SlotsDoNotOverlap) {
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  segment::RecvRing& theirs = shared(*b).recv;
+  const uint32_t stride = theirs.stride;
+  const uint32_t beyond = static_cast<uint32_t>((uint64_t{1} << 31) >> 3);
+  for (const uint32_t wrong : {0u, 32u, stride - 8, stride + 8, ~0u - 63, beyond}) {
+    theirs.stride = wrong;
+    window::Target target = target_of(*b);
+    ASSERT_TRUE(takes_requests(target, *a));
+    EXPECT_FALSE(target.claim()) << wrong;
+  }
+  theirs.stride = stride;
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  const auto claim = target.claim();
+  ASSERT_TRUE(claim);
+  target.put_back(claim);
 }
 
 TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What this process believes of another one's shared file: nothing beyond its end, no count, no other version.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "base/shared_file.h"
 #include "core/index_pool.h"
@@ -68,6 +71,20 @@ TEST_F(SegmentFile, LargeObjectAndTheWindowThatBeginsThereAreTheSameBytes) {
   EXPECT_STREQ(static_cast<char*>(*file->at(4 * kWindow - 8, 8)), "end");
 }
 
+TEST_F(SegmentFile, OutgrownObjectStaysWhereItIs) {  // somebody may look at it while its owner says it is larger
+  auto file = make(8 * kWindow);
+  auto* const small = static_cast<char*>(*file->at(2 * kWindow, 2 * kWindow));
+  std::strcpy(small, "small");
+  auto* const large = static_cast<char*>(*file->at(2 * kWindow, 3 * kWindow));
+  std::strcpy(large + 3 * kWindow - 8, "end");
+  ASSERT_EQ(msync(small, 2 * kWindow, MS_ASYNC), 0) << "it is not mapped any more";
+  EXPECT_STREQ(small, "small");
+  EXPECT_STREQ(large, "small");
+  EXPECT_EQ(*file->at(2 * kWindow, 3 * kWindow), large) << "mapped once";
+  const void* const within = *file->at(2 * kWindow, kWindow + 1);
+  EXPECT_TRUE(within == small || within == large) << "what is mapped is enough";
+}
+
 TEST_F(SegmentFile, ClosedFileShowsWhatItHasAndNoMore) {
   auto file = make(4 * kWindow);
   auto* const seen = static_cast<char*>(*file->at(0, 64));
@@ -79,6 +96,108 @@ TEST_F(SegmentFile, ClosedFileShowsWhatItHasAndNoMore) {
   file->let_go();
   EXPECT_EQ(seen[0], 0);
   seen[0] = 'x';  // and may be written
+}
+
+/// Whether each page of it is mapped.
+bool is_mapped(void* address, uint64_t length) { return msync(address, length, MS_ASYNC) == 0; }
+
+/// The flags of the mapping that begins there, as proc(5) lists them.
+std::string flags_of_mapping(const void* address) {
+  char start[32];
+  std::snprintf(start, sizeof start, "%lx-", reinterpret_cast<unsigned long>(address));
+  std::ifstream maps("/proc/self/smaps");
+  bool found = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with(start)) found = true;
+    if (found && line.starts_with("VmFlags:")) return line + ' ';
+  }
+  return "";
+}
+
+TEST_F(SegmentFile, LargerObjectInTheSamePlaceIsMappedToItsEnd) {
+  auto file = make(8 * kWindow);
+  void* const large = *file->at(0, 2 * kWindow);
+  EXPECT_TRUE(is_mapped(large, 2 * kWindow));
+  void* const larger = *file->at(0, 4 * kWindow);
+  EXPECT_TRUE(is_mapped(larger, 4 * kWindow));
+  EXPECT_TRUE(is_mapped(large, 2 * kWindow)) << "somebody may still look at it";
+  EXPECT_EQ(large, *file->at(0, 2 * kWindow));
+  EXPECT_EQ(larger, *file->at(0, 3 * kWindow)) << "which is part of it";
+}
+
+TEST_F(SegmentFile, Mapping_IsNoPartOfACoreDumpAndGoesWithTheFile) {
+  auto file = make(4 * kWindow);
+  void* const window = *file->at(0, 64);
+  const std::string flags = flags_of_mapping(window);
+  EXPECT_TRUE(flags.empty() || flags.find(" dd ") != std::string::npos) << flags;
+  file.reset();
+  EXPECT_FALSE(is_mapped(window, kWindow));
+}
+
+// Blocks that a process gives out of its own segment.
+
+TEST(SegmentBlocks, AreRoundedUpAndAligned) {
+  auto own = Segment::create();
+  ASSERT_TRUE(own);
+  for (const uint64_t bytes : {uint64_t{1}, kPage, kPage + 1, 3 * kPage, kWindow, kWindow + 1}) {
+    const auto block = (*own)->allocate(bytes);
+    ASSERT_TRUE(block) << bytes;
+    EXPECT_GE(block->size, bytes);
+    EXPECT_LT(block->size, 2 * std::max(bytes, kPage));
+    EXPECT_EQ(0u, block->size & (block->size - 1)) << "a power of two";
+    EXPECT_EQ(0u, block->offset % block->size) << bytes;
+    EXPECT_GE(block->offset, kHeapOffset) << "behind the tables";
+    EXPECT_TRUE(is_mapped(block->address, block->size));
+    struct stat status;
+    ASSERT_EQ(0, fstat((*own)->fd(), &status));
+    EXPECT_GE(static_cast<uint64_t>(status.st_size), block->offset + block->size);
+    static_cast<char*>(block->address)[block->size - 1] = 1;
+  }
+  const auto too_large = (*own)->allocate(uint64_t{1} << 40);
+  ASSERT_FALSE(too_large);
+  EXPECT_EQ(ENOMEM, too_large.error().code);
+}
+
+TEST(SegmentBlocks, PartSkippedForAlignment_IsGivenOutLater) {
+  auto own = Segment::create();
+  ASSERT_TRUE(own);
+  constexpr uint64_t kLargePages = 64;
+  const auto first = (*own)->allocate(kPage);
+  const auto large = (*own)->allocate(kLargePages * kPage);
+  ASSERT_TRUE(first && large);
+  const uint64_t skipped = (large->offset - first->offset) / kPage - 1;
+  ASSERT_EQ(kLargePages - 1, skipped);
+  // Its parts are blocks of 32, 16, ... pages and one.
+  for (uint64_t pages = kLargePages / 2; pages > 0; pages /= 2) {
+    const auto block = (*own)->allocate(pages * kPage);
+    ASSERT_TRUE(block);
+    EXPECT_LT(block->offset, large->offset) << pages;
+    EXPECT_GT(block->offset, first->offset) << pages;
+  }
+  const auto next = (*own)->allocate(kPage);
+  ASSERT_TRUE(next);
+  EXPECT_GE(next->offset, large->offset + large->size) << "all of it is given out";
+}
+
+TEST(SegmentBlocks, OneThatIsGivenBackIsZeros_AndUsedAgainIfNobodyMayLookAtIt) {
+  auto own = Segment::create();
+  ASSERT_TRUE(own);
+  const auto first = (*own)->allocate(2 * kPage);
+  ASSERT_TRUE(first);
+  std::memset(first->address, 7, first->size);
+  (*own)->release(*first, true);
+  const auto other_size = (*own)->allocate(kPage);
+  ASSERT_TRUE(other_size);
+  EXPECT_NE(first->offset, other_size->offset);
+  const auto again = (*own)->allocate(2 * kPage);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(first->offset, again->offset);
+  for (uint64_t i = 0; i < again->size; ++i) ASSERT_EQ(0, static_cast<const char*>(again->address)[i]) << i;
+  (*own)->release(*again, false);
+  const auto later = (*own)->allocate(2 * kPage);
+  ASSERT_TRUE(later);
+  EXPECT_NE(first->offset, later->offset);
+  (*own)->release({}, true);  // nothing is no block
 }
 
 TEST_F(SegmentFile, OnlyTablesOfThisVersionAreBelieved) {

@@ -33,13 +33,24 @@ int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_tar
   return EFAULT;
 }
 
-int execute(AgentShared& request, std::byte* bounce) {
-  void* memory = reinterpret_cast<void*>(request.address);
-  const auto op = static_cast<AgentOp>(request.op);
-  if (op == AgentOp::kWrite) return copy_checked(memory, bounce, request.length, true);
-  if (op == AgentOp::kRead) return copy_checked(bounce, memory, request.length, false);
+int copy_bounce(cm::Peer& asker, AgentOp op, uint64_t address, uint64_t length, uint64_t offset) {
+  if (length > segment::kBounceBytes) return EINVAL;
+  auto bounce = asker.heap(offset, segment::kBounceBytes);
+  if (!bounce) return EINVAL;
+  void* const memory = reinterpret_cast<void*>(address);
+  return op == AgentOp::kWrite ? copy_checked(memory, *bounce, length, true)
+                               : copy_checked(*bounce, memory, length, false);
+}
+
+/// The asker may change its request meanwhile: each value is read once.
+int execute(cm::Peer& asker, AgentShared& request) {
+  const auto op = static_cast<AgentOp>(__atomic_load_n(&request.op, __ATOMIC_RELAXED));
+  const uint64_t address = __atomic_load_n(&request.address, __ATOMIC_RELAXED);
+  if (op == AgentOp::kWrite || op == AgentOp::kRead)
+    return copy_bounce(asker, op, address, __atomic_load_n(&request.length, __ATOMIC_RELAXED), request.bounce);
+  void* const memory = reinterpret_cast<void*>(address);
   uint64_t probe;
-  if (request.address % 8 != 0 || copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
+  if (address % 8 != 0 || copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
   auto* word = static_cast<uint64_t*>(memory);
   switch (op) {
     case AgentOp::kCompareSwap: {
@@ -149,14 +160,7 @@ void Agent::serve() {
       for (AgentShared& request : peer->tables().header->agents) {
         if (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kAsked)) continue;
         if (request.target_instance != mine.instance) continue;
-        std::byte* bounce = nullptr;
-        if (static_cast<AgentOp>(request.op) <= AgentOp::kRead) {
-          auto block = peer->heap(request.bounce, segment::kBounceBytes);
-          if (block && request.length <= segment::kBounceBytes) bounce = static_cast<std::byte*>(*block);
-          request.status = bounce == nullptr ? EINVAL : static_cast<uint32_t>(execute(request, bounce));
-        } else {
-          request.status = static_cast<uint32_t>(execute(request, nullptr));
-        }
+        request.status = static_cast<uint32_t>(execute(*peer, request));
         request.state.store(static_cast<uint32_t>(AgentState::kServed), std::memory_order_release);
       }
     }

@@ -127,7 +127,7 @@ Outcome Connected::send(const Request& request) {
   auto claim = target_->claim();
   if (__builtin_expect(!claim, 0)) return not_ready();
   Message message = message_for(request);
-  if (__builtin_expect(Target::room(claim) < request.length, 0)) {
+  if (__builtin_expect(claim.room() < request.length, 0)) {
     if (!reliable()) {
       target_->put_back(claim);
       return kSucceeded;

@@ -49,7 +49,7 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
   auto claim = target.claim();
   if (!claim) return;
-  if (Target::room(claim) < request.length + kGrhBytes) {
+  if (claim.room() < request.length + kGrhBytes) {
     target.put_back(claim);
     return;
   }

@@ -5,24 +5,24 @@
 namespace nupa::window {
 
 using segment::ReceiveRing;
-using segment::RecvSlot;
 using transport::Piece;
 
 ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring) {
   const uint64_t where = ring.where.load(std::memory_order_acquire);
   const uint32_t log2 = segment::ring_log2(where);
-  if (where == 0 || log2 > segment::kMaxRingLog2) return {};
-  auto slots = owner.heap(segment::ring_offset(where), uint64_t{ring.stride} << log2);
-  return slots ? ReceiveRing(&ring, *slots, log2, ring.stride) : ReceiveRing();
+  const uint32_t stride = __atomic_load_n(&ring.stride, __ATOMIC_RELAXED);
+  if (where == 0 || log2 > segment::kMaxRingLog2 || !ReceiveRing::is_stride(stride)) return {};
+  auto slots = owner.heap(segment::ring_offset(where), uint64_t{stride} << log2);
+  return slots ? ReceiveRing(&ring, *slots, log2, stride) : ReceiveRing();
 }
 
-WcStatus scatter(KeyCache& keys, const RecvSlot& slot, uint32_t pd, uint64_t offset, const Piece* pieces,
+WcStatus scatter(KeyCache& keys, const ReceiveRing::Claim& claim, uint32_t pd, uint64_t offset, const Piece* pieces,
                  uint64_t length) {
   RemoteRange range;
   uint32_t piece = 0;
   uint64_t used = 0;  // of pieces[piece]
-  for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
-    const Sge& sge = slot.sge[i];
+  for (uint32_t i = 0; i < claim.entries && length > 0; ++i) {
+    const Sge sge = claim.entry(i);
     if (offset >= sge.length) {
       offset -= sge.length;
       continue;
@@ -95,7 +95,7 @@ DomainReceiver::Claim DomainReceiver::claim(uint32_t qp_index) {
 
 bool DomainReceiver::place(const Claim& claim, uint64_t offset, const std::byte* data, uint32_t length) {
   const Piece piece{const_cast<std::byte*>(data), length};
-  return scatter(keys_, *claim.slot, ring_.shared()->pd, offset, &piece, length) == WcStatus::kSuccess;
+  return scatter(keys_, claim, ring_.shared()->pd, offset, &piece, length) == WcStatus::kSuccess;
 }
 
 cm::CompletionPort::Pushed DomainReceiver::complete(const Claim& claim, bool solicited, segment::CqEntry& entry) {

@@ -26,6 +26,16 @@ struct Run {
   uint64_t bytes = 0;
 };
 
+/// Whether this is what a region may consist of: pages, in order. They are another process's list.
+bool are_pages(const std::vector<MrPiece>& pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const MrPiece& piece = pieces[i];
+    if (piece.begin >= piece.end || (piece.begin | piece.end | piece.file_offset) % segment::kPage != 0) return false;
+    if (i > 0 && piece.begin < pieces[i - 1].end) return false;
+  }
+  return true;
+}
+
 /// The longest run of pieces without a gap: that is what one mapping can show.
 Run longest_run(const std::vector<MrPiece>& pieces) {
   Run best;
@@ -163,17 +173,18 @@ std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generatio
 
 std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
   const MrShared& mr = peer_.tables().mr[index];
+  const uint32_t count = __atomic_load_n(&mr.piece_count, __ATOMIC_RELAXED);
   std::vector<MrPiece> pieces;
-  if (mr.piece_count <= segment::kInlinePieces) {
-    pieces.assign(mr.inline_pieces, mr.inline_pieces + mr.piece_count);
+  if (count <= segment::kInlinePieces) {
+    pieces.assign(mr.inline_pieces, mr.inline_pieces + count);
   } else {
-    auto list = peer_.heap(mr.pieces, mr.piece_count * sizeof(MrPiece));
+    auto list = peer_.heap(mr.pieces, count * sizeof(MrPiece));
     if (list) {
       const auto* first = static_cast<const MrPiece*>(*list);
-      pieces.assign(first, first + mr.piece_count);
+      pieces.assign(first, first + count);
     }
   }
-  return map_pieces(peer_, pieces);
+  return are_pages(pieces) ? map_pieces(peer_, pieces) : nothing();
 }
 
 std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {

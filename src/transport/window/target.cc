@@ -89,24 +89,17 @@ ReceiveRing::Claim Target::claim() {
   return claim;
 }
 
-uint64_t Target::room(const ReceiveRing::Claim& claim) {
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < claim.slot->num_sge; ++i) bytes += claim.slot->sge[i].length;
-  return bytes;
-}
-
 WcStatus Target::scatter(const ReceiveRing::Claim& claim, const Piece* pieces, uint32_t count, uint64_t length) {
   const uint32_t pd = recv_.shared()->pd;
-  const RecvSlot& slot = *claim.slot;
+  const Sge first = claim.entry(0);
   RemoteRange range;
-  if (__builtin_expect(slot.num_sge > 0 && slot.sge[0].length >= length, 1)) {
+  if (__builtin_expect(claim.entries > 0 && first.length >= length, 1)) {
     if (length == 0) return WcStatus::kSuccess;
-    if (!buffer_keys_.resolve(slot.sge[0].lkey, slot.sge[0].addr, slot.sge[0].length, access::kLocalWrite, pd, 0,
-                              &range))
+    if (!buffer_keys_.resolve(first.lkey, first.addr, first.length, access::kLocalWrite, pd, 0, &range))
       return WcStatus::kRemOpErr;
     return write_remote(buffer_keys_.memory(), range, pieces, count);
   }
-  return window::scatter(buffer_keys_, slot, pd, 0, pieces, length);
+  return window::scatter(buffer_keys_, claim, pd, 0, pieces, length);
 }
 
 WcStatus Target::deliver(const ReceiveRing::Claim& claim, const Piece* pieces, uint32_t count, uint64_t length,

@@ -45,8 +45,6 @@ class Target {
                    uint64_t length, const Message& message);
   /// Completes the claimed receive without data (RDMA WRITE with immediate).
   void complete(const segment::ReceiveRing::Claim& claim, const Message& message, WcStatus status);
-  /// Room in the claimed receive, bytes.
-  static uint64_t room(const segment::ReceiveRing::Claim& claim);
 
   /// Checks a remote key for an inbound request of this queue pair (its own rights too). Empty: refused.
   bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, RemoteRange* range) {
