@@ -7,6 +7,7 @@
 #include <cstring>
 #include <shared_mutex>
 
+#include "base/fence.h"
 #include "base/log.h"
 
 namespace nupa::core {
@@ -223,6 +224,8 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
     new_key = entry_.fresh_key();
   }
   shared.key.store(0, std::memory_order_seq_cst);
+  // A peer that reads one of the new fields below finds the old key gone when it looks again (KeyCache::load).
+  base::fence_after_update();
   attach(unbind ? nullptr : region);
   if (unbind) {
     rkey_.store(new_key);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/fence.h"
 #include "base/spin.h"
 
 namespace nupa::segment {
@@ -15,8 +16,10 @@ class SendLock {
 
   bool try_lock() {
     uint32_t seen = word_.load(std::memory_order_relaxed);
-    // Sequentially consistent: what is revoked before it looks here is seen revoked after this.
-    return (seen & 1) == 0 && word_.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst);
+    if ((seen & 1) != 0 || !word_.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst)) return false;
+    // Pairs with fence_after_revoking(): a holder that await_holder() does not see reads what was revoked as revoked.
+    base::fence_after_update();
+    return true;
   }
   void lock() {
     if (__builtin_expect(try_lock(), 1)) return;
@@ -24,6 +27,22 @@ class SendLock {
     while (!try_lock()) backoff.pause();
   }
   void unlock() { word_.store(word_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+  /// Between revoking something and await_holder() of each lock whose holder may use it.
+  static void fence_after_revoking() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  /// Waits until the thread that holds the lock `word` now has released it. `goes_on` is called at each turn. False:
+  /// `goes_on` returned false.
+  template <class GoesOn>
+  static bool await_holder(const std::atomic<uint32_t>& word, GoesOn goes_on) {
+    const uint32_t seen = word.load(std::memory_order_seq_cst);
+    if ((seen & 1) == 0) return true;
+    base::Backoff backoff;
+    while (word.load(std::memory_order_acquire) == seen) {
+      if (!goes_on()) return false;
+      backoff.pause();
+    }
+    return true;
+  }
 
  private:
   std::atomic<uint32_t>& word_;

@@ -49,6 +49,13 @@ struct Access {
   bool writes;
 };
 
+/// An object that counts as if it lay at `stands_for`.
+struct Adopted {
+  const std::byte* begin;
+  size_t bytes;
+  std::byte* stands_for;
+};
+
 struct Decision {
   std::vector<int> options;
   size_t taken = 0;
@@ -91,6 +98,9 @@ class Explorer {
     if (used_ > kMemoryBytes) abort();
     return begin;
   }
+  void adopt(const void* object, size_t bytes) {
+    adopted_.push_back({static_cast<const std::byte*>(object), bytes, static_cast<std::byte*>(memory(bytes, 64))});
+  }
   void at_end(std::function<void()> action) { at_end_.push_back(std::move(action)); }
   void add_thread(const char* name, std::function<void()> body) {
     if (count_ == kMaxThreads) abort();
@@ -112,7 +122,8 @@ class Explorer {
                 const std::function<bool(uint64_t)>* condition);
   void store(const void* address, uint64_t first, uint64_t value, std::memory_order order);
   uint64_t update(const void* address, uint64_t first, std::memory_order order, std::memory_order failure,
-                  const std::function<bool(uint64_t, uint64_t*)>& change);
+                  const std::function<bool(uint64_t, uint64_t*)>& change,
+                  const std::function<bool(uint64_t)>* condition);
   void fence(std::memory_order order, Weight weight);
   void access(const void* address, size_t bytes, bool writes);
   void pause();
@@ -130,6 +141,7 @@ class Explorer {
   int pick();
   bool has_news(const Fiber& fiber) const;
   bool may_store(int except, const void* address) const;
+  const void* same_each_time(const void* address) const;
   bool waits_in_vain(int thread) const;
   int location_of(const void* address, uint64_t first);
   template <class Options>
@@ -137,6 +149,7 @@ class Explorer {
   template <class Accepts, class Tries>
   int choose_source(int location, Accepts accepts, Tries tries);
   void commit_store(const Event& event, int id);
+  void note_store(const void* address);
   void wait_here();
   void leave();
   [[noreturn]] void abandon();
@@ -157,6 +170,7 @@ class Explorer {
 
   std::byte* const arena_;
   size_t used_ = 0;
+  std::vector<Adopted> adopted_;
   std::vector<std::function<void()>> at_end_;
   std::function<void()> finally_;
   std::function<bool()> may_wait_if_;
@@ -207,6 +221,7 @@ void Explorer::run_once() {
   graph_.clear();
   places_.clear();
   accesses_.clear();
+  adopted_.clear();
   at_end_.clear();
   finally_ = nullptr;
   may_wait_if_ = nullptr;
@@ -277,9 +292,18 @@ bool Explorer::has_news(const Fiber& fiber) const {
   });
 }
 
+const void* Explorer::same_each_time(const void* address) const {
+  for (const Adopted& object : adopted_) {
+    const auto offset = static_cast<size_t>(static_cast<const std::byte*>(address) - object.begin);
+    if (offset < object.bytes) return object.stands_for + offset;
+  }
+  return address;
+}
+
 bool Explorer::may_store(int except, const void* address) const {
+  const void* const stored = same_each_time(address);
   for (int i = 0; i < count_; ++i)
-    if (i != except && fibers_[i].state != Fiber::State::kDone && stores_.count({i, address}) != 0) return true;
+    if (i != except && fibers_[i].state != Fiber::State::kDone && stores_.count({i, stored}) != 0) return true;
   return false;
 }
 
@@ -426,7 +450,8 @@ uint64_t Explorer::load(const void* address, uint64_t first, std::memory_order o
 }
 
 uint64_t Explorer::update(const void* address, uint64_t first, std::memory_order order, std::memory_order failure,
-                          const std::function<bool(uint64_t, uint64_t*)>& change) {
+                          const std::function<bool(uint64_t, uint64_t*)>& change,
+                          const std::function<bool(uint64_t)>* condition) {
   check_room();
   const int location = location_of(address, first);
   Event event;
@@ -436,9 +461,9 @@ uint64_t Explorer::update(const void* address, uint64_t first, std::memory_order
     event.kind = Kind::kLoad;
     event.order = failure;
   };
-  me().skipped = true;
+  me().skipped = condition == nullptr;
   const int from = choose_source(
-      location, [](uint64_t) { return true; },
+      location, [&](uint64_t value) { return condition == nullptr || (*condition)(value); },
       [&](int store) {
         set(store);
         const bool possible = graph_.add(event);
@@ -450,7 +475,10 @@ uint64_t Explorer::update(const void* address, uint64_t first, std::memory_order
   const int id = graph_.size();
   graph_.add(event);
   me().looked.emplace_back(location, from);
-  if (event.writes()) commit_store(event, id);
+  if (event.writes())
+    commit_store(event, id);
+  else
+    note_store(address);  // it would have stored, had it come earlier
   return event.read;
 }
 
@@ -458,7 +486,11 @@ void Explorer::commit_store(const Event& event, int id) {
   Place& place = places_[static_cast<size_t>(event.location)];
   place.made.push_back(id);
   me().looked.emplace_back(-1, id);
-  if (stores_.insert({current_, place.address}).second) learned_ = true;
+  note_store(place.address);
+}
+
+void Explorer::note_store(const void* address) {
+  if (stores_.insert({current_, same_each_time(address)}).second) learned_ = true;
 }
 
 void Explorer::store(const void* address, uint64_t first, uint64_t value, std::memory_order order) {
@@ -574,6 +606,7 @@ bool Site::operator==(const Site& other) const {
 }
 
 void* Case::memory(size_t bytes, size_t alignment) { return explorer->memory(bytes, alignment); }
+void Case::adopt(const void* object, size_t bytes) { explorer->adopt(object, bytes); }
 void Case::at_end(std::function<void()> action) { explorer->at_end(std::move(action)); }
 void Case::thread(const char* name, std::function<void()> body) { explorer->add_thread(name, std::move(body)); }
 void Case::may_wait_if(std::function<bool()> condition) { explorer->set_may_wait_if(std::move(condition)); }
@@ -655,7 +688,12 @@ void store(const void* address, uint64_t first_value, uint64_t value, std::memor
 uint64_t update(const void* address, uint64_t first_value, std::memory_order, std::memory_order failure,
                 const std::function<bool(uint64_t, uint64_t*)>& change, const Site& site, const Site* failure_site) {
   return explorer->update(address, first_value, explorer->order_at(site),
-                          failure_site != nullptr ? explorer->order_at(*failure_site) : failure, change);
+                          failure_site != nullptr ? explorer->order_at(*failure_site) : failure, change, nullptr);
+}
+uint64_t await_update(const void* address, uint64_t first_value, std::memory_order order,
+                      const std::function<bool(uint64_t)>& condition,
+                      const std::function<bool(uint64_t, uint64_t*)>& change) {
+  return explorer->update(address, first_value, order, order, change, &condition);
 }
 uint64_t await(const void* address, uint64_t first_value, std::memory_order order,
                const std::function<bool(uint64_t)>& condition) {

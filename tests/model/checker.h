@@ -33,6 +33,8 @@ class Case {
     return *made;
   }
   void* memory(size_t bytes, size_t alignment = 64);
+  /// An object that code under test has put on the heap, where it may lie elsewhere in each execution.
+  void adopt(const void* object, size_t bytes);
   void at_end(std::function<void()> action);
   void thread(const char* name, std::function<void()> body);
   /// Called with the last values in memory, after every thread has returned.
@@ -100,6 +102,10 @@ uint64_t update(const void* address, uint64_t first_value, std::memory_order ord
 /// Sleeps until the value fulfils the condition.
 uint64_t await(const void* address, uint64_t first_value, std::memory_order order,
                const std::function<bool(uint64_t)>& condition);
+/// Sleeps until the value fulfils the condition, and changes it in the same step.
+uint64_t await_update(const void* address, uint64_t first_value, std::memory_order order,
+                      const std::function<bool(uint64_t)>& condition,
+                      const std::function<bool(uint64_t, uint64_t*)>& change);
 void fence(std::memory_order order, Weight weight, const Site& site);
 /// Where the last value goes when all threads have returned.
 void at_finish(const void* address, const std::function<void(uint64_t)>& put);

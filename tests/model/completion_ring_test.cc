@@ -136,10 +136,11 @@ void two_writers(Case& made) {
 /// A resize: what was closed stays empty, what was not closed becomes ready.
 void closes_beside_a_writer(Case& made) {
   auto& queue = make_queue(made, false);
-  made.thread("owner", [&queue] {
+  auto& closed = made.make<::std::array<bool, 2>>();
+  made.thread("owner", [&queue, &closed] {
     CompletionRing ring = queue.ring();
     for (uint64_t position = 0; position < 2; ++position) {
-      if (ring.close(position)) continue;
+      if ((closed[position] = ring.close(position))) continue;
       while (!ring.ready(position)) _mm_pause();
       model::require(Queue::take(ring, position) == 1, "the entry is the one that was pushed");
     }
@@ -151,8 +152,10 @@ void closes_beside_a_writer(Case& made) {
     model::require(result == Push::kOk || result == Push::kMoved, "there is room");
     pushed = result == Push::kOk;
   });
-  made.finally([&queue, &pushed] {
+  made.finally([&queue, &closed, &pushed] {
     CompletionRing ring = queue.ring();
+    for (uint64_t position = 0; position < 2; ++position)
+      model::require(closed[position] != ring.ready(position), "what was closed stays empty, and nothing else");
     model::require(pushed == (ring.ready(0) || ring.ready(1)), "what was pushed is there, once");
   });
 }

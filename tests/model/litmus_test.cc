@@ -366,6 +366,49 @@ TEST(ModelLitmus, Updates_AreAtomic) {
 }
 
 // Lahav et al., figure 4 (Z6.U): mixing sequentially consistent accesses with others gives less than x86 gives.
+TEST(ModelLitmus, Flag_TakenBack_ShowsWhatCameBeforeOnlyByAnUpdate) {
+  // x is a change and y the flag that says so. "00": the flag is taken back, and the change was not seen.
+  const auto take_back = [](Memory memory, Body taker) {
+    return model::explore(memory, [&](model::Case& made) {
+      auto& words = made.make<Words>();
+      made.thread("changes", [&words] {
+        words.x.store(1, release);
+        words.y.exchange(1, seq_cst);
+      });
+      made.thread("takes back", [&words, taker] { taker(words); });
+      made.finally([&words] {
+        if (words.y.load() == 0) model::outcome("0" + ::std::to_string(words.r[0]));
+      });
+    });
+  };
+  const Body by_store = [](Words& w) {
+    w.y.store(0, seq_cst);
+    w.r[0] = w.x.load(acquire);
+  };
+  const Body by_update = [](Words& w) {
+    w.y.exchange(0, seq_cst);
+    w.r[0] = w.x.load(acquire);
+  };
+  EXPECT_EQ(take_back(Memory::kTso, by_store).outcomes, (Outcomes{"01"}));
+  EXPECT_EQ(take_back(Memory::kCpp, by_store).outcomes, (Outcomes{"00", "01"}));
+  EXPECT_EQ(take_back(Memory::kCpp, by_update).outcomes, (Outcomes{"01"}));
+}
+
+TEST(ModelLitmus, CompareExchange_OfTwoThreads_EitherWins) {
+  // The second thread does nothing but compare and exchange: where it is too late, it stores nothing at all.
+  for (const Memory memory : {Memory::kTso, Memory::kCpp})
+    EXPECT_EQ(outcomes(memory, 2,
+                       {[](Words& w) {
+                          int seen = 0;
+                          w.r[0] = w.x.compare_exchange_strong(seen, 1, relaxed) ? 1 : 0;
+                        },
+                        [](Words& w) {
+                          int seen = 0;
+                          w.r[1] = w.x.compare_exchange_strong(seen, 2, relaxed) ? 1 : 0;
+                        }}),
+              (Outcomes{"01", "10"}));
+}
+
 TEST(ModelLitmus, SequentiallyConsistentAmongOthers_IsAsWeakAsRc11Says) {
   EXPECT_EQ(outcomes(Memory::kCpp, 3,
                      {[](Words& w) {

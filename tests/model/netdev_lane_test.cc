@@ -216,16 +216,42 @@ void sleeps_until_there_is_room(Case& made) {
     lanes.put(frames);
   });
   made.thread("receiver", [&lanes] {
-    for (uint32_t i = 0; i < 3; ++i) {
-      model::require(lanes.take(i), "there are frames");
-      lanes.end[1]->give_back();
+    // It makes just enough room, and nothing after it wakes the sender.
+    model::require(lanes.take(0), "there are frames");
+    lanes.end[1]->give_back();
+  });
+}
+
+/// The next frame but one goes to the beginning of the ring, behind a record that says so, where frames have been read.
+void goes_round_the_end_of_the_ring(Case& made) {
+  auto& lanes = make_lanes(made);
+  constexpr auto kFrames = static_cast<uint32_t>(kRingBytes / kMaxRecordBytes) - 1;
+  for (uint32_t frame = 0; frame < kFrames; ++frame) {
+    ::std::memcpy(lanes.end[0]->reserve(), &frame, sizeof frame);
+    lanes.end[0]->commit(kMaxFrameBytes);
+    model::require(lanes.take(frame), "the frame is there");
+    lanes.end[1]->give_back();
+  }
+  lanes.end[0]->flush();
+  made.thread("sender", [&lanes] {
+    for (uint32_t frame = kFrames; frame < kFrames + 2; ++frame) {
+      ::std::byte* const room = lanes.end[0]->reserve();
+      model::require(room != nullptr, "there is room");
+      std::memcpy(room, &frame, sizeof frame);
+      lanes.end[0]->commit(kMaxFrameBytes);
     }
+  });
+  made.thread("receiver", [&lanes] {
+    for (uint32_t frame = kFrames; frame < kFrames + 2; ++frame)
+      while (!lanes.take(frame)) _mm_pause();
+    model::require(lanes.end[1]->error() == 0, "the ring is whole");
   });
 }
 
 TEST(ModelNetdevLane, SleepingReceiver_OneFrame_WakesIt) { model::expect_holds(sleeps_until_a_frame_comes); }
 TEST(ModelNetdevLane, SleepingReceiver_TwoFrames_WakeIt) { model::expect_holds(sleeps_until_two_frames_come); }
 TEST(ModelNetdevLane, FullRing_FramesRead_WakeTheSender) { model::expect_holds(sleeps_until_there_is_room); }
+TEST(ModelNetdevLane, EndOfTheRing_FramesAreWhole) { model::expect_holds(goes_round_the_end_of_the_ring); }
 
 TEST(ModelNetdevLane, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {sleeps_until_a_frame_comes, sleeps_until_two_frames_come, sleeps_until_there_is_room};

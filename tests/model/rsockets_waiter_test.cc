@@ -77,7 +77,8 @@ class Words final : public Socket {
   // As Stream's phase_, with an edge behind it.
   std::atomic<uint32_t> phase{};
   std::atomic<uint32_t> edges{};
-  // As what completions change.
+  // As what completions change; others look at it without the lock that a sleeper takes.
+  bool has_completions = false;
   base::SpinLock completions;
   uint32_t arrived = 0;
   std::atomic<uint32_t> readable{};
@@ -107,7 +108,7 @@ class Words final : public Socket {
   int get_option(int, int, void*, socklen_t*) override { return 0; }
   size_t readable_bytes() override { return 0; }
   short ready(short) override {
-    handle_completions();
+    if (has_completions) handle_completions();
     return 0;
   }
   void arm(::std::vector<pollfd>*) override {}
@@ -142,6 +143,7 @@ void sleeps_until_the_phase_changes(Case& made) {
 /// Another thread takes what arrived, and tells those who sleep.
 void sleeps_while_another_takes_completions(Case& made) {
   auto& socket = make_socket(made);
+  socket.has_completions = true;
   made.thread("sleeper",
               [&socket] { socket.wait([&socket] { return socket.readable.load(std::memory_order_acquire) != 0; }); });
   made.thread("takes", [&socket] {
@@ -207,6 +209,21 @@ TEST(ModelRsocketsWaiter, CompletionsTakenByAnother_WakeTheSleeper) {
 TEST(ModelRsocketsWaiter, ResetWhileTold_LeavesNothingReadable) {
   model::expect_holds(a_waiter_is_reset_while_it_is_told);
 }
+TEST(ModelRsocketsWaiter, Orders_AreAsStrongAsTheCasesNeed) {
+  const Build cases[] = {sleeps_until_it_is_shut, sleeps_until_the_phase_changes,
+                         sleeps_while_another_takes_completions, a_waiter_is_reset_while_it_is_told};
+  EXPECT_EQ(model::needed_orders(cases, {"rsockets/waiter.h", "rsockets/waiter.cc", "base/fence.h"}),
+            (::std::vector<::std::string>{
+                "Observers::notify load seq_cst: x86 relaxed, C++ relaxed",
+                "Observers::add store seq_cst: x86 seq_cst, C++ relaxed",
+                "Observers::remove store seq_cst: x86 relaxed, C++ relaxed",
+                "ThreadWaiter::changed exchange seq_cst: x86 relaxed, C++ relaxed",
+                "ThreadWaiter::reset load seq_cst: x86 relaxed, C++ relaxed",
+                "ThreadWaiter::reset exchange seq_cst: x86 relaxed, C++ relaxed",
+                "base::fence_after_update fence seq_cst: x86 none, C++ seq_cst",
+            }));
+}
+
 TEST(ModelRsocketsReceiveRing, Buffer_UsedAgain_HoldsWholeBytes) { model::expect_holds(a_buffer_is_used_again); }
 
 TEST(ModelRsocketsReceiveRing, Orders_AreAsStrongAsTheCasesNeed) {

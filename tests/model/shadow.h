@@ -21,6 +21,7 @@
 #include <chrono>
 #include <climits>
 #include <concepts>
+#include <condition_variable>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -171,6 +172,59 @@ class AtomicRef {
   T& object_;
 };
 
+/// pthread_mutex_lock(3): what happened with it held happens before what the next one does that holds it.
+class Mutex {
+ public:
+  constexpr Mutex() noexcept = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() {
+    if (!operations::in_thread()) return;
+    operations::await_update(
+        &held_, 0, std::memory_order_acquire, [](uint64_t held) { return held == 0; },
+        [](uint64_t, uint64_t* fresh) {
+          *fresh = 1;
+          return true;
+        });
+  }
+  void unlock() {
+    if (operations::in_thread())
+      operations::store(&held_, 0, 0, std::memory_order_release,
+                        {Where::current(), "unlock", std::memory_order_release});
+  }
+
+ private:
+  char held_ = 0;
+};
+
+/// pthread_cond_wait(3): who sleeps before notify_all() is woken, and nobody else. The calls order nothing themselves.
+class Condition {
+ public:
+  void notify_all() { change(1); }
+  template <class Test>
+  void wait(std::unique_lock<Mutex>& lock, Test test) {
+    while (!test()) {
+      const uint64_t before = change(0);
+      lock.unlock();
+      operations::await(&calls_, 0, std::memory_order_relaxed, [before](uint64_t now) { return now != before; });
+      lock.lock();
+    }
+  }
+
+ private:
+  uint64_t change(uint64_t by) {
+    if (!operations::in_thread()) return 0;
+    return operations::update(&calls_, 0, std::memory_order_relaxed, std::memory_order_relaxed,
+                              [by](uint64_t old, uint64_t* fresh) {
+                                *fresh = old + by;
+                                return true;
+                              },
+                              {Where::current(), "condition", std::memory_order_relaxed});
+  }
+  char calls_ = 0;
+};
+
 inline void* copy(void* to, const void* from, size_t bytes) {
   note_access(from, bytes, false);
   note_access(to, bytes, true);
@@ -187,6 +241,8 @@ template <class T>
 using atomic = model::Atomic<T>;
 template <class T>
 using atomic_ref = model::AtomicRef<T>;
+using mutex = model::Mutex;
+using condition_variable = model::Condition;
 
 inline void atomic_thread_fence(memory_order order, model::Where where = model::Where::current()) {
   if (model::operations::in_thread()) model::operations::fence(order, model::Weight::kNormal, {where, "fence", order});

@@ -100,6 +100,18 @@ TEST_F(RoceDcqcn, AfterFiveSteps_TheTargetGrowsBy40MbitAndWithBothCountersBy400)
   EXPECT_NEAR(rate(now), current, 1) << "hyper increase";
 }
 
+TEST(RoceDcqcnLine, TargetIsNeverBeyondTheLine) {
+  constexpr double kSlowLine = 100e6;  // of which one step of the target is a twentieth
+  Dcqcn dcqcn(kSlowLine);
+  dcqcn.on_notification(kStart);
+  double current = kSlowLine / 2;
+  for (int i = 1; i <= 6; ++i) {
+    // The sixth step would bring the target beyond the line, and the rate to it at once.
+    current = (current + kSlowLine) / 2;
+    EXPECT_NEAR(static_cast<double>(dcqcn.rate(kStart + i * kTimer)), current, 1) << i;
+  }
+}
+
 TEST_F(RoceDcqcn, RateNeverFallsBelowOneStep) {
   for (int i = 0; i < 100; ++i) dcqcn.on_notification(kStart);
   EXPECT_EQ(rate(kStart), 5e6);

@@ -265,6 +265,34 @@ TEST_F(RocePathSet, PacedPath_SaysWhenItIsReady) {
   EXPECT_EQ(pick(), 0);
 }
 
+TEST_F(RocePathSet, TwoPacedPaths_SayWhenTheFirstIsReady) {
+  bring_to_life();
+  paths[0].next_send_ns = now + 2;
+  paths[1].next_send_ns = now + 5;
+  EXPECT_EQ(pick(), -1);
+  EXPECT_EQ(pacing, now + 2);
+  std::swap(paths[0].next_send_ns, paths[1].next_send_ns);
+  pacing = 0;
+  EXPECT_EQ(pick(), -1);
+  EXPECT_EQ(pacing, now + 2);
+}
+
+TEST_F(RocePathSet, PathThatIsDead_OvertakesNone) {
+  paths.set_count(3);
+  bring_to_life(1);
+  now += 10 * kMillisecond;
+  std::array<int64_t, kMaxPaths> oldest;
+  oldest.fill(INT64_MAX);
+  oldest[1] = now;
+  for (const Path::Health health : {Path::Health::kDead, Path::Health::kUnproven}) {
+    paths[2].health = health;
+    paths[2].newest_arrived_ns = now + 1000 * kMillisecond;
+    EXPECT_EQ(paths.find_dead(oldest, now + 1001 * kMillisecond), 0u);
+  }
+  paths[2].health = Path::Health::kAlive;
+  EXPECT_EQ(paths.find_dead(oldest, now + 1001 * kMillisecond), 2u);
+}
+
 TEST_F(RocePathSet, PathThatOthersOvertakeForLong_Dies) {
   bring_to_life();
   now += 10 * kMillisecond;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "transport/roce/receive_room.h"
+#include "transport/roce/wire.h"
 
 namespace nupa::roce {
 namespace {
@@ -66,6 +67,51 @@ TEST(ReceiveRoom, ChoosesNowAndThenOnly) {
   ReceiveRoom room(kSocketBytes);
   EXPECT_TRUE(room.choose(kLong));
   EXPECT_FALSE(room.choose(kLong + 1));
+}
+
+TEST(ReceiveRoom, BeginsSmall) {
+  EXPECT_EQ(ReceiveRoom(kSocketBytes).share(), 512u << 10);
+  EXPECT_EQ(ReceiveRoom(300'000).share(), 100'000u) << "the kernel's own overhead takes the rest";
+}
+
+TEST(ReceiveRoom, GrowsWhileTheSocketIsFoundEmptyInAThirdOfTheLooks) {
+  ReceiveRoom room(kSocketBytes);
+  int64_t now = 0;
+  const auto choose = [&](int full, int empty) {
+    const uint32_t before = room.share();
+    for (int i = 0; i < full; ++i) room.count_look(false);
+    for (int i = 0; i < empty; ++i) room.count_look(true);
+    EXPECT_TRUE(room.choose(now += kLong));
+    return room.share() > before;
+  };
+  EXPECT_TRUE(choose(2, 1));
+  EXPECT_FALSE(choose(3, 1));
+  EXPECT_TRUE(choose(0, 0)) << "looks count in their turn only";
+  EXPECT_TRUE(choose(0, 9));
+  EXPECT_FALSE(choose(1, 0)) << "empty ones too";
+}
+
+TEST(ReceiveRoom, SendersCountForAWhileThoughTheRoomIsChosenOften) {
+  ReceiveRoom room(kSocketBytes);
+  int64_t now = kLong;
+  uint64_t turns[4] = {};
+  EXPECT_TRUE(room.choose(now));
+  for (uint64_t& turn : turns) room.count_sender(&turn);
+  for (int i = 0; i < 5; ++i) {
+    room.count_look(true);
+    EXPECT_TRUE(room.choose(now += 1'000'000));
+    EXPECT_LE(room.share(), kSocketBytes / 3 / 4) << i;
+  }
+}
+
+TEST(ReceiveRoom, ManySendersHaveTwoPacketsEachAtLeast) {
+  ReceiveRoom room(90'000);
+  uint64_t turns[100] = {};
+  for (uint64_t& turn : turns) room.count_sender(&turn);
+  EXPECT_TRUE(room.choose(kLong));
+  EXPECT_EQ(room.share(), 2 * kMaxPacketBytes);
+  ReceiveRoom tiny(3000);
+  EXPECT_EQ(tiny.for_responses(), 2 * kMaxPacketBytes);
 }
 
 }  // namespace

@@ -523,6 +523,19 @@ TEST_F(RoceRequester, ProgressBeginsTheCountOfRetriesAnew) {
   EXPECT_EQ(done().back().status, WcStatus::kSuccess);
 }
 
+TEST_F(RoceRequester, WhatHadArrivedAfterAll_IsNotSentOnceMore) {
+  for (int i = 0; i < 4; ++i) post(Opcode::kSend, 8);
+  ASSERT_EQ(sends().size(), 4u);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends(1), (Texts{"SEND_ONLY 100 8 bytes asks"}));
+  ack(kFirstPsn + 2);
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 103 8 bytes asks"}));
+  ack(kFirstPsn + 3);
+  EXPECT_EQ(done().size(), 4u);
+  post(Opcode::kSend, 8);
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 104 8 bytes asks"}));
+}
+
 TEST_F(RoceRequester, RepeatedAcknowledgement_IsNoProgress) {
   post(Opcode::kSend, 8);
   post(Opcode::kSend, 8);
@@ -1153,6 +1166,22 @@ TEST_F(RoceSelectiveRequester, Ibta97613_AfterRetryCntAndOneTimeoutsOfSilence_Th
   }
 }
 
+TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilence) {
+  constexpr uint8_t kRetries = 3;
+  set_patience({.timeout = kTimeoutCode, .retry_cnt = kRetries, .rnr_retry = 7, .max_rd_atomic = 4});
+  receive(selective(kFirstPsn - 1));
+  send_messages(1);
+  now += 100 * kTimeout;  // stopped, say
+  requester->on_timer(now);
+  for (int round = 0; round < kRetries; ++round) {
+    EXPECT_EQ(sends().size(), 1u) << round;
+    EXPECT_EQ(done(), Done{}) << round;
+    ASSERT_TRUE(wait());
+  }
+  EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}}));
+  EXPECT_EQ(counters().resent_timeout, kRetries);
+}
+
 TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
   set_patience({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 4});
   send_messages(1);
@@ -1161,6 +1190,35 @@ TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
     EXPECT_EQ(sends().size(), 1u);
   }
   EXPECT_EQ(done(), Done{});
+}
+
+TEST_F(RoceSelectiveRequester, EachSilenceAfterTheFirst_DoublesTheTimeoutUpTo64Times) {
+  set_patience({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 4});
+  send_messages(1);
+  const int64_t timeout = requester->deadline() - now;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(wait());
+    EXPECT_EQ(sends().size(), 1u);
+    EXPECT_EQ(requester->deadline() - now, timeout << std::min(i, 6)) << i;
+  }
+}
+
+TEST_F(RoceSelectiveRequester, ResponseThatShowsAnEarlierFault_IsNotPlaced) {
+  const uint64_t last = host->memory.size() - 8;
+  post(Opcode::kSend, 8);
+  post(Opcode::kSend, 8, 0, kBase + last);
+  post(Opcode::kRdmaRead, 8, 0, kBase + 4096);
+  ASSERT_EQ(sends().size(), 3u);
+  const std::vector<std::byte> before(8, std::byte{0xee});
+  std::copy(before.begin(), before.end(), host->memory.begin() + 4096);
+  host->memory.resize(last);
+  ASSERT_TRUE(wait());
+  sends();
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"})) << "the next one's memory has gone";
+  response(Operation::kReadResponseOnly, kFirstPsn + 2, 8);
+  EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 8}, {1, WcStatus::kLocProtErr, 0}, {2, WcStatus::kWrFlushErr, 0}}));
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), host->memory.begin() + 4096));
 }
 
 TEST_F(RoceSelectiveRequester, BitOfARead_IsNoResponse) {

@@ -49,6 +49,27 @@ TEST(SharedWindow, OneSmallerThanATurnIsUsedInParts) {
   EXPECT_FALSE(window.has_room());
 }
 
+TEST(SharedWindow, ASmallOneHasNoRoomForPartsOfPackets) {
+  SharedWindow window(2 * kMaxPacketBytes);
+  EXPECT_EQ(kMaxPacketBytes + 1, window.take(kMaxPacketBytes + 1, kPacket));
+  EXPECT_FALSE(window.has_room()) << "more than a quarter, and less than a packet";
+  EXPECT_EQ(0u, window.take(100, kPacket));
+}
+
+TEST(SharedWindow, ItsHeadLeavesTheLineAndWhoIsForgottenStandsThereNowhere) {
+  SharedWindow window(kSize);
+  for (const size_t number : {1, 2, 3, 2}) window.wait(channel(number));
+  EXPECT_FALSE(window.leave_head(channel(2)));
+  EXPECT_EQ(4u, window.waiters());
+  EXPECT_TRUE(window.leave_head(channel(1)));
+  EXPECT_EQ(3u, window.waiters());
+  window.forget(channel(2));
+  EXPECT_EQ(1u, window.waiters());
+  EXPECT_EQ(&channel(3), window.next());
+  EXPECT_EQ(0u, window.waiters());
+  EXPECT_FALSE(window.leave_head(channel(3)));
+}
+
 TEST(SharedWindow, AlwaysLetsOnePacketOut) {
   SharedWindow window(100);
   EXPECT_EQ(kPacket, window.take(kSize, kPacket)) << "nothing would ever make room";

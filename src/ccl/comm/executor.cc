@@ -54,7 +54,8 @@ bool Executor::run_one() {
     queued_.store(queue_.size(), std::memory_order_seq_cst);
     job->done_.store(true, std::memory_order_release);
   }
-  running_.store(false, std::memory_order_seq_cst);
+  // Also without a job: others may have looked for the turn since.
+  give_back();
   if (job != nullptr) changed_.notify_all();
   return job != nullptr;
 }

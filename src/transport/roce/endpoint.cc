@@ -185,10 +185,12 @@ void ConnectedEndpoint::leave_line(Share& share) {
   share.in_line = false;
 }
 
-void ConnectedEndpoint::wait_in_line(Share& share) {
+void ConnectedEndpoint::wait_in_line(Share& share, int64_t now, const SharedWindow* turn) {
   if (!share.in_line) share.window->wait(*this);
   share.in_line = true;
   port_.note_waiter();
+  // Room that was given back before the line was joined has called nobody. In a turn the port itself looks again.
+  if (turn == nullptr && share.window->has_room()) port_.expect(now);
 }
 
 void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
@@ -217,8 +219,8 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
   }
   if (!shares_windows_) return more;
   settle();
-  if (requester_->starved() == Requester::Starved::kSends) wait_in_line(sends_);
-  if (requester_->starved() == Requester::Starved::kResponses) wait_in_line(responses_);
+  if (requester_->starved() == Requester::Starved::kSends) wait_in_line(sends_, now, turn);
+  if (requester_->starved() == Requester::Starved::kResponses) wait_in_line(responses_, now, turn);
   return more;
 }
 

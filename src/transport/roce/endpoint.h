@@ -37,12 +37,12 @@ class EndpointChannel : public Channel {
   uint32_t number() const override { return end_.qp_num; }
   bool enter() override;
   void leave() override { lock_.unlock(); }
-  int64_t deadline() const override { return deadline_.load(std::memory_order_acquire); }
+  int64_t deadline() const override { return deadline_.at(); }
   void count_stranger() override { end_.wire->strangers.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
-    deadline_.store(deadline, std::memory_order_release);
+    deadline_.set(deadline);
     if (deadline != INT64_MAX) port_.expect(deadline);
   }
   /// The state lets packets in.
@@ -53,7 +53,7 @@ class EndpointChannel : public Channel {
 
  private:
   segment::SendLock lock_;
-  std::atomic<int64_t> deadline_{INT64_MAX};
+  Deadline deadline_;
 };
 
 /// RC, UC and XRC.
@@ -98,7 +98,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   /// Gives back what is not under way any more.
   void settle(Share& share, uint64_t used);
   void settle();
-  void wait_in_line(Share& share);
+  void wait_in_line(Share& share, int64_t now, const SharedWindow* turn);
   void leave_line(Share& share);
   /// There may be room for them now.
   void tell_waiters();

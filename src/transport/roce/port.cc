@@ -432,8 +432,9 @@ void Port::serve_line(SharedWindow& window, int64_t now) {
 }
 
 void Port::serve_waiters(int64_t now) {
-  if (!anyone_waits_.load(std::memory_order_relaxed)) return;
-  anyone_waits_.store(false);
+  if (!anyone_waits_.load(std::memory_order_seq_cst)) return;
+  // An exchange, so that what was noted before is seen below.
+  anyone_waits_.exchange(false);
   served_.clear();
   {
     std::lock_guard lock(peers_mutex_);
@@ -457,8 +458,7 @@ bool Port::handle(bool for_program) {
   if (owed && !gathers) answer(base::now_ns(), true);
   uint32_t packets = receive(for_program);
   if (!groups_.empty()) packets += receive_groups();
-  const bool others_wait =
-      anyone_waits_.load(std::memory_order_relaxed) || earliest_.load(std::memory_order_relaxed) <= receive_ns_;
+  const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || schedule_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
     release();
@@ -476,7 +476,7 @@ bool Port::handle(bool for_program) {
   else if (gathers && now - owed_since_ns_ >= kGatherNs)
     answer(now, true);
   release();
-  if (now >= earliest_.load(std::memory_order_relaxed)) run_timers(now);
+  if (now >= schedule_.earliest()) run_timers(now);
   serve_waiters(now);
   if (owed_bytes_ != 0) expect(now + kForgottenNs);
   return owed || packets > 0;
@@ -505,14 +505,11 @@ void Port::program_sleeps() {
 }
 
 void Port::expect(int64_t deadline) {
-  int64_t seen = earliest_.load();
-  while (deadline < seen && !earliest_.compare_exchange_weak(seen, deadline)) {
-  }
-  if (deadline < seen && deadline < sleeps_until_.load()) kick();
+  if (schedule_.expect(deadline)) kick();
 }
 
 void Port::run_timers(int64_t now) {
-  earliest_.store(INT64_MAX);
+  schedule_.forget();
   int64_t earliest = INT64_MAX;
   const uint32_t count = high_water_.load();
   for (uint32_t i = 0; i < count; ++i) {
@@ -530,12 +527,11 @@ void Port::run_timers(int64_t now) {
     }
     earliest = std::min(earliest, channel->deadline());
   }
-  int64_t seen = earliest_.load();
-  while (earliest < seen && !earliest_.compare_exchange_weak(seen, earliest)) {
-  }
+  // Also to the port's thread: it may have fallen asleep while nothing was expected.
+  expect(earliest);
 }
 
-bool Port::is_due() const { return base::now_ns() >= earliest_.load(std::memory_order_relaxed); }
+bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }
 
 std::unique_lock<std::mutex> Port::claim_receiving() {
   wanted_.fetch_add(1);

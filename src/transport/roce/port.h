@@ -16,6 +16,7 @@
 #include "transport/roce/management.h"
 #include "transport/roce/receive_room.h"
 #include "transport/roce/reorder.h"
+#include "transport/roce/schedule.h"
 #include "transport/roce/shared_window.h"
 
 namespace nupa::roce {
@@ -132,6 +133,8 @@ class Port {
   void program_sleeps();
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
+  /// The earliest of what is expected.
+  int64_t wanted_at() const { return schedule_.earliest(); }
   /// Waits until no thread is inside deliver() or transmit() that was before.
   void barrier() { claim_receiving(); }
   /// For this thread's posts; null: no memory for one.
@@ -238,11 +241,10 @@ class Port {
   std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
   std::atomic<bool> anyone_waits_{false};
 
-  std::atomic<int64_t> earliest_{INT64_MAX};
+  Schedule schedule_;
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
   std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll
-  std::atomic<int64_t> sleeps_until_{0};  ///< the port's thread; 0: it is awake
   std::atomic<bool> warm_{false};
   std::atomic<bool> datagrams_{false};  ///< some queue pair is for them
   std::mutex start_mutex_;

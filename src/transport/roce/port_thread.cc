@@ -134,18 +134,17 @@ void Port::serve() {
         {kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
     if (watches && slept_after_.load() != slept_after) continue;
     // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
-    sleeps_until_.store(INT64_MAX);
+    const int64_t earliest = schedule_.fall_asleep();
     const int64_t now = base::now_ns();
-    const int64_t earliest = earliest_.load();
     int64_t wait = std::max<int64_t>(earliest - now, 0);
     if (watches) {
       wait = std::max(std::min(wait, watch), kWatchNs / 4);
-      sleeps_until_.store(now + wait);
+      schedule_.sleep_until(now + wait);
     }
     timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
     const bool forever = earliest == INT64_MAX && !watches;
     ppoll(ready, watches ? 1 : std::size(ready), forever ? nullptr : &pause, nullptr);
-    sleeps_until_.store(0);
+    schedule_.wake_up();
     if ((ready[0].revents & POLLIN) != 0) {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);

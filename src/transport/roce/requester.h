@@ -182,7 +182,7 @@ class Requester {
   std::vector<Flight> flights_;  ///< by number, of [una_, high_); none for UC
   PathSet paths_;
 
-  uint32_t cursor_;  ///< the request that `send_` belongs to
+  uint32_t cursor_;  ///< the request that `send_` belongs to, or one before it
   Seq una_;          ///< the oldest packet that is not known to have arrived
   Seq send_;         ///< the next to be sent in turn
   Seq high_;         ///< one more than the highest that was ever sent
@@ -205,7 +205,7 @@ class Requester {
   uint32_t reads_popped_ = 0;
 
   int64_t timer_from_ = 0;   ///< since when nothing has been heard of what is under way
-  int64_t progress_ns_ = 0;  ///< when something was heard last
+  int64_t progress_ns_ = 0;  ///< when something was heard last; later by what time this process did not run
   int64_t resent_ns_ = 0;    ///< when something was sent again last
   uint32_t backoff_ = 0;
   uint32_t retries_ = 0;

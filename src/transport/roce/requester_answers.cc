@@ -81,15 +81,8 @@ void Requester::advance(int64_t now) {
   for (uint32_t i = 0; i < paths_.count(); ++i)
     if (paths_[i].hole_seq <= una_) paths_[i].hole_since_ns = 0;
   while (reads_popped_ != reads_pushed_ && reads_[reads_popped_ % reads_.size()] <= una_) ++reads_popped_;
-  if (send_ < una_) {
-    // What was to be sent again had arrived after all.
-    send_ = una_;
-    while (cursor_ != queue_.tail()) {
-      const Request& request = queue_.at(cursor_);
-      if (request.packets == 0 ? !request.done : request.end() > send_) break;
-      ++cursor_;
-    }
-  }
+  // The peer has acknowledged packets that were about to be repeated. transmit() finds the request of `send_`.
+  send_ = std::max(send_, una_);
   complete_in_order();
 }
 
@@ -376,6 +369,8 @@ bool Requester::probe_tail() {
 }
 
 void Requester::on_timeout(int64_t now) {
+  // While this process was stopped or got no processor it asked nobody: that is no silence of the peer.
+  progress_ns_ += now - (timer_from_ + timeout_ns());
   const int64_t given = transport::ack_timeout_ns(patience_.timeout);
   const bool hopeless = selective_ ? given != 0 && now - progress_ns_ >= (patience_.retry_cnt + 1) * given
                                    : retries_ >= patience_.retry_cnt;

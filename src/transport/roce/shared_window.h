@@ -25,9 +25,11 @@ class SharedWindow {
   uint64_t take(uint64_t wanted, uint64_t least);
   /// Whether there is room or not: for what was under way already and is lost.
   void take_anyway(uint64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
-  void give_back(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  /// Sequentially consistent, as what follows it is (Port::serve_waiters()), and what has_room() follows
+  /// (Port::note_waiter()): either who gives back sees who waits, or who waits sees the room.
+  void give_back(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_seq_cst); }
   /// Whether there is room for a turn.
-  bool has_room() const { return room(used_.load(std::memory_order_relaxed)) != 0; }
+  bool has_room() const { return room(used_.load(std::memory_order_seq_cst)) != 0; }
 
   uint32_t waiters() const { return waiting_.load(std::memory_order_relaxed); }
   bool has_waiters() const { return waiters() != 0; }
