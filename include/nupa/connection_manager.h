@@ -209,7 +209,7 @@ class ConnectionManager {
   virtual int reject(ConnectionId id, RejectReason reason, const PrivateData<148>& data) = 0;
   /// Answers a reply: the connection stands.
   virtual int establish(ConnectionId id) = 0;
-  /// Data came before the other end said that the connection stands.
+  /// Data arrived before the RTU: the connection is established by it. EISCONN: it was established before.
   virtual int note_established(ConnectionId id) = 0;
   virtual int disconnect(ConnectionId id) = 0;
   /// The owner hears no more of it when this returns. The other end is told.

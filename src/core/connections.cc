@@ -287,15 +287,43 @@ void Connections::on_relayed(const cm::MadName& name) {
 bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
   const std::optional<cm::Envelope> envelope = cm::read_envelope(mad);
   if (!envelope || !relay_) return false;
-  if (envelope->attribute != cm::Attribute::kReq && envelope->attribute != cm::Attribute::kSidrReq) {
-    const uint32_t slot = envelope->remote_id >> cm::ConnectionEngine::kIdBits;
-    return slot != runtime_.slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
-  }
+  if (envelope->attribute == cm::Attribute::kReq || envelope->attribute == cm::Attribute::kSidrReq)
+    return pass_on_request(*envelope, way, mad);
+  if (envelope->attribute == cm::Attribute::kRej && envelope->remote_id == 0)
+    return pass_on_timeout(*envelope, way, mad);
+  const uint32_t slot = envelope->remote_id >> cm::ConnectionEngine::kIdBits;
+  return slot != runtime_.slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
+}
+
+bool Connections::pass_on_timeout(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad) {
+  const cm::Rejection rejection = cm::read_rejection(mad);
+  if (rejection.reason != static_cast<uint16_t>(RejectReason::kTimeout)) return false;
+  std::lock_guard lock(passed_on_mutex_);
+  for (const PassedOn& passed : passed_on_)
+    if (passed.ca_guid == rejection.ca_guid && passed.local_id == envelope.local_id)
+      return relay_->pass(passed.name, way, mad);
+  return false;
+}
+
+void Connections::note_passed_on(uint64_t ca_guid, uint32_t local_id, const std::string& name) {
+  std::lock_guard lock(passed_on_mutex_);
+  for (PassedOn& passed : passed_on_)
+    if (passed.ca_guid == ca_guid && passed.local_id == local_id) {
+      passed.name = name;
+      return;
+    }
+  if (passed_on_.size() == kMostPassedOn) passed_on_.pop_front();
+  passed_on_.push_back({ca_guid, local_id, name});
+}
+
+bool Connections::pass_on_request(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad) {
   uint64_t service_id;
   std::optional<Gid> address;
-  if (envelope->attribute == cm::Attribute::kReq) {
+  std::optional<uint64_t> ca_guid;
+  if (envelope.attribute == cm::Attribute::kReq) {
     const auto request = cm::read_request(mad);
     if (!request) return false;
+    ca_guid = request->ca_guid;
     service_id = request->service_id;
     address = cm::destination_of(service_id, request->private_data.bytes);
   } else {
@@ -307,17 +335,20 @@ bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
     std::lock_guard lock(mutex_);
     if (engine_.listens(service_id, address ? &*address : nullptr)) return false;
   }
+  const auto pass = [&](const std::string& name) {
+    if (!relay_->pass(name, way, mad)) return false;
+    if (ca_guid) note_passed_on(*ca_guid, envelope.local_id, name);
+    return true;
+  };
   using Family = cm::MadName::Family;
   if (!address) {
     // No header says for which address: whoever has the service on all of them.
     constexpr Family kAll[] = {Family::kNone, Family::kIpv6, Family::kIpv4};
-    return std::any_of(std::begin(kAll), std::end(kAll), [&](Family family) {
-      return relay_->pass(cm::MadName::of_service(service_id, family), way, mad);
-    });
+    return std::any_of(std::begin(kAll), std::end(kAll),
+                       [&](Family family) { return pass(cm::MadName::of_service(service_id, family)); });
   }
   const Family family = base::is_ipv4(*address) ? Family::kIpv4 : Family::kIpv6;
-  return relay_->pass(cm::MadName::of_service(service_id, *address), way, mad) ||
-         relay_->pass(cm::MadName::of_service(service_id, family), way, mad);
+  return pass(cm::MadName::of_service(service_id, *address)) || pass(cm::MadName::of_service(service_id, family));
 }
 
 void Connections::seek_standard_port() {

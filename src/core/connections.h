@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "base/parent_only.h"
 #include "cm/connection/engine.h"
@@ -83,6 +84,10 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   void on_datagram(const roce::ManagementDatagram& datagram);
   /// True: it was for another process, which got it.
   bool pass_on(const cm::Way& way, const cm::Mad& mad);
+  bool pass_on_request(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad);
+  /// The REJ of an end that gave up goes where its REQ went.
+  bool pass_on_timeout(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad);
+  void note_passed_on(uint64_t ca_guid, uint32_t local_id, const std::string& name);
   void on_relayed(const cm::MadName& name);
   /// True: it was a question whether this process lives, and has been answered.
   bool answer_probe(const roce::ManagementDatagram& datagram);
@@ -174,6 +179,16 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   std::map<uint64_t, Question> questions_;  ///< by owner
   int64_t ask_again_ns_ = INT64_MAX;        ///< the first of them that is wanted again
   std::optional<cm::MadRelay> relay_;
+  /// A REQ that was passed on, by which the end that gives up names itself: it does not know the other one's id yet.
+  struct PassedOn {
+    uint64_t ca_guid;
+    uint32_t local_id;
+    std::string name;  ///< to whom
+  };
+  /// Repeats of one take one place. Beyond these the oldest is forgotten.
+  static constexpr size_t kMostPassedOn = 256;
+  std::mutex passed_on_mutex_;
+  std::deque<PassedOn> passed_on_;
   int64_t sleeps_until_ = 0;  ///< the service thread
   /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change.
   std::atomic<bool> abandoned_{false};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <shared_mutex>
@@ -62,13 +63,13 @@ std::optional<roce::WireSettings> wire_settings_from_environment() {
     settings.congestion = *found;
   }
   if (const char* ports = base::setting("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
-    char* end;
-    const unsigned long count = std::strtoul(ports, &end, 10);
-    if (*end != '\0' || count == 0 || count > roce::kMaxPaths) {
+    uint32_t count = 0;  // which a number that is too large leaves as it is
+    const char* const end = ports + std::strlen(ports);
+    if (std::from_chars(ports, end, count).ptr != end || count == 0 || count > roce::kMaxPaths) {
       NUPA_ERROR("NUPA_ROCE_SOURCE_PORTS is 1 to %u, not '%s'", roce::kMaxPaths, ports);
       return std::nullopt;
     }
-    settings.source_ports = static_cast<uint32_t>(count);
+    settings.source_ports = count;
   }
   if (const char* icrc = base::setting("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
     settings.unchecked = std::strcmp(icrc, "off") == 0;
@@ -347,20 +348,19 @@ bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
   const uint32_t count = std::min(tables.header->qp_high_water.load(), segment::kMaxQp);
   const int64_t deadline = base::now_ns() + kGraceLimit;
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t seen = tables.qp[i].send_lock.load(std::memory_order_seq_cst);
-    if ((seen & 1) == 0) continue;
-    base::Backoff backoff;
-    while (tables.qp[i].send_lock.load(std::memory_order_acquire) == seen) {
-      if (peer != nullptr && !peer->alive()) break;
-      if (base::now_ns() > deadline) return false;
-      backoff.pause();
-    }
+    bool is_late = false;
+    segment::SendLock::await_holder(tables.qp[i].send_lock, [&] {
+      if (peer != nullptr && !peer->alive()) return false;
+      is_late = base::now_ns() > deadline;
+      return !is_late;
+    });
+    if (is_late) return false;
   }
   return true;
 }
 
 bool Runtime::grace() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  segment::SendLock::fence_after_revoking();
   bool all = grace_of(tables(), nullptr);
   for (cm::Peer* peer : node_->peers()) all = grace_of(peer->tables(), peer) && all;
   return all;

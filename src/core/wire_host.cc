@@ -137,19 +137,13 @@ roce::Host::Take WireHost::take_receive(uint32_t srqn) {
 
 bool WireHost::holds_receive() const { return !is_xrc() || (receiver_ != nullptr && receiver_->holds(claim_)); }
 
-uint64_t WireHost::receive_room() const {
-  if (!holds_receive()) return 0;
-  uint64_t room = 0;
-  for (uint32_t i = 0; i < claim_.slot->num_sge; ++i) room += (&claim_.slot->sge[0])[i].length;
-  return room;
-}
+uint64_t WireHost::receive_room() const { return holds_receive() ? claim_.room() : 0; }
 
 bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
   if (is_xrc()) return holds_receive() && receiver_->place(claim_, offset, data, length);
   const uint32_t pd = queue_->shared().pd;
-  const segment::RecvSlot& slot = *claim_.slot;
-  for (uint32_t i = 0; i < slot.num_sge && length > 0; ++i) {
-    const Sge& sge = (&slot.sge[0])[i];
+  for (uint32_t i = 0; i < claim_.entries && length > 0; ++i) {
+    const Sge sge = claim_.entry(i);
     if (offset >= sge.length) {
       offset -= sge.length;
       continue;

@@ -608,7 +608,7 @@ TEST_F(Engine, ACallInAnotherState_IsRefused) {
 
 TEST_F(Engine, DataOnAConnectionThatStands_IsNothingNew) {
   const uint64_t owner = make(State::kEstablished, way_to(2));
-  EXPECT_EQ(0, engine.note_established(ids[owner]));
+  EXPECT_EQ(EISCONN, engine.note_established(ids[owner]));
   EXPECT_TRUE(events.empty());
 }
 

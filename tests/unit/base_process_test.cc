@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/boot_id.h"
+#include "base/clock.h"
 #include "base/event_count.h"
 #include "base/gid.h"
 #include "base/log.h"
@@ -31,6 +32,7 @@
 #include "base/settings.h"
 #include "base/shared_file.h"
 #include "base/spin.h"
+#include "base/time_code.h"
 #include "base/unique_fd.h"
 
 namespace nupa::base {
@@ -40,7 +42,10 @@ constexpr int kSoonMs = 20'000;
 
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
-  if (child == 0) _exit(body());
+  if (child == 0) {
+    const int result = body();
+    _exit(::testing::Test::HasFailure() ? 99 : result);  // nobody else sees an EXPECT that fails there
+  }
   int status = 0;
   EXPECT_EQ(child, waitpid(child, &status, 0));
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
@@ -389,7 +394,13 @@ TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
   EXPECT_EQ(EDOM, errno);
   NUPA_DEBUG("not wanted");
   NUPA_WARN("%s", std::string(2000, 'x').c_str());
+  // Its own end for reading takes no line: the write fails.
+  ASSERT_EQ(STDERR_FILENO, dup2(pipe.read.get(), STDERR_FILENO));
+  errno = EDOM;
+  NUPA_WARN("nobody can read this");
+  const int error = errno;
   dup2(before.get(), STDERR_FILENO);
+  EXPECT_EQ(EDOM, error);
   const std::string start = "nupa[" + std::to_string(getpid()) + "] ";
   char text[4096];
   const std::string info = start + "info: number 17\n";
@@ -400,6 +411,7 @@ TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
   const std::string rest = all.substr(info.size());
   EXPECT_EQ(start + "warn: ", rest.substr(0, start.size() + 6));
   EXPECT_EQ(rest.find('\n'), rest.size() - 1) << "one line, though it is cut";
+  EXPECT_EQ(rest.find('\0'), std::string::npos);
   EXPECT_LE(rest.size(), 512u);
   EXPECT_GE(rest.size(), 500u);
 }
@@ -418,6 +430,37 @@ TEST(Log, PrintsWhatTheUserWants) {
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsErrorsAlone", {"NUPA_LOG=error"}));
+}
+
+// Times.
+
+TEST(Clock, IsMonotonicTime) {
+  const auto kernels = [] {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
+  };
+  const int64_t before = kernels(), now = now_ns(), after = kernels();
+  EXPECT_LE(before, now);
+  EXPECT_LE(now, after);
+}
+
+TEST(TimeCode, Ibta127_IsFourMicrosecondsTimesAPowerOfTwo_AMinuteAtMost) {
+  EXPECT_EQ(4096, from_code(0));
+  EXPECT_EQ(8192, from_code(1));
+  EXPECT_EQ(INT64_C(4096) << 23, from_code(23));
+  EXPECT_EQ(INT64_C(60'000'000'000), from_code(24));
+  EXPECT_EQ(INT64_C(60'000'000'000), from_code(31));
+  EXPECT_EQ(4096, from_code(32)) << "a code has five bits";
+  EXPECT_EQ(8192, from_code(255 - 30));
+}
+
+TEST(TimeCode, SumIsTheNearestCode) {
+  EXPECT_EQ(1, sum_of_codes(0, 0));
+  EXPECT_EQ(18, sum_of_codes(17, 16)) << "half as long again counts";
+  EXPECT_EQ(18, sum_of_codes(16, 17));
+  EXPECT_EQ(17, sum_of_codes(15, 17)) << "a quarter does not";
+  EXPECT_EQ(31, sum_of_codes(31, 31)) << "there is none longer";
 }
 
 TEST(BootId, IsTheKernels) {

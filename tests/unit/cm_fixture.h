@@ -101,10 +101,16 @@ inline base::UniqueFd connect_to(const std::string& path) {
 constexpr int kNotListening = -1;
 constexpr int kBacklog = 8;
 
+/// Status of a child in which an EXPECT failed: nobody else sees that.
+constexpr int kFailedExpectation = 99;
+
 /// Runs `body` in a child of fork and returns its result; 1000 + the signal that ended it.
 inline int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
-  if (child == 0) _exit(body());
+  if (child == 0) {
+    const int result = body();
+    _exit(::testing::Test::HasFailure() ? kFailedExpectation : result);
+  }
   int status = 0;
   EXPECT_EQ(child, waitpid(child, &status, 0));
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

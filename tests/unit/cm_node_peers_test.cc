@@ -502,6 +502,7 @@ TEST_F(CmNodeConnect, ToAProcessOfAnotherUser_ItIsRefused) {
   EXPECT_TRUE(node_->peers().empty());
   int status = -1;
   EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status) << "it has heard a request and the end";
 }
 
 // The service thread.

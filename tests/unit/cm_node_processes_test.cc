@@ -40,7 +40,7 @@ class Process {
       link_ = std::move(ends.other);
       alarm(kSoonMs / 1000 * 3);  // a test that fails leaves nobody behind
       body(*this);
-      _exit(0);
+      _exit(::testing::Test::HasFailure() ? kFailedExpectation : 0);
     }
     link_ = std::move(ends.one);
   }
@@ -224,6 +224,29 @@ TEST_F(CmProcesses, AChildThatExits_EndsNothingOfItsParents) {
   EXPECT_FALSE(peer_->left_politely());
   EXPECT_TRUE(socket_exists());
   EXPECT_EQ(0u, peer_->tables().header->closing.load());
+}
+
+TEST_F(CmProcesses, AChildThatExits_SweepsNothing) {
+  // It has no node: what lies in the folder is its parent's to see to, under a lock that both would hold as one.
+  auto process = met_process([](Process& self, Own&) {
+    self.hear();
+    const pid_t child = fork();
+    if (child == 0) exit(0);
+    int status = -1;
+    if (waitpid(child, &status, 0) != child || status != 0) _exit(80);
+    self.tell(2);
+    self.hear();
+  });
+  meet(*process);
+  const uint32_t unmet = slot_ == 77 || here_->node->slot() == 77 ? 78 : 77;
+  const std::string dead = folder_.file(std::to_string(unmet) + ".sock");
+  socket_at(dead, kBacklog).reset();
+  process->tell(1);
+  EXPECT_EQ(2u, process->hear());
+  EXPECT_TRUE(std::filesystem::exists(dead));
+  process->killed();
+  here_->node.reset();
+  EXPECT_FALSE(std::filesystem::exists(dead)) << "a process with a node takes it away";
 }
 
 TEST_F(CmProcesses, AChild_MayHaveANodeOfItsOwn) {

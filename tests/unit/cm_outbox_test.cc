@@ -144,6 +144,16 @@ TEST_F(OutboxTest, NothingWaitsForAProcessThatIsGone) {
   EXPECT_EQ(0u, outbox_.size());
 }
 
+TEST_F(OutboxTest, NothingWaitsForAProcessThatReadAllAndWent) {
+  // The kernel then says EPIPE; of what it had not read it would say ECONNRESET first.
+  const uint32_t count = fill();
+  for (uint32_t number = 0; number + 1 < count; ++number) ASSERT_TRUE(receive_message(peer_.get())) << number;
+  peer_.reset();
+  outbox_.send_waiting(socket_.get());
+  EXPECT_EQ(0u, outbox_.size());
+  EXPECT_EQ(0u, outbox_.take_lost()) << "nobody is there to lose them";
+}
+
 TEST_F(OutboxTest, WhatLeftArrivesAlsoFromAProcessThatEndedWithoutReadingAll) {
   ASSERT_TRUE(send_message(peer_.get(), message_of(MessageKind::kGoodbye), nullptr, 0));
   for (uint32_t number = 0; number < 3; ++number) ASSERT_EQ(0, send(number));

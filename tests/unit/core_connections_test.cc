@@ -324,6 +324,26 @@ TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
   party.manager->release(request.id);
 }
 
+TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsToldAtOnce) {
+  const Transport memory("window");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7015));
+  ASSERT_EQ(0, party.manager->listen(7));
+  ConnectionId active = 0;
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7015, &active));
+  ASSERT_FALSE(party.sink.nothing_more());
+  const Event request = party.sink.next();
+  ASSERT_EQ(Told::kRequest, request.what);
+  ASSERT_EQ(0, party.manager->reject(request.id, RejectReason::kConsumer, {}));
+  ASSERT_FALSE(party.sink.nothing_more()) << "the listener is not asked again";
+  const Event refusal = party.sink.next();
+  EXPECT_EQ(Told::kRejected, refusal.what);
+  EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), refusal.detail);
+  party.manager->release(active);
+  party.manager->release(request.id);
+}
+
 TEST(CoreConnections, FamiliesOfAddressesMeetWithinThemselves) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -655,6 +675,102 @@ TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   EXPECT_TRUE(answers[0].is_echo);
   EXPECT_EQ(4711u, answers[0].port) << "the port that was asked";
   EXPECT_EQ(runtime->node().self().instance(), answers[0].instance);
+}
+
+/// The process with the port where standard peers look, and what they send there. Another process of the host is a name
+/// that takes what is passed on.
+class CoreConnectionsRelay : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kService = kIpTcp + 7200;
+  static constexpr uint64_t kGuid = 0x1122334455667788;
+
+  void SetUp() override {
+    ASSERT_NE(nullptr, party.manager);
+    runtime = *Runtime::acquire();
+    ASSERT_NE(nullptr, runtime->port());
+    auto opened = roce::ManagementSocket::open(0);
+    ASSERT_TRUE(opened);
+    socket.emplace(std::move(*opened));
+    auto taken = cm::MadName::take(cm::MadName::of_service(kService, cm::MadName::Family::kIpv4));
+    ASSERT_TRUE(taken) << taken.error().what;
+    other.emplace(std::move(*taken));
+  }
+  void send(const cm::Mad& mad) {
+    roce::ManagementDatagram datagram;
+    datagram.bytes = mad;
+    datagram.local = loopback();
+    datagram.remote = {loopback(), runtime->port()->socket().port(), 0};
+    socket->send(datagram);
+  }
+  void send_request(uint32_t id, uint64_t guid = kGuid) {
+    ConnectionRequest request;
+    request.service_id = kService;
+    request.ca_guid = guid;
+    request.path.local = request.path.remote = loopback();
+    request.private_data.bytes[1] = std::byte{0x40};
+    for (size_t i = 0; i < 4; ++i) request.private_data.bytes[32 + i] = static_cast<std::byte>(loopback().raw[12 + i]);
+    send(cm::write({cm::Attribute::kReq, 9, id, 0}, request));
+  }
+  void send_rejection(uint32_t id, RejectReason reason = RejectReason::kTimeout, uint64_t guid = kGuid) {
+    cm::Rejection rejection;
+    rejection.answered = cm::Answered::kOther;
+    rejection.reason = static_cast<uint16_t>(reason);
+    rejection.ca_guid = guid;
+    send(cm::write({cm::Attribute::kRej, 9, id, 0}, rejection));
+  }
+  /// What the other process gets next: attribute and sender's id. What comes later has come after it.
+  std::optional<std::pair<cm::Attribute, uint32_t>> passed() {
+    pollfd one{other->fd(), POLLIN, 0};
+    if (::poll(&one, 1, kSoonMs) != 1) return std::nullopt;
+    const auto relayed = other->receive();
+    const auto envelope = relayed ? cm::read_envelope(relayed->mad) : std::nullopt;
+    if (!envelope) return std::nullopt;
+    return std::pair{envelope->attribute, envelope->local_id};
+  }
+  using Passed = std::pair<cm::Attribute, uint32_t>;
+
+  const Transport packets{"roce"};
+  Party party;
+  std::shared_ptr<Runtime> runtime;
+  std::optional<roce::ManagementSocket> socket;
+  std::optional<cm::MadName> other;
+};
+
+TEST_F(CoreConnectionsRelay, RejectionOfAnEndThatGaveUp_GoesWhereItsRequestWent) {
+  send_request(5);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
+  send_rejection(5);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 5}));
+}
+
+TEST_F(CoreConnectionsRelay, RejectionOfAnotherEnd_GoesNowhere) {
+  send_request(5);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
+  send_rejection(6);
+  send_rejection(5, RejectReason::kTimeout, kGuid + 1);
+  send_rejection(5, RejectReason::kConsumer);
+  send_request(7);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 7})) << "none of them";
+}
+
+TEST_F(CoreConnectionsRelay, RepeatsTakeOnePlaceOfThoseThatAreKnown) {
+  send_request(1);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 1}));
+  constexpr uint32_t kMost = 256;
+  // With those it would be forgotten, were each of them another one.
+  for (uint32_t i = 0; i < kMost; ++i) {
+    send_request(2);
+    ASSERT_EQ(passed(), (Passed{cm::Attribute::kReq, 2}));
+  }
+  send_rejection(1);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 1}));
+  for (uint32_t i = 0; i < kMost; ++i) {
+    send_request(3 + i);
+    ASSERT_EQ(passed(), (Passed{cm::Attribute::kReq, 3 + i}));
+  }
+  send_rejection(1);
+  send_rejection(2 + kMost);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 2 + kMost})) << "the first one is forgotten";
 }
 
 }  // namespace

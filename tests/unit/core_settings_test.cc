@@ -48,7 +48,9 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
       {"NUPA_TRANSPORT", {"", "Window", "rdma", "roce "}},
       {"NUPA_CONGESTION", {"reno", "NONE", "none,"}},
-      {"NUPA_ROCE_SOURCE_PORTS", {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many"}},
+      {"NUPA_ROCE_SOURCE_PORTS",
+       {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many", " 2", "+2", "2 ", "4294967297",
+        "-18446744073709551614", "18446744073709551618"}},
       {"NUPA_ROCE_ICRC", {"no", "1", "ON"}},
       {"NUPA_ROCE_PEERS", {"all", "Standard", "none"}},
       {"NUPA_DEVICES", {"lo,", "+lo", "lo,lo", "lo+lo"}}};

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -104,10 +105,15 @@ TEST(Ibta11212QueryHca, ClockRateIsThatOfTheCounterThatStampsCompletions) {
 
 TEST(Ibta11212QueryHca, IsAskedAtNoCostAfterTheFirstTime) {
   const DeviceAttr* first = &device_attr();
-  const int64_t start = base::now_ns();
-  constexpr int kTimes = 1000;
-  for (int i = 0; i < kTimes; ++i) ASSERT_EQ(first, &device_attr());
-  EXPECT_LT(base::now_ns() - start, 100'000'000) << "one measurement of the clock takes half a millisecond";
+  // One measurement of the clock takes half a millisecond. The quickest of some rounds is one that nobody interrupted.
+  constexpr int kRounds = 20, kTimes = 50;
+  int64_t quickest = INT64_MAX;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t start = base::now_ns();
+    for (int i = 0; i < kTimes; ++i) ASSERT_EQ(first, &device_attr());
+    quickest = std::min(quickest, base::now_ns() - start);
+  }
+  EXPECT_LT(quickest, 5'000'000);
 }
 
 TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {

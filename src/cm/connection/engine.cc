@@ -309,7 +309,7 @@ int ConnectionEngine::establish(ConnectionId id, const PrivateData<224>& data, i
 int ConnectionEngine::note_established(ConnectionId id) {
   Connection* connection = find(id);
   if (connection == nullptr) return EINVAL;
-  if (connection->state == State::kEstablished) return 0;
+  if (connection->state == State::kEstablished) return EISCONN;
   if (connection->state != State::kRepSent && connection->state != State::kMraRepReceived) return EINVAL;
   connection->state = State::kEstablished;
   stop_timer(*connection);
