@@ -261,6 +261,7 @@ TEST_F(RdmaCm, AnIdBecomesSynchronousAndBack) {
   ASSERT_EQ(rdma_migrate_id(id.get(), active_.get()), 0);
   EXPECT_EQ(id->event, nullptr);
   ASSERT_EQ(rdma_resolve_route(id.get(), 100), 0);
+  ASSERT_EQ(id->event, nullptr);
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 

@@ -1,5 +1,7 @@
 /// Unreliable datagrams and multicast (IBTA 9.8.3, 10.5, 11.4.1.2).
 #ifdef NUPA_TEST_DROPIN
+#include <sys/resource.h>
+
 #include "verbs_fixture.h"
 
 namespace nupa::test {
@@ -229,6 +231,36 @@ TEST_F(VerbsDatagrams, EachMemberOfAGroupGetsACopy) {  // 10.5.2
   ASSERT_EQ(send_to_group(a, 1), 0);
   EXPECT_EQ(next().wr_id, 1u);
   EXPECT_TRUE(stays_empty(cq));
+}
+
+TEST_F(VerbsDatagrams, GroupsAreLeftOneByOne) {
+  const ibv_gid first = make_group();
+  ibv_gid second = first;
+  second.raw[15] ^= 1;
+  for (const ibv_gid& group : {first, second}) ASSERT_EQ(ibv_attach_mcast(b, &group, 0), 0);
+  EXPECT_EQ(ibv_detach_mcast(b, &second, 0), 0);
+  EXPECT_EQ(ibv_detach_mcast(b, &second, 0), EINVAL);
+  ASSERT_EQ(receive(b, 12, 4352, 128), 0);
+  ASSERT_EQ(send_to_group(a, 1), 0);
+  EXPECT_EQ(next(other_cq).wr_id, 12u);
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_EQ(ibv_detach_mcast(b, &first, 0), 0);
+}
+
+TEST_F(VerbsDatagrams, AGroupThatCannotBeJoinedTakesNoPlace) {
+  if (!over_wire()) GTEST_SKIP() << "members that share memory need no socket";
+  constexpr int kPlaces = 1024;
+  ibv_gid group = make_group();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  int refused = 0;
+  for (int i = 0; i < kPlaces; ++i) refused += ibv_attach_mcast(b, &group, 0) == EMFILE ? 1 : 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(refused, kPlaces);
+  EXPECT_EQ(ibv_attach_mcast(b, &group, 0), 0);
+  EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
 }
 
 TEST_F(VerbsDatagrams, SenderNeedsNoMembership) {  // 10.5.2.2

@@ -127,8 +127,12 @@ TEST_F(VerbsDevices, EachHasTheAddressesOfItsInterface) {
     ibv_gid_entry entries[256];
     const ssize_t count = ibv_query_gid_table(sides[i].context, entries, 256, 0);
     ASSERT_GE(count, 2);
-    for (ssize_t at = 0; at < count; ++at)
+    int of_its_own = 0;
+    for (ssize_t at = 0; at < count; ++at) {
       EXPECT_TRUE(entries[at].ndev_ifindex == 0 || entries[at].ndev_ifindex == own[i]) << i << " " << at;
+      of_its_own += entries[at].ndev_ifindex == own[i];
+    }
+    EXPECT_EQ(of_its_own > 0, i == 1) << "the loopback's are of no interface";
   }
 }
 
@@ -153,6 +157,26 @@ TEST_F(VerbsDevices, AConnectionJoinsThem) {
     EXPECT_EQ(wc.wr_id, 5u);
     EXPECT_STREQ(receiver.memory, sender.memory + 1024);
     EXPECT_STREQ(receiver.memory + 3072, "written");
+  }
+}
+
+TEST_F(VerbsDevices, PathMtuIsTheWaysAtMost) {
+  ibv_port_attr port;
+  ASSERT_EQ(ibv_query_port(sides[1].context, 1, &port), 0);
+  if (!over_wire() || port.active_mtu == IBV_MTU_4096) GTEST_SKIP() << "each way takes any path MTU";
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.dest_qp_num = 17;
+  attr.ah_attr = sides[1].path();
+  attr.ah_attr.grh.dgid = sides[1].gid(1);
+  attr.ah_attr.grh.dgid.raw[15] ^= 3;  // a neighbour: this host's own addresses are reached by the loopback
+  constexpr int kMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  for (int mtu = IBV_MTU_256; mtu <= IBV_MTU_4096; ++mtu) {
+    ibv_qp* qp = sides[1].make_qp();
+    ASSERT_EQ(sides[1].to_init(qp), 0);
+    attr.path_mtu = static_cast<ibv_mtu>(mtu);
+    EXPECT_EQ(ibv_modify_qp(qp, &attr, kMask), mtu <= port.active_mtu ? 0 : EINVAL) << mtu;
   }
 }
 

@@ -190,6 +190,19 @@ TEST_F(VerbsKeys, NullRegionGivesZerosAndTakesAnything) {  // manual ibv_alloc_n
   EXPECT_EQ(run(IBV_WR_RDMA_READ, 0, null->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
+TEST_F(VerbsKeys, RequestsOfNoBytesNeedNoKey) {  // C9-88
+  make_pair();
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    ibv_send_wr wr = request(opcode, opcode, nullptr);
+    wr.wr.rdma = {0, 0x12345678};
+    ASSERT_EQ(post(a, wr), 0);
+    const ibv_wc wc = next();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << opcode;
+    EXPECT_EQ(wc.wr_id, opcode);
+  }
+  EXPECT_EQ(state_of(b), IBV_QPS_RTS);
+}
+
 TEST_F(VerbsKeys, DeregisteredKeysOpenNothing) {
   char* const own = memory + 8192;
   for (const bool used_before : {false, true}) {

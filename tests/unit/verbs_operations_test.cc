@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What each service can do, what completions say of it, and limits at their very ends.
 #ifdef NUPA_TEST_DROPIN
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "verbs_fixture.h"
 
 namespace nupa::test {
@@ -298,6 +303,37 @@ TEST_F(VerbsOperations, RegionsAreNamedByTheAddressesThatTheyWereGiven) {  // ma
   wr.wr.rdma = {kBase - 8, named->rkey};
   ASSERT_EQ(post(a, wr), 0);
   EXPECT_EQ(next().status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(VerbsOperations, RegionsOfADescriptorAreItsPages) {  // manual ibv_reg_dmabuf_mr
+  constexpr uint64_t kPage = 4096, kFirst = uint64_t{1} << 40;
+  const int file = memfd_create("pages", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(ftruncate(file, 4 * kPage), 0);
+  make_pair();
+  for (const auto& [offset, length] : {std::pair{kPage / 2, kPage}, std::pair{kPage, kPage / 2}}) {
+    errno = 0;
+    EXPECT_EQ(ibv_reg_dmabuf_mr(pd, offset, length, kFirst, file, kWholeAccess), nullptr);
+    EXPECT_EQ(errno, EINVAL) << "no whole pages";
+  }
+  ibv_mr* pages = ibv_reg_dmabuf_mr(pd, kPage, 2 * kPage, kFirst, file, kWholeAccess);
+  ASSERT_NE(pages, nullptr) << std::strerror(errno);
+  mrs.push_back(pages);
+  std::memset(memory, 'x', 3 * kPage);
+  ibv_sge whole = span(0, 2 * kPage);
+  ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, 1, &whole);
+  wr.wr.rdma = {kFirst, pages->rkey};
+  ASSERT_EQ(post(a, wr), 0);
+  ASSERT_EQ(next().status, IBV_WC_SUCCESS);
+  std::vector<char> found(4 * kPage);
+  ASSERT_EQ(pread(file, found.data(), found.size(), 0), static_cast<ssize_t>(found.size()));
+  EXPECT_EQ(std::count(found.begin(), found.end(), 'x'), static_cast<ptrdiff_t>(2 * kPage));
+  EXPECT_EQ(found[kPage], 'x');
+  EXPECT_EQ(found[3 * kPage - 1], 'x');
+  wr.wr.rdma.remote_addr = kFirst + 1;
+  ASSERT_EQ(post(a, wr), 0);
+  EXPECT_EQ(next().status, IBV_WC_REM_ACCESS_ERR) << "beyond its end";
+  close(file);
 }
 
 TEST_F(VerbsOperations, SharedQueueIsForServicesThatReceiveFromOne) {

@@ -138,6 +138,23 @@ TEST(VerbsNames, RatesAreThoseOfTheSystemsLibrary) {
   dlclose(system);
 }
 
+TEST(VerbsNames, TextsAreThoseOfTheSystemsLibrary) {
+  void* system = dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (system == nullptr) GTEST_SKIP() << dlerror();
+  const auto expect_same = [&](const char* function, const char* (*own)(int), int last) {
+    auto* its = reinterpret_cast<const char* (*)(int)>(dlsym(system, function));
+    ASSERT_TRUE(its != nullptr && its != own) << function;
+    for (int value = -1; value <= last + 1; ++value) EXPECT_STREQ(own(value), its(value)) << function << " " << value;
+  };
+  // As C programs call them, for which an enumeration is a number.
+  const auto as_of_number = [](auto* function) { return reinterpret_cast<const char* (*)(int)>(function); };
+  expect_same("ibv_wc_status_str", as_of_number(ibv_wc_status_str), IBV_WC_TM_RNDV_INCOMPLETE);
+  expect_same("ibv_event_type_str", as_of_number(ibv_event_type_str), IBV_EVENT_WQ_FATAL);
+  expect_same("ibv_node_type_str", as_of_number(ibv_node_type_str), IBV_NODE_UNSPECIFIED);
+  expect_same("ibv_port_state_str", as_of_number(ibv_port_state_str), IBV_PORT_ACTIVE_DEFER);
+  dlclose(system);
+}
+
 TEST(VerbsNames, EveryValueHasAText) {
   for (int i = -1; i < 64; ++i) {
     EXPECT_NE(ibv_wc_status_str(static_cast<ibv_wc_status>(i)), nullptr) << i;

@@ -88,19 +88,26 @@ int take_service(Id& id) {
 
 int bind_address(Id& id, const Endpoint& at) {
   if (id.state != State::kIdle) return EINVAL;
+  std::optional<ConnectionRoute> route;
   if (!at.is_any()) {
     ConnectionManager* cm = manager();
     if (cm == nullptr) return errno;
-    auto route = cm->find_address(at.gid);
-    if (!route) return route.error().code;
+    auto found = cm->find_address(at.gid);
+    if (!found) return found.error().code;
     // As with rdma_cm: a loopback address is no device's.
-    if (route->path.local == at.gid)
-      if (const int error = use_device(id, *route); error != 0) return error;
+    if (found->path.local == at.gid) route = *found;
   }
   id.source = at;
+  int error = 0;
   // Ports may be shared by those who say so until one of them listens.
-  if (!id.reuse || lacks_port(at))
-    if (const int error = take_service(id); error != 0) return error;
+  if (!id.reuse || lacks_port(at)) error = take_service(id);
+  if (error == 0 && route) error = use_device(id, *route);
+  if (error != 0) {
+    if (id.has_service) manager()->unbind(id.owner());
+    id.has_service = false;
+    id.source = {};
+    return error;
+  }
   id.state = State::kBound;
   show_addresses(id);
   return 0;
@@ -283,7 +290,8 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     } else if (id.state != State::kIdle && id.state != State::kBound) {
       return answer(EINVAL);
     }
-    if (id.state == State::kBound && from.family == AF_UNSPEC) from = id.source;
+    // An id that is bound stays where it is.
+    if (id.state == State::kBound) from = id.source;
     if (from.family != AF_UNSPEC && from.family != to.family) return answer(EINVAL);
     ConnectionManager* cm = manager();
     if (cm == nullptr) return -1;

@@ -61,9 +61,9 @@ uint8_t most(uint8_t wanted, uint8_t all, int limit) {
   return wanted == all ? capable : wanted;
 }
 
-/// EINVAL: more than the device can.
+/// EINVAL: more than the device can, or there is no queue pair and no number of one.
 int check(const Id& id, const rdma_conn_param* param) {
-  if (param == nullptr) return 0;
+  if (param == nullptr) return id.shown.qp == nullptr && !id.is_datagram() ? EINVAL : 0;
   const OpenDevice* device = device_of(id.shown.verbs);
   if (device == nullptr) return EINVAL;
   if (param->private_data_len > 0 && param->private_data == nullptr) return EINVAL;
@@ -171,14 +171,26 @@ int accept(Id& id, const rdma_conn_param* given) {
   return error;
 }
 
+/// A synchronous id shows its request's event until the program has answered the request (rdma_get_request(3)).
+void drop_request(Id& id) {
+  if (!id.sync || id.shown.event == nullptr) return;
+  rdma_ack_cm_event(id.shown.event);
+  id.shown.event = nullptr;
+}
+
 int reject(Id& id, const void* data, uint8_t length, uint16_t reason) {
-  PrivateData<148> private_data;
-  if (length > 0 && data == nullptr) return EINVAL;
-  if (!private_data.set(data, length)) return EINVAL;
-  if (id.state != State::kRequested && id.state != State::kReplied) return EINVAL;
-  const int error = manager()->reject(id.connection, static_cast<RejectReason>(reason), private_data);
-  if (error == 0) id.state = State::kDisconnected;
-  return error;
+  {
+    std::lock_guard lock(id.mutex);
+    PrivateData<148> private_data;
+    if (length > 0 && data == nullptr) return answer(EINVAL);
+    if (!private_data.set(data, length)) return answer(EINVAL);
+    if (id.state != State::kRequested && id.state != State::kReplied) return answer(EINVAL);
+    const int error = manager()->reject(id.connection, static_cast<RejectReason>(reason), private_data);
+    if (error != 0) return answer(error);
+    id.state = State::kDisconnected;
+  }
+  drop_request(id);
+  return 0;
 }
 
 }  // namespace
@@ -268,23 +280,21 @@ NUPA_RDMACM int rdma_accept(rdma_cm_id* shown, rdma_conn_param* param) {
     const int error = datagrams ? accept_datagrams(id, param) : accept(id, param);
     if (error != 0) return answer(error);
   }
-  return datagrams ? 0 : wait_for_event(id);
+  if (!datagrams) return wait_for_event(id);
+  drop_request(id);
+  return 0;
 }
 
 NUPA_RDMACM int rdma_reject(rdma_cm_id* shown, const void* private_data, uint8_t private_data_len) {
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
-  Id& id = *known;
-  std::lock_guard lock(id.mutex);
-  return answer(reject(id, private_data, private_data_len, static_cast<uint16_t>(nupa::RejectReason::kConsumer)));
+  return reject(*known, private_data, private_data_len, static_cast<uint16_t>(nupa::RejectReason::kConsumer));
 }
 
 NUPA_RDMACM int rdma_reject_ece(rdma_cm_id* shown, const void* private_data, uint8_t private_data_len) {
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
-  Id& id = *known;
-  std::lock_guard lock(id.mutex);
-  return answer(reject(id, private_data, private_data_len, kVendorOption));
+  return reject(*known, private_data, private_data_len, kVendorOption);
 }
 
 NUPA_RDMACM int rdma_notify(rdma_cm_id* shown, ibv_event_type event) {

@@ -99,9 +99,28 @@ void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, c
   child.destination.port = static_cast<uint16_t>(static_cast<uint16_t>(data[2]) << 8 | static_cast<uint16_t>(data[3]));
 }
 
+/// True if a request is for the listener's kind of queue pair. Port space IB has several kinds.
+bool fits(const Event& event, ibv_qp_type of_listener) {
+  const auto asks_for = [&](QpType type) { return event.request && event.request->type == type; };
+  switch (of_listener) {
+    case IBV_QPT_UD:
+      return event.datagram.has_value();
+    case IBV_QPT_RC:
+      return asks_for(QpType::kRc);
+    case IBV_QPT_UC:
+      return asks_for(QpType::kUc);
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+      return asks_for(QpType::kXrcRecv);
+    default:
+      return true;
+  }
+}
+
 /// A new connection as the program gets it. errno value.
 int finish_request(Id& child, Event& event) {
   Id& listener = *event.listener;
+  if (!fits(event, listener.shown.qp_type)) return EINVAL;
   const ConnectionPath path = event.request ? event.request->path : event.datagram->path;
   const uint64_t service_id = event.request ? event.request->service_id : event.datagram->service_id;
   const std::span<const std::byte> data = event.request
@@ -359,6 +378,7 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
     std::unique_lock lock(events_mutex());
     g_acknowledged.wait(lock, [&] { return id.unacknowledged == 0; });
     from = id.channel();
+    if (from == to) return 0;
     for (auto it = from->waiting.begin(); it != from->waiting.end();) {
       if (&counted_by(**it) != &id) {
         ++it;

@@ -111,12 +111,17 @@ int set_id_option(Id& id, int name, const void* value, size_t length) {
   }
 }
 
-/// Path records that the program found by itself.
+/// Path records that the program found by itself: of these the first that is good for both directions, the connection's
+/// messages included, as with rdma_ucm.
 int set_path(Id& id, const void* value, size_t length) {
   if (value == nullptr || length == 0 || length % sizeof(ibv_path_data) != 0) return EINVAL;
   if (id.state != State::kAddressResolved) return EINVAL;
-  ibv_path_data data;
-  std::memcpy(&data, value, sizeof data);
+  constexpr uint32_t kWanted = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+  const auto* next = static_cast<const std::byte*>(value);
+  const auto* end = next + length;
+  ibv_path_data data{};
+  for (; next != end && data.flags != kWanted; next += sizeof data) std::memcpy(&data, next, sizeof data);
+  if (data.flags != kWanted) return EINVAL;
   Gid local;
   std::memcpy(local.raw.data(), &data.path.sgid, 16);
   if (local != id.route.path.local) return EINVAL;

@@ -22,9 +22,7 @@ ibv_gid as_gid(const Gid& gid) {
   return out;
 }
 
-std::unique_ptr<Membership> remove(Id& id, const sockaddr* addr) {
-  Endpoint wanted;
-  if (read_address(addr, &wanted) != 0) return nullptr;
+std::unique_ptr<Membership> remove(Id& id, const Endpoint& wanted) {
   for (auto it = id.memberships.begin(); it != id.memberships.end(); ++it) {
     if ((*it)->group != wanted.gid) continue;
     auto found = std::move(*it);
@@ -71,11 +69,10 @@ void leave_all(Id& id) {
 using namespace nupa::rdmacm;
 
 NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_ex* join, void* context) {
-  if (join == nullptr || join->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED ||
-      (join->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) == 0)
-    return answer(EINVAL);
-  const bool has_flags = (join->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) != 0;
-  if (has_flags && join->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return answer(EINVAL);
+  if (join == nullptr) return answer(EINVAL);
+  if (join->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED) return answer(ENOTSUP);
+  constexpr uint32_t kNeeded = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+  if ((join->comp_mask & kNeeded) != kNeeded || join->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return answer(EINVAL);
   Endpoint at;
   if (const int error = read_address(join->addr, &at); error != 0) return answer(error);
   Id* known = id_of(shown);
@@ -90,7 +87,7 @@ NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_e
     membership->group = at.gid;
     membership->context = context;
     // Who only sends gets nothing: its queue pair stays outside.
-    membership->send_only = has_flags && join->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+    membership->send_only = join->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     auto event = std::make_unique<Event>(&id, RDMA_CM_EVENT_MULTICAST_JOIN);
     event->membership = membership.get();
     id.memberships.push_back(std::move(membership));
@@ -111,10 +108,12 @@ NUPA_RDMACM int rdma_leave_multicast(rdma_cm_id* shown, sockaddr* addr) {
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
   Id& id = *known;
+  Endpoint at;
+  if (const int error = read_address(addr, &at); error != 0) return answer(error);
   std::unique_ptr<Membership> membership;
   {
     std::lock_guard lock(id.mutex);
-    membership = remove(id, addr);
+    membership = remove(id, at);
     if (membership == nullptr) return answer(EADDRNOTAVAIL);
     const ibv_gid group = as_gid(membership->group);
     if (membership->attached && shown->qp != nullptr) ibv_detach_mcast(shown->qp, &group, 0);

@@ -1,4 +1,5 @@
 /// Queue pairs of ids: made with what the program leaves out, taken through their states as the two ends agreed.
+#include <algorithm>
 #include <cstring>
 
 #include "id.h"
@@ -75,6 +76,8 @@ int move(Id& id, ibv_qp_state state) {
 }
 
 void destroy_queues(rdma_cm_id* id) {
+  // A shared receive queue of XRC has the receive queue.
+  if (id->qp_type == IBV_QPT_XRC_RECV && id->srq != nullptr) return;
   if (id->recv_cq != nullptr) {
     ibv_destroy_cq(id->recv_cq);
     if (id->send_cq != nullptr && id->send_cq != id->recv_cq) ibv_destroy_cq(id->send_cq);
@@ -104,6 +107,13 @@ int make_queue(rdma_cm_id* id, uint32_t entries, ibv_comp_channel** channel, ibv
   return error;
 }
 
+/// How many receives can be completed at once.
+uint32_t receives_of(const ibv_qp_init_attr_ex& attr) {
+  ibv_srq_attr shared{};
+  if (attr.srq != nullptr) ibv_query_srq(attr.srq, &shared);
+  return std::max(attr.cap.max_recv_wr, shared.max_wr);
+}
+
 int create_qp(Id& id, ibv_qp_init_attr_ex* attr) {
   rdma_cm_id& shown = id.shown;
   if (shown.qp != nullptr) return EINVAL;
@@ -122,12 +132,17 @@ int create_qp(Id& id, ibv_qp_init_attr_ex* attr) {
     attr->comp_mask |= IBV_QP_INIT_ATTR_XRCD;
   }
   if (attr->srq != nullptr && attr->srq->context != shown.verbs) return EINVAL;
-  if (attr->srq == nullptr) attr->srq = shown.srq;
+  const auto differ = [](const ibv_cq* of_id, const ibv_cq* given) {
+    return of_id != nullptr && given != nullptr && of_id != given;
+  };
+  if (differ(shown.send_cq, attr->send_cq) || differ(shown.recv_cq, attr->recv_cq)) return EINVAL;
+  // A message of an extended connection carries the number of its receive queue.
+  if (attr->srq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV) attr->srq = shown.srq;
   int error = 0;
-  const bool own_receive = attr->recv_cq == nullptr && shown.recv_cq == nullptr && attr->srq == nullptr &&
-                           attr->qp_type != IBV_QPT_XRC_RECV && attr->qp_type != IBV_QPT_XRC_SEND;
-  if (own_receive) error = make_queue(&shown, attr->cap.max_recv_wr, &shown.recv_cq_channel, &shown.recv_cq);
-  if (error == 0 && attr->send_cq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV)
+  const bool own_receive = attr->recv_cq == nullptr && shown.recv_cq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV &&
+                           attr->qp_type != IBV_QPT_XRC_SEND;
+  if (own_receive) error = make_queue(&shown, receives_of(*attr), &shown.recv_cq_channel, &shown.recv_cq);
+  if (error == 0 && attr->send_cq == nullptr && shown.send_cq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV)
     error = make_queue(&shown, attr->cap.max_send_wr, &shown.send_cq_channel, &shown.send_cq);
   if (error != 0) {
     destroy_queues(&shown);

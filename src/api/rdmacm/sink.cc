@@ -10,14 +10,12 @@ class Sink final : public ConnectionSink {
  public:
   uint64_t on_request(uint64_t owner, ConnectionId connection, const ConnectionRequest& request) override {
     Id& listener = id_at(owner);
-    if (listener.is_datagram()) return 0;
     std::lock_guard lock(events_mutex());
     return add_request(listener, connection, [&](Event& event) { event.request = request; });
   }
 
   uint64_t on_datagram_request(uint64_t owner, ConnectionId connection, const DatagramRequest& request) override {
     Id& listener = id_at(owner);
-    if (!listener.is_datagram()) return 0;
     std::lock_guard lock(events_mutex());
     return add_request(listener, connection, [&](Event& event) { event.datagram = request; });
   }
