@@ -837,6 +837,27 @@ TEST_F(RsocketsEdges, SelectHasEndsAsReadable) {
   EXPECT_EQ(rselect(server, &read, nullptr, nullptr, &now), 0) << "below the number only";
 }
 
+TEST_F(RsocketsEdges, PollHasSeveralPlainDescriptors) {
+  make_pair();
+  int first[2], second[2];
+  ASSERT_EQ(pipe(first) | pipe(second), 0);
+  for (const int wait_ms : {0, kSoonMs}) {  // by looking, and by sleeping
+    pollfd entries[] = {{first[0], POLLIN, 0}, {server, POLLIN, 0}, {second[0], POLLIN, 0}, {second[1], POLLOUT, 0}};
+    EXPECT_EQ(write(second[1], "x", 1), 1);
+    EXPECT_EQ(rpoll(entries, 4, wait_ms), 2);
+    EXPECT_EQ(entries[0].revents, 0);
+    EXPECT_EQ(entries[1].revents, 0);
+    EXPECT_EQ(entries[2].revents, POLLIN);
+    EXPECT_EQ(entries[3].revents, POLLOUT);
+    EXPECT_EQ(write(first[1], "x", 1), 1);
+    EXPECT_EQ(rpoll(entries, 4, wait_ms), 3);
+    EXPECT_EQ(entries[0].revents, POLLIN);
+    char c;
+    EXPECT_EQ(read(first[0], &c, 1), 1);
+  }
+  for (const int fd : {first[0], first[1], second[0], second[1]}) close(fd);
+}
+
 TEST_F(RsocketsEdges, PollReportsADescriptorThatIsNone) {
   pollfd entries[] = {{kNoDescriptor, POLLIN, 0}, {listener, POLLIN, 0}, {-1, POLLIN, 7}};
   listen_now();

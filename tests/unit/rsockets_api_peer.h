@@ -75,6 +75,9 @@ class Peer {
     return data;
   }();
 
+  /// How often the rsocket asks again when nothing answers.
+  uint8_t retries = 7;
+
   // To an rsocket that listens.
 
   /// Asks for a connection. The event that answers it: RDMA_CM_EVENT_CONNECT_RESPONSE or a rejection.
@@ -101,9 +104,10 @@ class Peer {
 
   // From an rsocket that connects.
 
-  /// The address that rsockets connect to.
-  sockaddr_in listen() {
+  /// The address that rsockets connect to; its port, in network order, is any if none is given.
+  sockaddr_in listen(in_port_t port = 0) {
     sockaddr_in address = loopback(0);
+    address.sin_port = port;
     EXPECT_EQ(rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP), 0);
     EXPECT_EQ(rdma_bind_addr(listener_, reinterpret_cast<sockaddr*>(&address)), 0);
     EXPECT_EQ(rdma_listen(listener_, 8), 0);
@@ -139,6 +143,12 @@ class Peer {
   bool has_event() {
     pollfd wanted{channel_->fd, POLLIN, 0};
     return ::poll(&wanted, 1, 0) == 1;
+  }
+  /// Answers nothing any more, and says nothing of it.
+  void fall_silent() {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    EXPECT_EQ(ibv_modify_qp(qp_, &attr, IBV_QP_STATE), 0);
   }
   /// Ends the connection without a word of rsockets.
   void disconnect() { EXPECT_EQ(rdma_disconnect(id_), 0); }
@@ -238,7 +248,7 @@ class Peer {
     param.private_data = &mine;
     param.private_data_len = sizeof mine;
     param.qp_num = qp_->qp_num;
-    param.retry_count = 7;
+    param.retry_count = retries;
     param.rnr_retry_count = 7;
     return param;
   }

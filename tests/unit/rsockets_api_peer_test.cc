@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an rsocket sends, message by message, and what it does with messages that no rsocket sends.
+#include <netinet/tcp.h>
+
 #include "rsockets_api_peer.h"
 
 namespace rsockets = nupa::rsockets;
@@ -190,6 +192,16 @@ TEST_F(RsocketsPeer, CreditsComeWhenHalfOfThemAreUsedAndCountFromTheStart) {
   }
 }
 
+TEST_F(RsocketsPeer, KeepalivesFindASilentPeerWhereTheyAreAskedFor) {
+  peer.retries = 0;
+  connect_peer();
+  peer.fall_silent();
+  ASSERT_EQ(set_number(server, IPPROTO_TCP, TCP_KEEPIDLE, 1), 0);
+  EXPECT_EQ(poll_one(server, POLLIN, 2500), 0) << "their time alone is no wish for them";
+  ASSERT_EQ(set_number(server, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+  EXPECT_NE(poll_one(server, POLLIN, kSoonMs) & (POLLERR | POLLHUP), 0);
+}
+
 TEST_F(RsocketsPeer, EachCreditIsAReceiveThatIsPosted) {
   constexpr uint32_t kRequests = 18;  // half of it is no multiple of the receives that are posted together
   set_listener(SOL_RDMA, RDMA_RQSIZE, kRequests);
@@ -197,23 +209,25 @@ TEST_F(RsocketsPeer, EachCreditIsAReceiveThatIsPosted) {
   connect_peer(kNoRetry);
   uint16_t allowed = peer.their_credits();
   ASSERT_EQ(allowed, kRequests);
-  uint32_t at = 0;
   uint16_t sent = 0;
+  const auto send_one = [&] {
+    ASSERT_EQ(peer.send_data("x", sent), IBV_WC_SUCCESS) << "message " << sent << " of " << allowed;
+    ++sent;
+  };
   for (int round = 0; round < 12; ++round) {
-    // Up to the credit message the rsocket looks after each message, from then on only when all credits are used.
-    while (sent != allowed) {
-      ASSERT_EQ(peer.send_data("x", at), IBV_WC_SUCCESS) << "message " << sent << " of " << allowed;
-      ++at;
-      ++sent;
-      if (allowed - sent >= static_cast<int>(kRequests / 2)) progress();
-    }
-    progress();
-    while (const auto message = peer.message_now()) allowed = static_cast<uint16_t>(rsockets::value_of(*message));
-    ASSERT_TRUE(await([&] {
+    // The rsocket looks after each message until it gives credits, then not before all of them are used.
+    const uint16_t before = allowed;
+    while (allowed == before) {
+      ASSERT_NE(sent, allowed);
+      ASSERT_NO_FATAL_FAILURE(send_one());
       progress();
-      while (const auto message = peer.message_now()) allowed = static_cast<uint16_t>(rsockets::value_of(*message));
-      return allowed != sent;
-    }));
+      if (const auto message = peer.message_now()) allowed = static_cast<uint16_t>(rsockets::value_of(*message));
+    }
+    while (sent != allowed) ASSERT_NO_FATAL_FAILURE(send_one());
+    progress();
+    const auto message = peer.next_message();
+    ASSERT_TRUE(message.has_value());
+    allowed = static_cast<uint16_t>(rsockets::value_of(*message));
   }
 }
 
@@ -279,6 +293,24 @@ TEST_F(RsocketsPeer, ALongSendBeginsWithShortMessages) {
     sum += length;
   }
   EXPECT_EQ(sum, data.size());
+  EXPECT_EQ(std::memcmp(peer.memory().data, data.data(), data.size()), 0);
+}
+
+TEST_F(RsocketsPeer, AMessageIsNoLongerThanTheSendBuffer) {
+  constexpr uint32_t kSendBuffer = 4096;
+  set_listener(SOL_SOCKET, SO_SNDBUF, kSendBuffer / 2);
+  connect_peer();
+  ASSERT_EQ(number_of(server, SOL_SOCKET, SO_SNDBUF), static_cast<int>(kSendBuffer));
+  std::string data(3 * kSendBuffer, ' ');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 >> 3);
+  ASSERT_EQ(rsend(server, data.data(), data.size(), 0), static_cast<ssize_t>(data.size()));
+  uint32_t sum = 0;
+  while (sum < data.size()) {
+    const auto message = peer.next_message();
+    ASSERT_TRUE(message.has_value());
+    EXPECT_LE(rsockets::value_of(*message), kSendBuffer);
+    sum += rsockets::value_of(*message);
+  }
   EXPECT_EQ(std::memcmp(peer.memory().data, data.data(), data.size()), 0);
 }
 

@@ -1,135 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of a TCP program behind the preload library, which this program is linked to ahead of libc: each call below
 // is the library's. A socket whose data go over an rsocket is an unconnected one for the kernel.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/ioctl.h>
-#include <sys/select.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <functional>
 
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <thread>
-#include <vector>
+#include "rsockets_preload_support.h"
 
-namespace {
-
-constexpr int kSoonMs = 20'000;
-constexpr const char* kPortOfParent = "NUPA_TEST_PORT";
-constexpr const char* kEndOfChild = "NUPA_TEST_END";
-
-sockaddr_in loopback(in_port_t port = 0) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = port;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-const sockaddr* as_sockaddr(const sockaddr_in& address) { return reinterpret_cast<const sockaddr*>(&address); }
-sockaddr* as_out(sockaddr_in* address) { return reinterpret_cast<sockaddr*>(address); }
-
-template <class Number>
-int error_of(Number result) {
-  return result == static_cast<Number>(-1) ? errno : 0;
-}
-
-/// What the kernel knows of the socket.
-bool connected_by_tcp(int fd) {
-  sockaddr_in peer;
-  socklen_t length = sizeof peer;
-  return syscall(SYS_getpeername, fd, &peer, &length) == 0;
-}
-
-class Preload : public testing::Test {
- protected:
-  void SetUp() override {
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    address = loopback();
-    ASSERT_EQ(bind(listener, as_sockaddr(address), sizeof address), 0);
-    socklen_t length = sizeof address;
-    ASSERT_EQ(getsockname(listener, as_out(&address), &length), 0);
-    ASSERT_EQ(listen(listener, 16), 0);
-  }
-  void TearDown() override {
-    for (const int fd : {client, server, listener, epoll}) {
-      if (fd >= 0) close(fd);
-    }
-  }
-  static int poll_one(int fd, short events, int timeout) {
-    pollfd entry{fd, events, 0};
-    const int count = poll(&entry, 1, timeout);
-    EXPECT_EQ(count, entry.revents != 0 ? 1 : 0);
-    return entry.revents;
-  }
-  /// Two ends of a connection over rsockets.
-  void make_pair() {
-    EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on the listener has an rsocket, too
-    client = socket(AF_INET, SOCK_STREAM, 0);
-    ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
-    server = accept(listener, nullptr, nullptr);
-    ASSERT_GE(server, 0) << std::strerror(errno);
-    ASSERT_FALSE(connected_by_tcp(client));
-    ASSERT_FALSE(connected_by_tcp(server));
-  }
-  void make_epoll() {
-    epoll = epoll_create1(0);
-    ASSERT_GE(epoll, 0);
-  }
-  int control(int operation, int fd, uint32_t events, uint64_t data) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = data;
-    return error_of(epoll_ctl(epoll, operation, fd, &event));
-  }
-  /// The events of one wait, as "data:events".
-  std::string wait_epoll(int timeout) {
-    epoll_event events[8];
-    const int count = epoll_wait(epoll, events, 8, timeout);
-    if (count < 0) return std::strerror(errno);
-    std::string text;
-    for (int i = 0; i < count; ++i) {
-      char one[64];
-      std::snprintf(one, sizeof one, "%s%lu:%x", i == 0 ? "" : " ", static_cast<unsigned long>(events[i].data.u64),
-                    events[i].events);
-      text += one;
-    }
-    return text;
-  }
-  static int read_error(int fd) {
-    char c;
-    return error_of(recv(fd, &c, 1, MSG_DONTWAIT));
-  }
-  static std::string read_some(int fd) {
-    char room[256];
-    const ssize_t count = read(fd, room, sizeof room);
-    return count < 0 ? std::strerror(errno) : std::string(room, static_cast<size_t>(count));
-  }
-
-  int listener = -1;
-  int client = -1;
-  int server = -1;
-  int epoll = -1;
-  sockaddr_in address{};
-};
-
-}  // namespace
+using namespace nupa::preload_test;
 
 TEST_F(Preload, NamesAreOfTheRsocket) {
   make_pair();
@@ -254,8 +130,7 @@ TEST_F(Preload, AcceptFlagsAreTheNewDescriptors) {
     EXPECT_EQ(fcntl(accepted, F_GETFL) & O_NONBLOCK, flags == SOCK_NONBLOCK ? O_NONBLOCK : 0);
     EXPECT_EQ(fcntl(accepted, F_GETFD), flags == SOCK_CLOEXEC ? FD_CLOEXEC : 0);
     if (flags == SOCK_NONBLOCK) {
-      char c;
-      EXPECT_EQ(error_of(read(accepted, &c, 1)), EAGAIN);
+      EXPECT_EQ(error_of_read(accepted, fd), EAGAIN);
     }
     close(accepted);
     close(fd);
@@ -266,7 +141,7 @@ TEST_F(Preload, NonBlockingIsSetByFcntlAndIoctl) {
   make_pair();
   char c;
   ASSERT_EQ(fcntl(server, F_SETFL, O_NONBLOCK), 0);
-  EXPECT_EQ(error_of(read(server, &c, 1)), EAGAIN);
+  EXPECT_EQ(error_of_read(server, client), EAGAIN);
   ASSERT_EQ(fcntl(server, F_SETFL, 0), 0);
   std::atomic<bool> waits{false};
   ssize_t count = -1;
@@ -280,7 +155,7 @@ TEST_F(Preload, NonBlockingIsSetByFcntlAndIoctl) {
   EXPECT_EQ(count, 1) << "it waits again";
   int on = 1;
   ASSERT_EQ(ioctl(server, FIONBIO, &on), 0);
-  EXPECT_EQ(error_of(read(server, &c, 1)), EAGAIN);
+  EXPECT_EQ(error_of_read(server, client), EAGAIN);
   int waiting = -1;
   ASSERT_EQ(ioctl(server, FIONREAD, &waiting), 0);
   EXPECT_EQ(waiting, 0);
@@ -297,10 +172,9 @@ TEST_F(Preload, OptionsThatAreSetBeforeConnectingHold) {
   ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
   server = accept(listener, nullptr, nullptr);
-  char c;
-  EXPECT_EQ(error_of(read(client, &c, 1)), EAGAIN);
+  EXPECT_EQ(error_of_read(client, server), EAGAIN);
   ASSERT_EQ(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
-  EXPECT_EQ(error_of(read(server, &c, 1)), EAGAIN) << "nor afterwards";
+  EXPECT_EQ(error_of_read(server, client), EAGAIN) << "nor afterwards";
   const int on = 1;
   EXPECT_EQ(setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), 0);
   EXPECT_EQ(error_of(setsockopt(server, SOL_SOCKET, 12345, &on, sizeof on)), ENOPROTOOPT);
@@ -642,17 +516,7 @@ namespace {
 
 pid_t start_child(const sockaddr_in& address, const char* end) {
   setenv(kPortOfParent, std::to_string(ntohs(address.sin_port)).c_str(), 1);
-  setenv(kEndOfChild, end, 1);
-  std::string self = "/proc/self/exe", filter = "--gtest_filter=PreloadChild.*",
-              disabled = "--gtest_also_run_disabled_tests";
-  char* words[] = {self.data(), filter.data(), disabled.data(), nullptr};
-  posix_spawn_file_actions_t quiet;
-  posix_spawn_file_actions_init(&quiet);
-  posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
-  pid_t child = -1;
-  EXPECT_EQ(posix_spawn(&child, "/proc/self/exe", &quiet, nullptr, words, environ), 0);
-  posix_spawn_file_actions_destroy(&quiet);
-  return child;
+  return start_case("PreloadChild.*", kEndOfChild, end, true);
 }
 
 }  // namespace
@@ -671,17 +535,53 @@ TEST_F(Preload, AProcessThatExitsWithoutClosingIsAnEndOfFile) {
   EXPECT_EQ(read_some(server), "") << "the end of file, no error";
 }
 
-TEST_F(Preload, AProcessThatIsKilledIsAReset) {
-  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
-  const pid_t child = start_child(address, "kill");
-  ASSERT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
-  server = accept(listener, nullptr, nullptr);
-  ASSERT_GE(server, 0);
-  EXPECT_EQ(read_some(server), "bye");
-  EXPECT_EQ(write(server, "x", 1), 1);
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_NE(status, 0);
-  EXPECT_NE(poll_one(server, 0, kSoonMs) & POLLHUP, 0);
+/// `server` is the end of a connection whose other process is killed; `flags` as for accept4().
+class PreloadKilled : public Preload {
+ protected:
+  void accept_one_that_is_killed(int flags = 0) {
+    EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+    const pid_t child = start_child(address, "kill");
+    ASSERT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+    server = accept4(listener, nullptr, nullptr, flags);
+    ASSERT_GE(server, 0);
+    ASSERT_EQ(poll_one(server, POLLIN, kSoonMs), POLLIN);
+    EXPECT_EQ(read_some(server), "bye");
+    EXPECT_EQ(write(server, "x", 1), 1);
+    EXPECT_NE(end_of(child), 0);
+    EXPECT_NE(poll_one(server, 0, kSoonMs) & POLLHUP, 0);
+  }
+};
+
+TEST_F(PreloadKilled, TheFirstSendAfterAKillSucceedsAsByTcpWhereItMayNotWait) {
+  const iovec pieces[] = {{const_cast<char*>("ab"), 2}, {const_cast<char*>("c"), 1}};
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = 2;
+  const std::function<ssize_t()> sends[] = {
+      [&] { return send(server, "abc", 3, MSG_DONTWAIT | MSG_NOSIGNAL); },
+      [&] { return sendmsg(server, &message, MSG_DONTWAIT | MSG_NOSIGNAL); },
+      [&] { return writev(server, pieces, 2); },
+  };
+  for (const auto& send_three : sends) {
+    accept_one_that_is_killed(&send_three == &sends[2] ? SOCK_NONBLOCK : 0);
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(send_three(), 3);
+    EXPECT_EQ(read_some(server), "") << "which ends the program's wait for an answer";
+    EXPECT_EQ(error_of(send(server, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL)), EPIPE);
+    close(server);
+    server = -1;
+  }
+}
+
+TEST_F(PreloadKilled, ASendThatMayWaitReportsAKill) {
+  accept_one_that_is_killed();
+  if (HasFatalFailure()) return;
+  EXPECT_EQ(error_of(send(server, "x", 1, 0)), ECONNRESET);
+  EXPECT_EQ(error_of(send(server, "x", 1, MSG_NOSIGNAL)), EPIPE);
+}
+
+TEST_F(PreloadKilled, AProcessThatIsKilledIsAReset) {
+  accept_one_that_is_killed();
+  if (HasFatalFailure()) return;
   EXPECT_EQ(read_error(server), ECONNRESET);
 }

@@ -21,13 +21,33 @@ ssize_t lost() {
   return -1;
 }
 
-/// Who writes to a connection that takes no more gets SIGPIPE, unless it asked not to.
-ssize_t told(ssize_t result, int flags) {
-  if (__builtin_expect(result < 0, 0) && errno == EPIPE && (flags & MSG_NOSIGNAL) == 0) {
+bool is_nonblocking(int rsocket_fd, int flags) {
+  return (flags & MSG_DONTWAIT) != 0 || (rfcntl(rsocket_fd, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+/// The result of a send as TCP has it. A send to a connection that takes no more raises SIGPIPE unless MSG_NOSIGNAL
+/// forbids it. The first nonblocking send after the other process died succeeds: TCP notices a death when it has sent
+/// something, and programs rely on the next read for it. redis-benchmark repeats a send that fails for ever.
+ssize_t as_tcp(int rsocket_fd, ssize_t result, const iovec* list, size_t count, int flags) {
+  if (result >= 0) [[likely]]
+    return result;
+  if (errno == ECONNRESET) {
+    if (is_nonblocking(rsocket_fd, flags)) {
+      size_t bytes = 0;
+      for (size_t i = 0; i < count; ++i) bytes += list[i].iov_len;
+      return static_cast<ssize_t>(bytes);
+    }
+    errno = ECONNRESET;
+  }
+  if (errno == EPIPE && (flags & MSG_NOSIGNAL) == 0) {
     raise(SIGPIPE);
     errno = EPIPE;
   }
   return result;
+}
+ssize_t as_tcp(int rsocket_fd, ssize_t result, size_t length, int flags) {
+  const iovec whole{nullptr, length};
+  return as_tcp(rsocket_fd, result, &whole, 1, flags);
 }
 
 }  // namespace
@@ -67,21 +87,24 @@ NUPA_SHOWN ssize_t __recvfrom_chk(int fd, void* buffer, size_t length, size_t, i
 }
 
 NUPA_SHOWN ssize_t write(int fd, const void* data, size_t length) {
-  NUPA_EITHER(fd, next::write(fd, data, length), told(rwrite(rsocket_fd, data, length), 0));
+  NUPA_EITHER(fd, next::write(fd, data, length), as_tcp(rsocket_fd, rwrite(rsocket_fd, data, length), length, 0));
 }
 NUPA_SHOWN ssize_t writev(int fd, const iovec* list, int count) {
-  NUPA_EITHER(fd, next::writev(fd, list, count), told(rwritev(rsocket_fd, list, count), 0));
+  NUPA_EITHER(fd, next::writev(fd, list, count),
+              as_tcp(rsocket_fd, rwritev(rsocket_fd, list, count), list, static_cast<size_t>(count), 0));
 }
 NUPA_SHOWN ssize_t send(int fd, const void* data, size_t length, int flags) {
-  NUPA_EITHER(fd, next::send(fd, data, length, flags), told(rsend(rsocket_fd, data, length, flags), flags));
+  NUPA_EITHER(fd, next::send(fd, data, length, flags),
+              as_tcp(rsocket_fd, rsend(rsocket_fd, data, length, flags), length, flags));
 }
 NUPA_SHOWN ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* to, socklen_t to_length) {
   // TCP ignores the address of a connected socket.
   NUPA_EITHER(fd, next::sendto(fd, data, length, flags, to, to_length),
-              told(rsend(rsocket_fd, data, length, flags), flags));
+              as_tcp(rsocket_fd, rsend(rsocket_fd, data, length, flags), length, flags));
 }
 NUPA_SHOWN ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  NUPA_EITHER(fd, next::sendmsg(fd, message, flags), told(rsendmsg(rsocket_fd, message, flags), flags));
+  NUPA_EITHER(fd, next::sendmsg(fd, message, flags),
+              as_tcp(rsocket_fd, rsendmsg(rsocket_fd, message, flags), message->msg_iov, message->msg_iovlen, flags));
 }
 
 namespace {
@@ -101,7 +124,8 @@ ssize_t copy_file(int rsocket_fd, int file, off_t* offset, size_t length) {
       result = got;
       break;
     }
-    result = told(rsend(rsocket_fd, buffer, static_cast<size_t>(got), 0), 0);
+    const auto bytes = static_cast<size_t>(got);
+    result = as_tcp(rsocket_fd, rsend(rsocket_fd, buffer, bytes, 0), bytes, 0);
     if (result <= 0) break;
     done += static_cast<size_t>(result);
     place += result;

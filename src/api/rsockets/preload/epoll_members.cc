@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "../descriptor_table.h"
 #include "next.h"
@@ -20,6 +21,7 @@ constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM;
 /// Looks at a member that finds nothing before it is asked to tell by itself.
 constexpr uint32_t kIdleLooks = 8;
 
+/// 0 or an errno.
 int open_inner(Set* set) {
   if (set->inner >= 0) return 0;
   set->inner = epoll_create1(EPOLL_CLOEXEC);
@@ -27,10 +29,14 @@ int open_inner(Set* set) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.fd = -1;
-  next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
+  int rc = next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
   event.events = EPOLLIN;
   event.data.u64 = set->marker();
-  return next::epoll_ctl(set->fd, EPOLL_CTL_ADD, set->inner, &event);
+  if (rc == 0) rc = next::epoll_ctl(set->fd, EPOLL_CTL_ADD, set->inner, &event);
+  if (rc == 0) return 0;
+  const int error = set->inner < 0 || set->kick < 0 ? EMFILE : errno;
+  close_inner(set);
+  return error;
 }
 
 /// What the member has to tell now; 0: nothing.
@@ -137,20 +143,28 @@ void wake_sleepers(Set* set) {
   if (set->sleepers.load() != 0 && next::write(set->kick, &one, sizeof one) < 0) return;
 }
 
-void add_item(Set* set, int fd, int rsocket, const epoll_event& wanted) {
-  if (open_inner(set) != 0) return;
+void close_inner(Set* set) {
+  if (set->inner >= 0) next::close(set->inner);
+  if (set->kick >= 0) next::close(set->kick);
+  set->inner = set->kick = -1;
+}
+
+int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted) {
+  const int rc = open_inner(set);
+  if (rc != 0) return rc;
   auto item = std::make_unique<Item>();
   item->set = set;
   item->fd = fd;
   item->rsocket = rsocket;
   item->wanted = wanted;
   const auto lease = DescriptorTable::instance().lease(rsocket, Use::kOther);
-  if (!lease) return;
+  if (!lease) return EBADF;
   lease->observers().add(item.get());
   activate(item.get());
   set->items[fd] = std::move(item);
   set->has_items.store(true);
   wake_sleepers(set);
+  return 0;
 }
 
 bool remove_item(Set* set, int fd) {
@@ -176,7 +190,8 @@ bool remove_item(Set* set, int fd) {
 void absorb_signals(Set* set) {
   std::lock_guard lock(set->signal_lock);
   for (Item* item : set->signalled) {
-    item->signalled.store(false);
+    // An exchange, so that the look that follows sees each change that was signalled before.
+    item->signalled.exchange(false);
     activate(item);
   }
   set->signalled.clear();

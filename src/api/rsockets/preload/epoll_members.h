@@ -62,8 +62,10 @@ Set* set_of(int epoll, bool make);
 
 // All below want the set's mutex.
 
-void add_item(Set* set, int fd, int rsocket, const epoll_event& wanted);
+/// 0 or an errno.
+int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted);
 bool remove_item(Set* set, int fd);
+void close_inner(Set* set);
 /// It is looked at from here on.
 void activate(Item* item);
 /// Activates those that have been told of.

@@ -75,8 +75,7 @@ int control_item(Set* set, int operation, int fd, int rsocket, const epoll_event
   switch (operation) {
     case EPOLL_CTL_ADD:
       if (there) return EEXIST;
-      add_item(set, fd, rsocket, *event);
-      return 0;
+      return add_item(set, fd, rsocket, *event);
     case EPOLL_CTL_MOD:
       if (!there) return ENOENT;
       found->second->wanted = *event;
@@ -92,13 +91,23 @@ int control_item(Set* set, int operation, int fd, int rsocket, const epoll_event
   }
 }
 
+/// True if `epoll` is an epoll set; else errno is EBADF or EINVAL.
+bool is_set(int epoll, int fd) {
+  return next::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, static_cast<epoll_event*>(nullptr)) == 0 || errno == ENOENT;
+}
+
 }  // namespace
 
 int control(int epoll, int operation, int fd, epoll_event* event) {
   Overlay* overlay = overlay_of(fd);
   const auto mode = overlay == nullptr ? Overlay::Mode::kLost : overlay->mode.load();
   if (mode == Overlay::Mode::kConnected || mode == Overlay::Mode::kConnecting) {
-    Set* set = set_of(epoll, true);
+    Set* set = set_of(epoll, false);
+    if (set == nullptr) {
+      if (operation != EPOLL_CTL_ADD) return next::epoll_ctl(epoll, operation, fd, event);  // it is no member
+      if (!is_set(epoll, fd)) return -1;
+      set = set_of(epoll, true);
+    }
     if (set == nullptr || (event == nullptr && operation != EPOLL_CTL_DEL)) {
       errno = set == nullptr ? ENOMEM : EFAULT;
       return -1;
@@ -254,9 +263,7 @@ void forget_in_epoll_sets(int fd) {
   while (!set->items.empty()) remove_item(set, set->items.begin()->first);
   set->plain.clear();
   set->has_items.store(false);
-  if (set->inner >= 0) next::close(set->inner);
-  if (set->kick >= 0) next::close(set->kick);
-  set->inner = set->kick = -1;
+  close_inner(set);
   // The object itself stays: a thread may be about to leave wait().
 }
 

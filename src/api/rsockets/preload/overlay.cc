@@ -200,6 +200,8 @@ bool settle(int fd, Overlay* overlay) {
   }
   if (failure == 0) {
     overlay->mode.store(Overlay::Mode::kConnected);
+    // The program may have changed its descriptor meanwhile.
+    rfcntl(overlay->rsocket.load(), F_SETFL, next::fcntl(fd, F_GETFL) & O_NONBLOCK);
   } else {
     fall_back(fd, overlay, failure);
   }

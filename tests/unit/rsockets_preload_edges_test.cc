@@ -1,0 +1,746 @@
+// SPDX-License-Identifier: Apache-2.0
+// The edges of what a TCP program calls behind the preload library: descriptors, what a child has, waiting for sockets
+// of both kinds, connections that are still being made.
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "rsockets_api_peer.h"
+#include "rsockets_preload_support.h"
+
+using nupa::preload_test::as_out;
+using nupa::preload_test::connected_by_tcp;
+using nupa::preload_test::end_of;
+using nupa::preload_test::error_of;
+using nupa::preload_test::Preload;
+using nupa::preload_test::start_case;
+using nupa::rsockets_test::as_sockaddr;
+using nupa::rsockets_test::await;
+using nupa::rsockets_test::kSoonMs;
+using nupa::rsockets_test::loopback;
+using nupa::rsockets_test::Peer;
+
+// What programs call that are built with _FORTIFY_SOURCE.
+extern "C" {
+ssize_t __read_chk(int fd, void* buffer, size_t length, size_t room);
+ssize_t __recv_chk(int fd, void* buffer, size_t length, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void* buffer, size_t length, size_t room, int flags, sockaddr* from, socklen_t* size);
+int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
+int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room);
+}
+
+namespace {
+
+constexpr const char* kConnectMs = "NUPA_SOCKETS_CONNECT_MS";
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+/// Waits until a thread of this process sleeps.
+bool await_sleep(pid_t thread) {
+  const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  return await([&] {
+    std::FILE* stat = std::fopen(file.c_str(), "re");
+    char state = 0;
+    const bool read = stat != nullptr && std::fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
+    if (stat != nullptr) std::fclose(stat);
+    return read && state == 'S';
+  });
+}
+
+/// Of a wait that ends because something happens: one that nothing ends is over after kSoonMs, and looks once more.
+class Woken {
+ public:
+  ~Woken() {
+    EXPECT_LT(std::chrono::steady_clock::now() - begin_, std::chrono::milliseconds(kSoonMs)) << "nothing woke it";
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+class PreloadEdges : public Preload {
+ protected:
+  /// A connection of the kernel's TCP, whatever the listener has.
+  int connect_plain() const {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(syscall(SYS_connect, fd, &address, sizeof address), 0);
+    return fd;
+  }
+  /// What one wait of a set with two places tells, in a thread that sleeps when `act` is called.
+  std::string wake_epoll(const std::function<void()>& act, int wait_ms = kSoonMs) {
+    std::string told;
+    std::atomic<pid_t> sleeper{0};
+    std::thread waiting([&] {
+      sleeper = gettid();
+      const Woken woken;
+      told = wait_epoll(wait_ms);
+    });
+    EXPECT_TRUE(await([&] { return sleeper != 0; }));
+    EXPECT_TRUE(await_sleep(sleeper));
+    act();
+    waiting.join();
+    return told;
+  }
+};
+
+}  // namespace
+
+// Descriptors.
+
+TEST_F(PreloadEdges, ACopyOntoItselfIsNoSecondDescriptor) {
+  make_pair();
+  EXPECT_EQ(dup2(client, client), client);
+  EXPECT_EQ(error_of(dup3(client, client, 0)), EINVAL);
+  EXPECT_EQ(error_of(dup2(client, -1)), EBADF);
+  EXPECT_EQ(write(client, "x", 1), 1);
+  EXPECT_EQ(read_some(server), "x");
+  close(client);
+  client = -1;
+  ASSERT_NE(poll_one(server, POLLIN, kSoonMs), 0) << "that was the only one";
+  EXPECT_EQ(read_some(server), "");
+}
+
+TEST_F(PreloadEdges, ACopyThatClosesAtExecIsACopy) {
+  make_pair();
+  constexpr int kLowest = 200;
+  const int copy = fcntl(client, F_DUPFD_CLOEXEC, kLowest);
+  ASSERT_GE(copy, kLowest);
+  EXPECT_EQ(fcntl(copy, F_GETFD), FD_CLOEXEC);
+  close(client);
+  client = copy;
+  EXPECT_EQ(read_error(server), EAGAIN);
+  EXPECT_EQ(write(client, "x", 1), 1);
+  EXPECT_EQ(read_some(server), "x");
+}
+
+TEST_F(PreloadEdges, ANumberThatIsUsedAgainIsAnotherSocket) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
+  const int number = client;
+  close(client);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(client, number);
+  EXPECT_EQ(error_of(send(client, "x", 1, MSG_NOSIGNAL)), EPIPE);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  ASSERT_FALSE(connected_by_tcp(client));
+  EXPECT_EQ(wait_epoll(0), "") << "it is no member";
+  EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 6), 0);
+  EXPECT_EQ(wait_epoll(kSoonMs), "6:4");
+}
+
+TEST_F(PreloadEdges, NonBlockingIsEndedByIoctl) {
+  make_pair();
+  int on = 1;
+  ASSERT_EQ(ioctl(server, FIONBIO, &on), 0);
+  on = 0;
+  ASSERT_EQ(ioctl(server, FIONBIO, &on), 0);
+  std::atomic<pid_t> reader{0};
+  ssize_t count = -1;
+  std::thread reading([&] {
+    char c;
+    reader = gettid();
+    count = read(server, &c, 1);
+  });
+  EXPECT_TRUE(await([&] { return reader != 0; }));
+  EXPECT_EQ(write(client, "x", 1), 1);
+  reading.join();
+  EXPECT_EQ(count, 1);
+}
+
+// Calls.
+
+TEST_F(PreloadEdges, ChecksOfFortifiedProgramsKeepWhatIsAsked) {
+  make_pair();
+  ASSERT_EQ(write(client, "abc", 3), 3);
+  char room[4] = {};
+  pollfd entry{server, POLLIN, 0};
+  EXPECT_EQ(__poll_chk(&entry, 1, kSoonMs, sizeof entry), 1);
+  const timespec none{};
+  EXPECT_EQ(__ppoll_chk(&entry, 1, &none, nullptr, sizeof entry), 1);
+  EXPECT_EQ(__recv_chk(server, room, 2, sizeof room, MSG_PEEK), 2);
+  EXPECT_EQ(__recvfrom_chk(server, room, 1, sizeof room, MSG_PEEK, nullptr, nullptr), 1);
+  EXPECT_EQ(__read_chk(server, room, 3, sizeof room), 3);
+  EXPECT_STREQ(room, "abc");
+  EXPECT_EQ(__poll_chk(&entry, 1, 0, sizeof entry), 0);
+}
+
+TEST_F(PreloadEdges, AnAddressBesideTheDataIsIgnoredAsByTcp) {
+  make_pair();
+  ASSERT_EQ(sendto(client, "x", 1, 0, as_sockaddr(address), sizeof address), 1) << std::strerror(errno);
+  EXPECT_EQ(read_some(server), "x");
+}
+
+TEST_F(PreloadEdges, ListsOfWrongLengthsAreRefused) {
+  make_pair();
+  char c = 0;
+  const iovec piece{&c, 1};
+  volatile int negative = -1;  // the compiler would refuse the number
+  EXPECT_EQ(error_of(readv(server, &piece, negative)), EINVAL);
+  EXPECT_EQ(error_of(writev(client, &piece, negative)), EINVAL);
+  EXPECT_EQ(writev(client, &piece, 0), 0);
+  EXPECT_EQ(readv(server, &piece, 0), 0);
+  EXPECT_EQ(read(server, &c, 0), 0);
+}
+
+TEST_F(PreloadEdges, AFileThatDoesNotFitIsSentInPartAndItsPlaceSaysSo) {
+  make_pair();
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  const int fd = fileno(file);
+  std::string content(3'000'000, ' ');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 11 >> 4);
+  ASSERT_EQ(write(fd, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  ASSERT_EQ(lseek(fd, 0, SEEK_SET), 0);
+  ASSERT_EQ(fcntl(client, F_SETFL, O_NONBLOCK), 0);
+  ASSERT_EQ(fcntl(server, F_SETFL, O_NONBLOCK), 0);
+  ASSERT_EQ(error_of_read(client, server), EAGAIN);
+  ASSERT_EQ(error_of_read(server, client), EAGAIN);
+  // So that the rsocket's buffers do not end where a piece of the file does.
+  const std::string first(1000, 'a');
+  ASSERT_EQ(write(client, first.data(), first.size()), static_cast<ssize_t>(first.size()));
+  content.insert(0, first);
+  std::string got;
+  std::string room(100'000, ' ');
+  bool waited = false;
+  while (got.size() < content.size()) {
+    const off_t before = lseek(fd, 0, SEEK_CUR);
+    const ssize_t sent = sendfile(client, fd, nullptr, content.size());
+    if (sent < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+    }
+    waited |= sent < static_cast<ssize_t>(content.size());
+    ASSERT_EQ(lseek(fd, 0, SEEK_CUR), before + std::max<ssize_t>(sent, 0));
+    for (ssize_t count; (count = read(server, room.data(), room.size())) > 0;) {
+      got.append(room.data(), static_cast<size_t>(count));
+    }
+  }
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(got, content);
+  EXPECT_EQ(error_of(sendfile(client, -1, nullptr, 1)), EBADF);
+  std::fclose(file);
+}
+
+// Connecting.
+
+TEST_F(PreloadEdges, AnAddressThatWasBoundIsTheConnections) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in mine = loopback(0), seen{};
+  socklen_t length = sizeof mine;
+  ASSERT_EQ(bind(client, as_sockaddr(mine), sizeof mine), 0);
+  ASSERT_EQ(getsockname(client, as_out(&mine), &length), 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_FALSE(connected_by_tcp(client));
+  server = accept(listener, as_out(&seen), &length);
+  ASSERT_GE(server, 0);
+  EXPECT_EQ(seen.sin_port, mine.sin_port);
+}
+
+TEST_F(PreloadEdges, AConnectionOfTcpIsNotMadeAgain) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  client = connect_plain();
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), EISCONN);
+}
+
+TEST_F(PreloadEdges, AddressesOfWrongLengthsAreTheKernelsToRefuse) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  struct {
+    sockaddr_in address;
+    char more[sizeof(sockaddr_storage)];
+  } longer{address, {}};
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(longer.address), sizeof longer)), EINVAL);
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address - 1)), EINVAL);
+  EXPECT_EQ(error_of(connect(client, nullptr, sizeof address)), EFAULT);
+  EXPECT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  EXPECT_FALSE(connected_by_tcp(client));
+}
+
+TEST_F(PreloadEdges, ARefusedPortSaysNothingOfTheHostsOthers) {
+  const int nobody = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in closed = loopback(0);
+  socklen_t length = sizeof closed;
+  ASSERT_EQ(bind(nobody, as_sockaddr(closed), sizeof closed), 0);
+  ASSERT_EQ(getsockname(nobody, as_out(&closed), &length), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(closed), sizeof closed)), ECONNREFUSED);
+  close(client);
+  close(nobody);
+  make_pair();
+}
+
+TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
+  make_pair();
+  ASSERT_EQ(shutdown(listener, SHUT_RD), 0);
+  const int late = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(syscall(SYS_connect, late, &address, sizeof address), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  EXPECT_EQ(error_of(connect(late, as_sockaddr(address), sizeof address)), ECONNREFUSED);
+  close(late);
+}
+
+TEST_F(PreloadEdges, ASocketOfAnotherProtocolIsLeftAlone) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  const int multipath = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
+  if (multipath < 0) GTEST_SKIP() << "the kernel has no MPTCP";
+  EXPECT_EQ(connect(multipath, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  EXPECT_TRUE(connected_by_tcp(multipath));
+  close(multipath);
+}
+
+TEST_F(PreloadEdges, ListenersForEachFamilyShareAPort) {
+  const int six = socket(AF_INET6, SOCK_STREAM, 0);
+  if (six < 0) GTEST_SKIP() << "the machine has no IPv6";
+  const int only = 1;
+  ASSERT_EQ(setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only), 0);
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  any.sin6_port = address.sin_port;
+  ASSERT_EQ(bind(six, reinterpret_cast<sockaddr*>(&any), sizeof any), 0) << std::strerror(errno);
+  ASSERT_EQ(listen(six, 4), 0);
+  EXPECT_EQ(poll_one(six, POLLIN, 0), 0);  // now it has its rsocket
+  make_pair();
+  close(six);
+}
+
+TEST_F(PreloadEdges, AResetIsReportedOnceBySoError) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  Peer peer;
+  ASSERT_TRUE(peer.connect(address));
+  server = accept(listener, nullptr, nullptr);
+  ASSERT_GE(server, 0);
+  peer.disconnect();
+  ASSERT_NE(poll_one(server, 0, kSoonMs) & POLLERR, 0);
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(getsockopt(server, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, ECONNRESET);
+  ASSERT_EQ(getsockopt(server, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
+}
+
+// Waiting.
+
+TEST_F(PreloadEdges, SelectHasEndsOfOtherDescriptorsAsReadable) {
+  make_pair();
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  close(pipe_ends[1]);
+  fd_set read_set;
+  FD_ZERO(&read_set);
+  FD_SET(server, &read_set);
+  FD_SET(pipe_ends[0], &read_set);
+  timeval now{};
+  const int most = std::max(server, pipe_ends[0]) + 1;
+  EXPECT_EQ(select(most, &read_set, nullptr, nullptr, &now), 1);
+  EXPECT_TRUE(FD_ISSET(pipe_ends[0], &read_set));
+  EXPECT_FALSE(FD_ISSET(server, &read_set));
+  close(pipe_ends[0]);
+  FD_SET(server, &read_set);
+  EXPECT_EQ(error_of(select(most, &read_set, nullptr, nullptr, &now)), EBADF);
+}
+
+TEST_F(PreloadEdges, WaitsAreNoShorterThanTheirTime) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
+  constexpr long kUs = 6000;
+  const timespec time{0, kUs * 1000};
+  const auto check = [&](const char* name, const std::function<int()>& wait) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(wait(), 0) << name;
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::microseconds(kUs)) << name;
+  };
+  pollfd entry{server, POLLIN, 0};
+  fd_set read_set;
+  const auto set = [&] {
+    FD_ZERO(&read_set);
+    FD_SET(server, &read_set);
+    return &read_set;
+  };
+  epoll_event event;
+  check("poll", [&] { return poll(&entry, 1, kUs / 1000); });
+  check("ppoll", [&] { return ppoll(&entry, 1, &time, nullptr); });
+  check("select", [&] {
+    timeval limit{0, kUs};
+    return select(server + 1, set(), nullptr, nullptr, &limit);
+  });
+  check("pselect", [&] { return pselect(server + 1, set(), nullptr, nullptr, &time, nullptr); });
+  check("epoll_wait", [&] { return epoll_wait(epoll, &event, 1, kUs / 1000); });
+  check("epoll_pwait2", [&] { return epoll_pwait2(epoll, &event, 1, &time, nullptr); });
+  EXPECT_FALSE(FD_ISSET(server, &read_set));
+}
+
+TEST_F(PreloadEdges, ASignalThatTheMaskLetsThroughEndsAWait) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  sigset_t blocked, open;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &blocked, &open), 0);
+  sigdelset(&open, SIGUSR1);
+  const timespec time{1, 0};
+  pollfd entry{server, POLLIN, 0};
+  fd_set read_set;
+  FD_ZERO(&read_set);
+  FD_SET(server, &read_set);
+  epoll_event event;
+  raise(SIGUSR1);
+  EXPECT_EQ(error_of(ppoll(&entry, 1, &time, &open)), EINTR);
+  raise(SIGUSR1);
+  EXPECT_EQ(error_of(pselect(server + 1, &read_set, nullptr, nullptr, &time, &open)), EINTR);
+  raise(SIGUSR1);
+  EXPECT_EQ(error_of(epoll_pwait(epoll, &event, 1, 1000, &open)), EINTR);
+  raise(SIGUSR1);
+  EXPECT_EQ(error_of(epoll_pwait2(epoll, &event, 1, &time, &open)), EINTR);
+  raise(SIGUSR1);
+  EXPECT_EQ(epoll_wait(epoll, &event, 1, 1), 0) << "it stays blocked";
+  ASSERT_EQ(pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr), 0);
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_F(PreloadEdges, EpollTellsAListenerOnceForBothKinds) {
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN, 1), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_FALSE(connected_by_tcp(client));
+  EXPECT_EQ(wait_epoll(kSoonMs), "1:1");
+  const int plain = connect_plain();  // the other one has come
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(wait_epoll(kSoonMs), "1:1");
+    close(accept(listener, nullptr, nullptr));
+  }
+  EXPECT_EQ(wait_epoll(0), "");
+  close(plain);
+}
+
+TEST_F(PreloadEdges, EpollWithOnePlaceTellsEachInTurn) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLOUT, 1), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 2), 0);
+  int told[3] = {};
+  for (int i = 0; i < 8; ++i) {
+    epoll_event event;
+    ASSERT_EQ(epoll_wait(epoll, &event, 1, kSoonMs), 1);
+    ++told[event.data.u64];
+  }
+  EXPECT_EQ(told[1], 4);
+  EXPECT_EQ(told[2], 4);
+}
+
+TEST_F(PreloadEdges, EpollSleepersLearnOfWhatThisProcessDoes) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(control(EPOLL_CTL_MOD, server, EPOLLOUT, 8), 0); }), "8:4");
+  ASSERT_EQ(control(EPOLL_CTL_MOD, server, EPOLLRDHUP, 9), 0);
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 10), 0); }), "10:4");
+  ASSERT_EQ(control(EPOLL_CTL_DEL, client, 0, 0), 0);
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(shutdown(server, SHUT_RD), 0); }), "9:2000");
+}
+
+TEST_F(PreloadEdges, EpollWaitsForEverIfAsked) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, -1), "7:1");
+}
+
+TEST_F(PreloadEdges, EpollNeedsTheSameDescriptorsForManyMembers) {
+  make_pair();
+  make_epoll();
+  EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 1), 0);
+  const size_t with_one = open_descriptors();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLIN, 2), 0);
+  EXPECT_EQ(open_descriptors(), with_one);
+  ASSERT_EQ(control(EPOLL_CTL_DEL, client, 0, 0), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLIN, 3), 0);
+  EXPECT_EQ(open_descriptors(), with_one);
+}
+
+TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
+  make_epoll();
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  const int other = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLIN, 5), 0);
+  ASSERT_EQ(control(EPOLL_CTL_MOD, client, EPOLLOUT, 6), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, other, EPOLLOUT, 7), 0);
+  ASSERT_EQ(control(EPOLL_CTL_DEL, other, 0, 0), 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_EQ(connect(other, as_sockaddr(address), sizeof address), 0);
+  ASSERT_FALSE(connected_by_tcp(client));
+  EXPECT_EQ(wait_epoll(kSoonMs), "6:4");
+  EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLIN, 5), EEXIST);
+  close(other);
+}
+
+TEST_F(PreloadEdges, EpollHasASocketThatWentBackToTcp) {
+  make_epoll();
+  client = socket(AF_INET, SOCK_STREAM, 0);  // the listener has no rsocket
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_TRUE(connected_by_tcp(client));
+  EXPECT_EQ(wait_epoll(kSoonMs), "5:4");
+}
+
+TEST_F(PreloadEdges, EpollForgetsADescriptorThatWasClosedBehindTheLibrary) {
+  const int sets[] = {epoll_create1(0), epoll_create1(0)};
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on the listener has an rsocket, too
+  const int number = socket(AF_INET, SOCK_STREAM, 0);
+  epoll_event wanted{};
+  wanted.events = EPOLLOUT;
+  for (const int set : sets) ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, number, &wanted), 0);
+  ASSERT_EQ(syscall(SYS_close, number), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(client, number);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_FALSE(connected_by_tcp(client));
+  for (const int set : sets) {
+    epoll_event event;
+    EXPECT_EQ(epoll_wait(set, &event, 1, 20), 0) << "the one that was added is closed";
+    close(set);
+  }
+}
+
+TEST_F(PreloadEdges, AClosedSetLeavesNothing) {
+  make_pair();
+  EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
+  const size_t before = open_descriptors();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLOUT, 7), 0);
+  EXPECT_EQ(wait_epoll(kSoonMs), "7:4");
+  const int number = epoll;
+  close(epoll);
+  EXPECT_TRUE(await([&] { return open_descriptors() <= before; }));
+  make_epoll();
+  ASSERT_EQ(epoll, number);
+  EXPECT_EQ(wait_epoll(0), "") << "the new set of that number has no members";
+  EXPECT_EQ(control(EPOLL_CTL_DEL, server, 0, 0), ENOENT);
+}
+
+TEST_F(PreloadEdges, ASetThatIsNoneIsRefused) {
+  make_pair();
+  make_epoll();
+  const auto control_of = [&](int set, int operation) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return error_of(epoll_ctl(set, operation, server, &event));
+  };
+  const int plain = eventfd(0, 0);
+  constexpr int kNone = 1234;
+  for (const int operation : {EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL}) {
+    EXPECT_EQ(control_of(-1, operation), EBADF) << operation;
+    EXPECT_EQ(control_of(kNone, operation), EBADF) << operation;
+    EXPECT_EQ(control_of(plain, operation), EINVAL) << operation;
+  }
+  EXPECT_EQ(control_of(epoll, EPOLL_CTL_ADD), 0);
+  close(plain);
+}
+
+// Processes.
+
+TEST_F(PreloadEdges, AChildHasUnconnectedSocketsAndConnectsByTcp) {
+  make_pair();
+  const pid_t child = fork();
+  if (child == 0) {
+    char c = 0;
+    const iovec piece{&c, 1};
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(&piece);
+    message.msg_iovlen = 1;
+    sockaddr_in name{};
+    socklen_t length = sizeof name;
+    const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    const int fresh = socket(AF_INET, SOCK_STREAM, 0);
+    pollfd entry{client, POLLIN, 0};
+    int failed = 0;
+    int number = 0;
+    const auto check = [&](bool holds) {
+      ++number;
+      if (!holds && failed == 0) failed = number;
+    };
+    check(error_of(readv(client, &piece, 1)) == ECONNRESET);
+    check(error_of(writev(client, &piece, 1)) == ECONNRESET);
+    check(error_of(recvmsg(client, &message, 0)) == ECONNRESET);
+    check(error_of(sendmsg(client, &message, 0)) == ECONNRESET);
+    check(error_of(recvfrom(client, &c, 1, 0, nullptr, nullptr)) == ECONNRESET);
+    check(error_of(sendto(client, &c, 1, 0, nullptr, 0)) == ECONNRESET);
+    check(error_of(sendfile(client, file, nullptr, 1)) == ECONNRESET);
+    check(error_of(shutdown(client, SHUT_RDWR)) == ENOTCONN);
+    check(error_of(getpeername(client, as_out(&name), &length)) == ENOTCONN);
+    check(poll(&entry, 1, 0) == 1 && (entry.revents & POLLHUP) != 0);
+    check(connect(fresh, as_sockaddr(address), sizeof address) == 0 && connected_by_tcp(fresh));
+    _exit(failed);
+  }
+  EXPECT_EQ(end_of(child), 0) << "the exit status is the first check that failed, times 256";
+  close(accept(listener, nullptr, nullptr));
+  EXPECT_EQ(write(client, "x", 1), 1);
+  EXPECT_EQ(read_some(server), "x");
+}
+
+// In processes of their own: each begins with no rsocket made, and with the time to connect that it needs.
+
+namespace {
+
+class PreloadAlone : public PreloadEdges {
+ protected:
+  /// A client that does not wait, asking a peer who has not answered.
+  void begin_connecting(Peer* peer, const sockaddr_in& to) {
+    client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    ASSERT_EQ(error_of(connect(client, as_sockaddr(to), sizeof to)), EINPROGRESS);
+    ASSERT_TRUE(await([&] {
+      poll_one(client, POLLOUT, 0);
+      return peer->has_event();
+    }));
+    ASSERT_TRUE(peer->requested());
+  }
+};
+
+}  // namespace
+
+TEST_F(PreloadAlone, DISABLED_Connecting) {
+  Peer peer;
+  const sockaddr_in to = peer.listen();
+  make_epoll();
+  ASSERT_NO_FATAL_FAILURE(begin_connecting(&peer, to));
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(to), sizeof to)), EALREADY);
+  EXPECT_EQ(read_error(client), EAGAIN);
+  EXPECT_EQ(error_of(send(client, "x", 1, 0)), EAGAIN);
+  EXPECT_EQ(poll_one(client, POLLIN | POLLOUT, 0), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
+  EXPECT_EQ(wait_epoll(0), "");
+  // Programs set this back as soon as connect() has returned.
+  ASSERT_EQ(fcntl(client, F_SETFL, 0), 0);
+  EXPECT_EQ(poll_one(client, POLLOUT, 0), 0);
+  ASSERT_TRUE(peer.accept());
+  EXPECT_EQ(wait_epoll(kSoonMs), "5:4");
+  EXPECT_EQ(poll_one(client, POLLOUT, 0), POLLOUT);
+  EXPECT_FALSE(connected_by_tcp(client));
+  ASSERT_TRUE(peer.next_message().has_value());
+  std::atomic<pid_t> reader{0};
+  ssize_t count = -1;
+  std::thread reading([&] {
+    char c;
+    reader = gettid();
+    count = read(client, &c, 1);
+  });
+  EXPECT_TRUE(await([&] { return reader != 0; }));
+  EXPECT_TRUE(await_sleep(reader));
+  EXPECT_EQ(peer.send_data("x"), IBV_WC_SUCCESS);
+  reading.join();
+  EXPECT_EQ(count, 1) << "the descriptor blocks";
+}
+
+TEST(PreloadOwnProcess, ASocketThatConnectsDoesNotBlockBeforeItsDescriptorDoes) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Connecting", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+TEST_F(PreloadAlone, DISABLED_Refused) {
+  Peer peer;
+  const sockaddr_in to = peer.listen(address.sin_port);
+  ASSERT_EQ(to.sin_port, address.sin_port);
+  make_epoll();
+  client = -1;
+  ASSERT_NO_FATAL_FAILURE(begin_connecting(&peer, to));
+  peer.refuse();
+  EXPECT_EQ(poll_one(client, POLLOUT, kSoonMs), POLLOUT) << "no error: TCP takes over";
+  EXPECT_TRUE(connected_by_tcp(client));
+  // Of the host's other ports nothing is known.
+  close(client);
+  close(listener);
+  Preload::SetUp();
+  make_pair();
+}
+
+TEST(PreloadOwnProcess, TcpTakesOverFromARefusedRsocket) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Refused", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+TEST_F(PreloadAlone, DISABLED_NoAnswerInPoll) {
+  Peer peer;
+  ASSERT_EQ(peer.listen(address.sin_port).sin_port, address.sin_port);
+  client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  ASSERT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), EINPROGRESS);
+  EXPECT_FALSE(connected_by_tcp(client));
+  const Woken woken;
+  EXPECT_EQ(poll_one(client, POLLOUT, kSoonMs), POLLOUT);
+  EXPECT_TRUE(connected_by_tcp(client));
+}
+
+TEST_F(PreloadAlone, DISABLED_NoAnswerInEpoll) {
+  Peer peer;
+  ASSERT_EQ(peer.listen(address.sin_port).sin_port, address.sin_port);
+  make_epoll();
+  client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
+  ASSERT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), EINPROGRESS);
+  EXPECT_FALSE(connected_by_tcp(client));
+  const Woken woken;
+  EXPECT_EQ(wait_epoll(kSoonMs), "5:4");
+  EXPECT_TRUE(connected_by_tcp(client));
+}
+
+TEST_F(PreloadAlone, DISABLED_NoAnswerInConnect) {
+  Peer peer;
+  ASSERT_EQ(peer.listen(address.sin_port).sin_port, address.sin_port);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  const Woken woken;
+  EXPECT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  EXPECT_TRUE(connected_by_tcp(client));
+}
+
+TEST(PreloadOwnProcess, TcpTakesOverWhenTheTimeToConnectIsOver) {
+  for (const char* place : {"InPoll", "InEpoll", "InConnect"}) {
+    const std::string name = std::string("PreloadAlone.DISABLED_NoAnswer") + place;
+    EXPECT_EQ(end_of(start_case(name.c_str(), kConnectMs, "40", false)), 0) << place;
+  }
+}
+
+TEST_F(PreloadAlone, DISABLED_Fork) {
+  // The parent listens, and nobody has waited for a connection so far.
+  const pid_t child = fork();
+  if (child == 0) {
+    make_pair();
+    const bool moved = !HasFailure() && write(client, "x", 1) == 1 && read_some(server) == "x";
+    _exit(moved ? 0 : 1);
+  }
+  EXPECT_EQ(end_of(child), 0);
+}
+
+TEST(PreloadOwnProcess, AChildOfAProcessThatHasMadeNoRsocketMakesItsOwn) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Fork", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+TEST_F(PreloadAlone, DISABLED_Numbers) {
+  constexpr int kPairs = 16;
+  // A client's port is held by one more descriptor, and the library has some of its own.
+  constexpr int kMost = 3 * kPairs + 20;
+  std::vector<int> fds;
+  for (int i = 0; i < kPairs; ++i) {
+    make_pair();
+    fds.insert(fds.end(), {client, server});
+  }
+  EXPECT_LT(*std::max_element(fds.begin(), fds.end()), listener + kMost);
+  for (const int fd : fds) close(fd);
+  client = server = -1;
+}
+
+TEST(PreloadOwnProcess, ChannelsOfConnectionsDoNotTakeTheLowNumbers) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Numbers", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
