@@ -142,6 +142,28 @@ TEST_F(NetdevDoor, List_NamesTheNodesOfANetworkOrOfAll) {
   EXPECT_TRUE(Door::list("la").empty());
 }
 
+TEST_F(NetdevDoor, List_SocketsThatAreNoNodes_AreLeftOut) {
+  auto dir = cm::RuntimeDir::open();
+  ASSERT_TRUE(dir);
+  for (const char* name : {"net,lab", "other,lab,n2", "net.lab,n3"}) EXPECT_TRUE((*dir)->claim_name(name)) << name;
+  using Names = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Door::list("lab"), (Names{{"lab", "n1"}}));
+  EXPECT_EQ(Door::list(""), (Names{{"lab", "n1"}}));
+}
+
+TEST_F(NetdevDoor, End_TakesTheSocketAway) {
+  const auto waits = Door::begin_to_ask("lab", "n1", "who");
+  ASSERT_TRUE(waits);
+  door.reset();
+  EXPECT_TRUE(Door::list("").empty());
+  ASSERT_TRUE(is_readable(waits->get(), kLimitMs));
+  const auto answer = Door::take_answer(waits->get());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ECONNRESET);
+  EXPECT_EQ(Door::ask("lab", "n1", "who", 0).error().code, ENOENT);
+  EXPECT_TRUE(Door::open("lab", "n1"));
+}
+
 TEST(NetdevDoorField, OfWhatIsNoTextIsEmpty) {
   EXPECT_EQ(Door::field(R"({"do":"who"})", "do"), "who");
   for (const char* message : {"", "{", "[]", "1", "null", R"("do")", "{}", R"({"do":1})", R"({"do":null})",

@@ -41,6 +41,16 @@ struct LaneEnd {
       if (!poll()) std::this_thread::yield();
     return words.size() == before ? 4 : words[before] >> 30;
   }
+  /// The peer sends a word, which says this instead.
+  void hear(LaneEnd& peer, uint32_t word) {
+    peer.lane->probe();
+    WorkCompletion done;
+    const auto until = std::chrono::steady_clock::now() + kLaneLimit;
+    while (cq->poll(&done, 1) != 1 || (done.wc_flags & wc_flag::kWithImm) == 0)
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << "no word comes";
+    done.imm_data = htonl(word);
+    lane->on_completion(done);
+  }
   RingWords* ring() const { return reinterpret_cast<RingWords*>(lane->card().address); }
   /// Puts a frame of so many bytes, and sends it.
   bool send(uint32_t bytes, uint8_t mark = 0) {
@@ -273,6 +283,25 @@ TEST_P(NetdevLane, Words_MoreThanTheQueueHolds_AllCome) {
   EXPECT_GT(one.lane->round_trip_ns(), 0);
   EXPECT_EQ(0, other.lane->round_trip_ns());  // it has asked nothing
   EXPECT_EQ(0, one.lane->error() + other.lane->error());
+}
+
+TEST_P(NetdevLane, OnWord_DataOfMoreThanARing_EndsItAtOnce) {
+  constexpr uint32_t kLines = kRingBytes / kLine;
+  one.hear(other, kWordData << 30 | kLines);
+  EXPECT_EQ(0, one.lane->error());
+  one.hear(other, kWordData << 30 | 2 * kLines);  // so much after that
+  EXPECT_EQ(0, one.lane->error());
+  other.hear(one, kWordData << 30 | (kLines + 1));
+  EXPECT_EQ(EPROTO, other.lane->error());
+  one.hear(other, kWordData << 30 | (2 * kLines - 1));  // back
+  EXPECT_EQ(EPROTO, one.lane->error());
+}
+
+TEST_P(NetdevLane, OnWord_AnswerThatNobodyAskedFor_IsNoRoundTrip) {
+  constexpr uint32_t kAnswer = 1u << 29;
+  other.hear(one, kWordProbe << 30 | kAnswer);
+  EXPECT_EQ(0, other.lane->round_trip_ns());
+  EXPECT_EQ(0, other.lane->error());
 }
 
 WorkCompletion completion(uint64_t wr_id, WcStatus status, WcOpcode opcode, uint32_t flags = 0) {

@@ -1,17 +1,18 @@
 #include "api/netdev/tun_device.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
-#include <linux/ipv6.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "api/netdev/virtio_header.h"
 
@@ -80,21 +81,39 @@ int TunDevice::set_mtu(uint32_t mtu) const {
 }
 
 int TunDevice::add_address(const Prefix& prefix) const {
-  ifreq request = request_for(name_);
-  if (!prefix.is_ipv4()) {
-    in6_ifreq more{};
-    std::memcpy(&more.ifr6_addr, prefix.address.raw.data(), 16);
-    more.ifr6_prefixlen = prefix.length;
-    more.ifr6_ifindex = static_cast<int>(if_nametoindex(name_.c_str()));
-    return with_socket(AF_INET6, [&](int socket) { return ioctl(socket, SIOCSIFADDR, &more); });
+  // By netlink (rtnetlink(7)): SIOCSIFADDR puts an IPv4 address in place of the one before.
+  struct {
+    nlmsghdr head;
+    ifaddrmsg about;
+    std::array<std::byte, 2 * RTA_SPACE(16)> attributes;
+  } request{};
+  const size_t length = prefix.is_ipv4() ? 4 : 16;
+  request.about.ifa_family = prefix.is_ipv4() ? AF_INET : AF_INET6;
+  request.about.ifa_prefixlen = prefix.length;
+  request.about.ifa_index = if_nametoindex(name_.c_str());
+  size_t used = 0;
+  for (const uint16_t type : {IFA_LOCAL, IFA_ADDRESS}) {
+    rtattr attribute{};
+    attribute.rta_len = static_cast<uint16_t>(RTA_LENGTH(length));
+    attribute.rta_type = type;
+    std::byte* const place = request.attributes.data() + used;
+    std::memcpy(place, &attribute, sizeof attribute);
+    std::memcpy(place + RTA_LENGTH(0), &prefix.address.raw[16 - length], length);
+    used += RTA_SPACE(length);
   }
-  auto* const address = reinterpret_cast<sockaddr_in*>(&request.ifr_addr);
-  address->sin_family = AF_INET;
-  std::memcpy(&address->sin_addr, &prefix.address.raw[12], 4);
-  const int error = with_socket(AF_INET, [&](int socket) { return ioctl(socket, SIOCSIFADDR, &request); });
-  if (error != 0) return error;
-  address->sin_addr.s_addr = htonl(prefix.length == 0 ? 0 : UINT32_MAX << (32 - prefix.length));
-  return with_socket(AF_INET, [&](int socket) { return ioctl(socket, SIOCSIFNETMASK, &request); });
+  const size_t bytes = sizeof request - request.attributes.size() + used;
+  request.head.nlmsg_len = static_cast<uint32_t>(bytes);
+  request.head.nlmsg_type = RTM_NEWADDR;
+  request.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+  const base::UniqueFd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!socket || ::send(socket.get(), &request, bytes, 0) != static_cast<ssize_t>(bytes)) return errno;
+  struct {
+    nlmsghdr head;
+    nlmsgerr what;
+    std::array<std::byte, sizeof request + 256> more;  // the request again, where it is refused, and words about it
+  } answer{};
+  if (::recv(socket.get(), &answer, sizeof answer, 0) < 0) return errno;
+  return answer.head.nlmsg_type == NLMSG_ERROR ? -answer.what.error : EPROTO;
 }
 
 void TunDevice::have_own_addresses_only(bool ipv6) const {
@@ -109,17 +128,26 @@ int TunDevice::bring_up() const {
   ifreq request = request_for(name_);
   return with_socket(AF_INET, [&](int socket) {
     if (ioctl(socket, SIOCGIFFLAGS, &request) != 0) return -1;
-    // Without a link layer there is nobody to ask for addresses (ARP), but groups and broadcasts are carried.
-    request.ifr_flags =
-        static_cast<short>((request.ifr_flags & ~IFF_POINTOPOINT) | IFF_UP | IFF_MULTICAST | IFF_BROADCAST | IFF_NOARP);
+    // Groups and broadcasts are carried, and nobody is asked for addresses (ARP): IFF_MULTICAST and IFF_NOARP are set
+    // by TUN itself, which lets nobody change IFF_BROADCAST and IFF_POINTOPOINT.
+    request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP);
     return ioctl(socket, SIOCSIFFLAGS, &request);
   });
 }
 
 uint64_t TunDevice::dropped() const {
-  uint64_t count = 0;
-  std::ifstream("/sys/class/net/" + name_ + "/statistics/tx_dropped") >> count;
-  return count;
+  // /sys shows the interfaces of the network namespace that it was mounted in.
+  std::ifstream file("/proc/thread-self/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    if (!std::getline(words >> std::ws, name, ':') || name != name_) continue;
+    constexpr int kTransmitDrop = 11;  // behind eight numbers of what was received
+    uint64_t count = 0;
+    for (int i = 0; i <= kTransmitDrop; ++i) words >> count;
+    return words ? count : 0;
+  }
+  return 0;
 }
 
 }  // namespace nupa::netdev
