@@ -166,6 +166,23 @@ void expect_named(Rank& rank, int error, int expected_error, uint32_t expected_r
   rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == expected_error, "a later call");
 }
 
+TEST(CclFaults, ARankThatDiesBeforeItDestroysHasNotLeft) {
+  const Signal about_to_destroy;
+  const auto endings = run_job(2, [&](Rank& rank) {
+    rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+    if (rank.rank() == 1) {
+      about_to_destroy.take(rank);
+      usleep(50'000);  // the other one waits in its call by now, or fails there at once
+      kill(getpid(), SIGKILL);
+    }
+    about_to_destroy.give();
+    const int error = nupa_ccl_comm_destroy(rank.world());
+    rank.expect(error == ECONNRESET, std::string("destroyed: ") + std::strerror(error));
+    _exit(0);
+  });
+  EXPECT_EQ(endings, (Endings{0, -SIGKILL}));
+}
+
 TEST(CclFaults, AKilledRankIsNamedByAllOthers) {
   for (const uint32_t ranks : {2u, 4u, 7u}) {
     const uint32_t victim = ranks / 2;

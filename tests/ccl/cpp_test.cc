@@ -170,6 +170,15 @@ TEST(CclCpp, WhatFailsIsThrown) {
     const std::vector<size_t> counts{1, 9};
     const std::vector<size_t> offsets{0, 1};
     refuses([&] { world.all_gather(short_one, longer, {counts, offsets}); }, "parts beyond the end");
+    // A part that would fit, if it began elsewhere. Nothing is written there if it is let through.
+    const std::vector<size_t> as_many{1, 4};
+    std::vector<int> of_five(9);
+    const std::span<int> five(of_five.data(), 5);
+    std::vector<int> four(rank.rank() == 0 ? 1 : 4);
+    const std::vector<size_t> behind{0, 2};
+    refuses([&] { world.all_gather(four, five, {as_many, behind}); }, "a part that begins too late");
+    const std::vector<size_t> at_end{0, 1};
+    world.all_gather(four, five, {as_many, at_end});
     try {
       world.broadcast(longer, 9);
       rank.expect(false, "no such root");

@@ -1,5 +1,7 @@
 /// Every operation against a serial reference, among processes.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -176,6 +178,58 @@ TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
+}
+
+/// A reader that is held up at its first store into a page, until `returned` counts somebody or some time has passed:
+/// while it reads nobody should have returned, for which nothing else can be waited for.
+struct HeldReader {
+  static inline std::byte* page = nullptr;
+  static inline size_t bytes = 0;
+  static inline const SharedCount* returned = nullptr;
+
+  static void go_on(int, siginfo_t* info, void*) {
+    const auto* const at = static_cast<std::byte*>(info->si_addr);
+    if (at < page || at >= page + bytes) _exit(98);
+    for (int waited_ms = 0; returned->now() == 0 && waited_ms < 200; ++waited_ms) usleep(1000);
+    mprotect(page, bytes, PROT_READ | PROT_WRITE);
+  }
+};
+
+TEST_F(CclOperations, ArraysOfAnExchangeAreReadBeforeTheirProgramsHaveThemAgain) {
+  if (std::getenv("NUPA_TRANSPORT") != nullptr && std::string(std::getenv("NUPA_TRANSPORT")) == "roce")
+    GTEST_SKIP() << "by packets no memory is shared";
+  if (std::getenv("NUPA_CCL_MAPPED_RANKS") != nullptr) GTEST_SKIP() << "nobody reads another rank's array";
+  const SharedCount returned;
+  const auto endings = run_job(2, [&](Rank& rank) {
+    constexpr size_t kElements = 64 << 10;
+    constexpr size_t kBytes = kElements * sizeof(int32_t);
+    auto* const in = static_cast<int32_t*>(nupa_ccl_alloc(2 * kBytes));
+    void* const out = mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    rank.expect(in != nullptr && out != MAP_FAILED, "memory");
+    const auto self = static_cast<int32_t>(rank.rank());
+    std::fill_n(in, 2 * kElements, self);
+    rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+    if (self == 1) {
+      // Where the other one's elements come to.
+      HeldReader::page = static_cast<std::byte*>(out);
+      HeldReader::bytes = kBytes;
+      HeldReader::returned = &returned;
+      struct sigaction action {};
+      action.sa_sigaction = &HeldReader::go_on;
+      action.sa_flags = SA_SIGINFO;
+      sigaction(SIGSEGV, &action, nullptr);
+      mprotect(out, kBytes, PROT_NONE);
+    }
+    rank.expect_ok(nupa_ccl_all_to_all(in, out, kElements, NUPA_CCL_INT32, rank.world(), nullptr), "all_to_all");
+    std::fill_n(in, 2 * kElements, -1);
+    returned.add();
+    const auto* const got = static_cast<const int32_t*>(out);
+    for (size_t i = 0; i < 2 * kElements; ++i)
+      rank.expect(got[i] == static_cast<int32_t>(i / kElements), "what was read is what was given");
+    rank.finish();
+    nupa_ccl_free(in);
+  });
+  EXPECT_EQ(endings, all_well(2));
 }
 
 /// Large enough for ranks to take arrays from where they lie. Whoever is done writes to its arrays at once.

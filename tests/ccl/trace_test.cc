@@ -163,6 +163,36 @@ TEST_F(CclTraces, AreWholeAfterAnAbortAndAfterExit) {
   }
 }
 
+TEST_F(CclTraces, AChildOfARankWritesNothing) {
+  int rank_lives[2], child_lives[2];
+  ASSERT_EQ(pipe(rank_lives) | pipe(child_lives), 0);
+  const auto endings = run_job(1, [&](Rank& rank) {
+    rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+    const pid_t child = fork();
+    rank.expect(child >= 0, "fork");
+    if (child == 0) {
+      // It ends after its parent has written more.
+      close(rank_lives[1]);
+      char end;
+      while (read(rank_lives[0], &end, 1) > 0) continue;
+      exit(0);
+    }
+    for (int i = 0; i < 10; ++i) rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+    exit(0);
+  });
+  EXPECT_EQ(endings, all_well(1));
+  close(rank_lives[1]);
+  close(child_lives[1]);
+  char end;
+  while (read(child_lives[0], &end, 1) > 0) continue;  // until the child has gone too
+  for (const int fd : {rank_lives[0], child_lives[0]}) close(fd);
+  const json events = events_of(0);
+  ASSERT_TRUE(events.is_array());
+  int barriers = 0;
+  for (const json& event : events) barriers += event["name"] == "barrier" ? 1 : 0;
+  EXPECT_EQ(barriers, 11);
+}
+
 /// What ranks say on standard error is one line, and their operations go on.
 void expect_told_once(const std::function<void(Rank&)>& play_it, const std::string& what) {
   ::testing::internal::CaptureStderr();

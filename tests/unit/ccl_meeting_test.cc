@@ -381,6 +381,57 @@ TEST(CclMeetingRoot, AnAnswerThatDoesNotGoAtOnceGoesOnWhereItWasLeft) {
   }
 }
 
+/// The root's end of a connection: it is in this process. Not open: it has not been let in.
+int end_of_root(const base::UniqueFd& rank) {
+  sockaddr_in wanted{};
+  socklen_t length = sizeof wanted;
+  if (getsockname(rank.get(), reinterpret_cast<sockaddr*>(&wanted), &length) != 0) return -1;
+  constexpr int kMostDescriptors = 1024;
+  for (int fd = 0; fd < kMostDescriptors; ++fd) {
+    sockaddr_in6 peer{};
+    length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if ((peer.sin6_family == AF_INET6 || peer.sin6_family == AF_INET) && peer.sin6_port == wanted.sin_port) return fd;
+  }
+  return -1;
+}
+
+TEST(CclMeetingRoot, AnAnswerInManyPartsIsSaidOnce) {
+  constexpr uint32_t kWorld = 24;
+  const auto root = root_with();
+  std::vector<base::UniqueFd> ranks;
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    ranks.push_back(stranger(root->id(), 4096));
+    if (rank == 0) {
+      // No more than a few KB of its answer find room at a time.
+      int at_root = end_of_root(ranks[0]);
+      for (int tries = 0; at_root < 0 && tries < 10'000; ++tries) {
+        usleep(1000);
+        at_root = end_of_root(ranks[0]);
+      }
+      const int small = 4096;
+      ASSERT_EQ(setsockopt(at_root, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    }
+    say(ranks.back(), telling_of(root->id(), 0, rank, kWorld, Card(kMaxCardBytes, static_cast<std::byte>(rank))));
+  }
+  std::string expected;
+  for (uint32_t rank = 0; rank < kWorld; ++rank)
+    expected += std::string("\0\x10\0\0", 4) + std::string(kMaxCardBytes, static_cast<char>(rank));
+  const size_t bytes = kAnswerBytes + kNameBytes + expected.size();
+  // One that begins again says more than that, or something else.
+  std::string heard(bytes + 1, '\0');
+  timeval limit{10, 0};
+  setsockopt(ranks[0].get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  size_t got = 0;
+  while (got < heard.size()) {
+    const ssize_t more = recv(ranks[0].get(), heard.data() + got, heard.size() - got, 0);
+    if (more <= 0) break;
+    got += static_cast<size_t>(more);
+  }
+  EXPECT_EQ(got, bytes);
+  EXPECT_TRUE(heard.substr(kAnswerBytes + kNameBytes, expected.size()) == expected);
+}
+
 TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
   auto root = root_with();
   const UniqueId id = root->id();

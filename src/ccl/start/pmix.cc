@@ -165,6 +165,10 @@ Outcome<PmixJob*> PmixJob::enter() {
     client->library->finalize(nullptr, 0);
     return tl::unexpected(size.error());
   }
+  if ((*size)->number == 0) {
+    client->library->finalize(nullptr, 0);
+    return fault(EPROTO, std::string("PMIx: ") + kJobSize + " is no number of ranks");
+  }
   client->ranks = (*size)->number;
   job = new PmixJob(client.release());
   std::atexit([] {

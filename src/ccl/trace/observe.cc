@@ -10,6 +10,7 @@ namespace nupa::ccl {
 namespace {
 
 std::atomic<const Profiler*> current{nullptr};
+std::atomic<const Profiler*> last_made{nullptr};
 
 }  // namespace
 
@@ -17,8 +18,9 @@ const Profiler* profiler_now() { return current.load(std::memory_order_acquire);
 
 int set_profiler(nupa_ccl_profile begin, nupa_ccl_profile end, void* context) {
   const bool none = begin == nullptr && end == nullptr;
-  const Profiler* const made = none ? nullptr : new (std::nothrow) Profiler{begin, end, context};
+  Profiler* const made = none ? nullptr : new (std::nothrow) Profiler{begin, end, context, nullptr};
   if (!none && made == nullptr) return ENOMEM;
+  if (made != nullptr) made->before = last_made.exchange(made);
   current.store(made, std::memory_order_release);
   if (!none) is_anybody_observing.store(true);
   return 0;

@@ -21,6 +21,7 @@ struct Profiler {
   nupa_ccl_profile begin;
   nupa_ccl_profile end;
   void* context;
+  const Profiler* before;  ///< all that were set stay: a thread may still use one
 };
 /// Null: there is none.
 const Profiler* profiler_now();

@@ -13,8 +13,6 @@ namespace nupa::ccl {
 namespace {
 
 constexpr auto kWriteAtLeastEvery = std::chrono::seconds(1);
-/// Text is written in pieces of about so many bytes.
-constexpr size_t kPieceBytes = 1 << 20;
 
 std::atomic<uint32_t> communicators{0};
 /// A child that is forked has its parent's records, and must not write them again.
@@ -76,13 +74,13 @@ uint32_t Trace::add_communicator(uint32_t rank, uint32_t ranks) {
   event.communicator = number;
   event.rank = rank;
   event.ranks = ranks;
-  if (Trace* const trace = get()) trace->put({TraceRecord::Kind::kCommunicator, event});
+  if (Trace* const trace = get()) trace->records_.put({TraceRecord::Kind::kCommunicator, event});
   return number;
 }
 
 void Trace::add(const Event& event) {
   const bool is_message = std::strcmp(event.operation, "send") == 0 || std::strcmp(event.operation, "recv") == 0;
-  put({is_message ? TraceRecord::Kind::kMessage : TraceRecord::Kind::kOperation, event});
+  records_.put({is_message ? TraceRecord::Kind::kMessage : TraceRecord::Kind::kOperation, event});
 }
 
 void Trace::add_part(TraceRecord::Kind kind, uint32_t communicator, uint32_t rank, int64_t begin_ns, int64_t end_ns) {
@@ -91,49 +89,17 @@ void Trace::add_part(TraceRecord::Kind kind, uint32_t communicator, uint32_t ran
   event.root = rank;
   event.begin_ns = begin_ns;
   event.end_ns = end_ns;
-  put({kind, event});
-}
-
-void Trace::put(const TraceRecord& record) {
-  bool many = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (records_.size() >= kMost) {
-      ++lost_;
-      return;
-    }
-    records_.push_back(record);
-    many = records_.size() == kMany;
-  }
-  if (many) many_.notify_one();
+  records_.put({kind, event});
 }
 
 void Trace::flush() {
-  std::lock_guard file_lock(file_mutex_);
-  std::vector<TraceRecord> records;
-  uint64_t lost = 0;
-  {
-    std::lock_guard lock(mutex_);
-    records.swap(records_);
-    std::swap(lost, lost_);
-  }
-  std::string text;
-  for (const TraceRecord& record : records) {
-    trace_text(record, rank_, &text);
-    if (text.size() < kPieceBytes) continue;
-    file_.write(text);
-    text.clear();
-  }
-  if (lost > 0) trace_text_of_lost(lost, records.back().event.end_ns, rank_, &text);
-  file_.write(text);
+  std::lock_guard lock(file_mutex_);
+  write_records(records_.take(), rank_, &file_);
 }
 
 void Trace::serve() {
   while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      many_.wait_for(lock, kWriteAtLeastEvery, [&] { return records_.size() >= kMany; });
-    }
+    records_.wait_for_many(kWriteAtLeastEvery);
     flush();
   }
 }

@@ -1,22 +1,14 @@
 #pragma once
 #include <pthread.h>
 
-#include <condition_variable>
-#include <memory>
+#include <atomic>
 #include <mutex>
-#include <vector>
 
 #include "ccl/trace/observe.h"
 #include "ccl/trace/trace_file.h"
+#include "ccl/trace/trace_records.h"
 
 namespace nupa::ccl {
-
-/// One line of a trace, before it is text.
-struct TraceRecord {
-  enum class Kind : uint8_t { kOperation, kMessage, kWait, kCheck, kCommunicator };
-  Kind kind;
-  Event event;  ///< kWait, kCheck: begin, end, communicator, and in `root` the rank that was waited for
-};
 
 /// What this process tells of its operations, in a file that chrome://tracing and Perfetto load. Records are kept in
 /// memory, up to a limit, and written by a thread of their own. Any thread.
@@ -42,20 +34,16 @@ class Trace {
   static constexpr size_t kMany = 4096;
   static constexpr size_t kMost = 131072;
 
-  Trace(TraceFile file, uint32_t rank) : file_(std::move(file)), rank_(rank) {}
+  Trace(TraceFile file, uint32_t rank) : file_(std::move(file)), rank_(rank), records_(kMany, kMost) {}
   int start();
-  void put(const TraceRecord& record);
   void serve();
 
   static std::atomic<Trace*> made_;
 
-  std::mutex file_mutex_;  ///< before the other
+  std::mutex file_mutex_;
   TraceFile file_;
   const uint32_t rank_;
-  std::mutex mutex_;
-  std::condition_variable many_;
-  std::vector<TraceRecord> records_;
-  uint64_t lost_ = 0;
+  TraceRecords records_;
   pthread_t thread_{};
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "ccl/trace/trace.h"
+#include "ccl/trace/trace_records.h"
 
 namespace nupa::ccl {
 
