@@ -139,7 +139,7 @@ def serving(node, *command):
 
 
 def listens(node, port):
-    return wait_for(lambda: ":%d " % port in node.run("ss", "-Htlna").stdout)
+    return wait_for(lambda: ":%d " % port in node.run("ss", "-Htln").stdout)
 
 
 def no_nodes():

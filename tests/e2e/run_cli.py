@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from pairs import BUILD, NUPA, Pair, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, skip, start, stop, \
-    tell, wait_listening
+    tell, wait_for, wait_listening
 
 ENDLESS = "-n 2000000000"
 runtime_dir = private_runtime_dir()
@@ -94,21 +94,25 @@ def rows_of(pair):
     return {row["pid"]: row for row in rows if row["pid"] in (pair.server.pid, pair.client.pid)}
 
 
+def flowing(pair, before=None):
+    """The rows of both, once each has sent more messages than before; None: one does not."""
+    def look():
+        rows = rows_of(pair)
+        more = all(row["messages"] > (before[pid]["messages"] if before else 0) for pid, row in rows.items())
+        return rows if len(rows) == 2 and more else None
+    return wait_for(look) if pair.client else None
+
+
 def stat_shows_pair():
     done = nupa("stat")
     tell("stat-of-nothing", done, 0, "PROCESS")
     tell("stat-json-of-nothing", nupa("stat", "--json"), 0, "[]")
     with Pair(*pingpong(ENDLESS)) as pair:
-        end = time.time() + 10
-        first = {}
-        while time.time() < end and not (len(first) == 2 and all(row["messages"] > 0 for row in first.values())):
-            first = rows_of(pair) if pair.client else {}
-            time.sleep(0.05)
+        first = flowing(pair) or {}
         outcome(len(first) == 2, "stat-both-processes", "%s %s" % (first, pair.trouble))
         if len(first) != 2:
             return
-        time.sleep(0.2)
-        second = rows_of(pair)
+        second = flowing(pair, first) or rows_of(pair)
         for name, pid, other in (("server", pair.server.pid, pair.client.pid),
                                  ("client", pair.client.pid, pair.server.pid)):
             before, after = first[pid], second.get(pid, {})
@@ -124,10 +128,14 @@ def stat_shows_pair():
         outcome(good and all("ibv_rc_pingpong[%d]" % p.pid in text for p in (pair.server, pair.client)), "stat-text",
                 text.replace("\n", " | "))
         watcher = subprocess.Popen([NUPA, "stat", "--watch", "0.1"], stdout=subprocess.PIPE, text=True)
-        time.sleep(0.6)
+        heads = 0
+        for line in watcher.stdout:  # each step of a script has a limit
+            heads += "PROCESS" in line
+            if heads == 2:
+                break
         watcher.terminate()
-        heads = watcher.communicate(timeout=10)[0].count("PROCESS")
-        outcome(heads >= 2, "stat-watch", "%d tables in 0.6 s" % heads)
+        watcher.communicate(timeout=10)
+        outcome(heads == 2, "stat-watch", "%d tables, then it ended" % heads)
 
 
 def stat_of_a_stopped_process():
@@ -143,7 +151,6 @@ def stat_of_a_stopped_process():
         outcome(took < 3, "stat-of-a-stopped-process-soon", "%.1f s" % took)
         tell("clean-of-a-stopped-process", nupa("clean"), 0, "nothing to clean")
         os.kill(server.pid, signal.SIGCONT)
-        time.sleep(0.1)
         done = nupa("stat")
         outcome("does not answer" not in done.stderr and "INIT" in done.stdout, "stat-of-a-continued-process",
                 done.stdout + done.stderr)
@@ -171,10 +178,8 @@ def clean():
             said += nupa("clean", "--dry-run").stdout + nupa("clean").stdout
         outcome("remove" not in said and len(sockets()) == 2, "clean-beside-live-pair", said[-200:] + str(sockets()))
         before = rows_of(pair) if pair.client else {}
-        time.sleep(0.3)
-        after = rows_of(pair) if pair.client else {}
-        outcome(len(after) == 2 and all(after[pid]["messages"] > before[pid]["messages"] for pid in after),
-                "pair-goes-on-after-clean", "%s %s %s" % (before, after, pair.trouble))
+        after = flowing(pair, before) if len(before) == 2 else None
+        outcome(after is not None, "pair-goes-on-after-clean", "%s then %s %s" % (before, rows_of(pair), pair.trouble))
     nupa("clean")
     with Pair(*pingpong("-n 3000")) as pair:
         cleaned = nupa("clean").stdout
@@ -183,7 +188,7 @@ def clean():
     outcome(sockets() == [], "nothing-left-by-ended-pair", str(sockets()))
 
     with Pair(*pingpong(ENDLESS)) as pair:
-        time.sleep(0.5)
+        outcome(flowing(pair) is not None, "pair-to-be-killed-works", pair.trouble)
         # Stopped first, so that neither can tidy up after the other.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for process in (pair.server, pair.client):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from pairs import ALL, NUPA, finish, free_port, last_line, outcome, start, stop, transports, wait_listening
+from pairs import ALL, NUPA, finish, free_port, last_line, nupa, outcome, start, stop, transports, wait_for, wait_listening
 
 ROUNDS = int(os.environ.get("NUPA_FAULT_ROUNDS", "40" if ALL else "16"))
 SEED = int(os.environ.get("NUPA_FAULT_SEED", str(random.SystemRandom().randrange(1 << 30))))
@@ -83,21 +83,40 @@ def kill_one(command, name, rounds, either=True, patience=5):
     return slowest
 
 
+def messages_of(process):
+    """What its queue pairs have sent so far; None: it has none."""
+    rows = json.loads(nupa("stat", "--json").stdout or "[]")
+    counts = [row["messages"] for row in rows if row["pid"] == process.pid]
+    return sum(counts) if counts else None
+
+
 def stop_and_continue(command):
+    """The command ends by its clock, however slow the machine is."""
     started = pair(command)
-    server, client, _ = started
-    time.sleep(0.2)
+    if started is None:
+        return outcome(False, "sigstop-sigcont", "server did not start")
+    server, client, outs = started
+    flows = wait_for(lambda: (messages_of(client) or 0) > 10)
     os.kill(real_pid(server), signal.SIGSTOP)
+    before = messages_of(client)
     time.sleep(1.0)
-    alive = client.poll() is None
+    during = messages_of(client)
     os.kill(real_pid(server), signal.SIGCONT)
-    try:
-        ok = client.wait(120) == 0 and server.wait(120) == 0
-    except subprocess.TimeoutExpired:
-        ok = False
+    after = wait_for(lambda: (messages_of(client) or 0) > (during or 0)) and messages_of(client)
+    statuses = []
+    for process in (client, server):
+        try:
+            statuses.append(process.wait(60))
+        except subprocess.TimeoutExpired:
+            statuses.append("still running")
+    # What waits for an answer sends one at most, which it may have been about to.
+    stands = before is not None and during is not None and during - before <= 1
+    outcome(flows and stands and after and statuses == [0, 0], "sigstop-sigcont",
+            "%s then %s while it was stopped, %s after it; %s; %s" %
+            (before, during, after, statuses, [last_line(out) for out in outs]))
     stop(server)
     stop(client)
-    outcome(alive and ok, "sigstop-sigcont")
+    return None
 
 
 def limited(name, setup, expected):
@@ -154,14 +173,14 @@ for transport in transports():
                               ("ibv_rc_pingpong -g 1 -n 100000000 -e", "kill-9-sleeping")):
             slowest = kill_one(command, name, ROUNDS)
             outcome(slowest < 2.0, name + "-soon", "slowest %.2f s" % slowest)
-        stop_and_continue("ibv_rc_pingpong -g 1 -n 3000000")
+        stop_and_continue("ib_write_lat -F -x 1 -D 8")
     else:
         # On the wire only who sends can know that the other end is gone, and waits for the timeout; a process that is
         # stopped acknowledges nothing, so the timeout (-u 18: 1 s, eight times) has to be longer than that.
         for command, name in (("ib_write_bw -F -x 1 -s 4096 -D 60", "kill-9-polling"),
                               ("ib_send_bw -F -x 1 -s 4096 -n 3000000 -e", "kill-9-sleeping")):
             kill_one(command, name, ROUNDS // 2, either=False, patience=20)
-        stop_and_continue("ib_write_lat -F -x 1 -u 18 -n 30000")
+        stop_and_continue("ib_write_lat -F -x 1 -u 18 -D 8")
 limited("limit-files", "ulimit -n 8", "Failed")
 limited("limit-file-size", "ulimit -f 1024", "Failed")
 limited("limit-address-space", "ulimit -v 60000", "Failed")

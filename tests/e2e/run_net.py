@@ -116,9 +116,9 @@ def mtu(one, other):
          " 3 received")
     told("net-mtu-ipv6", one.run("ping", "-q", "-c", "3", "-i", "0.05", "-W", "2", "-s", "3000", other.ipv6), "received")
     if not missing_program("iperf3"):
-        with serving(other, "iperf3", "-s"):
-            listens(other, 5201)
-            for way in ((), ("-R",)):
+        for way in ((), ("-R",)):
+            with serving(other, "iperf3", "-s"):
+                listens(other, 5201)
                 told("net-mtu-iperf3 " + " ".join(way), one.run("iperf3", "-c", other.ipv4, "-t", "1", *way), "receiver")
     other.down()
     other.up(*peers_of(other, [one, other]))
@@ -156,9 +156,9 @@ def several_queues(transport):
         outcome(joined and one.status()["queues"] == 3, "net-queues", one.status())
         if missing_program("iperf3"):
             return
-        with serving(other, "iperf3", "-s"):
-            listens(other, 5201)
-            for way in ((), ("-R",)):
+        for way in ((), ("-R",)):
+            with serving(other, "iperf3", "-s"):
+                listens(other, 5201)
                 told("net-queues-iperf3 " + " ".join(way), one.run("iperf3", "-c", other.ipv4, "-P", "6", "-t", "1", *way), "receiver")
 
 

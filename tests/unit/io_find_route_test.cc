@@ -324,6 +324,9 @@ TEST(RouteReply, WrongLengthsAreRefused) {
   EXPECT_EQ(reply_error(route().attribute(RTA_OIF, "12").done()), EBADMSG);
   EXPECT_EQ(reply_error(route().attribute(RTA_VIA, "1").interface(3).done()), EBADMSG);
   EXPECT_EQ(reply_error(route().attribute(RTA_VIA, "\x02").interface(3).done()), EBADMSG);
+  for (const int more : {1, 4})
+    EXPECT_EQ(reply_error(route().interface(3).attribute(RTA_METRICS, raw("1234"), more).done()), EBADMSG)
+        << "also of one that is not read";
   EXPECT_EQ(reply_error(route().done()), EBADMSG) << "no interface";
   EXPECT_EQ(reply_error(Message(RTM_NEWROUTE).route(AF_UNIX, RTN_UNICAST).interface(3).done()), EBADMSG);
 }

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "region/fork_snapshot.h"
 #include "region/signal_hold.h"
+#include "region/write_guard.h"
 #include "region_test_support.h"
 
 namespace nupa::region::testing {
@@ -88,6 +91,14 @@ TEST(RegionIntervalRules, HoldingAPartLeavesTheRest) {
   map.insert({page(10), page(20), page(50)});
   expect_pieces(map.hold(page(13), page(15)), {{13, 15, 53}});
   expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{10, 13, 50}, {15, 20, 55}});
+}
+
+TEST(RegionIntervalRules, DropTakesAUserFromItsPagesAlone) {
+  IntervalMap map;
+  map.insert({page(10), page(20), page(50)});
+  map.hold(page(10), page(20));
+  map.drop({page(13), page(15), page(53)});
+  expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{13, 15, 53}});
 }
 
 /// Mappings as the kernel would tell them.
@@ -188,6 +199,12 @@ TEST(RegionFileRules, DataIsFoundBehindHoles) {
 
 // What the kernel tells.
 
+size_t entries_of(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
 TEST(RegionVmaRules, OnlyWhatTouchesTheRangeIsListed) {
   Memory memory(6);
   ASSERT_EQ(0, mprotect(memory.data() + page(2), page(2), PROT_READ));
@@ -204,6 +221,21 @@ TEST(RegionVmaRules, OnlyWhatTouchesTheRangeIsListed) {
   }
 }
 
+TEST(RegionVmaRules, BehindAHoleAMappingThatBeginsAtTheEndIsNotListed) {
+  Memory memory(6);
+  ASSERT_EQ(0, munmap(memory.data() + page(2), page(2)));
+  for (const bool by_text : {false, true}) {
+    const auto list = by_text ? list_vmas_by_text : list_vmas;
+    const auto hole = list(memory.address() + page(2), memory.address() + page(4));
+    ASSERT_TRUE(hole);
+    EXPECT_EQ(0u, hole->size()) << by_text;
+    const auto before = list(memory.address() + page(1), memory.address() + page(4));
+    ASSERT_TRUE(before);
+    ASSERT_EQ(1u, before->size()) << by_text;
+    EXPECT_EQ(memory.address() + page(2), before->front().end) << by_text;
+  }
+}
+
 TEST(RegionVmaRules, TouchedPagesAreKnown) {
   Memory memory(1100);
   for (const size_t at : {0, 511, 512, 1099}) memory.data()[page(at)] = 1;
@@ -214,7 +246,7 @@ TEST(RegionVmaRules, TouchedPagesAreKnown) {
 
 TEST(RegionVmaRules, ThreadsAreCounted) {
   const int before = thread_count();
-  EXPECT_GE(before, 1);
+  EXPECT_EQ(entries_of("/proc/self/task"), static_cast<size_t>(before));
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop) usleep(100);
@@ -392,9 +424,14 @@ TEST(RegionSignalHold, KeepsTheFileSizeSignalThatWaitedBefore) {
 
 // fork().
 
-size_t open_descriptors() {
+size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+size_t open_pipes() {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("pipe:")) ++count;
+  }
   return count;
 }
 
@@ -407,6 +444,128 @@ TEST(RegionFork, LeavesNoDescriptorBehind) {
   EXPECT_EQ(0, in_child([&] { return open_descriptors() <= before && memory.filled() ? 0 : 1; }));
   EXPECT_EQ(before, open_descriptors());
   remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ChildHasNoEndOfThePipeThatItsParentWaitsAt) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  const size_t before = open_pipes();
+  EXPECT_EQ(0, in_child([before] { return open_pipes() == before ? 0 : 1; }));
+  EXPECT_EQ(before, open_pipes());
+  remapper->unshare(memory.data(), memory.size());
+}
+
+/// Has no pages itself. In the child it looks whether the parent goes on before the copies are complete.
+class Onlooker final : public ForkParticipant {
+ public:
+  struct Seen {
+    std::atomic<bool> parent_went_on{false};
+    std::atomic<bool> too_early{false};
+  };
+  Onlooker()
+      : seen_(static_cast<Seen*>(
+            mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    EXPECT_NE(MAP_FAILED, static_cast<void*>(seen_));
+    EXPECT_EQ(0, join_forks(this));
+  }
+  ~Onlooker() override {
+    leave_forks(this);
+    munmap(seen_, sizeof(Seen));
+  }
+  Onlooker(const Onlooker&) = delete;
+  Onlooker& operator=(const Onlooker&) = delete;
+  void before_fork() override {}
+  void after_fork_in_parent() override { seen_->parent_went_on = true; }
+  void after_fork_in_child() override {
+    constexpr int kLooks = 50;
+    for (int look = 0; look < kLooks && !seen_->parent_went_on; ++look) {
+      if (signals_) kill(getppid(), SIGUSR1);
+      usleep(1000);
+    }
+    seen_->too_early = seen_->parent_went_on.load();
+  }
+  /// Has the child send signals to its parent meanwhile.
+  void send_signals() { signals_ = true; }
+  bool parent_went_on() const { return seen_->parent_went_on; }
+  bool too_early() const { return seen_->too_early; }
+
+ private:
+  Seen* seen_;
+  bool signals_ = false;
+};
+
+TEST(RegionFork, ParentWaitsForTheCopiesOfOneThoughAnotherHasNone) {
+  // In each order: the one that is asked last does not decide.
+  auto first = std::make_unique<Onlooker>();
+  auto remapper = make_remapper();
+  Onlooker last;
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  EXPECT_EQ(0, in_child([&] { return memory.filled() && !is_shared(memory.data()) ? 0 : 1; }));
+  for (const Onlooker* one : {first.get(), &last}) {
+    EXPECT_TRUE(one->parent_went_on());
+    EXPECT_FALSE(one->too_early()) << "the child had not got its copies";
+  }
+  first.reset();
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ParentWaitsForTheCopiesThoughSignalsCome) {
+  static std::atomic<int> told{0};
+  told = 0;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) { ++told; };  // without SA_RESTART
+  ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
+  auto remapper = make_remapper();
+  Onlooker onlooker;
+  onlooker.send_signals();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_GT(told, 0);
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+  EXPECT_FALSE(onlooker.too_early()) << "the child had not got its copies";
+  sigaction(SIGUSR1, &before, nullptr);
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ChildSharesNothingAlsoWithAFileOfItsOwn) {
+  auto remapper = make_remapper();
+  Memory memory(4);
+  EXPECT_EQ(0, in_child([&] {
+              auto own = remapper->allocate(page(1));
+              if (!own) return 1;
+              auto pieces = remapper->share(memory.data(), memory.size(), true);
+              if (!pieces || !pieces->empty()) return 2;
+              if (is_shared(memory.data())) return 3;
+              remapper->unshare(memory.data(), memory.size());
+              remapper->release(*own);
+              return 0;
+            }));
+}
+
+TEST(RegionFork, NothingIsAllocatedInAChildForNothing) {
+  auto remapper = make_remapper();
+  const auto refused = [&](size_t length) {
+    const auto piece = remapper->allocate(length);
+    return !piece && piece.error().code == EINVAL;
+  };
+  EXPECT_TRUE(refused(0));
+  EXPECT_TRUE(refused(SIZE_MAX));
+  EXPECT_EQ(0, in_child([&] {
+              if (!refused(0) || !refused(SIZE_MAX)) return 1;
+              return remapper->fd() == -1 ? 0 : 2;  // it has no file until it needs one
+            }));
 }
 
 TEST(RegionFork, OfTwoRemappersEachGetsItsCopies) {
@@ -473,6 +632,25 @@ TEST(RegionFork, WithoutADescriptorTheChildStillGetsItsCopies) {
               return status == 0 && mine.filled() ? 0 : 3;
             }));
   remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionWriteGuardRules, WithoutMovesIfNotAllowed) { EXPECT_FALSE(WriteGuard::open(false).can_move()); }
+
+TEST(RegionWriteGuardRules, WhatCannotBeClosedIsAnError) {
+  const WriteGuard guard = WriteGuard::open();
+  if (guard.kind() == WriteGuard::Kind::kNone) GTEST_SKIP() << "no userfaultfd";
+  constexpr uint64_t kPages = 4 * kPageSize;
+  void* const room = mmap(nullptr, kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  const auto begin = reinterpret_cast<uintptr_t>(room);
+  EXPECT_EQ(guard.handle().close_absent(begin, kPages), 0);
+  guard.handle().open_range(begin, kPages);
+  const WriteGuard other = WriteGuard::open();
+  ASSERT_EQ(other.handle().close_absent(begin, kPageSize), 0);
+  EXPECT_EQ(guard.handle().close_absent(begin, kPages), EBUSY) << "another one watches a part of it";
+  other.handle().open_range(begin, kPageSize);
+  munmap(room, kPages);
+  EXPECT_NE(guard.handle().close_absent(begin, kPages), 0) << "nothing is there";
 }
 
 }  // namespace

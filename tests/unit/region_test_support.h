@@ -87,7 +87,10 @@ inline bool is_shared(const void* address) {
 /// Runs `body` in a child of fork and returns its result; 1000 + the signal that ended it.
 inline int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
-  if (child == 0) _exit(body());
+  if (child == 0) {
+    const int result = body();
+    _exit(::testing::Test::HasFailure() ? 99 : result);  // nobody else sees an EXPECT that fails there
+  }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

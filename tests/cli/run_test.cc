@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// `nupa run` and the commands beside it: what a program finds, exit statuses, what is removed.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+
+namespace nupa::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Start run_sh(const std::string& script, Words options = {}) {
+  Start start;
+  start.arguments = {"run"};
+  start.arguments.insert(start.arguments.end(), options.begin(), options.end());
+  start.arguments.insert(start.arguments.end(), {"--", "sh", "-c", script});
+  return start;
+}
+
+/// How many lines it says, each for people.
+void expect_usage(const Words& arguments) {
+  const Said said = run_nupa(arguments);
+  std::string all;
+  for (const std::string& word : arguments) all += word + " ";
+  EXPECT_EQ(said.status, 2) << all;
+  EXPECT_EQ(said.out, "") << all;
+  EXPECT_EQ(lines_of(said.err).size(), 1u) << all << said.err;
+  EXPECT_EQ(said.err.rfind("nupa: ", 0), 0u) << all << said.err;
+}
+
+TEST(CliRun, Status_IsThePrograms) {
+  EXPECT_EQ(run_nupa(run_sh("exit 7")).status, 7);
+  EXPECT_EQ(run_nupa(run_sh("kill -TERM $$")).status, 1000 + SIGTERM);
+  const Folder folder;
+  const std::string plain = folder.write("plain", "#!/bin/sh\n", 0600);
+  const Said missing = run_nupa({"run", "--", "/nonexistent/program"});
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_EQ(missing.err, "nupa: /nonexistent/program: No such file or directory\n");
+  EXPECT_EQ(run_nupa({"run", "--", plain}).status, 126);
+}
+
+TEST(CliRun, Arguments_ComeToTheProgramAsTheyAre) {
+  EXPECT_EQ(
+      run_nupa({"run", "--", "printf", "<%s>", "two words", "", "--help", "--", "[a,b]", "-x", "--json=1", "a\nb"}).out,
+      "<two words><><--help><--><[a,b]><-x><--json=1><a\nb>");
+  // Without "--" the first word that is no option begins it.
+  EXPECT_EQ(run_nupa({"run", "--transport", "window", "printf", "<%s>", "--verbose", "--"}).out, "<--verbose><-->");
+  EXPECT_EQ(run_nupa({"run", "--transport=window", "printf", "<%s>", "--transport"}).out, "<--transport>");
+  EXPECT_EQ(run_nupa({"launch", "-n", "1", "--no-label", "printf", "<%s>", "-n"}).out, "<-n>\n");
+  const Said dashes = run_nupa({"run", "--", "--verbose"});
+  EXPECT_EQ(dashes.status, 127);
+  EXPECT_TRUE(has(dashes.err, "nupa: --verbose: ")) << dashes.err;
+}
+
+TEST(CliRun, Environment_HasTheLibrariesInFront) {
+  Start start = run_sh("echo \"$LD_LIBRARY_PATH\"; echo \"$LD_PRELOAD\"");
+  start.environment = {{"LD_LIBRARY_PATH", "/first:/second"}, {"LD_PRELOAD", "libdl.so.2"}};
+  const Words both = lines_of(run_nupa(start).out);
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_TRUE(both[0].ends_with(":/first:/second")) << both[0];
+  EXPECT_TRUE(both[1].ends_with("/libnupa-preload.so:libdl.so.2")) << both[1];
+  const std::string folder = both[0].substr(0, both[0].size() - std::string(":/first:/second").size());
+  EXPECT_EQ(access((folder + "/libibverbs.so.1").c_str(), R_OK), 0) << folder;
+  const Words alone = {folder, folder + "/libnupa-preload.so"};
+  start.environment = {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", ""}};
+  EXPECT_EQ(lines_of(run_nupa(start).out), alone);
+  start.without = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
+  EXPECT_EQ(lines_of(run_nupa(start).out), alone);
+}
+
+TEST(CliRun, Transport_OfTheOptionGoesBeforeTheEnvironments) {
+  const auto transport = [](Words options, const std::string& environment) {
+    Start start = run_sh("echo is=$NUPA_TRANSPORT", std::move(options));
+    start.environment["NUPA_TRANSPORT"] = environment;
+    return run_nupa(start).out;
+  };
+  EXPECT_EQ(transport({}, "window"), "is=window\n");
+  EXPECT_EQ(transport({"--transport", "roce"}, "window"), "is=roce\n");
+  EXPECT_EQ(transport({"--transport", "auto"}, ""), "is=auto\n");
+  EXPECT_EQ(transport({}, ""), "is=\n");
+}
+
+TEST(CliRun, Verbose_SaysWhatIsUsedAndKeepsALogLevel) {
+  Start start = run_sh("echo $NUPA_LOG", {"--verbose"});
+  start.environment = {{"NUPA_TRANSPORT", ""}};
+  start.without = {"NUPA_LOG"};
+  Said said = run_nupa(start);
+  EXPECT_EQ(said.out, "info\n");
+  EXPECT_EQ(said.err.rfind("nupa: sh with libraries from /", 0), 0u) << said.err;
+  EXPECT_TRUE(has(said.err, ", transport auto\n")) << said.err;
+  start.environment = {{"NUPA_LOG", "error"}, {"NUPA_TRANSPORT", "window"}};
+  start.without = {};
+  said = run_nupa(start);
+  EXPECT_EQ(said.out, "error\n");
+  EXPECT_TRUE(has(said.err, ", transport window\n")) << said.err;
+  EXPECT_EQ(run_nupa(run_sh("true")).err, "");
+}
+
+TEST(CliUsage, WhatIsWrong_IsStatusTwoAndOneLine) {
+  for (const Words& arguments : std::vector<Words>{{},
+                                                   {"--bogus"},
+                                                   {"frobnicate"},
+                                                   {"run"},
+                                                   {"run", "--"},
+                                                   {"run", "--bogus", "--", "true"},
+                                                   {"run", "--transport", "pigeon", "--", "true"},
+                                                   {"run", "--transport"},
+                                                   {"devices", "--bogus"},
+                                                   {"stat", "--watch", "0"},
+                                                   {"stat", "--watch", "-1"},
+                                                   {"stat", "--watch", "soon"},
+                                                   {"stat", "more"},
+                                                   {"clean", "--json"},
+                                                   {"doctor", "--bogus"}})
+    expect_usage(arguments);
+}
+
+/// A runtime directory with the sockets of a process that lives, and of one that does not.
+class CliClean : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(mkdir(directory.c_str(), 0700), 0);
+    live = socket_at("1.sock", true);
+    dead = socket_at("2.sock", false);
+    live_name = socket_at("net,lab,n1.name", true);
+    dead_name = socket_at("net,lab,n2.name", false);
+    ASSERT_TRUE(live && live_name);
+    EXPECT_TRUE(std::filesystem::exists(directory + "/2.sock"));
+  }
+  base::UniqueFd socket_at(const std::string& name, bool stays) const {
+    base::UniqueFd made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = directory + "/" + name;
+    EXPECT_LT(path.size(), sizeof address.sun_path);
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(bind(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << strerror(errno);
+    EXPECT_EQ(listen(made.get(), 4), 0);
+    if (!stays) made.reset();
+    return made;
+  }
+  Said clean(Words options = {}) const {
+    options.insert(options.begin(), "clean");
+    Start start;
+    start.arguments = options;
+    start.environment["NUPA_RUNTIME_DIR"] = directory;
+    return run_nupa(start);
+  }
+  bool is_there(const std::string& name) const { return std::filesystem::exists(directory + "/" + name); }
+
+  const Folder folder;
+  const std::string directory = folder / "run";
+  base::UniqueFd live, dead, live_name, dead_name;
+};
+
+TEST_F(CliClean, RemovesWhatTheDeadHaveLeft) {
+  const Said said = clean();
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_EQ(lines_of(said.out),
+            (Words{"removed " + directory + "/2.sock", "removed " + directory + "/net,lab,n2.name"}));
+  EXPECT_TRUE(is_there("1.sock") && is_there("net,lab,n1.name"));
+  EXPECT_FALSE(is_there("2.sock") || is_there("net,lab,n2.name"));
+  EXPECT_EQ(clean().out, "nothing to clean in " + directory + "\n");
+}
+
+TEST_F(CliClean, NamesAlone_AreSomethingToClean) {
+  std::filesystem::remove(directory + "/2.sock");
+  EXPECT_EQ(clean().out, "removed " + directory + "/net,lab,n2.name\n");
+}
+
+TEST_F(CliClean, DryRun_SaysAndRemovesNothing) {
+  const Said said = clean({"--dry-run"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_EQ(lines_of(said.out),
+            (Words{"would remove " + directory + "/2.sock", "would remove " + directory + "/net,lab,n2.name"}));
+  EXPECT_TRUE(is_there("2.sock") && is_there("net,lab,n2.name"));
+}
+
+TEST_F(CliClean, LeavesWhatIsNotItsOwn) {
+  folder.write("run/notes", "mine");
+  const Said said = clean();
+  EXPECT_TRUE(has(said.out, "left alone: " + directory + "/notes (not NUPA's)\n")) << said.out;
+  EXPECT_TRUE(is_there("notes"));
+}
+
+TEST_F(CliClean, Directory_OpenToOthers_IsRefused) {
+  ASSERT_EQ(chmod(directory.c_str(), 0755), 0);
+  const Said said = clean();
+  EXPECT_EQ(said.status, 1);
+  EXPECT_TRUE(has(said.err, "nupa: the runtime directory is open to other users\n")) << said.err;
+  EXPECT_TRUE(is_there("2.sock"));
+}
+
+Said doctor(const std::function<bool()>& in_child, const std::map<std::string, std::string>& environment = {}) {
+  Start start;
+  start.arguments = {"doctor", "--json"};
+  start.environment = environment;
+  start.in_child = in_child;
+  return run_nupa(start);
+}
+
+/// The level of a finding; empty: it is not there.
+std::string level_of(const Said& said, const std::string& subject) {
+  for (const auto& finding : nlohmann::json::parse(said.out, nullptr, false))
+    if (finding["subject"].get<std::string>().rfind(subject, 0) == 0) return finding["level"];
+  return {};
+}
+
+TEST(CliDoctor, EachProblem_IsStatusOne) {
+  const Folder folder;
+  // A note is none, here that the program would find another library.
+  const std::map<std::string, std::string> own = {{"NUPA_RUNTIME_DIR", folder / "run"},
+                                                  {"LD_LIBRARY_PATH", "/opt/libibverbs"}};
+  const auto limit = [](int resource, rlim_t value) {
+    return [=] {
+      rlimit set{};
+      const auto which = static_cast<__rlimit_resource>(resource);
+      if (getrlimit(which, &set) != 0) return false;
+      set.rlim_cur = value;
+      return setrlimit(which, &set) == 0;
+    };
+  };
+  Said said = doctor(limit(RLIMIT_NOFILE, 256), own);
+  EXPECT_EQ(said.status, 0) << said.out;
+  EXPECT_EQ(level_of(said, "open files"), "OK");
+  EXPECT_EQ(level_of(said, "drop-in libraries"), "NOTE");
+  said = doctor(limit(RLIMIT_NOFILE, 255), own);
+  EXPECT_EQ(said.status, 1);
+  EXPECT_EQ(level_of(said, "open files"), "PROBLEM");
+  said = doctor(limit(RLIMIT_FSIZE, 1 << 20), own);
+  EXPECT_EQ(said.status, 1);
+  EXPECT_EQ(level_of(said, "file size"), "PROBLEM");
+  ASSERT_EQ(mkdir((folder / "open").c_str(), 0755), 0);
+  said = doctor([] { return true; }, {{"NUPA_RUNTIME_DIR", folder / "open"}});
+  EXPECT_EQ(said.status, 1);
+  EXPECT_EQ(level_of(said, "runtime directory"), "PROBLEM");
+}
+
+}  // namespace
+}  // namespace nupa::test

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ways through networks that the tests make: interfaces, addresses, routes and their limits, in a network namespace of
+// the thread that runs the test.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/gid.h"
+#include "base/unique_fd.h"
+#include "io/find_route.h"
+#include "io/route.h"
+
+namespace nupa::io::own_network_test {
+namespace {
+
+constexpr int kSoonMs = 20'000;
+
+Gid gid(const char* text) {
+  Gid gid;
+  const std::string mapped = std::strchr(text, ':') == nullptr ? std::string("::ffff:") + text : text;
+  EXPECT_EQ(1, inet_pton(AF_INET6, mapped.c_str(), gid.raw.data())) << text;
+  return gid;
+}
+UdpAddress at(const char* text, uint32_t scope = 0) { return {gid(text), 9, scope}; }
+
+/// What find_route() says, in words: "SOURCE INTERFACE [local] [via GATEWAY]", or the error's name.
+std::string way(const UdpAddress& to, const char* from = nullptr) {
+  const Gid source = from == nullptr ? Gid{} : gid(from);
+  const auto route = find_route(to, from == nullptr ? nullptr : &source);
+  if (!route) return strerrorname_np(route.error().code);
+  const auto text = [](const Gid& gid) {
+    char written[INET6_ADDRSTRLEN];
+    inet_ntop(AF_INET6, gid.raw.data(), written, sizeof written);
+    return std::string(base::is_ipv4(gid) ? written + std::strlen("::ffff:") : written);
+  };
+  char name[IF_NAMESIZE] = "?";
+  if_indextoname(route->interface_index, name);
+  return text(route->source) + ' ' + name + (route->local ? " local" : "") +
+         (route->gateway == Gid{} ? "" : " via " + text(route->gateway));
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+/// The kernel notes a little later that the other end is there, too; until then there may be no routes.
+bool is_running_soon(const char* name) {
+  const base::UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strncpy(request.ifr_name, name, IF_NAMESIZE - 1);
+  for (int waited_ms = 0; waited_ms < kSoonMs; ++waited_ms) {
+    if (ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0) return true;
+    usleep(1000);
+  }
+  return false;
+}
+
+/// So many IPv6 addresses are there as far as routes know, which is a little after they were given.
+bool has_ipv6_addresses_soon(ptrdiff_t count) {
+  return count == 0 ||
+         std::system(("for i in $(seq 2000); do "
+                      "[ $(ip -6 route show table local | grep -v '^local ::1 ' | grep -c '^local ') -ge " +
+                      std::to_string(count) + " ] && exit 0; sleep 0.01; done; exit 1")
+                         .c_str()) == 0;
+}
+
+/// Two interfaces, a0 and b0, whose other ends are a1 and b1.
+class OwnNetwork : public ::testing::Test {
+ protected:
+  /// Runs `body` in a network namespace where `commands` of ip(8) have been given.
+  void within(const std::vector<std::string>& commands, const std::function<void()>& body) {
+    bool made = false;
+    std::thread thread([&] {
+      if (unshare(CLONE_NEWNET) != 0) return;
+      if (std::system("exec 2>/dev/null; ip link set lo up && ip link add a0 type veth peer name a1 && "
+                      "ip link add b0 type veth peer name b1 && "
+                      "for i in a0 a1 b0 b1; do ip link set $i addrgenmode none; ip link set $i up || exit 1; done") !=
+          0)
+        return;
+      made = true;
+      const bool needs_ipv6 = std::any_of(commands.begin(), commands.end(), is_of_ipv6);
+      if (needs_ipv6 && std::system("ip -6 addr show dev lo | grep -q ::1") != 0) GTEST_SKIP() << "no IPv6 here";
+      for (const char* name : {"a0", "a1", "b0", "b1"}) ASSERT_TRUE(is_running_soon(name)) << name;
+      for (const std::string& command : commands) ASSERT_EQ(0, std::system(("ip " + command).c_str())) << command;
+      ASSERT_TRUE(
+          has_ipv6_addresses_soon(std::count_if(commands.begin(), commands.end(), [](const std::string& command) {
+            return command.starts_with("addr add") && is_of_ipv6(command);
+          })));
+      body();
+    });
+    thread.join();
+    if (!made) GTEST_SKIP() << "no network namespace with veth interfaces can be made";
+  }
+  static bool is_of_ipv6(const std::string& command) { return command.find(':') != std::string::npos; }
+  static uint32_t index(const char* name) { return if_nametoindex(name); }
+};
+
+// Which way packets take.
+
+TEST_F(OwnNetwork, RoutesAreThoseOfTheTables) {
+  within({"addr add 10.1.0.1/24 dev a0", "addr add 10.2.0.1/24 dev b0", "addr add 10.2.0.7/32 dev b0",
+          "route add 10.3.0.0/24 via 10.1.0.9", "route add 10.4.0.0/24 via inet6 fe80::9 dev b0",
+          "route add 10.9.0.0/24 dev b0 src 10.2.0.7"},
+         [] {
+           EXPECT_EQ("10.1.0.1 a0 local", way(at("10.1.0.1"))) << "the interface that has it, not the loopback";
+           EXPECT_EQ("10.2.0.7 b0 local", way(at("10.2.0.7")));
+           EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77")));
+           EXPECT_EQ("10.2.0.1 b0", way(at("10.2.0.77")));
+           EXPECT_EQ("10.1.0.1 a0 via 10.1.0.9", way(at("10.3.0.1")));
+           EXPECT_EQ("10.2.0.1 b0 via fe80::9", way(at("10.4.0.1")));
+           EXPECT_EQ("10.2.0.7 b0", way(at("10.9.0.1"))) << "the route's own source";
+           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1")));
+           EXPECT_EQ("EACCES", way(at("10.1.0.255"))) << "a network's broadcast address";
+         });
+}
+
+TEST_F(OwnNetwork, RoutesThatSayNoAreErrors) {
+  within({"addr add 10.1.0.1/24 dev a0", "route add blackhole 10.5.0.0/24", "route add unreachable 10.6.0.0/24",
+          "route add prohibit 10.7.0.0/24", "route add throw 10.8.0.0/24"},
+         [] {
+           EXPECT_EQ("EINVAL", way(at("10.5.0.1")));
+           EXPECT_EQ("EHOSTUNREACH", way(at("10.6.0.1")));
+           EXPECT_EQ("EACCES", way(at("10.7.0.1")));
+           EXPECT_EQ("ENETUNREACH", way(at("10.8.0.1")));
+         });
+}
+
+TEST_F(OwnNetwork, TheSourceThatIsAskedForChoosesAndStays) {
+  within({"addr add 10.1.0.1/24 dev a0", "addr add 10.2.0.1/24 dev b0", "rule add from 10.2.0.1 table 77",
+          "route add default via 10.2.0.254 dev b0 table 77"},
+         [] {
+           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1")));
+           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1"), "10.1.0.1"));
+           EXPECT_EQ("10.2.0.1 b0 via 10.2.0.254", way(at("10.99.0.1"), "10.2.0.1")) << "by a rule for this source";
+           EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77"), "10.1.0.1"));
+           EXPECT_EQ("10.1.0.1 b0", way(at("10.2.0.77"), "10.1.0.1")) << "though it leaves by another interface";
+           EXPECT_EQ("10.1.0.1 b0", way(at("10.2.0.77", index("b0")), "10.1.0.1"));
+           EXPECT_EQ("10.1.0.1 b0 local", way(at("10.2.0.1"), "10.1.0.1"));
+           EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"), "10.1.0.78")) << "a neighbour's";
+           EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"), "10.1.0.255"));
+         });
+}
+
+TEST_F(OwnNetwork, TheInterfaceThatIsAskedForIsTaken) {
+  within({"addr add 10.1.0.1/24 dev a0", "addr add 10.1.0.2/24 dev b0"}, [] {
+    EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77", index("a0"))));
+    EXPECT_EQ("10.1.0.2 b0", way(at("10.1.0.77", index("b0"))));
+  });
+}
+
+TEST_F(OwnNetwork, WithoutAnAddressThereIsNoWay) {
+  within({"route add 10.1.0.0/24 dev a0"}, [] { EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"))); });
+}
+
+TEST_F(OwnNetwork, LinkLocalAddressesAreOfTheInterfaceThatIsAskedFor) {
+  within({"addr add fe80::1/64 dev a0 nodad", "addr add fe80::1/64 dev b0 nodad", "addr add fe80::5/64 dev b0 nodad"},
+         [] {
+           for (const char* name : {"a0", "b0"}) {
+             EXPECT_EQ(std::string("fe80::1 ") + name + " local", way(at("fe80::1", index(name))));
+             EXPECT_EQ(std::string("fe80::1 ") + name, way(at("fe80::77", index(name)), "fe80::1"));
+           }
+           EXPECT_EQ("EINVAL", way(at("fe80::77")));
+           EXPECT_EQ("EINVAL", way(at("febf::77"))) << "fe80::/10 is link-local";
+           EXPECT_EQ("ENETUNREACH", way(at("fec0::77"))) << "and no more";
+           EXPECT_EQ("fe80::5 b0", way(at("fe80::77"), "fe80::5")) << "the source's interface";
+           EXPECT_EQ("EADDRNOTAVAIL", way(at("fe80::77", index("a0")), "fe80::5")) << "which this one has not";
+         });
+}
+
+TEST_F(OwnNetwork, Ipv6RoutesAreThoseOfTheTables) {
+  within({"addr add fd00:1::1/64 dev a0 nodad", "addr add fd00:2::1/64 dev b0 nodad",
+          "route add fd00:3::/64 via fd00:1::9", "route add blackhole fd00:5::/64", "route add unreachable fd00:6::/64",
+          "route add prohibit fd00:7::/64"},
+         [] {
+           EXPECT_EQ("fd00:1::1 a0 local", way(at("fd00:1::1")));
+           EXPECT_EQ("fd00:2::1 b0", way(at("fd00:2::77")));
+           EXPECT_EQ("fd00:1::1 a0 via fd00:1::9", way(at("fd00:3::1")));
+           EXPECT_EQ("fd00:2::1 a0", way(at("fd00:1::77"), "fd00:2::1"));
+           EXPECT_EQ("EADDRNOTAVAIL", way(at("fd00:1::77"), "fd00:1::78")) << "a neighbour's";
+           EXPECT_EQ("EINVAL", way(at("fd00:5::1")));
+           EXPECT_EQ("EHOSTUNREACH", way(at("fd00:6::1")));
+           EXPECT_EQ("EACCES", way(at("fd00:7::1")));
+         });
+}
+
+// How long packets may be.
+
+TEST_F(OwnNetwork, MtuIsTheWays) {
+  within({"link set a0 mtu 1400", "link set b0 mtu 1300", "addr add 10.1.0.1/24 dev a0", "addr add 10.1.0.2/24 dev b0",
+          "addr add 10.2.0.1/24 dev b0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900",
+          "addr add fd00:1::1/64 dev a0 nodad", "addr add fe80::1/64 dev a0 nodad", "addr add fe80::1/64 dev b0 nodad"},
+         [] {
+           EXPECT_EQ(65535u, route_mtu(at("127.0.0.1"))) << "an IPv4 packet has no more";
+           EXPECT_EQ(65536u, route_mtu(at("::1")));
+           EXPECT_EQ(1400u, route_mtu(at("10.1.0.77", index("a0"))));
+           EXPECT_EQ(1300u, route_mtu(at("10.1.0.77", index("b0")))) << "the interface that is asked for";
+           EXPECT_EQ(1300u, route_mtu(at("10.2.0.77")));
+           EXPECT_EQ(900u, route_mtu(at("10.3.0.1"))) << "of the route";
+           EXPECT_EQ(0u, route_mtu(at("10.99.0.1")));
+           EXPECT_EQ(1400u, route_mtu(at("fd00:1::77")));
+           EXPECT_EQ(1400u, route_mtu(at("fe80::77", index("a0"))));
+           EXPECT_EQ(1300u, route_mtu(at("fe80::77", index("b0"))));
+           EXPECT_EQ(0u, route_mtu(at("fd00:9::1")));
+         });
+}
+
+TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {
+  within({"link set a0 mtu 1400", "link set b0 mtu 1300"}, [] {
+    const auto entry = [](uint32_t interface) {
+      GidEntry made{};
+      made.interface_index = interface;
+      return made;
+    };
+    const GidEntry a = entry(index("a0")), b = entry(index("b0")), lo = entry(index("lo"));
+    EXPECT_EQ(1400u, interface_mtu({a}));
+    EXPECT_EQ(1300u, interface_mtu({a, b, lo}));
+    EXPECT_EQ(1300u, interface_mtu({b, a}));
+    EXPECT_EQ(65536u, interface_mtu({lo}));
+    EXPECT_EQ(1400u, interface_mtu({entry(0), a, entry(0x7ffffff0)})) << "those that are not there do not count";
+    EXPECT_EQ(65536u, interface_mtu({}));
+  });
+}
+
+TEST_F(OwnNetwork, QuestionsLeaveNoDescriptor) {
+  within({"addr add 10.1.0.1/24 dev a0"}, [] {
+    const size_t before = open_descriptors();
+    way(at("10.1.0.77"), "10.1.0.1");
+    way(at("10.1.0.77"), "10.9.0.1");
+    way(at("10.99.0.1"));
+    route_mtu(at("10.1.0.77"));
+    route_mtu(at("10.99.0.1"));
+    GidEntry entry{};
+    entry.interface_index = index("a0");
+    interface_mtu({entry});
+    EXPECT_FALSE(UdpSocket::open_address(gid("10.9.0.1"), 0, 1 << 16));
+    EXPECT_FALSE(UdpSocket::open_group(gid("239.1.1.1"), 0, {}, 1 << 16));
+    EXPECT_EQ(before, open_descriptors());
+  });
+}
+
+// Packets that the kernel does not send.
+
+TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
+  within({"link set lo mtu 1500"}, [] {
+    const auto socket = UdpSocket::open(0, 1 << 16);
+    auto gone = UdpSocket::open(0, 1 << 16);
+    ASSERT_TRUE(socket && gone);
+    const UdpAddress nobody{gid("127.0.0.1"), gone->port(), 0};
+    gone->close();
+    socket->tell_refusals();
+    UdpBatch batch;
+    int error = 0;
+    const std::string text(2000, 'x');
+    batch.begin(1, nobody, gid("127.0.0.1"), 0, {}, 2000);
+    batch.add(text.data(), 2000);
+    EXPECT_EQ(1u, batch.flush(*socket, &error));
+    EXPECT_EQ(EMSGSIZE, error);
+    pollfd told{socket->fd(), 0, 0};
+    ASSERT_EQ(1, poll(&told, 1, kSoonMs)) << "the kernel keeps the error";
+    UdpAddress where;
+    EXPECT_FALSE(socket->next_refusal(&where));
+    EXPECT_EQ(0, poll(&told, 1, 0)) << "and has told it";
+    // Behind it a refusal is found.
+    batch.begin(1, nobody, gid("127.0.0.1"), 0, {}, 2000);
+    batch.add(text.data(), 2000);
+    batch.begin(2, nobody, gid("127.0.0.1"), 0, {}, 4);
+    batch.add("lost", 4);
+    batch.flush(*socket, &error);
+    ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+    ASSERT_TRUE(socket->next_refusal(&where));
+    EXPECT_EQ(nobody.port, where.port);
+  });
+}
+
+TEST_F(OwnNetwork, WithAnExclusiveFlowLabelOnTheHost_PacketsLeaveWithoutLabels) {
+  within({"addr add fd00:1::1/64 dev a0 nodad"}, [] {
+    const auto from = UdpSocket::open(0, 1 << 16), to = UdpSocket::open(0, 1 << 16);
+    ASSERT_TRUE(from && to);
+    to->tell_more();
+    const auto pass = [&] {
+      UdpBatch batch;
+      for (const uint64_t place : {1, 2}) {
+        batch.begin(place, {gid("::1"), to->port(), 0}, gid("::1"), 0, {0x20, 0, 0x12345}, 4);
+        batch.add("text", 4);
+      }
+      int error = 0;
+      EXPECT_EQ(0u, batch.flush(*from, &error)) << strerror(error);
+      std::vector<uint32_t> labels;
+      for (int i = 0; i < 2; ++i) {
+        std::byte buffer[16];
+        UdpSocket::Received received;
+        pollfd ready{to->fd(), POLLIN, 0};
+        if (poll(&ready, 1, kSoonMs) != 1 || !to->receive(buffer, sizeof buffer, &received)) break;
+        EXPECT_EQ(4u, received.length);
+        EXPECT_EQ(0x20, received.traffic_class & 0xfc) << "the other fields stay";
+        labels.push_back(received.flow_label);
+      }
+      return labels;
+    };
+    EXPECT_EQ((std::vector<uint32_t>{0x12345, 0x12345}), pass());
+    // Another program takes one to itself (IPV6_FLOWLABEL_MGR, man 7 ipv6).
+    const base::UniqueFd other(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    // struct in6_flowlabel_req of <linux/in6.h>, which does not go together with <netinet/in.h>.
+    struct {
+      Gid destination = gid("::1");
+      uint32_t label = htonl(0x777);
+      uint8_t action = 0;  // IPV6_FL_A_GET
+      uint8_t share = 1;   // IPV6_FL_S_EXCL
+      uint16_t flags = 1;  // IPV6_FL_F_CREATE
+      uint16_t expires = 0;
+      uint16_t linger = 0;
+      uint32_t padding = 0;
+    } request;
+    static_assert(sizeof request == 32);
+    constexpr int kFlowLabelManager = 32;  // IPV6_FLOWLABEL_MGR
+    ASSERT_EQ(0, setsockopt(other.get(), IPPROTO_IPV6, kFlowLabelManager, &request, sizeof request));
+    const std::vector<uint32_t> labels = pass();
+    ASSERT_EQ(2u, labels.size());
+    for (const uint32_t label : labels) EXPECT_NE(0x12345u, label);
+  });
+}
+
+}  // namespace
+}  // namespace nupa::io::own_network_test
