@@ -258,7 +258,7 @@ void describe(pid_t root) {
                   awaited_call(task).c_str());
     }
     std::fflush(stdout);
-    const std::string gdb = "command -v gdb >/dev/null && timeout 30 gdb -batch -nx -p " + std::to_string(pid) +
+    const std::string gdb = "command -v gdb >/dev/null && timeout -k 2 30 gdb -batch -nx -p " + std::to_string(pid) +
                             " -ex 'thread apply all backtrace 16' 2>/dev/null </dev/null | grep -E '^(Thread|#)'";
     if (std::system(gdb.c_str()) != 0) std::printf("  (no stacks: gdb is not installed or may not trace it)\n");
   }

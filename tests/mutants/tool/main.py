@@ -13,8 +13,8 @@ import sample as sampling
 from source import Sources
 from switch import Edit
 from tree import Tree, Wanted, say
-from trial import Record, Trials, Verdict, matching
-from units import Hosts
+from trial import Record, Trials, Verdict
+from units import Hosts, matching
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LISTS = ROOT / "tests" / "mutants"

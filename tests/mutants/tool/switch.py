@@ -20,7 +20,7 @@ STATEMENTS = {
 }
 # Whatever lies below these is a constant for the compiler.
 CONSTANT = {"static_assert_declaration", "enumerator", "array_declarator", "template_argument_list", "sizeof_expression",
-            "decltype", "alignof_expression", "requires_clause", "preproc_if", "preproc_def", "attribute", "bitfield_clause",
+            "decltype", "alignof_expression", "alignas_qualifier", "requires_clause", "preproc_if", "preproc_def", "attribute", "bitfield_clause",
             "template_parameter_list"}
 
 
@@ -61,7 +61,7 @@ def levels(source: Source, edit: Edit) -> list[tree_sitter.Node]:
     node = source.node_at(edit.place)
     expressions = 0
     while node is not None:
-        if node.type in CONSTANT:
+        if node.type in CONSTANT or _is_constant(node):
             found.clear()
         kind = node.type
         if kind in EXPRESSIONS and expressions < 3 and _takes_switch(node):
@@ -73,17 +73,15 @@ def levels(source: Source, edit: Edit) -> list[tree_sitter.Node]:
         if kind == "function_definition" and found:
             break
         node = node.parent
-    if node is None and not any(n.type == "compound_statement" for n in found):
-        # At namespace or class scope only what is computed when the program runs can be switched.
-        found = [n for n in found if not _is_constant(n)]
     return found
 
 
 def _is_constant(node: tree_sitter.Node) -> bool:
-    while node is not None:
-        if node.type in ("declaration", "field_declaration"):
-            return "constexpr" in node.text.decode().split("=")[0]
-        node = node.parent
+    """Whether the compiler computes it: a switch within would have no effect."""
+    if node.type in ("declaration", "field_declaration"):
+        return "constexpr" in re.split("[={]", node.text.decode())[0]
+    if node.type == "condition_clause":
+        return node.parent.text.decode().startswith("if constexpr")
     return False
 
 

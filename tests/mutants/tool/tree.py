@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A copy of the project with all faults behind switches, and its build."""
 import concurrent.futures
+import dataclasses
 import json
 import os
 import pathlib
@@ -51,6 +52,7 @@ class Tree:
         self.build = folder / "build"
         self.sources = Sources(root)
         self._commands: dict[str, list[str]] = {}
+        self._switched: set[str] = set()
 
     @property
     def built(self) -> dict[str, dict]:
@@ -73,27 +75,24 @@ class Tree:
         self._copy({path for path, _ in edits.values()})
         self._configure()
         names = {edit.number: name for name, (_, edit) in edits.items()}
-        alone: dict[int, bool] = {}
         while True:
             rendered = self._render(edits, refused)
             log = self._compile()
             if log is None:
                 break
-            blame = self._blame(log, rendered)
+            blame = self._blame(log, rendered) or self._tried_alone(log, edits)
             if not blame:
                 (self.folder / "build.log").write_text(log)
                 sys.exit(f"mutants: the build fails, and not because of a fault: see {self.folder / 'build.log'}")
-            new = [n for n in blame if n not in alone]
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                alone |= dict(zip(new, pool.map(lambda n: self._compiles_alone(*edits[names[n]]), new)))
-            for number, words in blame.items():
-                path, edit = edits[names[number]]
-                edit.level += 1
-                if not alone[number] or edit.level >= len(levels(self.sources[path], edit)):
+                wider = pool.map(lambda n: self._wider(*edits[names[n]]), blame)
+            for (number, words), level in zip(blame.items(), wider):
+                if level is None:
                     refused[names[number]] = words
                     del edits[names[number]]
                     say(f"   refused: {names[number]}: {words}")
                 else:
+                    edits[names[number]][1].level = level
                     say(f"   wider: {names[number]}: {words}")
         kept = {name: {"number": edit.number, "level": edit.level, "text": wanted[name].text} for name, (_, edit) in edits.items()}
         (self.folder / "places.json").write_text(json.dumps(kept, indent=1))
@@ -122,16 +121,16 @@ class Tree:
         path.chmod(mode & 0o777)
 
     def _render(self, edits: dict[str, tuple[str, Edit]], refused: dict[str, str]) -> dict[str, str]:
-        by_path: dict[str, list[Edit]] = {}
+        # A file whose faults are all refused has to be as it was.
+        self._switched |= {path for path, _ in edits.values()}
+        by_path: dict[str, list[Edit]] = {path: [] for path in self._switched}
         for name, (path, edit) in list(edits.items()):
             if edit.level >= len(levels(self.sources[path], edit)):
                 refused[name] = "nothing around it can be switched: it is a constant"
                 say(f"   refused: {name}: {refused[name]}")
                 del edits[name]
-                # The file may have been switched before.
-                by_path.setdefault(path, [])
                 continue
-            by_path.setdefault(path, []).append(edit)
+            by_path[path].append(edit)
         rendered = {}
         for path, some in by_path.items():
             text = render(self.sources[path], some) if some else self.sources[path].text
@@ -187,13 +186,24 @@ class Tree:
                 self._commands.setdefault(str(file.relative_to(self.tree)), words[:-2])
         return self._commands.get(path)
 
-    def _compiles_alone(self, path: str, edit: Edit) -> bool:
-        """Whether a fault is C++ at all. Of headers it is not known: True."""
+    def _wider(self, path: str, edit: Edit) -> int | None:
+        """The next level at which a fault compiles without all others. None: there is none, or it is no C++."""
+        if not self._compiles(path, edit.number, apply(self.sources[path], edit)):
+            return None
+        for level in range(edit.level + 1, len(levels(self.sources[path], edit))):
+            if self._compiles(path, edit.number, render(self.sources[path], [dataclasses.replace(edit, level=level)])):
+                return level
+        return None
+
+    def _compiles(self, path: str, number: int, text: str) -> bool:
         command = self.command_for(path)
+        if command is None:  # a header: as its neighbours are compiled
+            folder = path.rpartition("/")[0]
+            command = next((c for p, c in self._commands.items() if p.rpartition("/")[0] == folder), None)
         if command is None:
             return True
-        file = (self.tree / path).with_name(f".alone-{edit.number}.cc")
-        file.write_text(apply(self.sources[path], edit))
+        file = (self.tree / path).with_name(f".alone-{number}.cc")
+        file.write_text(text)
         try:
             return subprocess.run([*command, "-fsyntax-only", file], cwd=self.build, capture_output=True).returncode == 0
         finally:
@@ -241,6 +251,16 @@ class Tree:
             for number, words in here.items():
                 found.setdefault(number, words)
         return found
+
+    def _tried_alone(self, log: str, edits: dict[str, tuple[str, Edit]]) -> dict[int, str]:
+        """The same where the compiler names other places, as of a macro's arguments: by trying the faults of the files
+        that it does name."""
+        named = {self._relative(m.group("file")) for expression in (ERROR, ALSO) for m in expression.finditer(log)}
+        here = {edit.number: (path, edit) for path, edit in edits.values() if path in named}
+        words = next((log[m.end() : log.find("\n", m.end())].strip(": ") for m in ERROR.finditer(log)), "")
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiles = pool.map(lambda p: self._compiles(p[0], p[1].number, render(self.sources[p[0]], [p[1]])), here.values())
+        return {number: words for number, good in zip(here, compiles) if not good}
 
     def _relative(self, name: str) -> str:
         path = pathlib.Path(name)

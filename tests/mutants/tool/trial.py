@@ -2,7 +2,6 @@
 """Which tests reach which faults, and which notice them."""
 import concurrent.futures
 import dataclasses
-import fnmatch
 import json
 import mmap
 import pathlib
@@ -11,7 +10,7 @@ import threading
 import time
 
 from tree import MOST_FAULTS, say
-from units import Hosts, Outcome, Unit, chunks
+from units import Hosts, Outcome, Unit, chunks, matching
 
 # What a machine under load adds to a case's time.
 ALLOWANCE_SECONDS = 15
@@ -32,18 +31,6 @@ class Verdict:
     unsure: list[str] = dataclasses.field(default_factory=list)
 
 
-def matching(units: list[Unit], patterns: list[str]) -> list[Unit]:
-    """Patterns are PROGRAM[:CASE[:WAY]] with wildcards."""
-    found = []
-    for unit in units:
-        for pattern in patterns:
-            program, case, way = (pattern.split(":") + ["*", "*"])[:3]
-            if fnmatch.fnmatch(unit.program, program) and fnmatch.fnmatch(unit.case, case) and fnmatch.fnmatch(unit.way, way):
-                found.append(unit)
-                break
-    return found
-
-
 class Record:
     """For each unit: how long it takes without a fault, whether it passes, and which faults it reaches. Kept in a file
     until the unit's program is built again."""
@@ -53,7 +40,8 @@ class Record:
         self.file = folder / "record.json"
         self.known: dict[str, dict] = json.loads(self.file.read_text()) if self.file.exists() else {}
         self.lock = threading.Lock()
-        libraries = [p.stat().st_mtime for p in (hosts.build / "lib").rglob("*.so*") if p.is_file()]
+        built = [*(hosts.build / "lib").rglob("*.so*"), hosts.build / "bin" / "nupa"]
+        libraries = [p.stat().st_mtime for p in built if p.is_file()]
         self.stamps = {p: max([(hosts.build / "tests" / p).stat().st_mtime, *(libraries if p in LINKED else [])])
                        for p in hosts.programs()}
 
@@ -95,8 +83,8 @@ class Record:
                 "how": "" if passes else outcome.ended_by or "failed"}
 
 
-# Programs that link the drop-in libraries and others of the build instead of holding their objects.
-LINKED = {"verbs_tests", "rdmacm_tests", "rsockets_api_tests", "rsockets_preload_tests", "ccl_job_tests"}
+# Programs that link or start what else the build makes, instead of holding its objects.
+LINKED = {"verbs_tests", "rdmacm_tests", "rsockets_api_tests", "rsockets_preload_tests", "ccl_job_tests", "cli_tests"}
 
 
 class Trials:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests of a build: GoogleTest cases over each transport, each a unit that can be run by itself."""
 import dataclasses
+import fnmatch
 import os
 import pathlib
 import re
@@ -114,6 +115,18 @@ class Hosts:
             ended_in = unfinished[-1] if unfinished else (started[-1] if started else cases[0])
             ended_by = "time limit" if late else ("crash" if process.returncode < 0 or process.returncode > 128 else "exit")
         return Outcome(passed, failed, ended_in, ended_by, seconds, text)
+
+
+def matching(units: list[Unit], patterns: list[str]) -> list[Unit]:
+    """Patterns are PROGRAM[:CASE[:WAY]] with wildcards."""
+    found = []
+    for unit in units:
+        for pattern in patterns:
+            program, case, way = (pattern.split(":") + ["*", "*"])[:3]
+            if fnmatch.fnmatch(unit.program, program) and fnmatch.fnmatch(unit.case, case) and fnmatch.fnmatch(unit.way, way):
+                found.append(unit)
+                break
+    return found
 
 
 def chunks(units: list[Unit], seconds: dict[Unit, float], most: float) -> list[list[Unit]]:
