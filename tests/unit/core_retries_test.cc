@@ -13,7 +13,7 @@ using transport::rnr_timer_ns;
 
 class ShmRetries : public ShmTest {
  protected:
-  /// A request that waits since some moment between `from` and `to`, on `a`.
+  /// A request that waits since some moment between `from` and `to`, on `a`, and that nobody but the test tries.
   struct Waiting {
     int64_t from;
     int64_t to;
@@ -22,9 +22,10 @@ class ShmRetries : public ShmTest {
     Waiting waiting{base::now_ns(), 0};
     EXPECT_EQ(opcode == Opcode::kSend ? send(*a, 1) : write(*a, 1), 0);
     waiting.to = base::now_ns();
+    try_by_hand(*a);
     return waiting;
   }
-  /// Tries the request as if it were `now`; other threads may be trying it at this moment.
+  /// Tries the request as if it were `now`; another thread may hold the queue pair at this moment.
   void try_at(int64_t now) {
     ASSERT_TRUE(soon([&] { return a->progress(now) != now + 20'000; }));
   }
@@ -42,7 +43,7 @@ class ShmRetries : public ShmTest {
   }
 };
 
-// The real clock never comes so far: the shortest limit here is eight minutes, or four seconds for RNR.
+// Eight minutes and more.
 constexpr uint8_t kLongTimeout = 27;
 
 TEST_F(ShmRetries, UnansweredRequestFailsAfterOneTimeoutMoreThanRetries) {  // IBTA 9.7.6.1.3, 9.7.5.2.8
@@ -102,14 +103,14 @@ TEST_F(ShmRetries, WaitBeginsAnewWhenTheReasonChanges) {
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number(), {.timeout = kLongTimeout, .retry_cnt = 0, .rnr_retry = 6}), 0);
-  const int64_t first = post_waiting(Opcode::kSend).to;
-  Waiting anew{base::now_ns(), 0};
-  ASSERT_GT(anew.from, first);
+  const int64_t changed = post_waiting(Opcode::kSend).to + 6 * rnr_timer_ns(0);
+  try_at(changed - 1);
+  EXPECT_EQ(shared(*a).counters.rnr.load(), 0u);
   // It answers from now on, but is not ready.
   ASSERT_EQ(connect(*b, a->number(), {.min_rnr_timer = 0}), 0);
-  ASSERT_TRUE(soon([&] { return shared(*a).counters.rnr.load() == 1; }));
-  anew.to = base::now_ns();
-  expect_limit(anew, 6 * rnr_timer_ns(0), WcStatus::kRnrRetryExcErr);
+  try_at(changed);
+  EXPECT_EQ(shared(*a).counters.rnr.load(), 1u);
+  expect_limit({changed, changed}, 6 * rnr_timer_ns(0), WcStatus::kRnrRetryExcErr);
 }
 
 TEST_F(ShmRetries, NextTryComesAfterTheReceiversTimer) {  // IBTA 9.7.5.2.8, table 45
@@ -129,6 +130,7 @@ TEST_F(ShmRetries, RequestsCountEachReceiverThatIsNotReadyOnce) {
   for (int i = 0; i < 3; ++i) try_at(base::now_ns());
   EXPECT_EQ(shared(*a).counters.rnr.load(), 1u);
   ASSERT_EQ(receive(*b, 2), 0);
+  try_at(base::now_ns());
   EXPECT_EQ(next().status, WcStatus::kSuccess);
   EXPECT_EQ(next().status, WcStatus::kSuccess);
   EXPECT_EQ(shared(*a).counters.rnr.load(), 1u);
