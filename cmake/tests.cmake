@@ -19,9 +19,10 @@ function(nupa_add_tests name)
   add_dependencies(test_programs ${name})
 endfunction()
 
-# Of tests that link a library as a program does: undefined behaviour is looked for in the library, which has all of its
-# code in itself, and not in the tests, which would take twice as long to compile.
+# Of tests that link a library as a program does: the library has all of its code in itself and is compiled as it ships.
+# The tests are compiled without optimisation, and undefined behaviour is not looked for in them: each takes longer.
 function(nupa_watch_library_only name)
+  target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O0>)
   if(NUPA_SANITIZE MATCHES undefined)
     target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
   endif()
