@@ -18,11 +18,19 @@ def sockets():
     return sorted(name for name in os.listdir(runtime_dir) if name.endswith(".sock"))
 
 
-def ordinary_user():
+def may_be_another_user(name):
     if os.geteuid() != 0:
-        return skip("ordinary-user", "needs root to become another user")
+        skip(name, "needs root to become another user")
+        return False
     if subprocess.run([*AS_NOBODY, "test", "-x", NUPA]).returncode != 0:
-        return skip("ordinary-user", "the build folder is closed to other users")
+        skip(name, "the build folder is closed to other users")
+        return False
+    return True
+
+
+def ordinary_user():
+    if not may_be_another_user("ordinary-user"):
+        return
     env = {"NUPA_RUNTIME_DIR": private_runtime_dir(NOBODY)}
     tell("doctor-ordinary-user", nupa("doctor", before=AS_NOBODY, env=env), 0, "drop-in libraries",
          env["NUPA_RUNTIME_DIR"], "memfd", "userfaultfd", "cross-memory copies")
@@ -61,8 +69,8 @@ except OSError as error:
 
 
 def other_user():
-    if os.geteuid() != 0:
-        return skip("other-user", "needs root to become another user")
+    if not may_be_another_user("other-user"):
+        return
     for command in (["run", "--", "ibv_devinfo"], ["stat"], ["clean"]):
         done = nupa(*command, before=AS_NOBODY)
         text = done.stdout + done.stderr
