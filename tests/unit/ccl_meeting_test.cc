@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -433,11 +434,19 @@ TEST(CclMeetingRoot, AnAnswerInManyPartsIsSaidOnce) {
 }
 
 TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
-  auto root = root_with();
-  const UniqueId id = root->id();
+  const UniqueId id = root_with()->id();  // nobody is at its port any more
+  auto root = MeetingRoot::start_at(kShortNs, loopback(), id.port, id.secret);
+  ASSERT_TRUE(root) << root.error().text;
   const base::UniqueFd waiting = stranger(id);
   say(waiting, telling_of(id, 0, 0, 2, {}));
-  root->finish();
+  // The end of the connection that closes first keeps the port, where its data were read.
+  const auto is_read = [&] {
+    const int at_root = end_of_root(waiting);
+    int unread = 1;
+    return at_root >= 0 && ioctl(at_root, FIONREAD, &unread) == 0 && unread == 0;
+  };
+  while (!is_read()) std::this_thread::yield();
+  (*root)->finish();
   EXPECT_EQ(hear(waiting).status, -1);
   const auto again = MeetingRoot::start_at(kShortNs, loopback(), id.port, id.secret);
   EXPECT_TRUE(again) << again.error().text;
