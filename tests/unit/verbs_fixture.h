@@ -147,7 +147,7 @@ class Verbs : public ::testing::Test {
     if (reliable) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     if (const int error = ibv_modify_qp(qp, &attr, mask); error != 0 || only_rtr) return error;
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 14;
+    attr.timeout = timeout;
     attr.retry_cnt = 7;
     attr.rnr_retry = rnr_retry;
     attr.max_rd_atomic = 4;
@@ -256,6 +256,7 @@ class Verbs : public ::testing::Test {
   static constexpr ibv_wc_status kNoCompletion = IBV_WC_TM_ERR;
   // What connect() asks for; set before it.
   unsigned int qp_access = kWholeAccess & ~IBV_ACCESS_MW_BIND;
+  uint8_t timeout = 14;            ///< 67 ms: a request that nobody answers ends after half a second
   uint8_t rnr_retry = 7;           ///< for ever
   uint8_t min_rnr_timer = 1;       ///< 10 us
   int place = 0;                   ///< of the device in the list

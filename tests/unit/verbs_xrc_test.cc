@@ -15,6 +15,7 @@ class VerbsXrc : public Verbs {
   using Verbs::next;
   using Verbs::post;
   using Verbs::request;
+  using Verbs::timeout;
   using Verbs::to_init;
   using Verbs::to_rts;
   void SetUp() override {
@@ -214,6 +215,7 @@ class VerbsXrcProcesses : public ::testing::Test {
       _exit(run_child(serve) ? 0 : 1);
     }
     mine.SetUp();
+    mine.timeout = 17;  // half a second: a busy machine leaves the child without a processor for long
     domain = mine.open_domain(file);
     ASSERT_NE(domain, nullptr);
     initiator = mine.make_initiator();
