@@ -179,11 +179,11 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   std::map<uint64_t, Question> questions_;  ///< by owner
   int64_t ask_again_ns_ = INT64_MAX;        ///< the first of them that is wanted again
   std::optional<cm::MadRelay> relay_;
-  /// A REQ that was passed on, by which the end that gives up names itself: it does not know the other one's id yet.
+  /// A REQ that was passed on. A peer that gives up before any reply names only its id and GUID in the REJ.
   struct PassedOn {
     uint64_t ca_guid;
     uint32_t local_id;
-    std::string name;  ///< to whom
+    std::string name;  ///< socket name of the process that received it
   };
   /// Repeats of one take one place. Beyond these the oldest is forgotten.
   static constexpr size_t kMostPassedOn = 256;

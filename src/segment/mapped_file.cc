@@ -46,7 +46,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   }
   // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
-  // What a smaller object had there stays mapped: somebody may still look at it, whatever its owner did meanwhile.
+  // The smaller object's mapping stays: another thread may still read it after the owner has grown the object.
   auto found = mappings_.lower_bound({key, span});
   if (found == mappings_.end() || found->first.first != key) {
     if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");

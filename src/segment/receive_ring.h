@@ -38,7 +38,7 @@ class ReceiveRing {
   static constexpr uint32_t entries_for(uint32_t stride) {
     return static_cast<uint32_t>((stride - offsetof(RecvSlot, sge)) / sizeof(Sge));
   }
-  /// Whether slots may lie so far apart.
+  /// True if `stride` is a valid distance between two slots, in bytes.
   static constexpr bool is_stride(uint32_t stride) {
     return stride >= sizeof(RecvSlot) && stride % alignof(RecvSlot) == 0;
   }

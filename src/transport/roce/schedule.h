@@ -10,7 +10,7 @@ class Deadline {
  public:
   int64_t at() const { return at_.load(std::memory_order_seq_cst); }
   /// Sequentially consistent, with Schedule::expect() behind it: either the thread that looks at all deadlines sees
-  /// this one, or expect() sees that the earliest one is to be found anew.
+  /// this one, or expect() sees that the earliest deadline is being searched for again.
   void set(int64_t deadline) { at_.store(deadline, std::memory_order_seq_cst); }
 
  private:
