@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from hosts import HERE, THERE, inside, ip, remove_hosts
-from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
+from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell, wait_for
 
 private_runtime_dir()
 ENV = {"NUPA_TRANSPORT": "roce", "NUPA_DEVICES": "one,two"}
@@ -95,20 +95,25 @@ def by_its_own_wire():
 
 
 def at_the_same_time():
-    """Both devices at once; `nupa stat` tells them apart."""
+    """Both devices at once, until both have been seen; `nupa stat` tells them apart."""
     ports = [free_port(), free_port()]
-    commands = ["ibv_rc_pingpong -g 1 -c -m 1024 -s 4096 -n 20000 -d nupa0 -p %d" % ports[0],
-                "ib_write_bw -F -x 1 -s 65536 -n 20000 -u 18 -d nupa1 -p %d" % ports[1]]
+    commands = ["ibv_rc_pingpong -g 1 -m 1024 -s 4096 -n 2000000000 -d nupa0 -p %d" % ports[0],
+                "ib_write_bw -F -x 1 -s 65536 --run_infinitely -u 18 -d nupa1 -p %d" % ports[1]]
     wanted = {"ibv_rc_pingpong": "nupa0", "ib_write_bw": "nupa1"}
     with Pair(commands[0], "%s %s" % (commands[0], CONTROL), ports[0], ENV, inside(HERE), inside(THERE)) as first, \
          Pair(commands[1], "%s %s" % (commands[1], CONTROL), ports[1], ENV, inside(HERE), inside(THERE)) as second:
-        seen, end = {}, time.time() + 20
-        while time.time() < end and seen != wanted:
+        seen = {}
+
+        def both_seen():
             seen.update({row["command"]: row["device"] for row in json.loads(nupa("stat", "--json").stdout or "[]")})
-        outcome(seen == wanted, "devices-stat", seen)
-        for name, pair in (("nupa0", first), ("nupa1", second)):
-            trouble = pair.wait(120)
-            outcome(trouble == "", "devices-at-once-" + name, trouble)
+            return seen == wanted
+
+        outcome(wait_for(both_seen), "devices-stat", seen)
+        for name, wire, pair in (("nupa0", "one", first), ("nupa1", "two", second)):
+            before = sent(THERE, wire)
+            moves = wait_for(lambda: sent(THERE, wire) > before + 1_000_000)
+            running = pair.client is not None and pair.client.poll() is None and pair.server.poll() is None
+            outcome(moves and running, "devices-at-once-" + name, pair.trouble or pair.text()[-300:])
 
 
 def on_one_host():
