@@ -48,7 +48,8 @@ bool CompletionPort::open() {
 bool CompletionPort::overrun() {
   segment::CqShared& shared = owner_->tables().cq[index_];
   if ((shared.flags & segment::kCqIgnoreOverrun) != 0) return false;
-  if (shared.overrun.exchange(1) == 0) call_attention(*owner_, segment::attention::kCq, index_);
+  uint32_t none = 0;
+  if (shared.overrun.compare_exchange_strong(none, 1)) call_attention(*owner_, segment::attention::kCq, index_);
   return true;
 }
 

@@ -39,12 +39,12 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
 }
 
 int Connections::bind(uint64_t owner, const ListenerAddress& address) {
+  if (abandoned_) return ENODEV;
   auto names = take_names(address);
   if (!names) return names.error().code;
   std::vector<int> fds;
   {
     std::lock_guard lock(mutex_);
-    if (abandoned_) return ENODEV;
     Service service;
     service.address = address;
     service.names = std::move(*names);
@@ -74,6 +74,7 @@ int Connections::bind(uint64_t owner, const ListenerAddress& address) {
 }
 
 int Connections::listen(uint64_t owner) {
+  if (abandoned_) return ENODEV;
   {
     std::lock_guard lock(mutex_);
     const auto found = services_.find(owner);
@@ -105,11 +106,12 @@ void Connections::give_back(Service service) {
 }
 
 void Connections::unbind(uint64_t owner) {
+  if (abandoned_) return;
   Service service;
   {
     std::lock_guard lock(mutex_);
     const auto found = services_.find(owner);
-    if (found == services_.end() || abandoned_) return;
+    if (found == services_.end()) return;
     engine_.unlisten(owner);
     if (found->second.shared != nullptr) found->second.shared->in_use.store(0, std::memory_order_release);
     service = std::move(found->second);

@@ -83,10 +83,10 @@ Result<void> Connections::attach(ConnectionSink& sink) {
 }
 
 void Connections::detach() {
+  if (abandoned_) return;
   std::map<uint64_t, Service> services;
   {
     std::lock_guard lock(mutex_);
-    if (abandoned_) return;
     sink_ = nullptr;
     engine_.release_all(base::now_ns());
     for (auto& [owner, service] : services_) {

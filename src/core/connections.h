@@ -62,11 +62,11 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   /// Calls `act` with the engine, and does what comes of it.
   template <class Act>
   int with_engine(Act&& act) {
+    if (abandoned_) return ENODEV;
     int error;
     bool kick;
     {
       std::lock_guard lock(mutex_);
-      if (abandoned_) return ENODEV;
       error = act(engine_);
       kick = settle();
     }
@@ -190,7 +190,8 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   std::mutex passed_on_mutex_;
   std::deque<PassedOn> passed_on_;
   int64_t sleeps_until_ = 0;  ///< the service thread
-  /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change.
+  /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change. Calls look at it
+  /// before they lock: a thread of the parent may have held the mutex.
   std::atomic<bool> abandoned_{false};
 
   // Service thread, or before anything can call it.

@@ -93,6 +93,9 @@ TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
   EXPECT_EQ(Pushed::kOverrun, push(5));
   EXPECT_EQ(0u, header().attention.load()) << "it is told once";
   EXPECT_EQ(0u, doorbell());
+  shared().overrun.store(2);
+  EXPECT_EQ(Pushed::kOverrun, push(5));
+  EXPECT_EQ(2u, shared().overrun.load()) << "its owner has told the program";
   ring_.publish_head(1);
   EXPECT_EQ(Pushed::kYes, push(6)) << "one was read";
 }

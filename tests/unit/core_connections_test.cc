@@ -6,6 +6,7 @@
 #include <nupa/connection_manager.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -65,7 +67,10 @@ struct Event {
 /// Writes down what it is told. Requests get owners from 100 on.
 class Sink final : public ConnectionSink {
  public:
+  /// Called with the manager's lock held.
+  std::function<void()> at_request;
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest&) override {
+    if (at_request) at_request();
     tell({Told::kRequest, owner, 0, id});
     return ++last_owner_;
   }
@@ -504,6 +509,24 @@ TEST(CoreConnectionsProcesses, OneHasAService_InEitherOrder) {
   EXPECT_EQ(0, other.wait());
 }
 
+TEST(CoreConnectionsProcesses, AServiceAtAnIpv4Address_LeavesAllIpv6AddressesFree) {
+  constexpr uint64_t kService = kIpTcp + 7031;
+  Other other([](Other& self) {
+    Party party;
+    const Gid address = loopback();
+    self.say(party.manager == nullptr ? 1 : party.take(1, kService, &address));
+    self.hear();
+  });
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, other.hear());
+  EXPECT_EQ(EADDRINUSE, party.take(5, kService));
+  EXPECT_EQ(EADDRINUSE, party.take(5, kService, nullptr, [](ListenerAddress& at) { at.only_v4 = true; }));
+  EXPECT_EQ(0, party.take(5, kService, nullptr, [](ListenerAddress& at) { at.only_v6 = true; }));
+  other.say(1);
+  EXPECT_EQ(0, other.wait());
+}
+
 TEST(CoreConnectionsProcesses, TheServiceOfOneThatDied_IsFree) {
   Other other([](Other& self) {
     Party party;
@@ -523,6 +546,33 @@ TEST(CoreConnectionsProcesses, TheServiceOfOneThatDied_IsFree) {
   other.kill_it();
   EXPECT_EQ(1000 + SIGKILL, other.wait());
   EXPECT_EQ(0, party.take(5, kIpTcp + 7030));
+}
+
+TEST(CoreConnectionsProcesses, AChildDoesNotWaitForALockOfItsParent) {
+  const Transport memory("window");
+  std::promise<void> locked, seen;
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7032));
+  ASSERT_EQ(0, party.manager->listen(7));
+  party.sink.at_request = [&] {
+    locked.set_value();
+    seen.get_future().wait();
+  };
+  ConnectionId id = 0;
+  std::thread caller([&] { EXPECT_EQ(0, party.connect(1, kIpTcp + 7032, &id)); });
+  locked.get_future().wait();
+  EXPECT_EQ(0, cm::test::in_child([&] {
+              alarm(kSoonMs / 1000);
+              party.manager->unbind(7);
+              party.manager->release(id);
+              EXPECT_EQ(ENODEV, party.take(8, kIpTcp + 7033));
+              EXPECT_EQ(ENODEV, party.manager->listen(7));
+              EXPECT_EQ(ENODEV, party.manager->disconnect(id));
+              return 0;
+            }));
+  seen.set_value();
+  caller.join();
 }
 
 /// A process that listens, accepts the one who comes, says so and then does `more`.
@@ -640,6 +690,29 @@ TEST_F(CoreConnectionsPair, WhenAChildExits_TheConnectionsOfItsParentStay) {
   expect_disconnected(false);
 }
 
+TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsParent) {
+  const Transport memory("window");  // packets would find the listener without the table
+  Other other([](Other& self) {
+    Party party;
+    if (party.manager == nullptr || party.take(1, kIpTcp + 7045) != 0 || party.manager->listen(1) != 0) _exit(1);
+    EXPECT_EQ(0, cm::test::in_child([&] {
+                alarm(kSoonMs / 1000);
+                party.manager->unbind(1);
+                return 0;
+              }));
+    self.say(::testing::Test::HasFailure() ? 0 : 1);
+    const Event request = party.sink.next();
+    if (request.what == Told::kRequest) party.manager->reject(request.id, RejectReason::kConsumer, {});
+    self.hear();
+  });
+  ASSERT_NE(nullptr, party().manager);
+  ASSERT_EQ(1, other.hear());
+  ASSERT_EQ(0, party().connect(1, kIpTcp + 7045, &id_));
+  const Event answer = party().sink.next();
+  EXPECT_EQ(Told::kRejected, answer.what);
+  EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), answer.detail) << "the parent has been asked";
+}
+
 // Packets.
 
 TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
@@ -675,6 +748,88 @@ TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   EXPECT_TRUE(answers[0].is_echo);
   EXPECT_EQ(4711u, answers[0].port) << "the port that was asked";
   EXPECT_EQ(runtime->node().self().instance(), answers[0].instance);
+}
+
+/// A NUPA process of another host, as this process sees it: packets come from a port of its own.
+class FarProcess {
+ public:
+  explicit FarProcess(uint64_t guid) : guid_(guid), socket_(*roce::ManagementSocket::open(0)) {}
+  /// A connection to the service of `party`, made by this process.
+  void connect(Party& party, uint16_t port, uint64_t service, ConnectionId* id) {
+    ConnectionRequest request;
+    request.service_id = service;
+    request.ca_guid = guid_;
+    request.path.local = request.path.remote = loopback();
+    send(port, cm::write({cm::Attribute::kReq, 1, kId, 0}, request));
+    const Event asked = party.sink.next();
+    ASSERT_EQ(Told::kRequest, asked.what);
+    ASSERT_EQ(0, party.manager->accept(asked.id, {}));
+    send(port, cm::write({cm::Attribute::kRtu, 1, kId, asked.id}, cm::Readiness{}));
+    ASSERT_EQ(Told::kEstablished, party.sink.next().what);
+    *id = asked.id;
+  }
+  /// Waits until somebody asks whether it lives.
+  bool asked_whether_it_lives() {
+    bool asked = false;
+    while (!asked) {
+      pollfd one{socket_.fd(), POLLIN, 0};
+      if (::poll(&one, 1, kSoonMs) != 1) return false;
+      socket_.receive([&](const roce::ManagementDatagram& datagram) {
+        const auto probe = cm::read_probe(datagram.bytes);
+        asked = asked || (probe && !probe->is_echo);
+      });
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kId = 5;
+  void send(uint16_t port, const cm::Mad& mad) {
+    roce::ManagementDatagram datagram;
+    datagram.bytes = mad;
+    datagram.local = loopback();
+    datagram.remote = {loopback(), port, 0};
+    datagram.of_nupa = true;
+    socket_.send(datagram);
+  }
+  const uint64_t guid_;
+  roce::ManagementSocket socket_;
+};
+
+/// The service thread looks at the connections as if the time was `now`.
+void look_at(Runtime& runtime, int64_t now) {
+  const base::UniqueFd signal(eventfd(1, EFD_CLOEXEC));
+  std::promise<void> done;
+  const auto look = [&] {
+    uint64_t count;
+    ASSERT_EQ(static_cast<ssize_t>(sizeof count), ::read(signal.get(), &count, sizeof count));
+    runtime.connections().on_tick(now);
+    done.set_value();
+  };
+  ASSERT_TRUE(runtime.node().watch(signal.get(), look));
+  EXPECT_EQ(std::future_status::ready, done.get_future().wait_for(std::chrono::milliseconds(kSoonMs)));
+  runtime.node().unwatch(signal.get());
+}
+
+TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLaterOnesAreWatchedAgain) {
+  const Transport packets("roce");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto runtime = *Runtime::acquire();
+  ASSERT_NE(nullptr, runtime->port());
+  const uint16_t port = runtime->port()->socket().port();
+  ASSERT_EQ(0, party.take(1, kPlain));
+  ASSERT_EQ(0, party.manager->listen(1));
+  FarProcess first(0x11), second(0x22);
+  ConnectionId id = 0;
+  ASSERT_NO_FATAL_FAILURE(first.connect(party, port, kPlain, &id));
+  ASSERT_TRUE(first.asked_whether_it_lives());
+  party.manager->release(id);
+  // The pause between two questions ends, and no connection is left.
+  ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 2 * cm::PeerPulse::kPauseNs));
+  ASSERT_NO_FATAL_FAILURE(second.connect(party, port, kPlain, &id));
+  EXPECT_TRUE(second.asked_whether_it_lives());
+  party.manager->release(id);
 }
 
 /// The process with the port where standard peers look, and what they send there. Another process of the host is a name

@@ -4,7 +4,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <fstream>
 #include <initializer_list>
+#include <string>
 #include <thread>
 
 #include "core_shm_fixture.h"
@@ -20,6 +23,19 @@ class ShmShared : public ShmProcesses {};
 cm::Peer* peer_of(ShmEnd& end, uint32_t qp_num) {
   auto met = end.runtime().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
   return met ? *met : nullptr;
+}
+
+/// Of regions, this process's and others', that are mapped here.
+uint64_t mapped_region_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  uint64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    uint64_t begin = 0, end = 0;
+    if (line.find("memfd:nupa-region") != std::string::npos &&
+        std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) == 2)
+      bytes += end - begin;
+  }
+  return bytes;
 }
 
 bool connect_and_wait(ShmEnd& end, const ShmLine& line) {
@@ -148,6 +164,24 @@ TEST_F(ShmDeath, ReceiveThatItClaimedIsHandedOutAgain) {
     EXPECT_EQ(wc.status, WcStatus::kSuccess);
     EXPECT_TRUE(wc.wr_id == 1 || wc.wr_id == 7) << wc.wr_id;
   }
+}
+
+TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  const cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  auto ring = window::open_ring(end.runtime().node().self(), end.shared(*qp).recv);
+  ASSERT_TRUE(ring.claim(segment::owner_tag(other->slot(), other->instance() + 1)));
+  ASSERT_EQ(end.move(*qp, QpState::kErr), 0);
+  const WorkCompletion wc = end.next();
+  EXPECT_EQ(wc.wr_id, 3u);
+  EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
 }
 
 /// Claims an entry in the parent's completion queue `index`, and comes no further.
@@ -282,6 +316,7 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   };
   constexpr uint64_t kPage = segment::kPage;
   const uint64_t at = right.begin, file = right.file_offset;
+  const uint64_t before = mapped_region_bytes();
   EXPECT_TRUE(mapped({right}));
   EXPECT_FALSE(mapped({{at, at + 2 * kPage, file}, {at + 2 * kPage, at + kPage, file}})) << "the second one goes back";
   EXPECT_FALSE(mapped({{at, at + 2 * kPage, file}, {at + kPage, at + 2 * kPage, file}})) << "they overlap";
@@ -293,6 +328,7 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   EXPECT_FALSE(mapped({{at, at + (uint64_t{1} << 44), file}}));
   EXPECT_FALSE(mapped({{at, at + 2 * kPage, ~uint64_t{0} - kPage + 1}}));
   EXPECT_TRUE(mapped({right}));
+  EXPECT_EQ(before, mapped_region_bytes()) << "nothing lies where this process has something else";
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

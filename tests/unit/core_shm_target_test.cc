@@ -2,6 +2,7 @@
 /// Who may send to a queue pair over shared memory: the one that it is connected to, in its present life, in a state
 /// that takes requests.
 #ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
 #include <poll.h>
 
 #include "core_shm_fixture.h"
@@ -428,6 +429,19 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
   }
 }
 
+TEST_F(ShmTarget, EventOfASharedReceiveQueue_GoesWithTheQueue) {
+  Srq* srq = make_srq(4);
+  constexpr uint32_t kLimit = 2;
+  ASSERT_EQ(srq->modify(kLimit, 0, 1), 0);  // none is posted: fewer than the limit
+  pollfd told{handle->async_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&told, 1, 0), 1);
+  srqs.pop_back();
+  ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
+  const auto event = handle->next_event();
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, EAGAIN);
+}
+
 TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
   // The other end is a number of this process that no queue pair has: what it is told stays there to be seen.
   Qp* gone = make_qp();
@@ -546,6 +560,18 @@ TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
     const WorkCompletion wc = next();
     EXPECT_EQ(wc.status, wc.wr_id == 1 ? WcStatus::kRetryExcErr : WcStatus::kWrFlushErr) << wc.wr_id;
   }
+  EXPECT_EQ(state_of(*qp), QpState::kErr);
+}
+
+TEST_F(ShmTarget, ReceivesForAPeerThatIsNotThere_AreFlushedThoughNothingIsSent) {
+  Qp* qp = make_qp();
+  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  ASSERT_EQ(to_init(*qp), 0);
+  ASSERT_EQ(receive(*qp, 3), 0);
+  ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
+  const WorkCompletion wc = next();
+  EXPECT_EQ(wc.wr_id, 3u);
+  EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
   EXPECT_EQ(state_of(*qp), QpState::kErr);
 }
 

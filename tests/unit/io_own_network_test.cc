@@ -22,6 +22,7 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
+#include "core/connections.h"
 #include "io/find_route.h"
 #include "io/route.h"
 
@@ -219,6 +220,21 @@ TEST_F(OwnNetwork, MtuIsTheWays) {
            EXPECT_EQ(1300u, route_mtu(at("fe80::77", index("b0"))));
            EXPECT_EQ(0u, route_mtu(at("fd00:9::1")));
          });
+}
+
+TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
+  within({"addr add 10.1.0.1/24 dev a0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900"}, [] {
+    setenv("NUPA_TRANSPORT", "roce", 1);
+    const auto runtime = core::Runtime::acquire();
+    unsetenv("NUPA_TRANSPORT");
+    ASSERT_TRUE(runtime) << runtime.error().what;
+    const auto path_mtu = [&](const char* to) {
+      const auto route = (*runtime)->connections().find_route(gid(to), 0, nullptr);
+      return route ? route->path.mtu : 0;
+    };
+    EXPECT_EQ(3, path_mtu("10.1.0.77")) << "1024 bytes, as the port";
+    EXPECT_EQ(2, path_mtu("10.3.0.1")) << "512 bytes";
+  });
 }
 
 TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -480,6 +482,33 @@ TEST_F(RdmaCmCalls, Backlog_OfNothingIsTheLongest) {
     ASSERT_TRUE(second) << backlog;
     listener_.reset();
   }
+}
+
+/// How many events wait in the channel: its descriptor counts them.
+int waiting_events(const rdma_event_channel* channel) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(channel->fd));
+  int count = -1;
+  for (std::string word; info >> word;)
+    if (word == "eventfd-count:") info >> std::hex >> count;
+  return count;
+}
+
+TEST_F(RdmaCmCalls, Backlog_HasALimit) {
+  constexpr int kLongest = 1024;  // rdma_listen() of rdma_ucm
+  listen(RDMA_PS_TCP, "127.0.0.1", 1 << 20);
+  std::vector<OwnId> active;
+  rdma_conn_param param = param_of();
+  while (active.size() < kLongest + 3) {
+    active.push_back(resolved());
+    ++param.qp_num;  // another connection of the same one would end the one before
+    ASSERT_EQ(rdma_connect(active.back().get(), &param), 0) << errno;
+  }
+  const int waiting = waiting_events(passive_.get());
+  EXPECT_LE(waiting, kLongest);
+  const char* const transport = std::getenv("NUPA_TRANSPORT");
+  const bool is_on_its_way = transport != nullptr && std::string_view(transport) == "roce";
+  EXPECT_TRUE(waiting == kLongest || is_on_its_way) << waiting << " of the requests have arrived";
+  listener_.reset();
 }
 
 TEST_F(RdmaCmCalls, GetRequest_IsForSynchronousListeners) {

@@ -497,6 +497,26 @@ TEST_F(RdmaCm, OptionsReachTheQueuePair) {
   EXPECT_EQ(attr.qp_state, IBV_QPS_RTS);
 }
 
+TEST_F(RdmaCm, AckTimeoutOption_IsTheQueuePairsWhateverTheReplyAdds) {
+  listen();
+  // The reply's acknowledge delay has code 0, 4 us, which counts beside a timeout as short as these.
+  for (uint8_t timeout : {uint8_t{0}, uint8_t{1}}) {
+    OwnId active = resolved();
+    ASSERT_EQ(rdma_set_option(active.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1), 0) << errno;
+    make_qp(active.get());
+    rdma_conn_param param = param_of();
+    ASSERT_EQ(rdma_connect(active.get(), &param), 0) << errno;
+    OwnId passive = accepted();
+    EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+    EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    ASSERT_EQ(ibv_query_qp(active->qp, &attr, IBV_QP_TIMEOUT, &init), 0);
+    EXPECT_EQ(attr.timeout, timeout);
+    EXPECT_EQ(passive->route.path_rec->packet_life_time, 0) << "half of it, and not less than the least";
+  }
+}
+
 /// Many threads connect and disconnect; one serves them.
 TEST_F(RdmaCm, ManyThreadsConnectAtOnce) {
   constexpr int kThreads = 4, kRounds = 10;

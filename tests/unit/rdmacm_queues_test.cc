@@ -2,6 +2,9 @@
 #ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 
+#include <filesystem>
+#include <iterator>
+
 #include "rdmacm_fixture.h"
 
 namespace nupa::test {
@@ -167,6 +170,20 @@ TEST_F(RdmaCmQueues, WhatCannotBeMadeLeavesNothing) {
   expect_no_queues();
   attr = queues_of(4, 4);
   EXPECT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << errno;
+}
+
+TEST_F(RdmaCmQueues, ACompletionQueueThatCannotBeMade_LeavesNoDescriptor) {
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  constexpr int kTimes = 64;
+  const auto before = open_files();
+  for (int i = 0; i < kTimes; ++i) {
+    ibv_qp_init_attr attr = queues_of(~0u, 4);
+    ASSERT_NE(error_of(rdma_create_qp(id_.get(), nullptr, &attr)), 0);
+  }
+  EXPECT_LT(open_files() - before, kTimes / 2) << "the library's threads may have opened a few of their own";
 }
 
 TEST_F(RdmaCmQueues, DatagramsAreReadyToSend) {

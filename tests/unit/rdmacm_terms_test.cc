@@ -2,6 +2,7 @@
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>
+#include <nupa/connection_manager.h>
 #include <rdma/rdma_verbs.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -170,6 +171,80 @@ TEST_F(RdmaCmTerms, AcceptedWithoutParameters_WhatWasAskedFor) {
     while (passive_.ready(0)) passive_.next();
     while (active_.ready(kWhileMs)) active_.next();
   }
+}
+
+constexpr uint8_t kTooMuch = 255;
+
+/// Writes to a pipe what the other end grants in its reply.
+class Granted final : public ConnectionSink {
+ public:
+  explicit Granted(int fd) : fd_(fd) {}
+  void on_reply(uint64_t, const ConnectionReply& reply) override {
+    const uint8_t granted[] = {reply.responder_resources, reply.initiator_depth};
+    if (write(fd_, granted, sizeof granted) != sizeof granted) _exit(2);
+  }
+  uint64_t on_request(uint64_t, ConnectionId, const ConnectionRequest&) override { return 0; }
+  uint64_t on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) override { return 0; }
+  void on_established(uint64_t, const PrivateData<224>&) override {}
+  void on_rejected(uint64_t, uint16_t, const PrivateData<148>&) override { _exit(3); }
+  void on_unreachable(uint64_t) override { _exit(4); }
+  void on_disconnected(uint64_t, bool) override {}
+  void on_time_wait_exit(uint64_t) override {}
+  void on_datagram_reply(uint64_t, const DatagramReply&) override {}
+
+ private:
+  const int fd_;
+};
+
+/// A child process asks a listener of 127.0.0.1 for more than any device can do. rdma_connect() would refuse that.
+[[noreturn]] void ask_too_much(uint16_t port, int answer_fd) {
+  alarm(kSoonMs / 1000);
+  Granted granted(answer_fd);
+  const auto manager = ConnectionManager::open(granted);
+  if (!manager) _exit(5);
+  const Gid here{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+  const auto route = (*manager)->find_route(here, 0, nullptr);
+  if (!route) _exit(6);
+  ConnectionRequest request;
+  request.service_id = RDMA_IB_IP_PS_TCP | port;
+  request.path = route->path;
+  request.ca_guid = static_cast<uint64_t>(getpid());
+  request.qp_num = 5;
+  request.responder_resources = request.initiator_depth = kTooMuch;
+  request.private_data.bytes[1] = std::byte{0x40};  // IPv4 (IBTA annex A11)
+  std::memcpy(&request.private_data.bytes[32], &here.raw[12], 4);
+  request.private_data.length = request.private_data.room();
+  ConnectionId id = 0;
+  if ((*manager)->connect(request, *route, 1, &id) != 0) _exit(7);
+  for (;;) pause();
+}
+
+TEST_F(RdmaCmTerms, AcceptedWithoutParameters_NoMoreThanTheDeviceCan) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  listen();
+  const ibv_device_attr can = device();
+  std::array<int, 2> answer{};
+  ASSERT_EQ(pipe(answer.data()), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ask_too_much(port_, answer[1]);
+  close(answer[1]);
+  const Seen asked = request();
+  EXPECT_EQ(asked.connection.responder_resources, kTooMuch);
+  EXPECT_EQ(asked.connection.initiator_depth, kTooMuch);
+  const int error = passive_id_ ? error_of(rdma_accept(passive_id_.get(), nullptr)) : -1;
+  EXPECT_EQ(error, 0);
+  std::array<uint8_t, 2> granted{};
+  if (error == 0) {
+    EXPECT_EQ(read(answer[0], granted.data(), granted.size()), static_cast<ssize_t>(granted.size()));
+  }
+  EXPECT_EQ(granted[0], can.max_qp_rd_atom);
+  EXPECT_EQ(granted[1], can.max_qp_init_rd_atom);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(answer[0]);
 }
 
 TEST_F(RdmaCmTerms, AnEndThatServesNoReadsAllowsNone) {
@@ -723,6 +798,33 @@ TEST(RdmaCmPeers, AServiceThatDiesIsUnreachable) {
     EXPECT_TRUE(events.silent());
   }
   for (const int fd : {port_pipe[0], port_pipe[1], asked_pipe[0], asked_pipe[1]}) close(fd);
+}
+
+TEST(RdmaCmPeers, AChildHasDevicesAndAManagerOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  const Events events;
+  const OwnId id = make_id(events.get());
+  ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0) << "the parent has its manager: " << errno;
+  ibv_context** const devices = rdma_get_devices(nullptr);
+  ASSERT_NE(devices, nullptr);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(kSoonMs / 1000);
+    const Events of_child;
+    const OwnId listener = make_id(of_child.get());
+    EXPECT_EQ(bind_to(listener.get(), "127.0.0.1"), 0) << errno;
+    EXPECT_EQ(rdma_listen(listener.get(), 1), 0) << errno;
+    ibv_context** const own = rdma_get_devices(nullptr);
+    EXPECT_TRUE(own != nullptr && own[0] != nullptr && own[0] != devices[0]);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  rdma_free_devices(devices);
 }
 
 }  // namespace

@@ -107,6 +107,18 @@ TEST_F(VerbsBuilder, TheLastSetterCounts) {
   EXPECT_STREQ(memory + 8192, "right");
 }
 
+TEST_F(VerbsBuilder, EntrySetAfterInlineData_IsSentFromWhereItLies) {
+  char text[] = "wrong";
+  std::strcpy(memory, "right");
+  ibv_wr_start(ex);
+  ibv_wr_rdma_write(ex, mr->rkey, address(8192));
+  ibv_wr_set_inline_data(ex, text, sizeof text);
+  ibv_wr_set_sge(ex, mr->lkey, address(0), sizeof text);
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 8192, "right");
+}
+
 TEST_F(VerbsBuilder, AFaultIsToldByCompleteAndNothingIsPosted) {
   const ibv_sge list[8] = {};
   char big[512] = {};

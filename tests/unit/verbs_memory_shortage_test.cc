@@ -1,5 +1,7 @@
 /// A process whose allocator says no: the call concerned answers ENOMEM, the program goes on.
 #ifdef NUPA_TEST_DROPIN
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -75,6 +77,24 @@ TEST_F(Verbs, WithoutMemoryEachFactoryAnswersEnomem) {
   starve(
       "imported mr", [&] { return ibv_import_mr(pd, mr->handle); },
       [](void* made) { return ibv_unimport_mr(static_cast<ibv_mr*>(made)), 0; });
+}
+
+TEST_F(Verbs, CompletionQueueWithoutMemoryForItsRing_UsesNoNumber) {
+  ibv_device_attr limits{};
+  ASSERT_EQ(ibv_query_device(context, &limits), 0);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  // Rings lie in a shared file. Nothing is written meanwhile: the limit holds for the test's output too.
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  int refused = 0;
+  for (int i = 0; i < limits.max_cq; ++i)
+    refused += ibv_create_cq(context, limits.max_cqe, nullptr, nullptr, 0) == nullptr && errno == EFBIG ? 1 : 0;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(refused, limits.max_cq);
+  ibv_cq* made = ibv_create_cq(context, 1, nullptr, nullptr, 0);
+  ASSERT_NE(made, nullptr) << std::strerror(errno);
+  EXPECT_EQ(ibv_destroy_cq(made), 0);
 }
 
 TEST_F(Verbs, WithoutMemoryTheBuilderDropsTheRun) {

@@ -153,6 +153,14 @@ TEST_F(VerbsNotification, FailedReceiveCountsAsSolicited) {  // 11.4.2.2
   EXPECT_EQ(next(watched).status, IBV_WC_LOC_LEN_ERR);
 }
 
+TEST_F(VerbsNotification, FlushedReceiveCountsAsSolicited) {  // 11.4.2.2
+  ASSERT_EQ(receive(loop, 11, 4096, 64), 0);
+  arm(watched, true);
+  ASSERT_EQ(move(loop, IBV_QPS_ERR), 0);
+  EXPECT_EQ(await_event(), watched);
+  EXPECT_EQ(next(watched).status, IBV_WC_WR_FLUSH_ERR);
+}
+
 TEST_F(VerbsNotification, QueuesOfAChannelAreServedInTurn) {
   ibv_cq* second = make_cq();
   ibv_qp* other = make_loop(second);

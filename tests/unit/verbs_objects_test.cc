@@ -91,6 +91,24 @@ TEST_F(Verbs, GidTableAgreesWithItsEntries) {
   EXPECT_LT(ibv_get_pkey_index(context, 1, htobe16(0x1234)), 0);
 }
 
+TEST_F(Verbs, GidTable_OfALaterHeader_HasItsEntrySize) {
+  struct LaterEntry {
+    ibv_gid_entry known;
+    char newer[24];
+  };
+  constexpr char kUntouched = 0x5a;
+  std::vector<LaterEntry> table(256);
+  std::memset(table.data(), kUntouched, table.size() * sizeof(LaterEntry));
+  const ssize_t count = _ibv_query_gid_table(context, &table[0].known, table.size(), 0, sizeof(LaterEntry));
+  ASSERT_GE(count, 2);
+  for (uint32_t i = 0; i < static_cast<uint32_t>(count); ++i) {
+    ibv_gid_entry one{};
+    ASSERT_EQ(ibv_query_gid_ex(context, 1, i, &one, 0), 0);
+    EXPECT_EQ(std::memcmp(&table[i].known, &one, sizeof one), 0) << i;
+    for (const char byte : table[i].newer) ASSERT_EQ(byte, kUntouched) << i;
+  }
+}
+
 TEST_F(Verbs, ParentDomainHoldsItsParts) {
   ibv_td_init_attr td_attr{};
   ibv_td* td = ibv_alloc_td(context, &td_attr);
@@ -323,6 +341,27 @@ TEST_F(Verbs, AddressFromACompletionLeadsBack) {
   ASSERT_NE(answer, nullptr);
   EXPECT_EQ(ibv_destroy_ah(answer), 0);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
+TEST_F(Verbs, AddressFromAnIpv4Header_HasItsTrafficClass) {  // annex A17: the header is the last 20 bytes
+  constexpr uint8_t kIpv4 = 0x45, kTrafficClass = 0xa2;
+  ibv_gid own{}, sender{};
+  ASSERT_EQ(ibv_query_gid(context, 1, 1, &own), 0);
+  sender.raw[10] = sender.raw[11] = 0xff;
+  const uint8_t sender_address[] = {192, 0, 2, 9};
+  std::memcpy(&sender.raw[12], sender_address, 4);
+  alignas(ibv_grh) uint8_t header[40] = {};
+  header[20] = kIpv4;
+  header[21] = kTrafficClass;
+  std::memcpy(&header[32], sender_address, 4);
+  std::memcpy(&header[36], &own.raw[12], 4);
+  ibv_wc wc{};
+  wc.wc_flags = IBV_WC_GRH;
+  ibv_ah_attr back{};
+  ASSERT_EQ(ibv_init_ah_from_wc(context, 1, &wc, reinterpret_cast<ibv_grh*>(header), &back), 0);
+  EXPECT_EQ(back.grh.traffic_class, kTrafficClass);
+  EXPECT_EQ(std::memcmp(&back.grh.dgid, &sender, sizeof sender), 0);
+  EXPECT_EQ(back.grh.sgid_index, 1);
 }
 
 TEST_F(Verbs, WhatIsNotThereSaysSo) {

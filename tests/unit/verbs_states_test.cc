@@ -1,6 +1,7 @@
 /// States of a queue pair (IBTA 10.3.1): draining, flushing, what the queries tell, events on the way.
 #ifdef NUPA_TEST_DROPIN
 #include <algorithm>
+#include <string>
 
 #include "verbs_fixture.h"
 
@@ -8,6 +9,18 @@ namespace nupa::test {
 namespace {
 
 class VerbsStates : public VerbsPair {};
+
+/// Without congestion control, what is posted together leaves together.
+class VerbsStatesUnpaced : public VerbsPair {
+ protected:
+  void SetUp() override {
+    const char* found = std::getenv("NUPA_CONGESTION");
+    const std::string before = found == nullptr ? "" : found;
+    setenv("NUPA_CONGESTION", "none", 1);
+    VerbsPair::SetUp();
+    before.empty() ? unsetenv("NUPA_CONGESTION") : setenv("NUPA_CONGESTION", before.c_str(), 1);
+  }
+};
 
 TEST_F(VerbsStates, QueryTellsWhatWasSet) {  // 11.2.5.3
   qp_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
@@ -141,6 +154,32 @@ TEST_F(VerbsStates, DrainingLetsTheRequestThatWaitsForItsReceiverEnd) {  // 10.3
   if (!both) wc = next();
   EXPECT_EQ(wc.wr_id, 2u);
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+}
+
+TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsToldAfterTheSecond) {  // 10.3.1.5, 11.6.3.1
+  // Timeout 0: the requests wait without limit.
+  timeout = 0;
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  // Once the two ends know each other, a refused packet does not take back those behind it.
+  ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 9, &sge, 4096)), 0);
+  EXPECT_EQ(next().wr_id, 9u);
+  ibv_send_wr first = request(IBV_WR_SEND, 1, &sge), second = request(IBV_WR_SEND, 2, &sge), *bad = nullptr;
+  first.next = &second;
+  ASSERT_EQ(ibv_post_send(a, &first, &bad), 0);  // no receive yet
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  ASSERT_EQ(receive(b, 11, 8192, 64), 0);
+  EXPECT_EQ(next().wr_id, 1u);
+  ASSERT_EQ(move(a, IBV_QPS_SQD), 0);  // after the thread that completed it has let go of the queue pair
+  // Over the window the second request has not begun.
+  EXPECT_EQ(next_event(0).event_type, over_wire() ? kNoEvent : IBV_EVENT_SQ_DRAINED);
+  if (!over_wire()) return;
+  ASSERT_EQ(receive(b, 12, 8256, 64), 0);
+  EXPECT_EQ(next().wr_id, 2u);
+  EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);
 }
 
 TEST_F(VerbsStates, CommunicationEstablishedIsToldOnce) {  // 11.6.3.1

@@ -252,7 +252,8 @@ void fill_path_record(Id& id) {
   record.rate_selector = kExactly;
   record.rate = path.rate;
   record.packet_life_time_selector = kExactly;
-  record.packet_life_time = static_cast<uint8_t>(path.ack_timeout - 1);
+  // Half of the timeout. Code 0, which the option RDMA_OPTION_ID_ACK_TIMEOUT allows, has no half.
+  record.packet_life_time = path.ack_timeout == 0 ? uint8_t{0} : static_cast<uint8_t>(path.ack_timeout - 1);
   id.shown.route.path_rec = &record;
   id.shown.route.num_paths = 1;
 }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a completion queue in shared memory is told by others: an overrun, completions of their queue pairs.
+#ifndef NUPA_TEST_DROPIN
+#include <poll.h>
+
+#include "core_shm_fixture.h"
+
+namespace nupa::core {
+namespace {
+
+class ShmCompletions : public ShmTest {
+ protected:
+  /// Whether an event waits once what was called to the queue has been looked at.
+  bool is_told() {
+    cm::call_attention(runtime().node().self(), segment::attention::kCq, cq->index());
+    runtime().on_attention();  // or the service thread does, and this waits for it
+    pollfd event{handle->async_fd(), POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  }
+};
+
+TEST_F(ShmCompletions, AnOverrunIsToldOnce) {  // IBTA 11.6.3.2
+  EXPECT_FALSE(is_told());
+  tables().cq[cq->index()].overrun.store(1);
+  ASSERT_TRUE(is_told());
+  const auto event = handle->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->type, EventType::kCqErr);
+  EXPECT_EQ(event->cq, cq);
+  EXPECT_FALSE(is_told()) << "whatever else is called to it";
+}
+
+TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
+  a = make_qp();
+  cm::CompletionPort port(runtime().node().self(), cq->index());
+  const auto receive_of = [&](uint32_t slot) {
+    segment::CqEntry entry{.qp_num = segment::number_of(slot, a->index())};
+    entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
+    entry.srq_number = segment::number_of(slot, 1);
+    EXPECT_EQ(port.push(runtime().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kYes);
+    EXPECT_EQ(next().qp_num, entry.qp_num);
+    return shared(*a).received.load();
+  };
+  EXPECT_EQ(receive_of(runtime().slot() + 1), 0u);
+  EXPECT_EQ(receive_of(runtime().slot()), 1u);
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif  // NUPA_TEST_DROPIN
