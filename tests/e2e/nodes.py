@@ -49,7 +49,7 @@ class Node:
         return {peer["node"]: peer for peer in (self.status() or {"peers": []})["peers"] if peer["state"] == state}
 
     def pid(self):
-        return self.status()["pid"]
+        return wait_for(self.status)["pid"]  # a busy one may not answer at once
 
     def run(self, *command, seconds=60, **more):
         return subprocess.run([*self.inside, *command], capture_output=True, text=True, timeout=seconds,
@@ -115,8 +115,20 @@ def peers_of(node, nodes):
     return [word for other in nodes if node.wire and other.number < node.number for word in ("--peer", other.host)]
 
 
-def reaches(one, other):
-    return one.run("ping", "-q", "-c", "1", "-W", "1", other.ipv4).returncode == 0
+def reaches(one, other, seconds=1):
+    return one.run("ping", "-q", "-c", "1", "-W", str(seconds), other.ipv4).returncode == 0
+
+
+def at_once(count):
+    """Options of a ping that sends so many requests at once, and waits for all answers. If it sent one after the other,
+    it would wait for the last answer only as long as two of those before took, or a pause: too short if busy."""
+    return ("-q", "-c", str(count), "-l", str(count), "-W", "20")
+
+
+def one_after_the_other(one, address, count, pause, *options):
+    """So many pings, each of which is waited for. The status is 0 if all are answered."""
+    script = 'for turn in $(seq %d); do ping -q -c 1 -W 20 "$@" || exit 1; sleep %s; done' % (count, pause)
+    return one.run("sh", "-c", script, "sh", *options, address, seconds=200)
 
 
 def told(name, done, *wanted):

@@ -227,6 +227,24 @@ def stop(process):
     process.wait()
 
 
+def suspend(process):
+    """Stops a process, and waits until it stands still: of its threads one after the other hears of it, and on a busy
+    machine another one may still answer meanwhile."""
+    os.kill(process.pid, signal.SIGSTOP)
+    tasks = "/proc/%d/task" % process.pid
+
+    def stands():
+        with contextlib.suppress(OSError):  # a thread has just ended
+            for task in os.listdir(tasks):
+                with open("%s/%s/stat" % (tasks, task)) as stat:
+                    if stat.read().rsplit(")", 1)[1].split()[0] != "T":
+                        return False
+            return True
+        return False
+
+    wait_for(stands)
+
+
 def listening(port, pid="self"):
     """True once something listens on the port: asks the kernel's table, so that the server is not disturbed. `pid`:
     whose network is meant."""

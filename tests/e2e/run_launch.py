@@ -136,8 +136,11 @@ def how_it_fails():
                  "--grace", "0.5")
     outcome(done.returncode == 4 and time.time() - began < SOON, "launch-rank-does-not-want-to-end",
             "status %s after %.1f s" % (done.returncode, time.time() - began))
-    done = shell(2, 'trap "echo cleaning up; exit 0" TERM; if [ $NUPA_RANK = 0 ]; then sleep 0.5; exit 5; fi; '
-                    'while :; do sleep 0.05; done')
+    with tempfile.TemporaryDirectory() as folder:
+        # Rank 0 fails once rank 1 can be told.
+        done = shell(2, 'trap "echo cleaning up; exit 0" TERM; '
+                        'if [ $NUPA_RANK = 0 ]; then until [ -e "$READY" ]; do sleep 0.05; done; exit 5; fi; '
+                        ': >"$READY"; while :; do sleep 0.05; done', env={"READY": os.path.join(folder, "ready")})
     outcome(done.returncode == 5 and "[1] cleaning up" in done.stdout, "launch-ranks-may-clean-up",
             "status %s, %r" % (done.returncode, done.stdout + done.stderr))
 
@@ -154,7 +157,7 @@ def how_it_is_ended():
         ready = job.await_text("ready", 2)
         job.process.send_signal(signal.SIGUSR1)
         outcome(ready and job.status() == 0 and job.said().count("told") == 2, "launch-signal-is-passed-on", job.said())
-    with Job(2, "echo ready; sleep 60 & wait") as job:
+    with Job(2, "sleep 60 & echo ready; wait") as job:
         ready = job.await_text("ready", 2)
         members = len(job.members)
         job.process.kill()
@@ -163,11 +166,15 @@ def how_it_is_ended():
         job.members = job.ranks
         outcome(ready and members >= 4 and len(job.ranks) == 2 and not job.left(), "launch-launcher-is-killed",
                 "%d members, left %s" % (members, job.left()))
-    with Job(2, "sleep 60 & echo ready; sleep 0.5") as job:
-        ready = job.await_text("ready", 2)
-        status = job.status()
-        outcome(ready and status == 0 and not job.left(), "launch-leaves-nobody-behind",
-                "status %s, left %s" % (status, job.left()))
+    with tempfile.TemporaryDirectory() as folder:
+        end = os.path.join(folder, "end")
+        with Job(2, "sleep 60 & echo ready; until [ -e %s ]; do sleep 0.05; done" % end) as job:
+            ready = job.await_text("ready", 2)
+            members = len(job.members)
+            open(end, "w").close()
+            status = job.status()
+            outcome(ready and members >= 4 and status == 0 and not job.left(), "launch-leaves-nobody-behind",
+                    "%d members, status %s, left %s" % (members, status, job.left()))
 
 
 def wrong_usage():

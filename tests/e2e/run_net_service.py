@@ -59,7 +59,8 @@ class System:
             ["sh", "-c", enter, self.group, "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--uts",
              "--ipc", "--net", "--cgroup", "sh", "-c", BOOT, "sh", self.base, BUILD, etc],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        if wait_for(lambda: self.first() or self.process.poll() is not None) and self.process.poll() is None:
+        # It is installed before that.
+        if wait_for(lambda: self.first() or self.process.poll() is not None, 60) and self.process.poll() is None:
             self.pid = self.first()
 
     def first(self):
@@ -151,7 +152,8 @@ def main():
                 if system.pid is None and system.process.poll() == 77:
                     skip("net-service", "no namespaces, overlay or cgroups for a system: " + system.process.stderr.read().strip()[-200:])
                 else:
-                    booted = system.pid and wait_for(lambda: system.ctl("is-active", "basic.target").returncode == 0)
+                    booted = system.pid and wait_for(
+                        lambda: system.ctl("is-active", "basic.target").returncode == 0, 60)
                     outcome(booted, "net-service-boots", system.process.poll())
                     if booted:
                         check(system)

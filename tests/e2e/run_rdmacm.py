@@ -235,7 +235,7 @@ def perftest(place):
             server, client, port = with_port("%s %s -F -p %%d" % (case, where),
                                              "%s %s -F -p %%d %s" % (case, where, place.ipv4))
             meet(case + " " + how, place, server, client, ["Data ex. method : rdma_cm", "remote address:"],
-                 [r"#bytes +#iterations", r"^ *\d+ +\d+ +[\d.]+ +[\d.]+"], (), port, again="Can't produce a report")
+                 [r"#bytes +#iterations", r"^ *\d+ +\d+ +[\d.]+ +[\d.]+"], (), port)
 
 
 def qperf(place):

@@ -3,9 +3,8 @@
 import json
 import os
 import subprocess
-import time
 from hosts import HERE, THERE, inside, left_namespaces, make_hosts, remove_hosts
-from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell
+from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell, wait_for
 from recorder import record
 from roce_packets import crc_holds, found_crc, frames, identification, opcode
 
@@ -47,13 +46,14 @@ def observed():
     """What `nupa stat` tells of queue pairs on the wire."""
     port = free_port()
     command = "ibv_rc_pingpong -d nupa0 -g 1 -n 100000000 -p %d" % port
-    rows = []
+
+    def both():
+        rows = json.loads(nupa("stat", "--json").stdout or "[]")
+        return rows if len(rows) == 2 and all(row["messages"] > 50 for row in rows) else None
+
     with Pair(command, command + " 10.119.0.1", port, ENV, inside(HERE), inside(THERE)) as pair:
-        end = time.time() + 10
-        while time.time() < end and (len(rows) < 2 or not all(row["messages"] > 50 for row in rows)):
-            time.sleep(0.1)
-            rows = json.loads(nupa("stat", "--json").stdout) if pair.client else []
-        outcome(len(rows) == 2, "roce-stat-both", "%s %s" % (rows, pair.trouble))
+        rows = pair.client and wait_for(both) or []
+        outcome(len(rows) == 2, "roce-stat-both", "%s %s" % (pair.trouble, nupa("stat").stdout))
     addresses = {row["paths"][0]["address"] for row in rows if row["transport"] == "roce"}
     outcome(addresses == {"10.119.0.1", "10.119.0.2"}, "roce-stat-addresses", rows)
     outcome(all(row["paths"][0]["round_trip_us"] > 0 and not row["standard_peer"] for row in rows),

@@ -47,7 +47,12 @@ def rows(env=None):
 
 
 def row_of(process, env=None):
+    """Its row of `nupa stat`; who has no processor for half a second has none."""
     return next((row for row in rows(env) if row["pid"] == process.pid), None)
+
+
+def awaited_row(process, seconds=20):
+    return wait_for(lambda: row_of(process), seconds)
 
 
 def flowing(process, more_than=0, env=None):
@@ -84,26 +89,35 @@ def send_strange(source, qpn, psn, kinds, count=40):
 
 def lasting(command, seconds):
     """The command with as many iterations as take so long on this machine at this moment."""
-    few = 500
-    began = time.time()
-    with between("%s -n %d" % (command, few)) as pair:
-        pair.wait(60)
-    return "%s -n %d" % (command, few * (1 + int(seconds / (time.time() - began))))
+    with between(command + " -n 100000000") as pair:
+        first = flowing(pair.client, 100) if pair.client else None
+        began = time.time()
+        time.sleep(1)
+        # Its start, which would take most of the time of a short one, does not count.
+        later = flowing(pair.client, first["messages"]) if first else None
+        rate = (later["messages"] - first["messages"]) / (time.time() - began) if later else 1
+    return "%s -n %d" % (command, 500 + int(seconds * rate))
 
 
 def strangers(name, command, from_peer, from_elsewhere, counted):
     """Packets for the server's queue pair while it works. `counted`: what of `nupa stat`'s "ignored" has to grow."""
     with between(command) as pair:
-        row = flowing(pair.client) and row_of(pair.server) if pair.client else None
+        row = flowing(pair.client) and awaited_row(pair.server) if pair.client else None
         psn = wait_for(lambda: re.search(r"remote address:.*PSN 0x(\w+)", said(pair.outs[0]))) if row else None
         if not psn:
             return outcome(False, name, "no traffic: %s" % (pair.trouble or last_line(pair.outs[0])))
         trouble = send_strange(ADDRESS[THERE], row["qp_num"], int(psn.group(1), 16), from_peer)
         trouble += send_strange(ELSEWHERE, row["qp_num"], int(psn.group(1), 16), from_elsewhere)
-        after = row_of(pair.server)
-        outcome(not trouble and after is not None, name + "-while-it-works", trouble or "ended before the last came")
-        grown = after and [what for what in counted if after["ignored"][what] <= row["ignored"][what]]
-        outcome(grown == [], name + "-counted", "%s: %s" % (grown, after and after["ignored"]))
+        working = awaited_row(pair.server)
+        outcome(not trouble and working is not None, name + "-while-it-works", trouble or "ended before the last came")
+
+        def all_counted():
+            """Its row, once it has come to the last of them."""
+            now = row_of(pair.server)
+            return now if now and all(now["ignored"][what] > row["ignored"][what] for what in counted) else None
+
+        outcome(wait_for(all_counted), name + "-counted",
+                "%s, before %s" % (working and working["ignored"], row["ignored"]))
         reason = pair.wait(120)
         outcome(reason == "", name + "-change-nothing", reason and "%s; %s" % (reason, pair.text()[-400:]))
 
@@ -118,7 +132,7 @@ def change_mtu(mtu, hosts=(HERE, THERE)):
 
 
 # Timeout 4.096 us x 2^18, seven repetitions: more than eight seconds without a word.
-LARGE = "ib_write_bw -F -x 1 -s 65536 -u 18 -D 8", 100
+LARGE = "ib_write_bw -F -x 1 -s 65536 -u 18 -D 12", 100
 # So many that the two have a socket for each other. They end by their clock, however slow the machine is.
 SMALL = "ib_send_lat -F -x 1 -s 8 -u 18 -D 12", 1500
 
@@ -130,7 +144,7 @@ def interrupted(name, work, begin, end, seconds):
         before = flowing(pair.client, some) if pair.client else None
         begin()
         time.sleep(seconds)
-        during = row_of(pair.client) if before else None
+        during = awaited_row(pair.client, 4) if before else None
         end()
         after = flowing(pair.client, during["messages"] + 100) if during else None
         outcome(after is not None, name + "-goes-on", pair.trouble or "%s then %s" % (before, during))
@@ -196,12 +210,12 @@ def killed():
 
 def reborn():
     """A client dies and the next one has its queue pair number, while the first one's server still sends to that."""
-    young_command = lasting("ibv_rc_pingpong -g 1 -c", 30)
+    young_command = lasting("ibv_rc_pingpong -g 1 -c", 15)
     # Clients are alone in a runtime directory, as on a host of their own: the second finds the first one's place free.
     there = {"NUPA_RUNTIME_DIR": OTHER_DIR}
     client_before = (*urgently(THERE), "env", "NUPA_RUNTIME_DIR=" + OTHER_DIR)
     port = free_port()
-    command = "ib_write_bw -F -x 1 -s 4096 -b -n 5000000 -u 18 -d nupa0 -p %d" % port
+    command = "ib_write_bw -F -x 1 -s 4096 -b -n 5000000 -u 19 -d nupa0 -p %d" % port
     with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, urgently(HERE), client_before) as old:
         before = flowing(old.client, 100, there) if old.client else None
         if not before:
@@ -212,9 +226,9 @@ def reborn():
         with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, urgently(HERE), client_before) as young:
             now = flowing(young.client, 0, there) if young.client else None
             outcome(now is not None and now["qp_num"] == before["qp_num"], "roce-same-number", "%s, before %s" % (now, before))
-            first = row_of(old.server)
-            wait_for(lambda: resent(old.server) > resent_in(first) or young.client.poll() is not None)
-            outcome(resent(old.server) > resent_in(first), "roce-same-number-while-the-old-one-sends", first)
+            first = awaited_row(old.server)
+            sends = wait_for(lambda: resent(old.server) > resent_in(first) and young.client.poll() is None)
+            outcome(sends, "roce-same-number-while-the-old-one-sends", first)
             reason = young.wait(120)
             outcome(reason == "", "roce-same-number-undisturbed", reason and "%s; %s" % (reason, young.text()))
         status = wait_ended(old.server, 60)
@@ -230,7 +244,7 @@ def main():
               ["wrong-partition", "stale", "ahead", "stale-answer", "wrong-crc", "garbage", "short", "huge"], everything,
               ["strangers", "duplicates", "stray", "dropped"])
     # Lost datagrams would stop a ping-pong: this one counts time.
-    strangers("roce-strange-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 -D 8",
+    strangers("roce-strange-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 -D 12",
               ["wrong-qkey", "wrong-partition-datagram", "wrong-crc", "garbage", "short", "huge"],
               ["wrong-qkey", "wrong-crc", "garbage"], ["strangers"])
     interrupted("roce-link-down", LARGE, lambda: link("down"), lambda: link("up"), 1)

@@ -54,7 +54,7 @@ def cut_in_the_middle():
     ip("-n", THERE, "link", "set", "slow", "down")
     end = time.time() + 10
     while time.time() < end:
-        rows = [row for row in json.loads(nupa("stat", "--json").stdout) if "paths" in row]
+        rows = [row for row in json.loads(nupa("stat", "--json").stdout or "[]") if "paths" in row]
         if any(path["health"] == "dead" for row in rows for path in row["paths"]):
             return True
         time.sleep(0.02)

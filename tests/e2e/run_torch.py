@@ -47,8 +47,9 @@ def run(command, **more):
     return done
 
 
-def launch(ranks, *cases, **more):
-    return run([NUPA, "launch", "-n", str(ranks), "--", PYTHON, PROGRAM, *cases], **more)
+def launch(ranks, *cases, options=(), **more):
+    """`options`: of `nupa launch`."""
+    return run([NUPA, "launch", "-n", str(ranks), *options, "--", PYTHON, PROGRAM, *cases], **more)
 
 
 def tell(done, ranks, cases, label="", silent=0):
@@ -83,7 +84,8 @@ def by_torchrun():
 
 
 def who_is_gone():
-    tell(launch(4, "gone", LEAVE="0"), 4, ["gone"], silent=1)
+    # The others have time to be told.
+    tell(launch(4, "gone", options=("--grace", "60"), LEAVE="0"), 4, ["gone"], silent=1)
     tell(launch(2, "late", LEAVE="0"), 2, ["late"])
     tell(launch(4, "not_at_the_barrier", LEAVE="0"), 4, ["not_at_the_barrier"])
     # Nobody destroys the group.

@@ -57,7 +57,7 @@ def knock_as_nobody(path):
     child = subprocess.run([*AS_NOBODY, sys.executable, "-c", """
 import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-s.settimeout(3)
+s.settimeout(15)
 try:
     s.connect(sys.argv[1])
     s.send(bytes.fromhex(sys.argv[2]))
@@ -83,7 +83,7 @@ def other_user():
             return outcome(False, "other-user-socket", "no server to knock at: %s" % sockets())
         path = os.path.join(runtime_dir, sockets()[0])
         own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own.settimeout(5)
+        own.settimeout(20)
         own.connect(path)
         own.send(OBSERVER)
         got = socket.recv_fds(own, 4096, 8)

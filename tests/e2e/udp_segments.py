@@ -10,7 +10,7 @@ import struct
 import sys
 
 UDP_SEGMENT, UDP_GRO = 103, 104
-SILENCE_SECONDS = 5
+SILENCE_SECONDS = 20  # of a sender that may not have begun
 
 
 def opened(address, port):
