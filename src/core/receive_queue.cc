@@ -26,7 +26,9 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, seg
   shared.posted.store(0);
   shared.limit.store(0);
   shared.consumed.store(0);
-  shared.where.store(segment::pack_ring(block->offset, log2), std::memory_order_release);
+  // A peer may know an earlier queue of this number, whose ring most often lay at the same place.
+  const auto generation = static_cast<uint16_t>(++shared.rings);
+  shared.where.store(segment::pack_ring(block->offset, log2, generation), std::memory_order_release);
   return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(runtime, shared, *block, log2, max_wr));
 }
 

@@ -238,6 +238,7 @@ struct RecvRing {
   uint32_t max_sge;
   uint32_t pd;                                 ///< protection domain of the receive buffers
   std::atomic<uint32_t> limit;                 ///< shared receive queues: armed limit, 0: none
+  uint32_t rings;                              ///< that have been here, as the owner counts; for pack_ring()
   alignas(64) std::atomic<uint64_t> posted;    ///< positions below this were posted; for limits
   alignas(64) std::atomic<uint64_t> consumed;  ///< a hint: the first position that may be unclaimed
 };

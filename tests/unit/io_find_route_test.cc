@@ -1,5 +1,6 @@
 /// What the kernel's routing tables say, and answers that no kernel gives.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <linux/netlink.h>
@@ -8,12 +9,35 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/gid.h"
+#include "base/unique_fd.h"
 #include "io/find_route.h"
+
+namespace nupa::io {
+namespace {
+
+using SendTo = ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t);
+SendTo* const real_sendto = reinterpret_cast<SendTo*>(dlsym(RTLD_NEXT, "sendto"));
+/// Called in this thread before a sendto() of this program takes place.
+thread_local const std::function<void(int fd, const void* data)>* before_send = nullptr;
+
+}  // namespace
+}  // namespace nupa::io
+
+// By label, since headers may have an inline sendto().
+extern "C" __attribute__((visibility("default"))) ssize_t sendto_with_a_step(int fd, const void* data, size_t length,
+                                                                             int flags, const sockaddr* to,
+                                                                             socklen_t to_length) __asm__("sendto");
+ssize_t sendto_with_a_step(int fd, const void* data, size_t length, int flags, const sockaddr* to,
+                           socklen_t to_length) {
+  if (nupa::io::before_send != nullptr) (*nupa::io::before_send)(fd, data);
+  return nupa::io::real_sendto(fd, data, length, flags, to, to_length);
+}
 
 namespace nupa::io {
 namespace {
@@ -344,6 +368,34 @@ TEST(RouteReply, EachPrefixAndEachWrongByteIsSurvived) {
     wrong.shrink_to_fit();
     (void)read_route_reply(wrong, kSequence);
   }
+}
+
+// ---- Who answers.
+
+TEST(FindRoute, AnswerThatIsNotTheKernels_IsPassedOver) {
+  const base::UniqueFd other(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  int requests = 0;
+  int refused = 0;
+  const std::function<void(int, const void*)> forge = [&](int fd, const void* data) {
+    if (++requests != 2) return;  // with the first one the socket gets its address
+    sockaddr_nl address{};
+    socklen_t length = sizeof address;
+    ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    nlmsghdr request;
+    std::memcpy(&request, data, sizeof request);
+    const auto answer = Message(RTM_NEWROUTE, request.nlmsg_seq).route(AF_INET, RTN_UNICAST).interface(77).done();
+    if (real_sendto(other.get(), answer.data(), answer.size(), 0, reinterpret_cast<sockaddr*>(&address), length) < 0)
+      refused = errno;
+  };
+  const Gid from = gid("127.0.0.1");
+  before_send = &forge;
+  const auto route = find_route(at("127.0.0.1"), &from);
+  before_send = nullptr;
+  if (refused == EPERM) GTEST_SKIP() << "only CAP_NET_ADMIN may send such messages";
+  EXPECT_EQ(refused, 0);
+  EXPECT_GE(requests, 2);
+  ASSERT_TRUE(route) << route.error().what;
+  EXPECT_EQ(*route, (FoundRoute{from, if_nametoindex("lo"), true, {}}));
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Whose packets a queue pair takes, and where its own go: connections, datagrams, management.
 #ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <list>
 #include <optional>
 
 #include "base/clock.h"
+#include "core/wire_host.h"
+#include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
 #include "transport/grh.h"
 #include "transport/roce/datagram_endpoint.h"
@@ -836,4 +839,86 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
 
 }  // namespace
 }  // namespace nupa::roce::test
+
+namespace nupa::core {
+namespace {
+
+/// What the core gives to the responder of an XRC target, call by call.
+class RoceXrcHost : public ShmTest {
+ protected:
+  void SetUp() override {
+    ShmTest::SetUp();
+    domain = std::move(*handle->open_xrcd(-1, O_CREAT));
+    target = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
+    ASSERT_EQ(to_init(static_cast<Qp&>(*target)), 0);
+    host = std::make_unique<WireHost>(static_cast<Qp&>(*target));
+  }
+  void TearDown() override {
+    host.reset();
+    target.reset();
+    queue.reset();
+    domain.reset();
+    ShmTest::TearDown();
+  }
+  /// The domain's queue, whose receives complete in `completions`, in place of the one before.
+  Srq& make_queue(Cq& completions) {
+    queue.reset();
+    queue = std::move(
+        *handle->create_srq(*pd, {.max_wr = 4, .type = SrqType::kXrc, .xrcd = domain.get(), .cq = &completions}));
+    return static_cast<Srq&>(*queue);
+  }
+  std::byte* read_at(uint32_t number) {
+    return host->reach(number, region->rkey(), reinterpret_cast<uint64_t>(memory), 8, access::kRemoteRead);
+  }
+
+  std::unique_ptr<XrcDomain> domain;
+  std::unique_ptr<QueuePair> target;
+  std::unique_ptr<SharedReceiveQueue> queue;
+  std::unique_ptr<WireHost> host;
+};
+
+TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBack) {
+  Srq& srq = make_queue(*cq);
+  ASSERT_EQ(receive(srq, 7), 0);
+  ASSERT_EQ(receive(srq, 8), 0);
+  ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken);
+  EXPECT_EQ(host->receive_room(), 64u);
+  EXPECT_NE(read_at(srq.number()), nullptr);
+  // While the message is under way, a response to an earlier READ finds that the queue is not there.
+  std::atomic<uint32_t>& in_use = tables().srq[srq.index()].in_use;
+  in_use.store(0);
+  EXPECT_EQ(read_at(srq.number()), nullptr);
+  in_use.store(1);
+  EXPECT_EQ(host->receive_room(), 0u);
+  const std::byte data[8] = {};
+  const std::byte* behind = nullptr;
+  EXPECT_FALSE(host->place(0, data, sizeof data, &behind));
+  host->complete_receive({}, WcStatus::kSuccess);
+  EXPECT_TRUE(is_empty());
+  ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken) << "the next message";
+  host->complete_receive({}, WcStatus::kSuccess);
+  EXPECT_EQ(next().wr_id, 8u);
+}
+
+TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
+  Srq* srq = &make_queue(*cq);
+  const uint32_t number = srq->number();
+  ASSERT_EQ(receive(*srq, 1), 0);
+  ASSERT_EQ(host->take_receive(number), roce::Host::Take::kTaken);
+  host->complete_receive({}, WcStatus::kSuccess);
+  EXPECT_EQ(next().wr_id, 1u);
+  // A number is given out again after all others.
+  Cq* const others = make_cq(4);
+  srq = &make_queue(*others);
+  for (uint32_t i = 0; i < segment::kMaxSrq && srq->number() != number; ++i) srq = &make_queue(*others);
+  ASSERT_EQ(srq->number(), number);
+  ASSERT_EQ(receive(*srq, 2), 0);
+  ASSERT_EQ(host->take_receive(number), roce::Host::Take::kTaken);
+  host->complete_receive({}, WcStatus::kSuccess);
+  EXPECT_TRUE(is_empty()) << "told where the earlier queue's receives complete";
+  EXPECT_EQ(next(others).wr_id, 2u);
+}
+
+}  // namespace
+}  // namespace nupa::core
 #endif

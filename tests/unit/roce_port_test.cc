@@ -2,6 +2,9 @@
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <optional>
@@ -124,6 +127,26 @@ TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
     EXPECT_EQ(receive(3), (Came{"before", "acknowledgement 9", "behind"}));
     munmap(gone, 4096);
   }
+}
+
+TEST_F(RocePort, ChildOfAFork_DoesNotKeepItsSocketOpen) {
+  const auto is_open_as = [](int fd, const struct stat& before) {
+    struct stat now {};
+    return fstat(fd, &now) == 0 && now.st_dev == before.st_dev && now.st_ino == before.st_ino;
+  };
+  const int fd = port->socket().fd();
+  struct stat socket {};
+  ASSERT_EQ(fstat(fd, &socket), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(is_open_as(fd, socket) ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "the port outlives the process that is known by it";
+  EXPECT_EQ(send("answer", 6), Sent::kYes);
+  burst->flush();
+  EXPECT_EQ(receive(1), Came{"answer"}) << "the parent keeps it";
 }
 
 /// What anybody may send to the port: bytes as they are, from a socket of their own.

@@ -254,6 +254,15 @@ TEST_F(RocePortThread, FinishPoll_SendsWhatThePollLeft) {
   EXPECT_EQ(channel.transmitted, 1) << "nothing is left";
 }
 
+TEST_F(RocePortThread, PacketOfAProgramsLastPoll_IsAnsweredByTheThread) {
+  send();
+  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  EXPECT_EQ(channel.transmitted, 0);
+  // From here on the program computes. The thread finds no packet that would wake it.
+  ASSERT_TRUE(port->start());
+  EXPECT_TRUE(comes_true([&] { return channel.transmitted == 1; }));
+}
+
 TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
   send();
   ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));

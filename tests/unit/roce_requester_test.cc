@@ -852,6 +852,18 @@ TEST_F(RoceRequester, LocalRequests_RunInTheirTurnAndCompleteInOrder) {
   EXPECT_EQ(done()[4], (RecordingHost::Done{4, WcStatus::kWrFlushErr, 0}));
 }
 
+TEST_F(RoceRequester, LocalRequestInThePlaceOfAnEarlierOne_RunsToo) {
+  RequesterOptions one_place = options;
+  one_place.max_wr = 1;
+  begin(one_place);
+  for (const Opcode opcode : {Opcode::kLocalInv, Opcode::kBindMw, Opcode::kLocalInv}) {
+    post(opcode, 0);
+    EXPECT_EQ(sends(), Texts{});
+  }
+  EXPECT_EQ(host->locals, (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 0}, {1, WcStatus::kSuccess, 0}, {2, WcStatus::kSuccess, 0}}));
+}
+
 TEST_F(RoceRequester, Ibta10314_Paused_FinishesWhatWasStartedAndStartsNothing) {
   post(Opcode::kSend, 2 * kMtu);
   post(Opcode::kSend, 8);
@@ -1067,6 +1079,20 @@ TEST_F(RoceSelectiveRequester, Marks_CountByDifferenceAndNeverBackwards) {
   ack.marked = 6;
   receive(ack);
   EXPECT_EQ(counters().marked, 6u);
+}
+
+TEST_F(RoceSelectiveRequester, MarksOfAPathThatIsNotThere_AreOfTheLastPath) {
+  send_messages(1);
+  Packet ack = selective(kFirstPsn - 1);
+  ack.marked = 5;
+  receive(ack);
+  // The same count again is news only if it is another path's. The numbers beyond kMaxPaths come last.
+  for (const uint8_t path : {1, 3, 4, 255}) {
+    ack.trigger_path = path;
+    receive(ack);
+    ASSERT_EQ(counters().marked, 5u) << "path " << int{path};
+  }
+  EXPECT_EQ(requester->paths()[0].marked_seen, 5u);
 }
 
 TEST_F(RoceSelectiveRequester, PeersWindow_IsWhatMayBeUnderWay) {

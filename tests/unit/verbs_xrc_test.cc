@@ -14,6 +14,7 @@ class VerbsXrc : public Verbs {
  public:
   using Verbs::next;
   using Verbs::post;
+  using Verbs::qps;
   using Verbs::request;
   using Verbs::timeout;
   using Verbs::to_init;
@@ -332,6 +333,40 @@ TEST_F(VerbsXrcProcesses, EachRequestReachesAnotherProcess) {
   EXPECT_EQ(std::memcmp(mine.memory, &old, 8), 0);
   EXPECT_EQ(std::memcmp(mine.memory + kHalf, &sum, 8), 0);
   EXPECT_EQ(run(IBV_WR_RDMA_READ, other_half + kHalf), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(VerbsXrcProcesses, AtomicOnMemoryThatItsOwnerReachesNeedsTheTargetsRight) {  // 11.2.5.2
+  start([](VerbsXrc& child, int in, int out) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTS;
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    char go;
+    const bool good = get(in, &go) && ibv_modify_qp(child.qps.front(), &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) == 0;
+    return give(out, good) && good;
+  });
+  const uint32_t own = mine.make_srq(domain, 1024);
+  // A shared mapping of the program stays as it is, and the target's process cannot map it: it asks this one.
+  constexpr size_t kPage = 4096;
+  auto* const word =
+      static_cast<uint64_t*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(word, MAP_FAILED);
+  ibv_mr* const mr = ibv_reg_mr(mine.mr->pd, word, kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  ASSERT_NE(mr, nullptr);
+  ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), sizeof *word, mine.mr->lkey};
+  ibv_send_wr add = mine.request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge);
+  add.qp_type.xrc.remote_srqn = own;
+  add.wr.atomic = {reinterpret_cast<uint64_t>(word), 1, 0, mr->rkey};
+  ASSERT_EQ(mine.post(initiator, add), 0);
+  EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(__atomic_load_n(word, __ATOMIC_SEQ_CST), 1u);
+
+  bool taken_away = false;
+  ASSERT_TRUE(give(down[1], 'g') && get(up[0], &taken_away) && taken_away);
+  ASSERT_EQ(mine.post(initiator, add), 0);
+  EXPECT_EQ(mine.next().status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(__atomic_load_n(word, __ATOMIC_SEQ_CST), 1u);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  munmap(word, kPage);
 }
 
 TEST_F(VerbsXrcProcesses, QueueThatIsGoneIsRefused) {
