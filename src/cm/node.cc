@@ -1,5 +1,6 @@
 #include "cm/node.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -209,7 +210,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.hello.instance = instance_;
   me.tables = segment_->tables();
   me.credentials.pid = getpid();
-  me.doorbell.reset(dup(doorbell_.get()));
+  me.doorbell.reset(fcntl(doorbell_.get(), F_DUPFD_CLOEXEC, 0));
   if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
   self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);

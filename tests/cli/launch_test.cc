@@ -208,6 +208,16 @@ TEST(CliLaunch, Signal_ThatEndsAJob_KillsWhoStaysAfterTheGrace) {
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
+TEST(CliLaunch, Signal_ThatIsRepeated_DoesNotPutOffTheKill) {
+  Program program(job(1, "trap '' TERM; echo ready; while :; do sleep 0.01; done", {"--grace", "1"}));
+  ASSERT_TRUE(program.await_out("ready"));
+  EXPECT_TRUE(await([&] {
+    program.send(SIGTERM);
+    return is_gone(program.pid());
+  }));
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+}
+
 TEST(CliLaunch, Signal_OfUsers_IsPassedOnAndTheJobGoesOn) {
   Program program(job(2,
                       "trap 'echo one' USR1; trap 'echo two' USR2; trap 'echo size' WINCH; trap 'echo goes on' CONT; "

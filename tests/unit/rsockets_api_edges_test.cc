@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/select.h>
+#include <sys/wait.h>
 
 #include <atomic>
 
@@ -294,6 +295,33 @@ TEST_F(RsocketsEdges, AnAcceptThatWaitsIsWokenByShutdown) {
   EXPECT_EQ(rshutdown(listener, SHUT_RDWR), 0);
   waiter.join();
   EXPECT_EQ(error, EINVAL);
+}
+
+TEST_F(RsocketsEdges, AChildOfAListeningProcessAnswersConnectionsItself) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  listen_now();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(2 * kSoonMs / 1000);
+    const int own = rsocket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in name = loopback(0);
+    socklen_t length = sizeof name;
+    EXPECT_EQ(rbind(own, as_sockaddr(name), sizeof name), 0) << std::strerror(errno);
+    EXPECT_EQ(rgetsockname(own, as_out(&name), &length), 0);
+    EXPECT_EQ(rlisten(own, 1), 0) << std::strerror(errno);
+    const int asking = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    const int error = error_of(rconnect(asking, as_sockaddr(name), sizeof name));
+    EXPECT_TRUE(error == 0 || error == EINPROGRESS) << std::strerror(error);
+    EXPECT_EQ(poll_one(asking, POLLOUT, kSoonMs), POLLOUT);
+    EXPECT_EQ(number_of(asking, SOL_SOCKET, SO_ERROR), 0);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(RsocketsEdges, AcceptWaitsNoLongerThanTheReceiveTimeout) {

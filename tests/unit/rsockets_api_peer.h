@@ -77,6 +77,8 @@ class Peer {
 
   /// How often the rsocket asks again when nothing answers.
   uint8_t retries = 7;
+  /// Messages that it is ready for. The rsocket repeats one more until next_message() has taken one.
+  uint32_t receives = kReceives;
 
   // To an rsocket that listens.
 
@@ -237,7 +239,7 @@ class Peer {
     attr.cap.max_recv_wr = kReceives;
     attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
     qp_ = ibv_create_qp(id_->pd, &attr);
-    return qp_ != nullptr && move(IBV_QPS_INIT) && post_receives(kReceives);
+    return qp_ != nullptr && move(IBV_QPS_INIT) && post_receives(receives);
   }
   rdma_conn_param connect_param() {
     mine.targets.addr = htobe64(reinterpret_cast<uintptr_t>(memory_->targets));

@@ -364,6 +364,17 @@ TEST_F(RsocketsPeer, UnknownControlMessagesAreIgnored) {
   EXPECT_EQ(poll_one(server, POLLIN | POLLRDHUP, 0), 0);
 }
 
+TEST_F(RsocketsPeer, ThePeersKeyEndsBeforeTheMemoryThatTheRsocketSendsFrom) {
+  constexpr uint64_t kPage = 4096;
+  connect_peer();
+  const RemoteBuffer tables = peer.their_targets();
+  const uint64_t tables_end = tables.addr + tables.length * sizeof(RemoteBuffer) +
+                              rsockets::scale_up(peer.theirs().mappings) * sizeof(RemoteMapping);
+  const uint64_t send_buffer = (tables_end + kPage - 1) / kPage * kPage;
+  EXPECT_EQ(peer.write("x", 1, send_buffer - 1, tables.key), IBV_WC_SUCCESS) << "the rest of the tables' page";
+  EXPECT_EQ(peer.write("x", 1, send_buffer, tables.key), IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST_F(RsocketsPeer, AKeyThatThePeerDoesNotHaveResetsTheConnection) {
   peer.mine.first.key = htobe32(0x5a5a5a5a);
   connect_peer();
@@ -452,6 +463,43 @@ TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordResetsTheConnection) {
   EXPECT_EQ(rrecv(server, room, sizeof room, 0), 0) << "reported once";
   EXPECT_EQ(poll_one(server, POLLIN, 0), POLLIN | POLLHUP);
   EXPECT_EQ(error_of(rsend(server, "x", 1, 0)), EPIPE);
+}
+
+TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordAfterThisSidesShutdownResetsTheConnection) {
+  connect_peer();
+  ASSERT_EQ(rshutdown(server, SHUT_WR), 0);
+  ASSERT_EQ(peer.next_message(), encode(Control::kShutdown));
+  ASSERT_EQ(peer.send_data("part"), IBV_WC_SUCCESS);
+  peer.disconnect();
+  EXPECT_EQ(wait_for_end(), POLLERR | POLLHUP);
+  char room[8];
+  EXPECT_EQ(rrecv(server, room, sizeof room, 0), 4);
+  EXPECT_EQ(receive_error(), ECONNRESET) << "the peer may have had more to send";
+}
+
+TEST_F(RsocketsPeer, AReceiveOfAllThatIsCutShortLeavesTheErrorToTheNext) {
+  connect_peer();
+  ASSERT_EQ(peer.send_data("last"), IBV_WC_SUCCESS);
+  peer.disconnect();
+  ASSERT_EQ(wait_for_end(), POLLERR | POLLHUP);
+  char room[8];
+  EXPECT_EQ(rrecv(server, room, sizeof room, MSG_WAITALL), 4);
+  EXPECT_EQ(receive_error(), ECONNRESET);
+  EXPECT_EQ(receive_error(), 0) << "reported once";
+}
+
+TEST_F(RsocketsPeer, ASendThatIsCutShortLeavesTheErrorToTheNext) {
+  constexpr uint32_t kRoom = 10;
+  peer.mine.first.length = htobe32(kRoom);
+  connect_peer();
+  ssize_t sent = -1;
+  std::thread sending([&] { sent = rsend(server, "0123456789abcdef", 16, 0); });
+  EXPECT_EQ(peer.next_message(), encode(Op::kData, kRoom));
+  peer.disconnect();
+  sending.join();
+  EXPECT_EQ(sent, kRoom);
+  EXPECT_EQ(error_of(rsend(server, "x", 1, 0)), ECONNRESET);
+  EXPECT_EQ(error_of(rsend(server, "x", 1, 0)), EPIPE) << "reported once";
 }
 
 TEST_F(RsocketsPeer, ReadingSoErrorClearsIt) {

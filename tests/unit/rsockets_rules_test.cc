@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,12 +11,45 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "api/rsockets/datagram_header.h"
 #include "api/rsockets/preload/rules.h"
 
 using namespace nupa::rsockets;
+
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+/// While one lives, CLOCK_MONOTONIC of this thread stands still until it is moved.
+class Clock {
+ public:
+  Clock() { now_ns = kNsPerSecond; }
+  ~Clock() { now_ns = kOfTheSystem; }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+
+  /// From its beginning.
+  void move_to(int64_t ns) const { now_ns = kNsPerSecond + ns; }
+
+  static constexpr int64_t kOfTheSystem = 0;
+  static inline thread_local int64_t now_ns = kOfTheSystem;
+};
+
+}  // namespace
+
+// The functions that are tested call this instead of libc's.
+extern "C" __attribute__((visibility("default"))) int clock_gettime_of_test(clockid_t clock,
+                                                                            timespec* time) __asm__("clock_gettime");
+int clock_gettime_of_test(clockid_t clock, timespec* time) {
+  const int64_t now = Clock::now_ns;
+  if (clock != CLOCK_MONOTONIC || now == Clock::kOfTheSystem)
+    return static_cast<int>(syscall(SYS_clock_gettime, clock, time));
+  *time = {now / kNsPerSecond, now % kNsPerSecond};
+  return 0;
+}
 
 namespace {
 
@@ -121,6 +155,7 @@ TEST(RsocketsDatagramHeader, VersionAndLengthHaveToFit) {
 TEST(RsocketsRules, APeersPortIsKnownOrTheWholeHost) {
   using nupa::sockets::known_plain;
   using nupa::sockets::remember_plain;
+  const Clock clock;  // no time passes
   const sockaddr_storage peer = ipv4(0xc0000201, 80), other_port = ipv4(0xc0000201, 81), other = ipv4(0xc0000202, 80);
   EXPECT_FALSE(known_plain(plain(peer)));
   remember_plain(plain(peer), false);
@@ -135,6 +170,23 @@ TEST(RsocketsRules, APeersPortIsKnownOrTheWholeHost) {
   remember_plain(plain(six), true);
   EXPECT_TRUE(known_plain(plain(six)));
   EXPECT_FALSE(known_plain(plain(six_other)));
+}
+
+TEST(RsocketsRules, APortIsTriedAgainAfterASecondAndAHostAfterAMinute) {
+  using nupa::sockets::known_plain;
+  using nupa::sockets::remember_plain;
+  const sockaddr_storage port = ipv4(0xc0000301, 80), host = ipv4(0xc0000302, 80);
+  const Clock clock;
+  remember_plain(plain(port), false);
+  remember_plain(plain(host), true);
+  clock.move_to(kNsPerSecond - 1);
+  EXPECT_TRUE(known_plain(plain(port)));
+  clock.move_to(kNsPerSecond);
+  EXPECT_FALSE(known_plain(plain(port)));
+  clock.move_to(60 * kNsPerSecond - 1);
+  EXPECT_TRUE(known_plain(plain(host)));
+  clock.move_to(60 * kNsPerSecond);
+  EXPECT_FALSE(known_plain(plain(host)));
 }
 
 TEST(RsocketsRules, WithoutAFileEachInternetStreamMay) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,6 +78,24 @@ TEST(RsocketsWaiting, ANotificationEndsTheSleepAndTheConditionIsTestedAgain) {
   EXPECT_EQ(socket.wait(Deadline::in_ms(60'000), [&] { return done.load(); }), 0);
   EXPECT_EQ(socket.wakes(), 0);
   other.join();
+}
+
+TEST(RsocketsWaiting, AChildDoesNotTakeItsParentsWakeUps) {
+  ThreadWaiter& waiter = ThreadWaiter::mine();
+  waiter.reset();
+  waiter.changed();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ThreadWaiter::mine().reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  pollfd entry{waiter.fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 1);
+  waiter.reset();
 }
 
 /// Outlives the thread's other thread_local objects when it was made before them.
