@@ -48,4 +48,12 @@ template <class Access>
   return true;
 }
 
+/// Within try_access(), before an atomic operation on `word`: the thread sanitizer's atomics hold a lock of its own,
+/// which must not be left, so the fault has to come before them.
+inline void fault_before_atomic([[maybe_unused]] uint64_t* word) {
+#if defined(__SANITIZE_THREAD__)
+  asm volatile("lock orq $0, %0" : "+m"(*word));
+#endif
+}
+
 }  // namespace nupa::base

@@ -14,7 +14,7 @@ void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
 
 void raise_cq_event(Peer& owner, uint32_t cq_index) {
   segment::CqShared& cq = owner.tables().cq[cq_index];
-  cq.events.fetch_add(1, std::memory_order_acq_rel);
+  if (!segment::CompletionRing::count_event(cq)) return;
   const uint32_t channel = cq.channel;
   if (channel == 0) return;
   if (owner.signal_channel(channel - 1)) return;

@@ -39,7 +39,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   ring_ = CompletionRing(shared_, block.address, log2_slots);
   look_at_next();
-  shared_->armed.store(static_cast<uint32_t>(Armed::kNo));
+  shared_->armed.store(segment::pack_armed(0, Armed::kNo));
   shared_->events.store(0);
   shared_->overrun.store(0);
   shared_->flags =
@@ -153,7 +153,7 @@ int Cq::poll(WorkCompletion* completions, int count) { return poll_into(completi
 int Cq::poll_ex(WorkCompletionEx* completions, int count) { return poll_into(completions, count); }
 
 int Cq::arm(bool solicited_only) {
-  if (CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext)) armed_times_.fetch_add(1);
+  CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext);
   // Also of one that is armed still, since something else had woken the program.
   if (port_ != nullptr && channel_ != nullptr) port_->program_sleeps();
   return 0;
@@ -239,12 +239,10 @@ void Cq::recover(uint32_t dead_tag) {
     std::lock_guard lock(lock_);
     ring_.void_claims_of(dead_tag);
   }
-  // A process that died between disarming and raising took an event with it.
-  if (shared_->armed.load() == static_cast<uint32_t>(Armed::kNo) && shared_->events.load() != armed_times_.load() &&
-      channel_ != nullptr) {
-    shared_->events.store(armed_times_.load());
-    channel_->wake();
-  }
+  // A process that died between disarming and raising took an event with it. A living one between the two finds its
+  // event raised.
+  if (channel_ == nullptr) return;
+  while (CompletionRing::count_event(*shared_)) channel_->wake();
 }
 
 void Cq::on_overrun() { device_.events().push({EventType::kCqErr, this, nullptr, nullptr, 1}); }

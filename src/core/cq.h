@@ -99,7 +99,6 @@ class Cq final : public CompletionQueue {
   std::atomic<uint32_t> empty_polls_{0};
   std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue
   std::atomic<uint32_t> delivered_{0};  ///< handed out
-  std::atomic<uint32_t> armed_times_{0};
   bool open_ = true;
 };
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/event_count.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "core/cq.h"
@@ -86,11 +87,10 @@ Result<std::unique_ptr<EventQueue>> EventQueue::create() {
 }
 
 void EventQueue::push(const AsyncEvent& event) {
-  {
-    std::lock_guard lock(mutex_);
-    events_.push_back(event);
-  }
   const uint64_t one = 1;
+  // Under the mutex: forget() takes both back.
+  std::lock_guard lock(mutex_);
+  events_.push_back(event);
   [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
 }
 
@@ -109,11 +109,11 @@ Result<AsyncEvent> EventQueue::take(const std::function<void(const AsyncEvent&)>
 
 void EventQueue::forget(const void* object) {
   std::lock_guard lock(mutex_);
-  events_.erase(std::remove_if(events_.begin(), events_.end(),
-                               [object](const AsyncEvent& event) {
-                                 return event.cq == object || event.qp == object || event.srq == object;
-                               }),
-                events_.end());
+  size_t forgotten = std::erase_if(events_, [object](const AsyncEvent& event) {
+    return event.cq == object || event.qp == object || event.srq == object;
+  });
+  // A wake-up that is not there any more has been read: that reader waits for the mutex, and finds nothing.
+  while (forgotten > 0 && base::count_back(fd_.get())) --forgotten;
 }
 
 DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)

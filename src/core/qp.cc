@@ -125,10 +125,12 @@ int Qp::close() {
   return 0;
 }
 
-void Qp::set_state(QpState state) {
+bool Qp::set_state(QpState state) {
   uint64_t word = shared_->state.load();
-  while (!shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), state))) {
-  }
+  do {
+    if (segment::state_of(word) == QpState::kErr && state != QpState::kErr) return false;
+  } while (!shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), state)));
+  return true;
 }
 
 void Qp::next_epoch() {
@@ -176,6 +178,11 @@ int Qp::to_rtr(const QpAttr& attr) {
   if (!endpoint) return endpoint.error().code;
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);
+  // The process may have died before handle_peer_gone() could find this endpoint.
+  if (const cm::Peer* met = endpoint_->peer(); met != nullptr && !met->alive() && !met->left_politely()) {
+    fail_for_lost_peer();
+    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  }
   if (endpoint_->reach() != transport::Endpoint::Reach::kMet) runtime_.add_unmet(this);
   return 0;
 }
@@ -208,6 +215,7 @@ int Qp::to_reset() {
     links = take_links();
     waiting_.clear();
     waits_ = false;
+    copier_.reset();
     runtime_.remove_pending(this);
     send_tail_.store(send_head_);
     shared_->error.store(0);
@@ -272,7 +280,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
     case QpState::kSqd: {
       std::lock_guard send(send_lock_);
       if (current == QpState::kSqd) return 0;
-      set_state(QpState::kSqd);
+      if (!set_state(QpState::kSqd)) return 0;  // as if it had failed right after the change
       if (wire_ != nullptr) wire_->pause(true);
       // Requests run to their end when they are posted, but for the one that waits for its receiver (IBTA 10.3.1.5).
       finishes_first_ = wire_ != nullptr ? !wire_->drained() : !waiting_.empty() && waiting_.front()->first_try_ns != 0;
@@ -283,7 +291,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
     case QpState::kRts: {
       {
         std::lock_guard send(send_lock_);
-        set_state(QpState::kRts);
+        if (!set_state(QpState::kRts)) return 0;
         finishes_first_ = false;
         tells_drained_ = false;
         if (wire_ != nullptr && current != QpState::kRts) {
@@ -352,7 +360,9 @@ bool Qp::handle_error() {
 bool Qp::handle_peer_gone(cm::Peer& peer) {
   if (!connected_to(peer)) return true;
   if (!send_lock_.try_lock()) return false;
-  if (peer.left_politely()) {
+  // Another process may have the slot by now, and this queue pair be connected to that one.
+  const bool led_there = endpoint_ != nullptr && endpoint_->peer() == &peer;
+  if (!led_there || peer.left_politely()) {
     send_lock_.unlock();  // what waits for it fails when it is tried next; posted receives stay, as on an adapter
     return true;
   }

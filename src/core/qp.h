@@ -1,5 +1,6 @@
 #pragma once
 #include <list>
+#include <optional>
 #include <vector>
 
 #include "cm/completion_port.h"
@@ -84,8 +85,9 @@ class alignas(64) Qp final : public QueuePair {
   void tell_established();
   /// Service thread: a peer moved this queue pair to the error state. False: busy, call again.
   bool handle_error();
-  /// Service thread: the process at the other end is gone.
+  /// Service thread: the process is gone, and if this queue pair is connected to it, it fails.
   bool handle_peer_gone(cm::Peer& peer);
+  /// To the process, or to another one in its slot.
   bool connected_to(const cm::Peer& peer) const;
   /// Service thread: looks for the other end. True if there is nothing more to look for. `give_up`: if it is gone,
   /// the queue pair fails as when a peer dies.
@@ -95,7 +97,9 @@ class alignas(64) Qp final : public QueuePair {
  private:
   friend class WireHost;
   QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
-  void set_state(QpState state);
+  /// Within one life. False: it failed meanwhile, by a peer's request for example, and only RESET leads out of the
+  /// error state (IBTA 10.3.1).
+  bool set_state(QpState state);
   void next_epoch();
 
   // qp_send.cc
@@ -108,6 +112,9 @@ class alignas(64) Qp final : public QueuePair {
   /// 0, or ENOMEM: it was not taken.
   int keep(const SendWr& wr, uint32_t position, const transport::Outcome& outcome);
   WcStatus run_local(const SendWr& wr);
+  transport::Outcome execute_local(const SendWr& wr);
+  /// After a window was invalidated: sets `copier_` if the peer is inside a post.
+  void look_for_copier();
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
   /// A completion found no room (IBTA 11.6.3.2, local work queue catastrophic error).
@@ -176,6 +183,15 @@ class alignas(64) Qp final : public QueuePair {
 
   segment::SendLock send_lock_;
   bool tells_drained_ = false;
+  /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
+  /// it holds its send lock since before.
+  struct Copier {
+    const cm::Peer* peer;
+    const std::atomic<uint32_t>* lock;
+    uint32_t seen;
+    int64_t until_ns;  ///< a process that is stopped is not waited for any longer
+  };
+  std::optional<Copier> copier_;
   std::list<std::unique_ptr<WaitingWr>> waiting_;
   DeviceImpl& device_;
   Pd* pd_;

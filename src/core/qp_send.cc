@@ -23,6 +23,8 @@ constexpr uint64_t kMaxDatagram = 4096;
 /// Looking again for a peer that does not answer, or whose receive is awaited without a wake-up.
 constexpr int64_t kNoAnswerPauseNs = 500'000;
 constexpr int64_t kShortestRnrPauseNs = 50'000;
+/// How long a peer that is inside a post is waited for: as Runtime::grace() does.
+constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 constexpr uint32_t bit(Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); }
 constexpr uint32_t kSends = bit(Opcode::kSend) | bit(Opcode::kSendWithImm);
@@ -45,9 +47,9 @@ constexpr uint32_t operations_of(QpType type) {
   }
 }
 
-bool reads_memory_in(Opcode opcode) {
-  return opcode == Opcode::kRdmaRead || opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd;
-}
+bool is_atomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
+
+bool reads_memory_in(Opcode opcode) { return opcode == Opcode::kRdmaRead || is_atomic(opcode); }
 
 bool is_local(Opcode opcode) { return opcode == Opcode::kBindMw || opcode == Opcode::kLocalInv; }
 
@@ -146,8 +148,32 @@ WcStatus Qp::run_local(const SendWr& wr) {
   return static_cast<Mw*>(wr.mw)->bind(qp_num_, *pd_, wr.bind, wr.rkey);
 }
 
+void Qp::look_for_copier() {
+  const cm::Peer* peer = endpoint_->peer();
+  if (peer == nullptr) return;
+  const auto& lock = peer->tables().qp[segment::index_of(shared_->remote_qpn.load())].send_lock;
+  if (&lock == &shared_->send_lock) return;  // it is connected to itself
+  segment::SendLock::fence_after_revoking();
+  const uint32_t seen = lock.load(std::memory_order_seq_cst);
+  if ((seen & 1) != 0) copier_ = Copier{peer, &lock, seen, base::now_ns() + kCopierLimitNs};
+}
+
+Outcome Qp::execute_local(const SendWr& wr) {
+  if (!copier_) {
+    const WcStatus status = run_local(wr);
+    if (status != WcStatus::kSuccess || wr.opcode != Opcode::kLocalInv) return Outcome::done(status);
+    look_for_copier();
+  }
+  // Not waited for here: the peer may be waiting for this thread's send lock, or for the service thread.
+  if (copier_ && copier_->lock->load(std::memory_order_acquire) == copier_->seen && copier_->peer->alive() &&
+      base::now_ns() < copier_->until_ns)
+    return Outcome::no_answer();
+  copier_.reset();
+  return Outcome::done(WcStatus::kSuccess);
+}
+
 Outcome Qp::execute(const SendWr& wr, const AddressVector* vector, uint64_t* length) {
-  if (__builtin_expect(is_local(wr.opcode), 0)) return Outcome::done(run_local(wr));
+  if (__builtin_expect(is_local(wr.opcode), 0)) return execute_local(wr);
   if (__builtin_expect(wr.num_sge != 1 || wr.sg_list->length == 0, 0)) return execute_list(wr, vector, length);
   const Sge& sge = *wr.sg_list;
   Piece piece{reinterpret_cast<std::byte*>(sge.addr), sge.length};
@@ -163,6 +189,7 @@ Outcome Qp::execute(const SendWr& wr, const AddressVector* vector, uint64_t* len
 
 void Qp::finish(const SendWr& wr, uint32_t position, const Outcome& outcome, uint64_t length) {
   if (__builtin_expect(!outcome.succeeded(), 0)) return fail_send(wr, position, outcome.status());
+  if (__builtin_expect(is_atomic(wr.opcode), 0)) length = transport::kAtomicBytes;  // however long the list is
   segment::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
@@ -234,6 +261,11 @@ int Qp::keep(const SendWr& wr, uint32_t position, const Outcome& outcome) try {
   // Nothing was sent and nothing is kept: the request was not taken.
   if (!waiting_.empty() && waiting_.back()->position == position) waiting_.pop_back();
   waits_ = !waiting_.empty();
+  if (!waits_ && copier_) {  // but an invalidation, which is done
+    copier_.reset();
+    finish(wr, position, Outcome::done(WcStatus::kSuccess), 0);
+    return 0;
+  }
   --send_head_;
   return ENOMEM;
 }
@@ -251,6 +283,7 @@ int64_t Qp::next_try(const WaitingWr& waiting, int64_t now) const {
 }
 
 bool Qp::expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const {
+  if (copier_) return false;  // the request was executed, and has a limit of its own
   if (waiting.why == Verdict::kNotReady) {
     constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
     if (patience_.rnr_retry == kForever) return false;
@@ -336,6 +369,7 @@ void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {
 
 void Qp::flush_sends() {
   if (wire_ != nullptr) wire_->flush();
+  copier_.reset();
   while (!waiting_.empty()) {
     const std::unique_ptr<WaitingWr> lost = take_waiting();
     complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);

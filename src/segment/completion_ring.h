@@ -135,28 +135,36 @@ class CompletionRing {
     }
   }
 
-  /// Owner: asks for an event with the next entry, or the next solicited one. True: none was asked for. Each entry that
-  /// raises no event is seen by what the owner reads after this.
-  static bool arm(CqShared& shared, Armed kind) {
-    const auto wanted = static_cast<uint32_t>(kind);
-    uint32_t seen = shared.armed.load();
-    while (seen < wanted) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
+  /// Owner: asks for an event with the next entry, or the next solicited one. Each entry that raises no event is seen
+  /// by what the owner reads after this.
+  static void arm(CqShared& shared, Armed kind) {
+    uint64_t seen = shared.armed.load();
+    while (armed_of(seen) < kind) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
+      const uint64_t wanted = pack_armed(disarmed_of(seen), kind);
       if (shared.armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) break;
     }
     base::fence_after_update();
-    return seen == static_cast<uint32_t>(Armed::kNo);
   }
 
   /// True if the entry just pushed must raise an event, which is then the caller's to raise.
   /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier (help_tail).
   bool needs_event(bool solicited) {
     if (!has_events_) return false;
-    uint32_t armed = shared_->armed.load(std::memory_order_seq_cst);
-    while (__builtin_expect(armed != static_cast<uint32_t>(Armed::kNo), 0)) {
-      if (armed == static_cast<uint32_t>(Armed::kSolicited) && !solicited) return false;
-      if (shared_->armed.compare_exchange_weak(armed, static_cast<uint32_t>(Armed::kNo), std::memory_order_acq_rel))
-        return true;
+    uint64_t armed = shared_->armed.load(std::memory_order_seq_cst);
+    while (__builtin_expect(armed_of(armed) != Armed::kNo, 0)) {
+      if (armed_of(armed) == Armed::kSolicited && !solicited) return false;
+      const uint64_t taken = pack_armed(disarmed_of(armed) + 1, Armed::kNo);
+      if (shared_->armed.compare_exchange_weak(armed, taken, std::memory_order_acq_rel)) return true;
     }
+    return false;
+  }
+
+  /// Counts one of the events that are to be raised. False: all are, for the owner raised those that it took for a dead
+  /// process's.
+  static bool count_event(CqShared& shared) {
+    uint32_t raised = shared.events.load(std::memory_order_acquire);
+    while (static_cast<int32_t>(disarmed_of(shared.armed.load(std::memory_order_acquire)) - raised) > 0)
+      if (shared.events.compare_exchange_weak(raised, raised + 1, std::memory_order_acq_rel)) return true;
     return false;
   }
 

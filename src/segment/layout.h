@@ -24,7 +24,7 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 7;
+constexpr uint32_t kLayoutVersion = 8;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -204,6 +204,13 @@ constexpr uint8_t kVoidStatus = 0xff;
 
 /// What makes a completion queue raise an event.
 enum class Armed : uint32_t { kNo = 0, kSolicited = 1, kNext = 2 };
+/// The word that arms a completion queue: Armed in the low two bits, above it how often that was taken back to kNo. So
+/// many events are to be raised: with both in one word the count holds even if the process that took it back died.
+constexpr uint64_t pack_armed(uint32_t disarmed, Armed armed) {
+  return uint64_t{disarmed} << 2 | static_cast<uint64_t>(armed);
+}
+constexpr Armed armed_of(uint64_t word) { return static_cast<Armed>(word & 3); }
+constexpr uint32_t disarmed_of(uint64_t word) { return static_cast<uint32_t>(word >> 2); }
 
 struct alignas(64) CqShared {
   // Read by everybody, hardly ever written: the owner looks at it with each empty poll.
@@ -212,8 +219,8 @@ struct alignas(64) CqShared {
   uint32_t flags;    ///< kCqTimestamps, kCqIgnoreOverrun
   std::atomic<uint32_t> overrun;
   // Looked at by producers with each entry if there is a channel, written with each event.
-  alignas(64) std::atomic<uint32_t> armed;  ///< Armed; who takes it back to kNo raises the event
-  std::atomic<uint32_t> events;             ///< raised so far, wraps
+  alignas(64) std::atomic<uint64_t> armed;  ///< pack_armed; who takes it back to kNo raises the event
+  std::atomic<uint32_t> events;             ///< raised so far, wraps; never more than were disarmed
 };
 static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
 constexpr uint32_t kCqTimestamps = 1;

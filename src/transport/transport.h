@@ -11,6 +11,9 @@
 
 namespace nupa::transport {
 
+/// What an atomic operation finds and leaves (IBTA 9.4.5).
+constexpr uint64_t kAtomicBytes = 8;
+
 /// A piece of this process's memory, already checked against its key. `data` null: a null region.
 struct Piece {
   std::byte* data;
@@ -72,6 +75,8 @@ class Endpoint {
   /// Looks for the other end if it is not known yet. kGone: it should be on this host, and is not.
   enum class Reach : uint8_t { kMet, kUnknown, kGone };
   virtual Reach reach() = 0;
+  /// The process that it leads to, once that is met. Null: not met yet, or it leads to many.
+  virtual const cm::Peer* peer() const { return nullptr; }
   /// As QueuePair::map_remote().
   virtual Result<std::shared_ptr<std::byte>> map_remote([[maybe_unused]] uint32_t rkey,
                                                         [[maybe_unused]] uint64_t address,

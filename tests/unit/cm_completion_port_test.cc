@@ -184,6 +184,7 @@ TEST_F(CmCompletionPort, BeforeTheChannelArrivesTheOwnerWakesTheSleeper) {
 }
 
 TEST_F(CmCompletionPort, AQueueWithoutAChannelCountsAndWakesNobody) {
+  shared().armed.store(segment::pack_armed(1, segment::Armed::kNo));  // what the event is for
   raise_cq_event(*peer_, kQueue);
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(0u, header().attention.load());
@@ -215,6 +216,7 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
   call_attention(*peer_, attention::kSrq, kIndex);
   EXPECT_EQ(attention::kSrq, header().attention.exchange(0));
   EXPECT_EQ(8u, header().srq_attention[1].exchange(0));
+  EXPECT_EQ(0u, header().cq_attention[1].load());
   call_attention(*peer_, attention::kCq, kIndex);
   EXPECT_EQ(attention::kCq, header().attention.exchange(0));
   EXPECT_EQ(8u, header().cq_attention[1].exchange(0));

@@ -30,6 +30,24 @@ TEST_F(ShmCompletions, AnOverrunIsToldOnce) {  // IBTA 11.6.3.2
   EXPECT_FALSE(is_told()) << "whatever else is called to it";
 }
 
+TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
+  EventQueue& events = device().events();
+  const auto is_readable = [&] {
+    pollfd event{events.fd(), POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  };
+  Cq* other = make_cq(1);
+  events.push({EventType::kCqErr, cq, nullptr, nullptr, 1});
+  events.push({EventType::kCqErr, other, nullptr, nullptr, 1});
+  events.push({EventType::kCqErr, cq, nullptr, nullptr, 1});
+  events.forget(cq);
+  ASSERT_TRUE(is_readable());
+  const auto event = handle->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->cq, other);
+  EXPECT_FALSE(is_readable()) << "a program that reads now would sleep";
+}
+
 TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
   a = make_qp();
   cm::CompletionPort port(runtime().node().self(), cq->index());

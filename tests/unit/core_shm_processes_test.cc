@@ -564,6 +564,45 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
   expect_good_end();
 }
 
+/// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
+bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  uint64_t word = 0;
+  if (!meet(end, line, *qp, &peer) || !line.get(&word)) return false;
+  cm::Peer* parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  window::Agent& agent = end.runtime().window().agent();
+  using segment::AgentOp;
+  for (const AgentOp op : {AgentOp::kCompareSwap, AgentOp::kFetchAdd, AgentOp::kAtomicWrite}) {
+    uint64_t operand = 5;
+    if (agent.atomic(*parent, op, word, &operand, 6) != WcStatus::kRemOpErr) return false;
+  }
+  if (!line.go() || !line.wait()) return false;
+  uint64_t operand = 1;
+  return agent.atomic(*parent, AgentOp::kFetchAdd, word, &operand, 0) == WcStatus::kSuccess && operand == 5;
+}
+
+TEST_F(ShmShared, AtomicOnMemoryThatIsReadOnlySince_IsAnErrorAndNotTheOwnersEnd) {
+  start(change_a_read_only_word);
+  void* const page = mmap(nullptr, segment::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* const word = static_cast<uint64_t*>(page);
+  *word = 5;
+  ASSERT_EQ(mprotect(page, segment::kPage, PROT_READ), 0);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(line.give(reinterpret_cast<uint64_t>(word)));
+  ASSERT_TRUE(line.wait());
+  EXPECT_EQ(*word, 5u);
+  ASSERT_EQ(mprotect(page, segment::kPage, PROT_READ | PROT_WRITE), 0);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+  EXPECT_EQ(*word, 6u);
+  munmap(page, segment::kPage);
+}
+
 bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
 
 TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {

@@ -4,7 +4,13 @@
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
 
+#include <cstddef>
+#include <new>
+
+#include "cm/peer_table.h"
 #include "core_shm_fixture.h"
 #include "transport/window/target.h"
 
@@ -323,6 +329,80 @@ TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
   EXPECT_EQ(state_of(*b), QpState::kErr);
 }
 
+/// A peer's request fails a queue pair in the very middle of a change of its state: when the change has been allowed
+/// and reads what it sets. That lies on a page which is not there until then.
+class ShmStateChange : public ShmTarget {
+ protected:
+  static constexpr size_t kPage = 4096;
+
+  void SetUp() override {
+    ShmTarget::SetUp();
+    void* mapped = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    pages = static_cast<char*>(mapped);
+    struct sigaction wanted {};
+    wanted.sa_sigaction = on_fault;
+    wanted.sa_flags = SA_SIGINFO;
+    ASSERT_EQ(sigaction(SIGSEGV, &wanted, &before), 0);
+  }
+  void TearDown() override {
+    sigaction(SIGSEGV, &before, nullptr);
+    munmap(pages, 2 * kPage);
+    ShmTarget::TearDown();
+  }
+  /// As they are read: en_sqd_async_notify is on the second page, what stands before it on the first.
+  QpAttr* attributes() {
+    constexpr size_t kBefore = offsetof(QpAttr, en_sqd_async_notify) / alignof(QpAttr) * alignof(QpAttr);
+    return new (pages + kPage - kBefore) QpAttr();
+  }
+  static void on_fault(int, siginfo_t* info, void*) {
+    const auto* at = static_cast<const char*>(info->si_addr);
+    if (at < pages + kPage || at >= pages + 2 * kPage || target == nullptr) _exit(77);
+    mprotect(pages + kPage, kPage, PROT_READ | PROT_WRITE);
+    target->fail(EventType::kQpAccessErr);
+    target = nullptr;
+  }
+
+  static inline char* pages = nullptr;
+  static inline window::Target* target = nullptr;  ///< of the queue pair that fails
+  struct sigaction before {};
+};
+
+TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: only RESET leads out of it
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  window::Target reached = target_of(*b);
+  ASSERT_TRUE(takes_requests(reached, *a));
+  target = &reached;
+  QpAttr* attr = attributes();
+  attr->state = QpState::kSqd;
+  ASSERT_EQ(mprotect(pages + kPage, kPage, PROT_NONE), 0);
+  EXPECT_EQ(b->modify(*attr, qp_attr::kState | qp_attr::kEnSqdAsyncNotify), 0);
+  ASSERT_EQ(target, nullptr) << "nothing happened in the middle";
+  EXPECT_EQ(state_of(*b), QpState::kErr);
+  const WorkCompletion wc = next();
+  EXPECT_EQ(wc.wr_id, 7u);
+  EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
+  pollfd event{handle->async_fd(), POLLIN, 0};
+  ASSERT_TRUE(soon([&] { return poll(&event, 1, 0) == 1; }));
+  const auto told = handle->next_event();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->type, EventType::kQpAccessErr);
+  EXPECT_EQ(told->qp, b);
+}
+
+TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOne) {
+  make_pair();
+  cm::Introduced hello{};
+  hello.hello.slot = runtime().slot();
+  hello.hello.instance = runtime().node().self().instance() + 1;
+  const auto dead = cm::PeerTable::make(std::move(hello), false);
+  runtime().on_peer_gone(*dead);
+  EXPECT_EQ(state_of(*a), QpState::kRts);
+  EXPECT_EQ(state_of(*b), QpState::kRts);
+  expect_served(*a);
+}
+
 TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write what it likes
   make_pair();
   segment::QpShared& theirs = shared(*b);
@@ -528,6 +608,36 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/window.md, 
   a->post_end();
   other.join();
   EXPECT_TRUE(closed.load());
+}
+
+TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/window.md, grace periods
+  make_pair(QpType::kRc, {.timeout = 1, .retry_cnt = 0});
+  auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
+  auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));
+  SendWr bind{.wr_id = 1, .opcode = Opcode::kBindMw};
+  bind.flags = send_flag::kSignaled;
+  bind.mw = window.get();
+  bind.rkey = window->rkey();
+  bind.bind = {opened.get(), reinterpret_cast<uint64_t>(opened->addr()), 4096, access::kRemoteWrite};
+  a->post_begin();  // of whom nobody may be copying: the window was not open yet
+  ASSERT_EQ(b->post_send(bind), 0);
+  EXPECT_EQ(next().status, WcStatus::kSuccess);
+  SendWr invalidate{.wr_id = 2, .opcode = Opcode::kLocalInv};
+  invalidate.flags = send_flag::kSignaled;
+  invalidate.imm_or_rkey = bind.rkey;
+  ASSERT_EQ(b->post_send(invalidate), 0);
+  EXPECT_EQ(tables().mr[segment::key_index(bind.rkey)].key.load(), 0u);
+  EXPECT_TRUE(is_empty());
+  constexpr int64_t kSecond = 1'000'000'000;
+  EXPECT_LT(b->progress(base::now_ns() + kSecond), INT64_MAX)
+      << "it is tried again, whatever the retries of the connection";
+  EXPECT_TRUE(is_empty()) << "the peer may still be copying";
+  a->post_end();
+  a->post_begin();  // a request that began later finds the window closed
+  const WorkCompletion wc = next();
+  EXPECT_EQ(wc.wr_id, 2u);
+  EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  a->post_end();
 }
 
 TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {

@@ -158,7 +158,7 @@ TEST(CompletionRing, ArmingForTheNextTakesWhatIsNotSolicited) {
   for (const bool solicited : {false, true}) {
     cq.shared.armed.store(static_cast<uint32_t>(Armed::kNext));
     EXPECT_TRUE(cq.ring.needs_event(solicited));
-    EXPECT_EQ(static_cast<uint32_t>(Armed::kNo), cq.shared.armed.load());
+    EXPECT_EQ(Armed::kNo, armed_of(cq.shared.armed.load()));
   }
 }
 

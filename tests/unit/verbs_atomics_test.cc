@@ -69,6 +69,30 @@ TEST_F(VerbsAtomics, FoundWordIsScattered) {
   EXPECT_EQ(std::string(memory + 128, 2), std::string("\10\0", 2));
 }
 
+TEST_F(VerbsAtomics, ListShorterThanAWord_IsALocalLengthError) {  // 11.6.2
+  for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP})
+    for (const int entries : {0, 1, 2}) {
+      make_pair();
+      word(0) = 1;
+      word(4096) = 7;
+      ibv_sge list[] = {span(0, entries == 1 ? 7 : 3), span(4, 4)};
+      EXPECT_EQ(run(atomic(opcode, list, entries, 4096, 7, 9)), IBV_WC_LOC_LEN_ERR) << opcode << ", " << entries;
+      EXPECT_EQ(word(0), 1u);
+      EXPECT_EQ(word(4096), 7u) << "the peer saw the request";
+    }
+}
+
+TEST_F(VerbsAtomics, ListLongerThanAWord_CompletionTellsEightBytes) {
+  make_pair();
+  word(4096) = 0x0807060504030201;
+  ibv_sge list[] = {span(0, 5), span(64, 100)};
+  ASSERT_EQ(post(a, atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, list, 2, 4096, 0)), 0);
+  const ibv_wc wc = next();
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.byte_len, 8u);
+  EXPECT_EQ(std::string(memory + 64, 4), std::string("\6\7\10\0", 4));
+}
+
 TEST_F(VerbsAtomics, WrittenWordIsGathered) {
   make_pair();
   std::memcpy(memory, "abc", 3);

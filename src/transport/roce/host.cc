@@ -13,10 +13,7 @@ WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64
   if (reinterpret_cast<uintptr_t>(at) % sizeof *operand != 0) return WcStatus::kRemInvReqErr;
   auto* word = reinterpret_cast<uint64_t*>(at);
   const bool done = base::try_access(at, sizeof *word, [&] {
-#if defined(__SANITIZE_THREAD__)
-    // The sanitizer's atomics hold a lock of its own, which must not be left: the fault comes before.
-    asm volatile("lock orq $0, %0" : "+m"(*word));
-#endif
+    base::fault_before_atomic(word);
     switch (operation) {
       case Atomic::kCompareSwap:
         __atomic_compare_exchange_n(word, operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);

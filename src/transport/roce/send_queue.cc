@@ -51,8 +51,8 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position) {
       break;
     default:
       request.packets = std::max<uint32_t>(static_cast<uint32_t>((request.length + mtu_ - 1) / mtu_), 1);
-      if (request.length > kMaxMessage) request.packets = 0;
   }
+  if (request.has_wrong_length()) request.packets = 0;
   end_ += request.packets;
   ++tail_;
   return request;

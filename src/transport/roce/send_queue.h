@@ -4,6 +4,7 @@
 
 #include "transport/roce/host.h"
 #include "transport/roce/sequence.h"
+#include "transport/transport.h"
 
 namespace nupa::roce {
 
@@ -16,7 +17,7 @@ struct Request {
   uint32_t position = 0;  ///< the core's count of the send queue
   uint64_t length = 0;    ///< bytes of the message
   Seq first = 0;          ///< of its packets: for READ, of the responses
-  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV, a message that is too long)
+  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV, a length that no message has)
   bool done = false;      ///< of those that run here
   /// It is at fault at this end, and is told so in its turn.
   WcStatus fault = WcStatus::kSuccess;
@@ -24,6 +25,8 @@ struct Request {
     return wr.opcode == Opcode::kRdmaRead || is_atomic();
   }
   bool is_atomic() const { return wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd; }
+  /// IBTA 11.6.2, local length error: a message that is too long, or an atomic whose list has no room for the word.
+  bool has_wrong_length() const { return length > kMaxMessage || (is_atomic() && length < transport::kAtomicBytes); }
   Seq end() const { return first + packets; }
 };
 

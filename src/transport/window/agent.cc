@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/memory_fault.h"
 #include "base/spin.h"
 
 namespace nupa::window {
@@ -51,23 +52,23 @@ int execute(cm::Peer& asker, AgentShared& request) {
   void* const memory = reinterpret_cast<void*>(address);
   uint64_t probe;
   if (address % 8 != 0 || copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
+  if (op != AgentOp::kCompareSwap && op != AgentOp::kFetchAdd && op != AgentOp::kAtomicWrite) return EINVAL;
   auto* word = static_cast<uint64_t*>(memory);
-  switch (op) {
-    case AgentOp::kCompareSwap: {
-      uint64_t found = request.operand;
-      __atomic_compare_exchange_n(word, &found, request.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-      request.operand = found;
-      return 0;
-    }
-    case AgentOp::kFetchAdd:
-      request.operand = __atomic_fetch_add(word, request.operand, __ATOMIC_SEQ_CST);
-      return 0;
-    case AgentOp::kAtomicWrite:
-      __atomic_store_n(word, request.operand, __ATOMIC_SEQ_CST);
-      return 0;
-    default:
-      return EINVAL;
-  }
+  uint64_t operand = __atomic_load_n(&request.operand, __ATOMIC_RELAXED);
+  const uint64_t swap = __atomic_load_n(&request.swap, __ATOMIC_RELAXED);
+  const auto change = [&] {
+    base::fault_before_atomic(word);
+    if (op == AgentOp::kCompareSwap)
+      __atomic_compare_exchange_n(word, &operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    else if (op == AgentOp::kFetchAdd)
+      operand = __atomic_fetch_add(word, operand, __ATOMIC_SEQ_CST);
+    else
+      __atomic_store_n(word, operand, __ATOMIC_SEQ_CST);
+  };
+  // The program may have made its memory read-only since, or unmapped it just now.
+  if (!base::try_access(word, sizeof *word, change)) return EFAULT;
+  request.operand = operand;
+  return 0;
 }
 
 }  // namespace

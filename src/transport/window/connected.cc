@@ -221,6 +221,7 @@ Outcome Connected::atomic_by_agent(segment::AgentOp op, const RemoteRange& range
 
 Outcome Connected::atomic(const Request& request) {
   const SendWr& wr = request.wr;
+  if (__builtin_expect(request.length < transport::kAtomicBytes, 0)) return Outcome::done(WcStatus::kLocLenErr);
   if (__builtin_expect(wr.remote_addr % 8 != 0, 0)) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   RemoteRange range;
   if (__builtin_expect(!target_->resolve(wr.rkey, wr.remote_addr, 8, access::kRemoteAtomic, &range), 0))
