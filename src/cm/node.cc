@@ -69,6 +69,7 @@ class NodeImpl final : public Node {
 
   Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
                      const std::function<bool(uint32_t slot)>& reserve, bool only_packets);
+  Result<void> serve() override;
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
@@ -115,24 +116,31 @@ class NodeImpl final : public Node {
     Outbox outbox;
     Peer* peer = nullptr;
     bool observer = false;
+    uint32_t asked_slot = 0;  ///< not 0: this process connected to that slot and said hello first
     int64_t hello_deadline_ns = 0;
   };
 
   static void* run(void* self) {
-    static_cast<NodeImpl*>(self)->serve();
+    static_cast<NodeImpl*>(self)->loop();
     return nullptr;
   }
   void shut();
-  void serve();
+  void loop();
   void accept_all();
   void on_socket(int fd);
   void on_room(int fd);
   void on_message(Connection& connection, Received received);
-  void drop(int fd);
+  /// `lock`: of the mutex, held since it was seen that the connection ended.
+  void drop(int fd, std::unique_lock<std::mutex> lock);
   void expire(int64_t now);
   Message message_of(MessageKind kind, uint32_t index = 0) const;
   Result<void> say_hello(int fd);
+  /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
+  /// `timeout`.
+  Result<Peer*> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
   // Under the mutex.
+  /// A socket on which the process in `slot` has not answered yet, or none.
+  base::UniqueFd take_asked(uint32_t slot);
   Result<void> send(Connection& connection, const Message& message, int fd = -1, const Mad* mad = nullptr);
   void send_waiting(Connection& connection);
   void send_channels(Connection& connection);
@@ -217,14 +225,20 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
   if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
-  const int error = base::start_own_thread(&thread_, &NodeImpl::run, this);
-  if (error != 0) return fail(error, "the service thread cannot be started");
-  running_ = true;
   static const int registered =
       pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
   if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
   g_node = this;
   return {};
+}
+
+Result<void> NodeImpl::serve() {
+  if (running_) return {};
+  running_ = true;  // before the thread, which reads it
+  const int error = base::start_own_thread(&thread_, &NodeImpl::run, this);
+  if (error == 0) return {};
+  running_ = false;
+  return fail(error, "the service thread cannot be started");
 }
 
 void NodeImpl::say_goodbye() {
@@ -352,32 +366,62 @@ std::vector<Peer*> NodeImpl::peers() {
 
 Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
   if (Peer* known = find(slot); known != nullptr) return known;
+  if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
+  base::UniqueFd asked;
+  {
+    std::lock_guard lock(mutex_);
+    asked = take_asked(slot);
+  }
+  if (asked) {
+    auto met = wait_for_hello(std::move(asked), slot, timeout);
+    // The process that was asked before may have ended. Another one may have the slot now.
+    if (met || met.error().code != EHOSTUNREACH) return met;
+  }
   auto socket = dir_->connect(slot);
   if (!socket) {
     const int code = socket.error().code;
     return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has this slot");
   }
   if (auto sent = say_hello(socket->get()); !sent) return fail(EHOSTUNREACH, sent.error().what);
-  if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
+  return wait_for_hello(std::move(*socket), slot, timeout);
+}
+
+Result<Peer*> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout) {
   const int64_t deadline = base::now_ns() + std::chrono::nanoseconds(timeout).count();
   for (;;) {
     const int64_t left = (deadline - base::now_ns()) / 1'000'000;
-    if (auto ready = wait_readable(socket->get(), static_cast<int>(std::max<int64_t>(left, 0))); !ready)
+    if (auto ready = wait_readable(socket.get(), static_cast<int>(std::max<int64_t>(left, 0))); !ready) {
+      // The answer may be on its way. The other process has met this one then, and would take the end of the socket for
+      // this one's death: it stays open.
+      std::lock_guard lock(mutex_);
+      add_connection(std::move(socket), nullptr, 0).asked_slot = slot;
       return tl::unexpected(ready.error());
-    auto received = receive_message(socket->get());
+    }
+    auto received = receive_message(socket.get());
     if (!received) {
       if (received.error().code == EAGAIN) continue;
       const int code = received.error().code;
       return fail(code == ENOTCONN ? EHOSTUNREACH : code, received.error().what);
     }
-    auto introduced = check_hello(socket->get(), std::move(*received));
+    auto introduced = check_hello(socket.get(), std::move(*received));
     if (!introduced) return tl::unexpected(introduced.error());
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
     Peer* peer = met_.adopt(std::move(*introduced));
-    send_channels(add_connection(std::move(*socket), peer, 0));
+    send_channels(add_connection(std::move(socket), peer, 0));
     return peer;
   }
+}
+
+base::UniqueFd NodeImpl::take_asked(uint32_t slot) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
+    return entry.second.peer == nullptr && entry.second.asked_slot == slot;
+  });
+  if (found == connections_.end()) return {};
+  base::UniqueFd socket = std::move(found->second.fd);
+  connections_.erase(found);
+  poller_.remove(socket.get());
+  return socket;
 }
 
 Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
@@ -432,7 +476,8 @@ void NodeImpl::on_message(Connection& connection, Received received) {
   const auto kind = static_cast<MessageKind>(received.message.kind);
   if (connection.peer == nullptr) {
     connection.hello_deadline_ns = 0;
-    if (kind == MessageKind::kObserver) {
+    const bool answers = connection.asked_slot == 0;
+    if (kind == MessageKind::kObserver && answers) {
       auto credentials = peer_credentials(connection.fd.get());
       connection.observer = true;
       if (!credentials || credentials->uid != geteuid() || !say_hello(connection.fd.get()))
@@ -440,7 +485,8 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       return;
     }
     auto introduced = check_hello(connection.fd.get(), std::move(received));
-    if (!introduced || !say_hello(connection.fd.get())) {
+    if (!introduced || (answers && !say_hello(connection.fd.get())) ||
+        (!answers && introduced->hello.slot != connection.asked_slot)) {
       shutdown(connection.fd.get(), SHUT_RDWR);
       return;
     }
@@ -471,17 +517,13 @@ void NodeImpl::on_room(int fd) {
 }
 
 void NodeImpl::on_socket(int fd) {
-  {
-    // What another thread connected and entered is seen here from its lock on.
-    std::lock_guard lock(mutex_);
-    if (connections_.count(fd) == 0) return;
-  }
   for (int turn = 0; turn < kMessagesInTurn; ++turn) {
+    // Under the lock: a thread that connects takes a socket with its messages.
+    std::unique_lock lock(mutex_);
+    const auto found = connections_.find(fd);
+    if (found == connections_.end()) return;
     auto received = receive_message(fd);
     if (received) {
-      std::unique_lock lock(mutex_);
-      const auto found = connections_.find(fd);
-      if (found == connections_.end()) return;
       Peer* sender = found->second.peer;
       if (sender != nullptr && received->message.kind == static_cast<uint32_t>(MessageKind::kMad)) {
         lock.unlock();
@@ -493,21 +535,18 @@ void NodeImpl::on_socket(int fd) {
     }
     if (received.error().code == EAGAIN) return;
     if (received.error().code == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");
-    drop(fd);
+    drop(fd, std::move(lock));
     return;
   }
 }
 
-void NodeImpl::drop(int fd) {
-  Peer* gone = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = connections_.find(fd);
-    if (found == connections_.end()) return;
-    gone = found->second.peer;
-    connections_.erase(found);
-    if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
-  }
+void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
+  const auto found = connections_.find(fd);
+  if (found == connections_.end()) return;
+  Peer* gone = found->second.peer;
+  connections_.erase(found);
+  if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
+  lock.unlock();
   if (gone == nullptr) return;
   NUPA_INFO("slot %u is gone%s", gone->slot(), gone->left_politely() ? "" : " without a word");
   events_.on_peer_gone(*gone);
@@ -522,14 +561,14 @@ void NodeImpl::expire(int64_t now) {
     for (auto& [fd, connection] : connections_)
       if (connection.hello_deadline_ns != 0 && connection.hello_deadline_ns <= now) late.push_back(fd);
   }
-  for (const int fd : late) drop(fd);
+  for (const int fd : late) drop(fd, std::unique_lock(mutex_));
   if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
     accept_again_ns_ = 0;
     poller_.add(listener_.get());
   }
 }
 
-void NodeImpl::serve() {
+void NodeImpl::loop() {
   pthread_setname_np(pthread_self(), "nupa-service");
   prctl(PR_SET_TIMERSLACK, 1);  // receiver-not-ready timers are as short as 10 us
   while (!stop_) {

@@ -28,15 +28,17 @@ class NodeEvents {
 /// service thread that answers them. The data path never needs that thread.
 class Node {
  public:
-  /// Claims a slot, makes the segment, starts the service thread. `region_fd` is handed to peers.
-  /// `gids`, of each device, are written to the header. `events` outlives the node. `reserve`, if given, has to say
-  /// true to the slot. `only_packets`: others are told that the window does not reach this process. EACCES, EPERM: the
-  /// runtime directory is not this user's alone; ENOSPC: no free slot; limits of the process.
+  /// Claims a slot, makes the segment. Peers wait, and `events` is not called, until serve(). `region_fd` is handed to
+  /// peers. `gids`, of each device, are written to the header. `events` outlives the node. `reserve`, if given, has to
+  /// say true to the slot. `only_packets`: others are told that the window does not reach this process. EACCES, EPERM:
+  /// the runtime directory is not this user's alone; ENOSPC: no free slot; limits of the process.
   static Result<std::unique_ptr<Node>> open(int region_fd, const std::vector<std::vector<Gid>>& gids,
                                             NodeEvents& events, const std::function<bool(uint32_t slot)>& reserve = {},
                                             bool only_packets = false);
   /// Says goodbye to all peers, stops the thread, removes the socket.
   virtual ~Node() = default;
+  /// Starts the service thread, unless it runs already: everything that `events` needs exists. Errors of threads.
+  virtual Result<void> serve() = 0;
 
   virtual segment::Segment& segment() = 0;
   virtual uint32_t slot() const = 0;
@@ -45,7 +47,8 @@ class Node {
   virtual Peer& self() = 0;
 
   /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer.
-  /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped).
+  /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped). A
+  /// process that answers later is met then, and find() has it.
   virtual Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
   /// The process in `slot` if it was met before and lives, else null.
   virtual Peer* find(uint32_t slot) = 0;

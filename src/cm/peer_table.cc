@@ -6,7 +6,8 @@ namespace nupa::cm {
 
 Peer* PeerTable::adopt(Introduced introduced) {
   for (auto& peer : peers_)
-    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance) return peer.get();
+    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance && peer->alive())
+      return peer.get();
   const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
   NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
             cma ? "work" : "do not work: its service thread will copy");

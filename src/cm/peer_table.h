@@ -10,7 +10,8 @@ namespace nupa::cm {
 /// The processes that were met, the dead among them: pointers to them stay valid. Under its owner's lock.
 class PeerTable {
  public:
-  /// Who has introduced himself; the same one if he was met before.
+  /// The process that said hello. It is the same peer as before, unless that one was given up: what this process had of
+  /// it is closed, and it is met again.
   Peer* adopt(Introduced introduced);
   /// Who has the slot and lives; null: nobody.
   Peer* find(uint32_t slot) const;

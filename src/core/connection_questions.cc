@@ -81,12 +81,13 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
 }
 
 template <class Ask>
-int Connections::ask(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route,
-                     uint64_t owner, ConnectionId* id, Ask&& ask) {
+int Connections::ask(Asked asked_for, uint64_t service_id, std::span<const std::byte> private_data,
+                     const ConnectionRoute& route, uint64_t owner, ConnectionId* id, Ask&& ask) {
   auto way = way_to(service_id, private_data, route);
   if (!way) return way.error().code;
   return with_engine([&](cm::ConnectionEngine& engine) {
     Question question;
+    question.asked_for = asked_for;
     question.service_id = service_id;
     question.private_data.assign(private_data.begin(), private_data.end());
     question.route = route;
@@ -105,7 +106,7 @@ int Connections::ask(uint64_t service_id, std::span<const std::byte> private_dat
 
 int Connections::connect(const ConnectionRequest& request, const ConnectionRoute& route, uint64_t owner,
                          ConnectionId* id) {
-  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+  return ask(Asked::kConnection, request.service_id, request.private_data.bytes, route, owner, id,
              [&](cm::ConnectionEngine& engine, const cm::Way& way) {
                return engine.connect(request, way, owner, base::now_ns(), id);
              });
@@ -113,7 +114,7 @@ int Connections::connect(const ConnectionRequest& request, const ConnectionRoute
 
 int Connections::ask_datagram(const DatagramRequest& request, const ConnectionRoute& route, uint64_t owner,
                               ConnectionId* id) {
-  return ask(request.service_id, request.private_data.bytes, route, owner, id,
+  return ask(Asked::kDatagramService, request.service_id, request.private_data.bytes, route, owner, id,
              [&](cm::ConnectionEngine& engine, const cm::Way& way) {
                return engine.ask_datagram(request, way, owner, base::now_ns(), id);
              });
@@ -131,25 +132,38 @@ bool Connections::will_ask_again(uint64_t owner) {
 }
 
 void Connections::ask_again(int64_t now) {
-  std::vector<Question> due;
+  std::vector<std::pair<uint64_t, Question>> due;
   {
     std::lock_guard lock(mutex_);
     if (now < ask_again_ns_) return;
     ask_again_ns_ = INT64_MAX;
     for (auto& [owner, question] : questions_) {
       if (question.next_ns <= now) {
-        due.push_back(question);
+        due.emplace_back(owner, question);
         question.next_ns = INT64_MAX;
       }
       ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
     }
   }
-  for (const Question& question : due) {
+  for (const auto& [owner, question] : due) {
     const auto way = way_to(question.service_id, question.private_data, question.route);
     std::lock_guard lock(mutex_);
-    if (way) engine_.ask_again(question.id, *way, base::now_ns());
+    const auto found = questions_.find(owner);
+    if (found == questions_.end() || found->second.id != question.id) continue;  // released, or answered
+    if (way)
+      engine_.ask_again(question.id, *way, base::now_ns());
+    else  // the last process with the address has ended
+      stays_refused(owner, question);
     settle();
   }
+}
+
+void Connections::stays_refused(uint64_t owner, const Question& question) {
+  if (question.asked_for == Asked::kConnection)
+    return on_rejected(owner, static_cast<uint16_t>(RejectReason::kInvalidServiceId), {});
+  DatagramReply none;
+  none.status = DatagramStatus::kUnsupported;
+  on_datagram_reply(owner, none);
 }
 
 }  // namespace nupa::core

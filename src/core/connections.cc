@@ -89,6 +89,7 @@ void Connections::detach() {
     std::lock_guard lock(mutex_);
     sink_ = nullptr;
     engine_.release_all(base::now_ns());
+    questions_.clear();
     for (auto& [owner, service] : services_) {
       engine_.unlisten(owner);
       if (service.shared != nullptr) service.shared->in_use.store(0, std::memory_order_release);
@@ -219,7 +220,7 @@ int64_t Connections::watch_peers(int64_t now) {
     if (!opened) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
     watch_ = std::move(*opened);
     const auto receive = [this, gone] {
-      watch_->receive(base::now_ns(), gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
+      watch_->receive(gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
     };
     if (!runtime_.node().watch(watch_->fd(), receive)) {
       watch_.reset();

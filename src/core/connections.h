@@ -99,10 +99,12 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   void seek_standard_port();
   uint16_t port_of(const roce::ManagementDatagram& datagram) const;
 
+  enum class Asked : uint8_t { kConnection, kDatagramService };
   /// What is asked of others and not answered yet. Programs agree over TCP and connect while the other one is still on
   /// its way to listen, which on a real network takes no longer than finding the way there: where nobody has the
   /// service yet it is looked for a little longer, also in other processes.
   struct Question {
+    Asked asked_for = Asked::kConnection;
     ConnectionId id = 0;
     uint64_t service_id = 0;
     std::vector<std::byte> private_data;
@@ -113,10 +115,12 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   };
   bool will_ask_again(uint64_t owner);
   void ask_again(int64_t now);
+  /// Under the mutex: nobody has the service, as before.
+  void stays_refused(uint64_t owner, const Question& question);
   /// Calls `ask` with the way to `route`.
   template <class Ask>
-  int ask(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route, uint64_t owner,
-          ConnectionId* id, Ask&& ask);
+  int ask(Asked asked_for, uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route,
+          uint64_t owner, ConnectionId* id, Ask&& ask);
 
   struct Name {
     explicit Name(cm::MadName taken) : name(std::move(taken)), parent_only(name.fd()) {}

@@ -30,11 +30,12 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
   for (const cm::Way& way : ways) {
     const Process process{way.remote.raw, way.port};
     asked.insert(process);
-    const auto [known, is_new] = processes_.try_emplace(process, now);
-    if (known->second.is_silent(now)) {
+    cm::PeerPulse& pulse = processes_[process];
+    if (pulse.is_silent()) {
       silent.push_back(process);
       continue;
     }
+    pulse.asked();
     roce::ManagementDatagram datagram;
     datagram.bytes = cm::write_probe({false, way.port, 0});
     datagram.local = way.local;
@@ -47,7 +48,7 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
   return next_ns_;
 }
 
-void PeerWatch::receive(int64_t now, const Gone& gone, const Doubted& doubted) {
+void PeerWatch::receive(const Gone& gone, const Doubted& doubted) {
   std::set<Process> ended;
   std::set<Process> new_ones;
   io::UdpAddress where;
@@ -60,7 +61,7 @@ void PeerWatch::receive(int64_t now, const Gone& gone, const Doubted& doubted) {
     if (!echo || !echo->is_echo) return;
     const auto known = processes_.find({datagram.remote.address.raw, static_cast<uint16_t>(echo->port)});
     if (known == processes_.end()) return;
-    if (known->second.heard(echo->instance, now)) new_ones.insert(known->first);
+    if (known->second.heard(echo->instance)) new_ones.insert(known->first);
   });
   for (const auto& [remote, port] : new_ones) doubted(Gid{remote}, port);
   for (const Process& process : ended) lost(process, gone);

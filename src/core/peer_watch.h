@@ -22,7 +22,7 @@ class PeerWatch {
   /// Asks those of `ways`, and forgets others. Returns when it wants to be called again.
   int64_t ask(const std::vector<cm::Way>& ways, int64_t now, const Gone& gone);
   /// Something came. `doubted`: a process may not be the one that connections were made with.
-  void receive(int64_t now, const Gone& gone, const Doubted& doubted);
+  void receive(const Gone& gone, const Doubted& doubted);
 
  private:
   using Process = std::pair<decltype(Gid::raw), uint16_t>;

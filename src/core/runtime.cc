@@ -149,6 +149,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     // Without sockets at all there is still the window.
     return opened || (!only_wire && opened.error().code != EADDRINUSE);
   };
+  // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
+  if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
   auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve, only_wire)
                    : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
   if (!node && wire && settings->standard && node.error().code == ENOSPC)
@@ -157,8 +159,6 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (socket) {
     // Members on this host are reached by the window, once.
     if (!only_wire) socket->set_group_loop(false);
-    // Packets come to memory that the program may have unmapped, and are made of it.
-    if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
     auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());
     runtime->port_ = std::move(*port);
@@ -166,23 +166,18 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   runtime->has_window_ = !only_wire;
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
-  {
-    // The service thread may call in from now on: it must find everything.
-    std::lock_guard objects(runtime->objects_mutex_);
-    runtime->node_ = std::move(*node);
-    runtime->window_ = std::make_unique<window::Window>(*runtime->node_);
-  }
+  runtime->node_ = std::move(*node);
+  runtime->window_ = std::make_unique<window::Window>(*runtime->node_);
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
-  {
-    std::lock_guard lock2(runtime->connections_mutex_);
-    runtime->connections_ = std::make_unique<Connections>(*runtime);
-  }
+  runtime->connections_ = std::make_unique<Connections>(*runtime);
   auto end = SuddenEnd::watch(*runtime->node_);
   if (!end) return tl::unexpected(end.error());
   runtime->sudden_end_ = std::move(*end);
   // Who has the port where standard peers look hears for all processes of the host.
   if (runtime->port_ != nullptr && runtime->port_->socket().port() == roce::kUdpPort)
     if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());
+  // The service thread calls the runtime from now on: everything that it may need is there.
+  if (auto served = runtime->node_->serve(); !served) return tl::unexpected(served.error());
   g_runtime = runtime;
   g_owner_pid = pid;
   return runtime;
@@ -469,7 +464,6 @@ int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
   // Before the objects' mutex, as in on_attention().
   std::shared_lock copies(remapper_->copy_mutex());
   std::lock_guard lock(objects_mutex_);
-  if (node_ == nullptr) return now_ns + kBusyPauseNs;
   int64_t wanted = INT64_MAX;
   for (auto failed = failed_.begin(); failed != failed_.end();) {
     Qp* qp = qps_[*failed].load();

@@ -154,8 +154,8 @@ class Runtime final : public cm::NodeEvents {
   std::map<uint64_t, int> xrc_users_;
 
   std::unique_ptr<region::Remapper> remapper_;
+  std::unique_ptr<window::Window> window_;  ///< outlives the node's service thread, which calls it
   std::unique_ptr<cm::Node> node_;
-  std::unique_ptr<window::Window> window_;
   std::unique_ptr<roce::Port> port_;
   std::mutex port_start_mutex_;
   bool port_serves_queue_pairs_ = false;

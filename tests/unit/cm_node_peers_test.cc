@@ -3,6 +3,7 @@
 // die.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -78,6 +79,7 @@ class CmNode : public ::testing::Test {
     auto node = Node::open(region_.get(), {}, witness_, [](uint32_t) { return true; });
     ASSERT_TRUE(node) << node.error().what;
     node_ = std::move(*node);
+    ASSERT_TRUE(node_->serve());
   }
   void TearDown() override { node_.reset(); }
 
@@ -142,6 +144,23 @@ TEST_F(CmNode, AHello_IsAnsweredByAHelloAndTheChannels) {
   Peer* const peer = met(process_);
   EXPECT_EQ(std::vector<Peer*>{peer}, node_->peers());
   node_->withdraw_channel(0);
+}
+
+TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
+  node_.reset();
+  Witness witness;
+  auto node = Node::open(region_.get(), {}, witness, [](uint32_t) { return true; });
+  ASSERT_TRUE(node);
+  const base::UniqueFd socket = connect_to(folder_.file(std::to_string((*node)->slot()) + ".sock"));
+  ASSERT_TRUE(process_.say_hello(socket.get()));
+  const auto nothing = receive_message(socket.get());
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(EAGAIN, nothing.error().code);
+  EXPECT_TRUE(witness.ticks().empty());
+  ASSERT_TRUE((*node)->serve());
+  EXPECT_TRUE((*node)->serve()) << "once is enough";
+  EXPECT_EQ(0, error_of_next(socket.get()));
+  EXPECT_TRUE(soon([&] { return (*node)->find(process_.header().slot) != nullptr; }));
 }
 
 TEST_F(CmNode, AChannelPublishedLaterIsToldToEachPeer) {
@@ -383,6 +402,23 @@ TEST_F(CmNode, AnotherProcessInADeadOnesSlotIsAnotherPeer) {
   EXPECT_TRUE(node_->send_mad(*peer, mad));
 }
 
+TEST_F(CmNode, AProcessThatWasGivenUp_IsMetAgainWhenItSaysHello) {
+  const base::UniqueFd first = enter(process_);
+  Peer* const old = met(process_);
+  Message wrong = process_.message(MessageKind::kGoodbye);
+  wrong.magic ^= 1;
+  send(first.get(), wrong);
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{old}; }));
+  const base::UniqueFd second = enter(process_);
+  Peer* const peer = met(process_);
+  ASSERT_NE(nullptr, peer);
+  EXPECT_NE(old, peer) << "its closed descriptors stay closed";
+  EXPECT_FALSE(old->alive());
+  settle(process_, second.get());
+  EXPECT_EQ(peer, witness_.mads().back());
+  EXPECT_TRUE(node_->send_mad(*peer, Mad{}));
+}
+
 // Calls.
 
 class CmNodeConnect : public CmNode {
@@ -464,6 +500,95 @@ TEST_F(CmNodeConnect, ToAProcessThatIsStopped_ItEndsWithTheTime) {
   serve(77, [](int) {});
   EXPECT_EQ(ETIMEDOUT, error_of(77, std::chrono::milliseconds(20)));
   finish();
+}
+
+constexpr std::chrono::milliseconds kAtOnce{0};
+
+TEST_F(CmNodeConnect, AnAnswerAfterTheTime_MeetsTheProcess) {
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
+  std::promise<void> late;
+  std::atomic<uint32_t> heard{0};
+  serve(77, [&](int socket) {
+    late.get_future().wait();
+    EXPECT_TRUE(process_.say_hello(socket)) << "its socket is still open";
+    ASSERT_TRUE(wait_readable(socket, kSoonMs));
+    const auto told = receive_message(socket);
+    if (told && told->fd_count == 1) heard = told->message.kind;
+  });
+  EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
+  late.set_value();
+  Peer* const peer = met(process_);
+  ASSERT_NE(nullptr, peer);
+  EXPECT_EQ(peer, *node_->connect(77, kAtOnce));
+  EXPECT_TRUE(soon([&] { return heard == static_cast<uint32_t>(MessageKind::kChannel); }));
+  EXPECT_TRUE(witness_.gone().empty());
+  finish();
+  node_->withdraw_channel(0);
+}
+
+TEST_F(CmNodeConnect, UntilItAnswers_AProcessIsAskedOnce) {
+  std::promise<void> asked, late;
+  serve(77, [&](int socket) {
+    asked.set_value();
+    late.get_future().wait();
+    EXPECT_TRUE(process_.say_hello(socket));
+  });
+  EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
+  asked.get_future().wait();
+  EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
+  pollfd more{listener_.get(), POLLIN, 0};
+  EXPECT_EQ(0, ::poll(&more, 1, 0)) << "a second socket";
+  late.set_value();
+  const auto peer = node_->connect(77, kMeeting);
+  ASSERT_TRUE(peer) << peer.error().what;
+  EXPECT_EQ(*peer, node_->find(77));
+  finish();
+}
+
+TEST_F(CmNodeConnect, AnAnswerOfAnotherSlotAfterTheTime_IsHungUpOn) {
+  FakeProcess other(78);
+  std::promise<void> late;
+  std::atomic<int> error{0};
+  serve(77, [&](int socket) {
+    late.get_future().wait();
+    EXPECT_TRUE(other.say_hello(socket));
+    error = error_of_next(socket);
+  });
+  EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
+  late.set_value();
+  EXPECT_TRUE(soon([&] { return error == ENOTCONN; }));
+  EXPECT_TRUE(node_->peers().empty());
+  finish();
+}
+
+TEST_F(CmNodeConnect, WhenTheProcessThatWasAskedHasEnded_TheNextInItsSlotIsAsked) {
+  listener_ = socket_at(folder_.file("77.sock"), kBacklog);
+  EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
+  // The service thread would see the end first.
+  const base::UniqueFd event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::promise<void> held, seen;
+  ASSERT_TRUE(node_->watch(event.get(), [&] {
+    uint64_t count;
+    if (::read(event.get(), &count, sizeof count) != sizeof count) return;
+    held.set_value();
+    seen.get_future().wait();
+  }));
+  held.get_future().wait();
+  base::UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+  thread_ = std::thread([this] {
+    const base::UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_EQ(0, error_of_next(accepted.get()));
+    EXPECT_TRUE(process_.say_hello(accepted.get()));
+    keep_.get_future().wait_for(std::chrono::nanoseconds(kSoonNs));
+  });
+  const auto peer = node_->connect(77, kMeeting);
+  EXPECT_TRUE(peer) << peer.error().what;
+  seen.set_value();
+  const base::UniqueFd for_the_thread = peer ? base::UniqueFd() : connect_to(folder_.file("77.sock"));
+  finish();
+  thread_.join();
+  node_->unwatch(event.get());
 }
 
 TEST_F(CmNodeConnect, ByTheServiceThread_AProcessThatIsStoppedIsNotWaitedFor) {

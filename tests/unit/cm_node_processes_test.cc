@@ -69,6 +69,14 @@ class Process {
     kill(pid_, SIGKILL);
     EXPECT_EQ(1000 + SIGKILL, wait());
   }
+  /// When this returns each of its threads stands still.
+  void stop() {
+    int status = 0;
+    kill(pid_, SIGSTOP);
+    ASSERT_EQ(pid_, waitpid(pid_, &status, WUNTRACED));
+    ASSERT_TRUE(WIFSTOPPED(status));
+  }
+  void go_on() { kill(pid_, SIGCONT); }
   void close_link() { link_.reset(); }
 
  private:
@@ -84,7 +92,7 @@ struct Own {
   Own() {
     auto file = base::make_shared_file("nupa-node-test");
     if (file) region = std::move(*file);
-    if (auto opened = Node::open(region.get(), {}, events)) node = std::move(*opened);
+    if (auto opened = Node::open(region.get(), {}, events); opened && (*opened)->serve()) node = std::move(*opened);
   }
 };
 
@@ -312,6 +320,31 @@ TEST_F(CmProcesses, CallsOnWhatAChildInherits_DoNotWaitForItsParent) {
   EXPECT_EQ(3u, process->hear());
 }
 
+TEST_F(CmProcesses, AProcessThatIsStoppedWhileItIsAsked_IsMetWhenItGoesOn) {
+  Process stopped([](Process& self) {
+    auto* own = new Own;
+    self.tell(own->node == nullptr ? 0 : own->node->slot());
+    const Peer* const asker = own->node->find(self.hear());
+    self.tell(asker == nullptr ? 3 : own->events.gone != 0 || !asker->alive() ? 2 : 1);
+    self.hear();
+  });
+  slot_ = stopped.hear();
+  ASSERT_NE(0u, slot_);
+  here_ = std::make_unique<Own>();
+  ASSERT_NE(nullptr, here_->node);
+  ASSERT_NO_FATAL_FAILURE(stopped.stop());
+  const auto asked = here_->node->connect(slot_, std::chrono::milliseconds(0));
+  ASSERT_FALSE(asked);
+  EXPECT_EQ(ETIMEDOUT, asked.error().code);
+  stopped.go_on();
+  ASSERT_TRUE(soon([&] { return (peer_ = here_->node->find(slot_)) != nullptr; })) << "its answer comes late";
+  stopped.tell(here_->node->slot());
+  EXPECT_EQ(1u, stopped.hear()) << "it has not taken the one that asked for dead";
+  EXPECT_TRUE(peer_->alive());
+  EXPECT_EQ(0u, here_->events.gone);
+  EXPECT_TRUE(here_->node->send_mad(*peer_, Mad{}));
+}
+
 TEST_F(CmProcesses, ThoseThatWereKilledUnmet_AreSweptByTheNextThatGoes) {
   // Nobody is connected to it when it dies, so that nobody sees its death.
   Process alone([](Process& self) {
@@ -335,7 +368,7 @@ TEST_F(CmProcesses, ASlotUsedAgain_IsAnotherProcess) {
     auto* events = new Quiet;
     auto* region = new base::UniqueFd(std::move(*base::make_shared_file("nupa-node-test")));
     auto node = Node::open(region->get(), {}, *events, lowest);
-    if (!node) _exit(60);
+    if (!node || !(*node)->serve()) _exit(60);
     self.tell((*node)->slot());
     self.hear();
   };

@@ -81,6 +81,7 @@ class NodeTest : public testing::Test {
       auto node = Node::open(region_.get(), {}, *end);
       ASSERT_TRUE(node) << node.error().what;
       end->node = std::move(*node);
+      ASSERT_TRUE(end->node->serve());
     }
     const auto met = here_.node->connect(there_.node->slot(), kMeeting);
     ASSERT_TRUE(met) << met.error().what;

@@ -192,6 +192,25 @@ class Other {
   int link_ = -1;
 };
 
+/// The service thread does `what`, and nothing else meanwhile.
+void on_service_thread(Runtime& runtime, const std::function<void()>& what) {
+  const base::UniqueFd signal(eventfd(1, EFD_CLOEXEC));
+  std::promise<void> done;
+  const auto once = [&] {
+    uint64_t count;
+    ASSERT_EQ(static_cast<ssize_t>(sizeof count), ::read(signal.get(), &count, sizeof count));
+    what();
+    done.set_value();
+  };
+  ASSERT_TRUE(runtime.node().watch(signal.get(), once));
+  EXPECT_EQ(std::future_status::ready, done.get_future().wait_for(std::chrono::milliseconds(kSoonMs)));
+  runtime.node().unwatch(signal.get());
+}
+/// The service thread looks at the connections as if the time was `now`.
+void look_at(Runtime& runtime, int64_t now) {
+  on_service_thread(runtime, [&] { runtime.connections().on_tick(now); });
+}
+
 // One process.
 
 TEST(CoreConnections, OfAProcessAreOneManagers) {
@@ -301,6 +320,27 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
   EXPECT_TRUE(party.sink.nothing_more());
   party.manager->release(event.id);
   party.manager->release(id);
+}
+
+TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
+  constexpr uint32_t kSlot = 3078;
+  const cm::test::Folder folder;
+  const Transport memory("window");
+  auto party = std::make_unique<Party>();
+  ASSERT_NE(nullptr, party->manager);
+  const auto runtime = *Runtime::acquire();  // the process goes on
+  base::UniqueFd later;
+  on_service_thread(*runtime, [&] {
+    ConnectionId id = 0;
+    ASSERT_EQ(0, party->connect(1, kIpTcp + 7016, &id));
+    party->manager.reset();
+    // A question that is asked again goes to this process, too.
+    later = cm::test::socket_at(folder.file(std::to_string(kSlot) + ".sock"), cm::test::kBacklog);
+    runtime->connections().on_tick(base::now_ns() + 1'000'000'000);
+  });
+  pollfd asked{later.get(), POLLIN, 0};
+  EXPECT_EQ(0, ::poll(&asked, 1, 0));
+  EXPECT_TRUE(party->sink.nothing_more());
 }
 
 TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
@@ -464,6 +504,43 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   const auto nothing = cm::receive_message(sockets_[1].get());
   ASSERT_FALSE(nothing);
   EXPECT_EQ(EAGAIN, nothing.error().code);
+}
+
+TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsTold) {
+  Gid foreign = loopback();
+  for (const size_t i : {12, 13, 14}) foreign.raw[i] = static_cast<uint8_t>(180 + i);
+  segment::GidTableShared& theirs = process_.header().devices[0];
+  theirs.count = std::min(theirs.count, segment::kMaxGids - 1);
+  theirs.gids[theirs.count++] = foreign;
+  auto route = party_.manager->find_route(loopback(), 0, nullptr);
+  ASSERT_TRUE(route);
+  route->path.remote = foreign;
+  ConnectionRequest connection;
+  connection.service_id = kPlain;
+  DatagramRequest datagrams;
+  datagrams.service_id = kPlain + 1;
+  connection.path = datagrams.path = route->path;
+  ConnectionId ids[2] = {};
+  // The service thread sees the end of the process after it has asked both, and before it asks again.
+  on_service_thread(*runtime_, [&] {
+    sockets_[0].reset();
+    ASSERT_EQ(0, party_.manager->connect(connection, *route, 1, &ids[0]));
+    ASSERT_EQ(0, party_.manager->ask_datagram(datagrams, *route, 2, &ids[1]));
+  });
+  for (int i = 0; i < 2; ++i) {
+    const Event event = party_.sink.next();
+    if (event.owner == 1) {
+      EXPECT_EQ(Told::kRejected, event.what);
+      EXPECT_EQ(static_cast<uint64_t>(RejectReason::kInvalidServiceId), event.detail);
+    } else {
+      EXPECT_EQ(2u, event.owner);
+      EXPECT_EQ(Told::kDatagramReply, event.what);
+      EXPECT_EQ(static_cast<uint64_t>(DatagramStatus::kUnsupported), event.detail);
+    }
+  }
+  EXPECT_TRUE(party_.sink.nothing_more());
+  EXPECT_EQ(nullptr, runtime_->node().find(kSlot));
+  for (const ConnectionId id : ids) party_.manager->release(id);
 }
 
 // Two processes.
@@ -796,21 +873,6 @@ class FarProcess {
   roce::ManagementSocket socket_;
 };
 
-/// The service thread looks at the connections as if the time was `now`.
-void look_at(Runtime& runtime, int64_t now) {
-  const base::UniqueFd signal(eventfd(1, EFD_CLOEXEC));
-  std::promise<void> done;
-  const auto look = [&] {
-    uint64_t count;
-    ASSERT_EQ(static_cast<ssize_t>(sizeof count), ::read(signal.get(), &count, sizeof count));
-    runtime.connections().on_tick(now);
-    done.set_value();
-  };
-  ASSERT_TRUE(runtime.node().watch(signal.get(), look));
-  EXPECT_EQ(std::future_status::ready, done.get_future().wait_for(std::chrono::milliseconds(kSoonMs)));
-  runtime.node().unwatch(signal.get());
-}
-
 TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLaterOnesAreWatchedAgain) {
   const Transport packets("roce");
   Party party;
@@ -829,6 +891,25 @@ TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLater
   ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 2 * cm::PeerPulse::kPauseNs));
   ASSERT_NO_FATAL_FAILURE(second.connect(party, port, kPlain, &id));
   EXPECT_TRUE(second.asked_whether_it_lives());
+  party.manager->release(id);
+}
+
+TEST(CoreConnectionsPackets, AProcessThatWasStoppedForLong_KeepsItsConnections) {
+  const Transport packets("roce");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto runtime = *Runtime::acquire();
+  ASSERT_NE(nullptr, runtime->port());
+  ASSERT_EQ(0, party.take(1, kPlain));
+  ASSERT_EQ(0, party.manager->listen(1));
+  FarProcess other(0x33);
+  ConnectionId id = 0;
+  ASSERT_NO_FATAL_FAILURE(other.connect(party, runtime->port()->socket().port(), kPlain, &id));
+  ASSERT_TRUE(other.asked_whether_it_lives());
+  // The time has gone on, and nobody was asked in it.
+  ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 100 * cm::PeerPulse::kPauseNs));
+  EXPECT_TRUE(party.sink.nothing_more());
+  EXPECT_TRUE(other.asked_whether_it_lives());
   party.manager->release(id);
 }
 

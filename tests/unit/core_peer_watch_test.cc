@@ -74,13 +74,19 @@ class CorePeerWatch : public ::testing::Test {
   int64_t ask(const std::vector<cm::Way>& ways, int64_t now) {
     return watch_->ask(ways, now, [this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); });
   }
-  /// Looks at what has come, at least at one datagram or refusal.
-  void receive(int64_t now) {
-    ASSERT_TRUE(readable(watch_->fd()));
-    watch_->receive(
-        now, [this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); },
-        [this](const Gid& remote, uint16_t port) { doubted_.emplace_back(remote, port); });
+  /// Asks `count` times, as long as this process runs. Returns the time of the next question.
+  int64_t ask_often(const std::vector<cm::Way>& ways, int64_t now, int count) {
+    for (int i = 0; i < count; ++i) now = ask(ways, now);
+    return now;
   }
+  /// Looks at what has come, at least at one datagram or refusal.
+  void receive() {
+    ASSERT_TRUE(readable(watch_->fd()));
+    watch_->receive([this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); },
+                    [this](const Gid& remote, uint16_t port) { doubted_.emplace_back(remote, port); });
+  }
+  /// A process that answers none of so many is not silent yet.
+  static constexpr int kQuestions = 31;
   using Found = std::vector<std::pair<Gid, uint16_t>>;
   static constexpr uint64_t kInstance = 0x77;
 
@@ -115,25 +121,40 @@ TEST_F(CorePeerWatch, WithoutAnybodyToAskItSleeps) {
 }
 
 TEST_F(CorePeerWatch, SilenceOfMoreThanHalfAMinuteIsTheEnd) {
-  ask({peer_.way()}, kNow);
-  ask({peer_.way()}, kNow + 30 * kSecond);
+  int64_t now = ask_often({peer_.way()}, kNow, kQuestions);
+  EXPECT_EQ(kNow + kQuestions * kSecond, now);
   EXPECT_TRUE(gone_.empty());
-  ASSERT_EQ(2u, peer_.questions(2).size());
-  ask({peer_.way()}, kNow + 31 * kSecond);
+  ASSERT_EQ(static_cast<size_t>(kQuestions), peer_.questions(kQuestions).size());
+  now = ask({peer_.way()}, now);
   EXPECT_EQ((Found{{loopback(), peer_.port}}), gone_);
   EXPECT_TRUE(peer_.questions(0).empty()) << "the dead are not asked";
-  ask({peer_.way()}, kNow + 32 * kSecond);
+  ask({peer_.way()}, now);
   EXPECT_EQ(1u, gone_.size()) << "it is told once, and a connection to the same port begins anew";
 }
 
 TEST_F(CorePeerWatch, AnAnswerEndsTheSilence) {
-  ask({peer_.way()}, kNow);
+  int64_t now = ask_often({peer_.way()}, kNow, 20);
   peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
-  receive(kNow + 20 * kSecond);
-  ask({peer_.way()}, kNow + 50 * kSecond);
+  receive();
+  now = ask_often({peer_.way()}, now, kQuestions);
   EXPECT_TRUE(gone_.empty());
-  ask({peer_.way()}, kNow + 51 * kSecond);
+  ask({peer_.way()}, now);
   EXPECT_EQ(1u, gone_.size());
+}
+
+TEST_F(CorePeerWatch, WhileThisProcessIsStopped_NobodyIsSilent) {
+  Asked other;
+  const std::vector<cm::Way> ways = {peer_.way(), other.way()};
+  int64_t now = ask(ways, kNow);
+  peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
+  // It goes on long after the answer came, and asks before it looks at that.
+  now = ask(ways, now + 3600 * kSecond);
+  EXPECT_TRUE(gone_.empty());
+  receive();
+  now = ask_often(ways, now, kQuestions - 2);
+  EXPECT_TRUE(gone_.empty());
+  ask(ways, now);
+  EXPECT_EQ((Found{{loopback(), other.port}}), gone_) << "it has not answered so many questions";
 }
 
 TEST_F(CorePeerWatch, ANewInstanceIsDoubtedThreeTimes) {
@@ -143,37 +164,39 @@ TEST_F(CorePeerWatch, ANewInstanceIsDoubtedThreeTimes) {
     doubted_.clear();
     for (int i = 0; i < 5; ++i) {
       peer_.answer(question, {true, peer_.port, instance});
-      receive(kNow);
+      receive();
     }
     EXPECT_EQ((Found(3, {loopback(), peer_.port})), doubted_);
   }
 }
 
 TEST_F(CorePeerWatch, AnswersOfOthersCountNothing) {
-  ask({peer_.way()}, kNow);
+  int64_t now = ask({peer_.way()}, kNow);
   const auto question = peer_.questions(1).at(0);
   peer_.answer(question, {true, static_cast<uint32_t>(peer_.port) + 1, kInstance});
-  receive(kNow + 20 * kSecond);
+  receive();
   peer_.answer(question, {true, peer_.port, kInstance}, loopback(2));
-  receive(kNow + 20 * kSecond);
+  receive();
   peer_.answer(question, {false, peer_.port, kInstance});
-  receive(kNow + 20 * kSecond);
+  receive();
   EXPECT_TRUE(doubted_.empty());
-  ask({peer_.way()}, kNow + 31 * kSecond);
+  now = ask_often({peer_.way()}, now, kQuestions - 1);
+  EXPECT_TRUE(gone_.empty());
+  ask({peer_.way()}, now);
   EXPECT_EQ(1u, gone_.size()) << "it has said nothing itself";
 }
 
 TEST_F(CorePeerWatch, AProcessWithoutConnectionsIsForgotten) {
   Asked other;
-  ask({peer_.way(), other.way()}, kNow);
-  ask({other.way()}, kNow + kSecond);
+  int64_t now = ask({peer_.way(), other.way()}, kNow);
+  now = ask({other.way()}, now);
   peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
-  receive(kNow + kSecond);
+  receive();
   EXPECT_TRUE(doubted_.empty());
-  ask({peer_.way()}, kNow + 100 * kSecond);
+  now = ask_often({peer_.way()}, now, kQuestions);
   EXPECT_TRUE(gone_.empty()) << "its silence begins anew";
-  ask({}, kNow + 101 * kSecond);
-  ask({peer_.way()}, kNow + 200 * kSecond);
+  ask({}, now);
+  ask_often({peer_.way()}, now, kQuestions);
   EXPECT_TRUE(gone_.empty());
 }
 
@@ -184,10 +207,10 @@ TEST_F(CorePeerWatch, APortThatNobodyHasIsTheEndTheSecondTime) {
     way = ended.way();
   }
   ask({way}, kNow);
-  receive(kNow);
+  receive();
   EXPECT_TRUE(gone_.empty()) << "one refusal may be of something else";
   ask({way}, kNow + kSecond);
-  receive(kNow + kSecond);
+  receive();
   EXPECT_EQ((Found{{loopback(), way.port}}), gone_);
 }
 

@@ -2,6 +2,8 @@
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -591,6 +593,31 @@ TEST_F(RdmaCmRequests, ARequestWhoseQueuePairCannotBeMadeIsRejected) {
   const Seen seen = active_.next();
   EXPECT_EQ(seen.type, RDMA_CM_EVENT_REJECTED);
   EXPECT_EQ(seen.status, 28);
+}
+
+TEST_F(RdmaCmRequests, ARequestThatGetsNoDescriptorIsRejected) {
+  // That of a synchronous listener has a channel of its own.
+  listen_alone(RDMA_PS_TCP);
+  const OwnId first = asking(RDMA_PS_TCP);
+  pollfd asked{listener_->channel->fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&asked, 1, kSoonMs), 1);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = ::dup(asked.fd);
+  ::close(lowest);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(lowest);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  OwnId next;
+  std::thread server([&] { next = taken(); });
+  const Seen seen = active_.next();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(seen.type, RDMA_CM_EVENT_REJECTED);
+  EXPECT_EQ(seen.status, 28);
+  const OwnId second = asking(RDMA_PS_TCP);
+  server.join();
+  ASSERT_TRUE(next) << "the listener goes on";
+  EXPECT_NE(next->channel, listener_->channel);
 }
 
 // Endpoints.

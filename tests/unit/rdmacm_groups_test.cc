@@ -1,13 +1,46 @@
 /// Multicast groups through the drop-in: what joins, when queue pairs are in a group, and the events of it.
 #ifdef NUPA_TEST_DROPIN
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "rdmacm_fixture.h"
 
 namespace nupa::test {
 namespace {
+
+/// Called in this thread before it puts a queue pair into a group.
+thread_local std::function<void()> before_attach;
+
+}  // namespace
+}  // namespace nupa::test
+
+extern "C" __attribute__((visibility("default"))) int attach_with_a_step(ibv_qp* qp, const ibv_gid* gid,
+                                                                         uint16_t lid) __asm__("ibv_attach_mcast");
+int attach_with_a_step(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
+  static auto* const real =
+      reinterpret_cast<int (*)(ibv_qp*, const ibv_gid*, uint16_t)>(dlsym(RTLD_NEXT, "ibv_attach_mcast"));
+  if (nupa::test::before_attach) std::exchange(nupa::test::before_attach, nullptr)();
+  return real(qp, gid, lid);
+}
+
+namespace nupa::test {
+namespace {
+
+/// Whether the thread has ended, or waits for something in the kernel (proc_pid_stat(5)).
+bool stands_still(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return true;
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'S';
+}
 
 ibv_gid gid_of(const char* ipv4) {
   ibv_gid gid{};
@@ -45,6 +78,50 @@ class RdmaCmGroups : public RdmaCm {
     ASSERT_EQ(rdma_join_multicast(id_.get(), Address(group).get(), nullptr), 0) << errno;
     EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_MULTICAST_JOIN);
   }
+
+  /// Another thread does `leave` when this one has taken the event of a join and is about to attach the queue pair.
+  /// This one goes on when the other has come to a wait.
+  void join_while_another_thread(const char* group, const std::function<void()>& leave) {
+    ASSERT_EQ(rdma_join_multicast(id_.get(), Address(group).get(), nullptr), 0) << errno;
+    std::thread leaver;
+    before_attach = [&] {
+      std::promise<pid_t> started;
+      leaver = std::thread([&] {
+        started.set_value(gettid());
+        leave();
+      });
+      const pid_t thread = started.get_future().get();
+      for (int waited = 0; waited < kSoonMs && !stands_still(thread); ++waited)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    rdma_cm_event* event = active_.take();
+    ASSERT_NE(event, nullptr);
+    EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
+    EXPECT_EQ(rdma_ack_cm_event(event), 0);
+    ASSERT_TRUE(leaver.joinable());
+    leaver.join();
+  }
+  /// A queue pair of the program's, which outlives the id.
+  struct OwnQueuePair {
+    ibv_cq* cq = nullptr;
+    ibv_qp* qp = nullptr;
+    explicit OwnQueuePair(rdma_cm_id* id) : cq(ibv_create_cq(id->verbs, 8, nullptr, nullptr, 0)) {
+      ibv_qp_init_attr attr{};
+      attr.send_cq = attr.recv_cq = cq;
+      attr.cap.max_send_wr = attr.cap.max_recv_wr = attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
+      attr.qp_type = IBV_QPT_UD;
+      qp = ibv_create_qp(id->pd, &attr);
+      EXPECT_NE(qp, nullptr);
+      rdma_destroy_qp(id);
+      id->qp = qp;
+    }
+    ~OwnQueuePair() {
+      EXPECT_EQ(ibv_destroy_qp(qp), 0);
+      EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    }
+    OwnQueuePair(const OwnQueuePair&) = delete;
+    OwnQueuePair& operator=(const OwnQueuePair&) = delete;
+  };
 
   OwnId id_;
 };
@@ -123,24 +200,24 @@ TEST_F(RdmaCmGroups, LeavingTakesTheQueuePairOutOfThatGroup) {
 }
 
 TEST_F(RdmaCmGroups, DestroyingAnIdLeavesItsGroups) {
-  // A queue pair of the program's, which outlives the id.
-  ibv_cq* cq = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
-  ASSERT_NE(cq, nullptr);
-  ibv_qp_init_attr attr{};
-  attr.send_cq = attr.recv_cq = cq;
-  attr.cap.max_send_wr = attr.cap.max_recv_wr = attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-  attr.qp_type = IBV_QPT_UD;
-  ibv_qp* qp = ibv_create_qp(id_->pd, &attr);
-  ASSERT_NE(qp, nullptr);
-  rdma_destroy_qp(id_.get());
-  id_->qp = qp;
+  const OwnQueuePair own(id_.get());
   join("239.1.2.3");
   join("239.1.2.4");
   EXPECT_EQ(rdma_destroy_id(id_.release()), 0);
-  EXPECT_FALSE(was_in_group(qp, "239.1.2.3"));
-  EXPECT_FALSE(was_in_group(qp, "239.1.2.4"));
-  EXPECT_EQ(ibv_destroy_qp(qp), 0);
-  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_FALSE(was_in_group(own.qp, "239.1.2.3"));
+  EXPECT_FALSE(was_in_group(own.qp, "239.1.2.4"));
+}
+
+TEST_F(RdmaCmGroups, LeavingWhileAnotherThreadTakesTheEvent_TakesTheQueuePairOut) {
+  join_while_another_thread(
+      "239.1.2.3", [this] { EXPECT_EQ(rdma_leave_multicast(id_.get(), Address("239.1.2.3").get()), 0) << errno; });
+  EXPECT_FALSE(was_in_group(id_->qp, "239.1.2.3"));
+}
+
+TEST_F(RdmaCmGroups, DestroyingWhileAnotherThreadTakesTheEvent_TakesTheQueuePairOut) {
+  const OwnQueuePair own(id_.get());
+  join_while_another_thread("239.1.2.3", [this] { EXPECT_EQ(rdma_destroy_id(id_.release()), 0); });
+  EXPECT_FALSE(was_in_group(own.qp, "239.1.2.3"));
 }
 
 TEST_F(RdmaCmGroups, AQueuePairThatCannotBeInAGroupIsAnError) {

@@ -163,12 +163,11 @@ bool finish(Event& event) {
   Id& id = *event.id;
   switch (event.seen.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST: {
-      if (const int error = finish_request(id, event); error != 0) {
-        destroy(&id);
-        return false;
-      }
-      if (event.listener->sync) return rdma_migrate_id(&id.shown, nullptr) == 0;
-      return true;
+      const bool usable = finish_request(id, event) == 0;
+      // A request of a synchronous listener has a channel, for which there may be no descriptor left.
+      if (usable && (!event.listener->sync || rdma_migrate_id(&id.shown, nullptr) == 0)) return true;
+      destroy(&id);  // which rejects it
+      return false;
     }
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
       finish_reply(id, event);

@@ -57,8 +57,8 @@ void destroy(Id* id) {
     id->shown.event = nullptr;
   }
   for (Id* child : take_requests(*id)) destroy(child);
-  leave_all(*id);
   settle_events(*id);
+  leave_all(*id);  // now that no thread takes an event that attaches
   if (id->sync) rdma_destroy_event_channel(id->shown.channel);
   delete id;
 }

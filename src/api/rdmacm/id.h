@@ -93,7 +93,7 @@ struct Membership {
   Gid group;
   void* context = nullptr;
   bool send_only = false;  ///< its queue pair gets nothing
-  bool attached = false;
+  bool attached = false;   ///< of the thread that takes the event, until that is acknowledged
   uint32_t unacknowledged = 0;
 };
 
@@ -219,6 +219,7 @@ ConnectionSink& sink();
 
 // multicast.cc
 void finish_join(Event& event);
+/// After the id's events are settled.
 void leave_all(Id& id);
 
 }  // namespace nupa::rdmacm

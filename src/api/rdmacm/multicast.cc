@@ -114,10 +114,12 @@ NUPA_RDMACM int rdma_leave_multicast(rdma_cm_id* shown, sockaddr* addr) {
   {
     std::lock_guard lock(id.mutex);
     membership = remove(id, at);
-    if (membership == nullptr) return answer(EADDRNOTAVAIL);
-    const ibv_gid group = as_gid(membership->group);
-    if (membership->attached && shown->qp != nullptr) ibv_detach_mcast(shown->qp, &group, 0);
   }
+  if (membership == nullptr) return answer(EADDRNOTAVAIL);
+  // First the event: a thread that takes it attaches the queue pair.
   settle_events(id, *membership);
+  std::lock_guard lock(id.mutex);
+  const ibv_gid group = as_gid(membership->group);
+  if (membership->attached && shown->qp != nullptr) ibv_detach_mcast(shown->qp, &group, 0);
   return 0;
 }

@@ -29,14 +29,15 @@ std::optional<Probe> read_probe(const Mad& mad);
 class PeerPulse {
  public:
   static constexpr int64_t kPauseNs = INT64_C(1'000'000'000);
-  /// Without any sign: a process may be stopped for a while.
-  static constexpr int64_t kPatienceNs = INT64_C(30'000'000'000);
+  /// So many questions, one each kPauseNs, may remain without any sign: a process may be stopped for a while. Time does
+  /// not count, because it goes on while this process is stopped and asks nothing.
+  static constexpr uint32_t kMostUnanswered = 30;
 
-  explicit PeerPulse(int64_t now) : heard_ns_(now) {}
+  void asked() { ++unanswered_; }
   /// True: it is another process than before, or the first one, and connections are to be confirmed.
-  bool heard(uint64_t instance, int64_t now) {
+  bool heard(uint64_t instance) {
     refused_ = 0;
-    heard_ns_ = now;
+    unanswered_ = 0;
     if (instance_ != instance) {
       instance_ = instance;
       confirmations_ = kConfirmations;
@@ -45,13 +46,13 @@ class PeerPulse {
   }
   /// Its host says that nobody has the port. False: twice in a row, it has ended.
   bool refused() { return ++refused_ < 2; }
-  bool is_silent(int64_t now) const { return now - heard_ns_ > kPatienceNs; }
+  bool is_silent() const { return unanswered_ > kMostUnanswered; }
 
  private:
   static constexpr uint32_t kConfirmations = 3;  ///< messages get lost
   uint64_t instance_ = 0;
   uint32_t confirmations_ = 0;
-  int64_t heard_ns_;
+  uint32_t unanswered_ = 0;
   uint32_t refused_ = 0;
 };
 
