@@ -132,12 +132,13 @@ void take_copies(int fd, Take&& take) {
   }
 }
 
-/// All zeros: any address of this host.
-int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port) {
+/// All zeros: any address of this host. `zone`: the interface of an address that has one.
+int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port, uint32_t zone = 0) {
   if (ipv6) {
     sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_port = htons(port);
+    address.sin6_scope_id = zone;
     std::memcpy(&address.sin6_addr, gid.raw.data(), 16);
     return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   }
@@ -230,7 +231,8 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
   if (!fd) return fail(errno, "cannot make a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
-  if (bind_to(fd.get(), group, ipv6, port) != 0) return fail(errno, "the group's UDP port is another user's");
+  const uint32_t zone = is_of_one_link(group) && !at.empty() ? at.front().interface_index : 0;
+  if (bind_to(fd.get(), group, ipv6, port, zone) != 0) return fail(errno, "the group's UDP port cannot be taken");
   int error = EADDRNOTAVAIL;
   bool joined = false;
   for (const GidEntry& entry : at) {

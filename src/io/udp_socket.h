@@ -19,6 +19,13 @@ struct UdpAddress {
   uint32_t scope = 0;  ///< interface of a link-local address, or the one to go through
 };
 
+/// Whether an IPv6 group is another one on each interface (RFC 4007): those of interface-local and link-local scope.
+inline bool is_of_one_link(const Gid& group) {
+  constexpr uint8_t kIpv6Group = 0xff;
+  constexpr uint8_t kScopeMask = 0xf, kLinkLocal = 2;  // RFC 4291 2.7
+  return group.raw[0] == kIpv6Group && (group.raw[1] & kScopeMask) <= kLinkLocal;
+}
+
 /// What a sender may say in the IP header; 0: the system's own.
 struct IpFields {
   uint8_t traffic_class = 0;  ///< but for its congestion bits
@@ -36,8 +43,9 @@ class UdpSocket {
   static Result<UdpSocket> open(uint16_t port, uint32_t buffer_bytes);
 
   /// A group's datagrams to `port`, by the interfaces of the addresses in `at`; each socket of the host that asks for
-  /// them gets its own copy. `port` may be open() in one process: EADDRINUSE if that is another user's. EADDRNOTAVAIL,
-  /// ENODEV and the like: no interface has the group's kind of address.
+  /// them gets its own copy. The addresses are of one interface if the group is_of_one_link(). `port` may be open() in
+  /// one process: EADDRINUSE if that is another user's. EADDRNOTAVAIL, ENODEV and the like: no interface has the
+  /// group's kind of address.
   static Result<UdpSocket> open_group(const Gid& group, uint16_t port, const std::vector<GidEntry>& at,
                                       uint32_t buffer_bytes);
 

@@ -25,6 +25,9 @@
 #include "core/connections.h"
 #include "io/find_route.h"
 #include "io/route.h"
+#include "io/udp_socket.h"
+#include "transport/roce/groups.h"
+#include "transport/roce/wire.h"
 
 namespace nupa::io::own_network_test {
 namespace {
@@ -269,6 +272,57 @@ TEST_F(OwnNetwork, QuestionsLeaveNoDescriptor) {
     EXPECT_FALSE(UdpSocket::open_group(gid("239.1.1.1"), 0, {}, 1 << 16));
     EXPECT_EQ(before, open_descriptors());
   });
+}
+
+// Groups.
+
+TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
+  within(
+      {"addr add fe80::a/64 dev a0 nodad", "addr add fe80::1a/64 dev a1 nodad", "addr add fe80::b/64 dev b0 nodad",
+       "addr add fe80::1b/64 dev b1 nodad"},
+      [] {
+        const auto entry = [](const char* address, const char* interface) {
+          GidEntry made{};
+          made.gid = gid(address);
+          made.interface_index = index(interface);
+          return made;
+        };
+        const auto sender = UdpSocket::open(0, 1 << 16);
+        ASSERT_TRUE(sender);
+        for (const char* group : {"ff02::4791", "ff12::4791"}) {
+          roce::Groups groups;
+          const std::vector<GidEntry> device{entry("fe80::a", "a0"), entry("10.1.0.1", "a0"), entry("fe80::b", "b0")};
+          ASSERT_EQ(0, groups.attach(5, gid(group), 0, device)) << group;
+          ASSERT_EQ(1u, groups.list().size());
+          const auto heard_from = [&](const char* source, const char* interface) {
+            UdpBatch batch;
+            batch.begin(1, {gid(group), roce::kUdpPort, index(interface)}, gid(source), index(interface), {}, 4);
+            batch.add("text", 4);
+            int error = 0;
+            EXPECT_EQ(0u, batch.flush(*sender, &error)) << strerror(error);
+            pollfd ready{groups.fd(), POLLIN, 0};
+            EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << group << " by " << interface;
+            std::string heard;
+            for (const UdpSocket& socket : groups.list()[0].sockets) {
+              std::byte buffer[16];
+              UdpSocket::Received received;
+              while (socket.receive(buffer, sizeof buffer, &received)) {
+                char name[IF_NAMESIZE] = "?";
+                heard += if_indextoname(received.from.scope, name);
+                EXPECT_EQ(gid(source), received.from.address);
+                EXPECT_EQ(gid(group), received.to);
+              }
+            }
+            return heard;
+          };
+          EXPECT_EQ("a0", heard_from("fe80::1a", "a1"));
+          EXPECT_EQ("b0", heard_from("fe80::1b", "b1"));
+          groups.detach(5, gid(group));
+          EXPECT_TRUE(groups.empty());
+          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {})) << "no interface";
+          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {entry("10.1.0.1", "a0")})) << "none of IPv6";
+        }
+      });
 }
 
 // Packets that the kernel does not send.

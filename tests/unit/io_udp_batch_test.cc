@@ -455,6 +455,27 @@ TEST(UdpSocketOpen, AGroupThatNoInterfaceJoinsIsRefused) {
   EXPECT_EQ(0, error({at_loopback(host(1)), at_loopback(host(2))})) << "two addresses of an interface";
 }
 
+TEST(UdpSocketOpen, AGroupThatIsAnotherOneOnEachLinkIsBoundToItsInterface) {
+  if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
+  const auto group_of = [](uint8_t flags_and_scope) {
+    Gid gid = host6();
+    gid.raw[0] = 0xff;
+    gid.raw[1] = flags_and_scope;
+    return gid;
+  };
+  for (const uint8_t bytes : {0x01, 0x11, 0x02, 0x12, 0x05, 0x15, 0x0e, 0x1e}) {
+    const auto socket = UdpSocket::open_group(group_of(bytes), 0, {at_loopback(host6())}, kRoom);
+    ASSERT_TRUE(socket) << int{bytes} << ": " << socket.error().what;
+    sockaddr_in6 name{};
+    socklen_t length = sizeof name;
+    ASSERT_EQ(0, getsockname(socket->fd(), reinterpret_cast<sockaddr*>(&name), &length));
+    EXPECT_EQ((bytes & 0xf) <= 2 ? 1u : 0u, name.sin6_scope_id) << int{bytes};
+    EXPECT_EQ(is_of_one_link(group_of(bytes)), (bytes & 0xf) <= 2) << int{bytes};
+  }
+  EXPECT_FALSE(is_of_one_link(group(5)));
+  EXPECT_FALSE(is_of_one_link(host6()));
+}
+
 TEST(UdpSocketReceive, AnEmptyDatagramIsNothing_AndTheNextOneComes) {
   const auto from = UdpSocket::open(0, kRoom), to = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(from && to);

@@ -3,11 +3,15 @@
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <list>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "core/wire_host.h"
 #include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
@@ -370,6 +374,85 @@ TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
     strangers += !each.taken;
     EXPECT_EQ(wire->strangers, strangers);
   }
+}
+
+TEST_F(RoceConnected, LongReadThatAPostFindsHalfAnswered_IsAnsweredToItsEnd) {
+  constexpr uint32_t kReadBytes = 200 * kMtu;  // a post sends 64 packets of it
+  connect();
+  start();
+  Packet read = packet(opcode_of(Service::kRc, Operation::kReadRequest), kFirstPsn, 0);
+  read.address = kBase;
+  read.rkey = kKey;
+  read.length = kReadBytes;
+  deliver(read);
+  endpoint->send();
+  ASSERT_TRUE(endpoint->owes_answers());
+  EXPECT_LE(endpoint->deadline(), base::now_ns()) << "the port sends the rest at once";
+  EXPECT_LE(port->wanted_at(), base::now_ns());
+  transmit();
+  EXPECT_FALSE(endpoint->owes_answers());
+  EXPECT_EQ(endpoint->deadline(), INT64_MAX);
+}
+
+TEST_F(RoceConnected, AnswersThatWait_LeaveInTimeAlsoAfterATurn) {
+  connect();
+  start();
+  deliver(send_of(kFirstPsn));
+  endpoint->transmit(base::now_ns(), *port->burst(), false);
+  ASSERT_TRUE(endpoint->owes_answers());
+  const int64_t deadline = endpoint->deadline();
+  ASSERT_LT(deadline, INT64_MAX);
+  endpoint->take_turn(port->peer_at(host_gid(2), kPeerPort)->window, base::now_ns(), *port->burst());
+  ASSERT_TRUE(endpoint->owes_answers());
+  EXPECT_EQ(endpoint->deadline(), deadline);
+  transmit();
+  EXPECT_FALSE(endpoint->owes_answers());
+  EXPECT_EQ(endpoint->deadline(), INT64_MAX);
+}
+
+TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopLimit) {
+  const Gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  Result<io::UdpSocket> peer = fail(0, "");
+  uint32_t slot = 4000;
+  while (!peer && ++slot < segment::kMaxSlot) peer = io::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
+  ASSERT_TRUE(peer);
+  peer->tell_more();
+  std::byte buffer[2048];
+  const auto received_from = [&](const Gid& address, const AddressVector& vector) {
+    end.type = QpType::kUc;
+    end.rails = {{address, 0, 50'000, 0}};
+    QpAttr attr;
+    attr.dest_qp_num = segment::number_of(slot, 9);
+    attr.path_mtu = 1;
+    attr.av = vector;
+    endpoint.emplace(*port, end, attr, address, WireSettings{});
+    endpoint->start(kFirstPsn);
+    post();
+    endpoint->send();
+    endpoint->withdraw();
+    io::UdpSocket::Received received;
+    pollfd ready{peer->fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&ready, 1, 10'000), 1);
+    EXPECT_TRUE(peer->receive(buffer, sizeof buffer, &received));
+    return received;
+  };
+  AddressVector vector;
+  vector.traffic_class = 0x20;
+  vector.flow_label = 0x12345;
+  vector.hop_limit = 1;
+  const auto ipv4 = received_from(host_gid(1), vector);
+  EXPECT_EQ(ipv4.traffic_class & 0xfc, 0x20);
+  EXPECT_GT(ipv4.hop_limit, 1) << "programs write 1, and mean nothing by it";
+  sockaddr_in6 name{};
+  name.sin6_family = AF_INET6;
+  name.sin6_addr = in6addr_loopback;
+  const base::UniqueFd probe(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe || bind(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0)
+    GTEST_SKIP() << "no IPv6 here";
+  const auto ipv6 = received_from(loopback, vector);
+  EXPECT_EQ(ipv6.traffic_class & 0xfc, 0x20);
+  EXPECT_EQ(ipv6.flow_label, 0x12345u);
+  EXPECT_GT(ipv6.hop_limit, 1);
 }
 
 // ---- Room in the sockets of others and in this one's, which queue pairs share.

@@ -879,6 +879,43 @@ TEST_F(RoceRequester, Ibta10314_Paused_FinishesWhatWasStartedAndStartsNothing) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"}));
 }
 
+TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_WhatTheOtherEndMayHaveIsStillStarted) {
+  for (const bool late_answer : {false, true}) {
+    begin(options);
+    send_first(3, 4);
+    nak(kFirstPsn, NakCode::kSequence);
+    requester->pause(true);
+    EXPECT_FALSE(requester->drained());
+    if (!late_answer) {
+      EXPECT_EQ(sends(),
+                (Texts{"SEND_ONLY 100 8 bytes asks", "SEND_ONLY 101 8 bytes asks", "SEND_ONLY 102 8 bytes asks"}));
+    }
+    ack(kFirstPsn);
+    EXPECT_FALSE(requester->drained()) << "two that were started are left";
+    ack(kFirstPsn + 2);
+    EXPECT_EQ(sends(), Texts{}) << "the fourth was never started";
+    EXPECT_EQ(done().size(), 3u);
+    EXPECT_TRUE(requester->drained());
+    requester->pause(false);
+    EXPECT_EQ(sends(), (Texts{"SEND_ONLY 103 8 bytes asks"}));
+  }
+}
+
+TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_ALocalRequestThatHasRunIsDrained) {
+  post(Opcode::kSend, 8);
+  post(Opcode::kLocalInv, 0);
+  post(Opcode::kSend, 8);
+  EXPECT_EQ(sends(3).size(), 1u) << "the budget ends behind the local request";
+  EXPECT_EQ(host->locals.size(), 1u);
+  nak(kFirstPsn, NakCode::kSequence);
+  requester->pause(true);
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"}));
+  EXPECT_FALSE(requester->drained());
+  ack(kFirstPsn);
+  EXPECT_TRUE(requester->drained());
+  EXPECT_EQ(sends(), Texts{});
+}
+
 TEST_F(RoceRequester, PausedBeforeItsFirstPacket_ARequestIsNotStarted) {
   post(Opcode::kSend, 8);
   requester->pause(true);
@@ -1163,6 +1200,32 @@ TEST_F(RoceSelectiveRequester, FirstSilence_SendsOnePacketTheNextAll) {
   ASSERT_TRUE(wait());
   EXPECT_EQ(sends().size(), 3u);
   EXPECT_EQ(counters().resent_timeout, 4u);
+  EXPECT_EQ(counters().resent_selective, 0u);
+}
+
+TEST_F(RoceSelectiveRequester, PacketsSentAgain_CountByTheirCause) {
+  send_messages(1);
+  now += 20'000;
+  send_messages(2);
+  receive(selective(kFirstPsn - 1, {2}));
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"}));
+  EXPECT_EQ(counters().resent_selective, 1u) << "one that a later packet overtook";
+  EXPECT_EQ(counters().resent_timeout, 0u);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends().size(), 1u);
+  EXPECT_EQ(counters().resent_timeout, 1u) << "the packet that asks after a silence";
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks", "SEND_ONLY 102 8 bytes asks"}));
+  EXPECT_EQ(counters().resent_timeout, 3u);
+  EXPECT_EQ(counters().resent_selective, 1u);
+}
+
+TEST_F(RoceSelectiveRequester, PacketThatIsAnsweredBeforeItsRepetition_DoesNotCount) {
+  send_messages(1);
+  ASSERT_TRUE(wait());
+  receive(selective(kFirstPsn));
+  EXPECT_EQ(sends(), Texts{});
+  EXPECT_EQ(counters().resent_timeout, 0u);
 }
 
 TEST_F(RoceSelectiveRequester, ArrivedPackets_AreNotRepeatedForSilence) {

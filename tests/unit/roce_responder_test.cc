@@ -795,6 +795,27 @@ TEST_F(RoceResponder, AnsweredReads_CountNoMore) {
   EXPECT_EQ(answers().size(), 2 * kMaxRdAtomic);
 }
 
+TEST_F(RoceResponder, ReadBehindMoreRepetitionsThanThereIsRoomFor_IsDroppedAndTakenLater) {
+  constexpr uint32_t kPackets = 100;  // more than responses that can wait
+  EXPECT_EQ(answers_to(read(kFirstPsn, kPackets * kMtu)).size(), kPackets);
+  for (const bool nupa_peer : {false, true}) {
+    // Each packet of an old READ was lost alone, and is asked for alone.
+    const uint64_t before = responder->counters().dropped;
+    for (uint32_t i = 0; i < kPackets; ++i) receive(read(kFirstPsn + i, kMtu, kBase + i * kMtu));
+    const uint64_t repetitions = responder->counters().dropped - before;
+    EXPECT_GT(repetitions, 0u) << "no room";
+    const uint32_t psn = kFirstPsn + kPackets + nupa_peer;
+    const Packet fresh = read(psn, 8);
+    receive(nupa_peer ? nupa(fresh) : fresh);
+    EXPECT_TRUE(host->refusals.empty()) << "the peer has done nothing wrong";
+    EXPECT_EQ(responder->counters().dropped - before, repetitions + 1);
+    EXPECT_EQ(answers().size(), kPackets - repetitions);
+    const Texts answered = answers_to(nupa_peer ? nupa(fresh) : fresh);
+    ASSERT_FALSE(answered.empty());
+    EXPECT_EQ(answered[0], "RESPONSE_ONLY " + std::to_string(psn) + " 8 bytes msn " + std::to_string(2 + nupa_peer));
+  }
+}
+
 TEST_F(RoceResponder, Ibta9451_CompareSwap_SwapsOnlyWhatIsEqual) {
   set_word(10);
   EXPECT_EQ(answers_to(atomic(Operation::kCompareSwap, kFirstPsn, 99, 11)), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));

@@ -84,7 +84,8 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
   responses_.window = port.response_window().get();
   shares_windows_ = requester_options_.service != Service::kUc;
-  for (Destination& destination : destinations_) destination.fields.traffic_class = attr.av.traffic_class;
+  // Not its hop limit: programs write 1 there, and an adapter's driver takes that of the route.
+  for (Destination& destination : destinations_) destination.fields = {attr.av.traffic_class, 0, attr.av.flow_label};
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
   segment::WireShared& wire = *end.wire;
@@ -224,6 +225,12 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
   return more;
 }
 
+void ConnectedEndpoint::set_next(int64_t now, bool more) {
+  if (!responder_.has_output()) answers_by_ = INT64_MAX;
+  const int64_t requests_by = requester_ ? requester_->deadline() : INT64_MAX;
+  set_deadline(more ? now : std::min({requests_by, introduction_.deadline(), answers_by_}));
+}
+
 void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burst) {
   for (Share* share : {&sends_, &responses_})
     if (share->window == &window) share->in_line = false;
@@ -231,7 +238,7 @@ void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burs
   aim(burst);
   const bool more = transmit_requests(now, burst, &window);
   publish();
-  set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
+  set_next(now, more);
 }
 
 void ConnectedEndpoint::publish() {
@@ -312,13 +319,13 @@ void ConnectedEndpoint::send() {
   aim(burst);
   // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
   // it answers would cost another one.
-  if (responder_.has_output()) responder_.transmit(now, burst, kBudget);
+  if (responder_.has_output() && responder_.transmit(now, burst, kBudget)) answers_by_ = now;
   const bool more = transmit_requests(now, burst, nullptr);
   burst.flush();
   // Room may have come while nobody stood there yet.
   tell_waiters();
   publish();
-  set_deadline(more ? now : std::min(requester_->deadline(), introduction_.deadline()));
+  set_next(now, more);
 }
 
 void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) {
@@ -361,17 +368,13 @@ void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
 void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   aim(burst);
   if (introduction_.has_output(now)) introduce(now, burst);
+  constexpr int64_t kAnswerPauseNs = 200'000;
+  answers_by_ = answers ? now : now + kAnswerPauseNs;
   bool more = answers;
   for (int round = 0; round < kRounds && more; ++round) more = responder_.transmit(now, burst, kBudget);
-  if (requester_) more = transmit_requests(now, burst, nullptr) || more;
-  int64_t deadline = std::min(requester_ ? requester_->deadline() : INT64_MAX, introduction_.deadline());
-  if (more) deadline = now;
-  if (!answers && responder_.has_output()) {
-    constexpr int64_t kAnswerPauseNs = 200'000;
-    deadline = std::min(deadline, now + kAnswerPauseNs);
-  }
+  more = requester_ && transmit_requests(now, burst, nullptr);
   publish();
-  set_deadline(deadline);
+  set_next(now, more);
 }
 
 void ConnectedEndpoint::on_timer(int64_t now) {

@@ -105,6 +105,8 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void aim(Burst& burst);
   void introduce(int64_t now, Burst& burst);
+  /// When the port has to look here again: at once if there is `more` to send, else by what each part waits for.
+  void set_next(int64_t now, bool more);
   /// Both ends know each other's rails.
   void take_paths();
   /// The path that a packet came by; -1: it is not of this connection.
@@ -125,6 +127,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
+  int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;     ///< something came from the peer
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port

@@ -7,15 +7,15 @@
 
 namespace nupa::roce {
 
-/// The multicast groups that queue pairs of this process are attached to: a socket for each group
-/// and device, at the standard's port, beside the one that names the process (docs/roce.md). All but fd() under one
-/// mutex of the caller's.
+/// The multicast groups that queue pairs of this process are attached to: a socket for each group and device, and one
+/// for each interface where the group does not reach beyond its link, at the standard's port, beside the one that names
+/// the process (docs/roce.md). All but fd() under one mutex of the caller's.
 class Groups {
  public:
   struct Group {
     Gid gid;
     uint32_t device;  ///< whose interfaces it is joined by
-    io::UdpSocket socket;
+    std::vector<io::UdpSocket> sockets;
     std::vector<uint32_t> members;  ///< queue pair numbers
   };
 

@@ -273,7 +273,7 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
     return;
   }
   Packet packet;
-  if (!read(data, length, position, received, group.socket.port(), nullptr, &packet)) return;
+  if (!read(data, length, position, received, kUdpPort, nullptr, &packet)) return;
   for (const uint32_t member : group.members) {
     Channel* channel = channels_[segment::index_of(member)].load(std::memory_order_acquire);
     if (channel == nullptr || channel->number() != member || !hold(channel)) continue;
@@ -300,13 +300,14 @@ uint32_t Port::receive_groups() {
   const int64_t now = base::now_ns();
   io::UdpSocket::Received received;
   for (const Groups::Group& group : groups_.list())
-    for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
-      if (!group.socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) break;
-      dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
-        group_datagram_arrived(group, data, length, position, received, now);
-        ++packets;
-      });
-    }
+    for (const io::UdpSocket& socket : group.sockets)
+      for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
+        if (!socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) break;
+        dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
+          group_datagram_arrived(group, data, length, position, received, now);
+          ++packets;
+        });
+      }
   count_packets(packets);
   return packets;
 }

@@ -44,11 +44,15 @@ Requester::Requester(Host& host, const RequesterOptions& options)
       executed_(una_),
       peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {}
 
+bool Requester::has_started(const Request& request) const {
+  return request.packets == 0 ? request.done : high_ > request.first;
+}
+
 void Requester::pause(bool paused) {
   paused_ = paused;
-  // What has sent a packet goes on to its end.
+  // What has sent a packet goes on to its end. After a go-back these are requests behind the cursor, too.
   pause_at_ = cursor_;
-  if (cursor_ != queue_.tail() && queue_.at(cursor_).packets != 0 && high_ > queue_.at(cursor_).first) ++pause_at_;
+  while (pause_at_ != queue_.tail() && has_started(queue_.at(pause_at_))) ++pause_at_;
 }
 
 bool Requester::drained() const {
@@ -240,7 +244,7 @@ uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Ou
 bool Requester::run_local(uint32_t index) {
   Request& request = queue_.at(index);
   if (!request.done) {
-    const WcStatus status = request.length > kMaxMessage ? WcStatus::kLocLenErr : host_.run_local(request.wr);
+    const WcStatus status = request.has_wrong_length() ? WcStatus::kLocLenErr : host_.run_local(request.wr);
     if (status != WcStatus::kSuccess) {
       fail_in_turn(index, status);
       return false;
@@ -274,9 +278,10 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
     if (failed_ || now < rnr_until_) return false;
     if (lost_ > 0) {
       const Seq seq = next_lost();
+      uint64_t& resent = flight(seq).by_silence ? counters_.resent_timeout : counters_.resent_selective;
       if (send_at(queue_.find(seq), seq, true, now, output) == 0) return false;
       ++counters_.packets;
-      ++counters_.resent_selective;
+      ++resent;
       continue;
     }
     if (cursor_ == queue_.tail() || (paused_ && cursor_ == pause_at_)) return false;

@@ -33,7 +33,7 @@ struct RequesterCounters {
   uint64_t packets = 0;
   uint64_t resent_sequence = 0;  ///< after a sequence NAK or an answer that skipped one
   uint64_t resent_timeout = 0;
-  uint64_t resent_selective = 0;
+  uint64_t resent_selective = 0;  ///< after an answer that told of later ones, or of a dead path
   uint64_t rnr_naks = 0;
   uint64_t stray = 0;  ///< answers that fit nothing that was asked
   uint64_t notifications = 0;
@@ -103,6 +103,10 @@ class Requester {
     kLost,     ///< to be sent or asked for again
     kArrived,  ///< acknowledged, or the response is here
   };
+  enum class Loss : uint8_t {
+    kSeen,     ///< what the other end has told means that it is not there
+    kSilence,  ///< the other end has told nothing
+  };
   /// What is known of one packet under way.
   struct Flight {
     int64_t sent_ns = 0;
@@ -110,6 +114,7 @@ class Requester {
     uint8_t path = 0;
     State state = State::kIdle;
     bool resent = false;
+    bool by_silence = false;  ///< kLost: nothing was heard of it, nor of others
   };
   /// Packets that may be under way: what a selective acknowledgement can tell of.
   static constexpr uint32_t kWindow = kBitmapBits;
@@ -136,6 +141,7 @@ class Requester {
   Packet packet_for(const Request& request, Seq seq) const;
   void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
   bool may_start(const Request& request) const;
+  bool has_started(const Request& request) const;
   int pick_path(const Request& request, uint32_t bytes, int64_t now);
   bool run_local(uint32_t index);
   Seq next_lost() const;
@@ -156,7 +162,7 @@ class Requester {
   void on_nak(uint8_t syndrome, Seq failing, int64_t now);
   void go_back(Seq seq);
   void go_back_once(Seq seq, int64_t now);
-  void lose(Seq seq);
+  void lose(Seq seq, Loss loss = Loss::kSeen);
   void find_lost(int64_t now);
   /// The other end waits for `expected`. If that is a READ or an atomic, and what was sent later by its path is there,
   /// no answer to it will come.

@@ -242,11 +242,12 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   }
 }
 
-void Requester::lose(Seq seq) {
+void Requester::lose(Seq seq, Loss loss) {
   Flight& entry = flight(seq);
   if (entry.state == State::kIdle || entry.state == State::kLost) return;
   if (entry.state != State::kArrived) settle(entry);
   entry.state = State::kLost;
+  entry.by_silence = loss == Loss::kSilence;
   ++lost_;
 }
 
@@ -363,8 +364,7 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
 bool Requester::probe_tail() {
   // The last packets or their answers are lost, or the other end is late. An answer to one more packet tells which.
   if (!selective_ || paths_.count() > 1 || flight(una_).state != State::kSent) return false;
-  lose(una_);
-  ++counters_.resent_timeout;
+  lose(una_, Loss::kSilence);
   return true;
 }
 
@@ -388,8 +388,7 @@ void Requester::on_timeout(int64_t now) {
   for (Seq seq = una_; seq < send_; ++seq) {
     const Flight& entry = flight(seq);
     if (entry.state == State::kArrived && (seq != executed_ || queue_.at(queue_.find(seq)).answered())) continue;
-    lose(seq);
-    ++counters_.resent_timeout;
+    lose(seq, Loss::kSilence);
   }
 }
 

@@ -348,6 +348,11 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
 
 Responder::Result Responder::execute_read(const Packet& packet) {
   if (responses_outstanding() >= max_rd_atomic_) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  // The room is full of repetitions. The peer has a right to this READ, and asks again.
+  if (!has_room_for_response()) {
+    ++counters_.dropped;
+    return Result::kDropped;
+  }
   if (packet.length > 0 &&
       host_.reach(packet.srqn, packet.rkey, packet.address, packet.length, access::kRemoteRead) == nullptr)
     return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
@@ -360,7 +365,8 @@ Responder::Result Responder::execute_read(const Packet& packet) {
   response.address = packet.address;
   response.length = packet.length;
   response.msn = msn_ = (msn_ + 1) & kPsnMask;
-  return push_response(response) ? Result::kAccepted : refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  push_response(response);
+  return Result::kAccepted;
 }
 
 Responder::Result Responder::run_atomic(const Packet& packet, Host::Atomic operation, uint64_t* operand) {

@@ -82,7 +82,7 @@ class Responder {
     uint64_t found = 0;
     uint32_t msn = 0;
   };
-  enum class Result : uint8_t { kAccepted, kNotReady, kRefused };
+  enum class Result : uint8_t { kAccepted, kNotReady, kRefused, kDropped };
   enum class Due : uint8_t { kNothing, kAck, kSequenceNak, kNotReady, kRefusal };
   static constexpr uint32_t kResponses = 64;   ///< with repetitions
   static constexpr uint32_t kRemembered = 32;  ///< atomics whose results are kept
@@ -104,6 +104,7 @@ class Responder {
   void complete(const Packet& packet, WcOpcode opcode, uint64_t length, WcStatus status);
   Result refuse(NakCode code, std::optional<EventType> event);
   void drop_message();
+  bool has_room_for_response() const { return responses_pushed_ - responses_popped_ < kResponses; }
   bool push_response(const Response& response);
   bool send_response(Response& response, int64_t now, Output& output);
   /// A READ that cannot be answered to its end. True: the response is over.

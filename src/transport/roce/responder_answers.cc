@@ -18,7 +18,7 @@ Packet Responder::answer(Operation operation, Seq seq) const {
 }
 
 bool Responder::push_response(const Response& response) {
-  if (responses_pushed_ - responses_popped_ == kResponses) return false;
+  if (!has_room_for_response()) return false;
   responses_[responses_pushed_++ % kResponses] = response;
   return true;
 }
