@@ -109,7 +109,7 @@ TEST(NetdevCard, Decode_AddressesAndLanes_AreOneToSixteen) {
     EXPECT_EQ(count <= 16, is_card_with("addresses", addresses)) << count;
     EXPECT_EQ(count <= 16, is_card_with("lanes", lanes)) << count;
   }
-  for (const char* wrong : {"10.77.0.1/33", "224.0.0.1/24", "0.0.0.0x", ""})
+  for (const char* wrong : {"10.77.0.1/33", "224.0.0.1/24", "0.0.0.0x", "", "0.0.0.0/24", "255.255.255.255/32"})
     EXPECT_FALSE(is_card_with("addresses", {"10.77.0.1/24", wrong}));
 }
 

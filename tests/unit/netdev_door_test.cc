@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node's control socket: who asks late, never or wrongly costs the others nothing.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -57,10 +61,41 @@ class NetdevDoor : public ::testing::Test {
       return "to " + question;
     });
   }
+  /// The only guest's answer, as it gets it.
+  std::string answered(const std::string& answer) {
+    const auto one = guest();
+    ask(one, "status");
+    door->serve([&](const std::string&) { return answer; });
+    return answer_to(one);
+  }
   static std::string answer_to(const base::UniqueFd& guest) {
     if (!is_readable(guest.get(), 0)) return "(nothing)";
     const auto answer = Door::take_answer(guest.get());
     return answer ? *answer : "(hung up)";
+  }
+
+  /// What is taken of an answer in a file, which comes with these descriptors, two at most.
+  static Result<std::string> answer_in(const std::vector<int>& files) {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    const base::UniqueFd node(pair[0]), asks(pair[1]);
+    std::string text = "file";
+    iovec data{text.data(), text.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (!files.empty()) {
+      header.msg_control = control;
+      header.msg_controllen = CMSG_SPACE(files.size() * sizeof(int));
+      cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
+    }
+    EXPECT_EQ(sendmsg(node.get(), &header, MSG_NOSIGNAL), ssize_t(text.size()));
+    return Door::take_answer(asks.get());
   }
 
   std::unique_ptr<Door> door;
@@ -112,6 +147,40 @@ TEST_F(NetdevDoor, Serve_MoreSilentGuestsThanItKeeps_HangsUpOnTheFirst) {
     serve();
     EXPECT_EQ(answer_to(silent[i]), "to q") << i;
   }
+}
+
+TEST_F(NetdevDoor, Serve_AnswerOfAnyLength_ComesWhole) {
+  for (const size_t length : {size_t{1}, Door::kMaxMessage - 1, Door::kMaxMessage, Door::kMaxMessage + 1,
+                              2 * Door::kMaxMessage, 16 * Door::kMaxMessage + 7}) {
+    std::string answer(length, 'a');
+    for (size_t i = 0; i < length; i += 1000) answer[i] = static_cast<char>('b' + i / 1000 % 20);
+    answer.back() = 'z';
+    EXPECT_TRUE(answered(answer) == answer) << length;
+  }
+}
+
+TEST_F(NetdevDoor, TakeAnswer_DescriptorThatIsNoAnswersFile_IsAnErrorAndClosed) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const base::UniqueFd reads(ends[0]);
+  base::UniqueFd writes(ends[1]);
+  const base::UniqueFd large(memfd_create("large", MFD_CLOEXEC)), empty(memfd_create("empty", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(large.get(), static_cast<off_t>(Door::kMaxAnswer + 1)), 0);
+  for (const std::vector<int>& files :
+       std::vector<std::vector<int>>{{writes.get()}, {writes.get(), writes.get()}, {large.get()}, {empty.get()}}) {
+    const auto answer = answer_in(files);
+    ASSERT_FALSE(answer);
+    EXPECT_EQ(answer.error().code, EPROTO);
+  }
+  writes.reset();
+  pollfd end{reads.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&end, 1, 0), 1);
+  EXPECT_NE(end.revents & POLLHUP, 0) << "a descriptor that came is still open";
+  ASSERT_EQ(ftruncate(large.get(), static_cast<off_t>(Door::kMaxAnswer)), 0);
+  EXPECT_TRUE(answer_in({large.get()}));
+  const auto without = answer_in({});
+  ASSERT_FALSE(without);
+  EXPECT_EQ(without.error().code, EMFILE);
 }
 
 TEST_F(NetdevDoor, Ask_WithoutAnAnswerInTime_TimesOut) {

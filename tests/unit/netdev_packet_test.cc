@@ -610,9 +610,10 @@ TEST(NetdevPrefix, ContainsItsNetwork) {
 }
 
 TEST(NetdevPrefix, Parse_EachPartThatIsWrong_IsRefused) {
-  for (const char* text : {"10.77.0.1/032x", "10.77.0.1/256", "10.77.0.1/+8", "10.77.0.1/ 8", "10.77.0.1/8/8",
-                           " 10.77.0.1/8", "10.77.0.1.1/8", "fd77:::1/64", "fd77::1/256", "fd77::g/64", "0.0.0.0x/8",
-                           "239.255.255.255/4", "ffff::1/16", "::", "/24"}) {
+  for (const char* text :
+       {"10.77.0.1/032x", "10.77.0.1/256", "10.77.0.1/+8", "10.77.0.1/ 8", "10.77.0.1/8/8", " 10.77.0.1/8",
+        "10.77.0.1.1/8", "fd77:::1/64", "fd77::1/256", "fd77::g/64", "0.0.0.0x/8", "239.255.255.255/4", "ffff::1/16",
+        "::", "/24", "0.0.0.0/24", "0.0.0.0", "255.255.255.255/24", "255.255.255.255"}) {
     const auto prefix = Prefix::parse(text);
     ASSERT_FALSE(prefix) << text;
     EXPECT_EQ(EINVAL, prefix.error().code) << text;
@@ -622,6 +623,9 @@ TEST(NetdevPrefix, Parse_EachPartThatIsWrong_IsRefused) {
   EXPECT_TRUE(Prefix::parse("223.255.255.255/8"));
   EXPECT_TRUE(Prefix::parse("240.0.0.1/8"));
   EXPECT_TRUE(Prefix::parse("feff::1/8"));
+  for (const char* text : {"0.0.0.1/8", "0.0.1.0/8", "0.1.0.0/8", "1.0.0.0/8", "255.255.255.254/8", "255.255.254.255/8",
+                           "255.254.255.255/8", "254.255.255.255/8", "::1/8", "::255.255.255.255/8"})
+    EXPECT_TRUE(Prefix::parse(text)) << text;
 }
 
 TEST(NetdevPrefix, Contains_EachBitWithinTheLength_IsCompared) {

@@ -1,9 +1,13 @@
 #include "api/netdev/door.h"
 
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -13,13 +17,14 @@ namespace nupa::netdev {
 namespace {
 
 constexpr char kPrefix[] = "net,";
-constexpr size_t kMaxMessage = 128 * 1024;
+/// What a message says whose descriptor is the answer.
+constexpr char kInFile[] = "file";
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
 /// Empty: it is not there yet (errno is EAGAIN), or the peer closed the socket (errno is 0 or another error).
 std::string receive_from(int socket) {
-  std::string message(kMaxMessage, '\0');
+  std::string message(Door::kMaxMessage, '\0');
   errno = 0;
   const ssize_t length = ::recv(socket, message.data(), message.size(), MSG_DONTWAIT);
   message.resize(length > 0 ? static_cast<size_t>(length) : 0);
@@ -29,6 +34,69 @@ std::string receive_from(int socket) {
 bool send_to(int socket, const std::string& message) {
   return ::send(socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(message.size());
+}
+
+/// A message with one descriptor.
+struct Envelope {
+  iovec text;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+
+  Envelope(void* bytes, size_t length) : text{bytes, length} {
+    header.msg_iov = &text;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = CMSG_LEN(sizeof(int));  // without the padding, which would hold another one
+  }
+  Envelope(const Envelope&) = delete;
+  Envelope& operator=(const Envelope&) = delete;
+
+  void put(int fd) {
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  }
+  base::UniqueFd take() {
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return {};
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    return base::UniqueFd(fd);
+  }
+};
+
+/// Where it cannot be sent, the guest sees the end of the connection.
+void send_answer(int socket, const std::string& answer) {
+  if (answer.size() <= Door::kMaxMessage) {
+    send_to(socket, answer);
+    return;
+  }
+  const base::UniqueFd file(memfd_create("nupa-net-answer", MFD_CLOEXEC));
+  if (!file) return;
+  for (size_t at = 0; at < answer.size();) {
+    const ssize_t written = ::write(file.get(), answer.data() + at, answer.size() - at);
+    if (written <= 0) return;
+    at += static_cast<size_t>(written);
+  }
+  std::string text = kInFile;
+  Envelope envelope(text.data(), text.size());
+  envelope.put(file.get());
+  ::sendmsg(socket, &envelope.header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Result<std::string> read_answer(int file) {
+  struct stat status;
+  if (fstat(file, &status) != 0 || status.st_size <= 0 || status.st_size > static_cast<off_t>(Door::kMaxAnswer))
+    return fail(EPROTO, "the node's answer is in no file");
+  std::string answer(static_cast<size_t>(status.st_size), '\0');
+  for (size_t at = 0; at < answer.size();) {
+    const ssize_t taken = ::pread(file, answer.data() + at, answer.size() - at, static_cast<off_t>(at));
+    if (taken <= 0) return fail(EPROTO, "the node's answer cannot be read from its file");
+    at += static_cast<size_t>(taken);
+  }
+  return answer;
 }
 
 }  // namespace
@@ -64,7 +132,7 @@ bool Door::watch(int fd) {
 bool Door::serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer) {
   const std::string question = receive_from(guest);
   if (question.empty()) return errno != EAGAIN;
-  send_to(guest, answer(question));
+  send_answer(guest, answer(question));
   return true;
 }
 
@@ -112,8 +180,13 @@ Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std:
 }
 
 Result<std::string> Door::take_answer(int asked) {
-  std::string answer = receive_from(asked);
-  if (answer.empty()) return fail(ECONNRESET, "the node has gone without an answer");
+  std::string answer(kMaxMessage, '\0');
+  Envelope envelope(answer.data(), answer.size());
+  const ssize_t length = ::recvmsg(asked, &envelope.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (length <= 0) return fail(ECONNRESET, "the node has gone without an answer");
+  if (const base::UniqueFd file = envelope.take()) return read_answer(file.get());
+  answer.resize(static_cast<size_t>(length));
+  if (answer == kInFile) return fail(EMFILE, "the file with the node's answer cannot be opened");
   return answer;
 }
 

@@ -13,7 +13,8 @@
 namespace nupa::netdev {
 
 /// A node's socket in the runtime directory, where other nodes of it and `nupa net` ask. A question and its answer are
-/// a message each. Only processes of the same user can reach it.
+/// a message each. An answer that no message holds is in a file, whose descriptor comes with a message. Only processes
+/// of the same user can reach it.
 class Door {
  public:
   /// EEXIST: a node of this name is there; others: those of RuntimeDir and sockets.
@@ -27,6 +28,10 @@ class Door {
   void serve(const std::function<std::string(const std::string& question)>& answer);
 
   static constexpr size_t kMostGuests = 64;
+  /// The longest message. The kernel takes about 200 KiB (net.core.wmem_default).
+  static constexpr size_t kMaxMessage = 128 * 1024;
+  /// The longest answer that is read: 1024 peers with 16 addresses each take less than 2 MiB.
+  static constexpr size_t kMaxAnswer = 64 * 1024 * 1024;
 
   /// A field of a question or an answer, which are JSON objects. Empty: it is not there, or is no text.
   static std::string field(const std::string& message, const char* name);
@@ -37,7 +42,8 @@ class Door {
   /// is no such node.
   static Result<base::UniqueFd> begin_to_ask(const std::string& network, const std::string& node,
                                              const std::string& question);
-  /// ECONNRESET: the node has gone without an answer, or has given none yet.
+  /// ECONNRESET: the node has gone without an answer, or has given none yet. EMFILE: the answer is in a file, and this
+  /// process may not open another one; EPROTO: the file is none.
   static Result<std::string> take_answer(int asked);
   /// Both; ETIMEDOUT: the node does not answer in time.
   static Result<std::string> ask(const std::string& network, const std::string& node, const std::string& question,

@@ -15,6 +15,7 @@ namespace {
 /// Messages that are under way at a time, and receives for them: the other end's words come beside.
 constexpr uint32_t kMaxUnread = 192;
 constexpr uint32_t kQueueEntries = 512;
+static_assert(Lane::kMaxCompletions == 2 * kQueueEntries);
 /// What has been read is told after a part of the ring or so many messages, whichever is first.
 constexpr uint64_t kGiveBackBytes = kRingBytes / 8;
 constexpr uint32_t kGiveBackMessages = kMaxUnread / 4;

@@ -31,7 +31,7 @@ class Lane {
   static Result<std::unique_ptr<Lane>> create(Device& device, ProtectionDomain& pd, CompletionQueue& cq,
                                               uint64_t number);
   static constexpr uint64_t kKinds = 4;
-  /// Completions that may wait for being polled.
+  /// Completions of one lane that may wait for being polled: of all its sends and receives.
   static constexpr uint32_t kMaxCompletions = 1024;
 
   LaneCard card() const;

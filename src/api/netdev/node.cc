@@ -53,6 +53,9 @@ Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
   const bool has_ipv6 = std::any_of(options.addresses.begin(), options.addresses.end(),
                                     [](const Prefix& prefix) { return !prefix.is_ipv4(); });
   if (has_ipv6) options.addresses.push_back(link_local_of(options.node));
+  static_assert(kMaxAddresses == 16);
+  if (options.addresses.size() > kMaxAddresses)
+    return fail(EINVAL, "a node has at most 16 addresses, with the link-local one that it gets if any is of IPv6");
   if (!is_name(options.network, kLongestNetwork) || !is_name(options.node, kLongestNode))
     return fail(EINVAL, "names have letters, digits and .:_- (networks up to 31, nodes up to 40)");
   std::unique_ptr<Node> node(new Node(std::move(options)));

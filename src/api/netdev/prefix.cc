@@ -39,6 +39,16 @@ std::string text_of(const Gid& address) {
   return text;
 }
 
+bool is_unspecified(const Gid& address) {
+  const auto first = address.raw.begin() + (base::is_ipv4(address) ? 12 : 0);
+  return std::all_of(first, address.raw.end(), [](uint8_t byte) { return byte == 0; });
+}
+
+bool is_limited_broadcast(const Gid& address) {
+  return base::is_ipv4(address) &&
+         std::all_of(address.raw.begin() + 12, address.raw.end(), [](uint8_t byte) { return byte == 0xff; });
+}
+
 bool is_link_local(const Gid& address) { return address.raw[0] == 0xfe && (address.raw[1] & 0xc0) == 0x80; }
 
 Prefix link_local_of(const std::string& node) {
@@ -76,7 +86,8 @@ Result<Prefix> Prefix::parse(const std::string& text) {
     if (error != std::errc() || read != end || prefix.length > most)
       return fail(EINVAL, "what follows the slash is not the length of a prefix");
   }
-  if (is_multicast(*address) || *address == Gid{}) return fail(EINVAL, "is not an address of one node");
+  if (is_multicast(*address) || is_unspecified(*address) || is_limited_broadcast(*address))
+    return fail(EINVAL, "is not an address of one node");
   return prefix;
 }
 

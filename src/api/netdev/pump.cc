@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/gid.h"
 #include "base/own_thread.h"
 
 namespace nupa::netdev {
@@ -47,11 +47,26 @@ constexpr int64_t kPacketStreamNs = 2'000'000;
 /// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
 constexpr int64_t kSecondNs = 1'000'000'000;
-/// What is looked at of a packet from a peer lies here meanwhile, where the peer cannot change it.
+/// The virtio header and the longest header of a packet (IpPacket::parse).
 constexpr size_t kLookedAt = sizeof(VirtioHeader) + 60;
 constexpr int kCompletions = 64;
 
 }  // namespace
+
+/// The beginning of a frame, copied to where no peer can change it, and what it says.
+struct Pump::LookedAt {
+  explicit LookedAt(std::span<const std::byte> frame) : kept(std::min(frame.size(), kLookedAt)) {
+    std::copy_n(frame.data(), kept, bytes.data());
+    if (kept <= sizeof header) return;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    packet = IpPacket::parse({bytes.data() + sizeof header, kept - sizeof header}, frame.size() - sizeof header);
+  }
+
+  size_t kept;
+  std::array<std::byte, kLookedAt> bytes;
+  VirtioHeader header;
+  std::optional<IpPacket> packet;  ///< nothing: it is none
+};
 
 size_t Pump::Hash::operator()(const Gid& gid) const {
   uint64_t halves[2];
@@ -113,6 +128,16 @@ bool Pump::take_calls() {
   has_calls_.store(false);
   called_.notify_all();
   return true;
+}
+
+int Pump::watch(Lane& lane) {
+  uint32_t wanted = 0;
+  call([&] { wanted = static_cast<uint32_t>(lanes_.size() + 1) * Lane::kMaxCompletions; });
+  // Not on the pump's thread: it may wait for processes that are stopped.
+  if (wanted > cq_->entries())
+    if (const int error = cq_->resize(wanted); error != 0) return error;
+  call([&] { lanes_[lane.number()] = &lane; });
+  return 0;
 }
 
 void Pump::route_to(Link& link) {
@@ -198,33 +223,27 @@ bool Pump::receive() {
         moved = true;
       }
       lane->give_back();
-      failed |= lane->error() != 0;
+      const bool is_new = lane->error() != 0 && !link.failed;
+      link.failed |= is_new;
+      failed |= is_new;
     }
   }
-  if (failed && !failed_ && on_failure) on_failure();
-  failed_ = failed;
+  if (failed && on_failure) on_failure();
   return moved;
 }
 
 bool Pump::is_for_all(const Gid& destination) const {
   if (is_multicast(destination)) return true;
-  if (!base::is_ipv4(destination)) return false;
-  static constexpr std::array<uint8_t, 4> kLimited = {255, 255, 255, 255};
-  if (std::equal(kLimited.begin(), kLimited.end(), &destination.raw[12])) return true;
+  if (is_limited_broadcast(destination)) return true;
   return std::any_of(own_.addresses.begin(), own_.addresses.end(), [&](const Prefix& own) {
     return own.is_ipv4() && own.length < 31 && own.contains(destination) && own.broadcast() == destination;
   });
 }
 
 void Pump::deliver(Link& link, std::span<const std::byte> frame) {
-  std::array<std::byte, kLookedAt> looked_at;
-  const size_t kept = std::min(frame.size(), looked_at.size());
-  std::memcpy(looked_at.data(), frame.data(), kept);
-  VirtioHeader header;
-  if (kept <= sizeof header) return link.traffic->malformed.add(1);
-  std::memcpy(&header, looked_at.data(), sizeof header);
-  const auto packet =
-      IpPacket::parse({looked_at.data() + sizeof header, kept - sizeof header}, frame.size() - sizeof header);
+  LookedAt looked_at(frame);
+  const VirtioHeader& header = looked_at.header;
+  const std::optional<IpPacket>& packet = looked_at.packet;
   if (!packet || !is_consistent(header, *packet)) return link.traffic->malformed.add(1);
   if (std::find(link.addresses.begin(), link.addresses.end(), packet->source) == link.addresses.end()) {
     // Its kernel may look for others of its link by an address that it has made itself, or none: nobody answers.
@@ -235,7 +254,9 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
   const bool is_mine = std::any_of(own_.addresses.begin(), own_.addresses.end(),
                                    [&](const Prefix& own) { return own.address == packet->destination; });
   if (!is_mine && !is_for_all(packet->destination)) return link.traffic->malformed.add(1);
-  const iovec parts[2] = {{looked_at.data(), kept}, {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
+  const size_t kept = looked_at.kept;
+  const iovec parts[2] = {{looked_at.bytes.data(), kept},
+                          {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
   if (::writev(queue_, parts, 2) < 0) return link.traffic->refused.add(1);
   link.traffic->received.add(1);
   link.traffic->received_bytes.add(packet->bytes);
@@ -277,28 +298,37 @@ bool Pump::send() {
 }
 
 void Pump::send_frame(std::byte* frame, size_t bytes, Lane* room_of) {
-  if (bytes <= sizeof(VirtioHeader)) return;
-  const std::span<const std::byte> packet(frame + sizeof(VirtioHeader), bytes - sizeof(VirtioHeader));
-  const auto ip = IpPacket::parse(packet, packet.size());
+  const LookedAt looked_at({frame, bytes});
+  const std::optional<IpPacket>& ip = looked_at.packet;
   if (!ip) return;
   const auto route = routes_.find(ip->destination);
-  if (route != routes_.end()) return send_to(*route->second, frame, bytes, room_of);
-  if (is_for_all(ip->destination)) return send_to_all(frame, bytes);
+  if (route != routes_.end()) return send_to(*route->second, looked_at, frame, bytes, room_of);
+  const std::span<const std::byte> own = own_copy(looked_at, frame, bytes);
+  if (is_for_all(ip->destination)) return send_to_all(looked_at, own);
   unroutable_.add(1);
-  answer(Refusal::kHostUnreachable, packet, 0);
+  answer(Refusal::kHostUnreachable, own.subspan(sizeof(VirtioHeader)), 0);
 }
 
-void Pump::send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of) {
-  VirtioHeader header;
-  std::memcpy(&header, frame, sizeof header);
+std::span<std::byte> Pump::own_copy(const LookedAt& looked_at, std::byte* frame, size_t bytes) {
+  if (frame == scratch_.data()) return {frame, bytes};
+  std::copy_n(looked_at.bytes.data(), looked_at.kept, scratch_.data());
+  std::copy_n(frame + looked_at.kept, bytes - looked_at.kept, scratch_.data() + looked_at.kept);
+  return {scratch_.data(), bytes};
+}
+
+void Pump::send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size_t bytes, Lane* room_of) {
+  const VirtioHeader& header = looked_at.header;
   last_ = &link;
   const bool apart = header.is_datagrams() && !link.takes_datagrams;
   if (apart || bytes - sizeof header > link.mtu) {
-    const Bytes packet(frame + sizeof header, bytes - sizeof header);
     // A program may have put anything on the interface.
-    if (!is_consistent(header, *IpPacket::parse(packet, packet.size()))) return link.traffic->too_long.add(1);
-    if (largest_part(header, packet) > link.mtu) return send_too_long(link, frame, bytes);
-    if (apart) return send_apart(link, frame, bytes);
+    if (!is_consistent(header, *looked_at.packet)) return link.traffic->too_long.add(1);
+    // One byte of the frame, wherever that lies: most segments are large, and are not copied for it.
+    const bool too_long = largest_part(header, {frame + sizeof header, bytes - sizeof header}) > link.mtu;
+    if (too_long || apart) {
+      const auto packet = own_copy(looked_at, frame, bytes).subspan(sizeof header);
+      return too_long ? send_too_long(link, looked_at, packet) : send_apart(link, header, packet);
+    }
   }
   put(link, frame, bytes, room_of);
 }
@@ -342,11 +372,10 @@ bool Pump::drain_asides() {
   return moved;
 }
 
-void Pump::send_to_all(const std::byte* frame, size_t bytes) {
-  VirtioHeader header;
-  std::memcpy(&header, frame, sizeof header);
-  const Bytes packet(frame + sizeof header, bytes - sizeof header);
-  if (header.is_large() && !is_consistent(header, *IpPacket::parse(packet, packet.size()))) return unroutable_.add(1);
+void Pump::send_to_all(const LookedAt& looked_at, std::span<const std::byte> frame) {
+  const VirtioHeader& header = looked_at.header;
+  const Bytes packet = frame.subspan(sizeof header);
+  if (header.is_large() && !is_consistent(header, *looked_at.packet)) return unroutable_.add(1);
   const uint32_t largest = largest_part(header, packet);
   // Whoever has no room at this moment goes without, as in any network.
   for (Link* link : links_) {
@@ -357,18 +386,16 @@ void Pump::send_to_all(const std::byte* frame, size_t bytes) {
       continue;
     }
     if (header.is_datagrams() && !link->takes_datagrams) {
-      send_apart(*link, frame, bytes);
+      send_apart(*link, header, packet);
       continue;
     }
-    std::memcpy(room, frame, bytes);
-    put(*link, room, bytes, link->lanes.front());
+    std::memcpy(room, frame.data(), frame.size());
+    put(*link, room, frame.size(), link->lanes.front());
   }
 }
 
-void Pump::send_apart(Link& link, const std::byte* frame, size_t bytes) {
-  VirtioHeader header;
-  std::memcpy(&header, frame, sizeof header);
-  const auto parts = datagrams_of(header, {frame + sizeof header, bytes - sizeof header});
+void Pump::send_apart(Link& link, VirtioHeader header, Bytes packet) {
+  const auto parts = datagrams_of(header, packet);
   header.gso_type = VirtioHeader::kGsoNone;
   header.gso_size = header.hdr_len = 0;
   put_parts(link, header, parts);
@@ -384,11 +411,9 @@ void Pump::put_parts(Link& link, const VirtioHeader& header, const std::vector<s
   }
 }
 
-void Pump::send_too_long(Link& link, std::byte* frame, size_t bytes) {
-  VirtioHeader header;
-  std::memcpy(&header, frame, sizeof header);
-  const std::span<std::byte> packet(frame + sizeof header, bytes - sizeof header);
-  const auto ip = IpPacket::parse(packet, packet.size());
+void Pump::send_too_long(Link& link, const LookedAt& looked_at, std::span<std::byte> packet) {
+  const VirtioHeader& header = looked_at.header;
+  const std::optional<IpPacket>& ip = looked_at.packet;
   if (!ip->may_be_cut || header.is_large()) {
     link.traffic->too_long.add(1);
     return answer(Refusal::kTooBig, packet, link.mtu);

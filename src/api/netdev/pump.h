@@ -44,6 +44,7 @@ struct Link {
   std::vector<Lane*> lanes;
   Traffic* traffic = nullptr;
   bool carries = false;  ///< packets go there
+  bool failed = false;   ///< a lane has failed, and the node knows it
 
   /// Packets that were read for it while it had no room, in their order.
   std::deque<std::vector<std::byte>> aside;
@@ -69,10 +70,11 @@ class Pump {
   CompletionQueue& cq() { return *cq_; }
   /// Has the pump's thread do something, and waits for it. Any other thread.
   void call(const std::function<void()>& what);
+  /// The lane's completions come to it from now on, and cq() has room for all of them. Before the lane is connected;
+  /// one other thread. Errors: those of CompletionQueue::resize().
+  int watch(Lane& lane);
 
   // On the pump's thread.
-  /// Its completions come to the lane from now on.
-  void watch(Lane& lane) { lanes_[lane.number()] = &lane; }
   void unwatch(Lane& lane) { lanes_.erase(lane.number()); }
   /// Packets come from the peer.
   void attach(Link& link) { links_.push_back(&link); }
@@ -82,7 +84,7 @@ class Pump {
 
   /// Packets of this node's kernel that are for nobody.
   uint64_t unroutable() const { return unroutable_.get(); }
-  /// Called on the pump's thread when a lane has failed.
+  /// Called on the pump's thread when a lane of a peer has failed: once for each peer that is attached.
   std::function<void()> on_failure;
 
  private:
@@ -95,16 +97,21 @@ class Pump {
   bool receive();
   void deliver(Link& link, std::span<const std::byte> frame);
   // From the kernel to peers.
+  struct LookedAt;
   bool send();
   bool may_read();
+  /// The frame may lie in a peer's ring already, where the peer may change it at any time.
   void send_frame(std::byte* frame, size_t bytes, Lane* room_of);
-  void send_to(Link& link, std::byte* frame, size_t bytes, Lane* room_of);
-  void send_to_all(const std::byte* frame, size_t bytes);
-  /// For a peer whose kernel does not take large segments of datagrams. The frame is consistent.
-  void send_apart(Link& link, const std::byte* frame, size_t bytes);
+  void send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size_t bytes, Lane* room_of);
+  /// The frame where no peer can change it. It begins with what was looked at.
+  std::span<std::byte> own_copy(const LookedAt& looked_at, std::byte* frame, size_t bytes);
+  // The frame is one that no peer can change.
+  void send_to_all(const LookedAt& looked_at, std::span<const std::byte> frame);
+  /// For a peer whose kernel does not take large segments of datagrams. The header is consistent.
+  void send_apart(Link& link, VirtioHeader header, Bytes packet);
   /// Each behind this header.
   void put_parts(Link& link, const VirtioHeader& header, const std::vector<std::vector<std::byte>>& parts);
-  void send_too_long(Link& link, std::byte* frame, size_t bytes);
+  void send_too_long(Link& link, const LookedAt& looked_at, std::span<std::byte> packet);
   void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
   bool drain_asides();
@@ -135,10 +142,9 @@ class Pump {
     size_t operator()(const Gid& gid) const;
   };
   std::unordered_map<Gid, Link*, Hash> routes_;
-  Link* last_ = nullptr;     ///< whom the last packet was for
-  Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
-  size_t first_ = 0;         ///< whose turn it is to be read first
-  bool failed_ = false;
+  Link* last_ = nullptr;                          ///< whom the last packet was for
+  Link* blocked_ = nullptr;                       ///< who has no room, so that nothing is read
+  size_t first_ = 0;                              ///< whose turn it is to be read first
   uint64_t mapped_bytes_ = 0, posted_bytes_ = 0;  ///< by memory and by packets, since there was nothing to do
   int64_t crowded_until_ = 0, crowded_ns_ = 0;    ///< till when nobody is made way for, and how long that was
   Count unroutable_;

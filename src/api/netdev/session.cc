@@ -309,7 +309,7 @@ void Session::agree() {
 int Session::connect_lanes() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     // What comes before this end is ready must not be lost.
-    pump_of(i).call([&] { pump_of(i).watch(*lanes_[i]); });
+    if (const int error = pump_of(i).watch(*lanes_[i]); error != 0) return error;
     linked_ = true;
     if (const int error = lanes_[i]->connect({vector_, path_.mtu}, card_->lanes[i]); error != 0) return error;
   }

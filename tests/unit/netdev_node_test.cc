@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole node in a process of its own. The test plays the other nodes and those that are none.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/netdev/node.h"
+#include "cm_fixture.h"
+#include "netdev_session_fixture.h"
+
+namespace nupa::netdev {
+namespace {
+
+using namespace session_test;
+
+constexpr std::chrono::seconds kNodeLimit{12};
+constexpr int kNodeAnswersMs = 10'000;
+
+/// The calling thread enters a network namespace that has the loopback only.
+bool enter_own_network() {
+  if (unshare(CLONE_NEWNET) != 0) return false;
+  const base::UniqueFd asks(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq loopback{};
+  loopback.ifr_name[0] = 'l';
+  loopback.ifr_name[1] = 'o';
+  loopback.ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING;
+  return ioctl(asks.get(), SIOCSIFFLAGS, &loopback) == 0;
+}
+
+class NodeProcess {
+ public:
+  /// Forks: the calling process has no other thread yet. The node starts with begin().
+  explicit NodeProcess(const NodeOptions& options) {
+    cm::test::Ends ends = cm::test::make_pair(0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      ends.one.reset();
+      _exit(run(options, ends.other.get()));
+    }
+    link_ = std::move(ends.one);
+  }
+  ~NodeProcess() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  NodeProcess(const NodeProcess&) = delete;
+  NodeProcess& operator=(const NodeProcess&) = delete;
+
+  void begin() { EXPECT_EQ(1, ::send(link_.get(), "", 1, MSG_NOSIGNAL)); }
+  /// Ends the node and returns the exit status; 1000 + the signal that ended the process.
+  int end() {
+    link_.reset();
+    int status = -1;
+    EXPECT_EQ(pid_, waitpid(pid_, &status, 0));
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+ private:
+  static int run(const NodeOptions& options, int link) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char word;
+    if (recv(link, &word, 1, 0) != 1) return 1;
+    auto node = Node::start(options);
+    return node ? (*node)->run(link, [] {}) : 1;
+  }
+
+  pid_t pid_ = 0;
+  base::UniqueFd link_;
+};
+
+/// Node n1 of network "lab", which has two queues, in a network namespace of the test.
+class NetdevNode : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0 || ::access("/dev/net/tun", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/net/tun";
+    before.reset(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(before);
+    if (!enter_own_network()) GTEST_SKIP() << "needs network namespaces";
+    setenv("NUPA_TRANSPORT", "auto", 1);
+    key = *new_key();
+  }
+  void TearDown() override {
+    guest.reset();
+    manager.reset();
+    pd.reset();
+    device.reset();
+    process.reset();
+    unsetenv("NUPA_TRANSPORT");
+    if (before) {
+      EXPECT_EQ(0, setns(before.get(), CLONE_NEWNET));
+    }
+  }
+  /// `peers`: addresses at which the node asks for other nodes, whose requests come to `events`.
+  void start(const std::vector<Gid>& peers) {
+    NodeOptions options;
+    options.network = "lab";
+    options.node = "n1";
+    options.addresses = {*Prefix::parse("10.77.0.1/24")};
+    options.queues = 2;
+    options.key = key;
+    options.peers = peers;
+    process = std::make_unique<NodeProcess>(options);
+    auto opened = open_device("nupa0");
+    ASSERT_TRUE(opened) << opened.error().what;
+    device = std::move(*opened);
+    pd = std::move(*device->alloc_pd());
+    auto managed = ConnectionManager::open(events);
+    ASSERT_TRUE(managed) << managed.error().what;
+    manager = std::move(*managed);
+    if (!peers.empty()) {
+      ListenerAddress listener;
+      listener.service_id = service_of("lab");
+      ASSERT_EQ(0, manager->bind(kListener, listener));
+      ASSERT_EQ(0, manager->listen(kListener));
+    }
+    process->begin();
+    ASSERT_TRUE(cm::test::soon([] { return !ask("who").empty(); })) << "the node does not start";
+  }
+  /// Empty: the node does not answer.
+  static std::string ask(const std::string& what) {
+    const auto answer = Door::ask("lab", "n1", R"({"do":")" + what + R"("})", kNodeAnswersMs);
+    return answer ? *answer : "";
+  }
+  /// The status once it has this in it; the last one if it never has.
+  static std::string status_with(const std::string& wanted) {
+    const auto until = std::chrono::steady_clock::now() + kNodeLimit;
+    std::string status;
+    while ((status = ask("status")).find(wanted) == status.npos && std::chrono::steady_clock::now() < until)
+      usleep(1000);
+    return status;
+  }
+
+  const cm::test::Folder folder;
+  const Gid loopback = *address_from("127.0.0.1");
+  base::UniqueFd before;  ///< the network namespace of this thread
+  Key key{};
+  SessionEvents events;
+  std::unique_ptr<NodeProcess> process;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProtectionDomain> pd;
+  std::shared_ptr<ConnectionManager> manager;
+  std::unique_ptr<Household> guest;
+};
+
+TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
+  // Behind the addresses the names are looked at: this one is none, so that nothing is started.
+  const auto why = [](const char* first, size_t count, const char* further = nullptr) {
+    NodeOptions options;
+    options.network = "no/name";
+    Prefix prefix = *Prefix::parse(first);
+    for (size_t i = 0; i < count; ++i, ++prefix.address.raw[15]) options.addresses.push_back(prefix);
+    if (further != nullptr) options.addresses.push_back(*Prefix::parse(further));
+    const auto node = Node::start(options);
+    EXPECT_FALSE(node);
+    EXPECT_EQ(EINVAL, node ? 0 : node.error().code);
+    return node ? std::string() : std::string(node.error().what);
+  };
+  const std::string too_many = "a node has at most 16 addresses", name = "names have letters";
+  EXPECT_EQ(0u, why("10.77.0.1/24", 1).find(name));
+  EXPECT_EQ(0u, why("10.77.0.1/24", 16).find(name));
+  EXPECT_EQ(0u, why("10.77.0.1/24", 17).find(too_many));
+  // With the link-local one.
+  EXPECT_EQ(0u, why("fd77::1/64", 15).find(name));
+  EXPECT_EQ(0u, why("fd77::1/64", 16).find(too_many));
+  EXPECT_EQ(0u, why("10.77.0.1/24", 14, "fd77::1/64").find(name));
+  EXPECT_EQ(0u, why("10.77.0.1/24", 15, "fd77::1/64").find(too_many));
+}
+
+TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  const auto cq = std::move(*device->create_cq({.entries = 4}));
+  const auto qp = std::move(*device->create_qp(
+      pd.get(), {.send_cq = cq.get(),
+                 .recv_cq = cq.get(),
+                 .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}}));
+  // A request that proves the key, as somebody has seen it who does not have the key and so cannot go on.
+  Proof proof(key, "lab");
+  Greeted said;
+  said.qp_num = qp->number();
+  said.nonce = *new_nonce();
+  proof.set_asking(said.nonce);
+  said.mac = proof.asks(said.said());
+  const auto there = address_from(Door::field(ask("who"), "gid"));
+  ASSERT_TRUE(there);
+  auto route = manager->find_address(*there);
+  ASSERT_TRUE(route);
+  route->path.remote = *there;
+  ConnectionRequest request;
+  request.service_id = service_of("lab", "n1");
+  request.path = route->path;
+  request.qp_num = said.qp_num;
+  request.private_data.set(&said, sizeof said);
+  ConnectionId id = 0;
+  ASSERT_EQ(0, manager->connect(request, *route, kAsks, &id));
+  ASSERT_EQ(kAsks, events.next(Happened::kReply).owner);
+  ASSERT_EQ(0, manager->establish(id));
+  // The node has waited for the guest's card for five seconds.
+  EXPECT_EQ(kAsks, events.next(Happened::kOther, 2 * kNodeLimit).owner) << "the node still holds the connection";
+  manager->release(id);
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, PeerThatIsAway_IsAskedOnceASecondAtLeast) {
+  // Pauses that went on doubling from 10 ms would take 80 seconds for so many; these take seven.
+  constexpr int kTimes = 14;
+  constexpr std::chrono::seconds kAllOfThem{40};
+  ASSERT_NO_FATAL_FAILURE(start({loopback}));
+  const auto until = std::chrono::steady_clock::now() + kAllOfThem;
+  int times = 0;
+  for (; times < kTimes; ++times) {
+    const Happened asked = events.next(Happened::kRequest, until - std::chrono::steady_clock::now());
+    if (asked.owner == 0) break;
+    manager->reject(asked.id, RejectReason::kConsumer, {});
+    manager->release(asked.id);
+  }
+  EXPECT_EQ(kTimes, times);
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
+  ASSERT_NO_FATAL_FAILURE(start({loopback}));
+  guest = make_household(*device, *pd, *manager, key, "n2", "10.77.0.2/24");
+  const Happened asked = events.next(Happened::kRequest);
+  ASSERT_EQ(kAnswers, asked.owner);
+  auto session = Session::answer(*guest->world, kAnswers, asked.id, asked.request);
+  ASSERT_TRUE(session) << session.error().what;
+  guest->session = std::move(*session);
+  ASSERT_TRUE(cm::test::soon([&] {
+    guest->turn();
+    return guest->session->has_new_card();
+  }));
+  guest->session->refuse("no \xff here");
+  const std::string expected = "refused: no \xef\xbf\xbd here";
+  const std::string status = status_with(expected);
+  EXPECT_NE(status.npos, status.find(expected)) << status;
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, Status_Unroutable_IsTheSumOfAllQueues) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  // The kernel chooses the queue by the ports: with so many of them both queues get some.
+  constexpr int kPorts = 64;
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(4000);
+  to.sin_addr.s_addr = htonl(10u << 24 | 77u << 16 | 99u);
+  for (int i = 0; i < kPorts; ++i) {
+    const base::UniqueFd from(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(1, sendto(from.get(), "", 1, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to)) << errno;
+  }
+  const std::string expected = "\"unroutable\":" + std::to_string(kPorts) + "}";
+  const std::string status = status_with(expected);
+  EXPECT_NE(status.npos, status.find(expected)) << status;
+  EXPECT_EQ(0, process->end());
+}
+
+}  // namespace
+}  // namespace nupa::netdev
