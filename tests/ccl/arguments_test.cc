@@ -395,6 +395,20 @@ TEST(CclArguments, OfOperators) {
       all_well(1));
 }
 
+TEST(CclArguments, OperatorsThatAreDestroyedTakeNoPlace) {
+  EXPECT_EQ(run_job(1,
+                    [](Rank& rank) {
+                      constexpr uint32_t kMost = 65'536;
+                      for (uint32_t i = 0; i <= kMost; ++i) {
+                        nupa_ccl_op op = 0;
+                        rank.expect_ok(nupa_ccl_op_create([](void*, const void*, size_t, int, void*) {}, nullptr, &op),
+                                       "create");
+                        rank.expect_ok(nupa_ccl_op_destroy(op), "destroy");
+                      }
+                    }),
+            all_well(1));
+}
+
 TEST(CclArguments, OfCommunicatorsRequestsAndMemory) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {

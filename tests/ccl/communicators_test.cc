@@ -1,7 +1,10 @@
 /// Communicators: how they come, split and end.
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +54,33 @@ TEST(CclCommunicators, HundredsOfRanksOnOneHost) {
                       for (uint32_t i = 0; i < kRanks; ++i) rank.expect(all[i] == static_cast<int32_t>(3 * i), "all");
                     }),
             all_well(kRanks));
+}
+
+/// The caller goes on as process 1 of a PID namespace. False: the system allows none.
+bool enter_pid_namespace() {
+  if (unshare(CLONE_NEWPID) != 0) return false;
+  const pid_t inside = fork();
+  if (inside == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return true;
+  }
+  int status = -1;
+  waitpid(inside, &status, 0);
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
+}
+
+/// There rank 0's process number is nobody's.
+TEST(CclCommunicators, ARankInAnotherPidNamespaceIsNotReadByItsProcessNumber) {
+  const SharedCount refused;
+  const auto endings = run_job(2, [&](Rank& rank) {
+    if (rank.rank() == 1 && !enter_pid_namespace()) refused.add();
+    int error = 0;
+    const int64_t all = sum(rank.world(), 1, &error);
+    rank.expect_ok(error, "all_reduce");
+    rank.expect(all == 2, "sum");
+  });
+  EXPECT_EQ(endings, all_well(2));
+  if (refused.now() != 0) GTEST_SKIP() << "PID namespaces are not allowed";
 }
 
 TEST(CclCommunicators, SplitByColorAndKey) {

@@ -15,11 +15,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "ccl/comm/communicator.h"
 #include "ccl/comm/endpoint.h"
 #include "ccl/comm/links.h"
@@ -28,48 +25,12 @@
 #include "ccl/lane/wire_port.h"
 #include "ccl/mapped/arena.h"
 #include "ccl/memory/allocations.h"
+#include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kLimitNs = 10'000'000'000;
-constexpr int64_t kNsPerMs = 1'000'000;
-constexpr CommunicatorId kId{0x1111, 0x2222};
-
-template <class Condition>
-bool comes(const Condition& condition) {
-  const int64_t end = base::now_ns() + kLimitNs;
-  while (!condition()) {
-    if (base::now_ns() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-std::shared_ptr<Endpoint> endpoint_here() {
-  auto endpoint = Endpoint::acquire();
-  EXPECT_TRUE(endpoint) << endpoint.error().text;
-  return endpoint ? std::move(*endpoint) : nullptr;
-}
-
-/// Keeps what comes.
-class Inbox final : public MailSink {
- public:
-  void on_mail(const Mail& mail) override {
-    std::lock_guard lock(mutex_);
-    mails_.push_back(mail);
-  }
-  void on_completion(const WorkCompletion&) override {}
-  int64_t on_timer(int64_t) override { return INT64_MAX; }
-  std::vector<Mail> mails() const {
-    std::lock_guard lock(mutex_);
-    return mails_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Mail> mails_;
-};
+using namespace mail_test;
 
 /// Any program of this host that knows where a mailbox is.
 class Stranger {
@@ -323,6 +284,17 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   EXPECT_EQ(links->last_waited_for(kNoRank), kNoRank);
 }
 
+TEST_F(CclLinks, WhoHasSaidNothingForLongIsNamedItself) {
+  Mail told = mail(MailKind::kWaits, 0);
+  told.gone = 2;
+  EXPECT_TRUE(comes([&] {
+    links->on_mail(told);
+    return links->last_waited_for(0) == 2;
+  }));
+  // It may have been stopped since.
+  EXPECT_TRUE(comes([&] { return links->last_waited_for(0) == 0; }));
+}
+
 TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -447,6 +419,74 @@ TEST_F(CclWirePort, EachReceiveIsPostedAgain) {
     port->poll();
     return lane(LaneKind::kMessage).can_receive().is_over();
   }));
+  EXPECT_TRUE(broken.empty());
+}
+
+TEST_F(CclWirePort, TheQueueHoldsTheCompletionsOfEachWire) {
+  constexpr uint32_t kMore = 7;  // whose completions have no room in the queue of one wire
+  QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
+  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.wire_requests(), .max_send_sge = 1, .max_recv_sge = 1};
+  std::vector<std::unique_ptr<QueuePair>> more;
+  QpAttr attr;
+  for (uint32_t wire = 0; wire < kMore; ++wire) {
+    ASSERT_EQ(port->grow(), 0);
+    more.push_back(std::move(*endpoint->device().create_qp(&endpoint->pd(), options)));
+    attr.state = QpState::kInit;
+    ASSERT_EQ(more.back()->modify(attr, qp_attr::kState | qp_attr::kPkeyIndex | qp_attr::kPort | qp_attr::kAccessFlags),
+              0);
+    for (uint32_t i = 0; i < layout.wire_requests(); ++i) ASSERT_EQ(more.back()->post_recv({}), 0);
+  }
+  // In the error state all receives complete, and nobody polls.
+  attr.state = QpState::kErr;
+  for (const auto& wire : more) ASSERT_EQ(wire->modify(attr, qp_attr::kState), 0);
+  uint32_t came = 0;
+  EXPECT_TRUE(comes([&] {
+    WorkCompletion completion;
+    const int count = port->cq().poll(&completion, 1);
+    if (count > 0) ++came;
+    return count < 0 || came == kMore * layout.wire_requests();
+  }));
+  EXPECT_EQ(came, kMore * layout.wire_requests());
+}
+
+TEST_F(CclWirePort, TheQueueHasRoomForAllThatEachWireMayHaveUnderWay) {
+  // What probes take first exceeds what rounding up the queue's length leaves at 127 wires.
+  constexpr uint32_t kMost = 200;
+  for (uint32_t wires = 2; wires <= kMost; ++wires) {
+    ASSERT_EQ(port->grow(), 0);
+    ASSERT_GE(port->cq().entries(), wires * (port->sends() + port->receives())) << wires;
+  }
+}
+
+TEST_F(CclWirePort, TwoWiresThatBreakBetweenTwoPollsAreBothNamed) {
+  QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
+  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.wire_requests(), .max_send_sge = 1, .max_recv_sge = 1};
+  ASSERT_EQ(port->grow(), 0);
+  const auto second = std::move(*endpoint->device().create_qp(&endpoint->pd(), options));
+  QpAttr attr;
+  attr.state = QpState::kInit;
+  ASSERT_EQ(second->modify(attr, qp_attr::kState | qp_attr::kPkeyIndex | qp_attr::kPort | qp_attr::kAccessFlags), 0);
+  std::vector<std::unique_ptr<WireLane>> second_lanes;
+  WireLane* all[kLanes];
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    second_lanes.push_back(
+        std::make_unique<WireLane>(*second, static_cast<LaneKind>(i), WireLane::Here{}, WireLane::There{}, 6, layout));
+    all[i] = second_lanes.back().get();
+  }
+  ASSERT_EQ(port->add(*second, 6, all), 0);
+  attr.state = QpState::kErr;
+  for (QueuePair* const wire : {qp.get(), second.get()}) ASSERT_EQ(wire->modify(attr, qp_attr::kState), 0);
+  port->poll();
+  std::sort(broken.begin(), broken.end());
+  EXPECT_EQ(broken, (std::vector<uint32_t>{5, 6}));
+}
+
+TEST_F(CclWirePort, AWireThatThisRankEndsItselfIsNotNamed) {
+  QpAttr attr;
+  attr.state = QpState::kErr;
+  port->drop(*qp);
+  ASSERT_EQ(qp->modify(attr, qp_attr::kState), 0);
+  port->poll();
   EXPECT_TRUE(broken.empty());
 }
 

@@ -391,6 +391,70 @@ TEST(CclAtOnce, AllAreWaitedForButByABroadcast) {
   EXPECT_TRUE(all_came(job.player(0).group, taken)) << "others wait for the root alone";
 }
 
+/// All ranks in one thread: each goes as far as it can, one after the other.
+void run_in_turns(Job& job, const std::function<Steps(MappedGroup&)>& begin) {
+  std::vector<Steps> all;
+  for (uint32_t rank = 0; rank < job.ranks(); ++rank) all.push_back(begin(job.player(rank).group));
+  constexpr int kMostTurns = 100;
+  size_t left = all.size();
+  for (int turn = 0; turn < kMostTurns && left > 0; ++turn)
+    for (Steps& steps : all)
+      if (!steps.is_done() && steps.go_on()) --left;
+  ASSERT_EQ(left, 0u) << "ranks that wait for each other";
+  for (const Steps& steps : all) ASSERT_EQ(steps.result(), 0);
+}
+
+/// Each slot holds a part of every rank's block. The ranks that are a turn ahead write the slot behind it.
+TEST(CclMappedGroup, PartsOfAllRanksFitIntoASlot_WithMoreRanksThanItHasCacheLines) {
+  for (const uint32_t ranks : {70u, 100u, 192u}) {
+    const size_t elements = 3 * kSlot / ranks / sizeof(uint64_t);  // of a block: some parts
+    const size_t bytes = elements * sizeof(uint64_t);
+    const auto element = [&](uint32_t from, uint32_t to, size_t i) {
+      return (uint64_t{from} * ranks + to) * elements + i;
+    };
+    const auto blocks_of = [&](uint32_t from) {
+      std::vector<uint64_t> all;
+      for (uint32_t to = 0; to < ranks; ++to)
+        for (size_t i = 0; i < elements; ++i) all.push_back(element(from, to, i));
+      return all;
+    };
+    std::vector<std::vector<uint64_t>> in;
+    for (uint32_t rank = 0; rank < ranks; ++rank) in.push_back(blocks_of(rank));
+
+    Job scattering(ranks);
+    std::vector<std::vector<uint64_t>> parts(ranks, std::vector<uint64_t>(elements));
+    ASSERT_NO_FATAL_FAILURE(run_in_turns(scattering, [&](MappedGroup& group) {
+      return scatter(group, {0, in[0].data(), {bytes}, parts[group.rank()].data(), bytes, true});
+    }));
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      for (size_t i = 0; i < elements; ++i) ASSERT_EQ(parts[rank][i], element(0, rank, i)) << rank << " of " << ranks;
+
+    Job exchanging(ranks);
+    std::vector<std::vector<uint64_t>> out(ranks, std::vector<uint64_t>(elements * ranks));
+    ASSERT_NO_FATAL_FAILURE(run_in_turns(exchanging, [&](MappedGroup& group) {
+      return all_to_all(group, {in[group.rank()].data(), {bytes}, out[group.rank()].data(), {bytes}, true});
+    }));
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      for (uint32_t from = 0; from < ranks; ++from)
+        for (size_t i = 0; i < elements; ++i)
+          ASSERT_EQ(out[rank][from * elements + i], element(from, rank, i)) << rank << " of " << ranks;
+
+    Job reducing(ranks);
+    const Reducer sum{{Type::kUint64, Operator::kSum}};
+    ASSERT_NO_FATAL_FAILURE(run_in_turns(reducing, [&](MappedGroup& group) {
+      ReduceTask task{sum, in[group.rank()].data(), parts[group.rank()].data(), elements * ranks};
+      task.blocks.each = bytes;
+      return reduce_scatter(group, task);
+    }));
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      for (size_t i = 0; i < elements; ++i) {
+        uint64_t all = 0;
+        for (uint32_t from = 0; from < ranks; ++from) all += element(from, rank, i);
+        ASSERT_EQ(parts[rank][i], all) << rank << " of " << ranks;
+      }
+  }
+}
+
 Steps wait_for_mark(MappedGroup& group, uint32_t rank, uint32_t step) { co_return co_await group.reached(rank, step); }
 
 TEST(CclMappedGroup, SeveralAreWaitedForAtOnce) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -302,6 +303,12 @@ TEST(CclMeetingRoot, WhoeverDoesNotSpeakItsLanguageIsSentAway) {
   expect_whole_meeting(root->id(), 1);
 }
 
+TEST(CclMeetingRoot, ASilentConnectionIsClosed) {
+  auto root = MeetingRoot::start(kPatienceNs, {loopback()}, kShortNs);
+  ASSERT_TRUE(root) << root.error().text;
+  EXPECT_EQ(hear(stranger((*root)->id())).status, -1);
+}
+
 TEST(CclMeetingRoot, WhatIsSaidByteAfterByteIsHeard) {
   const auto root = root_with();
   const Card card(7, std::byte{5});
@@ -397,22 +404,24 @@ int end_of_root(const base::UniqueFd& rank) {
   return -1;
 }
 
+/// No more than a few KB of what the root says to this rank find room at a time.
+void narrow_answers_to(const base::UniqueFd& rank) {
+  int at_root = end_of_root(rank);
+  for (int tries = 0; at_root < 0 && tries < 10'000; ++tries) {
+    usleep(1000);
+    at_root = end_of_root(rank);
+  }
+  const int small = 4096;
+  ASSERT_EQ(setsockopt(at_root, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+}
+
 TEST(CclMeetingRoot, AnAnswerInManyPartsIsSaidOnce) {
   constexpr uint32_t kWorld = 24;
   const auto root = root_with();
   std::vector<base::UniqueFd> ranks;
   for (uint32_t rank = 0; rank < kWorld; ++rank) {
     ranks.push_back(stranger(root->id(), 4096));
-    if (rank == 0) {
-      // No more than a few KB of its answer find room at a time.
-      int at_root = end_of_root(ranks[0]);
-      for (int tries = 0; at_root < 0 && tries < 10'000; ++tries) {
-        usleep(1000);
-        at_root = end_of_root(ranks[0]);
-      }
-      const int small = 4096;
-      ASSERT_EQ(setsockopt(at_root, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
-    }
+    if (rank == 0) narrow_answers_to(ranks[0]);
     say(ranks.back(), telling_of(root->id(), 0, rank, kWorld, Card(kMaxCardBytes, static_cast<std::byte>(rank))));
   }
   std::string expected;
@@ -431,6 +440,30 @@ TEST(CclMeetingRoot, AnAnswerInManyPartsIsSaidOnce) {
   }
   EXPECT_EQ(got, bytes);
   EXPECT_TRUE(heard.substr(kAnswerBytes + kNameBytes, expected.size()) == expected);
+}
+
+TEST(CclMeetingRoot, FinishingWaitsUntilAnAnswerIsSaidToItsEnd) {
+  constexpr uint32_t kWorld = 16;
+  const auto root = root_with();
+  std::vector<base::UniqueFd> ranks;
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    ranks.push_back(stranger(root->id(), rank == 0 ? 4096 : 0));
+    if (rank == 0) narrow_answers_to(ranks[0]);
+    say(ranks.back(), telling_of(root->id(), 0, rank, kWorld, Card(kMaxCardBytes)));
+  }
+  // The meeting is over when one has been told. Rank 0 takes nothing before the root is about to finish.
+  EXPECT_EQ(hear(ranks[1]).status, 0);
+  std::promise<void> finishing;
+  Heard heard;
+  std::thread slow([&] {
+    finishing.get_future().wait();
+    heard = hear(ranks[0]);
+  });
+  finishing.set_value();
+  root->finish();
+  slow.join();
+  EXPECT_EQ(heard.status, 0);
+  EXPECT_EQ(heard.text.size(), kNameBytes + kWorld * (4 + kMaxCardBytes));
 }
 
 TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {

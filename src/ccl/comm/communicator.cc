@@ -93,7 +93,8 @@ Outcome<void> Communicator::open() {
   arena_ = std::move(*arena);
   if (!topology_.is_one_memory()) {
     auto wires = WirePort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
-      on_end({ECONNRESET, rank});
+      // A rank that has told its end may have ended its wires since, and lives.
+      if (!links_->has_ended(rank)) on_end({ECONNRESET, rank});
     });
     if (!wires) return tl::unexpected(wires.error());
     wires_ = std::move(*wires);

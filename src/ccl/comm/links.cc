@@ -12,7 +12,6 @@ namespace nupa::ccl {
 namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
-constexpr uint32_t kProbes = 4;
 /// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing. A rank among more ranks than cores
 /// may be without a processor for whole seconds.
 constexpr uint8_t kPatience = 17;
@@ -87,8 +86,8 @@ int Links::make(Link& link) {
     if (const int error = places_.wires->grow(); error != 0) return error;
   CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
   QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
-  options.cap = {.max_send_wr = by_wire ? places_.channels.wire_requests() + kProbes : kProbes,
-                 .max_recv_wr = by_wire ? places_.channels.wire_requests() : 1,
+  options.cap = {.max_send_wr = by_wire ? places_.wires->sends() : WirePort::kProbes,
+                 .max_recv_wr = by_wire ? places_.wires->receives() : 1,
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
                  .max_inline_data = 0};
@@ -212,6 +211,7 @@ void Links::on_mail(const Mail& mail) {
     if (mail.from >= links_.size() || mail.from == rank_) return;
     Link& link = links_[mail.from];
     if (mail.kind == MailKind::kEnd) {
+      link.has_ended = link.has_ended || mail.cause != 0;
       if (mail.cause != 0) fail(Cause::unpacked(mail.cause));
     } else if (told_) {
       Mail answer = mail_to(MailKind::kEnd, link);
@@ -294,10 +294,19 @@ void Links::call_in_loans() {
   std::lock_guard lock(mutex_);
   QpAttr attr;
   attr.state = QpState::kErr;
-  for (const Link& link : links_)
-    if (std::any_of(std::begin(link.lanes), std::end(link.lanes),
-                    [](const auto& lane) { return lane != nullptr && lane->has_loans(); }))
-      link.qp->modify(attr, qp_attr::kState);
+  for (const Link& link : links_) {
+    if (std::none_of(std::begin(link.lanes), std::end(link.lanes),
+                     [](const auto& lane) { return lane != nullptr && lane->has_loans(); }))
+      continue;
+    // This rank ends the wire itself, which is no sign that the other end is gone.
+    places_.wires->drop(*link.qp);
+    link.qp->modify(attr, qp_attr::kState);
+  }
+}
+
+bool Links::has_ended(uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  return links_[rank].has_ended;
 }
 
 bool Links::end(const Cause& cause) {

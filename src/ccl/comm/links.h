@@ -61,6 +61,8 @@ class Links final : public MailSink {
   /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
   /// cause stays. True: this is it.
   bool end(const Cause& cause);
+  /// Whether that rank has told this one by mail that all has ended. It may end its wires then.
+  bool has_ended(uint32_t rank);
   /// After an operation has failed, before the program knows, which may free its arrays then: nothing is sent from them
   /// any more.
   void call_in_loans();
@@ -77,6 +79,7 @@ class Links final : public MailSink {
     bool connected = false;       ///< this end is
     bool peer_connected = false;  ///< the other end said so
     bool probing = false;
+    bool has_ended = false;  ///< the other end said so
     Mail peer;
     std::unique_ptr<QueuePair> qp;
     std::shared_ptr<std::byte> arena;

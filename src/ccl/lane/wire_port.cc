@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace nupa::ccl {
 namespace {
@@ -27,7 +28,7 @@ Outcome<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t reque
 
 int WirePort::grow() {
   std::lock_guard lock(mutex_);
-  entries_ += 2 * requests_;
+  entries_ += sends() + receives();
   return entries_ <= cq_->entries() ? 0 : cq_->resize(2 * entries_);
 }
 
@@ -39,6 +40,11 @@ int WirePort::add(QueuePair& qp, uint32_t rank, WireLane* const* lanes) {
   int error = 0;
   for (uint32_t i = 0; i < requests_ && error == 0; ++i) error = qp.post_recv({});
   return error;
+}
+
+void WirePort::drop(const QueuePair& qp) {
+  std::lock_guard lock(mutex_);
+  wires_.erase(qp.number());
 }
 
 uint32_t WirePort::take(const WorkCompletion& completion) {
@@ -63,15 +69,17 @@ void WirePort::poll() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
   WorkCompletion completions[kAtOnce];
-  uint32_t broken = kNoRank;
+  std::vector<uint32_t> broken;
   int count = 0;
   do {
     count = cq_->poll(completions, kAtOnce);
-    for (int i = 0; i < count; ++i)
-      if (const uint32_t rank = take(completions[i]); rank != kNoRank) broken = rank;
+    for (int i = 0; i < count; ++i) {
+      const uint32_t rank = take(completions[i]);
+      if (rank != kNoRank && std::find(broken.begin(), broken.end(), rank) == broken.end()) broken.push_back(rank);
+    }
   } while (count == kAtOnce);
   lock.unlock();
-  if (broken != kNoRank) on_break_(broken);
+  for (const uint32_t rank : broken) on_break_(rank);
 }
 
 void WirePort::sleep(int64_t limit_ns) {

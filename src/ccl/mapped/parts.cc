@@ -1,5 +1,7 @@
 #include "ccl/mapped/parts.h"
 
+#include <algorithm>
+
 namespace nupa::ccl::mapped {
 
 Steps until_all_left(MappedGroup& group, uint32_t turns) {

@@ -1,7 +1,5 @@
 #pragma once
 /// What algorithms on slots have in common.
-#include <algorithm>
-
 #include "ccl/mapped/group.h"
 #include "ccl/reduce/combine.h"
 
@@ -17,9 +15,16 @@ Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest);
 /// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
 Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors);
 
-/// So much of each rank's block fits into a slot of `bytes` that has a part of every rank's: whole cache lines.
+/// No type has larger elements.
+constexpr size_t kLargestElement = size_of(Type::kFloat64);
+
+/// How much of each rank's block fits into a slot of `bytes` that holds a part of every rank's block: whole cache
+/// lines, or whole elements where the slot has no cache line for each rank.
 inline size_t part_of_each(const MappedGroup& group, size_t bytes) {
-  return std::max<size_t>(bytes / group.ranks() / kCacheLine, 1) * kCacheLine;
+  static_assert(kSmallSlotBytes / kMaxSources >= kLargestElement, "the smallest slot has an element of each rank");
+  const size_t room = bytes / group.ranks();
+  const size_t unit = room < kCacheLine ? kLargestElement : kCacheLine;
+  return room / unit * unit;
 }
 inline size_t part_of_each(const MappedGroup& group) { return part_of_each(group, group.slot_bytes()); }
 /// Slots in which a part of `longest` of every rank's has room.

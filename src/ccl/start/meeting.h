@@ -18,10 +18,14 @@ constexpr uint32_t kMaxRanks = 65536;
 /// Where meetings are held: a TCP port and a thread, in a rank's process or a launcher's.
 class MeetingRoot {
  public:
+  /// A connection that names no rank within this time is closed: other programs may have found the port.
+  static constexpr int64_t kSilenceNs = 10'000'000'000;
+
   /// `addresses`: of this host, as others know it; empty: all that its interfaces have, the loopback last. `limit_ns`:
   /// after the first rank of a meeting has come, when whoever is there is told who is not. Errors: those of sockets and
   /// threads.
-  static Outcome<std::unique_ptr<MeetingRoot>> start(int64_t limit_ns, std::vector<Gid> addresses = {});
+  static Outcome<std::unique_ptr<MeetingRoot>> start(int64_t limit_ns, std::vector<Gid> addresses = {},
+                                                     int64_t silence_ns = kSilenceNs);
   /// At a port and with a secret that others know before. `address` zero: all of this host. EADDRINUSE: somebody
   /// listens there; EADDRNOTAVAIL: the address is not of this host.
   static Outcome<std::unique_ptr<MeetingRoot>> start_at(int64_t limit_ns, const Gid& address, uint16_t port,

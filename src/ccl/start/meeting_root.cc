@@ -26,8 +26,6 @@ namespace nupa::ccl {
 namespace {
 
 constexpr int kBacklog = 1024;
-/// Whoever has connected and says nothing is let go, for others than ranks may have found the port.
-constexpr int64_t kSilenceNs = 10'000'000'000;
 
 constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
 
@@ -107,7 +105,7 @@ std::string random_name() {
 
 class Root final : public MeetingRoot {
  public:
-  explicit Root(int64_t limit_ns) : limit_ns_(limit_ns) {}
+  Root(int64_t limit_ns, int64_t silence_ns) : limit_ns_(limit_ns), silence_ns_(silence_ns) {}
   ~Root() override { end(); }
   void finish() override {
     finishing_.store(true, std::memory_order_release);
@@ -138,6 +136,7 @@ class Root final : public MeetingRoot {
   static bool speak(Visitor& visitor);
 
   const int64_t limit_ns_;
+  const int64_t silence_ns_;
   UniqueId id_;
   base::UniqueFd listener_;
   base::UniqueFd stop_;
@@ -215,7 +214,7 @@ bool Root::look(bool open) {
     Visitor& visitor = *visitors_[i];
     if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
     if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
-    if (!visitor.has_told && now - visitor.since_ns > kSilenceNs) visitor.fd.reset();
+    if (!visitor.has_told && now - visitor.since_ns > silence_ns_) visitor.fd.reset();
   }
   std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
   if ((fds[1].revents & POLLIN) != 0) take_visitors();
@@ -313,15 +312,16 @@ bool Root::speak(Visitor& visitor) {
 
 }  // namespace
 
-Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses) {
-  auto root = std::make_unique<Root>(limit_ns);
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses,
+                                                         int64_t silence_ns) {
+  auto root = std::make_unique<Root>(limit_ns, silence_ns);
   if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
   return root;
 }
 
 Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
                                                             const decltype(UniqueId::secret)& secret) {
-  auto root = std::make_unique<Root>(limit_ns);
+  auto root = std::make_unique<Root>(limit_ns, kSilenceNs);
   if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
   return root;
 }
