@@ -173,6 +173,57 @@ class DatagramsPeer : public Datagrams {
     return std::string(reinterpret_cast<const char*>(&header), 8) + text;
   }
 
+  /// So many addresses that nobody sent from yet say the number of a queue pair to the rsocket `one`.
+  void strangers(uint32_t count) {
+    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    const End silent = [] {
+      End end;
+      end.fd = socket(AF_INET, SOCK_DGRAM, 0);
+      end.address = loopback(0);
+      socklen_t length = sizeof end.address;
+      EXPECT_EQ(bind(end.fd, as_sockaddr(end.address), sizeof end.address), 0);
+      EXPECT_EQ(getsockname(end.fd, reinterpret_cast<sockaddr*>(&end.address), &length), 0);
+      return end;
+    }();
+    constexpr uint32_t kTogether = 32;  // fewer than the kernel's buffer holds
+    for (uint32_t i = 1; i <= count; ++i) {
+      say_from(fd, INADDR_LOOPBACK + i);
+      // A send to a peer whose queue pair is not known looks at what has come.
+      if (i % kTogether == 0 || i == count) {
+        ASSERT_EQ(send(one, silent, "x"), 0);
+      }
+    }
+    close(fd);
+    close(silent.fd);
+  }
+  void say_from(int fd, in_addr_t source) {
+    UdpHeader header{};
+    header.tag = htobe32(nupa::rsockets::kUdpTag);
+    header.version = 4;
+    header.op = static_cast<uint8_t>(Op::kControl);
+    header.length = nupa::rsockets::kUdpHeaderV4;
+    header.qpn = htobe32(0x77);
+    iovec piece{&header, nupa::rsockets::kUdpHeaderV4};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(in_pktinfo))] = {};
+    msghdr message{};
+    message.msg_name = &one.address;
+    message.msg_namelen = sizeof one.address;
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const first = CMSG_FIRSTHDR(&message);
+    first->cmsg_level = IPPROTO_IP;
+    first->cmsg_type = IP_PKTINFO;
+    first->cmsg_len = CMSG_LEN(sizeof(in_pktinfo));
+    in_pktinfo info{};
+    info.ipi_spec_dst.s_addr = htonl(source);
+    std::memcpy(CMSG_DATA(first), &info, sizeof info);
+    ASSERT_EQ(sendmsg(fd, &message, 0), static_cast<ssize_t>(piece.iov_len)) << std::strerror(errno);
+  }
+
+  static constexpr uint32_t kMostPeers = 16384;  ///< that an rsocket knows at once
+
   UdPeer peer;
   uint32_t number_of_two = 0;
 };
@@ -329,4 +380,27 @@ TEST_F(DatagramsPeer, AllPeersAreReachedFromOneQueuePair) {
   open_udp();
   EXPECT_EQ(number_of_one(), number);
   close(before);
+}
+
+TEST_F(DatagramsPeer, Strangers_MoreThanAnRsocketKnows_TheFirstIsForgotten) {
+  say_number(peer.number());
+  strangers(kMostPeers);
+  ASSERT_EQ(send(one, udp, "by UDP"), 0);
+  const auto first = by_udp_now();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->substr(16), "by UDP");
+  say_number(peer.number());
+  ASSERT_EQ(send(one, udp, "known again"), 0);
+  EXPECT_EQ(peer.receive(), datagram(one.address, "known again"));
+}
+
+TEST_F(DatagramsPeer, Strangers_MoreThanAnRsocketKnows_PeersOfTheProgramStay) {
+  ASSERT_NE(number_of_one(), 0u);
+  say_number(peer.number());
+  ASSERT_EQ(send(one, udp, "before"), 0);
+  ASSERT_EQ(peer.receive(), datagram(one.address, "before"));
+  strangers(kMostPeers + 1);
+  ASSERT_EQ(send(one, udp, "after"), 0);
+  EXPECT_FALSE(by_udp_now().has_value());
+  EXPECT_EQ(peer.receive(), datagram(one.address, "after"));
 }

@@ -164,6 +164,15 @@ TEST_F(Datagrams, OneThatIsNotBoundGetsAPort) {
   }
 }
 
+TEST(RsocketsDescriptors, Rsocket_OfEitherType_IsClosedAtExec) {
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    const int fd = rsocket(AF_INET, type, 0);
+    ASSERT_GE(fd, 0) << std::strerror(errno);
+    EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC) << type;
+    rclose(fd);
+  }
+}
+
 TEST_F(Datagrams, PollAsksForWhatThereIs) {
   pollfd entry{two.fd, POLLIN | POLLOUT, 0};
   EXPECT_EQ(rpoll(&entry, 1, 0), 1);
@@ -273,9 +282,15 @@ TEST_F(Datagrams, OptionsAreCheckedAndFixedWithTheFirstPeer) {
   EXPECT_EQ(set_number(one.fd, SOL_RDMA, 77, 1), ENOPROTOOPT);
   const int number = 1;
   EXPECT_EQ(error_of(rsetsockopt(one.fd, SOL_RDMA, RDMA_SQSIZE, &number, 3)), EINVAL);
+  const timeval limit{.tv_sec = 3, .tv_usec = 0};
+  ASSERT_EQ(rsetsockopt(one.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   EXPECT_EQ(error_of(rsetsockopt(one.fd, SOL_SOCKET, SO_RCVTIMEO, &number, sizeof number)), EINVAL);
+  timeval kept{};
+  socklen_t length = sizeof kept;
+  ASSERT_EQ(rgetsockopt(one.fd, SOL_SOCKET, SO_RCVTIMEO, &kept, &length), 0);
+  EXPECT_EQ(kept.tv_sec, 3) << "a refused option changes nothing";
   char room[8];
-  socklen_t length = sizeof room;
+  length = sizeof room;
   EXPECT_EQ(error_of(rgetsockopt(one.fd, SOL_RDMA, 77, room, &length)), ENOPROTOOPT);
   ASSERT_EQ(send(one, two, "x"), 0);
   EXPECT_EQ(set_number(one.fd, SOL_RDMA, RDMA_SQSIZE, 10), EINVAL);

@@ -324,6 +324,27 @@ TEST_F(RsocketsEdges, AChildOfAListeningProcessAnswersConnectionsItself) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(RsocketsEdges, Close_OfAnInheritedListenerInAChild_TheParentStillAnswers) {
+  listen_now();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(2 * kSoonMs / 1000);
+    _exit(rclose(listener) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const int error = error_of(rconnect(client, as_sockaddr(address), sizeof address));
+  EXPECT_TRUE(error == 0 || error == EINPROGRESS) << std::strerror(error);
+  ASSERT_EQ(poll_one(client, POLLOUT, kSoonMs), POLLOUT);
+  EXPECT_EQ(number_of(client, SOL_SOCKET, SO_ERROR), 0);
+  ASSERT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+  server = raccept(listener, nullptr, nullptr);
+  EXPECT_GE(server, 0);
+}
+
 TEST_F(RsocketsEdges, AcceptWaitsNoLongerThanTheReceiveTimeout) {
   listen_now();
   const timeval limit{0, 10'000};

@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <functional>
+#include <set>
 #include <utility>
 
+#include "rsockets_api_datagrams.h"
 #include "rsockets_api_peer.h"
 
 using namespace nupa::rsockets_test;
@@ -21,6 +23,7 @@ struct Steps {
   std::function<void(int result)> after_sleep;
   std::function<void()> before_event;
   std::function<void(rdma_cm_event*)> after_event;
+  int full_udp = -1;  ///< this descriptor has no room for a datagram until it is another one
 };
 thread_local Steps steps;
 
@@ -48,6 +51,24 @@ int ppoll_in_steps(pollfd* fds, nfds_t count, const timespec* limit, const sigse
   take_step(steps.after_sleep, result);
   errno = error;
   return result;
+}
+
+extern "C" __attribute__((visibility("default"))) int poll_in_steps(pollfd* fds, nfds_t count,
+                                                                    int timeout) __asm__("poll");
+int poll_in_steps(pollfd* fds, nfds_t count, int timeout) {
+  static auto* const real = next_of<int(pollfd*, nfds_t, int)>("poll");
+  if (count == 1 && fds->fd == steps.full_udp && fds->events == POLLOUT) return 0;
+  return real(fds, count, timeout);
+}
+
+extern "C" __attribute__((visibility("default"))) ssize_t sendto_in_steps(int fd, const void* data, size_t length,
+                                                                          int flags, const sockaddr* to,
+                                                                          socklen_t to_length) __asm__("sendto");
+ssize_t sendto_in_steps(int fd, const void* data, size_t length, int flags, const sockaddr* to, socklen_t to_length) {
+  static auto* const real = next_of<ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t)>("sendto");
+  if (fd != steps.full_udp) return real(fd, data, length, flags, to, to_length);
+  errno = EAGAIN;
+  return -1;
 }
 
 extern "C" __attribute__((visibility("default"))) int cm_event_in_steps(
@@ -143,6 +164,14 @@ class RsocketsSteps : public RsocketsApi {
   }
 
   Peer peer;
+};
+
+class DatagramSteps : public Datagrams {
+ protected:
+  void TearDown() override {
+    steps = {};
+    Datagrams::TearDown();
+  }
 };
 
 }  // namespace
@@ -281,4 +310,111 @@ TEST_F(RsocketsSteps, AThreadWithoutADescriptorOfItsOwnIsWokenByAConnection) {
   waiting.join();
   EXPECT_EQ(found, 1);
   EXPECT_GT(woken, 0) << "nothing woke it";
+}
+
+TEST_F(DatagramSteps, Send_UdpHasNoRoom_WaitsUnlessItMustNot) {
+  open_udp();
+  const auto text_by_udp = [&] {
+    char bytes[64];
+    const ssize_t count = recv(udp.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return count < 16 ? "nothing came" : std::string(bytes + 16, static_cast<size_t>(count) - 16);
+  };
+  ASSERT_EQ(send(one, udp, "first"), 0);
+  ASSERT_EQ(text_by_udp(), "first");
+  steps.full_udp = one.fd;
+  bool slept = false;
+  steps.before_sleep = [&] {
+    slept = true;
+    steps.full_udp = -1;
+  };
+  EXPECT_EQ(send(one, udp, "second"), 0);
+  EXPECT_TRUE(slept);
+  EXPECT_EQ(text_by_udp(), "second");
+  // Neither waits.
+  steps.before_sleep = [] { ADD_FAILURE() << "it sleeps"; };
+  steps.full_udp = one.fd;
+  EXPECT_EQ(error_of(rsendto(one.fd, "x", 1, MSG_DONTWAIT, as_sockaddr(udp.address), sizeof udp.address)), EAGAIN);
+  ASSERT_EQ(rfcntl(one.fd, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(send(one, udp, "x"), EAGAIN);
+  pollfd entry{one.fd, POLLOUT, 0};
+  EXPECT_EQ(rpoll(&entry, 1, 0), 0);
+  steps.full_udp = -1;
+  EXPECT_EQ(rpoll(&entry, 1, 0), 1);
+  EXPECT_EQ(entry.revents, POLLOUT);
+  EXPECT_EQ(send(one, udp, "third"), 0);
+  EXPECT_EQ(text_by_udp(), "third");
+}
+
+TEST_F(DatagramSteps, Send_UdpHasNoRoomAndTheOtherThreadShutsDown_IsABrokenPipe) {
+  open_udp();
+  ASSERT_EQ(send(one, udp, "first"), 0);
+  steps.full_udp = one.fd;
+  steps.before_sleep = [&] { std::thread([&] { EXPECT_EQ(rshutdown(one.fd, SHUT_RDWR), 0); }).join(); };
+  EXPECT_EQ(send(one, udp, "second"), EPIPE);
+}
+
+TEST_F(DatagramSteps, Send_ResolvesThePeer_OtherCallsGoOn) {
+  three = open();
+  ASSERT_EQ(send(one, two, "question"), 0);
+  steps.before_event = [] { ADD_FAILURE() << "what a peer sends resolves nothing"; };
+  ASSERT_EQ(receive(two), "question");
+  bool waited = false;
+  std::atomic<bool> done{false};
+  std::thread other;
+  steps.before_event = [&] {  // within the resolution
+    waited = true;
+    other = std::thread([&] {
+      EXPECT_EQ(receive_error(two), EAGAIN);
+      EXPECT_EQ(send(two, three, "to another"), 0);
+      EXPECT_EQ(send(two, one, "by UDP meanwhile"), 0);
+      done = true;
+    });
+    EXPECT_TRUE(await([&] { return done.load(); }));
+  };
+  EXPECT_EQ(send(two, one, "answer"), 0);
+  EXPECT_TRUE(waited);
+  if (other.joinable()) other.join();
+  std::multiset<std::string> got{receive(one), receive(one)};
+  EXPECT_EQ(got, (std::multiset<std::string>{"answer", "by UDP meanwhile"}));
+  EXPECT_EQ(receive(three), "to another");
+}
+
+TEST_F(DatagramSteps, Send_ThePeerIsForgottenWhileItIsResolved_GoesOverUdp) {
+  constexpr uint32_t kMostPeers = 16384;  // that an rsocket knows at once
+  ASSERT_EQ(send(one, two, "question"), 0);
+  ASSERT_EQ(receive(two), "question");
+  steps.before_event = [&] {  // within the resolution
+    End others = one;
+    for (uint32_t i = 1; i <= kMostPeers; ++i) {
+      others.address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + i);
+      ASSERT_EQ(send(two, others, "x"), 0);
+    }
+  };
+  ASSERT_EQ(send(two, one, "answer"), 0);
+  EXPECT_FALSE(steps.before_event) << "nothing was resolved";
+  EXPECT_EQ(receive(one), "answer");
+  ASSERT_EQ(send(two, one, "again"), 0);
+  EXPECT_EQ(receive(one), "again");
+}
+
+TEST_F(RsocketsSteps, Announcement_BufferUnmappedWhileItWaitsForRoom_OnlyTheNewOneIsAnnounced) {
+  peer.mine.mappings = 1;
+  peer.mine.targets.length = htobe32(Peer::kTargetEntries);
+  peer.mine.credits = htobe16(1);
+  connect_peer();
+  ASSERT_EQ(rsend(server, "a", 1, 0), 1);
+  ASSERT_EQ(peer.next_message(), encode(Op::kData, 1));
+  char first[16], second[32];
+  ASSERT_EQ(riomap(server, first, sizeof first, PROT_WRITE, 0, 700), 700);
+  steps.before_sleep = [&] {
+    EXPECT_EQ(riounmap(server, first, sizeof first), 0);
+    EXPECT_EQ(riomap(server, second, sizeof second, PROT_WRITE, 0, 900), 900);
+    EXPECT_EQ(peer.send(encode(Op::kCredits, 400)), IBV_WC_SUCCESS);
+  };
+  ASSERT_EQ(rsend(server, "b", 1, 0), 1);
+  EXPECT_FALSE(steps.before_sleep) << "it did not wait";
+  EXPECT_EQ(peer.next_message(), encode(Op::kMapping, 0));
+  EXPECT_EQ(peer.next_message(), encode(Op::kData, 1));
+  EXPECT_EQ(peer.memory().mappings[0].offset, 900u);
+  EXPECT_EQ(peer.memory().mappings[0].buffer.addr, reinterpret_cast<uintptr_t>(second));
 }

@@ -72,6 +72,43 @@ class Woken {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+/// Looks at an rsocket last longer than the time that a wait spins, so that it sleeps after few of them.
+class SlowLooks {
+ public:
+  SlowLooks() : devices_(rdma_get_devices(nullptr)) {
+    for (ibv_context** device = devices_; *device != nullptr; ++device) {
+      real_ = std::exchange((*device)->ops.poll_cq, poll);
+    }
+  }
+  ~SlowLooks() {
+    for (ibv_context** device = devices_; *device != nullptr; ++device) (*device)->ops.poll_cq = real_;
+    rdma_free_devices(devices_);
+  }
+  SlowLooks(const SlowLooks&) = delete;
+  SlowLooks& operator=(const SlowLooks&) = delete;
+
+ private:
+  static int poll(ibv_cq* cq, int count, ibv_wc* completions) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    return real_(cq, count, completions);
+  }
+
+  static inline int (*real_)(ibv_cq*, int, ibv_wc*) = nullptr;
+  ibv_context** devices_;
+};
+
+/// The calling thread runs on one processor, and before any other of it if that is allowed.
+void run_on(int processor, bool first) {
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(processor, &only);
+  sched_setaffinity(0, sizeof only, &only);
+  const sched_param priority{1};
+  if (first) sched_setscheduler(0, SCHED_FIFO, &priority);
+}
+
 /// Has something happen once, just before an rsocket asks its completion queue for an event.
 class BeforeArming {
  public:
@@ -104,6 +141,11 @@ class BeforeArming {
 
 class PreloadEdges : public Preload {
  protected:
+  /// Only a keepalive finds out that the peer answers no more.
+  static bool finds_silence(Peer* peer, int fd) {
+    peer->fall_silent();
+    return (poll_one(fd, POLLIN, kSoonMs) & (POLLERR | POLLHUP)) != 0;
+  }
   /// A connection of the kernel's TCP, whatever the listener has.
   int connect_plain() const {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -183,7 +225,16 @@ TEST_F(PreloadEdges, WhatTheLibraryOpensClosesAtExec) {
   }
 }
 
-TEST_F(PreloadEdges, AnAcceptWithoutADescriptorEndsTheConnection) {
+TEST_F(PreloadEdges, ACopyWithWrongFlagsReplacesNothing) {
+  make_pair();
+  const int other = eventfd(0, 0);
+  EXPECT_EQ(error_of(dup3(other, client, O_APPEND)), EINVAL);
+  EXPECT_EQ(write(client, "x", 1), 1) << std::strerror(errno);
+  EXPECT_EQ(read_some(server), "x");
+  close(other);
+}
+
+TEST_F(PreloadEdges, AConnectionWaitsOnUntilThereIsADescriptorForIt) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
@@ -199,8 +250,11 @@ TEST_F(PreloadEdges, AnAcceptWithoutADescriptorEndsTheConnection) {
   const int error = error_of(accept(listener, nullptr, nullptr));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
   EXPECT_EQ(error, EMFILE);
-  ASSERT_NE(poll_one(client, POLLIN, kSoonMs), 0) << "it waits for nobody";
-  EXPECT_EQ(read_some(client), "");
+  ASSERT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+  server = accept(listener, nullptr, nullptr);
+  ASSERT_GE(server, 0) << std::strerror(errno);
+  EXPECT_EQ(write(client, "x", 1), 1) << std::strerror(errno);
+  EXPECT_EQ(read_some(server), "x");
 }
 
 TEST_F(PreloadEdges, NonBlockingIsEndedByIoctl) {
@@ -243,6 +297,14 @@ TEST_F(PreloadEdges, AnAddressBesideTheDataIsIgnoredAsByTcp) {
   make_pair();
   ASSERT_EQ(sendto(client, "x", 1, 0, as_sockaddr(address), sizeof address), 1) << std::strerror(errno);
   EXPECT_EQ(read_some(server), "x");
+  iovec piece{const_cast<char*>("y"), 1};
+  msghdr message{};
+  message.msg_name = &address;
+  message.msg_namelen = sizeof address;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  ASSERT_EQ(sendmsg(client, &message, 0), 1) << std::strerror(errno);
+  EXPECT_EQ(read_some(server), "y");
 }
 
 TEST_F(PreloadEdges, ListsOfWrongLengthsAreRefused) {
@@ -352,6 +414,36 @@ TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
   EXPECT_EQ(errno, ECONNREFUSED);
   EXPECT_EQ(error_of(connect(late, as_sockaddr(address), sizeof address)), ECONNREFUSED);
   close(late);
+}
+
+TEST_F(PreloadEdges, AnAcceptWaitsAsLongAsItsTimeLimit) {
+  const timeval limit{0, 10'000};
+  ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  std::atomic<bool> back{false};
+  int error = 0;
+  std::thread waiting([&] {
+    error = error_of(accept(listener, nullptr, nullptr));
+    back = true;
+  });
+  const bool in_time = await([&] { return back.load(); });
+  EXPECT_TRUE(in_time);
+  if (!in_time) close(connect_plain());
+  waiting.join();
+  EXPECT_EQ(error, EAGAIN);
+}
+
+TEST_F(PreloadEdges, ConnectionsHaveTheKeepaliveThatTheListenerHadFromTheBeginning) {
+  const int on = 1;  // and a second
+  ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on), 0);
+  ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on), 0);
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  Peer peer;
+  peer.retries = 0;
+  ASSERT_TRUE(peer.connect(address));
+  server = accept(listener, nullptr, nullptr);
+  ASSERT_GE(server, 0);
+  EXPECT_TRUE(finds_silence(&peer, server));
 }
 
 TEST_F(PreloadEdges, AListenerAfterOneThatWasClosedHasAnRsocket) {
@@ -503,6 +595,30 @@ TEST_F(PreloadEdges, EpollTellsAListenerOnceForBothKinds) {
   close(plain);
 }
 
+TEST_F(PreloadEdges, EpollTellsEachMemberOfEqualData) {
+  make_pair();
+  make_epoll();
+  const int plain = eventfd(1, 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLOUT, 7), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, plain, EPOLLIN | EPOLLET, 7), 0);
+  EXPECT_EQ(wait_epoll(kSoonMs), "7:4 7:1");
+  close(plain);
+}
+
+TEST_F(PreloadEdges, EpollTellsWhatAnotherMemberOfAListenersDataHas) {
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN, 7), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0);
+  ASSERT_FALSE(connected_by_tcp(client));
+  ASSERT_EQ(wait_epoll(kSoonMs), "7:1");
+  const int plain = eventfd(0, 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, plain, EPOLLOUT | EPOLLET, 7), 0);
+  EXPECT_EQ(wait_epoll(kSoonMs), "7:5");
+  close(accept(listener, nullptr, nullptr));
+  close(plain);
+}
+
 TEST_F(PreloadEdges, EpollTellsAnEdgeOfAListenerForEachConnection) {
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN | EPOLLET, 1), 0);
@@ -556,6 +672,88 @@ TEST_F(PreloadEdges, EpollSleepersLearnOfWhatThisProcessDoes) {
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 10), 0); }), "10:4");
   ASSERT_EQ(control(EPOLL_CTL_DEL, client, 0, 0), 0);
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(shutdown(server, SHUT_RD), 0); }), "9:2000");
+}
+
+TEST_F(PreloadEdges, EpollSleepersLearnOfTheFirstMember) {
+  make_pair();
+  for (const int wait_ms : {kSoonMs, -1}) {
+    make_epoll();
+    EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(control(EPOLL_CTL_ADD, server, EPOLLOUT, 8), 0); }, wait_ms), "8:4");
+    close(epoll);
+  }
+  make_epoll();
+  EXPECT_EQ(wake_epoll([&] {
+              EXPECT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 9), 0);
+              EXPECT_EQ(write(client, "x", 1), 1);
+            }),
+            "9:1");
+}
+
+TEST_F(PreloadEdges, EpollSleepersLearnOfAFirstMemberThatConnects) {
+  make_epoll();
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT | EPOLLET, 5), 0);
+  EXPECT_NE(wait_epoll(0), "") << "that it is not connected";
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(connect(client, as_sockaddr(address), sizeof address), 0); }), "5:4");
+  EXPECT_FALSE(connected_by_tcp(client));
+}
+
+TEST_F(PreloadEdges, EpollSleepersTakeOverFromAThreadThatIsBusy) {
+  make_pair();
+  make_epoll();
+  EXPECT_EQ(write(client, "x", 1), 1);
+  std::atomic<pid_t> sleepers[2] = {0, 0};
+  std::atomic<int> told{0};
+  std::vector<std::thread> waiting;
+  for (std::atomic<pid_t>& sleeper : sleepers) {
+    waiting.emplace_back([&] {
+      sleeper = gettid();
+      const Woken woken;
+      EXPECT_EQ(wait_epoll(kSoonMs), "7:1");
+      ++told;
+    });
+  }
+  for (const std::atomic<pid_t>& sleeper : sleepers) {
+    EXPECT_TRUE(await([&] { return sleeper != 0; }));
+    EXPECT_TRUE(await_sleep(sleeper));
+  }
+  EXPECT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN | EPOLLET, 7), 0);
+  EXPECT_TRUE(await([&] { return told != 0; }));
+  EXPECT_EQ(write(client, "y", 1), 1) << "for the other one";
+  for (std::thread& thread : waiting) thread.join();
+}
+
+TEST_F(PreloadEdges, EpollLearnsOfAChangeJustBeforeItSleeps) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
+  EXPECT_EQ(wait_epoll(1), "") << "and it has taken what the connection has told";
+  ASSERT_EQ(write(client, "x", 1), 1);
+  ASSERT_EQ(wait_epoll(kSoonMs), "7:1");
+  ASSERT_EQ(read_some(server), "x");
+  const int processor = sched_getcpu();
+  std::thread other;
+  const SlowLooks slow;
+  std::thread waiting([&] {
+    run_on(processor, false);
+    const BeforeArming change([&] {
+      std::atomic<pid_t> changer{0};
+      other = std::thread([&] {
+        run_on(processor, true);
+        changer = gettid();
+        EXPECT_EQ(control(EPOLL_CTL_MOD, server, EPOLLOUT, 8), 0);
+      });
+      // The wait holds the set: the change goes on as soon as it is let go.
+      EXPECT_TRUE(await([&] { return changer != 0; }));
+      EXPECT_TRUE(await_sleep(changer));
+    });
+    const Woken woken;
+    EXPECT_EQ(wait_epoll(kSoonMs), "8:4");
+    EXPECT_TRUE(change.has_happened());
+  });
+  waiting.join();
+  if (other.joinable()) other.join();
 }
 
 TEST_F(PreloadEdges, EpollWaitsForEverIfAsked) {
@@ -756,6 +954,54 @@ TEST(PreloadOwnProcess, ASocketThatConnectsDoesNotBlockBeforeItsDescriptorDoes) 
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Connecting", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
+TEST_F(PreloadAlone, DISABLED_SignalInConnect) {
+  static std::atomic<int> signals{0};
+  struct sigaction action {};
+  action.sa_handler = [](int) { ++signals; };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  Peer peer;
+  const sockaddr_in to = peer.listen();
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  std::atomic<pid_t> connecting{0};
+  int error = -1;
+  std::thread connects([&] {
+    connecting = gettid();
+    error = error_of(connect(client, as_sockaddr(to), sizeof to));
+  });
+  EXPECT_TRUE(peer.requested());
+  EXPECT_TRUE(await_sleep(connecting));
+  EXPECT_EQ(pthread_kill(connects.native_handle(), SIGUSR1), 0);
+  EXPECT_TRUE(await([] { return signals != 0; }));
+  EXPECT_TRUE(peer.accept());
+  connects.join();
+  EXPECT_EQ(error, 0) << std::strerror(error);
+  EXPECT_FALSE(connected_by_tcp(client));
+}
+
+TEST(PreloadOwnProcess, AConnectGoesOnAfterASignal) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_SignalInConnect", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+TEST_F(PreloadAlone, DISABLED_KeepaliveBeforeConnect) {
+  Peer peer;
+  peer.retries = 0;
+  const sockaddr_in to = peer.listen();
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  const int on = 1;  // and a second
+  ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on), 0);
+  ASSERT_EQ(setsockopt(client, IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on), 0);
+  std::thread connects([&] { EXPECT_EQ(connect(client, as_sockaddr(to), sizeof to), 0); });
+  EXPECT_TRUE(peer.requested() && peer.accept());
+  connects.join();
+  EXPECT_TRUE(finds_silence(&peer, client));
+}
+
+TEST(PreloadOwnProcess, AConnectionHasTheKeepaliveThatWasSetBeforeIt) {
+  EXPECT_EQ(
+      end_of(start_case("PreloadAlone.DISABLED_KeepaliveBeforeConnect", kConnectMs, std::to_string(kSoonMs), false)),
+      0);
+}
+
 TEST_F(PreloadAlone, DISABLED_Refused) {
   Peer peer;
   const sockaddr_in to = peer.listen(address.sin_port);
@@ -859,6 +1105,8 @@ struct Ending {
   bool waits_again = false;   ///< after that
 };
 thread_local Ending ending;
+/// What this thread does after each sleep.
+thread_local const std::function<void()>* after_sleep = nullptr;
 
 constexpr int kWaitsAgain = 3;
 constexpr int kNeverWaits = 4;
@@ -875,7 +1123,42 @@ int ppoll_of_test(pollfd* fds, nfds_t count, const timespec* limit, const sigset
   ending.waits_again |= ending.time_is_over && sleeps;
   const int result = real(fds, count, limit, mask);
   ending.time_is_over |= ending.begun && sleeps && result == 0;
+  if (after_sleep != nullptr) (*after_sleep)();
   return result;
+}
+
+TEST_F(PreloadEdges, AnAcceptWaitsForBothKindsAfterAnotherProcessTookAConnection) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  std::atomic<pid_t> waiter{0};
+  std::atomic<int> taken{-1};
+  std::atomic<bool> back{false};
+  std::thread waiting([&] {
+    const std::function<void()> take = [&] {
+      pollfd entry{listener, POLLIN, 0};
+      if (taken < 0 && poll(&entry, 1, 0) == 1) {
+        taken = static_cast<int>(syscall(SYS_accept, listener, nullptr, nullptr));
+      }
+    };
+    after_sleep = &take;
+    waiter = gettid();
+    server = accept(listener, nullptr, nullptr);
+    after_sleep = nullptr;
+    back = true;
+  });
+  EXPECT_TRUE(await([&] { return waiter != 0; }));
+  EXPECT_TRUE(await_sleep(waiter));
+  const int plain = connect_plain();
+  EXPECT_TRUE(await([&] { return taken >= 0; }));
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  const bool served = await([&] { return back.load(); });
+  EXPECT_TRUE(served) << "it waits for the kernel's connections alone";
+  const int release = served ? -1 : connect_plain();
+  waiting.join();
+  EXPECT_FALSE(connected_by_tcp(server));
+  for (const int fd : {plain, taken.load(), release}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 TEST_F(PreloadAlone, DISABLED_EndOfSilentPeers) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "cursor.h"
@@ -32,34 +33,17 @@ in_port_t& port_of(sockaddr_storage& address) {
 
 }  // namespace
 
-bool Datagram::Address::operator<(const Address& other) const {
-  const sockaddr_storage& a = value;
-  const sockaddr_storage& b = other.value;
-  if (a.ss_family != b.ss_family) return a.ss_family < b.ss_family;
-  if (a.ss_family == AF_INET) return std::memcmp(&a, &b, offsetof(sockaddr_in, sin_zero)) < 0;
-  const auto& x = reinterpret_cast<const sockaddr_in6&>(a);
-  const auto& y = reinterpret_cast<const sockaddr_in6&>(b);
-  if (x.sin6_port != y.sin6_port) return x.sin6_port < y.sin6_port;
-  return std::memcmp(&x.sin6_addr, &y.sin6_addr, sizeof x.sin6_addr) < 0;
-}
-
 std::unique_ptr<Datagram> Datagram::make(int domain) {
   std::unique_ptr<Datagram> datagram(new (std::nothrow) Datagram(domain));
   if (!datagram) {
     errno = ENOMEM;
     return nullptr;
   }
-  datagram->udp_.reset(::socket(domain, SOCK_DGRAM | SOCK_NONBLOCK, 0));
+  datagram->udp_.reset(::socket(domain, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   return datagram->udp_ ? std::move(datagram) : nullptr;
 }
 
-Datagram::~Datagram() {
-  for (auto& [address, destination] : destinations_) {
-    if (destination.ah != nullptr) ibv_destroy_ah(destination.ah);
-  }
-}
-
-int Datagram::take_address(const sockaddr* addr, socklen_t length, Address* result) {
+int Datagram::take_address(const sockaddr* addr, socklen_t length, DatagramAddress* result) {
   if (addr == nullptr || length < sizeof addr->sa_family) return -EINVAL;
   if (addr->sa_family != AF_INET && addr->sa_family != AF_INET6) return -EAFNOSUPPORT;
   if (length < address_length(addr)) return -EINVAL;
@@ -80,7 +64,7 @@ int Datagram::bind_somewhere() {
   return ::bind(udp_.get(), reinterpret_cast<sockaddr*>(&local), length) == 0 ? 0 : -errno;
 }
 
-int Datagram::source_for(const Address& peer, sockaddr_storage* source) {
+int Datagram::source_for(const DatagramAddress& peer, sockaddr_storage* source) {
   int rc = bind_somewhere();
   if (rc != 0) return rc;
   *source = {};
@@ -101,7 +85,7 @@ int Datagram::source_for(const Address& peer, sockaddr_storage* source) {
 
 int Datagram::path_for(const sockaddr_storage& local, DatagramPath** path) {
   for (const auto& existing : paths_) {
-    if (Address{existing->local()} == Address{local}) {
+    if (DatagramAddress{existing->local()} == DatagramAddress{local}) {
       *path = existing.get();
       return 0;
     }
@@ -116,32 +100,67 @@ int Datagram::path_for(const sockaddr_storage& local, DatagramPath** path) {
   return 0;
 }
 
-int Datagram::destination_for(const Address& peer, Destination** destination) {
-  const auto found = destinations_.find(peer);
-  if (found != destinations_.end()) {
-    *destination = &found->second;
-    return 0;
-  }
+int Datagram::destination_for(const DatagramAddress& peer, Destination** destination) {
+  *destination = destinations_.find(peer);
+  if (*destination != nullptr) return 0;
   sockaddr_storage source;
   int rc = source_for(peer, &source);
   DatagramPath* path = nullptr;
   if (rc == 0) rc = path_for(source, &path);
-  if (rc != 0) return rc;
-  *destination = &destinations_.emplace(peer, Destination{peer, path, nullptr, 0}).first->second;
+  if (rc == 0) *destination = destinations_.add(peer, path);
+  return rc;
+}
+
+int Datagram::destination_of(const sockaddr* to, socklen_t length, Destination** destination) {
+  *destination = connected_;
+  if (to != nullptr && length != 0) {
+    DatagramAddress peer;
+    int rc = take_address(to, length, &peer);
+    if (rc == 0) rc = destination_for(peer, destination);
+    if (rc != 0) return rc;
+  }
+  if (*destination == nullptr) return -EDESTADDRREQ;
+  destinations_.used(*destination);
   return 0;
 }
 
 int Datagram::connect(const sockaddr* addr, socklen_t length) {
   std::lock_guard lock(mutex_);
-  Address peer;
+  DatagramAddress peer;
   if (addr != nullptr && length >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC) {
-    connected_ = nullptr;
+    destinations_.keep(connected_ = nullptr);
     return ::connect(udp_.get(), addr, length) == 0 ? 0 : -errno;
   }
   int rc = take_address(addr, length, &peer);
   if (rc != 0) return rc;
   if (::connect(udp_.get(), addr, length) != 0) return -errno;
-  return destination_for(peer, &connected_);
+  Destination* destination;
+  rc = destination_for(peer, &destination);
+  if (rc == 0) destinations_.keep(connected_ = destination);
+  return rc;
+}
+
+/// Takes the peer's answer if it is there, and resolves the way to its queue pair. The connection manager is waited for
+/// without the lock: other calls go on, and sends to the same peer use UDP. Any destination may be forgotten meanwhile.
+void Datagram::find_way(std::unique_lock<std::mutex>* lock, const DatagramAddress& peer) {
+  read_udp();
+  Destination* destination = destinations_.find(peer);
+  if (destination == nullptr || destination->ah != nullptr) return;
+  if (!destination->queue_pair || destination->resolving) return;
+  const DatagramPath* path = destination->path;
+  destination->resolving = true;
+  ibv_ah* ah = nullptr;
+  lock->unlock();
+  ah = path->resolve(peer.value);
+  lock->lock();
+  destination = destinations_.find(peer);
+  if (destination == nullptr || !destination->resolving || destination->path != path) {
+    if (ah != nullptr) ibv_destroy_ah(ah);
+    return;
+  }
+  destination->resolving = false;
+  destination->ah = ah;
+  if (ah == nullptr) destination->queue_pair.reset();  // not before the peer says it again
 }
 
 int Datagram::send_by_udp(const Destination& destination, Pieces data, uint8_t op) {
@@ -169,50 +188,62 @@ int Datagram::send_by_udp(const Destination& destination, Pieces data, uint8_t o
   return sent < 0 ? -errno : 0;
 }
 
-bool Datagram::has_room() const {
-  return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->can_send(); });
+bool Datagram::udp_has_room() {
+  if (!udp_full_) return true;
+  pollfd entry{udp_.get(), POLLOUT, 0};
+  udp_full_ = ::poll(&entry, 1, 0) == 0;
+  return !udp_full_;
+}
+
+bool Datagram::has_room() {
+  return udp_has_room() && std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->can_send(); });
 }
 
 ssize_t Datagram::send(Pieces data, int flags, const sockaddr* to, socklen_t length) {
   const size_t payload = data.bytes();
+  const bool waits = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   std::unique_lock lock(mutex_);
-  if (shut_) return -EPIPE;
-  Destination* destination = connected_;
-  if (to != nullptr && length != 0) {
-    Address peer;
-    int rc = take_address(to, length, &peer);
-    if (rc == 0) rc = destination_for(peer, &destination);
+  const Deadline deadline = Deadline::in_ms(send_timeout_ms_);
+  bool looked = false;
+  for (;;) {
+    if (shut_) return -EPIPE;
+    Destination* destination;
+    int rc = destination_of(to, length, &destination);
     if (rc != 0) return rc;
-  }
-  if (destination == nullptr) return -EDESTADDRREQ;
-  if (destination->ah == nullptr) read_udp();  // the answer may be there
-  const uint32_t header = destination->path->header().length;
-  if (destination->ah == nullptr || header + payload > destination->path->limit()) {
-    const int rc = send_by_udp(*destination, data, static_cast<uint8_t>(Op::kData));
-    return rc != 0 ? rc : static_cast<ssize_t>(payload);
-  }
-  DatagramPath* path = destination->path;
-  while (!path->can_send()) {
-    poll_paths();
-    if (path->can_send()) break;
-    if (nonblocking() || (flags & MSG_DONTWAIT) != 0) return -EAGAIN;
+    if (destination->ah == nullptr && !std::exchange(looked, true)) {
+      const DatagramAddress peer = destination->address;
+      find_way(&lock, peer);
+      continue;
+    }
+    DatagramPath* path = destination->path;
+    const uint32_t header = path->header().length;
+    const bool by_udp = destination->ah == nullptr || header + payload > path->limit();
+    if (by_udp) {
+      rc = send_by_udp(*destination, data, static_cast<uint8_t>(Op::kData));
+      if (rc != -EAGAIN) return rc != 0 ? rc : static_cast<ssize_t>(payload);
+      udp_full_ = true;
+    } else {
+      if (!path->can_send()) poll_paths();
+      if (path->can_send()) {
+        std::memcpy(path->next(), &path->header(), header);
+        Cursor(data).copy_to(path->next() + header, payload);
+        rc = path->send(static_cast<uint32_t>(header + payload), destination->ah, *destination->queue_pair);
+        return rc != 0 ? rc : static_cast<ssize_t>(payload);
+      }
+    }
+    if (!waits) return -EAGAIN;
     lock.unlock();
-    const int rc = wait_until(Deadline::in_ms(send_timeout_ms_), [&] {
+    rc = wait_until(deadline, [&] {
       std::lock_guard again(mutex_);
-      return path->can_send() || shut_;
+      return shut_ || (by_udp ? udp_has_room() : path->can_send());
     });
     lock.lock();
     if (rc != 0) return rc;
-    if (shut_) return -EPIPE;
   }
-  std::memcpy(path->next(), &path->header(), header);
-  Cursor(data).copy_to(path->next() + header, payload);
-  const int rc = path->send(static_cast<uint32_t>(header + payload), destination->ah, destination->queue_pair);
-  return rc != 0 ? rc : static_cast<ssize_t>(payload);
 }
 
 bool Datagram::wanted(const sockaddr_storage& from) const {
-  return connected_ == nullptr || connected_->address == Address{from};
+  return connected_ == nullptr || connected_->address == DatagramAddress{from};
 }
 
 void Datagram::poll_paths() {
@@ -243,7 +274,7 @@ void Datagram::read_udp() {
   udp_looked_ns_ = base::now_ns();
   std::array<std::byte, kLowWater> bytes;
   for (int i = 0; i < kUdpTogether; ++i) {
-    Address from;
+    DatagramAddress from;
     socklen_t length = sizeof from.value;
     const ssize_t count = ::recvfrom(udp_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT,
                                      reinterpret_cast<sockaddr*>(&from.value), &length);
@@ -252,7 +283,7 @@ void Datagram::read_udp() {
   }
 }
 
-void Datagram::handle_udp(const std::byte* data, size_t bytes, const Address& from) {
+void Datagram::handle_udp(const std::byte* data, size_t bytes, const DatagramAddress& from) {
   UdpHeader header{};
   if (bytes < kUdpHeaderV4) return;
   std::memcpy(&header, data, std::min(bytes, sizeof header));
@@ -261,14 +292,11 @@ void Datagram::handle_udp(const std::byte* data, size_t bytes, const Address& fr
   if (header.tag != htobe32(kUdpTag) || (!v4 && !v6) || bytes < header.length) return;
   Destination* destination;
   if (destination_for(from, &destination) != 0) return;
+  destinations_.heard(destination);
   const bool with_data = header.op == static_cast<uint8_t>(Op::kData);
   if (with_data) send_by_udp(*destination, Pieces{nullptr, 0}, static_cast<uint8_t>(Op::kControl));
   constexpr uint32_t kQueuePairMask = 0xffffff;
-  const uint32_t queue_pair = be32toh(header.qpn) & kQueuePairMask;
-  if (destination->ah == nullptr || destination->queue_pair != queue_pair) {
-    if (destination->ah == nullptr) destination->ah = destination->path->resolve(from.value);
-    destination->queue_pair = queue_pair;
-  }
+  destination->queue_pair = be32toh(header.qpn) & kQueuePairMask;
   constexpr size_t kMostQueued = 1024;  // beyond, it is a datagram lost
   if (!with_data || !wanted(from.value) || received_.size() >= kMostQueued) return;
   Received received{nullptr, 0, nullptr, static_cast<uint32_t>(bytes - header.length), {}, from.value};
@@ -320,7 +348,7 @@ short Datagram::ready(short events) {
 
 void Datagram::arm(std::vector<pollfd>* fds) {
   std::lock_guard lock(mutex_);
-  fds->push_back({udp_.get(), POLLIN, 0});
+  fds->push_back({udp_.get(), static_cast<short>(udp_full_ ? POLLIN | POLLOUT : POLLIN), 0});
   for (const auto& path : paths_) {
     path->source().arm();
     fds->push_back({path->source().fd(), POLLIN, 0});

@@ -1,11 +1,11 @@
 #pragma once
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "datagram_destinations.h"
 #include "datagram_path.h"
 #include "settings.h"
 #include "socket.h"
@@ -19,7 +19,6 @@ class Datagram final : public Socket {
  public:
   /// Null with errno set.
   static std::unique_ptr<Datagram> make(int domain);
-  ~Datagram() override;
 
   int fd() const override { return udp_.get(); }
   int bind(const sockaddr* addr, socklen_t length) override;
@@ -40,18 +39,6 @@ class Datagram final : public Socket {
   void wake() override;
 
  private:
-  /// A peer's address as a key that compares.
-  struct Address {
-    sockaddr_storage value{};
-    bool operator<(const Address& other) const;
-    bool operator==(const Address& other) const { return !(*this < other) && !(other < *this); }
-  };
-  struct Destination {
-    Address address;
-    DatagramPath* path = nullptr;
-    ibv_ah* ah = nullptr;  ///< null: not known yet
-    uint32_t queue_pair = 0;
-  };
   /// In a path's buffer, or copied if it came over UDP.
   struct Received {
     DatagramPath* path;
@@ -63,26 +50,31 @@ class Datagram final : public Socket {
   };
 
   explicit Datagram(int domain) : Socket(domain, SOCK_DGRAM) {}
-  static int take_address(const sockaddr* addr, socklen_t length, Address* result);
+  static int take_address(const sockaddr* addr, socklen_t length, DatagramAddress* result);
   int bind_somewhere();
-  int source_for(const Address& peer, sockaddr_storage* source);
+  int source_for(const DatagramAddress& peer, sockaddr_storage* source);
   int path_for(const sockaddr_storage& local, DatagramPath** path);
-  int destination_for(const Address& peer, Destination** destination);
+  int destination_for(const DatagramAddress& peer, Destination** destination);
+  /// Of a send: the one that it names, or the one that the rsocket is connected to.
+  int destination_of(const sockaddr* to, socklen_t length, Destination** destination);
+  void find_way(std::unique_lock<std::mutex>* lock, const DatagramAddress& peer);
   int send_by_udp(const Destination& destination, Pieces data, uint8_t op);
   void poll_paths();
   void read_udp();
   bool udp_due();
-  void handle_udp(const std::byte* data, size_t bytes, const Address& from);
+  void handle_udp(const std::byte* data, size_t bytes, const DatagramAddress& from);
   bool wanted(const sockaddr_storage& from) const;
-  bool has_room() const;
+  bool udp_has_room();
+  bool has_room();
 
   std::mutex mutex_;
   base::UniqueFd udp_;
   std::vector<std::unique_ptr<DatagramPath>> paths_;
-  std::map<Address, Destination> destinations_;
+  Destinations destinations_;
   Destination* connected_ = nullptr;
   std::deque<Received> received_;
   int64_t udp_looked_ns_ = 0;
+  bool udp_full_ = false;  ///< as the last send over UDP found it
   bool shut_ = false;
 
   uint32_t send_requests_ = settings().send_requests;

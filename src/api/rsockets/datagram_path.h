@@ -14,7 +14,8 @@
 
 namespace nupa::rsockets {
 
-/// A UD queue pair on one of the host's addresses, with its buffers. Not thread-safe: the datagram rsocket's lock.
+/// A UD queue pair on one of the host's addresses, with its buffers. Not thread-safe, except resolve(): the datagram
+/// rsocket's lock.
 class DatagramPath {
  public:
   struct Sizes {

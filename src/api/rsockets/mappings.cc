@@ -28,7 +28,7 @@ int Mappings::add(ibv_pd* pd, void* buffer, size_t length, bool remote, uint64_t
   const int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0);
   ibv_mr* region = ibv_reg_mr(pd, buffer, length, access);
   if (region == nullptr) return -errno;
-  entries_.push_back({region, offset, index, !remote});
+  entries_.push_back({region, offset, index, ++last_number_, !remote});
   look_for_pending();
   return 0;
 }
@@ -50,6 +50,7 @@ bool Mappings::next(Announcement* announcement) {
   for (const Entry& entry : entries_) {
     if (entry.announced) continue;
     announcement->index = entry.index;
+    announcement->number = entry.number;
     announcement->mapping.offset = entry.offset;
     announcement->mapping.buffer = {reinterpret_cast<uintptr_t>(entry.region->addr), entry.region->rkey,
                                     static_cast<uint32_t>(entry.region->length)};
@@ -58,10 +59,10 @@ bool Mappings::next(Announcement* announcement) {
   return false;
 }
 
-void Mappings::announced(uint32_t index) {
+void Mappings::announced(const Announcement& announcement) {
   std::lock_guard lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.index == index) entry.announced = true;
+    if (entry.number == announcement.number) entry.announced = true;
   }
   look_for_pending();
 }

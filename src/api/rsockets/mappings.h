@@ -18,6 +18,7 @@ class Mappings {
   struct Announcement {
     uint32_t index;
     RemoteMapping mapping;
+    uint64_t number;
   };
 
   Mappings() = default;
@@ -37,7 +38,8 @@ class Mappings {
   bool pending() const { return pending_.load(std::memory_order_acquire); }
   /// The next one to announce; the sender's thread.
   bool next(Announcement* announcement);
-  void announced(uint32_t index);
+  /// The peer has been told. Meanwhile another buffer may have got the same index, of which it has not.
+  void announced(const Announcement& announcement);
   void clear();
 
  private:
@@ -46,6 +48,7 @@ class Mappings {
     ibv_mr* region;
     uint64_t offset;
     uint32_t index;
+    uint64_t number;  ///< of no other entry before or after; an index is used again
     bool announced;
   };
 
@@ -54,6 +57,7 @@ class Mappings {
   std::mutex mutex_;
   RemoteBuffer table_{};
   std::vector<Entry> entries_;
+  uint64_t last_number_ = 0;
   std::atomic<bool> pending_{false};
 };
 

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
+#include <memory>
 
 #include "base/clock.h"
 #include "base/own_thread.h"
@@ -20,16 +22,25 @@ constexpr int64_t kNsPerMs = 1'000'000;
 
 Service& Service::instance() {
   // Never destroyed: the thread may outlive static objects at exit.
-  static Service* service = new Service;
+  constinit static std::atomic<Service*> current{nullptr};
+  Service* service = current.load(std::memory_order_acquire);
+  while (service == nullptr || service->process_ != getpid()) {
+    std::unique_ptr<Service> fresh(new Service);
+    if (!current.compare_exchange_strong(service, fresh.get(), std::memory_order_acq_rel)) continue;
+    // The parent's is left as the fork found it; only this process's copies of its descriptors are closed.
+    if (service != nullptr) {
+      service->epoll_.reset();
+      service->event_.reset();
+    }
+    return *fresh.release();
+  }
   return *service;
 }
 
 int Service::start() {
-  if (process_ == getpid()) return 0;
+  if (started_) return 0;
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
   event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  clients_.clear();
-  timers_.clear();
   if (!epoll_ || !event_) return -errno;
   epoll_event wanted{};
   wanted.events = EPOLLIN;
@@ -47,7 +58,7 @@ int Service::start() {
   if (rc != 0) return -rc;
   pthread_setname_np(thread, "rsockets");
   pthread_detach(thread);
-  process_ = getpid();
+  started_ = true;
   return 0;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -21,9 +23,11 @@ class ServiceClient {
 };
 
 /// One thread a process, started when it is first needed: answers what comes to listeners and sends keepalives. Its
-/// lock is held while a client is served, so a client that was removed is not served any more.
+/// lock is held while a client is served, so a client that was removed is not served any more. A forked child has a
+/// service of its own: what it inherits watches for the parent, and a thread that the child lacks may hold its lock.
 class Service {
  public:
+  /// This process's.
   static Service& instance();
 
   /// 0 or a negative errno.
@@ -47,8 +51,9 @@ class Service {
   void kick();
   int64_t serve_timers();
 
+  const pid_t process_ = getpid();
   std::recursive_mutex mutex_;  ///< held while clients are served, who come back with calls of their own
-  int process_ = 0;             ///< a forked child has no such thread
+  bool started_ = false;
   base::UniqueFd epoll_;
   base::UniqueFd event_;
   std::map<int, ServiceClient*> clients_;

@@ -143,13 +143,14 @@ ssize_t Stream::send(Pieces data, int flags, const sockaddr* to, socklen_t to_le
 }
 
 int Stream::send_table_entries(bool nonblocking_call) {
-  Mappings::Announcement announcement;
-  while (mappings_.next(&announcement)) {
+  while (mappings_.pending()) {
     if (!can_send()) {
       const int rc = wait_for_room(nonblocking_call);
       if (rc != 0) return rc;
     }
     if (!connected() || write_shut_.load()) return send_error();
+    Mappings::Announcement announcement;
+    if (!mappings_.next(&announcement)) break;  // only now: what was unmapped during the wait is not announced
     RemoteMapping entry = announcement.mapping;
     if (swap_tables_) entry = {__builtin_bswap64(entry.offset), swapped(entry.buffer)};
     const iovec piece{&entry, sizeof entry};
@@ -157,7 +158,7 @@ int Stream::send_table_entries(bool nonblocking_call) {
     const int rc = write_chunk(&cursor, sizeof entry, encode(Op::kMapping, announcement.index), true,
                                mappings_.entry_addr(announcement.index), mappings_.table_key());
     if (rc != 0) return rc;
-    mappings_.announced(announcement.index);
+    mappings_.announced(announcement);
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -41,14 +42,15 @@ bool may_be_rsocket(int fd) {
 
 bool nonblocking(int fd) { return (next::fcntl(fd, F_GETFL) & O_NONBLOCK) != 0; }
 
-/// What the program has set on its socket and an rsocket knows, too.
-void take_over_options(int fd, int rsocket) {
-  for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER}) {
-    alignas(timeval) char value[sizeof(timeval)];
-    socklen_t length = sizeof value;
-    if (next::getsockopt(fd, SOL_SOCKET, name, value, &length) == 0) {
-      rsetsockopt(rsocket, SOL_SOCKET, name, value, length);
-    }
+/// Waits for the end of an attempt, whatever signals come meanwhile. False: the time is over.
+bool await_connection(int rsocket_fd) {
+  const int64_t until = nupa::base::now_ns() + connect_ms() * kNsPerMs;
+  for (;;) {
+    pollfd wanted{rsocket_fd, POLLOUT, 0};
+    const int64_t left_ms = (until - nupa::base::now_ns() + kNsPerMs - 1) / kNsPerMs;
+    const int count = rpoll(&wanted, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+    if (count < 0 && errno == EINTR) continue;
+    return count > 0;
   }
 }
 
@@ -67,22 +69,22 @@ int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
   leave_epoll_sets(fd);
   int error = rconnect(rsocket_fd, peer, length) == 0 ? 0 : errno;
   if (error == EINPROGRESS && !nonblocking(fd)) {
-    pollfd wanted{rsocket_fd, POLLOUT, 0};
-    const int count = rpoll(&wanted, 1, static_cast<int>(connect_ms()));
-    socklen_t size = sizeof error;
-    if (count <= 0) {
-      error = ETIMEDOUT;
-    } else {
+    if (await_connection(rsocket_fd)) {
+      socklen_t size = sizeof error;
       rgetsockopt(rsocket_fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    } else {
+      error = ETIMEDOUT;
     }
   }
   if (error == 0 || error == EINPROGRESS) {
     if (error == 0 && !nonblocking(fd)) rfcntl(rsocket_fd, F_SETFL, 0);
-    Overlay* overlay = lay(fd, error == 0 ? Mode::kConnected : Mode::kConnecting, rsocket_fd);
+    Overlay* overlay = spare_overlay(error == 0 ? Mode::kConnected : Mode::kConnecting, rsocket_fd);
     if (overlay != nullptr) {
       __builtin_memcpy(&overlay->peer, peer, length);
       overlay->peer_length = length;
       overlay->connect_until_ns = nupa::base::now_ns() + connect_ms() * kNsPerMs;
+    }
+    if (overlay != nullptr && lay(fd, overlay)) {
       join_epoll_sets(fd);
       return error;
     }
@@ -100,18 +102,58 @@ int any_rsocket(int fd) {
   return overlay == nullptr ? Overlay::kNone : overlay->rsocket.load();
 }
 
-int accept_one(int fd, sockaddr* addr, socklen_t* length, int flags, int rsocket_fd) {
-  const int accepted = raccept(rsocket_fd, addr, length);
-  if (accepted < 0) return -1;
-  // The descriptor that the program gets: a socket that is not connected, under the overlay.
+bool has_waiting(int rsocket_fd) {
+  const auto lease = DescriptorTable::instance().lease(rsocket_fd, Use::kOther);
+  return lease && lease->ready(POLLIN) != 0;
+}
+
+/// A connection of the rsocket's. -1 and EAGAIN: none waits.
+int accept_rsocket(int fd, sockaddr* addr, socklen_t* length, int flags, int rsocket_fd) {
+  if (!has_waiting(rsocket_fd)) {
+    errno = EAGAIN;
+    return -1;
+  }
+  // The descriptor that the program gets: a socket that is not connected, under the overlay. Without one the connection
+  // waits on, as TCP's do.
   const int number = socket(option_of(fd, SO_DOMAIN), SOCK_STREAM | (flags & (SOCK_CLOEXEC | SOCK_NONBLOCK)), 0);
-  if ((flags & SOCK_NONBLOCK) != 0) rfcntl(accepted, F_SETFL, O_NONBLOCK);
-  if (number >= 0 && lay(number, Mode::kConnected, accepted) != nullptr) return number;
-  const int error = number < 0 ? errno : ENOMEM;
-  if (number >= 0) next::close(number);
-  rclose(accepted);
+  if (number < 0) return -1;
+  int error = ENOMEM;
+  const int accepted = raccept(rsocket_fd, addr, length);
+  if (accepted < 0) {
+    error = errno;
+  } else {
+    if ((flags & SOCK_NONBLOCK) != 0) rfcntl(accepted, F_SETFL, O_NONBLOCK);
+    Overlay* overlay = spare_overlay(Mode::kConnected, accepted);
+    if (overlay != nullptr && lay(number, overlay)) return number;
+    rclose(accepted);
+  }
+  next::close(number);
   errno = error;
   return -1;
+}
+
+/// A connection of the kernel's that need not be waited for: nobody would take the rsocket's meanwhile. -1 and EAGAIN:
+/// another thread has taken it or is about to.
+int accept_plain(int fd, Overlay* overlay, sockaddr* addr, socklen_t* length, int flags) {
+  errno = EAGAIN;
+  if (overlay->accepting.exchange(true)) return -1;
+  struct Turn {
+    Overlay* overlay;
+    ~Turn() { overlay->accepting.store(false); }  // also of a thread that is cancelled
+  };
+  const Turn turn{overlay};
+  pollfd entry{fd, POLLIN, 0};
+  return next::poll(&entry, 1, 0) == 1 ? next::accept4(fd, addr, length, flags) : -1;
+}
+
+/// Of a call that waits for connections.
+Deadline accept_deadline(int fd) {
+  timeval time{};
+  socklen_t length = sizeof time;
+  next::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, &length);
+  constexpr int64_t kNsPerUs = 1000;
+  const int64_t ns = time.tv_sec * 1000 * kNsPerMs + time.tv_usec * kNsPerUs;
+  return ns == 0 ? Deadline::never() : Deadline::in_ns(ns);
 }
 
 int share_with(int old_fd, int new_fd) {
@@ -125,14 +167,23 @@ void drop(int fd) {
   lift(fd);
 }
 
+/// After dup2() of libc or its like, which says whether `other` was replaced.
+int replace(int fd, int other, int result) {
+  if (result < 0 || fd == other) return result;
+  drop(other);
+  return share_with(fd, other);
+}
+
 }  // namespace
 
 NUPA_SHOWN int listen(int fd, int backlog) noexcept {
   const int rc = next::listen(fd, backlog);
   if (rc != 0 || !may_be_rsocket(fd)) return rc;
   Overlay* overlay = overlay_of(fd);
-  if (overlay == nullptr) overlay = lay(fd, Mode::kListening, Overlay::kNone);
+  const bool fresh = overlay == nullptr;
+  if (fresh) overlay = spare_overlay(Mode::kListening, Overlay::kNone);
   if (overlay != nullptr) overlay->backlog = backlog;
+  if (fresh && overlay != nullptr) lay(fd, overlay);
   return rc;
 }
 
@@ -141,22 +192,22 @@ NUPA_SHOWN int accept4(int fd, sockaddr* addr, socklen_t* length, int flags) {
   const int rsocket_fd =
       overlay != nullptr && overlay->mode.load() == Mode::kListening ? listening_rsocket(fd, overlay) : Overlay::kNone;
   if (rsocket_fd < 0) return next::accept4(fd, addr, length, flags);
-  for (;;) {
-    const socklen_t room = length == nullptr ? 0 : *length;
-    const int number = accept_one(fd, addr, length, flags, rsocket_fd);
-    if (number >= 0 || errno != EAGAIN) return number;
-    if (length != nullptr) *length = room;
-    const bool may_wait = !nonblocking(fd);
+  int number = accept_rsocket(fd, addr, length, flags, rsocket_fd);
+  if (number >= 0 || errno != EAGAIN) return number;
+  if (nonblocking(fd)) return next::accept4(fd, addr, length, flags);
+  const auto deadline = accept_deadline(fd);
+  do {
     pollfd both[] = {{fd, POLLIN, 0}, {rsocket_fd, POLLIN, 0}};
-    const auto deadline = may_wait ? Deadline::never() : Deadline::in_ms(0);
     const PlainPoll plain;
-    const int count = nupa::rsockets::poll_mixed(both, 2, deadline, !may_wait, nullptr);
-    if (count < 0) {
-      errno = -count;
+    const int count = nupa::rsockets::poll_mixed(both, 2, deadline, false, nullptr);
+    if (count <= 0) {
+      errno = count < 0 ? -count : EAGAIN;
       return -1;
     }
-    if (both[0].revents != 0 || !may_wait) return next::accept4(fd, addr, length, flags);
-  }
+    number = both[1].revents != 0 ? accept_rsocket(fd, addr, length, flags, rsocket_fd)
+                                  : accept_plain(fd, overlay, addr, length, flags);
+  } while (number < 0 && errno == EAGAIN);
+  return number;
 }
 
 NUPA_SHOWN int accept(int fd, sockaddr* addr, socklen_t* length) { return accept4(fd, addr, length, 0); }
@@ -288,12 +339,6 @@ NUPA_SHOWN int ioctl(int fd, unsigned long request, ...) noexcept {
 
 NUPA_SHOWN int dup(int fd) noexcept { return share_with(fd, next::dup(fd)); }
 
-NUPA_SHOWN int dup2(int fd, int other) noexcept {
-  if (fd != other && next::fcntl(fd, F_GETFD) >= 0) drop(other);
-  return share_with(fd, next::dup2(fd, other));
-}
+NUPA_SHOWN int dup2(int fd, int other) noexcept { return replace(fd, other, next::dup2(fd, other)); }
 
-NUPA_SHOWN int dup3(int fd, int other, int flags) noexcept {
-  if (fd != other && next::fcntl(fd, F_GETFD) >= 0) drop(other);
-  return share_with(fd, next::dup3(fd, other, flags));
-}
+NUPA_SHOWN int dup3(int fd, int other, int flags) noexcept { return replace(fd, other, next::dup3(fd, other, flags)); }

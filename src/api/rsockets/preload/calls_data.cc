@@ -50,6 +50,14 @@ ssize_t as_tcp(int rsocket_fd, ssize_t result, size_t length, int flags) {
   return as_tcp(rsocket_fd, result, &whole, 1, flags);
 }
 
+/// TCP ignores the address of a connected socket.
+ssize_t send_message(int rsocket_fd, const msghdr& message, int flags) {
+  msghdr without_name = message;
+  without_name.msg_name = nullptr;
+  without_name.msg_namelen = 0;
+  return as_tcp(rsocket_fd, rsendmsg(rsocket_fd, &without_name, flags), message.msg_iov, message.msg_iovlen, flags);
+}
+
 }  // namespace
 
 // libc's call for a plain descriptor, ours for the rest.
@@ -103,8 +111,7 @@ NUPA_SHOWN ssize_t sendto(int fd, const void* data, size_t length, int flags, co
               as_tcp(rsocket_fd, rsend(rsocket_fd, data, length, flags), length, flags));
 }
 NUPA_SHOWN ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  NUPA_EITHER(fd, next::sendmsg(fd, message, flags),
-              as_tcp(rsocket_fd, rsendmsg(rsocket_fd, message, flags), message->msg_iov, message->msg_iovlen, flags));
+  NUPA_EITHER(fd, next::sendmsg(fd, message, flags), send_message(rsocket_fd, *message, flags));
 }
 
 namespace {

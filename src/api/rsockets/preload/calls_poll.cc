@@ -141,6 +141,19 @@ bool any_overlay(int count, const fd_set* read, const fd_set* write, const fd_se
   return any_overlay(count, read) || any_overlay(count, write) || any_overlay(count, except);
 }
 
+/// epoll_wait() with a limit in nanoseconds; < 0: none. `libc` is the call of the program, for a set without members of
+/// ours.
+template <class Call>
+int wait_for_members(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask, Call libc) {
+  if (!has_members(epoll) && begin_plain_wait(epoll)) {
+    const int64_t begin_ns = limit_ns > 0 ? nupa::base::now_ns() : 0;
+    int count = libc();
+    if (end_plain_wait(epoll, events, &count)) return count;
+    if (limit_ns > 0) limit_ns = std::max<int64_t>(limit_ns - (nupa::base::now_ns() - begin_ns), 0);
+  }
+  return wait(epoll, events, most, limit_ns, mask);
+}
+
 }  // namespace
 
 NUPA_SHOWN int poll(pollfd* fds, nfds_t count, int timeout) {
@@ -176,8 +189,8 @@ NUPA_SHOWN int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) n
 }
 
 NUPA_SHOWN int epoll_pwait(int epoll, epoll_event* events, int most, int timeout, const sigset_t* mask) {
-  if (!has_members(epoll)) return next::epoll_pwait(epoll, events, most, timeout, mask);
-  return wait(epoll, events, most, timeout < 0 ? -1 : timeout * kNsPerMs, mask);
+  return wait_for_members(epoll, events, most, timeout < 0 ? -1 : timeout * kNsPerMs, mask,
+                          [&] { return next::epoll_pwait(epoll, events, most, timeout, mask); });
 }
 
 NUPA_SHOWN int epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
@@ -185,6 +198,6 @@ NUPA_SHOWN int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
 }
 
 NUPA_SHOWN int epoll_pwait2(int epoll, epoll_event* events, int most, const timespec* timeout, const sigset_t* mask) {
-  if (!has_members(epoll)) return next::epoll_pwait2(epoll, events, most, timeout, mask);
-  return wait(epoll, events, most, to_ns(timeout), mask);
+  return wait_for_members(epoll, events, most, to_ns(timeout), mask,
+                          [&] { return next::epoll_pwait2(epoll, events, most, timeout, mask); });
 }

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "../descriptor_table.h"
+#include "base/fence.h"
 #include "next.h"
 
 namespace nupa::sockets {
@@ -101,6 +102,13 @@ bool passivate(Item* item) {
 
 constinit FdTable<Set> set_table;
 std::mutex all_sets_mutex;
+
+std::atomic<int>& sleepers_of(int epoll) {
+  constexpr size_t kCounts = 4096;
+  static constinit std::atomic<int> counts[kCounts] = {};
+  return counts[static_cast<uint32_t>(epoll) % kCounts];
+}
+
 std::vector<Set*>& all_sets() {
   static auto* sets = new std::vector<Set*>;
   return *sets;
@@ -123,9 +131,8 @@ Set* set_of(int epoll, bool make) {
   std::lock_guard lock(all_sets_mutex);
   set = set_table.get(epoll);
   if (set != nullptr) return set;
-  set = new (std::nothrow) Set;
+  set = new (std::nothrow) Set(epoll);
   if (set == nullptr) return nullptr;
-  set->fd = epoll;
   all_sets().push_back(set);
   set_table.set(epoll, set);
   return set;
@@ -139,6 +146,7 @@ void activate(Item* item) {
 }
 
 void wake_sleepers(Set* set) {
+  base::fence_after_update();  // of has_items; who sleeps in libc's call has looked at it after it was counted
   const uint64_t one = 1;
   if (set->sleepers.load() != 0 && next::write(set->kick, &one, sizeof one) < 0) return;
 }
@@ -149,7 +157,7 @@ void close_inner(Set* set) {
   set->inner = set->kick = -1;
 }
 
-int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted) {
+int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted, bool listens) {
   const int rc = open_inner(set);
   if (rc != 0) return rc;
   auto item = std::make_unique<Item>();
@@ -161,6 +169,7 @@ int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted) {
   if (!lease) return EBADF;
   lease->observers().add(item.get());
   activate(item.get());
+  if (listens) set->listeners.push_back(item.get());
   set->items[fd] = std::move(item);
   set->has_items.store(true);
   wake_sleepers(set);
@@ -183,6 +192,7 @@ bool remove_item(Set* set, int fd) {
     std::erase(set->signalled, item);
   }
   std::erase(set->active, item);
+  std::erase(set->listeners, item);
   set->items.erase(found);
   return true;
 }

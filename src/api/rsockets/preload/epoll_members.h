@@ -36,17 +36,25 @@ struct Item final : rsockets::Observer {
   void changed() override;
 };
 
+/// Threads in epoll_wait() that sleep or are about to, by the set's number: also in libc's call, of a set without
+/// members of ours so far. Numbers may share a count, and a forked child keeps its parent's: then a thread that need
+/// not wake does.
+std::atomic<int>& sleepers_of(int epoll);
+
 /// One epoll set of the program that has, or may get, members of ours.
 struct Set {
-  int fd = -1;
+  explicit Set(int epoll) : fd(epoll), sleepers(sleepers_of(epoll)) {}
+
+  const int fd;
   std::mutex mutex;
   std::unordered_map<int, std::unique_ptr<Item>> items;
   std::unordered_map<int, epoll_event> plain;  ///< the kernel's members that may become ours
   std::vector<Item*> active;
-  int inner = -1;  ///< rsockets' descriptors; itself a member of the program's set
+  std::vector<Item*> listeners;  ///< those that the kernel's set has, too
+  int inner = -1;                ///< rsockets' descriptors; itself a member of the program's set
   int kick = -1;
   std::atomic<bool> has_items{false};
-  std::atomic<int> sleepers{0};
+  std::atomic<int>& sleepers;
   base::SpinLock signal_lock;
   std::vector<Item*> signalled;
 
@@ -63,7 +71,7 @@ Set* set_of(int epoll, bool make);
 // All below want the set's mutex.
 
 /// 0 or an errno.
-int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted);
+int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted, bool listens);
 bool remove_item(Set* set, int fd);
 void close_inner(Set* set);
 /// It is looked at from here on.

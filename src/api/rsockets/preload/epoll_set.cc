@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "base/clock.h"
+#include "base/fence.h"
 #include "epoll_members.h"
 #include "next.h"
 #include "overlay.h"
@@ -30,14 +31,28 @@ bool take_marker(const Set* set, epoll_event* events, int* count) {
   return false;
 }
 
-/// A listener may be told by both its sockets: once is enough.
-int drop_doubles(const epoll_event* told, int count, epoll_event* more, int more_count) {
-  for (int i = 0; i < count; ++i) {
-    for (int k = 0; k < more_count; ++k) {
-      if (more[k].data.u64 == told[i].data.u64) more[k--] = more[--more_count];
-    }
+/// A listener may be told by both its sockets: once is enough, with all that they tell, since another member may have
+/// the same data.
+int join_doubles(Set* set, epoll_event* told, int count, epoll_event* more, int more_count) {
+  std::lock_guard lock(set->mutex);
+  for (const Item* listener : set->listeners) {
+    const auto has_its_data = [&](const epoll_event& event) { return event.data.u64 == listener->wanted.data.u64; };
+    epoll_event* const own = std::find_if(told, told + count, has_its_data);
+    epoll_event* const twin = std::find_if(more, more + more_count, has_its_data);
+    if (own == told + count || twin == more + more_count) continue;
+    own->events |= twin->events;
+    *twin = more[--more_count];
   }
   return more_count;
+}
+
+/// A thread returns to its program: one that sleeps takes over the members that it has left active, or nobody would
+/// learn of what happens to them.
+void hand_over(Set* set) {
+  if (set->sleepers.load() == 0) return;
+  std::lock_guard lock(set->mutex);
+  const auto& active = set->active;
+  if (std::any_of(active.begin(), active.end(), [](const Item* item) { return !item->disabled; })) wake_sleepers(set);
 }
 
 /// Connections under way: some may have to fall back to TCP. Their end of time in *next_ns.
@@ -68,14 +83,14 @@ bool may_become(int fd) {
   return next::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0;
 }
 
-int control_item(Set* set, int operation, int fd, int rsocket, const epoll_event* event) {
+int control_item(Set* set, int operation, int fd, int rsocket, const epoll_event* event, bool listens) {
   std::lock_guard lock(set->mutex);
   const auto found = set->items.find(fd);
   const bool there = found != set->items.end();
   switch (operation) {
     case EPOLL_CTL_ADD:
       if (there) return EEXIST;
-      return add_item(set, fd, rsocket, *event);
+      return add_item(set, fd, rsocket, *event, listens);
     case EPOLL_CTL_MOD:
       if (!there) return ENOENT;
       found->second->wanted = *event;
@@ -112,7 +127,7 @@ int control(int epoll, int operation, int fd, epoll_event* event) {
       errno = set == nullptr ? ENOMEM : EFAULT;
       return -1;
     }
-    const int error = control_item(set, operation, fd, overlay->rsocket.load(), event);
+    const int error = control_item(set, operation, fd, overlay->rsocket.load(), event, false);
     if (error == 0) return 0;
     errno = error;
     return -1;
@@ -123,8 +138,8 @@ int control(int epoll, int operation, int fd, epoll_event* event) {
     const int rsocket = listening_rsocket(fd, overlay);
     Set* set = rsocket < 0 ? nullptr : set_of(epoll, true);
     if (set == nullptr) return 0;
-    if (control_item(set, operation, fd, rsocket, event) == ENOENT && operation == EPOLL_CTL_MOD) {
-      control_item(set, EPOLL_CTL_ADD, fd, rsocket, event);
+    if (control_item(set, operation, fd, rsocket, event, true) == ENOENT && operation == EPOLL_CTL_MOD) {
+      control_item(set, EPOLL_CTL_ADD, fd, rsocket, event, true);
     }
     return 0;
   }
@@ -145,6 +160,27 @@ int control(int epoll, int operation, int fd, epoll_event* event) {
 bool has_members(int epoll) {
   const Set* set = set_table.get(epoll);
   return set != nullptr && set->has_items.load(std::memory_order_acquire);
+}
+
+bool begin_plain_wait(int epoll) {
+  sleepers_of(epoll).fetch_add(1);
+  base::fence_after_update();
+  if (!has_members(epoll)) return true;
+  sleepers_of(epoll).fetch_sub(1);
+  return false;
+}
+
+bool end_plain_wait(int epoll, epoll_event* events, int* count) {
+  sleepers_of(epoll).fetch_sub(1);
+  Set* set = *count > 0 ? set_table.get(epoll) : nullptr;
+  if (set == nullptr) return true;
+  if (take_marker(set, events, count)) {
+    std::lock_guard lock(set->mutex);
+    drain_inner(set);
+  }
+  if (*count == 0) return false;
+  hand_over(set);
+  return true;
 }
 
 int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask) {
@@ -183,22 +219,27 @@ int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigse
           count = collect(set, events, most);
         }
       }
-      count += drop_doubles(events, count, events + count, more);
+      if (count != 0 && more != 0) more = join_doubles(set, events, count, events + count, more);
+      count += more;
     }
-    if (count != 0) return count;
-    if (base::now_ns() >= until) return 0;
+    if (count != 0 || base::now_ns() >= until) {
+      hand_over(set);
+      return count;
+    }
     if (busy && spin.again()) continue;
+    bool quiet = false;
+    bool told = false;
+    // Counted before the last look: a member that another thread adds or changes after it finds a sleeper to wake.
+    set->sleepers.fetch_add(1);
     {
       std::lock_guard lock(set->mutex);
-      if (!passivate_idle(set, true)) continue;
+      quiet = passivate_idle(set, true);
     }
-    set->sleepers.fetch_add(1);
-    bool told;
     {
       std::lock_guard lock(set->signal_lock);
       told = !set->signalled.empty();
     }
-    if (!told) {
+    if (quiet && !told) {
       const int64_t left = wake_at == INT64_MAX ? -1 : std::max<int64_t>(wake_at - base::now_ns(), 0);
       count = next::epoll_pwait(epoll, events, most, in_ms(left), mask);
     }
@@ -208,7 +249,10 @@ int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigse
       std::lock_guard lock(set->mutex);
       drain_inner(set);
     }
-    if (count != 0) return count;
+    if (count != 0) {
+      hand_over(set);
+      return count;
+    }
   }
 }
 
@@ -237,7 +281,7 @@ void join_epoll_sets(int fd) {
     epoll_event wanted = found->second;
     if (overlay != nullptr) {
       set->plain.erase(found);
-      add_item(set, fd, overlay->rsocket.load(), wanted);
+      add_item(set, fd, overlay->rsocket.load(), wanted, false);
     } else {
       next::epoll_ctl(set->fd, EPOLL_CTL_ADD, fd, &wanted);
     }

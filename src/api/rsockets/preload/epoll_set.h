@@ -10,6 +10,10 @@ namespace nupa::sockets {
 int control(int epoll, int operation, int fd, epoll_event* event);
 /// Whether a set has members of ours; else the kernel's calls do.
 bool has_members(int epoll);
+/// Around libc's call for a set that has none, while another thread may add the first. False: that has happened.
+bool begin_plain_wait(int epoll);
+/// *count is what libc's call has returned. False: it told of that member alone, and wait() goes on.
+bool end_plain_wait(int epoll, epoll_event* events, int* count);
 /// epoll_pwait() for one that has; with a limit in nanoseconds; < 0: none.
 int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask);
 

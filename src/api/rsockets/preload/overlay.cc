@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <rdma/rsocket.h>
 #include <sys/eventfd.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "../endpoint.h"
@@ -93,7 +95,7 @@ constinit thread_local int PlainPoll::depth = 0;
 
 Overlay* overlay_of(int fd) { return table.get(fd); }
 
-Overlay* lay(int fd, Overlay::Mode mode, int rsocket) {
+Overlay* spare_overlay(Overlay::Mode mode, int rsocket) {
   Overlay* overlay = nullptr;
   {
     std::lock_guard lock(pool_mutex);
@@ -108,8 +110,16 @@ Overlay* lay(int fd, Overlay::Mode mode, int rsocket) {
   overlay->rsocket.store(rsocket);
   overlay->descriptors.store(1);
   overlay->tried = false;
+  overlay->accepting.store(false);
   if (rsocket != Overlay::kNone) made_any.store(true);
-  return table.set(fd, overlay) ? overlay : nullptr;
+  return overlay;
+}
+
+bool lay(int fd, Overlay* overlay) {
+  if (table.set(fd, overlay)) return true;
+  std::lock_guard lock(pool_mutex);
+  pool.push_back(overlay);
+  return false;
 }
 
 void share(int fd, Overlay* overlay) {
@@ -136,6 +146,7 @@ void forget_rsockets() {
     overlay->rsocket.store(Overlay::kNone);
     if (overlay->mode.load() != Overlay::Mode::kListening) overlay->mode.store(Overlay::Mode::kLost);
     overlay->tried = true;
+    overlay->accepting.store(false);
   });
 }
 
@@ -151,6 +162,19 @@ int make_rsocket(int domain) {
   return rsocket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
 }
 
+void take_over_options(int fd, int rsocket) {
+  constexpr std::pair<int, int> kOptions[] = {{SOL_SOCKET, SO_RCVTIMEO},
+                                              {SOL_SOCKET, SO_SNDTIMEO},
+                                              {SOL_SOCKET, SO_LINGER},
+                                              {SOL_SOCKET, SO_KEEPALIVE},
+                                              {IPPROTO_TCP, TCP_KEEPIDLE}};
+  for (const auto& [level, name] : kOptions) {
+    alignas(timeval) char value[sizeof(timeval)];
+    socklen_t length = sizeof value;
+    if (next::getsockopt(fd, level, name, value, &length) == 0) rsetsockopt(rsocket, level, name, value, length);
+  }
+}
+
 int listening_rsocket(int fd, Overlay* overlay) {
   static std::mutex mutex;
   if (overlay->rsocket.load() >= 0) return overlay->rsocket.load();
@@ -164,6 +188,7 @@ int listening_rsocket(int fd, Overlay* overlay) {
   const int rsocket_fd = make_rsocket(local.ss_family);
   if (rsocket_fd >= 0) {
     made_any.store(true);
+    take_over_options(fd, rsocket_fd);  // the connections that it accepts have them
     int v6_only = 0;
     socklen_t size = sizeof v6_only;
     if (local.ss_family == AF_INET6 && next::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &size) == 0) {

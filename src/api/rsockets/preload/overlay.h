@@ -23,7 +23,8 @@ struct Overlay {
   std::atomic<Mode> mode{Mode::kConnected};
   std::atomic<int> rsocket{kNone};
   std::atomic<int> descriptors{0};
-  bool tried = false;  ///< listening: making the rsocket has been tried
+  bool tried = false;                  ///< listening: making the rsocket has been tried
+  std::atomic<bool> accepting{false};  ///< a thread is about to take a connection of the kernel's
   int backlog = 0;
   int64_t connect_until_ns = 0;
   sockaddr_storage peer{};
@@ -32,8 +33,10 @@ struct Overlay {
 
 /// Null: a plain descriptor. Takes no lock.
 Overlay* overlay_of(int fd);
-/// Lays an rsocket over a descriptor. Null: there is no memory.
-Overlay* lay(int fd, Overlay::Mode mode, int rsocket);
+/// One for a descriptor, which no other thread sees before lay(). Null: there is no memory.
+Overlay* spare_overlay(Overlay::Mode mode, int rsocket);
+/// Lays it over a descriptor. False: there is no memory, and it is spare again.
+bool lay(int fd, Overlay* overlay);
 /// Another descriptor for the same.
 void share(int fd, Overlay* overlay);
 /// Takes it off a descriptor; the last one closes the rsocket.
@@ -49,6 +52,8 @@ int make_rsocket(int domain);
 /// Where descriptors of ours go.
 void set_floor(int floor);
 
+/// What the program has set on its socket and an rsocket knows, too.
+void take_over_options(int fd, int rsocket);
 /// Makes a listener's rsocket if that has not been tried in this process. Its number, or kNone: TCP only.
 int listening_rsocket(int fd, Overlay* overlay);
 /// A connection that is under way: has it ended in good order or not, and is the time over? If TCP has to take over,

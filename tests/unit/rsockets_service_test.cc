@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The service's thread and fork(). Clients are descriptors of the test's own.
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "api/rsockets/service.h"
+#include "api/rsockets/stream.h"
+
+namespace nupa::rsockets {
+
+// There is no stream here.
+void Stream::keep_alive() {}
+
+namespace {
+
+constexpr unsigned int kSeconds = 20;  ///< for what has to come
+
+template <class Condition>
+bool await(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(kSeconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+/// Is asked for by writing to its descriptor. Stays in service() for as long as `held`.
+class Client final : public ServiceClient {
+ public:
+  Client() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~Client() {
+    Service::instance().remove(fd_, this);
+    close(fd_);
+  }
+  void service() override {
+    eventfd_t value;
+    eventfd_read(fd_, &value);
+    serving = true;
+    await([&] { return !held; });
+    ++served;
+  }
+  void ask() const { ASSERT_EQ(eventfd_write(fd_, 1), 0); }
+  int add() { return Service::instance().add(fd_, this); }
+  void remove() { Service::instance().remove(fd_, this); }
+
+  std::atomic<bool> held{false}, serving{false};
+  std::atomic<int> served{0};
+
+ private:
+  const int fd_;
+};
+
+/// The exit status of a child that does this, or -1 if it did not come back.
+template <class Work>
+int in_forked_child(Work work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(2 * kSeconds);
+    _exit(work() && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  int status = -1;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+TEST(RsocketsService, Fork_WhileAClientIsServed_TheChildServesItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  Client client;
+  client.held = true;
+  ASSERT_EQ(client.add(), 0);
+  client.ask();
+  ASSERT_TRUE(await([&] { return client.serving.load(); }));
+  EXPECT_EQ(in_forked_child([] {
+              Client own;
+              if (own.add() != 0) return false;
+              own.ask();
+              return await([&] { return own.served == 1; });
+            }),
+            0);
+  client.held = false;
+  EXPECT_TRUE(await([&] { return client.served == 1; }));
+}
+
+TEST(RsocketsService, Fork_TheChildRemovesAnInheritedClient_TheParentServesIt) {
+  Client client;
+  ASSERT_EQ(client.add(), 0);
+  EXPECT_EQ(in_forked_child([&] {
+              client.remove();
+              return true;
+            }),
+            0);
+  client.ask();
+  EXPECT_TRUE(await([&] { return client.served == 1; }));
+}
+
+}  // namespace
+}  // namespace nupa::rsockets
