@@ -1,6 +1,8 @@
 /// Multicast between processes (IBTA 10.5.2): each process with a member gets what is sent, the sender's own too, but
 /// for a queue pair that wants to hear nothing of itself.
 #ifdef NUPA_TEST_DROPIN
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@ constexpr size_t kGrh = 40;
 class Member : public Verbs {
  public:
   using Verbs::connect;
+  using Verbs::context;
   using Verbs::next;
   using Verbs::post_recv;
   using Verbs::TearDown;
@@ -156,6 +159,36 @@ TEST(VerbsGroups, WhoBlocksItsOwnHearsOthersOnly) {  // IBV_QP_CREATE_BLOCK_SELF
   mine.leave();
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST(VerbsGroups, WhatIsTooShortForAPacketIsDropped) {
+  Member mine;
+  mine.SetUp();
+  mine.send("a packet");  // what comes after it lies over its bytes
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  const int stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(stranger, 0);
+  ibv_gid own{};
+  ASSERT_EQ(ibv_query_gid(mine.context, 1, 1, &own), 0);
+  in_addr by{};
+  std::memcpy(&by, own.raw + 12, sizeof by);
+  const uint8_t hops = 0;  // it stays on this host
+  ASSERT_EQ(setsockopt(stranger, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by), 0);
+  ASSERT_EQ(setsockopt(stranger, IPPROTO_IP, IP_MULTICAST_TTL, &hops, sizeof hops), 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(4791);
+  std::memcpy(&to.sin_addr, mine.group.raw + 12, sizeof to.sin_addr);
+  for (const size_t length : {0, 1, 3, 4, 12, 23})
+    EXPECT_EQ(sendto(stranger, "nothing of InfiniBand's", length, 0, reinterpret_cast<sockaddr*>(&to), sizeof to),
+              static_cast<ssize_t>(length));
+  close(stranger);
+  EXPECT_EQ(ibv_destroy_ah(mine.ah), 0);
+  EXPECT_EQ(mine.post_recv(mine.qp, 8, mine.memory, 128, mine.mr->lkey), 0);
+  mine.send("another");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(mine.next().status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(mine.got("another"));
+  mine.leave();
 }
 
 }  // namespace

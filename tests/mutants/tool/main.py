@@ -82,7 +82,8 @@ def chosen(names: list[str]) -> list[fault_list.Fault]:
     everything = fault_list.read(sorted(LISTS.glob("*.toml")))
     if not names:
         return everything
-    picked = [f for f in everything if any(fnmatch.fnmatch(f.name, n) or n in (f.list, f"{f.list}.toml") for n in names)]
+    names = [n.removesuffix(".toml") for n in names]
+    picked = [f for f in everything if any(fnmatch.fnmatch(f.name, n) or fnmatch.fnmatch(f.list, n) for n in names)]
     if not picked:
         sys.exit(f"mutants: no fault is named {' or '.join(names)}")
     return picked
