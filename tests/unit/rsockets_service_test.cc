@@ -10,13 +10,8 @@
 #include <thread>
 
 #include "api/rsockets/service.h"
-#include "api/rsockets/stream.h"
 
 namespace nupa::rsockets {
-
-// There is no stream here.
-void Stream::keep_alive() {}
-
 namespace {
 
 constexpr unsigned int kSeconds = 20;  ///< for what has to come

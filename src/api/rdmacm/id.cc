@@ -49,9 +49,11 @@ void destroy(Id* id) {
     std::lock_guard lock(all.mutex);
     all.ids.erase(&id->shown);
   }
-  // From here on the manager tells nothing of it.
-  if (id->has_service) manager()->unbind(id->owner());
-  if (id->connection != 0) manager()->release(id->connection);
+  // From here on the manager tells nothing of it. That of a fork's child does not know what its parent's has.
+  if (id->process == getpid()) {
+    if (id->has_service) manager()->unbind(id->owner());
+    if (id->connection != 0) manager()->release(id->connection);
+  }
   if (id->shown.event != nullptr) {
     rdma_ack_cm_event(id->shown.event);
     id->shown.event = nullptr;

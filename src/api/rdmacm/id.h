@@ -9,6 +9,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <condition_variable>
@@ -114,6 +115,7 @@ enum class State : uint8_t {
 /// The structure that the program has comes first.
 struct Id {
   rdma_cm_id shown{};
+  const pid_t process = getpid();
   bool sync;         ///< the program gave no channel: calls wait
   std::mutex mutex;  ///< of `state` and what calls change
   State state = State::kIdle;

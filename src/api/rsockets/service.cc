@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/own_thread.h"
-#include "stream.h"
 
 namespace nupa::rsockets {
 
@@ -82,20 +81,20 @@ void Service::remove(int fd, ServiceClient* client) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-int Service::keep_alive(Stream* stream, int seconds) {
+int Service::keep_alive(ServiceTimer* who, int seconds) {
   std::lock_guard lock(mutex_);
   const int rc = start();
   if (rc != 0) return rc;
-  std::erase_if(timers_, [&](const Timer& timer) { return timer.stream == stream; });
+  std::erase_if(timers_, [&](const Timer& timer) { return timer.who == who; });
   const int64_t period = seconds * kNsPerSecond;
-  timers_.push_back({stream, period, base::now_ns() + period});
+  timers_.push_back({who, period, base::now_ns() + period});
   kick();
   return 0;
 }
 
-void Service::forget(Stream* stream) {
+void Service::forget(ServiceTimer* who) {
   std::lock_guard lock(mutex_);
-  std::erase_if(timers_, [&](const Timer& timer) { return timer.stream == stream; });
+  std::erase_if(timers_, [&](const Timer& timer) { return timer.who == who; });
 }
 
 void Service::kick() {
@@ -111,7 +110,7 @@ int64_t Service::serve_timers() {
         std::find_if(timers_.begin(), timers_.end(), [&](const Timer& timer) { return timer.due_ns <= now; });
     if (due == timers_.end()) break;
     due->due_ns = now + due->period_ns;
-    due->stream->keep_alive();
+    due->who->keep_alive();
   }
   int64_t next = INT64_MAX;
   for (const Timer& timer : timers_) next = std::min(next, timer.due_ns);

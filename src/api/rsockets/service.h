@@ -10,8 +10,6 @@
 
 namespace nupa::rsockets {
 
-class Stream;
-
 /// Somebody whose descriptor the service's thread watches.
 class ServiceClient {
  public:
@@ -20,6 +18,16 @@ class ServiceClient {
 
  protected:
   ~ServiceClient() = default;
+};
+
+/// Somebody whom the service's thread calls from time to time.
+class ServiceTimer {
+ public:
+  /// Called by the thread.
+  virtual void keep_alive() = 0;
+
+ protected:
+  ~ServiceTimer() = default;
 };
 
 /// One thread a process, started when it is first needed: answers what comes to listeners and sends keepalives. Its
@@ -35,12 +43,12 @@ class Service {
   void remove(int fd, ServiceClient* client);
 
   /// Has keep_alive() called every so many seconds.
-  int keep_alive(Stream* stream, int seconds);
-  void forget(Stream* stream);
+  int keep_alive(ServiceTimer* who, int seconds);
+  void forget(ServiceTimer* who);
 
  private:
   struct Timer {
-    Stream* stream;
+    ServiceTimer* who;
     int64_t period_ns;
     int64_t due_ns;
   };

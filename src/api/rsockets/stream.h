@@ -12,6 +12,7 @@
 #include "mappings.h"
 #include "receive_ring.h"
 #include "send_window.h"
+#include "service.h"
 #include "settings.h"
 #include "socket.h"
 #include "stream_buffers.h"
@@ -27,7 +28,7 @@ class Listener;
 /// Locks, in the order in which they are taken: send_mutex_ and receive_mutex_ (a direction each, held for a whole
 /// call), connection_mutex_ (events of the connection), completions_ (polling the queue, control messages). A send that
 /// has room takes its own mutex only, as does a receive of what has arrived.
-class Stream final : public Socket {
+class Stream final : public Socket, public ServiceTimer {
  public:
   enum class Phase {
     kIdle,
@@ -81,7 +82,7 @@ class Stream final : public Socket {
   /// passes.
   void await_goodbye(const Deadline& deadline);
   /// Of the service's thread: tells the peer's adapter to answer, so that its absence is noticed.
-  void keep_alive();
+  void keep_alive() override;
 
  private:
   explicit Stream(int domain);
