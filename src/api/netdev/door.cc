@@ -17,7 +17,7 @@ namespace nupa::netdev {
 namespace {
 
 constexpr char kPrefix[] = "net,";
-/// What a message says whose descriptor is the answer.
+/// The text of a message that carries a descriptor: the answer is in that file.
 constexpr char kInFile[] = "file";
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
@@ -183,7 +183,7 @@ Result<std::string> Door::take_answer(int asked) {
   std::string answer(kMaxMessage, '\0');
   Envelope envelope(answer.data(), answer.size());
   const ssize_t length = ::recvmsg(asked, &envelope.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (length <= 0) return fail(ECONNRESET, "the node has gone without an answer");
+  if (length <= 0) return fail(ECONNRESET, "the node ended before it answered");
   if (const base::UniqueFd file = envelope.take()) return read_answer(file.get());
   answer.resize(static_cast<size_t>(length));
   if (answer == kInFile) return fail(EMFILE, "the file with the node's answer cannot be opened");

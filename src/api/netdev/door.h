@@ -13,8 +13,8 @@
 namespace nupa::netdev {
 
 /// A node's socket in the runtime directory, where other nodes of it and `nupa net` ask. A question and its answer are
-/// a message each. An answer that no message holds is in a file, whose descriptor comes with a message. Only processes
-/// of the same user can reach it.
+/// a message each. An answer that is too long for a message is written to a file, and its descriptor is sent. Only
+/// processes of the same user can reach it.
 class Door {
  public:
   /// EEXIST: a node of this name is there; others: those of RuntimeDir and sockets.
@@ -42,8 +42,8 @@ class Door {
   /// is no such node.
   static Result<base::UniqueFd> begin_to_ask(const std::string& network, const std::string& node,
                                              const std::string& question);
-  /// ECONNRESET: the node has gone without an answer, or has given none yet. EMFILE: the answer is in a file, and this
-  /// process may not open another one; EPROTO: the file is none.
+  /// ECONNRESET: the node ended before it answered, or has not answered yet. EMFILE: the answer is in a file, and this
+  /// process may not open another one; EPROTO: the descriptor is not such a file.
   static Result<std::string> take_answer(int asked);
   /// Both; ETIMEDOUT: the node does not answer in time.
   static Result<std::string> ask(const std::string& network, const std::string& node, const std::string& question,

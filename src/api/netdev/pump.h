@@ -142,7 +142,7 @@ class Pump {
     size_t operator()(const Gid& gid) const;
   };
   std::unordered_map<Gid, Link*, Hash> routes_;
-  Link* last_ = nullptr;                          ///< whom the last packet was for
+  Link* last_ = nullptr;                          ///< the peer that the last packet was sent to
   Link* blocked_ = nullptr;                       ///< who has no room, so that nothing is read
   size_t first_ = 0;                              ///< whose turn it is to be read first
   uint64_t mapped_bytes_ = 0, posted_bytes_ = 0;  ///< by memory and by packets, since there was nothing to do
