@@ -776,6 +776,28 @@ TEST_F(PreloadEdges, EpollNeedsTheSameDescriptorsForManyMembers) {
   EXPECT_EQ(open_descriptors(), with_one);
 }
 
+TEST_F(PreloadEdges, EpollSaysThatThereIsNoDescriptorForAMember) {
+  make_pair();
+  make_epoll();
+  EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
+  const size_t before = open_descriptors();
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  for (const int free : {0, 1}) {  // a set needs two
+    const int lowest = eventfd(0, 0);
+    ASSERT_GE(lowest, 0);
+    close(lowest);
+    const rlimit few{static_cast<rlim_t>(lowest + free), files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const int error = control(EPOLL_CTL_ADD, server, EPOLLIN, 1);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    EXPECT_EQ(error, EMFILE) << free;
+    EXPECT_EQ(open_descriptors(), before) << free;
+  }
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 2), 0);
+  EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, kSoonMs), "2:1");
+}
+
 TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
