@@ -798,6 +798,38 @@ TEST_F(PreloadEdges, EpollSaysThatThereIsNoDescriptorForAMember) {
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, kSoonMs), "2:1");
 }
 
+TEST_F(PreloadEdges, EpollWatchesAMemberThatConnectsWithoutADescriptorForIt) {
+  make_pair();               // all that the process opens once is open
+  std::vector<int> fillers;  // of the numbers below the highest
+  const int highest = *descriptors().rbegin();
+  while (fillers.empty() || fillers.back() < highest) {
+    fillers.push_back(eventfd(0, 0));
+    ASSERT_GE(fillers.back(), 0);
+  }
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  rlim_t free = 16;
+  for (bool by_rsocket = true; by_rsocket; --free) {
+    make_epoll();
+    const int late = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(control(EPOLL_CTL_ADD, late, EPOLLOUT, 5), 0);
+    const rlimit few{static_cast<rlim_t>(late) + 1 + free, files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const int error = error_of(connect(late, as_sockaddr(address), sizeof address));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    EXPECT_EQ(error, 0) << free;
+    by_rsocket = !connected_by_tcp(late);
+    EXPECT_EQ(wait_epoll(kSoonMs), "5:4") << free << (by_rsocket ? ", by an rsocket" : ", by TCP");
+    const int accepted = accept(listener, nullptr, nullptr);
+    EXPECT_EQ(write(late, "x", 1), 1);
+    EXPECT_EQ(read_some(accepted), "x") << free;
+    for (const int fd : {accepted, late, epoll}) close(fd);
+    epoll = -1;
+  }
+  EXPECT_LT(free, 15);  // at first there were enough
+  for (const int fd : fillers) close(fd);
+}
+
 TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);

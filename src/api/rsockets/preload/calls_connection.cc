@@ -58,6 +58,11 @@ bool await_connection(int rsocket_fd) {
 int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
   const int rsocket_fd = make_rsocket(peer->sa_family);
   if (rsocket_fd < 0) return errno;
+  const int unprepared = prepare_epoll_sets(fd);
+  if (unprepared != 0) {
+    rclose(rsocket_fd);
+    return unprepared;
+  }
   take_over_options(fd, rsocket_fd);
   sockaddr_storage local{};
   socklen_t local_length = sizeof local;

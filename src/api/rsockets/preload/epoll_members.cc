@@ -22,24 +22,6 @@ constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM;
 /// Looks at a member that finds nothing before it is asked to tell by itself.
 constexpr uint32_t kIdleLooks = 8;
 
-/// 0 or an errno.
-int open_inner(Set* set) {
-  if (set->inner >= 0) return 0;
-  set->inner = epoll_create1(EPOLL_CLOEXEC);
-  set->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  event.data.fd = -1;
-  int rc = next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
-  event.events = EPOLLIN;
-  event.data.u64 = set->marker();
-  if (rc == 0) rc = next::epoll_ctl(set->fd, EPOLL_CTL_ADD, set->inner, &event);
-  if (rc == 0) return 0;
-  const int error = set->inner < 0 || set->kick < 0 ? EMFILE : errno;
-  close_inner(set);
-  return error;
-}
-
 /// What the member has to tell now; 0: nothing.
 uint32_t look(Item* item) {
   if (item->disabled) return 0;
@@ -149,6 +131,23 @@ void wake_sleepers(Set* set) {
   base::fence_after_update();  // of has_items; who sleeps in libc's call has looked at it after it was counted
   const uint64_t one = 1;
   if (set->sleepers.load() != 0 && next::write(set->kick, &one, sizeof one) < 0) return;
+}
+
+int open_inner(Set* set) {
+  if (set->inner >= 0) return 0;
+  set->inner = epoll_create1(EPOLL_CLOEXEC);
+  set->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.fd = -1;
+  int rc = next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
+  event.events = EPOLLIN;
+  event.data.u64 = set->marker();
+  if (rc == 0) rc = next::epoll_ctl(set->fd, EPOLL_CTL_ADD, set->inner, &event);
+  if (rc == 0) return 0;
+  const int error = set->inner < 0 || set->kick < 0 ? EMFILE : errno;
+  close_inner(set);
+  return error;
 }
 
 void close_inner(Set* set) {

@@ -70,6 +70,8 @@ Set* set_of(int epoll, bool make);
 
 // All below want the set's mutex.
 
+/// Opens the two descriptors of a set with members of ours, once. 0 or an errno.
+int open_inner(Set* set);
 /// 0 or an errno.
 int add_item(Set* set, int fd, int rsocket, const epoll_event& wanted, bool listens);
 bool remove_item(Set* set, int fd);

@@ -256,6 +256,17 @@ int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigse
   }
 }
 
+int prepare_epoll_sets(int fd) {
+  std::lock_guard all(all_sets_mutex);
+  for (Set* set : all_sets()) {
+    std::lock_guard lock(set->mutex);
+    if (!set->plain.contains(fd)) continue;
+    const int error = open_inner(set);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
 void leave_epoll_sets(int fd) {
   std::lock_guard all(all_sets_mutex);
   for (Set* set : all_sets()) {

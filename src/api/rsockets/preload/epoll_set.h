@@ -17,6 +17,8 @@ bool end_plain_wait(int epoll, epoll_event* events, int* count);
 /// epoll_pwait() for one that has; with a limit in nanoseconds; < 0: none.
 int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask);
 
+/// Before the descriptor of a TCP socket becomes an overlay: opens what its sets need for that. 0 or an errno.
+int prepare_epoll_sets(int fd);
 /// An overlay is gone or there: its descriptor is watched by the kernel's set, or by ours.
 void leave_epoll_sets(int fd);
 void join_epoll_sets(int fd);
