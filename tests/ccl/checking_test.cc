@@ -328,5 +328,19 @@ TEST_P(CclChecking, OneRankAloneCannotCheck) {
             all_well(2));
 }
 
+TEST_P(CclChecking, ARankThatOnlyChecksAndOneThatIsOnlyDeterministicRefuseEachOther) {
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      if (rank.rank() == 1) {
+                        unsetenv("NUPA_CCL_CHECK");
+                        setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+                      }
+                      const int error = nupa_ccl_barrier(rank.world(), nullptr);
+                      rank.expect(error == EPROTO && std::strstr(nupa_ccl_error_text(), "other settings") != nullptr,
+                                  nupa_ccl_error_text());
+                    }),
+            all_well(2));
+}
+
 }  // namespace
 }  // namespace nupa::ccl

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `nupa run` and the commands beside it: what a program finds, exit statuses, what is removed.
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -75,6 +77,24 @@ TEST(CliRun, Environment_HasTheLibrariesInFront) {
   EXPECT_EQ(lines_of(run_nupa(start).out), alone);
   start.without = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
   EXPECT_EQ(lines_of(run_nupa(start).out), alone);
+}
+
+TEST(CliRun, PreloadedOpen_KeepsTheModeOfAnUnnamedFile) {  // man 2 open, O_TMPFILE
+  Start start = run_sh("echo \"$LD_PRELOAD\"");
+  start.without = {"LD_PRELOAD"};
+  const Words preloaded = lines_of(run_nupa(start).out);
+  ASSERT_EQ(preloaded.size(), 1u);
+  void* const library = dlopen(preloaded[0].c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  for (const char* const name : {"open", "open64"}) {
+    auto* const its_open = reinterpret_cast<int (*)(const char*, int, ...)>(dlsym(library, name));
+    ASSERT_NE(its_open, nullptr) << name;
+    const base::UniqueFd file(its_open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    struct stat status;
+    ASSERT_EQ(fstat(file.get(), &status), 0) << name << ": " << strerror(errno);
+    EXPECT_EQ(status.st_mode & 0777, 0600u) << name;
+  }
+  dlclose(library);
 }
 
 TEST(CliRun, Transport_OfTheOptionGoesBeforeTheEnvironments) {

@@ -11,10 +11,11 @@ PYTHON = os.environ.get("NUPA_TORCH_PYTHON", "/usr/bin/python3")
 PACKAGE = os.path.join(BUILD, "lib", "python")
 PROGRAM = os.path.join(ROOT, "tests", "e2e", "torch_rank.py")
 SECONDS = 300
-COLLECTIVES = ["all_reduce", "premultiplied", "as_gloo_has_it", "broadcast", "reduce", "all_gather", "bases", "coalesced",
-               "gather_and_scatter", "reduce_scatter", "all_to_all", "not_contiguous"]
-OTHERS = ["in_any_order", "messages", "objects", "subgroups", "refused", "numbers_and_barriers", "data_parallel",
-          "sharded", "released"]
+COLLECTIVES = ["all_reduce", "premultiplied", "premultiplied_often", "as_gloo_has_it", "broadcast", "reduce",
+               "all_gather", "bases", "coalesced", "gather_and_scatter", "reduce_scatter", "all_to_all",
+               "not_contiguous"]
+OTHERS = ["in_any_order", "messages", "objects", "subgroups", "refused", "numbers_and_barriers", "limits",
+          "data_parallel", "sharded", "released"]
 SINCE_2 = ["fully_sharded"]
 OVER_PACKETS = ["all_reduce", "bases", "all_to_all", "in_any_order", "messages", "data_parallel"]
 

@@ -1,4 +1,5 @@
 """One rank of run_torch.py: python3 torch_rank.py CASE... runs these cases and says "ok CASE" after each."""
+import ctypes
 import datetime
 import itertools
 import os
@@ -28,6 +29,12 @@ def of_rank(rank, size, dtype, seed=0):
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     values = torch.randint(0, 2 if dtype == torch.bool else 4, (size,), generator=generator)
     return values.to(dtype)
+
+
+def backend():
+    """The group of all ranks as nupa_torch has made it, without what torch does around its calls."""
+    pg = dist.distributed_c10d._get_default_group()
+    return pg if torch.__version__ < "2" else pg._get_backend(torch.device("cpu"))
 
 
 def mine(size, dtype, seed=0):
@@ -111,6 +118,17 @@ def premultiplied():
     tensor = mine(100, torch.float32)
     dist.all_reduce(tensor, op=make([factor]) if torch.__version__ < "2" else make(factor))
     same(tensor, sum(part * (rank + 1) for rank, part in enumerate(everybodys(100, torch.float32))), "each its own")
+
+
+def premultiplied_often():
+    """More often than there may be operators at a time: 65,536."""
+    groups = [dist.new_group([rank], backend="nupa") for rank in range(RANKS)]
+    unchanged = dist._make_nccl_premul_sum(1.0)
+    tensor = torch.full((1,), 3.0)
+    for _ in range(65537):
+        dist.all_reduce(tensor, op=unchanged, group=groups[RANK])
+    same(tensor, torch.full((1,), 3.0), "often")
+    dist.destroy_process_group(groups[RANK])
 
 
 def as_gloo_has_it():
@@ -241,6 +259,15 @@ def not_contiguous():
     dist.distributed_c10d._get_default_group().allgather([outputs], [conjugate]).wait()
     for rank in range(RANKS):
         same(outputs[rank], torch.full((4,), complex(1, -rank), dtype=torch.complex64), "conjugate")
+    # Torch's dispatcher, where it is in between, resolves these before the backend has them.
+    negative = torch.full((1,), complex(1, RANK + 1), dtype=torch.complex64).conj().imag
+    assert conjugate.is_conj() and negative.is_neg() and conjugate.is_contiguous() and negative.is_contiguous()
+    for lazy in (conjugate, negative):
+        whole = torch.zeros(RANKS * lazy.numel(), dtype=lazy.dtype)
+        backend()._allgather_base(whole, lazy).wait()
+        wanted = [torch.full((4,), complex(1, -rank)) if lazy is conjugate else torch.full((1,), -rank - 1.0)
+                  for rank in range(RANKS)]
+        same(whole, torch.cat(wanted), "lazy")
     parameter = torch.nn.Parameter(torch.full((3, 4), float(RANK)).t())
     dist.broadcast(parameter, 1)
     same(parameter.data, torch.ones(4, 3), "a parameter")
@@ -314,6 +341,14 @@ def messages():
                                         dist.P2POp(dist.irecv, got, before)]):
         work.wait()
     same(got, of_rank(before, 5, torch.float32), "batch")
+    # Nobody keeps it, and its numbers have to be put where they belong.
+    dropped, wanted = torch.zeros(4, 2).t(), torch.full((2, 4), 10.0 * before + 8)
+    dist.irecv(dropped, before, tag=8)
+    dist.isend(torch.full((2, 4), 10.0 * RANK + 8), after, tag=8)
+    end = time.time() + 20
+    while not torch.equal(dropped, wanted):
+        assert time.time() < end, dropped
+        time.sleep(0.001)
     got = torch.zeros(5)
     future = dist.irecv(got, before, tag=9).get_future()
     dist.isend(mine(5, torch.float32), after, tag=9)
@@ -387,8 +422,7 @@ def refused():
 
 
 def numbers_and_barriers():
-    pg = dist.distributed_c10d._get_default_group()
-    one = pg if torch.__version__ < "2" else pg._get_backend(torch.device("cpu"))
+    one = backend()
     before = one._get_sequence_number_for_group()
     dist.barrier()
     dist.all_reduce(torch.ones(1))
@@ -396,6 +430,24 @@ def numbers_and_barriers():
     assert one.name() == "nupa" if hasattr(one, "name") else True
     for _ in range(3):
         one.monitored_barrier(datetime.timedelta(seconds=20))
+
+
+def limits():
+    """A group's limit is not one of what the program makes and starts besides."""
+    getenv = ctypes.CDLL(None).getenv  # os.environ does not see what others change
+    getenv.restype = ctypes.c_char_p
+    name = "NUPA_CCL_TIMEOUT"
+    usual = os.environ.get(name)
+    for before in (usual, "200"):
+        if before is not None:
+            os.environ[name] = before
+        group = dist.new_group(list(range(RANKS)), timeout=datetime.timedelta(seconds=77), backend="nupa")
+        after = getenv(name.encode())
+        assert after == (None if before is None else before.encode()), after
+        dist.destroy_process_group(group)
+    del os.environ[name]
+    if usual is not None:
+        os.environ[name] = usual
 
 
 class Model(torch.nn.Module):
@@ -527,8 +579,7 @@ def late():
 
 
 def not_at_the_barrier():
-    pg = dist.distributed_c10d._get_default_group()
-    one = pg if torch.__version__ < "2" else pg._get_backend(torch.device("cpu"))
+    one = backend()
     dist.barrier()  # else they may have gone before the others have begun
     if RANK in (1, 2):
         time.sleep(6)
@@ -557,6 +608,8 @@ def released():
         dist.all_reduce(torch.ones(300000), group=group, async_op=True)
         dist.isend(torch.ones(3), (RANK + 1) % RANKS, group=group)
         dist.recv(torch.ones(3), (RANK - 1) % RANKS, group=group)
+        dist.irecv(torch.ones(3), (RANK - 1) % RANKS, group=group, tag=1)
+        dist.isend(torch.ones(3), (RANK + 1) % RANKS, group=group, tag=1)
         dist.destroy_process_group(group)
         del group
         time.sleep(0.5)

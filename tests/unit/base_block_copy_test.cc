@@ -85,5 +85,30 @@ TEST(OrderedCopy, TheLastWordBecomesVisibleAfterTheRest) {
   EXPECT_EQ(0u, torn);
 }
 
+TEST(OrderedCopy, AnAlignedLastWordIsSeenWhole) {
+  constexpr uint64_t kOld = 0, kNew = ~uint64_t{0};
+  // Seen by the reader. Two threads that share one processor, too, interrupt each other so often.
+  constexpr int kChanges = 64;
+  alignas(8) uint64_t word = kOld;
+  std::atomic<bool> enough{false};
+  std::thread writer([&] {
+    for (uint64_t message = kNew; !enough; message = ~message)
+      copy_in_order(reinterpret_cast<std::byte*>(&word), reinterpret_cast<const std::byte*>(&message), sizeof word);
+  });
+  uint64_t torn = 0, last = kOld;
+  for (int changes = 0; changes < kChanges;) {
+    const uint64_t seen = std::atomic_ref(word).load(std::memory_order_acquire);
+    torn += seen == kOld || seen == kNew ? 0 : 1;
+    if (seen != last)
+      ++changes;
+    else
+      std::this_thread::yield();
+    last = seen;
+  }
+  enough = true;
+  writer.join();
+  EXPECT_EQ(0u, torn);
+}
+
 }  // namespace
 }  // namespace nupa::base

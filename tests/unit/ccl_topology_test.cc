@@ -3,6 +3,7 @@
 /// it.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -165,6 +166,18 @@ TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
   unknown.process_space = elsewhere.process_space = 0;
   EXPECT_FALSE(unknown.sees_end_of(elsewhere));
   close(ends[0]);
+}
+
+TEST(CclCard, SeesEndOf_NoDescriptorIsFree_TheProcessLives) {
+  const RankCard own = card_of_this_process();
+  ASSERT_NE(own.process_space, 0u);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool ended = own.sees_end_of(own);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(ended);
 }
 
 // ---- what the environment says -------------------------------------------------------------------------------------

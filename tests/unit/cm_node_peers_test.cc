@@ -3,18 +3,24 @@
 // die.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <future>
 #include <mutex>
 #include <vector>
 
 #include "cm/node.h"
+#include "cm/poller.h"
 #include "cm_fixture.h"
 
 namespace nupa::cm::test {
@@ -177,6 +183,25 @@ TEST_F(CmNode, AChannelPublishedLaterIsToldToEachPeer) {
     EXPECT_EQ(*index, told->message.index);
     EXPECT_EQ(kind == MessageKind::kChannel ? 1u : 0u, told->fd_count);
   }
+}
+
+TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  ASSERT_NE(nullptr, peer);
+  uint32_t mads = 0;
+  while (node_->send_mad(*peer, Mad{})) ++mads;  // until the socket is full, and as much waits as may
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const auto index = node_->publish_channel(channel.get());
+  ASSERT_TRUE(index);
+  node_->withdraw_channel(*index);
+  for (uint32_t i = 0; i < mads; ++i) ASSERT_EQ(0, error_of_next(socket.get())) << i;
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  const auto told = receive_message(socket.get());
+  ASSERT_TRUE(told);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kChannelGone), told->message.kind);
+  EXPECT_EQ(*index, told->message.index);
+  EXPECT_EQ(0u, told->fd_count);
 }
 
 TEST_F(CmNode, ChannelsAreTheLowestFreeAndNoMoreThanThereAre) {
@@ -651,6 +676,37 @@ TEST_F(CmNode, WithoutADescriptor_AcceptingPausesAndGoesOn) {
   FakeProcess next(78, 5);
   ASSERT_TRUE(next.say_hello(socket.get()));
   EXPECT_EQ(0, error_of_next(socket.get())) << "when there are descriptors again it is let in";
+}
+
+/// The kernel answers EPERM to epoll_pwait2() of this thread from now on, as in a sandbox. False: not possible here.
+bool forbid_epoll_pwait2() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog all{static_cast<unsigned short>(std::size(program)), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
+}
+
+TEST(CmPoller, InASandboxWithoutEpollPwait2_ItStillWaits) {
+  constexpr int kNotPossible = 77;
+  const int result = in_child([] {
+    if (!forbid_epoll_pwait2()) return kNotPossible;
+    const base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    Poller poller;
+    EXPECT_TRUE(poller.open() && poller.add(event.get()));
+    epoll_event ready{};
+    EXPECT_EQ(0, poller.wait(&ready, 1, base::now_ns() + 1'000'000)) << "until the time has come";
+    const uint64_t one = 1;
+    EXPECT_EQ(8, ::write(event.get(), &one, sizeof one));
+    EXPECT_EQ(1, poller.wait(&ready, 1, INT64_MAX));
+    EXPECT_EQ(event.get(), ready.data.fd);
+    return 0;
+  });
+  if (result == kNotPossible) GTEST_SKIP() << "system calls cannot be forbidden";
+  EXPECT_EQ(0, result);
 }
 
 TEST_F(CmNode, AKickMakesATick) {

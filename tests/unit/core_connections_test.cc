@@ -261,9 +261,10 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(0u, tables.listeners[i].in_use.load()) << i;
 }
 
+/// A listener may be on its way: programs agree over TCP, and connect before the other one listens.
+constexpr int64_t kListenerOnItsWayNs = 150'000'000;
+
 TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
-  // A listener may be on its way: programs agree over TCP, and connect before the other one listens.
-  constexpr int64_t kPatienceNs = 150'000'000;
   const Transport memory("window");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -275,10 +276,31 @@ TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
   const int64_t before = base::now_ns();
   ASSERT_EQ(0, party.connect(1, kIpTcp + 7010, &id));
   const Event event = party.sink.next();
-  EXPECT_GE(base::now_ns() - before, kPatienceNs);
+  EXPECT_GE(base::now_ns() - before, kListenerOnItsWayNs);
   EXPECT_EQ(Told::kRejected, event.what);
   EXPECT_EQ(1u, event.owner);
   EXPECT_EQ(static_cast<uint64_t>(RejectReason::kInvalidServiceId), event.detail);
+  EXPECT_TRUE(party.sink.nothing_more());
+  party.manager->release(id);
+}
+
+TEST(CoreConnections, WithoutADatagramService_TheAnswerComesAfterAWhile) {
+  const Transport memory("window");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto route = party.manager->find_route(loopback(), 0, nullptr);
+  ASSERT_TRUE(route);
+  DatagramRequest request;
+  request.service_id = kPlain;
+  request.path = route->path;
+  ConnectionId id = 0;
+  const int64_t before = base::now_ns();
+  ASSERT_EQ(0, party.manager->ask_datagram(request, *route, 1, &id));
+  const Event event = party.sink.next();
+  EXPECT_GE(base::now_ns() - before, kListenerOnItsWayNs);
+  EXPECT_EQ(Told::kDatagramReply, event.what);
+  EXPECT_EQ(1u, event.owner);
+  EXPECT_EQ(static_cast<uint64_t>(DatagramStatus::kUnsupported), event.detail);
   EXPECT_TRUE(party.sink.nothing_more());
   party.manager->release(id);
 }

@@ -3,6 +3,7 @@
 #ifndef NUPA_TEST_DROPIN
 #include <poll.h>
 
+#include "cm/peer.h"
 #include "core_shm_fixture.h"
 
 namespace nupa::core {
@@ -48,6 +49,14 @@ TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
   EXPECT_FALSE(is_readable()) << "a program that reads now would sleep";
 }
 
+TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
+  for (uint32_t i = 0; i <= cm::Peer::kMaxChannels; ++i) {
+    const auto channel = handle->create_channel();
+    ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code);
+    ASSERT_EQ((*channel)->close(), 0);
+  }
+}
+
 TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
   a = make_qp();
   cm::CompletionPort port(runtime().node().self(), cq->index());
@@ -61,6 +70,32 @@ TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  /
   };
   EXPECT_EQ(receive_of(runtime().slot() + 1), 0u);
   EXPECT_EQ(receive_of(runtime().slot()), 1u);
+}
+
+TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
+  using segment::CompletionRing;
+  constexpr uint64_t kWaiting = 8;
+  Cq* queue = make_cq(kWaiting);
+  segment::CqShared& its = tables().cq[queue->index()];
+  const uint64_t where = its.where.load();
+  const uint32_t log2 = segment::ring_log2(where);
+  const auto slots = runtime().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
+  ASSERT_TRUE(slots);
+  CompletionRing ring(&its, *slots, log2, segment::ring_generation(where));
+  const auto push = [&](uint64_t first, uint64_t end) {
+    for (uint64_t i = first; i < end; ++i) {
+      segment::CqEntry entry;
+      entry.wr_id = i;
+      // kMoved: the slot is closed. A writer would wait for the queue's new place, which never comes.
+      ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
+    }
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_NO_FATAL_FAILURE(push(0, kWaiting));
+    ASSERT_EQ(queue->resize(kWaiting / 2), EINVAL);
+    ASSERT_NO_FATAL_FAILURE(push(kWaiting, ring.capacity()));
+    for (uint64_t i = 0; i < ring.capacity(); ++i) EXPECT_EQ(next(queue).wr_id, i);
+  }
 }
 
 }  // namespace

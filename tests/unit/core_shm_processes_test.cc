@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Rules of shared memory that take two processes: what one leaves behind when it dies, and what both change at once.
 #ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -333,6 +334,79 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   expect_good_end();
 }
 
+TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  const uint32_t index = segment::key_index(peer.rkey);
+  segment::MrShared& theirs = other->tables().mr[index];
+  ASSERT_EQ(theirs.piece_count, 1u);
+  // The kernel places mappings from high addresses to low ones: the next one of kRoom bytes ends where `own` begins.
+  constexpr uint64_t kRoom = 256 * segment::kPage, kOwn = 16 * segment::kPage;
+  void* const room = mmap(nullptr, kRoom + kOwn, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  char* const own = static_cast<char*>(room) + kRoom;
+  std::memset(own, 'o', kOwn);
+  ASSERT_EQ(munmap(room, kRoom), 0);
+  // The second piece takes back what the first one has more than kRoom.
+  const segment::MrPiece right = theirs.inline_pieces[0];
+  const uint64_t long_end = right.begin + kRoom + kOwn;
+  theirs.inline_pieces[0] = {right.begin, long_end, right.file_offset};
+  theirs.inline_pieces[1] = {long_end, long_end - kOwn, right.file_offset};
+  theirs.piece_count = 2;
+  window::PeerMemory memory(*other, end.runtime().window().agent());
+  EXPECT_EQ(memory.map(index, theirs.generation)->base(), nullptr);
+  EXPECT_TRUE(std::all_of(own, own + kOwn, [](char byte) { return byte == 'o'; }));
+  munmap(own, kOwn);
+  theirs.inline_pieces[0] = right;
+  theirs.piece_count = 1;
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+/// Writes with immediate data to a page of the parent's that cannot be written, and then sends.
+bool write_to_a_closed_page_and_send(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  if (!meet(end, line, *qp, &peer) || !line.get(&peer)) return false;
+  const Sge sge = end.span(0, 8);
+  SendWr wr{.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kRdmaWriteWithImm};
+  wr.flags = send_flag::kSignaled;
+  wr.rkey = peer.rkey;
+  wr.remote_addr = peer.addr;
+  if (qp->post_send(wr) != 0 || end.next().status != WcStatus::kSuccess) return false;
+  if (end.send(*qp, 2) != 0 || end.next().status != WcStatus::kSuccess) return false;
+  return line.go() && line.wait();
+}
+
+TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) {
+  start(write_to_a_closed_page_and_send);
+  // Peers do not map shared memory of the program: they copy.
+  void* const page = mmap(nullptr, segment::kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  const auto at = reinterpret_cast<uint64_t>(page);
+  auto closed = std::move(*end.handle->reg_mr(*end.pd, page, segment::kPage, at, kEveryRight));
+  ASSERT_EQ(mprotect(page, segment::kPage, PROT_NONE), 0);
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  ASSERT_TRUE(line.give(ShmAddress{0, closed->rkey(), at, 0}));
+  ASSERT_TRUE(line.wait());
+  const WorkCompletion wc = end.next();
+  EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  EXPECT_EQ(wc.opcode, WcOpcode::kRecv) << "a message of UC that fails is lost";
+  EXPECT_EQ(wc.wr_id, 3u);
+  EXPECT_TRUE(end.is_empty());
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+  closed.reset();
+  munmap(page, segment::kPage);
+}
+
 TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB
   start(add_to_the_parents_word);
   ShmAddress peer;
@@ -616,6 +690,57 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   (*found)->tables().header->only_packets = 1;
   EXPECT_EQ(shm.find_peer(number, vector, std::chrono::milliseconds(10000)).error().code, EHOSTUNREACH);
   EXPECT_FALSE(shm.reaches(vector, number));
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+TEST_F(ShmShared, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
+  start(be_there);
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  int status = 0;
+  ASSERT_EQ(kill(child, SIGSTOP), 0);
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  ASSERT_EQ(end.runtime().node().find(segment::slot_of(number)), nullptr) << "they have met before";
+  EXPECT_TRUE(end.runtime().window().reaches({}, number));
+  ASSERT_EQ(kill(child, SIGCONT), 0);
+  EXPECT_NE(peer_of(end, number), nullptr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+/// A shared receive queue and the domain that it belongs to.
+struct DomainAddress {
+  uint32_t queue;
+  uint64_t identity;
+};
+
+/// Two processes that open one number their domains alike.
+std::unique_ptr<XrcDomain> open_private_domain(ShmEnd& end) {
+  constexpr uint32_t kBefore = 1'000'000;
+  while (end.runtime().next_handle() < kBefore) {
+  }
+  return std::move(*end.handle->open_xrcd(-1, O_CREAT));
+}
+
+bool have_a_queue_in_a_private_domain(ShmEnd& end, const ShmLine& line) {
+  auto domain = open_private_domain(end);
+  auto queue = std::move(
+      *end.handle->create_srq(*end.pd, {.max_wr = 4, .type = SrqType::kXrc, .xrcd = domain.get(), .cq = end.cq}));
+  const DomainAddress mine{static_cast<Srq&>(*queue).number(), static_cast<Xrcd&>(*domain).identity()};
+  return line.give(mine) && line.wait();
+}
+
+TEST_F(ShmShared, QueueOfAPrivateXrcDomain_IsNotFoundThroughOneOfAnotherProcess) {  // manual ibv_open_xrcd, fd -1
+  start(have_a_queue_in_a_private_domain);
+  DomainAddress theirs{};
+  ASSERT_TRUE(line.get(&theirs));
+  ASSERT_NE(peer_of(end, theirs.queue), nullptr);
+  cm::Node& node = end.runtime().node();
+  EXPECT_TRUE(window::find_domain_queue(node, theirs.queue, theirs.identity));
+  auto domain = open_private_domain(end);
+  EXPECT_FALSE(window::find_domain_queue(node, theirs.queue, static_cast<Xrcd&>(*domain).identity()));
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

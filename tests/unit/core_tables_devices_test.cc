@@ -1,6 +1,7 @@
 /// What NUPA_DEVICES means.
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <sched.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "core/device_table.h"
 #include "segment/layout.h"
@@ -107,6 +109,26 @@ TEST_F(DeviceTable, EachHasAGuidOfItsOwnAndTheAddressesOfItsInterface) {
     for (const GidEntry& entry : device.gids)
       EXPECT_TRUE(entry.interface_index == 0 || entry.interface_index == indices[i]) << i << " " << entry.index;
   }
+}
+
+/// Two interfaces in a network namespace, which ends with the thread that enters it.
+TEST_F(DeviceTable, DevicesWithOneHardwareAddress_HaveDifferentGuids) {
+  constexpr const char* kMakeInterfaces =
+      "exec 2>/dev/null; ip link add a0 address 02:00:00:00:00:07 type veth peer name a1 address 02:00:00:00:00:07";
+  bool made = false;
+  std::thread([&] {
+    made = unshare(CLONE_NEWNET) == 0 && std::system(kMakeInterfaces) == 0;
+    if (!made) return;
+    const auto devices = devices_of("a0,a1");
+    ASSERT_TRUE(devices);
+    ASSERT_EQ(2u, devices->size());
+    const DeviceEntry& one = devices->front();
+    const DeviceEntry& other = devices->back();
+    EXPECT_NE(one.node_guid, other.node_guid);
+    EXPECT_NE(one.gids[0].gid, other.gids[0].gid);
+    EXPECT_EQ(0, std::memcmp(&other.node_guid, &other.gids[0].gid.raw[8], sizeof other.node_guid));
+  }).join();
+  if (!made) GTEST_SKIP() << "no network namespace with veth interfaces can be made";
 }
 
 /// A GUID that another device has is changed: VLANs have their parent's hardware address.

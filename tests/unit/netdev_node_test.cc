@@ -16,11 +16,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "api/netdev/node.h"
 #include "cm_fixture.h"
+#include "netdev_pump_fixture.h"
 #include "netdev_session_fixture.h"
 
 namespace nupa::netdev {
@@ -146,6 +149,33 @@ class NetdevNode : public ::testing::Test {
       usleep(1000);
     return status;
   }
+  std::optional<ConnectionRoute> route_to_node() const {
+    const auto there = address_from(Door::field(ask("who"), "gid"));
+    if (!there) return std::nullopt;
+    auto route = manager->find_address(*there);
+    if (!route) return std::nullopt;
+    route->path.remote = *there;
+    return *route;
+  }
+  /// Another run of node n2, which has asked the node and is connected.
+  std::unique_ptr<Household> connect_guest(uint64_t instance) {
+    auto made = make_household(*device, *pd, *manager, key, "n2", "10.77.0.2/24");
+    made->world->self.instance = instance;
+    const auto route = route_to_node();
+    if (!route) return nullptr;
+    auto session = Session::ask(*made->world, kAsks, service_of("lab", "n1"), *route);
+    if (!session) return nullptr;
+    made->session = std::move(*session);
+    made->session->on_reply(events.next(Happened::kReply).reply);
+    const bool shown = cm::test::soon([&] {
+      made->turn();
+      return made->session->has_new_card();
+    });
+    if (!shown) return nullptr;
+    made->session->agree();
+    made->session->carry();
+    return made;
+  }
 
   const cm::test::Folder folder;
   const Gid loopback = *address_from("127.0.0.1");
@@ -197,11 +227,8 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
   said.nonce = *new_nonce();
   proof.set_asking(said.nonce);
   said.mac = proof.asks(said.said());
-  const auto there = address_from(Door::field(ask("who"), "gid"));
-  ASSERT_TRUE(there);
-  auto route = manager->find_address(*there);
+  const auto route = route_to_node();
   ASSERT_TRUE(route);
-  route->path.remote = *there;
   ConnectionRequest request;
   request.service_id = service_of("lab", "n1");
   request.path = route->path;
@@ -231,6 +258,33 @@ TEST_F(NetdevNode, PeerThatIsAway_IsAskedOnceASecondAtLeast) {
     manager->release(asked.id);
   }
   EXPECT_EQ(kTimes, times);
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothing) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  guest = connect_guest(2);
+  ASSERT_TRUE(guest);
+  std::string status = status_with("\"connections\":1,");
+  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
+  const pump_test::Frame packet = pump_test::frame(2, 1, 100);
+  ASSERT_EQ(static_cast<ssize_t>(packet.size()), ::send(guest->sockets[1], packet.data(), packet.size(), 0));
+  const auto received = [&] {
+    return nlohmann::json::parse(status).at("peers").at(0).at("received").at("packets").get<uint64_t>();
+  };
+  ASSERT_TRUE(cm::test::soon([&] {
+    status = ask("status");
+    return received() == 1;
+  })) << status;
+  // The node was started again, and asks before the end of its earlier run has been seen.
+  const auto next_guest = connect_guest(3);
+  ASSERT_TRUE(next_guest);
+  status = status_with("\"connections\":2,");
+  EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
+  status = ask("status");  // the node has looked at all connections once more
+  EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
+  EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
+  EXPECT_EQ(1u, received());
   EXPECT_EQ(0, process->end());
 }
 

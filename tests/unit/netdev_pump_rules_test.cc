@@ -447,6 +447,37 @@ TEST_P(NetdevPumpRules, Answer_AboutPacketsForNobody_Is100InASecondAtMost) {
   EXPECT_LE(answers, kMost * static_cast<uint64_t>(took.count() + 1));
 }
 
+TEST_P(NetdevPumpRules, Answer_AfterTheHundredthOfASecond_GoesOnInTheNextOne) {
+  End& node = make_node();
+  constexpr int kMost = 100;
+  int answers = 0;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (answers <= kMost && std::chrono::steady_clock::now() < until) {
+    node.give(packet_of("10.77.0.1", "10.77.0.9", 100));
+    if (!node.take(milliseconds(10)).empty()) ++answers;
+  }
+  EXPECT_GT(answers, kMost);
+}
+
+TEST_P(NetdevPumpRules, PutAside_PeerReadsWhileThePumpSleeps_GetsTheRestThoughNothingElseComes) {
+  End& node = make_node();
+  const Peer& peer = join(node, {"10.77.0.2"});
+  join(node, {"10.77.0.3"});
+  const Frame frame = packet_of("10.77.0.1", "10.77.0.2", 60000);
+  // One more than the ring takes: so few put aside do not keep the pump from its interface.
+  uint64_t given = 0;
+  do {
+    node.give(frame);
+    await_read(node);
+    ++given;
+  } while (peer.traffic().sent.get() == given);
+  // The pump asks for room before it sleeps.
+  const auto* const words = reinterpret_cast<const RingWords*>(peer.lane->card().address);
+  EXPECT_TRUE(await_counts([&] { return words->waits.load() != 0; }));
+  for (uint64_t taken = 0; taken < given; ++taken) ASSERT_EQ(frame.size(), peer.take().size()) << taken;
+  EXPECT_EQ(0u, peer.traffic().no_room.get());
+}
+
 TEST_P(NetdevPumpRules, PutAside_WhatIsSentLater_KeepsItsOrderAndGivesItsRoomBack) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -250,6 +251,102 @@ TEST_F(RdmaCmCalls, PathRecords_WithoutAnMtuThePortsStays) {
   ASSERT_EQ(rdma_set_option(id.get(), RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &data, sizeof data), 0) << errno;
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
   EXPECT_GE(id->route.path_rec->mtu, IBV_MTU_256);
+}
+
+// In a child process: it has opened neither a device nor the connection manager yet.
+
+bool holds_in_child(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kSoonMs / 1000);
+    body();
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+TEST(RdmaCmChild, WhereTheManagerCannotBeOpened_CallsFailWithItsError) {
+  EXPECT_TRUE(holds_in_child([] {
+    setenv("NUPA_TRANSPORT", "no such transport", 1);
+    const Events events;
+    const OwnId id = make_id(events.get());
+    for (const char* address : {"0.0.0.0", "127.0.0.1"}) {
+      errno = 0;
+      EXPECT_EQ(error_of(bind_to(id.get(), address)), EINVAL) << address;
+    }
+    errno = 0;
+    EXPECT_EQ(error_of(resolve(id.get(), nullptr, "127.0.0.1")), EINVAL);
+    errno = 0;
+    EXPECT_EQ(error_of(rdma_listen(id.get(), 1)), EINVAL);
+    EXPECT_EQ(port_of(id.get()), 0);
+  }));
+}
+
+TEST(RdmaCmChild, ConnectOfDatagramsThatFailsAtOnce_MayBeCalledAgain) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  EXPECT_TRUE(holds_in_child([] {
+    setenv("NUPA_TRANSPORT", "window", 1);  // packets are sent to any address
+    const Events events;
+    const OwnId id = make_id(events.get(), RDMA_PS_UDP);
+    ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0) << errno;
+    EXPECT_EQ(events.next().type, RDMA_CM_EVENT_ADDR_RESOLVED);
+    ibv_path_data data = path_data_of(id.get(), kUsablePath, 9);
+    data.path.dgid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}};  // RFC 5737: nobody's
+    ASSERT_EQ(rdma_set_option(id.get(), RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &data, sizeof data), 0) << errno;
+    EXPECT_EQ(events.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    EXPECT_EQ(error_of(rdma_connect(id.get(), nullptr)), EHOSTUNREACH);
+    EXPECT_EQ(error_of(rdma_connect(id.get(), nullptr)), EHOSTUNREACH) << "as at the first time";
+  }));
+}
+
+/// An IPv4 address of the first device; empty: it has none.
+std::string address_of_device() {
+  ibv_context** const devices = rdma_get_devices(nullptr);
+  if (devices == nullptr) return "";
+  std::string found;
+  ibv_gid gid;
+  for (int i = 0; found.empty() && ibv_query_gid(devices[0], 1, i, &gid) == 0; ++i) {
+    char text[INET_ADDRSTRLEN];
+    const bool ipv4 = gid.raw[0] == 0 && gid.raw[10] == 0xff;
+    if (ipv4 && inet_ntop(AF_INET, &gid.raw[12], text, sizeof text) != nullptr) found = text;
+  }
+  rdma_free_devices(devices);
+  return found;
+}
+
+TEST(RdmaCmChild, BindThatCannotOpenItsDevice_LeavesThePortFree) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  const std::string address = address_of_device();
+  ASSERT_NE(address, "");
+  EXPECT_TRUE(holds_in_child([&] {
+    const Events events;
+    OwnId any = make_id(events.get());
+    ASSERT_EQ(bind_to(any.get(), "0.0.0.0"), 0) << errno;  // which opens the manager, and no device
+    const uint16_t port = port_of(any.get());
+    rlimit all;
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
+    int error = EMFILE;
+    constexpr rlim_t kMoreThanEnough = 64;
+    // The port takes the first of the descriptors that there are, the device others.
+    for (rlim_t count = 0; error != 0 && count < kMoreThanEnough; ++count) {
+      any.reset();
+      const OwnId id = make_id(events.get());
+      const int lowest = ::dup(STDERR_FILENO);
+      ::close(lowest);
+      const rlimit few{static_cast<rlim_t>(lowest) + count, all.rlim_max};
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+      error = error_of(bind_to(id.get(), address.c_str(), port));
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
+      any = make_id(events.get());
+      EXPECT_EQ(error_of(bind_to(any.get(), "0.0.0.0", port)), error == 0 ? EADDRINUSE : 0) << count;
+    }
+    EXPECT_EQ(error, 0) << "there were descriptors";
+  }));
 }
 
 // Addresses.

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <future>
 
 #include "rdmacm_fixture.h"
 
@@ -175,14 +176,10 @@ TEST_F(RdmaCmTerms, AcceptedWithoutParameters_WhatWasAskedFor) {
 
 constexpr uint8_t kTooMuch = 255;
 
-/// Writes to a pipe what the other end grants in its reply.
-class Granted final : public ConnectionSink {
+/// What a child process hears of its connections.
+class SinkOfChild : public ConnectionSink {
  public:
-  explicit Granted(int fd) : fd_(fd) {}
-  void on_reply(uint64_t, const ConnectionReply& reply) override {
-    const uint8_t granted[] = {reply.responder_resources, reply.initiator_depth};
-    if (write(fd_, granted, sizeof granted) != sizeof granted) _exit(2);
-  }
+  void on_reply(uint64_t, const ConnectionReply&) override {}
   uint64_t on_request(uint64_t, ConnectionId, const ConnectionRequest&) override { return 0; }
   uint64_t on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) override { return 0; }
   void on_established(uint64_t, const PrivateData<224>&) override {}
@@ -191,6 +188,16 @@ class Granted final : public ConnectionSink {
   void on_disconnected(uint64_t, bool) override {}
   void on_time_wait_exit(uint64_t) override {}
   void on_datagram_reply(uint64_t, const DatagramReply&) override {}
+};
+
+/// Writes to a pipe what the other end grants in its reply.
+class Granted final : public SinkOfChild {
+ public:
+  explicit Granted(int fd) : fd_(fd) {}
+  void on_reply(uint64_t, const ConnectionReply& reply) override {
+    const uint8_t granted[] = {reply.responder_resources, reply.initiator_depth};
+    if (write(fd_, granted, sizeof granted) != sizeof granted) _exit(2);
+  }
 
  private:
   const int fd_;
@@ -245,6 +252,67 @@ TEST_F(RdmaCmTerms, AcceptedWithoutParameters_NoMoreThanTheDeviceCan) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   close(answer[0]);
+}
+
+/// What an end that asks says of itself.
+struct AskingEnd {
+  ConnectionId id;
+  uint32_t qp_num;
+  uint8_t ack_timeout;
+};
+
+class RequestOfChild final : public SinkOfChild {
+ public:
+  uint64_t on_request(uint64_t, ConnectionId id, const ConnectionRequest& request) override {
+    came.set_value({id, request.qp_num, request.path.ack_timeout});
+    return 2;
+  }
+  std::promise<AskingEnd> came;
+};
+
+/// A child process accepts one request, and says that its acknowledgements take as long as the other end has said. It
+/// names the other end's own queue pair, which is there in any case. rdma_accept() names no delay.
+[[noreturn]] void accept_slowly(int port_fd) {
+  alarm(kSoonMs / 1000);
+  RequestOfChild request;
+  const auto manager = ConnectionManager::open(request);
+  if (!manager) _exit(5);
+  ListenerAddress at;
+  uint16_t port = 1024;
+  for (int error = EADDRINUSE; error == EADDRINUSE && port != 0; ++port) {
+    at.service_id = RDMA_IB_IP_PS_TCP | port;
+    error = (*manager)->bind(1, at);
+  }
+  if ((*manager)->listen(1) != 0) _exit(6);
+  --port;
+  if (write(port_fd, &port, sizeof port) != sizeof port) _exit(7);
+  const AskingEnd asked = request.came.get_future().get();
+  ConnectionReply reply;
+  reply.ca_guid = static_cast<uint64_t>(getpid());
+  reply.qp_num = asked.qp_num;
+  reply.target_ack_delay = asked.ack_timeout;
+  if ((*manager)->accept(asked.id, reply) != 0) _exit(8);
+  for (;;) pause();
+}
+
+TEST_F(RdmaCmTerms, TheTimeThatTheOtherEndTakesToAcknowledge_IsAddedToTheTimeout) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
+#endif
+  std::array<int, 2> port_pipe{};
+  ASSERT_EQ(pipe(port_pipe.data()), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) accept_slowly(port_pipe[1]);
+  close(port_pipe[1]);
+  EXPECT_EQ(read(port_pipe[0], &port_, sizeof port_), static_cast<ssize_t>(sizeof port_));
+  const OwnId active = connecting();
+  const int alone = active->route.path_rec->packet_life_time + 1;  // codes: one more is twice as long
+  EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+  EXPECT_EQ(attributes_of(active->qp).timeout, alone + 1) << "as long again";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(port_pipe[0]);
 }
 
 TEST_F(RdmaCmTerms, AnEndThatServesNoReadsAllowsNone) {

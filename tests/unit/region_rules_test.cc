@@ -459,6 +459,29 @@ TEST(RegionFork, ChildHasNoEndOfThePipeThatItsParentWaitsAt) {
   remapper->unshare(memory.data(), memory.size());
 }
 
+TEST(RegionFork, ChildThatForksItself_LeavesDescriptorsWithNumbersOfThatPipeAlone) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  EXPECT_EQ(0, in_child([] {
+              // The lowest numbers that are free, among them those of the pipe.
+              std::vector<base::UniqueFd> own;
+              for (int i = 0; i < 16; ++i) {
+                own.emplace_back(memfd_create("own", 0));
+                if (ftruncate(own.back().get(), 1) != 0) return 1;
+              }
+              const auto untouched = [&own] {
+                return std::all_of(own.begin(), own.end(),
+                                   [](const auto& fd) { return lseek(fd.get(), 0, SEEK_CUR) == 0; });
+              };
+              if (in_child([&] { return untouched() ? 0 : 1; }) != 0) return 2;
+              return untouched() ? 0 : 3;
+            }));
+  remapper->unshare(memory.data(), memory.size());
+}
+
 /// Has no pages itself. In the child it looks whether the parent goes on before the copies are complete.
 class Onlooker final : public ForkParticipant {
  public:

@@ -1002,6 +1002,16 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   EXPECT_EQ(next(others).wr_id, 2u);
 }
 
+TEST_F(RoceXrcHost, PolledReceive_MakesRoomInItsQueue) {
+  Srq& srq = make_queue(*cq);
+  for (uint64_t i = 1; i <= 16; ++i) {  // the queue has room for four
+    ASSERT_EQ(receive(srq, i), 0);
+    ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken);
+    host->complete_receive({}, WcStatus::kSuccess);
+    EXPECT_EQ(next().wr_id, i);
+  }
+}
+
 }  // namespace
 }  // namespace nupa::core
 #endif

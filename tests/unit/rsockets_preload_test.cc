@@ -81,6 +81,13 @@ TEST_F(Preload, AListenerWithoutTheLibraryIsReachedByTcp) {
   EXPECT_EQ(read_some(server), "x");
 }
 
+TEST_F(Preload, AListenerOpenedAfterOneThatWasClosed_HasAnRsocketToo) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on it has an rsocket
+  close(listener);
+  ASSERT_NO_FATAL_FAILURE(SetUp());
+  make_pair();
+}
+
 TEST_F(Preload, WhereNobodyListensTheConnectionIsRefused) {
   close(listener);
   listener = -1;

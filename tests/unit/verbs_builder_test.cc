@@ -157,6 +157,23 @@ TEST_F(VerbsBuilder, SetterWithoutRequestFails) {
   EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
 }
 
+TEST_F(VerbsBuilder, SetterBeforeTheFirstRequest_FailsAlsoInALaterRun) {
+  for (const bool aborted : {false, true}) {
+    ibv_wr_start(ex);
+    ibv_wr_rdma_write(ex, mr->rkey, address(8192));
+    ibv_wr_set_sge(ex, mr->lkey, address(0), 8);
+    if (aborted) {
+      ibv_wr_abort(ex);
+    } else {
+      ASSERT_EQ(ibv_wr_complete(ex), 0);
+      EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+    }
+    ibv_wr_start(ex);
+    ibv_wr_set_sge(ex, mr->lkey, address(0), 8);
+    EXPECT_EQ(ibv_wr_complete(ex), EINVAL) << aborted;
+  }
+}
+
 TEST_F(VerbsBuilder, AbortDropsTheRun) {
   ibv_wr_start(ex);
   ibv_wr_rdma_write(ex, mr->rkey, address(8192));

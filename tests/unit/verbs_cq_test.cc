@@ -302,6 +302,28 @@ TEST_F(VerbsCq, AsynchronousEventHoldsItsObjectUntilAcknowledged) {
   ASSERT_EQ(destroy.result(), 0);
 }
 
+TEST_F(VerbsCq, DestroyAfterItsErrorEvent_WaitsForTheAcknowledgement) {  // manual ibv_get_async_event
+  ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
+  ASSERT_NE(small, nullptr);
+  const auto overrun = static_cast<uint64_t>(small->cqe) + 2;
+  ibv_qp* qp = loop(small);
+  for (uint64_t i = 0; i < overrun; ++i) ASSERT_EQ(write(qp, i), 0);
+  ibv_async_event event{};
+  for (;;) {
+    pollfd readable{context->async_fd, POLLIN, 0};
+    ASSERT_EQ(poll(&readable, 1, kEventMs), 1);
+    ASSERT_EQ(ibv_get_async_event(context, &event), 0);
+    if (event.event_type == IBV_EVENT_CQ_ERR) break;
+    ibv_ack_async_event(&event);  // the queue pair fails too
+  }
+  ASSERT_EQ(event.element.cq, small);
+  ASSERT_EQ(ibv_destroy_qp(qp), 0);
+  Call destroy([small] { return ibv_destroy_cq(small); });
+  ASSERT_FALSE(destroy.returns_within(kWhileItMustBlock));
+  ibv_ack_async_event(&event);
+  EXPECT_EQ(destroy.result(), 0);
+}
+
 TEST_F(VerbsCq, EventsOfDestroyedObjectsAreNotHandedOut) {
   ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
   std::atomic<bool> stop{false};

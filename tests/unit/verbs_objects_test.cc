@@ -156,6 +156,23 @@ TEST_F(Verbs, ParentDomainHoldsItsParts) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+TEST_F(Verbs, ParentDomainOfAParentDomain_HoldsTheDomainBelowBoth) {
+  ibv_pd* below = ibv_alloc_pd(context);
+  ASSERT_NE(below, nullptr);
+  ibv_parent_domain_init_attr attr{};
+  attr.pd = below;
+  ibv_pd* between = ibv_alloc_parent_domain(context, &attr);
+  ASSERT_NE(between, nullptr);
+  attr.pd = between;
+  ibv_pd* above = ibv_alloc_parent_domain(context, &attr);
+  ASSERT_NE(above, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(below), EBUSY);
+  ASSERT_EQ(ibv_dealloc_pd(between), 0);
+  ASSERT_EQ(ibv_dealloc_pd(below), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(above), 0);
+  EXPECT_EQ(ibv_dealloc_pd(below), 0);
+}
+
 TEST_F(Verbs, ImportsShareTheObjects) {
   const int fd = dup(context->cmd_fd);
   ibv_context* imported = ibv_import_device(fd);

@@ -266,6 +266,30 @@ TEST_F(VerbsRequests, OverrunOfACompletionQueueIsToldOnce) {  // 10.2.6.2, 11.6.
   EXPECT_EQ(ibv_destroy_cq(small), 0);
 }
 
+TEST_F(VerbsRequests, OverrunOfAnExtendedQueue_FailsItsPolls) {  // manual ibv_create_cq_ex
+  ibv_cq_init_attr_ex wanted{};
+  wanted.cqe = 1;
+  ibv_cq_ex* small = ibv_create_cq_ex(context, &wanted);
+  ASSERT_NE(small, nullptr);
+  const int room = small->cqe + 1;
+  ibv_qp_init_attr attr = init();
+  attr.send_cq = attr.recv_cq = ibv_cq_ex_to_cq(small);
+  ibv_qp* qp = ibv_create_qp(pd, &attr);
+  connect(qp, qp);
+  ibv_sge sge = span(0, 8);
+  for (int i = 0; i < room + 2; ++i)
+    ASSERT_EQ(post(qp, remote(IBV_WR_RDMA_WRITE, static_cast<uint64_t>(i), &sge, 4096)), 0);
+  expect_overrun(attr.send_cq, qp);
+  ibv_poll_cq_attr poll{};
+  ASSERT_EQ(ibv_start_poll(small, &poll), 0);
+  for (int i = 1; i < room; ++i) EXPECT_EQ(ibv_next_poll(small), 0);
+  EXPECT_EQ(ibv_next_poll(small), EIO);
+  ibv_end_poll(small);
+  EXPECT_EQ(ibv_start_poll(small, &poll), EIO);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(attr.send_cq), 0);
+}
+
 TEST_F(VerbsRequests, OverrunByAReceiveFailsItsQueuePair) {  // 11.6.3.1, 11.6.3.2
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -12,6 +14,9 @@
 #include <string>
 
 #include "verbs_fixture.h"
+
+// Exported, but declared in no header that programs get.
+extern "C" int ibv_read_sysfs_file(const char* folder, const char* file, char* buffer, size_t size);
 
 namespace nupa::test {
 namespace {
@@ -115,6 +120,25 @@ TEST(VerbsSymbols, ProvidersLoadOnTopOfIt) {
     ibv_free_device_list(list);
     dlclose(loaded);
   }
+}
+
+TEST(VerbsSymbols, SysfsFileAsLongAsTheBuffer_IsAnErrorUnlessItEndsInANewline) {
+  const int fd = memfd_create("attribute", MFD_CLOEXEC);
+  ASSERT_EQ(pwrite(fd, "abcd", 4, 0), 4);
+  const std::string name = std::to_string(fd);
+  char buffer[8];
+  const auto read_with_room = [&](size_t size) {
+    std::memset(buffer, '#', sizeof buffer);
+    return ibv_read_sysfs_file("/proc/self/fd", name.c_str(), buffer, size);
+  };
+  EXPECT_EQ(read_with_room(5), 4);
+  EXPECT_STREQ(buffer, "abcd");
+  EXPECT_EQ(read_with_room(4), -1);
+  EXPECT_EQ(buffer[4], '#') << "it is behind the buffer";
+  ASSERT_EQ(pwrite(fd, "abc\n", 4, 0), 4);
+  EXPECT_EQ(read_with_room(4), 3);
+  EXPECT_STREQ(buffer, "abc");
+  close(fd);
 }
 
 /// Numbers that two libraries must agree upon.

@@ -371,6 +371,36 @@ TEST_F(VerbsXrcProcesses, AtomicOnMemoryThatItsOwnerReachesNeedsTheTargetsRight)
   munmap(word, kPage);
 }
 
+TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCopiedTo) {
+  start([](VerbsXrc&, int, int) { return true; });
+  const uint32_t own = mine.make_srq(domain, 1024);
+  // A shared mapping of the program stays as it is, and the target's process cannot map it: it copies to it.
+  constexpr size_t kPage = 4096;
+  auto* const copied =
+      static_cast<char*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(copied, MAP_FAILED);
+  ibv_mr* const mr = ibv_reg_mr(mine.mr->pd, copied, kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  ASSERT_NE(mr, nullptr);
+  ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), 16, mine.mr->lkey};
+  const auto write_to = [&](char* to, uint32_t rkey) {
+    ibv_send_wr wr = mine.request(IBV_WR_RDMA_WRITE, 1, &sge);
+    wr.qp_type.xrc.remote_srqn = own;
+    wr.wr.rdma = {reinterpret_cast<uint64_t>(to), rkey};
+    EXPECT_EQ(mine.post(initiator, wr), 0);
+    return mine.next().status;
+  };
+  std::strcpy(mine.memory, "first");
+  ASSERT_EQ(write_to(copied, mr->rkey), IBV_WC_SUCCESS);
+  EXPECT_STREQ(copied, "first");
+  std::strcpy(copied, "changed since");
+  std::strcpy(mine.memory, "second");
+  ASSERT_EQ(write_to(mine.memory + kPage, mine.mr->rkey), IBV_WC_SUCCESS);
+  EXPECT_STREQ(mine.memory + kPage, "second");
+  EXPECT_STREQ(copied, "changed since");
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  munmap(copied, kPage);
+}
+
 TEST_F(VerbsXrcProcesses, QueueThatIsGoneIsRefused) {
   start([](VerbsXrc&, int, int) { return true; });
   const uint32_t own = mine.make_srq(domain, 1024);
