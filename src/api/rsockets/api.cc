@@ -61,7 +61,7 @@ Stream* connected_stream(Socket& socket) {
 }  // namespace
 
 NUPA_RSOCKETS int rsocket(int domain, int type, int protocol) {
-  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);  // an rsocket is closed at exec without SOCK_CLOEXEC, too
   const bool stream = kind == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
   const bool datagram = kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
   if ((domain != AF_INET && domain != AF_INET6 && domain != AF_IB) || (!stream && !datagram) ||
@@ -77,7 +77,6 @@ NUPA_RSOCKETS int rsocket(int domain, int type, int protocol) {
   if (!socket) return -1;
   if ((type & SOCK_NONBLOCK) != 0) socket->set_status_flags(O_NONBLOCK);
   const int fd = socket->fd();
-  if ((type & SOCK_CLOEXEC) != 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
   const int rc = DescriptorTable::instance().add(std::move(socket));
   return rc != 0 ? answer(rc) : fd;
 }

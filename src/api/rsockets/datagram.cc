@@ -150,8 +150,9 @@ void Datagram::find_way(std::unique_lock<std::mutex>* lock, const DatagramAddres
   const DatagramPath* path = destination->path;
   destination->resolving = true;
   ibv_ah* ah = nullptr;
+  uint32_t limit = 0;
   lock->unlock();
-  ah = path->resolve(peer.value);
+  ah = path->resolve(peer.value, &limit);
   lock->lock();
   destination = destinations_.find(peer);
   if (destination == nullptr || !destination->resolving || destination->path != path) {
@@ -160,6 +161,7 @@ void Datagram::find_way(std::unique_lock<std::mutex>* lock, const DatagramAddres
   }
   destination->resolving = false;
   destination->ah = ah;
+  destination->limit = limit;
   if (ah == nullptr) destination->queue_pair.reset();  // not before the peer says it again
 }
 
@@ -217,7 +219,7 @@ ssize_t Datagram::send(Pieces data, int flags, const sockaddr* to, socklen_t len
     }
     DatagramPath* path = destination->path;
     const uint32_t header = path->header().length;
-    const bool by_udp = destination->ah == nullptr || header + payload > path->limit();
+    const bool by_udp = destination->ah == nullptr || header + payload > destination->limit;
     if (by_udp) {
       rc = send_by_udp(*destination, data, static_cast<uint8_t>(Op::kData));
       if (rc != -EAGAIN) return rc != 0 ? rc : static_cast<ssize_t>(payload);

@@ -25,6 +25,7 @@ struct Destination {
   DatagramAddress address;
   DatagramPath* path = nullptr;
   ibv_ah* ah = nullptr;                ///< null: not resolved; then datagrams go over UDP
+  uint32_t limit = 0;                  ///< bytes of a datagram that fits the path's MTU; set with ah
   std::optional<uint32_t> queue_pair;  ///< as the peer said last
   bool resolving = false;              ///< a send does that now, without the rsocket's lock
   bool sent_to = false;                ///< by the program

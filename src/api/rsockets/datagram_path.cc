@@ -19,7 +19,7 @@ constexpr uint64_t kReceiveId = UINT64_C(1) << 62;
 constexpr int kResolveMs = 2000;
 constexpr uint32_t kQueueKey = RDMA_UDP_QKEY;
 
-uint32_t mtu_bytes(ibv_mtu mtu) { return 128u << mtu; }
+uint32_t mtu_bytes(uint8_t mtu_code) { return 128u << mtu_code; }
 
 /// Waits for one event of the expected kind: 0 or a negative errno.
 int await(rdma_event_channel* channel, rdma_cm_event_type expected) {
@@ -94,9 +94,6 @@ int DatagramPath::open(const Sizes& sizes) {
   attr.cap.max_inline_data = sizes.inline_bytes;
   if (rdma_create_qp(id_, nullptr, &attr) != 0) return -errno;
   sizes_.inline_bytes = attr.cap.max_inline_data;
-  ibv_port_attr port;
-  if (ibv_query_port(id_->verbs, id_->port_num, &port) != 0) return -errno;
-  limit_ = std::min(kLowWater, mtu_bytes(port.active_mtu));
 
   const size_t send_bytes = size_t{sizes.send_requests} * kLowWater;
   memory_bytes_ = send_bytes + size_t{sizes.receive_requests} * kReceiveSlot;
@@ -176,7 +173,7 @@ bool DatagramPath::poll(Arrival* arrival) {
 
 void DatagramPath::give_back(uint32_t slot) { post_receive(slot); }
 
-ibv_ah* DatagramPath::resolve(const sockaddr_storage& peer) const {
+ibv_ah* DatagramPath::resolve(const sockaddr_storage& peer, uint32_t* limit) const {
   EventChannel channel;
   rdma_cm_id* id = nullptr;
   sockaddr_storage from = local_;
@@ -198,6 +195,7 @@ ibv_ah* DatagramPath::resolve(const sockaddr_storage& peer) const {
   ibv_port_attr port;
   if (rc == 0 && id->route.num_paths > 0 && ibv_query_port(id_->verbs, id_->port_num, &port) == 0) {
     const ibv_sa_path_rec& path = id->route.path_rec[0];
+    *limit = std::min(kLowWater, mtu_bytes(path.mtu));
     ibv_ah_attr attr{};
     if (path.hop_limit > 1 || port.link_layer == IBV_LINK_LAYER_ETHERNET) {
       attr.is_global = 1;

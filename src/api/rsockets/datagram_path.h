@@ -39,8 +39,6 @@ class DatagramPath {
   const sockaddr_storage& local() const { return local_; }
   const DatagramHeader& header() const { return header_; }
   uint32_t queue_pair() const { return id_->qp->qp_num; }
-  /// The most that one datagram carries, its header included.
-  uint32_t limit() const { return limit_; }
   CompletionSource& source() { return source_; }
 
   bool can_send() const { return !free_.empty(); }
@@ -53,7 +51,8 @@ class DatagramPath {
   void give_back(uint32_t slot);
 
   /// How to reach a peer's address from here: null with errno set. Waits for up to two resolutions.
-  ibv_ah* resolve(const sockaddr_storage& peer) const;
+  /// limit: gets the most that one datagram to there carries, its header included.
+  ibv_ah* resolve(const sockaddr_storage& peer, uint32_t* limit) const;
 
  private:
   static constexpr uint32_t kGrh = sizeof(ibv_grh);
@@ -66,7 +65,6 @@ class DatagramPath {
   sockaddr_storage local_{};
   DatagramHeader header_{};
   Sizes sizes_{};
-  uint32_t limit_ = kLowWater;
   EventChannel channel_;
   rdma_cm_id* id_ = nullptr;
   CompletionSource source_;

@@ -15,15 +15,17 @@ class SendWindow {
  public:
   static constexpr uint64_t kControlId = UINT64_C(1) << 63;
 
-  void reset(uint32_t requests, uint32_t bytes) {
+  /// `posted`: the count of requests begins here (tests begin shortly before its wrap).
+  void reset(uint32_t requests, uint32_t bytes, uint32_t posted = 0) {
     requests_ = requests;
     bytes_ = bytes;
     quarter_requests_ = requests / 4 == 0 ? 1 : requests / 4;
     quarter_bytes_ = bytes / 4;
-    posted_.store(0);
+    posted_.store(posted);
     staged_.store(0);
-    asked_posted_ = asked_staged_ = 0;
-    completed_.store(0);
+    asked_posted_ = posted;
+    asked_staged_ = 0;
+    completed_.store(posted);
     freed_.store(0);
     sent_.store(0);
     allowed_.store(0);

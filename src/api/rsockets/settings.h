@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace nupa::rsockets {
 
@@ -14,7 +15,10 @@ struct Settings {
   uint32_t mappings = 0;                ///< iomap_size: buffers that the peer may map
 };
 
-/// Read once. Any thread.
+/// Reads the files of a folder. A file that is missing or holds no number leaves its default.
+Settings read_settings(const std::string& folder);
+
+/// Those of /etc/rdma/rsocket, read once. Any thread.
 const Settings& settings();
 
 }  // namespace nupa::rsockets

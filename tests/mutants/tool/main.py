@@ -59,8 +59,9 @@ class Results:
             elif result["noticed"]:
                 state, detail = "noticed", f"{result['by']} ({result['how']})"
             else:
-                state = "explained" if fault.unnoticed else "unnoticed"
-                detail = fault.unnoticed or f"{result['reached']} tests reach it"
+                why = fault.unnoticed or ("equivalent: the compiler makes the same code of it" if result.get("same") else "")
+                state = "explained" if why else "unnoticed"
+                detail = why or f"{result['reached']} tests reach it"
             counts[state] += 1
             noticed, tried = kinds.get(fault.kind, (0, 0))
             kinds[fault.kind] = (noticed + (state == "noticed"), tried + (state != "not tried"))
@@ -121,7 +122,10 @@ def try_faults(tree: Tree, faults: list[fault_list.Fault], options: argparse.Nam
     say(f"== {len(todo)} faults, {len(trials.units)} tests, {options.jobs} side by side")
 
     def one(fault: fault_list.Fault) -> Verdict:
-        return trials.trial(fault.name, built[fault.name]["number"], fault.tests.split())
+        def is_same() -> bool | None:
+            return tree.same_code(fault.path, Edit(0, fault.place, fault.into))
+
+        return trials.trial(fault.name, built[fault.name]["number"], fault.tests.split(), is_same)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         running = [pool.submit(one, fault) for fault in todo]
@@ -130,20 +134,11 @@ def try_faults(tree: Tree, faults: list[fault_list.Fault], options: argparse.Nam
             results.put(verdict, built[verdict.name]["text"])
             if verdict.noticed:
                 say(f"noticed    {verdict.name}  {verdict.by} ({verdict.how})  {verdict.seconds:.0f} s")
+            elif verdict.same:
+                say(f"same code  {verdict.name}  {verdict.seconds:.0f} s")
             else:
                 unsure = f"; only sometimes: {', '.join(verdict.unsure)}" if verdict.unsure else ""
                 say(f"UNNOTICED  {verdict.name}  {verdict.reached} tests reach it{unsure}  {verdict.seconds:.0f} s")
-
-
-def explain_equivalents(tree: Tree, faults: list[fault_list.Fault]) -> None:
-    """A change of which the compiler makes the same code is no fault."""
-    results = Results(tree.folder)
-    unnoticed = [f for f in faults if f.name in results.known and not results.known[f.name]["noticed"]]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        same = pool.map(lambda f: tree.same_code(f.path, Edit(0, f.place, f.into)), unnoticed)
-    for fault, equal in zip(unnoticed, same):
-        if equal:
-            fault.unnoticed = "equivalent: the compiler makes the same code of it"
 
 
 def main() -> int:
@@ -174,8 +169,6 @@ def main() -> int:
                     return 1 if refused else 0
         if options.command in ("run", "sample"):
             try_faults(tree, faults, options)
-        if options.command == "sample":
-            explain_equivalents(tree, faults)
         return 0 if Results(folder).table(faults) else 1
     except fault_list.BadFault as error:
         say(f"mutants: {error}")

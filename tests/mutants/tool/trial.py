@@ -8,6 +8,7 @@ import pathlib
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 
 from tree import MOST_FAULTS, say
 from units import Hosts, Outcome, Unit, chunks, matching
@@ -16,6 +17,10 @@ from units import Hosts, Outcome, Unit, chunks, matching
 ALLOWANCE_SECONDS = 15
 TIMES_AS_LONG = 6
 CHUNK_SECONDS = 6
+# Cases that reach few faults besides this one test it more likely than others: as many are tried before the rest.
+NEAR = 60
+# The compiler is asked whether the fault changes anything once the tests have taken longer than it does.
+ASK_COMPILER_SECONDS = 30
 
 
 @dataclasses.dataclass
@@ -27,6 +32,8 @@ class Verdict:
     seconds: float = 0
     reached: int = 0
     words: str = ""
+    # The compiler makes the same code of it.
+    same: bool = False
     # Cases that failed once and passed when they ran alone, or fail without the fault too.
     unsure: list[str] = dataclasses.field(default_factory=list)
 
@@ -97,15 +104,21 @@ class Trials:
     def limit(self, units: list[Unit]) -> float:
         return ALLOWANCE_SECONDS + TIMES_AS_LONG * sum(self.seconds[u] for u in units)
 
-    def trial(self, name: str, number: int, first: list[str]) -> Verdict:
-        """Runs the cases that reach a fault until one notices it."""
+    def trial(self, name: str, number: int, first: list[str], is_same: Callable[[], bool | None]) -> Verdict:
+        """Runs the cases that reach a fault until one notices it. is_same() asks the compiler."""
         since = time.monotonic()
         reaching = [u for u in self.units if number in self.reached[u]]
         verdict = Verdict(name, False, reached=len(reaching))
         hinted = matching(reaching, first) if first else []
-        rest = [u for u in reaching if u not in set(hinted)]
-        todo = chunks(hinted, self.seconds, CHUNK_SECONDS) + chunks(rest, self.seconds, CHUNK_SECONDS)
+        rest = sorted((u for u in reaching if u not in set(hinted)), key=lambda u: len(self.reached[u]))
+        todo = [c for part in (hinted, rest[:NEAR], rest[NEAR:]) for c in chunks(part, self.seconds, CHUNK_SECONDS)]
+        asked = False
         while todo and not verdict.noticed:
+            if not asked and time.monotonic() - since > ASK_COMPILER_SECONDS:
+                asked = True
+                verdict.same = bool(is_same())
+                if verdict.same:
+                    break
             chunk = todo.pop(0)
             outcome = self._run(chunk, number)
             case = outcome.first_failure
@@ -121,6 +134,8 @@ class Trials:
                 left = [u for u in chunk if u.case not in outcome.passed and u != unit]
                 if left:
                     todo.insert(0, left)
+        if not verdict.noticed and not asked:
+            verdict.same = bool(is_same())
         verdict.seconds = time.monotonic() - since
         return verdict
 
