@@ -143,6 +143,22 @@ TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
   EXPECT_EQ(inbox.mails().back().gone, kMails - 1);
 }
 
+TEST(CclEndpoint, DatagramsOfAWrongLength_LeaveTheMailboxItsReceives) {
+  constexpr uint64_t kPairs = 300;  // more than there are receives
+  const auto endpoint = endpoint_here();
+  ASSERT_NE(endpoint, nullptr);
+  Inbox inbox;
+  ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
+  Stranger stranger;
+  for (uint64_t i = 0; i < kPairs; ++i) {
+    const Mail mail = mail_to(1, i);
+    stranger.send(*endpoint, &mail, sizeof mail - 1);
+    endpoint->send(endpoint->card(), mail);
+    ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
+  }
+  endpoint->leave(kId, 1);
+}
+
 // ---- links ---------------------------------------------------------------------------------------------------------
 
 /// The links of rank 1 of three, whose others are nobody: what is sent to them is lost.

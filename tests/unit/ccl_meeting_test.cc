@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -389,12 +390,47 @@ TEST(CclMeetingRoot, AnAnswerThatDoesNotGoAtOnceGoesOnWhereItWasLeft) {
   }
 }
 
+constexpr int kMostDescriptors = 1024;
+
+/// The root of this process lets a connection in when its first bytes have come: nobody is slow to say them.
+void let_in_who_speaks(const UniqueId& id) {
+  for (int fd = 0; fd < kMostDescriptors; ++fd) {
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) continue;
+    sockaddr_in6 at{};
+    length = sizeof at;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&at), &length) != 0) continue;
+    if ((at.sin6_family != AF_INET6 && at.sin6_family != AF_INET) || at.sin6_port != htons(id.port)) continue;
+    const int seconds = 60;
+    ASSERT_EQ(setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds), 0);
+    return;
+  }
+  FAIL() << "nobody listens at port " << id.port;
+}
+
+TEST(CclMeetingRoot, RankThatHasToldItsCard_WaitsLongerThanASilentConnection) {
+  auto root = MeetingRoot::start(kPatienceNs, {loopback()}, kShortNs);
+  ASSERT_TRUE(root) << root.error().text;
+  const UniqueId& id = (*root)->id();
+  ASSERT_NO_FATAL_FAILURE(let_in_who_speaks(id));
+  const base::UniqueFd first = stranger(id);
+  say(first, telling_of(id, 0, 0, 2, {}));
+  // It came after the first one, and has only begun.
+  const base::UniqueFd silent = stranger(id);
+  say(silent, {std::byte{'U'}});
+  EXPECT_EQ(hear(silent).status, -1);
+  const base::UniqueFd second = stranger(id);
+  say(second, telling_of(id, 0, 1, 2, {}));
+  EXPECT_EQ(hear(second).status, 0);
+  EXPECT_EQ(hear(first).status, 0);
+}
+
 /// The root's end of a connection: it is in this process. Not open: it has not been let in.
 int end_of_root(const base::UniqueFd& rank) {
   sockaddr_in wanted{};
   socklen_t length = sizeof wanted;
   if (getsockname(rank.get(), reinterpret_cast<sockaddr*>(&wanted), &length) != 0) return -1;
-  constexpr int kMostDescriptors = 1024;
   for (int fd = 0; fd < kMostDescriptors; ++fd) {
     sockaddr_in6 peer{};
     length = sizeof peer;

@@ -196,6 +196,17 @@ TEST(RoceCubic, Silence_LeavesOnePacket) {
   EXPECT_LT(packets_of(cubic), 7.5);
 }
 
+TEST(RoceCubic, SecondSilenceInARow_LeavesTheThresholdOfTheFirst) {
+  Cubic cubic(kPacket);
+  cubic.on_timeout(kMillisecond);
+  cubic.on_timeout(2 * kMillisecond);
+  EXPECT_EQ(packets_of(cubic), 1);
+  for (int packets = 2; packets <= 7; ++packets) {
+    cubic.on_arrived(2 * kMillisecond, kPacket, 0, 0);
+    EXPECT_EQ(packets_of(cubic), packets) << "slow start up to seven tenths of the first window";
+  }
+}
+
 // ---- Swift, section 3.
 
 class RoceSwift : public ::testing::Test {

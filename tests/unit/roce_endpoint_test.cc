@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <list>
 #include <optional>
 
@@ -83,18 +84,16 @@ class RoceEnd : public ::testing::Test {
 class RoceConnected : public RoceEnd {
  protected:
   void connect(bool standard = false, uint32_t peer_qpn = kNupaPeerQpn, std::vector<Rail> rails = {}) {
-    end.type = QpType::kRc;
     end.rails = rails.empty() ? std::vector<Rail>{{host_gid(1), 0, 50'000, 0}} : std::move(rails);
     QpAttr attr;
     attr.dest_qp_num = peer_qpn;
     attr.rq_psn = kFirstPsn;
-    attr.path_mtu = 1;
+    attr.path_mtu = path_mtu;
     attr.max_dest_rd_atomic = 4;
     attr.timeout = 8;
     attr.retry_cnt = 7;
     attr.rnr_retry = 7;
     attr.max_rd_atomic = 4;
-    WireSettings settings;
     settings.standard = standard;
     endpoint.emplace(*port, end, attr, host_gid(2), settings);
     endpoint->set_attributes(attr);
@@ -124,8 +123,8 @@ class RoceConnected : public RoceEnd {
     endpoint->post(wr, 0);
   }
   /// The introduction of a peer with these rails.
-  Packet introduction(const std::vector<Rail>& rails) {
-    Introduction theirs(rails);
+  Packet introduction(const std::vector<Rail>& rails, bool takes_unchecked = false) {
+    Introduction theirs(rails, takes_unchecked);
     theirs.meet();
     theirs.transmit(0, packet(kIntroduction, 0, 0), introduced);
     Packet made = introduced.packets.at(0).packet;
@@ -135,6 +134,8 @@ class RoceConnected : public RoceEnd {
     return made;
   }
 
+  WireSettings settings;
+  uint8_t path_mtu = 1;
   std::optional<ConnectedEndpoint> endpoint;
   bool started = false;
   RecordingOutput introduced;
@@ -453,6 +454,75 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
   EXPECT_EQ(ipv6.traffic_class & 0xfc, 0x20);
   EXPECT_EQ(ipv6.flow_label, 0x12345u);
   EXPECT_GT(ipv6.hop_limit, 1);
+}
+
+/// What a queue pair answers comes to the test, wherever it is sent to.
+class RoceAnswers : public RoceConnected {
+ protected:
+  void SetUp() override {
+    auto opened = io::UdpSocket::open(0, 1 << 18);
+    ASSERT_TRUE(opened);
+    far.emplace(std::move(*opened));
+    auto near = io::UdpSocket::open(0, 1 << 18);
+    ASSERT_TRUE(near);
+    ASSERT_TRUE(near->lead_to({host_gid(1), far->port(), 0}));
+    sockets.push_back(std::move(*near));
+  }
+  /// Answers, and has `count` packets come, without introductions. Fewer: no more came for ten seconds.
+  std::vector<Packet> answers(size_t count) {
+    Burst burst(sockets, false);
+    endpoint->transmit(base::now_ns(), burst, true);
+    burst.flush();
+    std::vector<Packet> came;
+    pollfd ready{far->fd(), POLLIN, 0};
+    while (came.size() < count && poll(&ready, 1, 10'000) == 1) {
+      std::vector<std::byte>& bytes = payloads.emplace_back(io::UdpSocket::kMaxReceive);
+      io::UdpSocket::Received received;
+      if (!far->receive(bytes.data(), io::UdpSocket::kMaxReceive, &received)) continue;
+      for (uint32_t at = 0; at < received.length; at += received.segment) {
+        Packet made;
+        EXPECT_TRUE(decode(bytes.data() + at, std::min(received.segment, received.length - at), &made));
+        if (made.opcode != kIntroduction) came.push_back(made);
+      }
+    }
+    return came;
+  }
+
+  std::optional<io::UdpSocket> far;
+  std::vector<io::UdpSocket> sockets;
+};
+
+TEST_F(RoceAnswers, EndOfTheStandard_AnswersNupasRequestsByTheStandard) {
+  connect(true);
+  deliver(send_of(kFirstPsn));
+  const auto came = answers(1);
+  ASSERT_EQ(came.size(), 1u);
+  EXPECT_EQ(came[0].opcode, opcode_of(Service::kRc, Operation::kAcknowledge));
+  EXPECT_EQ(came[0].mark, 0);
+}
+
+TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
+  constexpr uint32_t kResponses = 4;
+  constexpr uint32_t kBytes = 1024;  // more than what is always copied
+  settings.unchecked = true;
+  path_mtu = 3;
+  end.type = QpType::kXrcRecv;
+  host.memory = pattern_bytes(kMemoryBytes);
+  host.copies = true;
+  connect();
+  deliver(introduction({{host_gid(2), 0, 40'000, 0}}, true));
+  Packet read = packet(opcode_of(Service::kXrc, Operation::kReadRequest), kFirstPsn, 0);
+  read.ack_request = false;
+  read.address = kBase;
+  read.rkey = kKey;
+  read.length = kResponses * kBytes;
+  deliver(read);
+  const auto came = answers(kResponses);
+  ASSERT_EQ(came.size(), kResponses);
+  for (uint32_t i = 0; i < kResponses; ++i) {
+    ASSERT_EQ(came[i].payload_length, kBytes);
+    EXPECT_EQ(0, std::memcmp(came[i].payload, host.memory.data() + i * kBytes, kBytes)) << i;
+  }
 }
 
 // ---- Room in the sockets of others and in this one's, which queue pairs share.
@@ -1010,6 +1080,32 @@ TEST_F(RoceXrcHost, PolledReceive_MakesRoomInItsQueue) {
     host->complete_receive({}, WcStatus::kSuccess);
     EXPECT_EQ(next().wr_id, i);
   }
+}
+
+/// What the core gives to the responder of a queue pair with a shared receive queue.
+class RoceSharedReceives : public ShmTest {};
+
+TEST_F(RoceSharedReceives, Buffers_AreOfTheQueuesDomainNotOfTheQueuePairs) {
+  const auto domain = std::move(*handle->alloc_pd());
+  const auto buffer = std::move(*handle->alloc_mr(*domain, 64, access::kLocalWrite));
+  const auto srq = std::move(*handle->create_srq(*domain, {.max_wr = 4}));
+  const QpOptions options{.type = QpType::kRc, .send_cq = cq, .recv_cq = cq, .srq = srq.get(), .cap = {8, 8, 4, 4, 64}};
+  const auto qp = std::move(*handle->create_qp(pd.get(), options));
+  WireHost host(static_cast<Qp&>(*qp));
+  const Sge sge{reinterpret_cast<uint64_t>(buffer->addr()), 64, buffer->lkey()};
+  ASSERT_EQ(srq->post_recv({1, &sge, 1}), 0);
+  ASSERT_EQ(receive(*srq, 2), 0);  // of the queue pair's domain
+  const auto data = roce::test::pattern_bytes(8);
+  const std::byte* behind = nullptr;
+  ASSERT_EQ(host.take_receive(0), roce::Host::Take::kTaken);
+  EXPECT_TRUE(host.place(0, data.data(), 8, &behind));
+  EXPECT_EQ(0, std::memcmp(buffer->addr(), data.data(), 8));
+  host.complete_receive({}, WcStatus::kSuccess);
+  EXPECT_EQ(next().wr_id, 1u);
+  ASSERT_EQ(host.take_receive(0), roce::Host::Take::kTaken);
+  EXPECT_FALSE(host.place(0, data.data(), 8, &behind));
+  host.complete_receive({}, WcStatus::kLocProtErr);
+  EXPECT_EQ(next().wr_id, 2u);
 }
 
 }  // namespace

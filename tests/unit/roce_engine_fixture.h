@@ -65,7 +65,10 @@ class RecordingHost final : public Host {
   // Responder.
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t wanted) override {
     reached_srqn = srqn;
-    return rkey == key && (rights & wanted) == wanted ? at(address + shift, length) : nullptr;
+    std::byte* const found = rkey == key && (rights & wanted) == wanted ? at(address + shift, length) : nullptr;
+    if (!copies || found == nullptr) return found;
+    copy.assign(found, found + length);
+    return copy.data();
   }
   bool wrote(uint32_t) override { return written; }
   Take take_receive(uint32_t srqn) override {
@@ -104,7 +107,9 @@ class RecordingHost final : public Host {
 
   std::vector<std::byte> memory = std::vector<std::byte>(kMemoryBytes);
   uint32_t key = kKey;
-  uint64_t shift = 0;  ///< where the key's addresses lie beside the memory's
+  uint64_t shift = 0;           ///< where the key's addresses lie beside the memory's
+  bool copies = false;          ///< the memory is read as another process's: each time into the same place
+  std::vector<std::byte> copy;  ///< that place
   uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   uint32_t local_rights = access::kLocalWrite;
   std::deque<uint32_t> receives;  ///< bytes of each

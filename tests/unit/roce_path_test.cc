@@ -257,6 +257,15 @@ TEST_F(RocePathSet, MostForAllPaths_IsKept) {
   EXPECT_EQ(paths.in_flight(), 600u);
 }
 
+TEST_F(RocePathSet, PeerWithRoomForLessThanAPacket_GetsOneThatAsks) {
+  EXPECT_EQ(paths.pick(100, 99, now, &pacing), 0);
+  EXPECT_TRUE(paths[0].should_ask(now, 100, 99));
+  depart(0, 100);
+  EXPECT_EQ(paths.pick(100, 99, now, &pacing), -1) << "one at a time";
+  paths[0].settle(100);
+  EXPECT_EQ(paths.pick(100, 99, now, &pacing), 0);
+}
+
 TEST_F(RocePathSet, PacedPath_SaysWhenItIsReady) {
   paths[0].next_send_ns = now + 1;
   EXPECT_EQ(pick(), -1);

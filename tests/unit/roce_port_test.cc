@@ -28,7 +28,8 @@ class Recorder final : public Channel {
   uint32_t number() const override { return kNumber; }
   bool enter() override { return !busy; }
   void leave() override {}
-  void deliver(Packet& packet, const io::UdpSocket::Received&, int64_t) override {
+  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) override {
+    hop_limit = from.hop_limit;
     const std::string payload(reinterpret_cast<const char*>(packet.payload), packet.payload_length);
     came.push_back(packet.opcode == kSelectiveAck ? "acknowledgement " + std::to_string(packet.psn) : payload);
   }
@@ -42,6 +43,7 @@ class Recorder final : public Channel {
   int64_t deadline() const override { return INT64_MAX; }
   bool takes_unchecked() const override { return unchecked; }
   std::vector<std::string> came;
+  uint8_t hop_limit = 0;  ///< of the last packet
   bool busy = false;
   bool unchecked = false;
 };
@@ -78,7 +80,9 @@ class RocePort : public ::testing::Test {
     burst = std::make_unique<Burst>(port->sockets());
     burst->aim(&destination);
   }
-  void TearDown() override { port->remove(recorder); }
+  void TearDown() override {
+    if (port != nullptr) port->remove(recorder);
+  }
 
   Packet packet(uint8_t opcode, uint32_t psn) {
     Packet made;
@@ -101,6 +105,16 @@ class RocePort : public ::testing::Test {
     const int64_t end = base::now_ns() + 10'000'000'000;
     while (recorder.came.size() < count && base::now_ns() < end) port->poll();
     return recorder.came;
+  }
+  /// One message after the other from one process, to a thread that polls: that process gets a socket.
+  void open_peers_socket() {
+    constexpr size_t kMoreThanEnough = 2000;
+    for (size_t sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
+      ASSERT_EQ(send("ping", 4), Sent::kYes);
+      burst->flush();
+      ASSERT_EQ(receive(sent).size(), sent);
+    }
+    ASSERT_NE(port->own(), nullptr);
   }
 
   std::unique_ptr<Port> port;
@@ -152,20 +166,38 @@ TEST_F(RocePort, ChildOfAFork_DoesNotKeepItsSocketOpen) {
 }
 
 TEST_F(RocePort, ChildOfAFork_DoesNotKeepThePeersSocketOpen) {
-  // One message after the other from one process, to a thread that polls: that process gets a socket.
-  constexpr size_t kMoreThanEnough = 2000;
-  size_t sent = 0;
-  while (port->own() == nullptr && sent < kMoreThanEnough) {
-    ASSERT_EQ(send("ping", 4), Sent::kYes);
-    burst->flush();
-    ++sent;
-    ASSERT_EQ(receive(sent).size(), sent);
-  }
-  ASSERT_NE(port->own(), nullptr);
+  ASSERT_NO_FATAL_FAILURE(open_peers_socket());
+  const size_t before = recorder.came.size();
   EXPECT_FALSE(is_open_in_child(port->own()->socket().fd())) << "it has the port's number";
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   burst->flush();
-  EXPECT_EQ(receive(sent + 1).back(), "answer") << "the parent keeps it";
+  EXPECT_EQ(receive(before + 1).back(), "answer") << "the parent keeps it";
+}
+
+TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
+  ASSERT_NO_FATAL_FAILURE(open_peers_socket());
+  const std::shared_ptr<PeerSocket> kept = port->own()->shared_from_this();
+  const uint16_t number = port->socket().port();
+  port->remove(recorder);
+  port.reset();
+  const auto opened = io::UdpSocket::open(number, 1 << 18);
+  EXPECT_TRUE(opened) << opened.error().what;
+}
+
+TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
+  ASSERT_NO_FATAL_FAILURE(open_peers_socket());
+  port->tell_more();
+  const size_t before = recorder.came.size();
+  EXPECT_EQ(send("answer", 6), Sent::kYes);
+  burst->flush();
+  ASSERT_EQ(receive(before + 1).size(), before + 1);
+  EXPECT_NE(recorder.hop_limit, 0);
+}
+
+TEST(RoceManagementSocket, ChildOfAFork_DoesNotKeepItOpen) {
+  const auto socket = ManagementSocket::open(0);
+  ASSERT_TRUE(socket) << socket.error().what;
+  EXPECT_FALSE(is_open_in_child(socket->fd())) << "the port outlives the process that had it";
 }
 
 /// What anybody may send to the port: bytes as they are, from a socket of their own.

@@ -3,6 +3,9 @@
 #ifndef NUPA_TEST_DROPIN
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <linux/net_tstamp.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
@@ -231,6 +234,29 @@ TEST_F(RocePortThread, QueuePairThatIsGoneIsNotTouched) {
   EXPECT_TRUE(comes_true([&] { return other.timers == 1 && port->counters().no_queue_pair == 1; }));
   EXPECT_EQ(channel.timers + channel.delivered + channel.transmitted, 0);
   port->remove(other);
+}
+
+TEST_F(RocePortThread, LateCopyOfASentMessage_IsThrownAway) {
+  // One message after the other from one process, to a thread that polls: that process gets a socket.
+  constexpr int kMoreThanEnough = 2000;
+  for (int sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
+    send();
+    ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == sent; }));
+  }
+  ASSERT_NE(port->own(), nullptr);
+  const int fd = port->own()->socket().fd();
+  const auto has_copy = [&] {
+    pollfd ready{fd, 0, 0};
+    return poll(&ready, 1, 0) == 1 && (ready.revents & POLLERR) != 0;
+  };
+  const uint32_t wanted = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_OPT_TSONLY;
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &wanted, sizeof wanted), 0);
+  ASSERT_EQ(::send(fd, nullptr, 0, 0), 0);
+  const uint32_t nothing = 0;
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &nothing, sizeof nothing), 0);
+  ASSERT_TRUE(comes_true(has_copy));
+  ASSERT_TRUE(port->start());
+  EXPECT_TRUE(comes_true([&] { return !has_copy(); })) << "the thread would never sleep";
 }
 
 // ---- Without its thread: what a poll does.

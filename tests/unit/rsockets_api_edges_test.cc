@@ -611,6 +611,17 @@ TEST_F(RsocketsEdges, APeekLooksThroughPiecesAndOverTheRingsEnd) {
   }
 }
 
+TEST_F(RsocketsEdges, Peek_WithWaitAllAndFewerBytes_ReturnsThoseOnce) {
+  make_pair();
+  ASSERT_EQ(rsend(client, "abc", 3, 0), 3);
+  wait_readable(server);
+  char room[8];
+  ASSERT_EQ(rrecv(server, room, sizeof room, MSG_PEEK | MSG_WAITALL), 3);
+  EXPECT_EQ(std::string(room, 3), "abc");
+  ASSERT_EQ(rrecv(server, room, sizeof room, 0), 3) << "a peek takes nothing";
+  EXPECT_EQ(std::string(room, 3), "abc");
+}
+
 TEST_F(RsocketsEdges, AWaitForAllEndsWithTheStream) {
   make_pair();
   ASSERT_EQ(rsend(client, "abc", 3, 0), 3);
@@ -946,6 +957,21 @@ TEST_F(RsocketsEdges, ConnectingAgainIsRefusedInEachState) {
   sockaddr_in peer{};
   socklen_t length = sizeof peer;
   EXPECT_EQ(rgetpeername(client, as_out(&peer), &length), 0);
+}
+
+TEST_F(RsocketsEdges, Connect_ToAnAddressOfAnotherFamily_LeavesTheRsocketAsItWas) {
+  listen_now();
+  const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
+  const sockaddr no_ip{AF_UNIX, {}};
+  EXPECT_EQ(error_of(rconnect(fd, &no_ip, sizeof no_ip)), EAFNOSUPPORT);
+  const sockaddr_in any = loopback(0);
+  ASSERT_EQ(rbind(fd, as_sockaddr(any), sizeof any), 0) << std::strerror(errno);
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  six.sin6_port = address.sin_port;
+  EXPECT_EQ(error_of(rconnect(fd, reinterpret_cast<sockaddr*>(&six), sizeof six)), EINVAL) << "it is bound to IPv4";
+  EXPECT_EQ(rconnect(fd, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
 }
 
 TEST_F(RsocketsEdges, AConnectThatNobodyAnswersIsRefused) {

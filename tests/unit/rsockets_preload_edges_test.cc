@@ -39,6 +39,7 @@ int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset
 namespace {
 
 constexpr const char* kConnectMs = "NUPA_SOCKETS_CONNECT_MS";
+constexpr const char* kConfig = "NUPA_SOCKETS_CONFIG";
 
 std::set<int> descriptors() {
   std::set<int> numbers;
@@ -404,6 +405,22 @@ TEST_F(PreloadEdges, ARefusedPortSaysNothingOfTheHostsOthers) {
   close(client);
   close(nobody);
   make_pair();
+}
+
+TEST_F(PreloadEdges, Connect_FallsBackToTcp_LeavesNoDescriptorOfTheRsocket) {
+  const auto fall_back = [&] {
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+    ASSERT_TRUE(connected_by_tcp(client)) << "a listener that has not waited yet has no rsocket";
+    close(client);
+    close(listener);
+    client = -1;
+    Preload::SetUp();  // a new port, for which the rsocket is tried again
+  };
+  ASSERT_NO_FATAL_FAILURE(fall_back());  // the library has what a process needs once
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 4; ++i) ASSERT_NO_FATAL_FAILURE(fall_back());
+  EXPECT_TRUE(await([&] { return open_descriptors() <= before; })) << open_descriptors() << " after " << before;
 }
 
 TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
@@ -798,38 +815,6 @@ TEST_F(PreloadEdges, EpollSaysThatThereIsNoDescriptorForAMember) {
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, kSoonMs), "2:1");
 }
 
-TEST_F(PreloadEdges, EpollWatchesAMemberThatConnectsWithoutADescriptorForIt) {
-  make_pair();               // all that the process opens once is open
-  std::vector<int> fillers;  // of the numbers below the highest
-  const int highest = *descriptors().rbegin();
-  while (fillers.empty() || fillers.back() < highest) {
-    fillers.push_back(eventfd(0, 0));
-    ASSERT_GE(fillers.back(), 0);
-  }
-  rlimit files{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
-  rlim_t free = 16;
-  for (bool by_rsocket = true; by_rsocket; --free) {
-    make_epoll();
-    const int late = socket(AF_INET, SOCK_STREAM, 0);
-    ASSERT_EQ(control(EPOLL_CTL_ADD, late, EPOLLOUT, 5), 0);
-    const rlimit few{static_cast<rlim_t>(late) + 1 + free, files.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    const int error = error_of(connect(late, as_sockaddr(address), sizeof address));
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
-    EXPECT_EQ(error, 0) << free;
-    by_rsocket = !connected_by_tcp(late);
-    EXPECT_EQ(wait_epoll(kSoonMs), "5:4") << free << (by_rsocket ? ", by an rsocket" : ", by TCP");
-    const int accepted = accept(listener, nullptr, nullptr);
-    EXPECT_EQ(write(late, "x", 1), 1);
-    EXPECT_EQ(read_some(accepted), "x") << free;
-    for (const int fd : {accepted, late, epoll}) close(fd);
-    epoll = -1;
-  }
-  EXPECT_LT(free, 15);  // at first there were enough
-  for (const int fd : fillers) close(fd);
-}
-
 TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
@@ -1117,6 +1102,41 @@ TEST(PreloadOwnProcess, TcpTakesOverWhenTheTimeToConnectIsOver) {
   }
 }
 
+TEST_F(PreloadAlone, DISABLED_NoDescriptorsForASet) {
+  make_pair();               // all that the process opens once is open
+  std::vector<int> fillers;  // of the numbers below the highest
+  const int highest = *descriptors().rbegin();
+  while (fillers.empty() || fillers.back() < highest) {
+    fillers.push_back(eventfd(0, 0));
+    ASSERT_GE(fillers.back(), 0);
+  }
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  rlim_t free = 16;
+  for (bool by_rsocket = true; by_rsocket; --free) {
+    make_epoll();
+    const int late = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(control(EPOLL_CTL_ADD, late, EPOLLOUT, 5), 0);
+    const rlimit few{static_cast<rlim_t>(late) + 1 + free, files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const int error = error_of(connect(late, as_sockaddr(address), sizeof address));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    EXPECT_EQ(error, 0) << free;
+    by_rsocket = !connected_by_tcp(late);
+    // The listener, of this process too, may have had no descriptor for it: then it is told of as ended.
+    EXPECT_EQ(wait_epoll(kSoonMs).substr(0, 2), "5:") << free << (by_rsocket ? ", by an rsocket" : ", by TCP");
+    for (const int fd : {late, epoll}) close(fd);
+    epoll = -1;
+  }
+  EXPECT_LT(free, 15u);  // at first there were enough
+  for (const int fd : fillers) close(fd);
+}
+
+/// Alone: an attempt that fails makes all of the host's peers ones of TCP for a while.
+TEST(PreloadOwnProcess, EpollWatchesAMemberThatConnectsWithoutADescriptorForIt) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_NoDescriptorsForASet", kConnectMs, "5000", false)), 0);
+}
+
 TEST_F(PreloadAlone, DISABLED_Fork) {
   // The parent listens, and nobody has waited for a connection so far.
   const pid_t child = fork();
@@ -1130,6 +1150,30 @@ TEST_F(PreloadAlone, DISABLED_Fork) {
 
 TEST(PreloadOwnProcess, AChildOfAProcessThatHasMadeNoRsocketMakesItsOwn) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Fork", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+namespace {
+
+class PreloadWithoutSettings : public PreloadEdges {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(unsetenv(kConfig), 0);
+    PreloadEdges::SetUp();
+  }
+};
+
+}  // namespace
+
+TEST_F(PreloadWithoutSettings, DISABLED_Connect) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on it would have an rsocket
+  client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  EXPECT_TRUE(connected_by_tcp(client));
+}
+
+TEST(PreloadOwnProcess, Settings_DroppedByTheProgramBeforeItsFirstSocket_StillHold) {
+  // A file without rules: no socket becomes an rsocket.
+  EXPECT_EQ(end_of(start_case("PreloadWithoutSettings.DISABLED_Connect", kConfig, "/dev/null", false)), 0);
 }
 
 TEST_F(PreloadAlone, DISABLED_Numbers) {

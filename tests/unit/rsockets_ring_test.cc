@@ -212,6 +212,26 @@ TEST(RsocketsSendWindow, CreditsWrapAround) {
   }
 }
 
+TEST(RsocketsSendWindow, Post_TheCountOfRequestsWraps_HoldsExactlyItsRequests) {
+  constexpr uint32_t kRequests = 4, kEnd = UINT32_C(1) << 30;
+  SendWindow window;
+  window.reset(kRequests, 4096, kEnd - kRequests - 2);
+  window.allow(100);
+  for (int round = 0; round < 4; ++round) {
+    bool signaled;
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < kRequests; ++i) {
+      ASSERT_TRUE(window.open()) << round << " " << i;
+      EXPECT_EQ(window.requests_in_flight(), i) << round;
+      last = window.post(1, true, &signaled);
+      EXPECT_TRUE(signaled) << "a quarter of the requests is one";
+    }
+    EXPECT_FALSE(window.open()) << round;
+    window.completed(last);
+    EXPECT_TRUE(window.idle()) << round;
+  }
+}
+
 TEST(RsocketsTargets, AnEntryIsClearedBeforeItIsSentInto) {
   std::array<RemoteBuffer, kTargets> entries{};
   TargetTable table;

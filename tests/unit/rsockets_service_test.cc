@@ -52,6 +52,16 @@ class Client final : public ServiceClient {
   const int fd_;
 };
 
+/// Counts the service's calls.
+class CountingTimer final : public ServiceTimer {
+ public:
+  ~CountingTimer() { Service::instance().forget(this); }
+  void keep_alive() override { ++calls; }
+  int start(int seconds) { return Service::instance().keep_alive(this, seconds); }
+
+  std::atomic<int> calls{0};
+};
+
 /// The exit status of a child that does this, or -1 if it did not come back.
 template <class Work>
 int in_forked_child(Work work) {
@@ -95,6 +105,18 @@ TEST(RsocketsService, Fork_TheChildRemovesAnInheritedClient_TheParentServesIt) {
             0);
   client.ask();
   EXPECT_TRUE(await([&] { return client.served == 1; }));
+}
+
+TEST(RsocketsService, KeepAlive_SetAgain_TheOldPeriodEnds) {
+  constexpr int kShort = 1, kLong = 3600;  // seconds
+  CountingTimer timer, later;
+  ASSERT_EQ(timer.start(kShort), 0);
+  ASSERT_EQ(timer.start(kLong), 0);
+  const int before = timer.calls;
+  // The old period would end before this one, which begins after it.
+  ASSERT_EQ(later.start(kShort), 0);
+  ASSERT_TRUE(await([&] { return later.calls != 0; }));
+  EXPECT_EQ(timer.calls, before);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -116,6 +117,13 @@ TEST(RsocketsWaiting, AThreadsWaiterCanBeSleptOnAfterTheThreadsDestructorsHaveRu
     ASSERT_GE(ThreadWaiter::mine().fd(), 0);
   }).join();
   EXPECT_EQ(polled, 0);  // 1: the descriptor is closed
+}
+
+TEST(RsocketsWaiting, Thread_ThatHasAWaiter_ClosesItsDescriptorAtItsEnd) {
+  int fd = -1;
+  std::thread([&] { fd = ThreadWaiter::mine().fd(); }).join();
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "it is still open";
 }
 
 }  // namespace

@@ -372,7 +372,17 @@ TEST_F(VerbsXrcProcesses, AtomicOnMemoryThatItsOwnerReachesNeedsTheTargetsRight)
 }
 
 TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCopiedTo) {
-  start([](VerbsXrc&, int, int) { return true; });
+  struct Target {
+    uint64_t address;
+    uint32_t rkey;
+  };
+  start([](VerbsXrc& child, int in, int out) {
+    char end;
+    return give(out, Target{reinterpret_cast<uint64_t>(child.memory), child.mr->rkey}) && get(in, &end) &&
+           std::strcmp(child.memory, "second") == 0;
+  });
+  Target in_place{};
+  ASSERT_TRUE(get(up[0], &in_place));
   const uint32_t own = mine.make_srq(domain, 1024);
   // A shared mapping of the program stays as it is, and the target's process cannot map it: it copies to it.
   constexpr size_t kPage = 4096;
@@ -382,21 +392,21 @@ TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCop
   ibv_mr* const mr = ibv_reg_mr(mine.mr->pd, copied, kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   ASSERT_NE(mr, nullptr);
   ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), 16, mine.mr->lkey};
-  const auto write_to = [&](char* to, uint32_t rkey) {
+  const auto write_to = [&](uint32_t queue, uint64_t to, uint32_t rkey) {
     ibv_send_wr wr = mine.request(IBV_WR_RDMA_WRITE, 1, &sge);
-    wr.qp_type.xrc.remote_srqn = own;
-    wr.wr.rdma = {reinterpret_cast<uint64_t>(to), rkey};
+    wr.qp_type.xrc.remote_srqn = queue;
+    wr.wr.rdma = {to, rkey};
     EXPECT_EQ(mine.post(initiator, wr), 0);
     return mine.next().status;
   };
   std::strcpy(mine.memory, "first");
-  ASSERT_EQ(write_to(copied, mr->rkey), IBV_WC_SUCCESS);
+  ASSERT_EQ(write_to(own, reinterpret_cast<uint64_t>(copied), mr->rkey), IBV_WC_SUCCESS);
   EXPECT_STREQ(copied, "first");
   std::strcpy(copied, "changed since");
   std::strcpy(mine.memory, "second");
-  ASSERT_EQ(write_to(mine.memory + kPage, mine.mr->rkey), IBV_WC_SUCCESS);
-  EXPECT_STREQ(mine.memory + kPage, "second");
+  ASSERT_EQ(write_to(numbers.shared, in_place.address, in_place.rkey), IBV_WC_SUCCESS);
   EXPECT_STREQ(copied, "changed since");
+  EXPECT_TRUE(give(down[1], 's'));
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   munmap(copied, kPage);
 }
