@@ -244,7 +244,7 @@ void Lane::on_word(uint32_t word) {
       if ((word & kIsAnswer) == 0)
         tell(kProbe | kIsAnswer);
       else if (probed_at_ns_ != 0)
-        round_trip_ns_ = base::now_ns() - probed_at_ns_;
+        round_trip_ns_.store(base::now_ns() - probed_at_ns_, std::memory_order_relaxed);
       return;
     default:
       return;  // a call to wake up has done so

@@ -1,6 +1,7 @@
 #pragma once
 #include <nupa/device.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 
@@ -65,7 +66,7 @@ class Lane {
   /// Asks the other end for an answer.
   void probe();
   /// By the last answer; 0: there was none.
-  int64_t round_trip_ns() const { return round_trip_ns_; }
+  int64_t round_trip_ns() const { return round_trip_ns_.load(std::memory_order_relaxed); }
   /// It is over: an errno value.
   int error() const { return error_; }
   bool is_mapped() const { return remote_ != nullptr; }
@@ -104,7 +105,7 @@ class Lane {
   uint64_t skipped_at_ = UINT64_MAX;  ///< where the record that skips the rest of the ring is
   std::deque<uint64_t> unread_;       ///< ends of the messages that it has not read yet
   int64_t probed_at_ns_ = 0;
-  int64_t round_trip_ns_ = 0;
+  std::atomic<int64_t> round_trip_ns_{0};  ///< read by any thread
   int error_ = 0;
   std::unique_ptr<QueuePair> qp_;  ///< goes first: it uses the memory
 };
