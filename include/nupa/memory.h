@@ -39,7 +39,7 @@ struct MwBindInfo {
 
 enum class MwType : uint32_t { kType1 = 1, kType2 = 2 };
 
-/// A memory window (IBTA 10.6.7). rkey() changes with each bind of a type 1 window.
+/// A memory window (IBTA 10.6.7). rkey() changes with each bind of a type 1 window, when the bind is executed.
 class MemoryWindow {
  public:
   virtual ~MemoryWindow() = default;

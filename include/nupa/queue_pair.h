@@ -17,7 +17,7 @@ struct SendWr {
   Opcode opcode = Opcode::kSend;
   uint32_t flags = 0;                 ///< send_flag bits
   uint32_t imm_or_rkey = 0;           ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate
-  uint32_t rkey = 0;                  ///< RDMA and atomics; BIND_MW of a type 2 window: the window's new rkey
+  uint32_t rkey = 0;                  ///< RDMA and atomics; BIND_MW: the window's new rkey
   uint64_t remote_addr = 0;           ///< RDMA and atomics
   uint64_t compare_add = 0;           ///< atomics; kAtomicWrite: the 8 bytes, where `sg_list` is empty
   uint64_t swap = 0;                  ///< kCompareSwap

@@ -217,12 +217,9 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
       return WcStatus::kMwBindErr;
     if (type_ == MwType::kType1 && (info.access_flags & access::kZeroBased) != 0) return WcStatus::kMwBindErr;
   }
-  if (type_ == MwType::kType2) {
-    // A type 2 window is bound once and then invalidated; the consumer owns the key's low byte (IBTA 10.6.7.2.2).
-    if (unbind || shared.key.load() != 0 || segment::key_index(new_key) != entry_.index()) return WcStatus::kMwBindErr;
-  } else {
-    new_key = entry_.fresh_key();
-  }
+  if (segment::key_index(new_key) != entry_.index()) return WcStatus::kMwBindErr;
+  // A type 2 window is bound once and then invalidated (IBTA 10.6.7.2.2).
+  if (type_ == MwType::kType2 && (unbind || shared.key.load() != 0)) return WcStatus::kMwBindErr;
   shared.key.store(0, std::memory_order_seq_cst);
   // A peer that reads one of the new fields below finds the old key gone when it looks again (KeyCache::load).
   base::fence_after_update();
@@ -234,7 +231,9 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
   const MrSpec& spec = region->spec();
   const bool zero_based = (info.access_flags & access::kZeroBased) != 0;
   const uint64_t address = info.addr - spec.iova + reinterpret_cast<uint64_t>(spec.addr);
-  ++shared.generation;
+  // The consumer chose the key's low byte. The generation follows it, so that fresh_key() does not soon give this key
+  // to another object of the entry.
+  shared.generation += ((new_key - shared.generation - 1) & 0xff) + 1;
   shared.pd = pd_.handle();
   shared.access = info.access_flags;
   shared.kind = static_cast<uint32_t>(MrKind::kWindow);

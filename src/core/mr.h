@@ -89,7 +89,7 @@ class Mw final : public MemoryWindow {
   MwType type() const override { return type_; }
   int close() override;
 
-  /// Executes a bind posted on queue pair `qp_num` (IBTA 10.6.7.2). `new_key`: type 2, the consumer's choice.
+  /// Executes a bind posted on queue pair `qp_num` (IBTA 10.6.7.2). `new_key`: its low byte is the consumer's choice.
   WcStatus bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_key);
   Pd& pd() { return pd_; }
   bool invalidated() const { return entry_.shared().key.load() == 0; }

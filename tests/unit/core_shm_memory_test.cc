@@ -225,6 +225,32 @@ TEST_F(ShmObjects, TransportIsNamedOnceConnected) {
   EXPECT_EQ(qp->transport(), "window");
 }
 
+TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
+  make_pair();
+  auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
+  IndexPool& entries = runtime().mr_numbers();
+  for (uint32_t further = 1; further <= 5; ++further) {  // the low byte is the program's to choose
+    const int64_t before = entries.take();
+    auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));
+    const uint32_t first = window->rkey();
+    ASSERT_EQ(segment::key_index(first), before + 1);
+    SendWr bind{.wr_id = 1, .opcode = Opcode::kBindMw};
+    bind.flags = send_flag::kSignaled;
+    bind.mw = window.get();
+    bind.rkey = (first & ~0xffu) | ((first + further) & 0xff);
+    bind.bind = {opened.get(), reinterpret_cast<uint64_t>(opened->addr()), 4096, access::kRemoteWrite};
+    ASSERT_EQ(b->post_send(bind), 0);
+    ASSERT_EQ(next().status, WcStatus::kSuccess);
+    window.reset();
+    // The entries are used in turn: until it is this one's again.
+    entries.give_back(static_cast<uint32_t>(before));
+    for (int64_t entry = -1; entry != before; entries.give_back(static_cast<uint32_t>(entry))) entry = entries.take();
+    auto next_one = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
+    ASSERT_EQ(segment::key_index(next_one->rkey()), before + 1);
+    EXPECT_NE(next_one->rkey(), bind.rkey) << further;
+  }
+}
+
 }  // namespace
 }  // namespace nupa::core
 #endif

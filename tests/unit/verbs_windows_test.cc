@@ -181,6 +181,42 @@ TEST_F(VerbsWindows, TypeOneServesEachQueuePairAndIsBoundAnew) {  // 10.6.7.1
   EXPECT_EQ(ibv_dealloc_mw(one), 0);
 }
 
+TEST_F(VerbsWindows, BindOfTypeOne_HasToWait_TellsItsKeyAtOnce) {  // manual ibv_bind_mw
+  ibv_mw* one = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+  ASSERT_NE(one, nullptr);
+  ibv_mw_bind to{};
+  to.send_flags = IBV_SEND_SIGNALED;
+  const auto bind_to = [&](size_t offset) {
+    to.bind_info = {mr, address(offset), 64, IBV_ACCESS_REMOTE_WRITE};
+    EXPECT_EQ(ibv_bind_mw(b, one, &to), 0);
+    return one->rkey;
+  };
+  const uint32_t first = bind_to(4096);
+  EXPECT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
+  ASSERT_EQ(move(b, IBV_QPS_SQD), 0);
+  const uint32_t second = bind_to(8192);
+  const uint32_t third = bind_to(12288);
+  EXPECT_NE(second, first);
+  EXPECT_NE(third, second);
+  EXPECT_EQ(write(first, address(4096)), IBV_WC_SUCCESS) << "nothing is executed yet";
+  ASSERT_EQ(move(b, IBV_QPS_RTS), 0);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(one->rkey, third);
+  EXPECT_EQ(write(third, address(12288)), IBV_WC_SUCCESS);
+  EXPECT_EQ(write(second, address(8192)), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ibv_dealloc_mw(one), 0);
+}
+
+TEST_F(VerbsWindows, BindOfTypeOne_KeyOfAnotherWindow_IsRefused) {
+  ibv_mw* one = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+  ASSERT_NE(one, nullptr);
+  ibv_send_wr wr = binding(91, ibv_inc_rkey(mw->rkey), 4096, 64, IBV_ACCESS_REMOTE_WRITE);
+  wr.bind_mw.mw = one;
+  ASSERT_EQ(post(b, wr), 0);
+  EXPECT_EQ(next(other_cq).status, IBV_WC_MW_BIND_ERR);
+  EXPECT_EQ(ibv_dealloc_mw(one), 0);
+}
+
 }  // namespace
 }  // namespace nupa::test
 #endif

@@ -189,12 +189,13 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   wr.opcode = Opcode::kBindMw;
   wr.flags = bind->send_flags;
   wr.mw = of(mw)->core;
+  wr.rkey = ibv_inc_rkey(mw->rkey);  // chosen here: the bind may have to wait, and the program gets its key now
   wr.bind.region = bind->bind_info.mr == nullptr ? nullptr : of(bind->bind_info.mr)->core;
   wr.bind.addr = bind->bind_info.addr;
   wr.bind.length = bind->bind_info.length;
   wr.bind.access_flags = bind->bind_info.mw_access_flags;
   const int error = of(qp)->core->post_send(wr);
-  if (error == 0) mw->rkey = of(mw)->core->rkey();
+  if (error == 0) mw->rkey = wr.rkey;
   return answer(error);
 }
 
