@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <new>
+#include <utility>
 
 #include "cm/peer_table.h"
 #include "core_shm_fixture.h"
@@ -724,6 +725,80 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
                 .error()
                 .code,
             EHOSTUNREACH);
+}
+
+/// Runs a function just before the next write to a page, as if another process had come in between.
+class BeforeWrite {
+ public:
+  BeforeWrite(const void* page, std::function<void()> act) {
+    page_ = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(page) & ~uintptr_t{kPage - 1});
+    act_ = std::move(act);
+    struct sigaction handler {};
+    handler.sa_sigaction = [](int, siginfo_t* fault, void*) {
+      const auto* const at = static_cast<const std::byte*>(fault->si_addr);
+      const auto* const page = static_cast<const std::byte*>(page_);
+      if (at < page || at >= page + kPage || act_ == nullptr) abort();
+      mprotect(page_, kPage, PROT_READ | PROT_WRITE);
+      std::exchange(act_, nullptr)();
+    };
+    handler.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &handler, &former_);
+    mprotect(page_, kPage, PROT_READ);
+  }
+  ~BeforeWrite() {
+    mprotect(page_, kPage, PROT_READ | PROT_WRITE);
+    sigaction(SIGSEGV, &former_, nullptr);
+  }
+  BeforeWrite(const BeforeWrite&) = delete;
+  BeforeWrite& operator=(const BeforeWrite&) = delete;
+  bool has_run() const { return act_ == nullptr; }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  static inline void* page_ = nullptr;
+  static inline std::function<void()> act_;
+  struct sigaction former_ {};
+};
+
+TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) {  // IBTA A14.3
+  auto domain = std::move(*handle->open_xrcd(-1, O_CREAT));
+  auto made = std::move(*handle->create_srq(*pd, {.max_wr = 4, .type = SrqType::kXrc, .xrcd = domain.get(), .cq = cq}));
+  auto& srq = static_cast<Srq&>(*made);
+  auto receiver = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
+  auto& qp = static_cast<Qp&>(*receiver);
+  const uint32_t sender = segment::number_of(runtime().slot(), segment::kMaxQp - 1);
+  ASSERT_EQ(to_init(qp), 0);
+  QpAttr attr;
+  attr.state = QpState::kRtr;
+  attr.av.is_global = true;
+  attr.av.dgid = handle->query_gid(1, 1)->gid;
+  attr.av.sgid_index = 1;
+  attr.path_mtu = 5;
+  attr.dest_qp_num = sender;
+  ASSERT_EQ(qp.modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn | qp_attr::kRqPsn |
+                                qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer),
+            0);
+  window::Target target = target_of(qp);
+  ASSERT_TRUE(target.ready(runtime().slot(), sender));
+  ASSERT_TRUE(target.select_srq(srq.number(), qp.xrcd_identity()));
+  for (const uint64_t wr_id : {1, 2}) ASSERT_EQ(receive(srq, wr_id), 0);
+  segment::ReceiveRing& ring = srq.queue().ring();
+  const uint32_t other = segment::owner_tag(runtime().slot() + 1, 1);
+  const auto theirs = ring.claim(other);
+  ASSERT_TRUE(theirs);
+  segment::ReceiveRing::Claim second;
+  {
+    const BeforeWrite meanwhile(theirs.slot, [&] { ring.put_back(theirs); });
+    second = target.claim();
+    EXPECT_TRUE(meanwhile.has_run());
+  }
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second.slot->wr_id, 2u);
+  const auto first = target.claim();
+  ASSERT_TRUE(first) << "the receive is lost";
+  EXPECT_EQ(first.slot->wr_id, 1u);
+  target.put_back(first);
+  target.put_back(second);
 }
 
 }  // namespace

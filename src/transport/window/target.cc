@@ -28,15 +28,17 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = segment::state_of(word);
-  // One queue pair sends to a connected one, and its thread holds the send lock.
-  alone_ = remote_->srq.load() == 0 && remote_->type.load() != static_cast<uint32_t>(QpType::kUd);
+  // One queue pair sends to a connected one, and its thread holds the send lock. The queues of an XRC domain are
+  // shared.
+  const auto type = static_cast<QpType>(remote_->type.load());
+  alone_ = remote_->srq.load() == 0 && (type == QpType::kRc || type == QpType::kUc);
   if (remote_->in_use.load() == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
   if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
     return false;
   recv_ = {};
   srq_index_ = remote_->srq.load();
   srq_number_ = 0;
-  xrc_ = remote_->type.load() == static_cast<uint32_t>(QpType::kXrcRecv);
+  xrc_ = type == QpType::kXrcRecv;
   if (!xrc_) {
     if (srq_index_ != 0) {
       if (srq_index_ > segment::kMaxSrq) return false;
