@@ -49,9 +49,9 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   std::vector<MrPiece> pieces;
   bool holds_pages = false;
   // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
-  constexpr uint32_t kReachable =
-      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kMwBind;
-  const bool writes = (spec.access & ~access::kRemoteRead) != 0;
+  constexpr uint32_t kWrites = access::kLocalWrite | access::kRemoteWrite | access::kRemoteAtomic | access::kMwBind;
+  constexpr uint32_t kReachable = kWrites | access::kRemoteRead;
+  const bool writes = (spec.access & kWrites) != 0;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
     if (!spec.is_everything() && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
   } else if (backing_ == Backing::kUser) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What keys open, for whom, and until when (IBTA 10.6): regions, windows, both sides of a connection.
 #ifdef NUPA_TEST_DROPIN
+#include <sys/mman.h>
+
 #include "verbs_fixture.h"
 
 namespace nupa::test {
@@ -411,6 +413,27 @@ TEST_F(VerbsKeys, QueuePairRightsChangeWhileItIsConnected) {  // 11.2.5.2, RTS t
   ASSERT_EQ(ibv_modify_qp(b, &attr, IBV_QP_ACCESS_FLAGS), 0);
   EXPECT_EQ(run(IBV_WR_RDMA_READ, address(4096), mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(4096), mr->rkey), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(VerbsKeys, ReadOnlyMemory_RightsThatWriteNothing_IsRegistered) {  // manual ibv_reg_mr
+  constexpr size_t kPage = 4096;
+  void* const page = mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  make_pair();
+  for (const int more : {0, +IBV_ACCESS_ZERO_BASED, +IBV_ACCESS_ON_DEMAND, +IBV_ACCESS_HUGETLB}) {
+    ibv_mr* const readable = ibv_reg_mr(pd, page, kPage, IBV_ACCESS_REMOTE_READ | more);
+    ASSERT_NE(readable, nullptr) << more << ": " << std::strerror(errno);
+    std::memset(memory, 'x', 8);
+    const uint64_t begin = more == IBV_ACCESS_ZERO_BASED ? 0 : reinterpret_cast<uint64_t>(page);
+    EXPECT_EQ(run(IBV_WR_RDMA_READ, begin, readable->rkey), IBV_WC_SUCCESS) << more;
+    EXPECT_EQ(memory[0], 0) << more;
+    EXPECT_EQ(ibv_dereg_mr(readable), 0);
+  }
+  for (const int more : {+IBV_ACCESS_LOCAL_WRITE, +IBV_ACCESS_MW_BIND}) {
+    EXPECT_EQ(ibv_reg_mr(pd, page, kPage, IBV_ACCESS_REMOTE_READ | more), nullptr) << more;
+    EXPECT_EQ(errno, EFAULT);
+  }
+  munmap(page, kPage);
 }
 
 }  // namespace
