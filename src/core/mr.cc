@@ -137,9 +137,12 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   if ((flags & kTranslation) != 0) {
     wanted.addr = addr;
     wanted.length = length;
-    wanted.iova = reinterpret_cast<uint64_t>(addr);
   }
   if ((flags & kAccess) != 0) wanted.access = access;
+  // The memory and the access flags decide where the region's addresses begin. If neither changes that, an address that
+  // ibv_reg_mr_iova() set stays.
+  if ((flags & kTranslation) != 0 || ((wanted.access ^ spec_.access) & access::kZeroBased) != 0)
+    wanted.iova = (wanted.access & access::kZeroBased) != 0 ? 0 : reinterpret_cast<uint64_t>(wanted.addr);
   const MrSpec before = spec_;
   Pd* pd_before = pd_;
   revoke();

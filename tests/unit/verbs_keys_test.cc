@@ -436,6 +436,38 @@ TEST_F(VerbsKeys, ReadOnlyMemory_RightsThatWriteNothing_IsRegistered) {  // manu
   munmap(page, kPage);
 }
 
+TEST_F(VerbsKeys, ReregisteredRegion_ZeroBased_BeginsAtZero) {  // manual ibv_rereg_mr
+  ibv_mr* moved = reg(memory + 4096, 64, kWholeAccess | IBV_ACCESS_ZERO_BASED);
+  ASSERT_NE(moved, nullptr);
+  make_pair();
+  ASSERT_EQ(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, memory + 8192, 32, 0), 0);
+  std::strcpy(memory, "moved");
+  ASSERT_EQ(run(IBV_WR_RDMA_WRITE, 8, moved->rkey), IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 8192 + 8, "moved");
+  ASSERT_EQ(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kWholeAccess), 0);
+  std::strcpy(memory, "by address");
+  ASSERT_EQ(run(IBV_WR_RDMA_WRITE, address(8192), moved->rkey), IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(memory + 8192, "by addre", 8), 0);
+  ASSERT_EQ(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kWholeAccess | IBV_ACCESS_ZERO_BASED),
+            0);
+  std::strcpy(memory, "again");
+  ASSERT_EQ(run(IBV_WR_RDMA_WRITE, 0, moved->rkey), IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 8192, "again");
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(8192), moved->rkey), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(VerbsKeys, ReregisteredRights_OfARegionWithAnAddressOfItsOwn_LeaveTheAddress) {  // manual ibv_reg_mr_iova
+  constexpr uint64_t kAddress = 0x10000;
+  ibv_mr* changed = ibv_reg_mr_iova(pd, memory + 4096, 64, kAddress, IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_NE(changed, nullptr);
+  mrs.push_back(changed);
+  make_pair();
+  ASSERT_EQ(ibv_rereg_mr(changed, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kWholeAccess), 0);
+  std::strcpy(memory, "there");
+  ASSERT_EQ(run(IBV_WR_RDMA_WRITE, kAddress, changed->rkey), IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 4096, "there");
+}
+
 }  // namespace
 }  // namespace nupa::test
 #endif
