@@ -161,6 +161,8 @@ void Qp::apply(const QpAttr& attr, uint32_t mask) {
 }
 
 void Qp::publish_attributes() {
+  patience_ = {attr_.timeout, attr_.retry_cnt, attr_.rnr_retry};
+  if (wire_ != nullptr) wire_->set_attributes(attr_);
   shared_->access.store(attr_.access_flags);
   shared_->qkey.store(attr_.qkey);
   shared_->rnr_timer.store(attr_.min_rnr_timer);
@@ -261,11 +263,10 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
   QpState next = current;
   const int refused = check_modify(options_.type, current, attr, mask, &next);
   if (refused != 0) return refused;
+  const QpAttr before = attr_;
   {
     std::lock_guard send(send_lock_);
     apply(attr, mask);
-    patience_ = {attr_.timeout, attr_.retry_cnt, attr_.rnr_retry};
-    if (wire_ != nullptr) wire_->set_attributes(attr_);
     publish_attributes();
   }
   if ((mask & qp_attr::kState) == 0) return 0;
@@ -275,8 +276,15 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       return to_reset();
     case QpState::kErr:
       return to_error();
-    case QpState::kRtr:
-      return to_rtr(attr);
+    case QpState::kRtr: {
+      const int error = to_rtr(attr);
+      if (error == 0) return 0;
+      std::lock_guard send(send_lock_);
+      attr_ = before;
+      publish_attributes();
+      shared_->remote_qpn.store(0);
+      return error;
+    }
     case QpState::kSqd: {
       std::lock_guard send(send_lock_);
       if (current == QpState::kSqd) return 0;

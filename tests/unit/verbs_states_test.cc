@@ -321,6 +321,39 @@ TEST_F(VerbsStates, RequestWaitsForAPeerThatIsNotThereYet) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
+TEST_F(VerbsStates, Modify_NoWayToTheOtherEnd_ChangesNothing) {  // 11.2.5.2
+  a = make_qp();
+  ASSERT_EQ(to_init(a), 0);
+  ibv_qp_attr before{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ibv_query_qp(a, &before, IBV_QP_STATE, &made), 0);
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_1024;
+  attr.dest_qp_num = a->qp_num;
+  attr.rq_psn = 7;
+  attr.max_dest_rd_atomic = 5;
+  attr.min_rnr_timer = 9;
+  attr.ah_attr = path();
+  attr.ah_attr.grh.dgid.raw[15] ^= 0x55;                                     // of another host
+  attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid_tbl_len - 1);  // an entry that is empty
+  EXPECT_NE(ibv_modify_qp(a, &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_ACCESS_FLAGS),
+            0);
+  ibv_qp_attr now{};
+  ASSERT_EQ(ibv_query_qp(a, &now, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(now.qp_state, IBV_QPS_INIT);
+  EXPECT_EQ(std::memcmp(&now, &before, sizeof now), 0);
+  // The rights that were refused do not hold for the next connection.
+  ASSERT_EQ(to_rts(a, a->qp_num), 0);
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+}
+
 }  // namespace
 }  // namespace nupa::test
 #endif
