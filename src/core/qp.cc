@@ -326,7 +326,7 @@ int Qp::query(QpAttr* attr, QpOptions* options) const {
     *attr = attr_;
     attr->state = state();
     attr->cur_state = attr->state;
-    attr->sq_draining = finishes_first_;
+    attr->sq_draining = attr->state == QpState::kSqd && finishes_first_;
     attr->cap = options_.cap;
   }
   if (options != nullptr) *options = options_;

@@ -321,6 +321,22 @@ TEST_F(VerbsStates, RequestWaitsForAPeerThatIsNotThereYet) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
+TEST_F(VerbsStates, Draining_ErrorState_EndsIt) {  // 11.2.5.3: a queue pair drains in SQD
+  make_pair();
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);  // no receive
+  ASSERT_EQ(move(a, IBV_QPS_SQD), 0);
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(attr.sq_draining, 1);
+  ASSERT_EQ(move(a, IBV_QPS_ERR), 0);
+  ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_ERR);
+  EXPECT_EQ(attr.sq_draining, 0);
+  EXPECT_EQ(next().status, IBV_WC_WR_FLUSH_ERR);
+}
+
 TEST_F(VerbsStates, Modify_NoWayToTheOtherEnd_ChangesNothing) {  // 11.2.5.2
   a = make_qp();
   ASSERT_EQ(to_init(a), 0);
