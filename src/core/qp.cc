@@ -227,6 +227,7 @@ int Qp::to_reset() {
     tells_drained_ = false;
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
+    shared_->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
   }
   links.withdraw();
   runtime_.grace();

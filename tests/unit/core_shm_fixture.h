@@ -46,8 +46,8 @@ class ShmEnd {
  public:
   static constexpr size_t kBytes = 8192;
 
-  bool open() {
-    setenv("NUPA_TRANSPORT", "window", 1);
+  bool open(const char* transport = "window") {
+    setenv("NUPA_TRANSPORT", transport, 1);
     auto opened = open_device("nupa0");
     unsetenv("NUPA_TRANSPORT");
     if (!opened) return false;

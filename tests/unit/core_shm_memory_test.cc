@@ -225,6 +225,22 @@ TEST_F(ShmObjects, TransportIsNamedOnceConnected) {
   EXPECT_EQ(qp->transport(), "window");
 }
 
+TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
+  close();
+  ASSERT_TRUE(open("auto"));
+  Qp* qp = make_qp();
+  peer_gid = handle->query_gid(1, 1)->gid;
+  peer_gid.raw[15] ^= 0x55;  // of another host
+  ASSERT_EQ(to_init(*qp), 0);
+  ASSERT_EQ(to_rtr(*qp, qp->number()), 0);
+  EXPECT_EQ(qp->transport(), "roce");
+  ASSERT_EQ(move(*qp, QpState::kReset), 0);
+  EXPECT_EQ(shared(*qp).carrier.load(), static_cast<uint32_t>(segment::Carrier::kWindow)) << "nupa stat shows it";
+  peer_gid = {};
+  ASSERT_EQ(connect(*qp, qp->number()), 0);
+  EXPECT_EQ(qp->transport(), "window");
+}
+
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
   make_pair();
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
