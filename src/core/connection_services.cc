@@ -17,22 +17,25 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     names.push_back(std::make_unique<Name>(std::move(*taken)));
     return {};
   };
+  // Takes the names first and then looks for those that they exclude: of two processes that bind at the same moment, at
+  // least one sees the other's name.
   const uint64_t service_id = address.service_id;
   Result<void> done;
   if (!address.any_address) {
     const Family family = base::is_ipv4(address.address) ? Family::kIpv4 : Family::kIpv6;
-    if (cm::MadName::is_taken(cm::MadName::of_service(service_id, family)))
-      return fail(EADDRINUSE, "a process of this host has the service on all addresses");
     done = take(cm::MadName::of_service(service_id, address.address));
+    if (done && cm::MadName::is_taken(cm::MadName::of_service(service_id, family)))
+      return fail(EADDRINUSE, "a process of this host has the service on all addresses");
   } else if (!is_ip_service(service_id)) {
     done = take(cm::MadName::of_service(service_id, Family::kNone));
   } else {
+    if (!address.only_v6) done = take(cm::MadName::of_service(service_id, Family::kIpv4));
+    if (done && !address.only_v4) done = take(cm::MadName::of_service(service_id, Family::kIpv6));
+    if (!done) return tl::unexpected(done.error());
     for (const Gid& own : runtime_.host_addresses())
       if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
           cm::MadName::is_taken(cm::MadName::of_service(service_id, own)))
         return fail(EADDRINUSE, "a process of this host has the service on one address");
-    if (!address.only_v6) done = take(cm::MadName::of_service(service_id, Family::kIpv4));
-    if (done && !address.only_v4) done = take(cm::MadName::of_service(service_id, Family::kIpv6));
   }
   if (!done) return tl::unexpected(done.error());
   return names;

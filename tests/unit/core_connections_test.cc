@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <barrier>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -259,6 +260,36 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   EXPECT_EQ(std::max(before, 4u), tables.header->listener_high_water.load());
   party.manager.reset();
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(0u, tables.listeners[i].in_use.load()) << i;
+}
+
+TEST(CoreConnections, TwoThatBindAtTheSameMoment_DoNotBothGetTheService) {
+  constexpr uint64_t kService = kIpTcp + 7040;
+  constexpr int kRounds = 2000;
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const Gid address = loopback();
+  std::array<int, 2> errors{};
+  int both = 0;
+  std::barrier start(2), end(2);
+  // Names are of the host: threads of one process meet there as those of two do.
+  std::thread other([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      start.arrive_and_wait();
+      errors[1] = party.take(2, kService, &address);
+      end.arrive_and_wait();
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    start.arrive_and_wait();
+    errors[0] = party.take(1, kService);
+    end.arrive_and_wait();
+    for (const int error : errors) EXPECT_TRUE(error == 0 || error == EADDRINUSE) << error;
+    both += errors[0] == 0 && errors[1] == 0;
+    party.manager->unbind(1);
+    party.manager->unbind(2);
+  }
+  other.join();
+  EXPECT_EQ(0, both);
 }
 
 /// A listener may be on its way: programs agree over TCP, and connect before the other one listens.
