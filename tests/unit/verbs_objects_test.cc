@@ -286,9 +286,12 @@ TEST_F(Verbs, XrcObjects) {
   EXPECT_EQ(ibv_open_qp(context, &open_attr), nullptr);
   EXPECT_EQ(ibv_destroy_qp(opened), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
-  srq_attr.srq_type = IBV_SRQT_TM;
-  EXPECT_EQ(ibv_create_srq_ex(context, &srq_attr), nullptr);
-  EXPECT_EQ(errno, EOPNOTSUPP);
+  for (const unsigned int unknown : {unsigned{IBV_SRQT_TM}, IBV_SRQT_TM + 1u, ~0u}) {
+    std::memcpy(&srq_attr.srq_type, &unknown, sizeof unknown);
+    errno = 0;
+    EXPECT_EQ(ibv_create_srq_ex(context, &srq_attr), nullptr) << unknown;
+    EXPECT_EQ(errno, EOPNOTSUPP);
+  }
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
   EXPECT_EQ(ibv_close_xrcd(xrcd), 0);
 }

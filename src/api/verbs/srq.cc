@@ -34,7 +34,7 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
   if (context == nullptr || attr == nullptr || attr->comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED) return refuse(EINVAL);
   const auto type =
       (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 ? number_in(attr->srq_type) : uint32_t{IBV_SRQT_BASIC};
-  if (type == IBV_SRQT_TM) return refuse(EOPNOTSUPP);
+  if (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC) return refuse(EOPNOTSUPP);
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr) return refuse(EINVAL);
   SrqOptions options;
   options.max_wr = attr->attr.max_wr;
