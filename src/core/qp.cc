@@ -219,6 +219,7 @@ int Qp::to_reset() {
     waits_ = false;
     copier_.reset();
     runtime_.remove_pending(this);
+    runtime_.remove_unmet(this);
     send_tail_.store(send_head_);
     shared_->error.store(0);
     shared_->sender_waits.store(0);

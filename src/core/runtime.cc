@@ -286,7 +286,6 @@ void Runtime::leave_qp(uint32_t index) {
   Qp* qp = qps_[index].exchange(nullptr);
   if (qp == nullptr) return;
   remove_pending(qp);
-  remove_unmet(qp);
 }
 
 void Runtime::leave_cq(uint32_t index) {

@@ -705,6 +705,24 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   sends.unlock();
 }
 
+TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // the next connection has all of its time
+  const int64_t now = base::now_ns();
+  const int64_t idle = runtime().on_tick(now);
+  Qp* qp = make_qp();
+  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  ASSERT_EQ(to_init(*qp), 0);
+  ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
+  segment::SendLock sends(shared(*qp).send_lock);
+  {
+    // The service thread waits here, and then for the send lock.
+    std::lock_guard copies(runtime().remapper().copy_mutex());
+    ASSERT_EQ(move(*qp, QpState::kReset), 0);
+    sends.lock();
+  }
+  EXPECT_EQ(runtime().on_tick(now), idle) << "there is nothing to come again for";
+  sends.unlock();
+}
+
 TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   const Gid elsewhere{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 77}};
   b = make_qp();
