@@ -499,6 +499,9 @@ void NodeImpl::on_message(Connection& connection, Received received) {
     case MessageKind::kChannel:
       if (index < Peer::kMaxChannels && received.fd_count == 1)
         connection.peer->set_channel(index, received.fds[0].release());
+      if (received.fd_count == 0)
+        NUPA_WARN("slot %u: no descriptor is free for its completion channel: its events go by its service thread",
+                  connection.peer->slot());
       break;
     case MessageKind::kChannelGone:
       if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);

@@ -41,7 +41,8 @@ struct Received {
 /// EAGAIN: would block; EPIPE, ECONNRESET: the other side is gone.
 Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count,
                           const Mad* mad = nullptr);
-/// EAGAIN: nothing there; ENOTCONN: hung up; EPROTO: not a message.
+/// EAGAIN: nothing there; ENOTCONN: hung up; EPROTO: not a message. Descriptors for which this process has no room are
+/// missing: fd_count is less than was sent.
 Result<Received> receive_message(int socket);
 /// Waits until the socket is readable. ETIMEDOUT.
 Result<void> wait_readable(int socket, int timeout_ms);

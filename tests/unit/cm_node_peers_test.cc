@@ -326,6 +326,25 @@ TEST_F(CmNode, AChannelComesWithOneDescriptor) {
   EXPECT_FALSE(peer->signal_channel(3));
 }
 
+TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsDoorbell) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  rlimit limit{};
+  ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+  send(socket.get(), process_.message(MessageKind::kChannel, 3), {channel.get()});
+  settle(process_, socket.get());
+  EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
+  EXPECT_TRUE(peer->alive());
+  EXPECT_TRUE(witness_.gone().empty());
+  EXPECT_FALSE(peer->signal_channel(3)) << "whoever completes for it rings its doorbell";
+  send(socket.get(), process_.message(MessageKind::kChannel, 4), {channel.get()});
+  settle(process_, socket.get());
+  EXPECT_TRUE(peer->signal_channel(4)) << "the next channel finds room";
+}
+
 TEST_F(CmNode, MessagesWithoutUseForADescriptor_CloseIt) {
   const base::UniqueFd socket = enter(process_);
   Token token;
