@@ -251,6 +251,27 @@ TEST_F(RdmaCm, RequestsThatWaitMoveWithTheirListener) {
   passive.reset();
 }
 
+TEST_F(RdmaCm, MigrateListener_WhenAWaitingRequestWasTakenBack_MovesThatTooAfterTheRequest) {
+  Events other;
+  listen();
+  connecting().reset();
+  // The request, and the rejection that took it back.
+  ASSERT_TRUE(passive_.ready(kSoonMs));
+  OwnId last = connecting();
+  ASSERT_EQ(rdma_migrate_id(listener_.get(), other.get()), 0) << errno;
+  EXPECT_TRUE(passive_.silent());
+  const Seen request = other.next();
+  ASSERT_EQ(request.type, RDMA_CM_EVENT_CONNECT_REQUEST);
+  OwnId child(request.id);
+  const Seen taken_back = other.next();
+  EXPECT_EQ(taken_back.type, RDMA_CM_EVENT_REJECTED);
+  EXPECT_EQ(taken_back.id, child.get());
+  const Seen second = other.next();
+  ASSERT_EQ(second.type, RDMA_CM_EVENT_CONNECT_REQUEST);
+  const OwnId other_child(second.id);
+  listener_.reset();
+}
+
 TEST_F(RdmaCm, AnIdBecomesSynchronousAndBack) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_migrate_id(id.get(), nullptr), 0) << errno;

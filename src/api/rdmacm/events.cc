@@ -379,7 +379,8 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
     from = id.channel();
     if (from == to) return 0;
     for (auto it = from->waiting.begin(); it != from->waiting.end();) {
-      if (&counted_by(**it) != &id) {
+      // The ids of a listener's requests move with it, and with them what waits of their own behind the requests.
+      if (&counted_by(**it) != &id && (*it)->id->shown.channel != channel) {
         ++it;
         continue;
       }
