@@ -302,6 +302,31 @@ TEST(RdmaCmChild, ConnectOfDatagramsThatFailsAtOnce_MayBeCalledAgain) {
   }));
 }
 
+TEST(RdmaCmChild, Fork_WhileAThreadLooksUpIds_TheChildMakesItsOwn) {
+  constexpr int kForks = 200;
+  const Events events;
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) rdma_disconnect(nullptr);  // which is none: nearly all that the call does is under the lock
+  });
+  bool holds = true;
+  for (int i = 0; i < kForks && holds; ++i) holds = holds_in_child([&] { make_id(events.get()).reset(); });
+  over = true;
+  other.join();
+  EXPECT_TRUE(holds) << "a lock that the other thread held";
+}
+
+TEST(RdmaCmChild, DestroyId_WhoseEventTheParentHas_DoesNotWaitForIt) {
+  const Events events;
+  const OwnId id = make_id(events.get());
+  ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0) << errno;
+  rdma_cm_event* const event = events.take();
+  ASSERT_NE(event, nullptr);
+  rdma_cm_id* const inherited = id.get();
+  EXPECT_TRUE(holds_in_child([&] { EXPECT_EQ(rdma_destroy_id(inherited), 0) << errno; }));
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+}
+
 /// An IPv4 address of the first device; empty: it has none.
 std::string address_of_device() {
   ibv_context** const devices = rdma_get_devices(nullptr);

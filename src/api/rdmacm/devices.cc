@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <new>
 
 namespace nupa::rdmacm {
 namespace {
 
 std::mutex g_mutex;
+std::mutex g_manager_mutex;
 using Devices = std::vector<std::unique_ptr<OpenDevice>>;
 
 /// A fork's child has nothing of its parent's, and opens its own.
@@ -87,10 +89,9 @@ ibv_xrcd* shared_xrcd(OpenDevice& device) {
 }
 
 ConnectionManager* manager() {
-  static std::mutex mutex;
   // Never given back: events may come until the process ends, which tells the other ends.
   static auto* of_process = new OfProcess<std::shared_ptr<ConnectionManager>>;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(g_manager_mutex);
   std::shared_ptr<ConnectionManager>& kept = of_process->get();
   if (kept == nullptr) {
     auto opened = ConnectionManager::open(sink());
@@ -101,6 +102,11 @@ ConnectionManager* manager() {
     kept = std::move(*opened);
   }
   return kept.get();
+}
+
+void renew_devices_in_child() {
+  new (&g_mutex) std::mutex;
+  new (&g_manager_mutex) std::mutex;
 }
 
 }  // namespace nupa::rdmacm

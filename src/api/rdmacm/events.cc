@@ -15,6 +15,12 @@ namespace {
 
 std::condition_variable g_acknowledged;
 
+/// Under the events' lock: until `count`, of events that the program has, is 0. In a fork's child there are those that
+/// threads of the parent have: nobody will acknowledge them here.
+void await_acknowledged(std::unique_lock<std::mutex>& lock, const Id& id, const uint32_t& count) {
+  if (id.process == getpid()) g_acknowledged.wait(lock, [&] { return count == 0; });
+}
+
 void count_one(const Channel& channel) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(channel.shown.fd, &one, sizeof one);
@@ -215,6 +221,8 @@ std::mutex& events_mutex() {
   return *mutex;
 }
 
+void renew_events_in_child() { new (&g_acknowledged) std::condition_variable; }
+
 void push_locked(std::unique_ptr<Event> event) {
   Channel* channel = counted_by(*event).channel();
   channel->waiting.push_back(std::move(event));
@@ -254,13 +262,13 @@ std::vector<Id*> take_requests(Id& listener) {
 void settle_events(Id& id, const Membership& membership) {
   std::unique_lock lock(events_mutex());
   drop_waiting(*id.channel(), [&](const Event& event) { return event.membership == &membership; });
-  g_acknowledged.wait(lock, [&] { return membership.unacknowledged == 0; });
+  await_acknowledged(lock, id, membership.unacknowledged);
 }
 
 void settle_events(Id& id) {
   std::unique_lock lock(events_mutex());
   drop_waiting(*id.channel(), [&](const Event& event) { return event.id == &id; });
-  g_acknowledged.wait(lock, [&] { return id.unacknowledged == 0; });
+  await_acknowledged(lock, id, id.unacknowledged);
 }
 
 }  // namespace nupa::rdmacm

@@ -1,6 +1,8 @@
 /// Ids: made, destroyed, and their options.
 #include "id.h"
 
+#include <pthread.h>
+
 #include <cstring>
 #include <unordered_set>
 
@@ -15,6 +17,24 @@ Living& living() {
   static auto* made = new Living;
   return *made;
 }
+
+/// Over fork() the ids and events are in nobody's hands, so that a child may use and destroy what it has. Registered
+/// before the communication manager's handlers, so these locks are taken after its own, as everywhere. The locks of
+/// devices and the manager are held while these are opened, too long to be waited for: the child gets new ones.
+void fork_prepare() {
+  events_mutex().lock();
+  living().mutex.lock();
+}
+void fork_parent() {
+  living().mutex.unlock();
+  events_mutex().unlock();
+}
+void fork_child() {
+  fork_parent();
+  renew_events_in_child();
+  renew_devices_in_child();
+}
+[[gnu::constructor]] void register_fork_handlers() { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
 }  // namespace
 

@@ -62,6 +62,8 @@ OpenDevice* device_of(const ibv_context* verbs);
 ibv_xrcd* shared_xrcd(OpenDevice& device);
 /// Null with errno: there is none in this process.
 ConnectionManager* manager();
+/// In a fork's child: threads of the parent may hold the locks of what is above.
+void renew_devices_in_child();
 
 struct Id;
 
@@ -176,6 +178,8 @@ extern "C" __attribute__((visibility("default"))) int nupa_rdmacm_use_stand_in(r
 
 // events.cc
 std::mutex& events_mutex();
+/// In a fork's child: threads of the parent may be waiting.
+void renew_events_in_child();
 /// Under the events' lock.
 void push_locked(std::unique_ptr<Event> event);
 void push(std::unique_ptr<Event> event);
