@@ -757,6 +757,24 @@ TEST_F(RdmaCmTerms, AQueuePairThatCannotBeConnectedIsAnErrorAtBothEnds) {
   EXPECT_TRUE(active_.silent() && passive_.silent()) << "told once";
 }
 
+TEST_F(RdmaCmTerms, AcceptThatIsTakenBackBeforeItsReplyIsRead_IsOneError) {
+  listen();
+  const OwnId active = connecting();
+  request();
+  ASSERT_TRUE(passive_id_);
+  ASSERT_EQ(rdma_accept(passive_id_.get(), nullptr), 0) << errno;
+  ASSERT_TRUE(active_.ready(kSoonMs));
+  ASSERT_EQ(rdma_disconnect(passive_id_.get()), 0) << errno;
+  ASSERT_EQ(passive_.next().type, RDMA_CM_EVENT_DISCONNECTED) << "the other end has got it";
+  const Seen seen = active_.next();
+  EXPECT_EQ(seen.type, RDMA_CM_EVENT_CONNECT_ERROR);
+  EXPECT_EQ(seen.id, active.get());
+  ASSERT_EQ(fcntl(active_.get()->fd, F_SETFL, O_NONBLOCK), 0);
+  rdma_cm_event* event = nullptr;
+  EXPECT_EQ(error_of(rdma_get_cm_event(active_.get(), &event)), EAGAIN) << "told once";
+  if (event != nullptr) rdma_ack_cm_event(event);
+}
+
 TEST_F(RdmaCmTerms, AQueuePairThatCannotAcceptLeavesTheRequest) {
   listen();
   const OwnId active = connecting();

@@ -180,7 +180,9 @@ bool finish(Event& event) {
       return true;
     case RDMA_CM_EVENT_REJECTED: {
       {
+        // With rdma-core, too, a failed attempt ends with one event: CONNECT_ERROR may have been told.
         std::lock_guard lock(id.mutex);
+        if (id.connect_failed) return false;
         id.connect_failed = true;
       }
       to_error(id);
