@@ -278,10 +278,14 @@ TEST_F(RsocketsEdges, AListenerThatIsShutDownRefuses) {
   client = connect_one();
   ASSERT_GE(client, 0);
   EXPECT_EQ(error_of(rshutdown(listener, 7)), EINVAL);
+  EXPECT_EQ(rshutdown(listener, SHUT_WR), 0) << "a listener writes nothing";
+  EXPECT_EQ(poll_one(listener, 0, 0), 0);
+  const Descriptor second(connect_one());
   ASSERT_EQ(rshutdown(listener, SHUT_RD), 0);
   EXPECT_EQ(error_of(connect_one()), ECONNREFUSED);
   server = raccept(listener, nullptr, nullptr);
   EXPECT_GE(server, 0) << "it was there before";
+  const Descriptor accepted(raccept(listener, nullptr, nullptr));
   EXPECT_EQ(error_of(raccept(listener, nullptr, nullptr)), EINVAL);
 }
 
@@ -297,6 +301,21 @@ TEST_F(RsocketsEdges, AnAcceptThatWaitsIsWokenByShutdown) {
   EXPECT_EQ(rshutdown(listener, SHUT_RDWR), 0);
   waiter.join();
   EXPECT_EQ(error, EINVAL);
+}
+
+TEST_F(RsocketsEdges, Close_OfAListenerThatAnotherThreadPolls_WaitsForNobody) {
+  listen_now();
+  std::atomic<pid_t> thread{0};
+  int events = 0;
+  std::thread waiting([&] {
+    thread = gettid();
+    events = poll_one(listener, POLLIN, -1);
+  });
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
+  EXPECT_EQ(rclose(listener), 0);
+  waiting.join();
+  EXPECT_EQ(events, POLLIN | POLLHUP);
+  listener = -1;
 }
 
 TEST_F(RsocketsEdges, AChildOfAListeningProcessAnswersConnectionsItself) {

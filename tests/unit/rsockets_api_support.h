@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -38,6 +39,18 @@ bool await(Condition condition) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   return true;
+}
+
+/// Waits until a thread of this process sleeps.
+inline bool await_sleep(pid_t thread) {
+  const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  return await([&] {
+    std::FILE* stat = std::fopen(file.c_str(), "re");
+    char state = 0;
+    const bool read = stat != nullptr && std::fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
+    if (stat != nullptr) std::fclose(stat);
+    return read && state == 'S';
+  });
 }
 
 /// An errno, or 0, of a call that returns -1 when it fails.

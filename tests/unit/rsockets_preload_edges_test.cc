@@ -23,6 +23,7 @@ using nupa::preload_test::Preload;
 using nupa::preload_test::start_case;
 using nupa::rsockets_test::as_sockaddr;
 using nupa::rsockets_test::await;
+using nupa::rsockets_test::await_sleep;
 using nupa::rsockets_test::kSoonMs;
 using nupa::rsockets_test::loopback;
 using nupa::rsockets_test::Peer;
@@ -49,18 +50,6 @@ std::set<int> descriptors() {
   return numbers;
 }
 size_t open_descriptors() { return descriptors().size(); }
-
-/// Waits until a thread of this process sleeps.
-bool await_sleep(pid_t thread) {
-  const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
-  return await([&] {
-    std::FILE* stat = std::fopen(file.c_str(), "re");
-    char state = 0;
-    const bool read = stat != nullptr && std::fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
-    if (stat != nullptr) std::fclose(stat);
-    return read && state == 'S';
-  });
-}
 
 /// Of a wait that ends because something happens: one that nothing ends is over after kSoonMs, and looks once more.
 class Woken {
@@ -431,6 +420,21 @@ TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
   EXPECT_EQ(errno, ECONNREFUSED);
   EXPECT_EQ(error_of(connect(late, as_sockaddr(address), sizeof address)), ECONNREFUSED);
   close(late);
+}
+
+TEST_F(PreloadEdges, Close_OfAListenerWhereAnotherThreadAccepts_WaitsForNobody) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
+  std::atomic<pid_t> thread{0};
+  int error = 0;
+  std::thread waiting([&] {
+    thread = gettid();
+    error = error_of(accept(listener, nullptr, nullptr));
+  });
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
+  EXPECT_EQ(close(listener), 0);
+  waiting.join();
+  EXPECT_EQ(error, EBADF);
+  listener = -1;
 }
 
 TEST_F(PreloadEdges, AnAcceptWaitsAsLongAsItsTimeLimit) {

@@ -204,6 +204,8 @@ short Stream::ready(short events) {
     case Phase::kIdle:
       return static_cast<short>(POLLHUP | (events & (POLLOUT | POLLWRNORM)));
     case Phase::kListening:
+      // One that was shut down or closed tells it, as TCP does: a thread that waits for connections leaves.
+      if (read_shut_.load()) return static_cast<short>(POLLHUP | (events & (POLLIN | POLLRDNORM | POLLRDHUP)));
       return static_cast<short>(listener_->readable() ? events & (POLLIN | POLLRDNORM) : 0);
     case Phase::kAddress:
     case Phase::kRoute:

@@ -90,6 +90,7 @@ ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* lengt
 int Stream::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return -EINVAL;
   if (phase() == Phase::kListening) {
+    if (how == SHUT_WR) return 0;
     listener_->refuse_all();
     read_shut_.store(true);
     observers().notify();

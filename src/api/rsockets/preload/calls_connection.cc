@@ -205,6 +205,10 @@ NUPA_SHOWN int accept4(int fd, sockaddr* addr, socklen_t* length, int flags) {
     pollfd both[] = {{fd, POLLIN, 0}, {rsocket_fd, POLLIN, 0}};
     const PlainPoll plain;
     const int count = nupa::rsockets::poll_mixed(both, 2, deadline, false, nullptr);
+    if (count > 0 && overlay->rsocket.load() != rsocket_fd) {
+      errno = EBADF;  // another thread has closed the listener
+      return -1;
+    }
     if (count <= 0) {
       errno = count < 0 ? -count : EAGAIN;
       return -1;
