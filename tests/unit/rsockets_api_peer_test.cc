@@ -2,6 +2,9 @@
 // What an rsocket sends, message by message, and what it does with messages that no rsocket sends.
 #include <netinet/tcp.h>
 
+#include <atomic>
+#include <csignal>
+
 #include "rsockets_api_peer.h"
 
 namespace rsockets = nupa::rsockets;
@@ -532,6 +535,82 @@ TEST_F(RsocketsPeer, ClosingWithoutLingerDoesNotWait) {
     ASSERT_EQ(rclose(server), 0);
     server = -1;
   }
+}
+
+namespace {
+
+/// Signals a thread whenever it sleeps in a call, ten times or until the call has come back.
+void interrupt(std::thread* thread, const std::atomic<pid_t>& number, const std::atomic<bool>& back) {
+  static std::atomic<int> handled{0};
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { ++handled; };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  ASSERT_TRUE(await([&] { return number != 0; }));
+  for (int i = 0; i < 10 && !back; ++i) {
+    const int handled_before = handled;
+    if (!await_sleep(number)) break;
+    pthread_kill(thread->native_handle(), SIGUSR1);
+    EXPECT_TRUE(await([&] { return handled != handled_before; }));
+  }
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+}  // namespace
+
+TEST_F(RsocketsPeer, Close_WhenASignalComes_StillWaitsUntilThePeerHasItAll) {
+  peer.receives = 1;
+  connect_peer();
+  ASSERT_EQ(rsend(server, "abc", 3, 0), 3);
+  ASSERT_EQ(rsend(server, "def", 3, 0), 3);
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> back{false};
+  std::atomic<bool> read{false};
+  std::thread closing([&] {
+    number = gettid();
+    EXPECT_EQ(rclose(server), 0);
+    back = true;
+    EXPECT_TRUE(await([&] { return read.load(); }));  // until then it can be signalled
+  });
+  interrupt(&closing, number, back);
+  EXPECT_FALSE(back) << "the peer has no receive yet";
+  EXPECT_EQ(peer.next_message(), encode(Op::kData, 3));
+  EXPECT_EQ(peer.next_message(), encode(Op::kData, 3));
+  EXPECT_EQ(peer.next_message(), encode(Control::kDisconnect));
+  EXPECT_EQ(std::string(peer.memory().data, 6), "abcdef");
+  read = true;
+  closing.join();
+  server = -1;
+}
+
+TEST_F(RsocketsPeer, Shutdown_WhenASignalComes_StillTellsThePeer) {
+  constexpr int kControls = 4;
+  set_listener(SOL_RDMA, RDMA_RQSIZE, 16);
+  peer.receives = 1;
+  connect_peer();
+  const uint32_t each = static_cast<uint32_t>(peer.their_credits()) / 2;
+  // As many credits as there may be control messages under way, for which the peer has one receive.
+  for (uint32_t i = 0; i < each * (kControls + 1); ++i) {
+    ASSERT_EQ(peer.send(encode(Op::kMapping, 0)), IBV_WC_SUCCESS);
+    progress();
+  }
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> back{false};
+  std::atomic<bool> read{false};
+  std::thread ending([&] {
+    number = gettid();
+    EXPECT_EQ(rshutdown(server, SHUT_WR), 0);
+    back = true;
+    EXPECT_TRUE(await([&] { return read.load(); }));
+  });
+  interrupt(&ending, number, back);
+  EXPECT_FALSE(back) << "there is no room for one more";
+  std::optional<uint32_t> message;
+  do message = peer.next_message();
+  while (message && rsockets::op_of(*message) == Op::kCredits);
+  EXPECT_EQ(message, encode(Control::kShutdown));
+  read = true;
+  ending.join();
 }
 
 // Connecting.

@@ -18,6 +18,7 @@ constexpr size_t kMostDescriptors = 3;
 }  // namespace
 
 const int Socket::kNonBlocking = O_NONBLOCK;
+const int Socket::kInterrupted = -EINTR;
 
 size_t Pieces::bytes() const {
   size_t sum = 0;

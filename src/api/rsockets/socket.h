@@ -70,6 +70,7 @@ class Socket {
 
  protected:
   static const int kNonBlocking;
+  static const int kInterrupted;
 
   /// Spins for the polling time, then sleeps until test() holds, the deadline passes (EAGAIN) or a signal comes
   /// (EINTR). test() is called with no lock held after what progress there is.
@@ -84,6 +85,15 @@ class Socket {
       const int rc = sleep(
           deadline, [](void* context) { return (*static_cast<Test*>(context))(); }, &test);
       if (rc != kLookAgain) return rc;
+    }
+  }
+
+  /// The same, whatever signals come meanwhile: for calls that TCP does not interrupt.
+  template <class Test>
+  int wait_through_signals(const Deadline& deadline, Test test) {
+    for (;;) {
+      const int rc = wait_until(deadline, test);
+      if (rc != kInterrupted) return rc;
     }
   }
 

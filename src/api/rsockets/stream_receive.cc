@@ -111,7 +111,7 @@ int Stream::shutdown(int how) {
     std::lock_guard sending(send_mutex_);  // after the last data; a blocked send has been told to leave
     const bool both = read_shut_.load() || peer_shut_.load();
     const auto room = [this] { return control_room() || !connected(); };
-    rc = wait_until(Deadline::in_ms(kLingerMs), room);
+    rc = wait_through_signals(Deadline::in_ms(kLingerMs), room);
     std::lock_guard lock(completions_);
     if (rc == 0 && connected()) {
       rc = post_control(encode(both ? Control::kDisconnect : Control::kShutdown), nullptr);
@@ -156,7 +156,7 @@ void Stream::say_goodbye() {
 
 void Stream::await_goodbye(const Deadline& deadline) {
   // Every control message asks for a completion, which also answers for the data before it.
-  wait_until(deadline, [this] {
+  wait_through_signals(deadline, [this] {
     return controls_posted_.load() == controls_done_.load() || phase() == Phase::kFailed || broken_.load() != 0;
   });
 }
