@@ -189,6 +189,32 @@ TEST_F(PreloadEdges, ACopyThatClosesAtExecIsACopy) {
   EXPECT_EQ(read_some(server), "x");
 }
 
+TEST_F(PreloadEdges, ChildOfVfork_ThatClosesAndReplacesDescriptors_LeavesItsParentsConnections) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 5), 0);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  // As Python's subprocess and inetd: standard input is replaced, all else is closed.
+  const pid_t child = vfork();
+  if (child == 0) {
+    dup2(client, ends[0]);
+    for (const int fd : {client, server, listener, epoll, ends[1]}) close(fd);
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  EXPECT_EQ(end_of(child), 0);
+  ASSERT_EQ(write(client, "x", 1), 1) << std::strerror(errno);
+  EXPECT_EQ(wait_epoll(kSoonMs), "5:1");
+  EXPECT_EQ(read_some(server), "x");
+  EXPECT_EQ(write(ends[1], "y", 1), 1);
+  EXPECT_EQ(poll_one(ends[0], POLLIN, kSoonMs), POLLIN);
+  EXPECT_EQ(read_some(ends[0]), "y") << "the pipe is a pipe";
+  for (const int fd : ends) close(fd);
+  for (const int fd : {client, server}) close(fd);
+  make_pair();
+}
+
 TEST_F(PreloadEdges, ANumberThatIsUsedAgainIsAnotherSocket) {
   make_pair();
   make_epoll();

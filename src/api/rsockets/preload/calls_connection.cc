@@ -163,11 +163,12 @@ Deadline accept_deadline(int fd) {
 
 int share_with(int old_fd, int new_fd) {
   Overlay* overlay = new_fd < 0 || new_fd == old_fd ? nullptr : overlay_of(old_fd);
-  if (overlay != nullptr) share(new_fd, overlay);
+  if (overlay != nullptr && !in_parents_memory()) share(new_fd, overlay);
   return new_fd;
 }
 
 void drop(int fd) {
+  if ((overlay_of(fd) == nullptr && !is_known_set(fd)) || in_parents_memory()) return;
   forget_in_epoll_sets(fd);
   lift(fd);
 }

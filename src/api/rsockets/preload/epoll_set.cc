@@ -157,6 +157,8 @@ int control(int epoll, int operation, int fd, epoll_event* event) {
   return 0;
 }
 
+bool is_known_set(int fd) { return set_table.get(fd) != nullptr; }
+
 bool has_members(int epoll) {
   const Set* set = set_table.get(epoll);
   return set != nullptr && set->has_items.load(std::memory_order_acquire);

@@ -8,6 +8,8 @@ namespace nupa::sockets {
 
 /// What epoll_ctl() does for a descriptor that is an overlay, or may become one.
 int control(int epoll, int operation, int fd, epoll_event* event);
+/// Whether the descriptor is a set that has, or may get, members of ours.
+bool is_known_set(int fd);
 /// Whether a set has members of ours; else the kernel's calls do.
 bool has_members(int epoll);
 /// Around libc's call for a set that has none, while another thread may add the first. False: that has happened.

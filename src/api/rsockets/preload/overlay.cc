@@ -39,6 +39,7 @@ std::mutex pool_mutex;
 std::vector<Overlay*> pool;
 std::atomic<bool> made_any{false};
 std::atomic<bool> unusable{false};
+std::atomic<pid_t> owner{0};
 
 int g_floor = 0;
 
@@ -135,6 +136,10 @@ void lift(int fd) {
   std::lock_guard lock(pool_mutex);
   pool.push_back(overlay);
 }
+
+void note_process() { owner.store(getpid()); }
+
+bool in_parents_memory() { return getpid() != owner.load(std::memory_order_relaxed); }
 
 bool usable() { return !unusable.load(std::memory_order_relaxed); }
 

@@ -43,6 +43,11 @@ void share(int fd, Overlay* overlay);
 void lift(int fd);
 /// In a forked child: connections are the parent's, listeners may be made again.
 void forget_rsockets();
+/// Before main and in a forked child: the memory is this process's.
+void note_process();
+/// A child of vfork() works in its parent's memory until it executes a program: what it closes and copies are its own
+/// descriptors, and the parent's connections stay as they are.
+bool in_parents_memory();
 /// Whether a child of this process may have rsockets of its own: none has been made before the fork.
 bool usable();
 

@@ -23,7 +23,9 @@ int floor_for(rlim_t limit) {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) set_floor(floor_for(files.rlim_cur));
   read_settings();
+  note_process();
   pthread_atfork(nullptr, nullptr, [] {
+    note_process();
     forget_epoll_sets();
     forget_rsockets();
   });
