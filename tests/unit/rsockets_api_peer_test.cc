@@ -661,6 +661,20 @@ TEST_F(RsocketsPeer, ARefusedConnectionReportsItsErrorOnce) {
   EXPECT_EQ(error_of(rshutdown(client, SHUT_RDWR)), 0);
 }
 
+TEST_F(RsocketsPeer, Shutdown_WhileItConnects_EndsTheAttempt) {
+  const sockaddr_in to = peer.listen();
+  client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  EXPECT_EQ(error_of(rconnect(client, as_sockaddr(to), sizeof to)), EINPROGRESS);
+  ASSERT_TRUE(await([&] {
+    poll_one(client, POLLOUT, 0);
+    return peer.has_event();
+  }));
+  ASSERT_TRUE(peer.requested());
+  EXPECT_EQ(rshutdown(client, SHUT_RDWR), 0);
+  EXPECT_EQ(poll_one(client, POLLIN | POLLOUT, 0), POLLIN | POLLOUT | POLLERR | POLLHUP);
+  EXPECT_EQ(number_of(client, SOL_SOCKET, SO_ERROR), ECONNRESET);
+}
+
 TEST_F(RsocketsPeer, ABlockingConnectGivesUpAfterTheSendTimeout) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM, 0);

@@ -1092,6 +1092,56 @@ TEST(PreloadOwnProcess, TcpTakesOverFromARefusedRsocket) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Refused", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
+TEST_F(PreloadAlone, DISABLED_RefusedByTcpToo) {
+  Peer peer;
+  const sockaddr_in to = peer.listen(address.sin_port);
+  ASSERT_EQ(to.sin_port, address.sin_port);
+  ASSERT_NO_FATAL_FAILURE(begin_connecting(&peer, to));
+  make_epoll();
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
+  ASSERT_EQ(fcntl(client, F_SETFL, 0), 0);  // the call that begins TCP's attempt gets its error, too
+  close(listener);
+  peer.refuse();
+  EXPECT_EQ(poll_one(client, POLLOUT, kSoonMs), POLLOUT | POLLERR | POLLHUP);
+  EXPECT_EQ(wait_epoll(kSoonMs), "5:1c");
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, ECONNREFUSED);
+  ASSERT_EQ(getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0) << "told once";
+  sockaddr_in name;
+  length = sizeof name;
+  EXPECT_EQ(error_of(getpeername(client, as_out(&name), &length)), ENOTCONN);
+  // The socket is as good as before.
+  Preload::SetUp();
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), 0);
+  EXPECT_TRUE(connected_by_tcp(client));
+  EXPECT_EQ(poll_one(client, POLLOUT, 0), POLLOUT);
+  EXPECT_EQ(wait_epoll(0), "5:4");
+}
+
+TEST(PreloadOwnProcess, ARefusalByTcpAfterThatOfTheRsocketIsTold) {
+  EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_RefusedByTcpToo", kConnectMs, std::to_string(kSoonMs), false)), 0);
+}
+
+TEST_F(PreloadAlone, DISABLED_ShutdownWhileItConnects) {
+  Peer peer;
+  const sockaddr_in to = peer.listen(address.sin_port);
+  ASSERT_EQ(to.sin_port, address.sin_port);
+  ASSERT_NO_FATAL_FAILURE(begin_connecting(&peer, to));
+  EXPECT_EQ(error_of(shutdown(client, SHUT_RDWR)), 0);
+  EXPECT_EQ(poll_one(client, POLLOUT, 0), POLLOUT | POLLERR | POLLHUP);
+  EXPECT_FALSE(connected_by_tcp(client));
+  EXPECT_EQ(error_of(connect(client, as_sockaddr(to), sizeof to)), ECONNRESET);
+}
+
+TEST(PreloadOwnProcess, AShutdownEndsAConnectThatGoesOn) {
+  EXPECT_EQ(
+      end_of(start_case("PreloadAlone.DISABLED_ShutdownWhileItConnects", kConnectMs, std::to_string(600'000), false)),
+      0);
+}
+
 TEST_F(PreloadAlone, DISABLED_NoAnswerInPoll) {
   Peer peer;
   ASSERT_EQ(peer.listen(address.sin_port).sin_port, address.sin_port);

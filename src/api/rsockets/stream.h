@@ -74,6 +74,8 @@ class Stream final : public Socket, public ServiceTimer {
   /// Whether a connection was asked for whose end is not known yet.
   bool connecting() const { return phase() >= Phase::kAddress && phase() <= Phase::kConnecting; }
   rdma_cm_id* id() const { return id_; }
+  /// Ends an attempt to connect, which has failed with `error` from here on. False: the connection stands.
+  bool give_up(int error);
   /// The listener's side: the connection stands; moves it to a channel of its own. 0 or a negative errno.
   int established();
   /// At the end of the process: the peer reads an end of file. Nothing is changed here, where other threads still are.

@@ -221,6 +221,7 @@ void Stream::handle_event(const rdma_cm_event& event) {
   int rc = 0;
   switch (event.event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
+      if (phase() != Phase::kAddress) break;
       attempts_ = 1;
       enter(Phase::kRoute);
       rc = options_.route.empty() ? rdma_resolve_route(id_, kFirstResolveMs)
@@ -238,6 +239,7 @@ void Stream::handle_event(const rdma_cm_event& event) {
       retry_or_fail(error_of(event));
       break;
     case RDMA_CM_EVENT_ESTABLISHED:
+      if (phase() == Phase::kFailed) rdma_disconnect(id_);  // it was given up
       if (phase() != Phase::kConnecting) break;
       rc = take_connect_data(event.param.conn.private_data, event.param.conn.private_data_len);
       if (rc != 0) {
@@ -293,6 +295,13 @@ void Stream::fail(int error) {
   read_edges_.fetch_add(1);
   write_edges_.fetch_add(1);
   observers().notify();
+}
+
+bool Stream::give_up(int error) {
+  std::lock_guard lock(connection_mutex_);
+  if (phase() == Phase::kFailed) error_.store(error);
+  if (connecting()) fail(error);
+  return phase() == Phase::kFailed;
 }
 
 void Stream::peer_left() {

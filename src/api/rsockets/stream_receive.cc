@@ -96,10 +96,7 @@ int Stream::shutdown(int how) {
     observers().notify();
     return 0;
   }
-  if (connecting()) {
-    const int rc = finish_connecting(false);
-    if (rc != 0) return -ENOTCONN;
-  }
+  if (connecting() && give_up(ECONNRESET)) return 0;
   if (!connected()) return phase() == Phase::kIdle ? -ENOTCONN : 0;
   stop_keepalive();
   const bool write_was_shut = write_shut_.load();

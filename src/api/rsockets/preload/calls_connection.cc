@@ -161,6 +161,18 @@ Deadline accept_deadline(int fd) {
   return ns == 0 ? Deadline::never() : Deadline::in_ns(ns);
 }
 
+/// After an attempt that failed the program may try again. -1: its error has not been told yet.
+int lift_failed(int fd, Overlay* overlay) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  rgetsockopt(overlay->rsocket.load(), SOL_SOCKET, SO_ERROR, &error, &length);
+  leave_epoll_sets(fd);
+  lift(fd);
+  join_epoll_sets(fd);
+  errno = error;
+  return error == 0 ? 0 : -1;
+}
+
 int share_with(int old_fd, int new_fd) {
   Overlay* overlay = new_fd < 0 || new_fd == old_fd ? nullptr : overlay_of(old_fd);
   if (overlay != nullptr && !in_parents_memory()) share(new_fd, overlay);
@@ -228,10 +240,12 @@ NUPA_SHOWN int connect(int fd, const sockaddr* peer, socklen_t length) {
       errno = EALREADY;
       return -1;
     }
-    if (overlay_of(fd) != nullptr) {
+    overlay = overlay_of(fd);
+    if (overlay != nullptr && !overlay->failed.load()) {
       errno = EISCONN;
       return -1;
     }
+    if (overlay != nullptr && lift_failed(fd, overlay) != 0) return -1;
     return next::connect(fd, peer, length);
   }
   const bool inet = peer != nullptr && length <= sizeof(sockaddr_storage) &&
@@ -251,7 +265,12 @@ NUPA_SHOWN int connect(int fd, const sockaddr* peer, socklen_t length) {
 }
 
 NUPA_SHOWN int shutdown(int fd, int how) noexcept {
-  const Overlay* overlay = overlay_of(fd);
+  Overlay* overlay = overlay_of(fd);
+  if (overlay != nullptr && overlay->mode.load() == Mode::kConnecting) {
+    if (!settle(fd, overlay)) give_up(overlay, ECONNRESET);  // as TCP ends an attempt
+    overlay = overlay_of(fd);
+    if (overlay != nullptr && overlay->failed.load()) return 0;
+  }
   if (overlay == nullptr || overlay->mode.load() == Mode::kLost) return next::shutdown(fd, how);
   const int rsocket_fd = overlay->rsocket.load();
   if (overlay->mode.load() != Mode::kListening) return rshutdown(rsocket_fd, how);
@@ -266,7 +285,9 @@ NUPA_SHOWN int close(int fd) {
 
 NUPA_SHOWN int getpeername(int fd, sockaddr* addr, socklen_t* length) noexcept {
   const int rsocket_fd = data_rsocket(fd);
-  return rsocket_fd < 0 ? next::getpeername(fd, addr, length) : rgetpeername(rsocket_fd, addr, length);
+  const Overlay* overlay = overlay_of(fd);
+  const bool failed = overlay != nullptr && overlay->failed.load();  // then the program's socket says ENOTCONN
+  return rsocket_fd < 0 || failed ? next::getpeername(fd, addr, length) : rgetpeername(rsocket_fd, addr, length);
 }
 
 NUPA_SHOWN int getsockname(int fd, sockaddr* addr, socklen_t* length) noexcept {

@@ -78,15 +78,21 @@ void start_library() {
   std::atexit(say_goodbye);  // after the library's own, so it runs before them
 }
 
-/// TCP takes over from the rsocket of a connection that was not made.
+/// TCP takes over from the rsocket of a connection that was not made. The program waits for the end of an attempt:
+/// where TCP fails at once, the error that connect() returns here is told by the rsocket, as the kernel tells a later
+/// one.
 void fall_back(int fd, Overlay* overlay, int error) {
   const auto* peer = reinterpret_cast<const sockaddr*>(&overlay->peer);
   remember_plain(peer, error != ECONNREFUSED);
   const sockaddr_storage address = overlay->peer;
   const socklen_t length = overlay->peer_length;
+  if (next::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    // Another thread may have been here first.
+    const bool goes_on = errno == EINPROGRESS || errno == EALREADY || errno == EISCONN || errno == EINTR;
+    if (!goes_on) return give_up(overlay, errno);
+  }
   leave_epoll_sets(fd);
   lift(fd);
-  next::connect(fd, reinterpret_cast<const sockaddr*>(&address), length);
   join_epoll_sets(fd);
 }
 
@@ -110,6 +116,7 @@ Overlay* spare_overlay(Overlay::Mode mode, int rsocket) {
   overlay->mode.store(mode);
   overlay->rsocket.store(rsocket);
   overlay->descriptors.store(1);
+  overlay->failed.store(false);
   overlay->tried = false;
   overlay->accepting.store(false);
   if (rsocket != Overlay::kNone) made_any.store(true);
@@ -208,6 +215,15 @@ int listening_rsocket(int fd, Overlay* overlay) {
   }
   errno = error;
   return overlay->rsocket.load();
+}
+
+void give_up(Overlay* overlay, int error) {
+  {
+    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
+    if (!lease || !static_cast<Stream*>(lease.get())->give_up(error)) return;
+  }
+  overlay->failed.store(true);
+  overlay->mode.store(Overlay::Mode::kConnected);
 }
 
 bool settle(int fd, Overlay* overlay) {

@@ -23,6 +23,7 @@ struct Overlay {
   std::atomic<Mode> mode{Mode::kConnected};
   std::atomic<int> rsocket{kNone};
   std::atomic<int> descriptors{0};
+  std::atomic<bool> failed{false};     ///< there is no connection: the rsocket tells why
   bool tried = false;                  ///< listening: making the rsocket has been tried
   std::atomic<bool> accepting{false};  ///< a thread is about to take a connection of the kernel's
   int backlog = 0;
@@ -64,6 +65,8 @@ int listening_rsocket(int fd, Overlay* overlay);
 /// A connection that is under way: has it ended in good order or not, and is the time over? If TCP has to take over,
 /// it does: connect() of libc is called and the overlay is gone. False: it still goes on.
 bool settle(int fd, Overlay* overlay);
+/// Ends a connection that is under way: it has failed with `error`, which the rsocket tells.
+void give_up(Overlay* overlay, int error);
 /// The end of it, in nanoseconds of CLOCK_MONOTONIC.
 inline int64_t connect_deadline(const Overlay& overlay) { return overlay.connect_until_ns; }
 
