@@ -525,6 +525,70 @@ TEST_F(PreloadEdges, ListenersForEachFamilyShareAPort) {
   close(six);
 }
 
+namespace {
+
+/// An end as TCP names it in a socket of that family: "::ffff:127.0.0.1", or "127.0.0.1".
+std::string name_of(const sockaddr_storage& name, socklen_t length) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const bool six = name.ss_family == AF_INET6;
+  EXPECT_EQ(length, six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  const void* address = six ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(name).sin6_addr)
+                            : &reinterpret_cast<const sockaddr_in&>(name).sin_addr;
+  inet_ntop(name.ss_family, address, text, sizeof text);
+  return text;
+}
+template <class Call>
+std::string name_by(Call call, int fd) {
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  const int result = call(fd, reinterpret_cast<sockaddr*>(&name), &length);
+  EXPECT_GE(result, 0) << std::strerror(errno);
+  return name_of(name, length);
+}
+
+}  // namespace
+
+TEST_F(PreloadEdges, NamesOfIpv4Ends_InSocketsOfIpv6_AreMappedAddresses) {
+  const int six = socket(AF_INET6, SOCK_STREAM, 0);
+  if (six < 0) GTEST_SKIP() << "the machine has no IPv6";
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  socklen_t length = sizeof any;
+  ASSERT_EQ(bind(six, reinterpret_cast<sockaddr*>(&any), sizeof any), 0) << std::strerror(errno);
+  ASSERT_EQ(getsockname(six, reinterpret_cast<sockaddr*>(&any), &length), 0);
+  ASSERT_EQ(listen(six, 4), 0);
+  EXPECT_EQ(poll_one(six, POLLIN, 0), 0);       // now it has its rsocket
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // and the one for IPv4, too
+  const std::string four_name = "127.0.0.1", mapped_name = "::ffff:127.0.0.1";
+  sockaddr_in6 mapped = any;
+  ASSERT_EQ(inet_pton(AF_INET6, mapped_name.c_str(), &mapped.sin6_addr), 1);
+  for (const bool client_has_six : {false, true}) {
+    for (const bool server_has_six : {false, true}) {
+      const in_port_t port = server_has_six ? any.sin6_port : address.sin_port;
+      const sockaddr_in to_four = loopback(ntohs(port));
+      mapped.sin6_port = port;
+      client = socket(client_has_six ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+      ASSERT_EQ(client_has_six ? connect(client, reinterpret_cast<sockaddr*>(&mapped), sizeof mapped)
+                               : connect(client, as_sockaddr(to_four), sizeof to_four),
+                0)
+          << std::strerror(errno);
+      ASSERT_FALSE(connected_by_tcp(client)) << client_has_six << server_has_six;
+      const auto take = [&](int fd, sockaddr* name, socklen_t* size) { return server = accept(fd, name, size); };
+      const std::string& of_server = server_has_six ? mapped_name : four_name;
+      const std::string& of_client = client_has_six ? mapped_name : four_name;
+      EXPECT_EQ(name_by(take, server_has_six ? six : listener), of_server);
+      EXPECT_EQ(name_by(getpeername, server), of_server);
+      EXPECT_EQ(name_by(getsockname, server), of_server);
+      EXPECT_EQ(name_by(getpeername, client), of_client);
+      EXPECT_EQ(name_by(getsockname, client), of_client);
+      close(client);
+      close(server);
+      client = server = -1;
+    }
+  }
+  close(six);
+}
+
 TEST_F(PreloadEdges, AResetIsReportedOnceBySoError) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   Peer peer;

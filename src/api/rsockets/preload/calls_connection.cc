@@ -13,6 +13,7 @@
 
 #include "../descriptor_table.h"
 #include "../poll.h"
+#include "../socket.h"
 #include "base/clock.h"
 #include "epoll_set.h"
 #include "next.h"
@@ -107,6 +108,37 @@ int any_rsocket(int fd) {
   return overlay == nullptr ? Overlay::kNone : overlay->rsocket.load();
 }
 
+/// Gives the name of an rsocket's end in the family of the program's socket, as TCP does: an rsocket that accepts IPv4
+/// and IPv6 names each end by its own family.
+void give_name(int domain, sockaddr_storage name, sockaddr* addr, socklen_t* length) {
+  auto* four = reinterpret_cast<sockaddr_in*>(&name);
+  auto* six = reinterpret_cast<sockaddr_in6*>(&name);
+  if (domain == AF_INET6 && name.ss_family == AF_INET) {
+    const sockaddr_in plain = *four;
+    *six = {};
+    six->sin6_family = AF_INET6;
+    six->sin6_port = plain.sin_port;
+    six->sin6_addr.s6_addr[10] = six->sin6_addr.s6_addr[11] = 0xff;
+    __builtin_memcpy(&six->sin6_addr.s6_addr[12], &plain.sin_addr, sizeof plain.sin_addr);
+  } else if (domain == AF_INET && name.ss_family == AF_INET6) {
+    const sockaddr_in6 mapped = *six;
+    *four = {};
+    four->sin_family = AF_INET;
+    four->sin_port = mapped.sin6_port;
+    __builtin_memcpy(&four->sin_addr, &mapped.sin6_addr.s6_addr[12], sizeof four->sin_addr);
+  }
+  nupa::rsockets::give_address(reinterpret_cast<const sockaddr*>(&name), addr, length);
+}
+
+/// getpeername() and getsockname() of a connection over an rsocket.
+int ask_name(int (*call)(int, sockaddr*, socklen_t*), int fd, int rsocket_fd, sockaddr* addr, socklen_t* length) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  const int rc = call(rsocket_fd, reinterpret_cast<sockaddr*>(&name), &size);
+  if (rc == 0) give_name(option_of(fd, SO_DOMAIN), name, addr, length);
+  return rc;
+}
+
 bool has_waiting(int rsocket_fd) {
   const auto lease = DescriptorTable::instance().lease(rsocket_fd, Use::kOther);
   return lease && lease->ready(POLLIN) != 0;
@@ -120,16 +152,22 @@ int accept_rsocket(int fd, sockaddr* addr, socklen_t* length, int flags, int rso
   }
   // The descriptor that the program gets: a socket that is not connected, under the overlay. Without one the connection
   // waits on, as TCP's do.
-  const int number = socket(option_of(fd, SO_DOMAIN), SOCK_STREAM | (flags & (SOCK_CLOEXEC | SOCK_NONBLOCK)), 0);
+  const int domain = option_of(fd, SO_DOMAIN);
+  const int number = socket(domain, SOCK_STREAM | (flags & (SOCK_CLOEXEC | SOCK_NONBLOCK)), 0);
   if (number < 0) return -1;
   int error = ENOMEM;
-  const int accepted = raccept(rsocket_fd, addr, length);
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  const int accepted = raccept(rsocket_fd, reinterpret_cast<sockaddr*>(&peer), &size);
   if (accepted < 0) {
     error = errno;
   } else {
     if ((flags & SOCK_NONBLOCK) != 0) rfcntl(accepted, F_SETFL, O_NONBLOCK);
     Overlay* overlay = spare_overlay(Mode::kConnected, accepted);
-    if (overlay != nullptr && lay(number, overlay)) return number;
+    if (overlay != nullptr && lay(number, overlay)) {
+      if (addr != nullptr && length != nullptr) give_name(domain, peer, addr, length);
+      return number;
+    }
     rclose(accepted);
   }
   next::close(number);
@@ -287,12 +325,13 @@ NUPA_SHOWN int getpeername(int fd, sockaddr* addr, socklen_t* length) noexcept {
   const int rsocket_fd = data_rsocket(fd);
   const Overlay* overlay = overlay_of(fd);
   const bool failed = overlay != nullptr && overlay->failed.load();  // then the program's socket says ENOTCONN
-  return rsocket_fd < 0 || failed ? next::getpeername(fd, addr, length) : rgetpeername(rsocket_fd, addr, length);
+  return rsocket_fd < 0 || failed ? next::getpeername(fd, addr, length)
+                                  : ask_name(rgetpeername, fd, rsocket_fd, addr, length);
 }
 
 NUPA_SHOWN int getsockname(int fd, sockaddr* addr, socklen_t* length) noexcept {
   const int rsocket_fd = data_rsocket(fd);
-  return rsocket_fd < 0 ? next::getsockname(fd, addr, length) : rgetsockname(rsocket_fd, addr, length);
+  return rsocket_fd < 0 ? next::getsockname(fd, addr, length) : ask_name(rgetsockname, fd, rsocket_fd, addr, length);
 }
 
 NUPA_SHOWN int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept {
