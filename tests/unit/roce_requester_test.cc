@@ -710,6 +710,35 @@ TEST_F(RoceRequester, Ibta10833_FencedRequest_WaitsForReadsAndAtomics) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"}));
 }
 
+TEST_F(RoceRequester, Ibta10833_FencedRequestThatRunsHere_WaitsForReadsAndAtomics) {
+  for (const Opcode opcode : {Opcode::kLocalInv, Opcode::kBindMw}) {
+    begin(options);
+    post(Opcode::kRdmaRead, 8);
+    post(Opcode::kFetchAdd, 8);
+    post(opcode, 0);
+    post(opcode, 0, send_flag::kFence);
+    post(Opcode::kSend, 8);
+    EXPECT_EQ(sends(), (Texts{"READ 100 8 bytes asks", "FETCH_ADD 101 asks"}));
+    EXPECT_EQ(host->locals, (std::vector<uint64_t>{2})) << "the one without fence waits for nothing";
+    response(Operation::kReadResponseOnly, kFirstPsn, 8);
+    EXPECT_EQ(sends(), Texts{});
+    EXPECT_EQ(host->locals, (std::vector<uint64_t>{2})) << "the atomic is not complete";
+    atomic_answer(kFirstPsn + 1, 1);
+    EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"}));
+    EXPECT_EQ(host->locals, (std::vector<uint64_t>{2, 3}));
+  }
+}
+
+TEST_F(RoceRequester, FencedRequestThatHasRun_HoldsUpNoRepetition) {
+  post(Opcode::kSend, 8);
+  post(Opcode::kLocalInv, 0, send_flag::kFence);
+  post(Opcode::kRdmaRead, 8);
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks", "READ 101 8 bytes asks"}));
+  nak(kFirstPsn, NakCode::kSequence);
+  EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks", "READ 101 8 bytes asks"}));
+  EXPECT_EQ(host->locals, (std::vector<uint64_t>{1}));
+}
+
 TEST_F(RoceRequester, ReadWhoseMemoryMayNotBeWritten_IsALocalProtectionError) {
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kSend, 8);

@@ -84,8 +84,12 @@ Packet Requester::packet_for(const Request& request, Seq seq) const {
   return packet;
 }
 
+bool Requester::fenced(const Request& request) const {
+  return (request.wr.flags & send_flag::kFence) != 0 && reads_outstanding() > 0;
+}
+
 bool Requester::may_start(const Request& request) const {
-  if ((request.wr.flags & send_flag::kFence) != 0 && reads_outstanding() > 0) return false;
+  if (fenced(request)) return false;
   return !request.answered() || reads_outstanding() < patience_.max_rd_atomic;
 }
 
@@ -244,6 +248,7 @@ uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Ou
 bool Requester::run_local(uint32_t index) {
   Request& request = queue_.at(index);
   if (!request.done) {
+    if (fenced(request)) return false;
     const WcStatus status = request.has_wrong_length() ? WcStatus::kLocLenErr : host_.run_local(request.wr);
     if (status != WcStatus::kSuccess) {
       fail_in_turn(index, status);

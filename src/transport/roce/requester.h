@@ -140,6 +140,8 @@ class Requester {
   uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   Packet packet_for(const Request& request, Seq seq) const;
   void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
+  /// IBTA 10.8.3.3: its fence holds it back, with READs or atomics before it that are not complete.
+  bool fenced(const Request& request) const;
   bool may_start(const Request& request) const;
   bool has_started(const Request& request) const;
   int pick_path(const Request& request, uint32_t bytes, int64_t now);
