@@ -585,6 +585,29 @@ TEST_F(RoceResponder, ReadRepeatedWhileItIsAnswered_GoesBackToItsStartOnce) {
       << "what is to come anyway comes once, and nothing is skipped";
 }
 
+TEST_F(RoceResponder, RestOfAReadRepeatedWhileItIsAnswered_BeginsWithAFirst) {
+  for (const uint32_t sent : {1u, 2u, 3u}) {
+    const std::string why = std::to_string(sent) + " responses have left";
+    begin(options);
+    for (uint32_t i = 0; i < 4; ++i) host->memory[i * kMtu] = static_cast<std::byte>(i);
+    receive(read(kFirstPsn, 4 * kMtu));
+    responder->transmit(now, output, sent);
+    EXPECT_EQ(output.take().size(), sent) << why;
+    receive(read(kFirstPsn + 1, 3 * kMtu, kBase + kMtu));
+    responder->transmit(now, output, 1);
+    EXPECT_EQ(output.take(), (Texts{"RESPONSE_FIRST 101 256 bytes msn 1"})) << why;
+    EXPECT_EQ(output.last.payload[0], std::byte{1}) << why;
+    EXPECT_EQ(answers_to(read(kFirstPsn + 3, kMtu, kBase + 3 * kMtu)),
+              (Texts{"RESPONSE_MIDDLE 102 256 bytes", "RESPONSE_LAST 103 256 bytes msn 1"}))
+        << why << ": what is to come anyway comes once";
+    EXPECT_EQ(output.last.payload[0], std::byte{3}) << why;
+  }
+  receive(read(kFirstPsn + 4, 2 * kMtu));
+  responder->transmit(now, output, 1);
+  output.take();
+  EXPECT_EQ(answers_to(read(kFirstPsn + 5, kMtu, kBase + kMtu)), (Texts{"RESPONSE_ONLY 105 256 bytes msn 2"}));
+}
+
 TEST_F(RoceResponder, RepeatedReadWithAKeyThatIsGone_IsDroppedWithoutNak) {
   receive(read(kFirstPsn, 8));
   answers();

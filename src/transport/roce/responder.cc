@@ -155,27 +155,31 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
       ++counters_.dropped;
       return;
     }
+    Response again;
+    again.replay = true;
+    again.path = path_;
+    again.first = seq;
+    again.packets = packets;
+    again.srqn = packet.srqn;
+    again.rkey = packet.rkey;
+    again.address = packet.address;
+    again.length = packet.length;
+    again.msn = msn_;
     for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) {
       Response& response = responses_[i % kResponses];
       if (response.atomic || seq < response.first || seq + packets > response.first + response.packets) continue;
       const auto within = static_cast<uint32_t>(seq - response.first);
-      if (within >= response.next) return;  // on its way anyway
-      if (seq + packets != response.first + response.packets) continue;
-      response.next = within;
-      response.path = path_;
+      const bool to_its_end = seq + packets == response.first + response.packets;
+      if (within > response.next || (within == response.next && !to_its_end)) return;  // on its way anyway
+      if (!to_its_end) continue;
+      // The repeated request is one of its own (IBTA 9.7.5.1): its responses begin with a First or an Only, wherever in
+      // the old one it begins.
+      again.replay = response.replay;
+      again.msn = response.msn;
+      response = again;
       return;
     }
-    Response response;
-    response.replay = true;
-    response.path = path_;
-    response.first = seq;
-    response.packets = packets;
-    response.srqn = packet.srqn;
-    response.rkey = packet.rkey;
-    response.address = packet.address;
-    response.length = packet.length;
-    response.msn = msn_;
-    if (!push_response(response)) ++counters_.dropped;
+    if (!push_response(again)) ++counters_.dropped;
     return;
   }
   if ((traits & kAtomic) != 0 && (traits & kReth) == 0) {
