@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,6 +34,7 @@ class CountingChannel final : public Channel {
   explicit CountingChannel(uint32_t number = kThreadQpn) : number_(number) {}
   uint32_t number() const override { return number_; }
   bool enter() override {
+    if (leaves != nullptr) std::exchange(leaves, nullptr)->forget(*this);
     if (busy > 0) return --busy, false;
     return true;
   }
@@ -56,7 +58,8 @@ class CountingChannel final : public Channel {
 
   std::atomic<int> busy{0}, delivered{0}, transmitted{0}, put_off{0}, timers{0}, turns{0}, left{0};
   std::atomic<uint64_t> takes{0};
-  std::atomic<int> stays{0};  ///< turns after which it waits for another one
+  std::atomic<int> stays{0};       ///< turns after which it waits for another one
+  SharedWindow* leaves = nullptr;  ///< whose line it leaves while the port asks for it
   std::atomic<bool> owes{false};
   std::atomic<int64_t> wanted_at{INT64_MAX};
 
@@ -338,6 +341,22 @@ TEST_F(RocePortThread, WaiterThatIsHeld_StaysInLine) {
   port->note_waiter();
   EXPECT_TRUE(comes_true([&] { return port->poll(), channel.turns == 1; }));
   EXPECT_FALSE(process->window.has_waiters());
+}
+
+TEST_F(RocePortThread, WaiterThatLeavesTheLineWhileItIsCalled_StandsThereNoMore) {
+  SharedWindow& window = *port->response_window();
+  CountingChannel second(kThreadQpn + 1);
+  for (const int busy : {0, 1}) {
+    const int before = second.turns;
+    channel.busy = busy;
+    channel.leaves = &window;
+    window.wait(channel);
+    window.wait(second);
+    port->note_waiter();
+    EXPECT_TRUE(comes_true([&] { return port->poll(), second.turns > before; }));
+    EXPECT_FALSE(window.has_waiters()) << "its queue pair may be gone by the next turn";
+    EXPECT_EQ(channel.turns, 0) << busy;
+  }
 }
 
 TEST_F(RocePortThread, WaiterThatSendsNothing_HasOneTurnAPoll) {

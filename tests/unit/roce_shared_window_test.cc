@@ -21,6 +21,15 @@ Channel& channel(size_t number) {
   return *reinterpret_cast<Channel*>(&places[number]);
 }
 
+/// Who is at the head, and leaves it; null: nobody.
+Channel* next(SharedWindow& window) {
+  Channel* const first = window.first();
+  if (first != nullptr) {
+    EXPECT_TRUE(window.leave_head(*first));
+  }
+  return first;
+}
+
 TEST(SharedWindow, GivesWhatIsLeftAndTakesItBack) {
   SharedWindow window(kSize);
   EXPECT_EQ(kSize / 2, window.take(kSize / 2, kPacket));
@@ -65,7 +74,7 @@ TEST(SharedWindow, ItsHeadLeavesTheLineAndWhoIsForgottenStandsThereNowhere) {
   EXPECT_EQ(3u, window.waiters());
   window.forget(channel(2));
   EXPECT_EQ(1u, window.waiters());
-  EXPECT_EQ(&channel(3), window.next());
+  EXPECT_EQ(&channel(3), next(window));
   EXPECT_EQ(0u, window.waiters());
   EXPECT_FALSE(window.leave_head(channel(3)));
 }
@@ -100,18 +109,30 @@ TEST(SharedWindow, WhatIsLostMayGoAgainWithoutRoom) {
 
 TEST(SharedWindow, TheLineKeepsItsOrder) {
   SharedWindow window(kSize);
-  EXPECT_EQ(nullptr, window.next());
+  EXPECT_EQ(nullptr, next(window));
   for (size_t number = 1; number <= 4; ++number) window.wait(channel(number));
   window.forget(channel(2));
   window.forget(channel(7));
   EXPECT_EQ(3u, window.waiters());
-  EXPECT_EQ(&channel(1), window.next());
+  EXPECT_EQ(&channel(1), next(window));
   window.wait(channel(1));
   EXPECT_FALSE(window.leave_head(channel(4)));
   EXPECT_TRUE(window.leave_head(channel(3)));
-  EXPECT_EQ(&channel(4), window.next());
-  EXPECT_EQ(&channel(1), window.next());
+  EXPECT_EQ(&channel(4), next(window));
+  EXPECT_EQ(&channel(1), next(window));
   EXPECT_FALSE(window.has_waiters());
+}
+
+TEST(SharedWindow, WhoIsPassedOverGoesToTheEndIfHeStandsAtTheHead) {
+  SharedWindow window(kSize);
+  for (const size_t number : {1, 2, 3}) window.wait(channel(number));
+  window.pass_over(channel(2));
+  EXPECT_EQ(&channel(1), window.first()) << "he was not at the head";
+  window.pass_over(channel(1));
+  EXPECT_EQ(3u, window.waiters());
+  for (const size_t number : {2, 3, 1}) EXPECT_EQ(&channel(number), next(window));
+  window.pass_over(channel(1));
+  EXPECT_FALSE(window.has_waiters()) << "he had left the line";
 }
 
 TEST(SharedWindow, ThreadsNeverHaveMoreThanThereIs) {

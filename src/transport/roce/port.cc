@@ -417,16 +417,19 @@ std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
 void Port::serve_line(SharedWindow& window, int64_t now) {
   // One that has something else in its way takes its turn without filling any room.
   for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
-    Channel* channel = window.next();
+    Channel* channel = window.first();
     if (channel == nullptr) return;
     const uint64_t before = window.used();
     if (!hold(channel)) {
-      window.wait(*channel);
+      window.pass_over(*channel);
       expect(now + kBusyNs);
       return;
     }
-    channel->take_turn(window, now, *burst_);
-    burst_->flush();
+    // Whoever held it may have taken it out of the line meanwhile.
+    if (window.leave_head(*channel)) {
+      channel->take_turn(window, now, *burst_);
+      burst_->flush();
+    }
     release();
     if (window.used() <= before) --tries;
   }

@@ -28,13 +28,9 @@ void SharedWindow::wait(Channel& channel) {
   waiting_.store(static_cast<uint32_t>(line_.size()), std::memory_order_relaxed);
 }
 
-Channel* SharedWindow::next() {
+Channel* SharedWindow::first() {
   std::lock_guard lock(mutex_);
-  if (line_.empty()) return nullptr;
-  Channel* first = line_.front();
-  line_.pop_front();
-  waiting_.store(static_cast<uint32_t>(line_.size()), std::memory_order_relaxed);
-  return first;
+  return line_.empty() ? nullptr : line_.front();
 }
 
 bool SharedWindow::leave_head(Channel& channel) {
@@ -43,6 +39,13 @@ bool SharedWindow::leave_head(Channel& channel) {
   line_.pop_front();
   waiting_.store(static_cast<uint32_t>(line_.size()), std::memory_order_relaxed);
   return true;
+}
+
+void SharedWindow::pass_over(Channel& channel) {
+  std::lock_guard lock(mutex_);
+  if (line_.empty() || line_.front() != &channel) return;
+  line_.pop_front();
+  line_.push_back(&channel);
 }
 
 void SharedWindow::forget(Channel& channel) {

@@ -35,11 +35,13 @@ class SharedWindow {
   bool has_waiters() const { return waiters() != 0; }
   /// Goes to the end of the line; does not stand there yet.
   void wait(Channel& channel);
-  /// Who is at the head, who leaves the line; null: nobody.
-  Channel* next();
+  /// Who is at the head, and stays there: only who holds a channel takes it out of the line. Null: nobody.
+  Channel* first();
   void forget(Channel& channel);
   /// The same if it is at the head. False: it is not.
   bool leave_head(Channel& channel);
+  /// The head goes to the end of the line, if it still is this one.
+  void pass_over(Channel& channel);
 
  private:
   uint64_t room(uint64_t used) const;
