@@ -3,6 +3,7 @@
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_fault.h"
 #include "transport/roce/burst.h"
 #include "transport/roce/peer_socket.h"
 #include "transport/roce/port.h"
@@ -149,6 +151,35 @@ TEST_F(RoceBurst, NullRegionIsSentAsZeros) {
       EXPECT_EQ(came[0].payload(), std::string(length, '\0')) << unchecked;
     }
   }
+}
+
+TEST_F(RoceBurst, PayloadThatIsNotThere_IsUnreadableWithAndWithoutCrc) {
+  ASSERT_EQ(base::watch_memory_faults(), 0);
+  constexpr size_t kPage = 4096;
+  auto* const memory =
+      static_cast<std::byte*>(mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 'm', 3 * kPage);
+  ASSERT_EQ(mprotect(memory + kPage, kPage, PROT_NONE), 0);
+  for (const bool unchecked : {false, true}) {
+    ways[0].unchecked = unchecked;
+    EXPECT_EQ(send(memory + kPage, 4096), Sent::kUnreadable) << unchecked;
+    EXPECT_EQ(send(memory + kPage - 4000, 4001), Sent::kUnreadable) << "only its last byte: " << unchecked;
+    EXPECT_EQ(send(memory + 2 * kPage - 1, 4096), Sent::kUnreadable) << "only its first byte: " << unchecked;
+    EXPECT_EQ(send(memory + kPage - 8, 8), Sent::kYes) << unchecked;
+    const Fragment parts[] = {{memory, 4000}, {memory + kPage, 8}};
+    EXPECT_EQ(burst->send(0, packet(kBurstSend, 1, 4008), parts, 2), Sent::kUnreadable) << unchecked;
+    EXPECT_EQ(send(memory, 4096), Sent::kYes) << unchecked;
+    EXPECT_EQ(send(memory + 2 * kPage, 4096), Sent::kYes) << unchecked;
+    burst->flush();
+    const auto came = take();
+    ASSERT_EQ(came.size(), 3u) << unchecked;
+    EXPECT_EQ(came[0].payload(), std::string(8, 'm'));
+    EXPECT_EQ(came[1].payload(), std::string(4096, 'm'));
+    EXPECT_EQ(came[2].payload(), std::string(4096, 'm'));
+  }
+  EXPECT_EQ(burst->refused(), 0u);
+  munmap(memory, 3 * kPage);
 }
 
 TEST_F(RoceBurst, PartsOfAPayloadLieBehindEachOther) {

@@ -22,6 +22,18 @@ void copy_payload(std::byte* to, const std::byte* from, size_t length) {
 #endif
 }
 
+/// Whether memory that the kernel will read is there. Its own refusal would come when the request counts as sent.
+bool is_there(const std::byte* memory, size_t length) {
+  constexpr size_t kPage = 4096;
+  return base::try_access(memory, length, [&] {
+    for (size_t at = 0; at < length; at += kPage - reinterpret_cast<uintptr_t>(memory + at) % kPage) {
+      std::byte seen;
+      copy_payload(&seen, memory + at, sizeof seen);
+      asm volatile("" : : "m"(seen));
+    }
+  });
+}
+
 }  // namespace
 
 Burst::Burst(const std::vector<io::UdpSocket>& sockets, bool of_program)
@@ -111,11 +123,17 @@ bool Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
     state = base::crc32(state, trailer, static_cast<size_t>(at - trailer));
   store_icrc(checked ? icrc_of_state(state) : 0, at);
   at += kIcrcBytes;
-  batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
-              length);
+  const auto begin_packet = [&] {
+    batch.begin(destination.place, destination.to, destination.from, destination.from_interface, destination.fields,
+                length);
+  };
   if (copied) {
+    begin_packet();
     batch.add(header, length);
   } else {
+    for (uint32_t i = 0; i < fragments; ++i)
+      if (payload[i].data != nullptr && !is_there(payload[i].data, payload[i].length)) return false;
+    begin_packet();
     batch.add(header, header_length);
     for (uint32_t i = 0; i < fragments; ++i)
       batch.add(payload[i].data == nullptr ? kZeros.data() : payload[i].data, payload[i].length);
