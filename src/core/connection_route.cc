@@ -60,7 +60,9 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   route.gid_index = place->entry->index;
   route.source = address;
   route.path.local = place->entry->gid;
-  route.path.mtu = static_cast<uint8_t>(runtime_.active_mtu(*place->device));
+  const auto mtu = runtime_.active_mtu(*place->device);
+  if (!mtu) return tl::unexpected(mtu.error());
+  route.path.mtu = static_cast<uint8_t>(*mtu);
   return route;
 }
 
@@ -98,8 +100,9 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   route->path.remote = to;
   // What leads to another host may be narrower than the port.
   if (uses_packets_ && !(found && found->local)) {
-    const uint32_t way = io::route_mtu({to, roce::kUdpPort, scope});
-    if (way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(roce::mtu_code_of(way)));
+    const auto way = io::route_mtu({to, roce::kUdpPort, scope});
+    if (!way) return tl::unexpected(way.error());
+    if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(roce::mtu_code_of(*way)));
   }
   return route;
 }

@@ -139,7 +139,9 @@ DeviceAttr DeviceImpl::query() const {
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   PortAttr attr = port_attr();
-  attr.active_mtu = runtime_->active_mtu(entry_);
+  const auto mtu = runtime_->active_mtu(entry_);
+  if (!mtu) return tl::unexpected(mtu.error());
+  attr.active_mtu = *mtu;
   return attr;
 }
 

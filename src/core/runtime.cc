@@ -193,12 +193,13 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(const Dev
   if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
   end.rails = rails_from(device, source, peer);
-  const uint32_t way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
+  const auto way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
+  if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
-  if (way != 0 && attr.path_mtu > roce::mtu_code_of(way)) {
+  if (*way != 0 && attr.path_mtu > roce::mtu_code_of(*way)) {
     // Where the window is a way too, the port's MTU is the window's, and the other end does as this one.
     if (!has_window_) return fail(EINVAL, "the path MTU is larger than the way's");
-    fitting.path_mtu = roce::mtu_code_of(way);
+    fitting.path_mtu = roce::mtu_code_of(*way);
   }
   if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
   return std::make_unique<roce::ConnectedEndpoint>(*port_, end, fitting, peer, wire_settings_);
@@ -248,10 +249,12 @@ bool Runtime::goes_by_wire(const QpAttr& attr) {
 }
 
 Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const DeviceEntry& device, roce::LocalEnd end) {
-  end.max_datagram =
-      128u << (port_ == nullptr ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(device.gids)));
+  end.max_datagram = 128u << port_attr().max_mtu;
   std::unique_ptr<transport::Endpoint> by_wire;
   if (port_ != nullptr) {
+    const auto mtu = io::interface_mtu(device.gids);
+    if (!mtu) return tl::unexpected(mtu.error());
+    end.max_datagram = 128u << roce::mtu_code_of(*mtu);
     if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
     by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_);
   }
@@ -260,8 +263,11 @@ Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const De
   return window_->connect_datagrams({end.shared, end.qp_num, end.type, end.hears_itself}, std::move(by_wire));
 }
 
-uint32_t Runtime::active_mtu(const DeviceEntry& device) const {
-  return has_window_ ? port_attr().max_mtu : roce::mtu_code_of(io::interface_mtu(device.gids));
+Result<uint32_t> Runtime::active_mtu(const DeviceEntry& device) const {
+  if (has_window_) return port_attr().max_mtu;
+  const auto mtu = io::interface_mtu(device.gids);
+  if (!mtu) return tl::unexpected(mtu.error());
+  return roce::mtu_code_of(*mtu);
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {

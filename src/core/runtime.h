@@ -59,7 +59,7 @@ class Runtime final : public cm::NodeEvents {
   /// Whether a connection with these attributes is made of packets.
   bool goes_by_wire(const QpAttr& attr);
   /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.
-  uint32_t active_mtu(const DeviceEntry& device) const;
+  Result<uint32_t> active_mtu(const DeviceEntry& device) const;
   /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
   const std::vector<DeviceEntry>& devices() const { return devices_; }
   uint32_t slot() const { return slot_; }

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/gid.h"
@@ -13,24 +14,28 @@ namespace nupa::io {
 namespace {
 
 constexpr uint32_t kLargest = 65536;  // the loopback interface's
+constexpr const char* kNoSocket = "cannot open a socket to look up an MTU";
 
 }  // namespace
 
-uint32_t interface_mtu(const std::vector<GidEntry>& addresses) {
+Result<uint32_t> interface_mtu(const std::vector<GidEntry>& addresses) {
   base::UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) return fail(errno, kNoSocket);
   uint32_t least = kLargest;
   for (const GidEntry& entry : addresses) {
     ifreq request{};
-    if (entry.interface_index == 0 || if_indextoname(entry.interface_index, request.ifr_name) == nullptr) continue;
+    // Not if_indextoname(), which opens another socket.
+    request.ifr_ifindex = static_cast<int>(entry.interface_index);
+    if (entry.interface_index == 0 || ioctl(fd.get(), SIOCGIFNAME, &request) != 0) continue;
     if (ioctl(fd.get(), SIOCGIFMTU, &request) == 0) least = std::min(least, static_cast<uint32_t>(request.ifr_mtu));
   }
   return least;
 }
 
-uint32_t route_mtu(const UdpAddress& to) {
+Result<uint32_t> route_mtu(const UdpAddress& to) {
   const bool ipv4 = base::is_ipv4(to.address);
   base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd) return 0;
+  if (!fd) return fail(errno, kNoSocket);
   // Ordinary users may from Linux 5.7 on.
   const auto interface = static_cast<int>(to.scope);
   if (interface != 0) setsockopt(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &interface, sizeof interface);

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -211,17 +212,17 @@ TEST_F(OwnNetwork, MtuIsTheWays) {
           "addr add 10.2.0.1/24 dev b0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900",
           "addr add fd00:1::1/64 dev a0 nodad", "addr add fe80::1/64 dev a0 nodad", "addr add fe80::1/64 dev b0 nodad"},
          [] {
-           EXPECT_EQ(65535u, route_mtu(at("127.0.0.1"))) << "an IPv4 packet has no more";
-           EXPECT_EQ(65536u, route_mtu(at("::1")));
-           EXPECT_EQ(1400u, route_mtu(at("10.1.0.77", index("a0"))));
-           EXPECT_EQ(1300u, route_mtu(at("10.1.0.77", index("b0")))) << "the interface that is asked for";
-           EXPECT_EQ(1300u, route_mtu(at("10.2.0.77")));
-           EXPECT_EQ(900u, route_mtu(at("10.3.0.1"))) << "of the route";
-           EXPECT_EQ(0u, route_mtu(at("10.99.0.1")));
-           EXPECT_EQ(1400u, route_mtu(at("fd00:1::77")));
-           EXPECT_EQ(1400u, route_mtu(at("fe80::77", index("a0"))));
-           EXPECT_EQ(1300u, route_mtu(at("fe80::77", index("b0"))));
-           EXPECT_EQ(0u, route_mtu(at("fd00:9::1")));
+           EXPECT_EQ(65535u, *route_mtu(at("127.0.0.1"))) << "an IPv4 packet has no more";
+           EXPECT_EQ(65536u, *route_mtu(at("::1")));
+           EXPECT_EQ(1400u, *route_mtu(at("10.1.0.77", index("a0"))));
+           EXPECT_EQ(1300u, *route_mtu(at("10.1.0.77", index("b0")))) << "the interface that is asked for";
+           EXPECT_EQ(1300u, *route_mtu(at("10.2.0.77")));
+           EXPECT_EQ(900u, *route_mtu(at("10.3.0.1"))) << "of the route";
+           EXPECT_EQ(0u, *route_mtu(at("10.99.0.1")));
+           EXPECT_EQ(1400u, *route_mtu(at("fd00:1::77")));
+           EXPECT_EQ(1400u, *route_mtu(at("fe80::77", index("a0"))));
+           EXPECT_EQ(1300u, *route_mtu(at("fe80::77", index("b0"))));
+           EXPECT_EQ(0u, *route_mtu(at("fd00:9::1")));
          });
 }
 
@@ -248,12 +249,40 @@ TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {
       return made;
     };
     const GidEntry a = entry(index("a0")), b = entry(index("b0")), lo = entry(index("lo"));
-    EXPECT_EQ(1400u, interface_mtu({a}));
-    EXPECT_EQ(1300u, interface_mtu({a, b, lo}));
-    EXPECT_EQ(1300u, interface_mtu({b, a}));
-    EXPECT_EQ(65536u, interface_mtu({lo}));
-    EXPECT_EQ(1400u, interface_mtu({entry(0), a, entry(0x7ffffff0)})) << "those that are not there do not count";
-    EXPECT_EQ(65536u, interface_mtu({}));
+    EXPECT_EQ(1400u, *interface_mtu({a}));
+    EXPECT_EQ(1300u, *interface_mtu({a, b, lo}));
+    EXPECT_EQ(1300u, *interface_mtu({b, a}));
+    EXPECT_EQ(65536u, *interface_mtu({lo}));
+    EXPECT_EQ(1400u, *interface_mtu({entry(0), a, entry(0x7ffffff0)})) << "those that are not there do not count";
+    EXPECT_EQ(65536u, *interface_mtu({}));
+  });
+}
+
+TEST_F(OwnNetwork, MtuWithoutAFreeDescriptor_IsAnErrorAndNoGuess) {
+  within({"link set a0 mtu 1400", "addr add 10.1.0.1/24 dev a0"}, [] {
+    GidEntry entry{};
+    entry.interface_index = index("a0");
+    const int free = base::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
+    ASSERT_GE(free, 0);
+    rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const auto limited_to = [&](int descriptors, auto ask) {
+      const rlimit few{static_cast<rlim_t>(descriptors), before.rlim_max};
+      EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+      const auto answer = ask();
+      EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+      return answer;
+    };
+    const auto of_interface = [&] { return interface_mtu({entry}); };
+    const auto of_route = [] { return route_mtu(at("10.1.0.77")); };
+    const auto refused = limited_to(free, of_interface);
+    ASSERT_FALSE(refused) << *refused;
+    EXPECT_EQ(EMFILE, refused.error().code);
+    const auto unknown = limited_to(free, of_route);
+    ASSERT_FALSE(unknown) << *unknown;
+    EXPECT_EQ(EMFILE, unknown.error().code);
+    EXPECT_EQ(1400u, limited_to(free + 1, of_interface).value_or(0)) << "one descriptor is enough";
+    EXPECT_EQ(1400u, limited_to(free + 1, of_route).value_or(0));
   });
 }
 
@@ -263,11 +292,11 @@ TEST_F(OwnNetwork, QuestionsLeaveNoDescriptor) {
     way(at("10.1.0.77"), "10.1.0.1");
     way(at("10.1.0.77"), "10.9.0.1");
     way(at("10.99.0.1"));
-    route_mtu(at("10.1.0.77"));
-    route_mtu(at("10.99.0.1"));
+    EXPECT_TRUE(route_mtu(at("10.1.0.77")));
+    EXPECT_TRUE(route_mtu(at("10.99.0.1")));
     GidEntry entry{};
     entry.interface_index = index("a0");
-    interface_mtu({entry});
+    EXPECT_TRUE(interface_mtu({entry}));
     EXPECT_FALSE(UdpSocket::open_address(gid("10.9.0.1"), 0, 1 << 16));
     EXPECT_FALSE(UdpSocket::open_group(gid("239.1.1.1"), 0, {}, 1 << 16));
     EXPECT_EQ(before, open_descriptors());
