@@ -1,10 +1,12 @@
 /// Sends, receives and groups, among processes.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <numeric>
 #include <random>
 
@@ -175,6 +177,38 @@ TEST(CclMessages, MoveWhileNobodyWaits) {
                 rank.expect_ok(nupa_ccl_wait(request), "wait");
                 rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
               }),
+      all_well(2));
+}
+
+TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
+  // More than a lane holds.
+  constexpr size_t kMany = 4'000'000;
+  constexpr int kLimitSeconds = kJobLimitSeconds / 2;
+  EXPECT_EQ(
+      run_job(
+          2,
+          [](Rank& rank) {
+            nupa_ccl_comm* other = nullptr;
+            rank.expect_ok(nupa_ccl_comm_dup(rank.world(), &other), "dup");
+            // The ranks wait for the communicators in different orders.
+            std::vector<int32_t> first(kMany, 1);
+            std::vector<int32_t> second(kMany, 2);
+            if (rank.rank() == 0) {
+              rank.expect_ok(nupa_ccl_group_start(), "group_start");
+              rank.expect_ok(nupa_ccl_send(first.data(), first.size(), kType, 1, 0, rank.world(), nullptr), "send");
+              rank.expect_ok(nupa_ccl_send(second.data(), second.size(), kType, 1, 0, other, nullptr), "send");
+              rank.expect_ok(nupa_ccl_group_end(nullptr), "group_end");
+            } else {
+              rank.expect_ok(nupa_ccl_recv(first.data(), first.size(), kType, 0, 0, other, nullptr, nullptr),
+                             "recv of the second one");
+              rank.expect_ok(nupa_ccl_recv(second.data(), second.size(), kType, 0, 0, rank.world(), nullptr, nullptr),
+                             "recv of the first one");
+              rank.expect(first.front() == 2 && first.back() == 2 && second.front() == 1 && second.back() == 1,
+                          "what came");
+            }
+            rank.expect_ok(nupa_ccl_comm_destroy(other), "destroy");
+          },
+          kLimitSeconds),
       all_well(2));
 }
 

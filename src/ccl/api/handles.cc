@@ -57,10 +57,17 @@ int begin_message(const Begun& message, bool alone) {
   return 0;
 }
 
+/// The thread that waits moves the messages of one communicator at a time, and the peers may wait for another one.
+bool has_messages_of_several(const CallGroup& group) {
+  return std::any_of(group.messages.begin(), group.messages.end(),
+                     [&](const Begun& message) { return message.communicator != group.messages.front().communicator; });
+}
+
 /// Begins all. What could be begun is in *request, whatever it returns.
 int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
+  const bool by_threads = alone || has_messages_of_several(group);
   for (const Begun& message : group.messages) {
-    if (const int error = begin_message(message, alone); error != 0) return say(error, "no thread for messages");
+    if (const int error = begin_message(message, by_threads); error != 0) return say(error, "no thread for messages");
     request->all.push_back(message);
   }
   for (auto& [communicator, call] : group.collectives) {
