@@ -212,6 +212,38 @@ TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
       all_well(2));
 }
 
+TEST(CclMessages, ReceiveForWhichThereIsNoThread_TakesNothingLater) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                      int32_t value = 0;
+                      if (rank.rank() == 0) {
+                        rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "the other one has been refused");
+                        for (const int32_t sent : {1, 2})
+                          rank.expect_ok(nupa_ccl_send(&sent, 1, kType, 1, 7, rank.world(), nullptr), "send");
+                        return;
+                      }
+                      // Memory for small things is there, but none for a thread's stack.
+                      free(malloc(64 << 10));
+                      rlimit before{};
+                      getrlimit(RLIMIT_AS, &before);
+                      const rlimit none{1, before.rlim_max};
+                      rank.expect(setrlimit(RLIMIT_AS, &none) == 0, "setrlimit");
+                      int32_t refused = 0;
+                      nupa_ccl_request* request = nullptr;
+                      const int error = nupa_ccl_recv(&refused, 1, kType, 0, 7, rank.world(), nullptr, &request);
+                      setrlimit(RLIMIT_AS, &before);
+                      rank.expect(error == EAGAIN && request == nullptr, "there was a thread");
+                      rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                      for (const int32_t sent : {1, 2}) {
+                        rank.expect_ok(nupa_ccl_recv(&value, 1, kType, 0, 7, rank.world(), nullptr, nullptr), "recv");
+                        rank.expect(value == sent && refused == 0, "the receive that was refused took a message");
+                      }
+                    }),
+            all_well(2));
+}
+
 TEST(CclMessages, WhatHasNoRoomIsSaid) {
   EXPECT_EQ(
       run_job(2,

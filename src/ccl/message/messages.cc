@@ -47,20 +47,25 @@ void Messages::begin(const Pointer& message) {
   progress();
 }
 
+int Messages::have_thread() {
+  std::lock_guard lock(mutex_);
+  if (has_thread_) return 0;
+  const int error = base::start_own_thread(
+      &thread_,
+      [](void* self) -> void* {
+        static_cast<Messages*>(self)->serve();
+        return nullptr;
+      },
+      this);
+  has_thread_ = error == 0;
+  return error;
+}
+
 int Messages::begin_alone(const Pointer& message) {
+  // Before the message: one that was refused must not write to the program's array later.
+  if (const int error = have_thread(); error != 0) return error;
   begin(message);
   std::lock_guard lock(mutex_);
-  if (!has_thread_) {
-    const int error = base::start_own_thread(
-        &thread_,
-        [](void* self) -> void* {
-          static_cast<Messages*>(self)->serve();
-          return nullptr;
-        },
-        this);
-    if (error != 0) return error;
-    has_thread_ = true;
-  }
   tell_thread();
   return 0;
 }

@@ -27,7 +27,7 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   void begin(const Pointer& message);
-  /// It moves even if nobody waits. An errno value: there is no thread to be had.
+  /// It moves even if nobody waits. An errno value: there is no thread for it, and the message was not begun.
   int begin_alone(const Pointer& message);
   /// Until it is done. Its error.
   int wait(const Pointer& message);
@@ -43,6 +43,8 @@ class Messages {
   void end_all(int error);
   std::vector<Wait> all_waits();
 
+  /// Starts the thread if there is none. An errno value.
+  int have_thread();
   void serve();
   void tell_thread();
 
