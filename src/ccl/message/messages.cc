@@ -195,7 +195,8 @@ void Messages::serve() {
     // Whoever waits for a message looks faster: this is for when nobody does.
     constexpr int kAtOnce = INT32_MAX;
     constexpr int64_t kLongestNs = 100'000'000;
-    wait_a_turn(waits, {0, true}, around_, kAtOnce, 0, kLongestNs);
+    // With the rules of those who count up: where they execute no fence, the sleeper has to order their stores.
+    wait_a_turn(waits, {0, rules_.shares_cores}, around_, kAtOnce, 0, kLongestNs);
   }
 }
 
