@@ -623,6 +623,23 @@ TEST(CclMeetNext, TakesTheNextMeetingThatIsNotOver) {
   EXPECT_EQ(meet_next(root->id(), 1, 1, {}, kPatienceNs).error().code, EINVAL);
 }
 
+TEST(CclMeetNext, RanksOfWhichOneWasLate_MeetTheNextTime) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  const auto root = root_with();
+  EXPECT_EQ(meet_next(root->id(), 0, 2, {}, kSecondNs).error().code, ETIMEDOUT);
+  std::thread late([&] { EXPECT_TRUE(meet_next(root->id(), 1, 2, {}, kPatienceNs)); });
+  EXPECT_TRUE(meet_next(root->id(), 0, 2, {}, kPatienceNs));
+  late.join();
+}
+
+TEST(CclMeetNext, NumberOfAMeetingThatFailedHere_IsUsedAgain) {
+  const auto root = root_with();
+  EXPECT_EQ(meet_next(root->id(), 0, 1, Card(kMaxCardBytes + 1), kPatienceNs).error().code, EINVAL);
+  ASSERT_TRUE(meet_next(root->id(), 0, 1, {}, kPatienceNs));
+  EXPECT_EQ(meet(root->id(), 0, 0, 1, {}, kPatient).error().code, EALREADY) << "it was the meeting 0";
+  EXPECT_TRUE(meet(root->id(), 1, 0, 1, {}, kPatient));
+}
+
 TEST(CclUniqueId, ComesBackFromItsText) {
   const auto root = root_with();
   const std::string text = root->id().text();

@@ -3,12 +3,21 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace nupa::ccl {
 namespace {
 
 /// Ranks of one meeting may come so long after each other.
 constexpr int64_t kMeetingNs = 300'000'000'000;
+
+/// Numbers of meetings, of one id and one rank. All ranks count alike, so that they come to the same meeting.
+struct Numbers {
+  uint64_t next = 0;
+  std::set<uint64_t> unused;  ///< below `next`: of meetings that failed here, and may still be held
+
+  uint64_t take() { return unused.empty() ? next++ : unused.extract(unused.begin()).value(); }
+};
 
 }  // namespace
 
@@ -25,16 +34,20 @@ Outcome<UniqueId> root_here() {
 
 Outcome<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   static std::mutex mutex;
-  static auto* const next = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, uint64_t>;
+  static auto* const all = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, Numbers>;
+  const auto numbers = [&]() -> Numbers& { return (*all)[{id.secret, rank}]; };
   while (true) {
     uint64_t meeting = 0;
     {
       std::lock_guard lock(mutex);
-      meeting = (*next)[{id.secret, rank}]++;
+      meeting = numbers().take();
     }
     auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns});
-    // A program that ran before in this process's place has been there.
-    if (!met && met.error().code == EALREADY) continue;
+    if (met) return met;
+    // A program that ran before in this process's place has been there, or the meeting lacked ranks.
+    if (met.error().code == EALREADY) continue;
+    std::lock_guard lock(mutex);
+    numbers().unused.insert(meeting);
     return met;
   }
 }
