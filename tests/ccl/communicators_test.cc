@@ -370,6 +370,8 @@ TEST(CclFaults, WhoseRanksNeverMeetIsToldWhoIsMissing) {
     nupa_ccl_comm* comm = nullptr;
     const nupa_ccl_unique_id id = rank.id();
     rank.expect(nupa_ccl_comm_init_rank(&comm, 3, &id, rank.rank()) == ETIMEDOUT, "init");
+    const std::string text = nupa_ccl_error_text();
+    rank.expect(text.ends_with("missing: rank 1"), text);
   });
   unsetenv("NUPA_CCL_TIMEOUT");
   EXPECT_EQ(endings, all_well(3));

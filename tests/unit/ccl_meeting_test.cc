@@ -623,6 +623,15 @@ TEST(CclMeetNext, TakesTheNextMeetingThatIsNotOver) {
   EXPECT_EQ(meet_next(root->id(), 1, 1, {}, kPatienceNs).error().code, EINVAL);
 }
 
+TEST(CclMeetNext, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  const auto root = root_with();
+  const auto met = meet_next(root->id(), 0, 3, {}, kSecondNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code, ETIMEDOUT);
+  EXPECT_EQ(met.error().text, "the meeting of 3 ranks: missing: rank 1, 2");
+}
+
 TEST(CclMeetNext, RanksOfWhichOneWasLate_MeetTheNextTime) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ class Gathering {
   bool is_empty() const { return came_ == 0; }
   bool is_complete() const { return came_ == cards_.size(); }
   int64_t deadline() const { return deadline_; }
+  void end_by(int64_t deadline) { deadline_ = std::min(deadline_, deadline); }
   /// All cards, as meeting_wire.h has them.
   std::string table() const;
   /// For people: "missing: rank 1, 4".

@@ -46,6 +46,9 @@ struct Met {
 struct Patience {
   int64_t root_ns;    ///< for a root to listen
   int64_t answer_ns;  ///< for its answer, after it has been found
+  /// For the other ranks, in whole seconds: then the root ends the meeting and says who is missing. 0: when the root's
+  /// own limit is over.
+  int64_t missing_ns = 0;
   /// Asked a few times a second while there is something to wait for; false ends it by ECANCELED. May be none.
   std::function<bool()> may_go_on{};
 };

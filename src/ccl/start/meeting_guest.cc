@@ -23,6 +23,7 @@ constexpr int64_t kLookNs = 200'000'000;
 /// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
 constexpr int kMostRefusals = 20;
 constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 /// Until `end`. False: errno says why.
 bool wait_for(int fd, short events, int64_t end) {
@@ -140,6 +141,8 @@ Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t 
   std::vector<std::byte> telling(kTellingBytes + card.size());
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
+  const int64_t limit_s = (patience.missing_ns + kNsPerSecond - 1) / kNsPerSecond;
+  write_at(&telling, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
   write_at(&telling, kSecretAt, id.secret);
   write_at(&telling, kMeetingAt, meeting);
   write_at(&telling, kRankAt, rank);

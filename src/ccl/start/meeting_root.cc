@@ -26,6 +26,7 @@ namespace nupa::ccl {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
 
@@ -268,10 +269,14 @@ Outcome<void> Root::seat(Visitor& visitor) {
   if (world > kMaxRanks || rank >= world)
     return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
   if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
-  const auto place = meetings_.try_emplace(meeting, world, base::now_ns() + limit_ns_).first;
+  const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
+  const int64_t deadline = base::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
+  const auto place = meetings_.try_emplace(meeting, world, deadline).first;
   const auto card_at = visitor.heard.begin() + kTellingBytes;
   Card card(card_at, card_at + read_at<uint32_t>(visitor.heard, kLengthAt));
   if (auto joined = place->second.join(rank, world, std::move(card)); !joined) return joined;
+  // Before any rank gives up, so that each one is told who is missing.
+  place->second.end_by(deadline);
   visitor.has_told = true;
   visitor.meeting = meeting;
   visitor.rank = rank;

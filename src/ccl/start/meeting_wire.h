@@ -1,9 +1,11 @@
 #pragma once
 /// What goes over a meeting's connections, in little-endian numbers:
 ///
-///   rank to root   magic(4) version(2) zero(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
+///   rank to root   magic(4) version(2) limit(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
 ///   root to rank   status(4) length(4), then of status 0 name(16) and for each rank length(4) card(length), else a
 ///                  sentence(length)
+///
+/// limit: for how many seconds the rank waits for others; 0: for as long as the root says.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +18,7 @@ constexpr uint32_t kMeetingMagic = 0x4c434e55;  // "UNCL"
 constexpr uint16_t kMeetingVersion = 2;
 constexpr size_t kMagicAt = 0;
 constexpr size_t kVersionAt = 4;
+constexpr size_t kLimitAt = 6;
 constexpr size_t kSecretAt = 8;
 constexpr size_t kMeetingAt = 24;
 constexpr size_t kRankAt = 32;

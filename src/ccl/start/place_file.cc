@@ -81,7 +81,7 @@ Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t wor
       const auto now = read_file(path);
       return !now || now->empty() || *now == *text;
     };
-    auto met = meet(*id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs, is_newest});
+    auto met = meet(*id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest});
     if (met) return met;
     if (is_of_the_past(met.error().code))
       past = *text;

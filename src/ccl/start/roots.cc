@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "ccl/start/place.h"
+
 namespace nupa::ccl {
 namespace {
 
@@ -42,7 +44,8 @@ Outcome<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const 
       std::lock_guard lock(mutex);
       meeting = numbers().take();
     }
-    auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns});
+    // The root says who is missing when the limit is over.
+    auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns + kAnswerNs, limit_ns});
     if (met) return met;
     // A program that ran before in this process's place has been there, or the meeting lacked ranks.
     if (met.error().code == EALREADY) continue;
