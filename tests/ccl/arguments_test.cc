@@ -296,6 +296,59 @@ TEST(CclArguments, WhatOnlyTheRootHasIsNotAskedOfOthers) {
       all_well(2));
 }
 
+TEST(CclArguments, Lists_ArrayThatIsNull_IsNamed) {
+  EXPECT_EQ(
+      run_job(
+          2,
+          [](Rank& rank) {
+            nupa_ccl_comm* const world = rank.world();
+            const size_t counts[] = {0, 1};
+            const size_t none[] = {0, 0};
+            const size_t offsets[] = {0, 0};
+            float array[2] = {};
+            const uint32_t root = rank.rank();
+            const auto names = [&](const std::string& array_name, const auto& call) {
+              rank.expect(looked_at(rank, call) == EINVAL, "a null array was not refused");
+              const std::string text = nupa_ccl_error_text();
+              rank.expect(text == array_name + " is null, but its count is not 0", text);
+            };
+            const auto takes = [&](const auto& call) { rank.expect_ok(looked_at(rank, call), "nothing is asked"); };
+            const auto gatherv = [&](const float* in, float* out, const size_t* of) {
+              return [=] { return nupa_ccl_gatherv(in, 1, out, of, offsets, kFloat, root, world, nullptr); };
+            };
+            names("in", gatherv(nullptr, array, counts));
+            names("out", gatherv(array, nullptr, counts));
+            takes(gatherv(array, nullptr, none));
+            const auto scatterv = [&](const float* in, float* out, const size_t* of) {
+              return [=] { return nupa_ccl_scatterv(in, of, offsets, out, 1, kFloat, root, world, nullptr); };
+            };
+            names("in", scatterv(nullptr, array, counts));
+            names("out", scatterv(array, nullptr, counts));
+            takes(scatterv(nullptr, array, none));
+            const auto all_gatherv = [&](float* out, const size_t* of) {
+              return [=, &array] { return nupa_ccl_all_gatherv(array, out, of, offsets, kFloat, world, nullptr); };
+            };
+            names("out", all_gatherv(nullptr, counts));
+            takes(all_gatherv(nullptr, none));
+            const auto all_to_allv = [&](const float* in, const size_t* ins, float* out, const size_t* outs) {
+              return [=] { return nupa_ccl_all_to_allv(in, ins, offsets, out, outs, offsets, kFloat, world, nullptr); };
+            };
+            names("in", all_to_allv(nullptr, counts, array, counts));
+            names("out", all_to_allv(array, counts, nullptr, counts));
+            takes(all_to_allv(nullptr, none, array, counts));
+            takes(all_to_allv(array, counts, nullptr, none));
+            const auto reduce_scatterv = [&](const float* in, const size_t* of) {
+              return [=, &array] { return nupa_ccl_reduce_scatterv(in, array, of, kFloat, kSum, world, nullptr); };
+            };
+            names("in", reduce_scatterv(nullptr, counts));
+            takes(reduce_scatterv(nullptr, none));
+            names("data", [&] { return nupa_ccl_broadcast(nullptr, 1, kFloat, 0, world, nullptr); });
+            names("data", [&] { return nupa_ccl_send(nullptr, 1, kFloat, 0, 0, world, nullptr); });
+            names("out", [&] { return nupa_ccl_sendrecv(array, 1, 0, 0, nullptr, 1, 0, 0, kFloat, world, nullptr); });
+          }),
+      all_well(2));
+}
+
 TEST(CclArguments, OfMessages) {
   EXPECT_EQ(
       run_job(

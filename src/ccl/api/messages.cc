@@ -5,15 +5,15 @@
 namespace nupa::ccl {
 namespace {
 
-/// A message of the program's arguments; null: they are wrong, as was said.
-Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const void* data) {
+/// A message of the program's arguments; null: they are wrong, as was said. `name`: the array's in nupa/ccl.h.
+Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const void* data, const char* name) {
   Begun begun{};
   if (comm == nullptr) {
     say(EINVAL, "no communicator");
   } else if (type < 0 || static_cast<uint32_t>(type) >= kTypes) {
     say(EINVAL, "there is no such type");
   } else if (data == nullptr && count > 0) {
-    say(EINVAL, "an array is nowhere");
+    say(EINVAL, std::string(name) + " is null, but its count is not 0");
   } else if (count > SIZE_MAX / 2 / size_of(static_cast<Type>(type))) {
     say(EINVAL, "an array cannot be so large");
   } else {
@@ -28,8 +28,8 @@ Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const vo
 }
 
 Begun make_send(const nupa_ccl_comm* comm, const void* data, size_t count, nupa_ccl_type type, uint32_t rank,
-                int32_t tag) {
-  Begun begun = make(comm, count, type, data);
+                int32_t tag, const char* name) {
+  Begun begun = make(comm, count, type, data, name);
   if (begun.message == nullptr) return begun;
   if (rank >= begun.communicator->ranks() || tag < 0) {
     say(EINVAL, "there is no such rank or tag");
@@ -44,9 +44,9 @@ Begun make_send(const nupa_ccl_comm* comm, const void* data, size_t count, nupa_
 }
 
 Begun make_receive(const nupa_ccl_comm* comm, void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
-                   nupa_ccl_status* status) {
+                   nupa_ccl_status* status, const char* name) {
   static_assert(NUPA_CCL_ANY_RANK == kNoRank && NUPA_CCL_ANY_TAG == kAnyTag);
-  Begun begun = make(comm, count, type, data);
+  Begun begun = make(comm, count, type, data, name);
   if (begun.message == nullptr) return begun;
   if ((rank != kNoRank && rank >= begun.communicator->ranks()) || tag < kAnyTag) {
     say(EINVAL, "there is no such rank or tag");
@@ -69,22 +69,22 @@ extern "C" {
 
 NUPA_EXPORT int nupa_ccl_send(const void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
                               nupa_ccl_comm* comm, nupa_ccl_request** request) {
-  const Begun begun = make_send(comm, data, count, type, rank, tag);
+  const Begun begun = make_send(comm, data, count, type, rank, tag, "data");
   return begun.message == nullptr ? EINVAL : run_or_start(begun, request);
 }
 
 NUPA_EXPORT int nupa_ccl_recv(void* data, size_t count, nupa_ccl_type type, uint32_t rank, int32_t tag,
                               nupa_ccl_comm* comm, nupa_ccl_status* status, nupa_ccl_request** request) {
-  const Begun begun = make_receive(comm, data, count, type, rank, tag, status);
+  const Begun begun = make_receive(comm, data, count, type, rank, tag, status, "data");
   return begun.message == nullptr ? EINVAL : run_or_start(begun, request);
 }
 
 NUPA_EXPORT int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_tag, void* out,
                                   size_t out_count, uint32_t from, int32_t out_tag, nupa_ccl_type type,
                                   nupa_ccl_comm* comm, nupa_ccl_status* status) {
-  const Begun send = make_send(comm, in, in_count, type, to, in_tag);
+  const Begun send = make_send(comm, in, in_count, type, to, in_tag, "in");
   if (send.message == nullptr) return EINVAL;
-  const Begun receive = make_receive(comm, out, out_count, type, from, out_tag, status);
+  const Begun receive = make_receive(comm, out, out_count, type, from, out_tag, status, "out");
   if (receive.message == nullptr) return EINVAL;
   nupa_ccl_group_start();
   run_or_start(send, nullptr);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 
 #include "ccl/api/handles.h"
@@ -10,6 +11,10 @@ static_assert(NUPA_CCL_FLOAT8_E5M2 + 1 == kTypes);
 static_assert(NUPA_CCL_LOGICAL_XOR + 1 == kOperators);
 static_assert(NUPA_CCL_AVERAGE == static_cast<int>(Operator::kAverage));
 static_assert(NUPA_CCL_BIT_AND == static_cast<int>(Operator::kBitAnd));
+
+constexpr const char* kNoIn = "in is null, but its count is not 0";
+constexpr const char* kNoOut = "out is null, but its count is not 0";
+constexpr const char* kNoData = "data is null, but its count is not 0";
 
 /// A call as it is put together from the program's arguments. The first argument that is wrong stays as its error.
 struct Asked {
@@ -43,13 +48,13 @@ struct Asked {
     call.root = root;
   }
   /// An array that is there, or that nothing is asked of.
-  void need(const void* array, size_t elements) {
-    if (array == nullptr && elements > 0) refuse("an array is nowhere");
+  void need(const void* array, size_t elements, const char* why) {
+    if (array == nullptr && elements > 0) refuse(why);
   }
   void set_arrays(const void* in, size_t in_elements, void* out, size_t out_elements) {
     if (wrong != nullptr) return;
-    need(in, in_elements);
-    need(out, out_elements);
+    need(in, in_elements, kNoIn);
+    need(out, out_elements, kNoOut);
     call.in = in;
     call.out = out;
   }
@@ -69,6 +74,11 @@ struct Asked {
       made->offsets.push_back(offset * size());
       end = offset + counts[rank];
     }
+  }
+
+  /// Of all ranks together, as far as it matters: the sum may be more than a size_t holds.
+  static size_t largest_of(const Counts& made) {
+    return made.counts.empty() ? 0 : *std::max_element(made.counts.begin(), made.counts.end());
   }
 
   void set_op(nupa_ccl_op op, bool gives_parts) {
@@ -147,6 +157,7 @@ NUPA_EXPORT int nupa_ccl_broadcast(void* data, size_t count, nupa_ccl_type type,
   Asked asked(comm, Operation::kBroadcast, type);
   asked.set_elements(count);
   asked.set_root(root);
+  asked.need(data, count, kNoData);
   asked.set_arrays(data, count, data, count);
   return asked.run(request);
 }
@@ -166,9 +177,9 @@ NUPA_EXPORT int nupa_ccl_gatherv(const void* in, size_t count, void* out, const 
   Asked asked(comm, Operation::kGather, type);
   asked.set_elements(count);
   asked.set_root(root);
-  if (asked.wrong == nullptr) asked.set_arrays(in, count, out, 0);
   asked.call.equal = false;
   if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.out_counts, counts, offsets, true);
+  asked.set_arrays(in, count, out, Asked::largest_of(asked.call.out_counts));
   return asked.run(request);
 }
 
@@ -187,9 +198,9 @@ NUPA_EXPORT int nupa_ccl_scatterv(const void* in, const size_t* counts, const si
   Asked asked(comm, Operation::kScatter, type);
   asked.set_elements(count);
   asked.set_root(root);
-  if (asked.wrong == nullptr) asked.set_arrays(in, 0, out, count);
   asked.call.equal = false;
   if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.in_counts, counts, offsets, true);
+  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, count);
   return asked.run(request);
 }
 
@@ -213,7 +224,7 @@ NUPA_EXPORT int nupa_ccl_all_gatherv(const void* in, void* out, const size_t* co
   asked.set_counts(&asked.call.out_counts, counts, offsets, true);
   if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
   asked.call.equal = false;
-  asked.set_arrays(in, asked.call.elements, out, 0);
+  asked.set_arrays(in, asked.call.elements, out, Asked::largest_of(asked.call.out_counts));
   return asked.run(request);
 }
 
@@ -234,7 +245,7 @@ NUPA_EXPORT int nupa_ccl_all_to_allv(const void* in, const size_t* in_counts, co
   asked.call.equal = false;
   asked.set_counts(&asked.call.in_counts, in_counts, in_offsets, true);
   asked.set_counts(&asked.call.out_counts, out_counts, out_offsets, true);
-  asked.set_arrays(in, 0, out, 0);
+  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, Asked::largest_of(asked.call.out_counts));
   return asked.run(request);
 }
 
@@ -280,7 +291,7 @@ NUPA_EXPORT int nupa_ccl_reduce_scatterv(const void* in, void* out, const size_t
   if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
   asked.set_op(op, false);
   asked.call.equal = false;
-  asked.set_arrays(in, 0, out, asked.call.elements);
+  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, asked.call.elements);
   return asked.run(request);
 }
 
