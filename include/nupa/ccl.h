@@ -247,7 +247,8 @@ int nupa_ccl_sendrecv(const void* in, size_t in_count, uint32_t to, int32_t in_t
 
 /* Calls of this thread between these two are one: they are begun by group_end, and none of them is waited for before
  * all are begun. They take no request; that of group_end, if it is not null, is for all of them. Its error is that of
- * the first that failed. Groups may be nested: the outermost counts. */
+ * the first that failed. Groups may be nested: the outermost counts, and group_end of an inner one takes no request:
+ * EINVAL, and the inner one has ended. */
 int nupa_ccl_group_start(void);
 int nupa_ccl_group_end(nupa_ccl_request** request);
 

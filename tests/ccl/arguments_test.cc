@@ -349,6 +349,26 @@ TEST(CclArguments, Lists_ArrayThatIsNull_IsNamed) {
       all_well(2));
 }
 
+TEST(CclArguments, GroupEnd_OfAnInnerGroupWithARequest_IsRefused) {
+  EXPECT_EQ(run_job(1,
+                    [](Rank& rank) {
+                      const Refusals expects(rank);
+                      nupa_ccl_request* request = nullptr;
+                      rank.expect_ok(nupa_ccl_group_start(), "group_start");
+                      rank.expect_ok(nupa_ccl_group_start(), "the inner one");
+                      rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
+                      expects.refuses(nupa_ccl_group_end(&request), "a request of the inner one");
+                      rank.expect(request == nullptr, "there is none");
+                      rank.expect_ok(nupa_ccl_group_start(), "another one");
+                      rank.expect_ok(nupa_ccl_group_end(nullptr), "which takes no request");
+                      rank.expect_ok(nupa_ccl_group_end(&request), "the outer one");
+                      rank.expect(request != nullptr, "a request for all");
+                      rank.expect_ok(nupa_ccl_wait(request), "wait");
+                      expects.refuses(nupa_ccl_group_end(nullptr), "all have ended");
+                    }),
+            all_well(1));
+}
+
 TEST(CclArguments, OfMessages) {
   EXPECT_EQ(
       run_job(

@@ -208,7 +208,8 @@ NUPA_EXPORT int nupa_ccl_group_start(void) {
 NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
   if (t_group_depth > 1) {
     --t_group_depth;
-    return 0;
+    return request == nullptr ? 0
+                              : say(EINVAL, "in a group requests are the group's: this group is a part of another one");
   }
   CallGroup group;
   if (const int error = take_group(&group); error != 0) return error;
