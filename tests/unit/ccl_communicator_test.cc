@@ -412,6 +412,47 @@ TEST_F(CclPlayedRanks, ShrinkDoesNotWaitForRanksWhoseWiresBrokeAtOnce) {
   EXPECT_EQ((*left)->ranks(), 1u);
 }
 
+TEST_F(CclPlayedRanks, Shrink_WireThatBreaksWhileNobodyPolls_IsNotWaitedFor) {
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
+  ASSERT_NO_FATAL_FAILURE(break_wire(1));
+  look();
+  EXPECT_EQ(communicator->ended().error, ECONNRESET);
+  ASSERT_NO_FATAL_FAILURE(break_wire(2));
+  Shrinking shrinking(*endpoint, *communicator);
+  ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for rank 2";
+  const auto left = shrinking.result();
+  ASSERT_TRUE(left) << left.error().text;
+  EXPECT_EQ((*left)->ranks(), 1u);
+}
+
+TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
+  ASSERT_NO_FATAL_FAILURE(break_wire(1));
+  look();
+  Inbox inbox;
+  ASSERT_EQ(endpoint->enter(kShrinkId, 2, &inbox), 0);
+  {
+    Shrinking shrinking(*endpoint, *communicator);
+    const auto tells_after = [&](size_t earlier) {
+      Mail none;
+      none.communicator = kShrinkId;
+      none.kind = MailKind::kGoneSum;
+      none.from = 2;
+      return comes([&] {
+        endpoint->send(endpoint->card(), none);
+        return inbox.of(MailKind::kGoneSum).size() > earlier;
+      });
+    };
+    ASSERT_TRUE(tells_after(0));
+    ASSERT_NO_FATAL_FAILURE(break_wire(2));
+    // Rank 0 looks at its wires before each time it tells.
+    const size_t before = inbox.of(MailKind::kGoneSum).size();
+    ASSERT_TRUE(tells_after(before + 1));
+    EXPECT_EQ(inbox.of(MailKind::kGoneSum).back().gone, 1u) << "rank 1 only";
+  }
+  endpoint->leave(kShrinkId, 2);
+}
+
 TEST_F(CclPlayedRanks, ARankThatHasToldItsEndIsNotGoneWhenItsWireBreaks) {
   ASSERT_NO_FATAL_FAILURE(link(1));
   Mail end;

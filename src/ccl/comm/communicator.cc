@@ -293,7 +293,12 @@ Outcome<std::unique_ptr<Communicator>> Communicator::shrink() {
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
   auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
   if (const int error = survivors->open(); error != 0) return fault(error, "this communicator is being shrunk already");
-  const auto is_gone = survivors->agree([this] { return gone(); }, options_.limit_ns);
+  const auto known_now = [this] {
+    // Nobody else may look at the wires any more: those that break meanwhile would not be seen.
+    look();
+    return gone();
+  };
+  const auto is_gone = survivors->agree(known_now, options_.limit_ns);
   if (!is_gone) return tl::unexpected(is_gone.error());
   std::vector<RankCard> cards;
   uint32_t own = 0;

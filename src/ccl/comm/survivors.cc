@@ -15,6 +15,8 @@ constexpr std::chrono::microseconds kFirstPause{500};
 constexpr std::chrono::microseconds kLongestPause{50'000};
 /// What is longer than this between two looks is not listening: the process or the machine was stopped.
 constexpr int64_t kLongestListeningNs = 200'000'000;
+/// A rank whose wire breaks while ranks agree may have ended the wire itself, and lives: then it tells more often.
+constexpr int64_t kSilenceNs = 500'000'000;
 
 }  // namespace
 
@@ -62,6 +64,11 @@ void Survivors::count_silent(int64_t listened_ns, int64_t limit_ns) {
   }
 }
 
+void Survivors::take_known(const Gone& known, bool is_first) {
+  for (uint32_t rank = 0; rank < gone_.size(); ++rank)
+    if (known[rank] && rank != rank_ && (is_first || peers_[rank].silent_ns >= kSilenceNs)) gone_[rank] = true;
+}
+
 void Survivors::tell(uint32_t to, const Gone& gone, MailKind each, MailKind sum) {
   Mail mail;
   mail.communicator = id_;
@@ -87,6 +94,7 @@ void Survivors::tell_all() {
 
 Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int64_t limit_ns) {
   std::unique_lock lock(mutex_);
+  bool is_first = true;
   int64_t looked = base::now_ns();
   auto pause = kFirstPause;
   while (!is_decided_) {
@@ -94,8 +102,8 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
     const Gone more = known();
     lock.lock();
     if (is_decided_) break;
-    for (uint32_t rank = 0; rank < gone_.size(); ++rank)
-      if (more[rank] && rank != rank_) gone_[rank] = true;
+    take_known(more, is_first);
+    is_first = false;
     const int64_t now = base::now_ns();
     count_silent(std::min(now - looked, kLongestListeningNs), limit_ns);
     looked = now;

@@ -21,8 +21,9 @@ class Survivors final : public MailSink {
   /// EEXIST: this rank does so already.
   int open();
 
-  /// Once. `known`: asked for again and again. Whoever is not heard of for `limit_ns` is gone, too; not while this rank
-  /// itself was stopped, for then what was said waits to be read. ECONNABORTED: the others count this rank among them.
+  /// Once. `known`: asked for again and again; a rank that is in it later only counts while nothing is heard of it.
+  /// Whoever is not heard of for `limit_ns` is gone, too; not while this rank itself was stopped, for then what was
+  /// said waits to be read. ECONNABORTED: the others count this rank among them.
   Outcome<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
 
   void on_mail(const Mail& mail) override;
@@ -45,6 +46,8 @@ class Survivors final : public MailSink {
 
   static Sum sum_of(const Gone& gone);
   bool all_agree() const;
+  /// Adds those that are known to be gone from elsewhere. `is_first`: from before ranks began to agree.
+  void take_known(const Gone& known, bool is_first);
   void count_silent(int64_t listened_ns, int64_t limit_ns);
   void tell_all();
   void tell(uint32_t to, const Gone& gone, MailKind each, MailKind sum);
