@@ -157,9 +157,9 @@ class NetdevNode : public ::testing::Test {
     route->path.remote = *there;
     return *route;
   }
-  /// Another run of node n2, which has asked the node and is connected.
-  std::unique_ptr<Household> connect_guest(uint64_t instance) {
-    auto made = make_household(*device, *pd, *manager, key, "n2", "10.77.0.2/24");
+  /// A node that has asked the node and has told its card.
+  std::unique_ptr<Household> ask_node(const std::string& name, uint64_t instance) {
+    auto made = make_household(*device, *pd, *manager, key, name, "10.77.0.2/24");
     made->world->self.instance = instance;
     const auto route = route_to_node();
     if (!route) return nullptr;
@@ -167,6 +167,12 @@ class NetdevNode : public ::testing::Test {
     if (!session) return nullptr;
     made->session = std::move(*session);
     made->session->on_reply(events.next(Happened::kReply).reply);
+    return made;
+  }
+  /// Another run of node n2, which has asked the node and is connected.
+  std::unique_ptr<Household> connect_guest(uint64_t instance) {
+    auto made = ask_node("n2", instance);
+    if (made == nullptr) return nullptr;
     const bool shown = cm::test::soon([&] {
       made->turn();
       return made->session->has_new_card();
@@ -285,6 +291,29 @@ TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothi
   EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
   EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
   EXPECT_EQ(1u, received());
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  guest = ask_node("n2", 2);
+  ASSERT_TRUE(guest);
+  ASSERT_TRUE(cm::test::soon([&] {
+    guest->turn();
+    return guest->session->has_new_card();
+  }));
+  // The node has agreed with the first one, which is not ready yet.
+  const auto other = ask_node("n3", 3);
+  ASSERT_TRUE(other);
+  ASSERT_TRUE(cm::test::soon([&] {
+    other->turn();
+    return other->session->has_new_card() || other->session->state() == Session::State::kOver;
+  }));
+  EXPECT_EQ("refused: the address 10.77.0.2 is node n2's", other->session->why());
+  guest->session->agree();
+  const std::string status = status_with("\"state\":\"up\"");
+  EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
+  EXPECT_EQ(status.npos, status.find("n3")) << status;
   EXPECT_EQ(0, process->end());
 }
 

@@ -305,11 +305,12 @@ std::string Node::objection_to(const Session& session) {
   for (const Prefix& prefix : card.addresses) {
     if (world_->self.has(prefix.address))
       return "the address " + text_of(prefix.address) + " is node " + options_.node + "'s";
-    for (const auto& [name, peer] : peers_)
-      if (name != card.node && peer.session != 0 &&
-          std::any_of(peer.addresses.begin(), peer.addresses.end(),
-                      [&](const Prefix& other) { return other.address == prefix.address; }))
-        return "the address " + text_of(prefix.address) + " is node " + name + "'s";
+    // Also of one that has been agreed with and is not up yet, which may have come at the same moment.
+    for (const auto& [owner, other] : sessions_) {
+      const bool has_agreed = other->state() == Session::State::kAgreed || other->state() == Session::State::kUp;
+      if (has_agreed && other->card()->node != card.node && other->card()->has(prefix.address))
+        return "the address " + text_of(prefix.address) + " is node " + other->card()->node + "'s";
+    }
   }
   const auto known = peers_.find(card.node);
   if (known == peers_.end() || known->second.session == 0 || known->second.instance != card.instance) return {};
