@@ -317,6 +317,45 @@ TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
   EXPECT_EQ(0, process->end());
 }
 
+TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  guest = ask_node("n2", 2);
+  ASSERT_TRUE(guest);
+  ASSERT_TRUE(cm::test::soon([&] {
+    guest->turn();
+    return guest->session->has_new_card();
+  }));
+  guest->session->refuse("the address 10.77.0.1 is node n3's");
+  const std::string expected = "refused: the address 10.77.0.1 is node n3's";
+  const std::string status = status_with(expected);
+  ASSERT_NE(status.npos, status.find(expected)) << status;
+  const nlohmann::json peer = nlohmann::json::parse(status).at("peers").at(0);
+  EXPECT_EQ("n2", peer.at("node"));
+  EXPECT_EQ("down", peer.at("state"));
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, Rejection_IsShownInWords) {
+  ASSERT_NO_FATAL_FAILURE(start({loopback}));
+  const std::pair<RejectReason, std::string> all[] = {
+      {RejectReason::kInvalidServiceId, "nobody there is of the network, or the key is another one"},
+      {RejectReason::kConsumer, "another key or another version of nupa net"},
+      {RejectReason::kNoResources, "no memory or no queue pairs left"},
+      {RejectReason::kTimeout, "this end has answered too late"},
+      {RejectReason::kStaleConnection, "a connection of an earlier run"},
+      {RejectReason::kInvalidTransportType, "reason 9 (IBTA 12.6.7.2)"},
+  };
+  for (const auto& [reason, words] : all) {
+    const Happened asked = events.next(Happened::kRequest);
+    ASSERT_EQ(kAnswers, asked.owner) << words;
+    manager->reject(asked.id, reason, {});
+    manager->release(asked.id);
+    const std::string status = status_with(words);
+    ASSERT_NE(status.npos, status.find(words)) << status;
+  }
+  EXPECT_EQ(0, process->end());
+}
+
 TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
   ASSERT_NO_FATAL_FAILURE(start({loopback}));
   guest = make_household(*device, *pd, *manager, key, "n2", "10.77.0.2/24");

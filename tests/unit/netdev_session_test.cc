@@ -290,8 +290,8 @@ TEST_F(NetdevSession, Answer_GreetingWithAnythingWrong_IsNotLetIn) {
   EXPECT_EQ(EACCES, with([](Greeted& said) { said.queues = 0; }));
   EXPECT_EQ(EACCES, with([](Greeted& said) { said.queues = 17; }));
   EXPECT_EQ(EACCES, with([](Greeted& said) { said.magic ^= 1; }));
-  EXPECT_EQ(EACCES, with([](Greeted& said) { said.version = 2; }));
-  EXPECT_EQ(EACCES, with([](Greeted& said) { ++said.qp_num; }));  // of another queue pair than the request's
+  EXPECT_EQ(EPROTO, with([](Greeted& said) { said.version = 2; }));  // who has the key is no stranger
+  EXPECT_EQ(EACCES, with([](Greeted& said) { ++said.qp_num; }));     // of another queue pair than the request's
   const Greeted good = greeting(with_key, nonce, true);
   EXPECT_EQ(EACCES, answer_to(good, sizeof good - 1));
   for (size_t i = 0; i < sizeof good; ++i) {
@@ -325,7 +325,8 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
     const std::string why = asking->session->why();
     manager->release(asked.id);
     asking->session.reset();
-    EXPECT_TRUE(why == "the other end does not have the network's key" || why == "a queue pair cannot be connected")
+    EXPECT_TRUE(why == "the other end does not have the network's key" || why == "a queue pair cannot be connected" ||
+                why == "the other end speaks version 2, this one 1")
         << why;
     return why == "a queue pair cannot be connected";
   };
@@ -450,6 +451,29 @@ TEST_F(NetdevSession, Refuse_TellsTheOtherEndWhy) {
   EXPECT_TRUE(asking->session->was_refused());
   EXPECT_EQ("refused: the name is taken", asking->session->why());
   EXPECT_FALSE(answering->session->was_refused());
+}
+
+TEST_F(NetdevSession, NodeOfAnotherVersion_IsToldThatItIsNotForTheKey) {
+  const Happened asked = ask();
+  Greeted said;
+  std::memcpy(&said, asked.request.private_data.bytes.data(), sizeof said);
+  said.version = 2;
+  Proof with_key(key, "lab");
+  with_key.set_asking(said.nonce);
+  said.mac = with_key.asks(said.said());
+  ConnectionRequest request = asked.request;
+  request.private_data.set(&said, sizeof said);
+  EXPECT_FALSE(Session::answer(*answering->world, kAnswers, asked.id, request));
+  EXPECT_EQ(static_cast<uint16_t>(RejectReason::kConsumer), events.next(Happened::kRejected).reason);
+  manager->release(asked.id);
+}
+
+TEST_F(NetdevSession, End_AfterARefusal_KeepsTheReasonOfTheRefusal) {
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
+  answering->session->refuse("the name is taken");
+  answering->session->end("the other end has gone");
+  EXPECT_EQ("refused: the name is taken", answering->session->why());
 }
 
 TEST_F(NetdevSession, Answerer_BeforeItHasSeenACard_SaysNothingOfItself) {

@@ -45,6 +45,25 @@ uint64_t network_namespace() {
   return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
 }
 
+/// Why a node was rejected, for people.
+std::string words_of(uint16_t reason) {
+  switch (static_cast<RejectReason>(reason)) {
+    case RejectReason::kInvalidServiceId:
+      return "nobody there is of the network, or the key is another one";
+    case RejectReason::kConsumer:
+      return "turned away: the other end has another key or another version of nupa net";
+    case RejectReason::kNoQueuePair:
+    case RejectReason::kNoResources:
+      return "turned away: the other end has no memory or no queue pairs left";
+    case RejectReason::kTimeout:
+      return "turned away: this end has answered too late";
+    case RejectReason::kStaleConnection:
+      return "turned away: the other end still has a connection of an earlier run";
+    default:
+      return "turned away, reason " + std::to_string(reason) + " (IBTA 12.6.7.2)";
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
@@ -214,9 +233,7 @@ uint64_t Node::on_datagram_request(uint64_t, ConnectionId, const DatagramRequest
 void Node::on_reply(uint64_t owner, const ConnectionReply& reply) { push(owner, Replied{reply}); }
 void Node::on_established(uint64_t, const PrivateData<224>&) {}
 void Node::on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) {
-  constexpr auto kNobody = static_cast<uint16_t>(RejectReason::kInvalidServiceId);
-  push(owner, Ended{reason == kNobody ? "nobody there is of the network, or the key is another one"
-                                      : "turned away, reason " + std::to_string(reason)});
+  push(owner, Ended{words_of(reason)});
 }
 void Node::on_unreachable(uint64_t owner) { push(owner, Ended{"no answer"}); }
 void Node::on_disconnected(uint64_t owner, bool) { push(owner, Ended{"the other end has gone"}); }
@@ -361,6 +378,8 @@ void Node::forget(Session& session, int64_t now) {
     NUPA_DEBUG("net %s: a connection to %s is over: %s", options_.network.c_str(),
                session.card() != nullptr ? session.card()->node.c_str() : "somebody", session.why().c_str());
   if (session.card() == nullptr) return;
+  // One that this node asked is shown with the place that was asked.
+  if (session.was_refused() && !session.asks()) note_refusal(session, now);
   const auto found = peers_.find(session.card()->node);
   if (found == peers_.end() || found->second.session != session.owner()) return;
   Peer& peer = found->second;
@@ -369,6 +388,17 @@ void Node::forget(Session& session, int64_t now) {
   peer.why_not = session.why();
   peer.since_ns = now;
   NUPA_INFO("net %s: node %s is gone: %s", options_.network.c_str(), found->first.c_str(), session.why().c_str());
+}
+
+void Node::note_refusal(const Session& session, int64_t now) {
+  Peer& peer = peers_[session.card()->node];
+  if (peer.session != 0) return;
+  // It asks again and again.
+  if (peer.why_not != session.why()) NUPA_WARN("net %s: %s", options_.network.c_str(), session.why().c_str());
+  peer.addresses = session.card()->addresses;
+  peer.mtu = session.card()->mtu;
+  peer.why_not = session.why();
+  peer.since_ns = now;
 }
 
 void Node::look_at(Target& target, int64_t now) {

@@ -111,6 +111,8 @@ class Node final : private ConnectionSink {
   std::string objection_to(const Session& session);
   void come_up(Session& session, int64_t now);
   void forget(Session& session, int64_t now);
+  /// Another node has refused this one, which it had asked.
+  void note_refusal(const Session& session, int64_t now);
   /// Of two connections between the same nodes that both asked for: the one that the lesser name asked for.
   bool is_the_one_to_stay(const Session& session) const {
     return session.asks() == (options_.node < session.card()->node);

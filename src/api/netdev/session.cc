@@ -33,12 +33,12 @@ struct Greeting {
 };
 static_assert(sizeof(Greeting) == 60 && sizeof(Greeting) <= PrivateData<92>::room());
 
+/// Of any version: who has the key may know that it is another one.
 std::optional<Greeting> greeting_in(std::span<const std::byte> data, uint32_t qp_num) {
   Greeting greeting;
   if (data.size() < sizeof greeting) return std::nullopt;
   std::memcpy(&greeting, data.data(), sizeof greeting);
-  if (greeting.magic != kMagic || greeting.version != kVersion || greeting.qp_num != qp_num || greeting.queues == 0 ||
-      greeting.queues > kMaxQueues)
+  if (greeting.magic != kMagic || greeting.qp_num != qp_num || greeting.queues == 0 || greeting.queues > kMaxQueues)
     return std::nullopt;
   return greeting;
 }
@@ -136,6 +136,10 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
     world.manager.reject(id, RejectReason::kInvalidServiceId, {});
     return fail(EACCES, "somebody without the network's key asks");
   }
+  if (asked->version != kVersion) {
+    world.manager.reject(id, RejectReason::kConsumer, {});
+    return fail(EPROTO, "it speaks another version");
+  }
   auto nonce = new_nonce();
   auto prepared = session->prepare();
   auto own = world.manager.find_address(request.path.local);
@@ -222,6 +226,11 @@ void Session::on_reply(const ConnectionReply& reply) {
   if (!proved) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
     return end("the other end does not have the network's key");
+  }
+  if (answered->version != kVersion) {
+    world_.manager.reject(id_, RejectReason::kConsumer, {});
+    return end("the other end speaks version " + std::to_string(answered->version) + ", this one " +
+               std::to_string(kVersion));
   }
   if (auto lanes = make_lanes(answered->queues); !lanes) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
@@ -355,7 +364,8 @@ void Session::refuse(const std::string& why) {
 void Session::end(const std::string& why) {
   if (state_ == State::kOver) return;
   state_ = State::kOver;
-  why_ = why;
+  // After a refusal the other end goes, which is not the reason.
+  if (why_.empty()) why_ = why;
   close_links();
 }
 
