@@ -278,6 +278,20 @@ TEST_F(CliNet, Config_ThatIsNotOfThisNode_IsRefused) {
   EXPECT_TRUE(has(refusal(R"({"nodes":{"n1":{"addresses":["10.77.0.1/24"]},"n2":{"hosts":["h"]}}})"), "'h': "));
 }
 
+TEST_F(CliNet, Config_MtuThatCannotBe_IsRefusedWithItsValue) {
+  const auto refusal = [&](const std::string& network_mtu, const std::string& node_mtu) {
+    const auto as_field = [](const std::string& mtu) { return mtu.empty() ? "" : "\"mtu\":" + mtu + ","; };
+    const std::string text = "{" + as_field(network_mtu) + "\"nodes\":{\"n1\":{" + as_field(node_mtu) +
+                             "\"addresses\":[\"10.77.0.1/24\"]}}}";
+    return refusal_of({"up", "lab", "--node", "n1", "--config", folder.write("lab.json", text)});
+  };
+  for (const std::string mtu : {"1279", "65521", "0", "-1500", "1500.5", "4294968796", "\"9000\"", "null", "[9000]"}) {
+    const std::string wanted = "lab.json: mtu is " + mtu + ", not a number from 1280 to 65520";
+    ASSERT_TRUE(has(refusal(mtu, ""), wanted)) << mtu;
+    ASSERT_TRUE(has(refusal("9000", mtu), wanted)) << mtu;
+  }
+}
+
 TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
   EXPECT_TRUE(has(refusal_of({"down"}), "there is no such node here"));
   const Said said = run_nupa(net({"status"}));

@@ -80,6 +80,18 @@ Result<netdev::Key> read_key(const std::string& path) {
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
+/// The MTU that a part of a file says, if it says one. Empty: done; else what is wrong.
+std::string read_mtu(const json& part, uint32_t* mtu) {
+  if (!part.contains("mtu")) return {};
+  const json& said = part["mtu"];
+  const bool is_one =
+      said.is_number_unsigned() && said.get<uint64_t>() >= netdev::kMinMtu && said.get<uint64_t>() <= netdev::kMaxMtu;
+  if (!is_one)
+    return fmt::format("mtu is {}, not a number from {} to {}", said.dump(), netdev::kMinMtu, netdev::kMaxMtu);
+  *mtu = said.get<uint32_t>();
+  return {};
+}
+
 /// What a file says of the network and of this node. Empty: done; else what is wrong.
 std::string read_config(NetOptions* options) {
   std::ifstream file(options->config);
@@ -95,7 +107,9 @@ std::string read_config(NetOptions* options) {
     for (const auto& [name, node] : nodes.items()) {
       if (name == options->node) {
         if (options->addresses.empty()) options->addresses = node.at("addresses").get<std::vector<std::string>>();
-        if (options->mtu == 0) options->mtu = node.value("mtu", config.value("mtu", 0u));
+        if (options->mtu == 0)
+          if (const std::string wrong = read_mtu(node.contains("mtu") ? node : config, &options->mtu); !wrong.empty())
+            return options->config + ": " + wrong;
         options->interface = node.value("interface", options->interface);
       } else {
         for (const auto& host : node.value("hosts", std::vector<std::string>{})) options->peers.push_back(host);
