@@ -292,6 +292,20 @@ TEST_F(CliNet, Config_MtuThatCannotBe_IsRefusedWithItsValue) {
   }
 }
 
+TEST_F(CliNet, Up_NamesThatCannotBe_LeaveNoKeyFile) {
+  const auto folders_files = [&] {
+    std::vector<std::string> all;
+    for (const auto& one : std::filesystem::recursive_directory_iterator(folder.path())) all.push_back(one.path());
+    return all;
+  };
+  const std::vector<std::string> before = folders_files();
+  for (const std::string network : {"../lab", "no/name", ".lab", "a network", ""})
+    EXPECT_TRUE(has(refusal_of({"up", network, "--addr", "10.77.0.1/24"}), "names have letters")) << network;
+  EXPECT_TRUE(has(refusal_of({"up", "lab", "--node", "no/name", "--addr", "10.77.0.1/24"}), "names have letters"));
+  EXPECT_EQ(run_nupa(net({"key", "lab"})).status, 2) << "the command prints a key and takes no name";
+  EXPECT_EQ(folders_files(), before);
+}
+
 TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
   EXPECT_TRUE(has(refusal_of({"down"}), "there is no such node here"));
   const Said said = run_nupa(net({"status"}));

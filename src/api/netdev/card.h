@@ -31,5 +31,6 @@ constexpr uint32_t kMaxQueues = 16;
 bool is_name(std::string_view text, size_t longest);
 constexpr size_t kLongestNetwork = 31;
 constexpr size_t kLongestNode = 40;  // an address of IPv6 is one
+constexpr const char* kNamesHave = "names have letters, digits and .:_- (networks up to 31, nodes up to 40)";
 
 }  // namespace nupa::netdev

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
   if (options.addresses.size() > kMaxAddresses)
     return fail(EINVAL, "a node has at most 16 addresses, with the link-local one that it gets if any is of IPv6");
   if (!is_name(options.network, kLongestNetwork) || !is_name(options.node, kLongestNode))
-    return fail(EINVAL, "names have letters, digits and .:_- (networks up to 31, nodes up to 40)");
+    return fail(EINVAL, kNamesHave);
   std::unique_ptr<Node> node(new Node(std::move(options)));
   if (auto opened = node->open(); !opened) return tl::unexpected(opened.error());
   return node;

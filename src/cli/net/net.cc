@@ -124,6 +124,10 @@ std::string read_config(NetOptions* options) {
 std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   if (!given.config.empty())
     if (std::string wrong = read_config(&given); !wrong.empty()) return wrong;
+  // Before the key: its file is named after the network.
+  if (!netdev::is_name(given.network, netdev::kLongestNetwork) ||
+      (!given.node.empty() && !netdev::is_name(given.node, netdev::kLongestNode)))
+    return netdev::kNamesHave;
   options->network = given.network;
   options->node = given.node;
   options->interface = given.interface;
