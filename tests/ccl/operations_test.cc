@@ -365,8 +365,8 @@ TEST_F(CclOperations, AGroupsInnerEndDoesNothing) {
                           nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT32, NUPA_CCL_SUM, rank.world(), nullptr),
                           "all_reduce");
                       nupa_ccl_request* request = nullptr;
-                      rank.expect_ok(nupa_ccl_group_end(&request), "inner");
-                      rank.expect(value == 1 && request == nullptr, "nothing has been done");
+                      rank.expect_ok(nupa_ccl_group_end(nullptr), "inner");
+                      rank.expect(value == 1, "nothing has been done");
                       rank.expect_ok(nupa_ccl_group_end(&request), "outer");
                       rank.expect(request != nullptr, "the outer one's request");
                       rank.expect_ok(nupa_ccl_wait(request), "wait");

@@ -232,7 +232,6 @@ TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
                 "Target::revalidate load seq_cst 5: x86 relaxed, C++ relaxed",
                 "Target::revalidate load seq_cst 6: x86 relaxed, C++ relaxed",
                 "Target::revalidate load seq_cst 7: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 8: x86 relaxed, C++ relaxed",
                 "Target::claim store relaxed: x86 relaxed, C++ relaxed",
                 "Target::claim load seq_cst: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::post load acquire: x86 relaxed, C++ relaxed",
