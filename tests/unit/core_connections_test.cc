@@ -150,6 +150,9 @@ struct Party {
   }
 };
 
+/// A slot that this process does not have: each process takes one at random.
+uint32_t slot_of_another() { return (*Runtime::acquire())->slot() == 3077 ? 3078 : 3077; }
+
 /// Another process, forked before this one has opened anything; words go to and fro.
 class Other {
  public:
@@ -376,19 +379,19 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
 }
 
 TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
-  constexpr uint32_t kSlot = 3078;
   const cm::test::Folder folder;
   const Transport memory("window");
   auto party = std::make_unique<Party>();
   ASSERT_NE(nullptr, party->manager);
   const auto runtime = *Runtime::acquire();  // the process goes on
+  const std::string slot = std::to_string(slot_of_another());
   base::UniqueFd later;
   on_service_thread(*runtime, [&] {
     ConnectionId id = 0;
     ASSERT_EQ(0, party->connect(1, kIpTcp + 7016, &id));
     party->manager.reset();
     // A question that is asked again goes to this process, too.
-    later = cm::test::socket_at(folder.file(std::to_string(kSlot) + ".sock"), cm::test::kBacklog);
+    later = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
     runtime->connections().on_tick(base::now_ns() + 1'000'000'000);
   });
   pollfd asked{later.get(), POLLIN, 0};
@@ -475,7 +478,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
     runtime_ = *Runtime::acquire();
     ASSERT_NE(0u, runtime_->devices().size());
     enter(process_);
-    ASSERT_TRUE(cm::test::soon([&] { return runtime_->node().find(kSlot) != nullptr; }));
+    ASSERT_TRUE(cm::test::soon([&] { return runtime_->node().find(slot_) != nullptr; }));
   }
   /// The process has this one's addresses, and says hello.
   void enter(cm::test::FakeProcess& process) {
@@ -510,12 +513,12 @@ class CoreConnectionsPlayed : public ::testing::Test {
     return is;
   }
 
-  static constexpr uint32_t kSlot = 3077;
   const cm::test::Folder folder_;
   const Transport memory_{"window"};
   Party party_;
   std::shared_ptr<Runtime> runtime_;
-  cm::test::FakeProcess process_{kSlot};
+  const uint32_t slot_ = slot_of_another();
+  cm::test::FakeProcess process_{slot_};
   std::vector<base::UniqueFd> sockets_;
   uint64_t owner_ = 0;
 };
@@ -547,10 +550,10 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   listens(kIpTcp + 7062, nullptr);
   ConnectionId id = 0;
   ASSERT_EQ(0, party_.connect(1, kIpTcp + 7062, &id));
-  cm::test::FakeProcess next(kSlot, process_.header().instance + 1);
+  cm::test::FakeProcess next(slot_, process_.header().instance + 1);
   enter(next);
   ASSERT_TRUE(cm::test::soon([&] {
-    const cm::Peer* const now = runtime_->node().find(kSlot);
+    const cm::Peer* const now = runtime_->node().find(slot_);
     return now != nullptr && now->instance() == next.header().instance;
   }));
   party_.manager->release(id);  // tells the other end
@@ -592,7 +595,7 @@ TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsT
     }
   }
   EXPECT_TRUE(party_.sink.nothing_more());
-  EXPECT_EQ(nullptr, runtime_->node().find(kSlot));
+  EXPECT_EQ(nullptr, runtime_->node().find(slot_));
   for (const ConnectionId id : ids) party_.manager->release(id);
 }
 
