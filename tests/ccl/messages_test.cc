@@ -180,6 +180,33 @@ TEST(CclMessages, MoveWhileNobodyWaits) {
       all_well(2));
 }
 
+TEST(CclMessages, TestOfAGroup_WhoseLastCallIsDoneFirst_IsDoneOnceAllAre) {
+  EXPECT_EQ(run_job(1,
+                    [](Rank& rank) {
+                      int32_t first = 0;
+                      int32_t last = 0;
+                      nupa_ccl_request* request = nullptr;
+                      nupa_ccl_comm* const world = rank.world();
+                      rank.expect_ok(nupa_ccl_group_start(), "group_start");
+                      rank.expect_ok(nupa_ccl_recv(&first, 1, kType, 0, 1, world, nullptr, nullptr), "first recv");
+                      rank.expect_ok(nupa_ccl_recv(&last, 1, kType, 0, 2, world, nullptr, nullptr), "last recv");
+                      rank.expect_ok(nupa_ccl_group_end(&request), "group_end");
+                      // What a rank sends itself is there when the call returns.
+                      for (const int32_t tag : {2, 1}) {
+                        int done = 1;
+                        rank.expect_ok(nupa_ccl_test(request, &done), "test");
+                        rank.expect(done == 0, "done before tag " + std::to_string(tag) + " was sent");
+                        rank.expect_ok(nupa_ccl_send(&tag, 1, kType, 0, tag, world, nullptr), "send");
+                      }
+                      rank.expect(first == 1 && last == 2, "what came");
+                      int done = 0;
+                      rank.expect_ok(nupa_ccl_test(request, &done), "test");
+                      rank.expect(done == 1, "not done");
+                      rank.expect_ok(nupa_ccl_wait(request), "wait");
+                    }),
+            all_well(1));
+}
+
 TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
   // More than a lane holds.
   constexpr size_t kMany = 4'000'000;

@@ -265,5 +265,38 @@ TEST(CclProfiler, IsToldOfWhatBeginsAndEnds) {
             all_well(2));
 }
 
+/// The last event of each kind.
+struct LastOnes {
+  nupa_ccl_event begin, end;
+};
+
+TEST(CclProfiler, ReceiveFromAnybody_IsToldWhoSentAndWhatCame) {
+  EXPECT_EQ(run_job(2,
+                    [](Rank& rank) {
+                      int32_t array[3] = {};
+                      nupa_ccl_comm* const world = rank.world();
+                      if (rank.rank() == 0) {
+                        rank.expect_ok(nupa_ccl_send(array, 2, NUPA_CCL_INT32, 1, 0, world, nullptr), "send");
+                        return;
+                      }
+                      LastOnes seen{};
+                      const auto note_begin = [](const nupa_ccl_event* event, void* context) {
+                        static_cast<LastOnes*>(context)->begin = *event;
+                      };
+                      const auto note_end = [](const nupa_ccl_event* event, void* context) {
+                        static_cast<LastOnes*>(context)->end = *event;
+                      };
+                      rank.expect_ok(nupa_ccl_set_profiler(note_begin, note_end, &seen), "set_profiler");
+                      rank.expect_ok(
+                          nupa_ccl_recv(array, 3, NUPA_CCL_INT32, NUPA_CCL_ANY_RANK, 0, world, nullptr, nullptr),
+                          "recv");
+                      rank.expect_ok(nupa_ccl_set_profiler(nullptr, nullptr, nullptr), "set_profiler");
+                      rank.expect(seen.begin.root == NUPA_CCL_ANY_RANK && seen.begin.count == 3, "what was wanted");
+                      rank.expect(seen.end.root == 0, "who has sent");
+                      rank.expect(seen.end.count == 2 && seen.end.bytes == 2 * sizeof array[0], "what came");
+                    }),
+            all_well(2));
+}
+
 }  // namespace
 }  // namespace nupa::ccl

@@ -330,6 +330,19 @@ TEST_F(CliNetNodes, Up_KeyThatIsNotThere_IsMadeForItsUserAlone) {
   EXPECT_TRUE(are_joined("n1", "n2"));
 }
 
+TEST_F(CliNetNodes, Up_KeyThatAnotherNodeMakesMeanwhile_IsTaken) {
+  const auto one = up(first, 1);
+  // This path leads to the key only once the folders for a new key have been made: the key is not there when the node
+  // looks for it, and is there when it puts its own.
+  Start start = net({"up", "lab", "--node", "n2", "--addr", "10.77.0.2/24"}, &second);
+  start.environment["XDG_CONFIG_HOME"] = folder / "not-yet/..";
+  const Program other(start);
+  ASSERT_TRUE(other.await_out("is up\n")) << other.err();
+  EXPECT_TRUE(are_joined("n1", "n2"));
+  const auto files = std::filesystem::directory_iterator(folder / "nupa");
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "a key that nobody took is left";
+}
+
 TEST_F(CliNetNodes, Up_Interface_HasWhatIsSaidOfIt) {
   const auto one = up(first, 1, {"--mtu", "4000", "--addr", "10.77.0.1/20", "--interface", "lab0"});
   first.run([&] {
@@ -709,6 +722,7 @@ TEST_F(CliNetNodes, Up_Detached_GoesOnAndIsThereAtOnce) {
   const json found = status("n1");
   ASSERT_TRUE(found.is_object());
   EXPECT_FALSE(is_gone(found["pid"]));
+  EXPECT_EQ(getsid(found["pid"]), found["pid"].get<pid_t>()) << "it ends with the session that it was started in";
   const Said twice = run_nupa(net({"up", "lab", "--node", "n1", "--addr", "10.77.0.1/24", "--detach"}, &first));
   EXPECT_EQ(twice.status, 1);
   EXPECT_TRUE(has(twice.err, "a node of this name")) << twice.err;

@@ -354,6 +354,19 @@ TEST(CclMeetingRoot, AMeetingThatLackedRanksIsOver) {
   EXPECT_EQ(meet(root->id(), 0, 1, 2, {}, kPatient).error().code, EALREADY);
 }
 
+TEST(CclMeetingRoot, MeetingThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
+  const auto root = root_with();
+  const base::UniqueFd first = stranger(root->id());
+  say(first, telling_of(root->id(), 0, 0, 3, {}));
+  const base::UniqueFd second = stranger(root->id());
+  say(second, telling_of(root->id(), 0, 0, 3, {}));
+  EXPECT_EQ(hear(second).status, EEXIST) << "the first one does not take part";
+  // The root closes its end when the rank has left.
+  ASSERT_EQ(shutdown(first.get(), SHUT_WR), 0);
+  EXPECT_EQ(hear(first).status, -1);
+  expect_whole_meeting(root->id(), 2);
+}
+
 TEST(CclMeetingRoot, LargeTablesComeWhole) {
   constexpr uint32_t kWorld = 48;
   const auto root = root_with();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The thread that moves messages while nobody waits for one.
+/// The thread that moves messages while nobody waits for one, and how long somebody waits.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/membarrier.h>
@@ -12,8 +12,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <thread>
@@ -80,6 +82,87 @@ int end_of_sleeper(const WaitRules& rules) {
   int status = 0;
   EXPECT_EQ(child, waitpid(child, &status, 0));
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/// A lane by which a message of one byte a piece comes, each piece when it is brought.
+class SlowLane final : public Lane {
+ public:
+  explicit SlowLane(uint64_t bytes) { std::memcpy(piece_, &bytes, sizeof bytes); }
+  void bring() { ++brought_; }
+
+  size_t piece_bytes() const override { return sizeof piece_; }
+  Wait can_send() const override { return {&brought_, brought_ + 1}; }  // never
+  std::byte* room() override { return nullptr; }
+  void send(size_t) override {}
+  bool lend(const void*, size_t) override { return false; }
+  bool has_loans() const override { return false; }
+  Wait can_receive() const override { return {&brought_, taken_ + 1}; }
+  const std::byte* front() const override { return taken_ == 0 ? piece_ : piece_ + kHeader; }
+  size_t front_bytes() const override { return taken_ == 0 ? kHeader + 1 : 1; }
+  void pop() override { ++taken_; }
+  bool is_used() const override { return true; }
+  void pop_last() override {}
+  Wait all_arrived() const override { return {&brought_, brought_}; }
+
+ private:
+  static constexpr size_t kHeader = 16;  // message_peer.h: bytes(8), tag(4), type(1)
+  std::byte piece_[kHeader + 1] = {};
+  std::atomic<uint32_t> brought_{0};
+  uint32_t taken_ = 0;
+};
+
+/// Of two ranks, one of which sends by that lane.
+class SlowWays final : public LaneGroup::Ways {
+ public:
+  explicit SlowWays(SlowLane& lane) : lane_(lane) {}
+  void want(uint32_t) override {}
+  Wait ready(uint32_t) override { return {&is_there_, 1}; }
+  Lane& lane(uint32_t) override { return lane_; }
+  uint32_t ahead() const override { return 1; }
+  bool is_used(uint32_t) const override { return true; }
+
+ private:
+  SlowLane& lane_;
+  std::atomic<uint32_t> is_there_{1};
+};
+
+/// Brings a piece at each look, which takes its time.
+class SlowWires final : public Surroundings {
+ public:
+  SlowWires(SlowLane& lane, std::chrono::milliseconds pause) : lane_(lane), pause_(pause) {}
+  Cause ended() const override { return {}; }
+  void look() override {
+    std::this_thread::sleep_for(pause_);
+    lane_.bring();
+  }
+  Cause on_timeout(const Wait&) override {
+    ++timeouts;
+    return {};
+  }
+
+  int timeouts = 0;
+
+ private:
+  SlowLane& lane_;
+  const std::chrono::milliseconds pause_;
+};
+
+TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut) {
+  // The first piece comes as the receive begins. The others take more than the limit, of which each has the whole.
+  constexpr uint64_t kPieces = 6;
+  constexpr std::chrono::milliseconds kPause{250};
+  constexpr int64_t kLimitNs = 1'000'000'000;
+  SlowLane lane(kPieces);
+  SlowWays ways(lane);
+  SlowWires around(lane, kPause);
+  Messages messages(0, 2, ways, around, {0, true}, kLimitNs);
+  std::byte room[kPieces];
+  const auto message =
+      std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
+  messages.begin(message);
+  EXPECT_EQ(messages.wait(message), 0);
+  EXPECT_EQ(message->bytes, kPieces);
+  EXPECT_EQ(around.timeouts, 0);
 }
 
 /// A rank that counts a word up executes no fence where each rank has a core: the store may be seen after its load of

@@ -132,6 +132,8 @@ TEST(CclPortPlace, HostsHaveNames) {
   ASSERT_FALSE(met);
   EXPECT_EQ(met.error().code, EHOSTUNREACH);
   EXPECT_NE(met.error().text.find("no-such-name.invalid"), std::string::npos) << met.error().text;
+  // Until its limit it has come again: the name may be known only when rank 0 is there.
+  EXPECT_NE(met.error().text.find("rank 0 does not come"), std::string::npos) << met.error().text;
 }
 
 TEST(CclPortPlace, AddressesMayBeOfIpv6) {

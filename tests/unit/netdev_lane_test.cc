@@ -198,6 +198,26 @@ TEST_P(NetdevMappedLane, GiveBack_PeerThatWaitsForRoom_IsWokenOnce) {
   ASSERT_EQ(kWordProbe, one.next_word());
 }
 
+TEST_P(NetdevMappedLane, GiveBack_PositionOfMoreLinesThanAWordHolds_IsStillOfWhatWasRead) {
+  // A word counts lines in its lower 30 bits. At 128 GiB the number of lines needs the upper two, too.
+  constexpr uint64_t kRounds = (uint64_t{128} << 30) / kRingBytes;
+  constexpr uint64_t kLinesOfRing = kRingBytes / kLine, kLinesOfWord = uint64_t{1} << 30;
+  // In each round the peer says that it has written a whole ring, all of which is to be skipped.
+  *reinterpret_cast<Record*>(one.ring() + 1) = {Record::kSkip, 0};
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    const auto lines = static_cast<uint32_t>(round * kLinesOfRing % kLinesOfWord);
+    ASSERT_NO_FATAL_FAILURE(one.hear(other, kWordData << 30 | lines));
+    ASSERT_EQ(0, one.read_all());
+    ASSERT_EQ(0, one.lane->error()) << round;
+    while (other.poll()) {
+    }
+  }
+  one.lane->give_back();
+  EXPECT_EQ(kWordRead, other.next_word());
+  EXPECT_EQ(kWordRead << 30, other.words.back());
+  EXPECT_EQ(0, other.lane->error());
+}
+
 TEST_P(NetdevMessageLane, Flush_MessagesThatThePeerHasNotRead_Are192AtMost) {
   constexpr int kFrames = 300, kMost = 192;
   for (int i = 0; i < kFrames; ++i) {

@@ -169,9 +169,29 @@ class NetdevNode : public ::testing::Test {
     made->session->on_reply(events.next(Happened::kReply).reply);
     return made;
   }
-  /// Another run of node n2, which has asked the node and is connected.
-  std::unique_ptr<Household> connect_guest(uint64_t instance) {
-    auto made = ask_node("n2", instance);
+  /// A node that the node has asked by this request, and whose card it has told.
+  std::unique_ptr<Household> answer_node(const std::string& name, uint64_t instance, const Happened& asked) {
+    auto made = make_household(*device, *pd, *manager, key, name, "10.77.0.2/24");
+    made->world->self.instance = instance;
+    auto session = Session::answer(*made->world, kAnswers, asked.id, asked.request);
+    if (!session) return nullptr;
+    made->session = std::move(*session);
+    const bool shown = cm::test::soon([&] {
+      made->turn();
+      return made->session->has_new_card();
+    });
+    return shown ? std::move(made) : nullptr;
+  }
+  /// Its session is up or over.
+  static bool is_decided(Household& guest) {
+    return cm::test::soon([&] {
+      guest.turn();
+      return guest.session->state() == Session::State::kUp || guest.session->state() == Session::State::kOver;
+    });
+  }
+  /// Another run of a node, which has asked the node and is connected.
+  std::unique_ptr<Household> connect_guest(uint64_t instance, const std::string& name = "n2") {
+    auto made = ask_node(name, instance);
     if (made == nullptr) return nullptr;
     const bool shown = cm::test::soon([&] {
       made->turn();
@@ -294,6 +314,55 @@ TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothi
   EXPECT_EQ(0, process->end());
 }
 
+TEST_F(NetdevNode, BothHaveAsked_TheConnectionThatTheLesserNameAskedForStays) {
+  ASSERT_NO_FATAL_FAILURE(start({loopback}));
+  // The node has asked, and its question is answered only when the connection that n0 asked for is there.
+  const Happened asked = events.next(Happened::kRequest);
+  ASSERT_EQ(kAnswers, asked.owner);
+  guest = connect_guest(2, "n0");
+  ASSERT_TRUE(guest);
+  std::string status = status_with("\"connections\":1,");
+  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
+  const auto other = answer_node("n0", 2, asked);
+  ASSERT_TRUE(other);
+  other->session->agree();
+  ASSERT_TRUE(is_decided(*other));
+  EXPECT_EQ("refused: the nodes are connected", other->session->why());
+  status = ask("status");
+  EXPECT_NE(status.npos, status.find("\"connections\":1,")) << status;
+  EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, NodeThatWasAskedAndStartsAgain_TakesItsOldPlaceByItsOwnQuestion) {
+  ASSERT_NO_FATAL_FAILURE(start({loopback}));
+  guest = answer_node("n2", 2, events.next(Happened::kRequest));
+  ASSERT_TRUE(guest);
+  guest->session->agree();
+  ASSERT_TRUE(is_decided(*guest));
+  std::string status = status_with("\"connections\":1,");
+  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
+  // Of the same run it would be the one too many: of two nodes that ask each other n1's connection stays.
+  const auto next_guest = connect_guest(3);
+  ASSERT_TRUE(next_guest) << "the new run is refused";
+  status = status_with("\"connections\":2,");
+  EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
+  EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
+  EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, NodeOfThisHostThatHasEnded_IsNoLongerAsked) {
+  auto door = Door::open("lab", "n2");
+  ASSERT_TRUE(door) << door.error().what;
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  std::string status = status_with("\"at\":\"n2\"");
+  ASSERT_NE(status.npos, status.find("\"at\":\"n2\"")) << status;
+  door->reset();  // its name goes with it
+  status = status_with("\"asked\":[]");
+  EXPECT_NE(status.npos, status.find("\"asked\":[]")) << status;
+  EXPECT_EQ(0, process->end());
+}
+
 TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   guest = ask_node("n2", 2);
@@ -358,16 +427,8 @@ TEST_F(NetdevNode, Rejection_IsShownInWords) {
 
 TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
   ASSERT_NO_FATAL_FAILURE(start({loopback}));
-  guest = make_household(*device, *pd, *manager, key, "n2", "10.77.0.2/24");
-  const Happened asked = events.next(Happened::kRequest);
-  ASSERT_EQ(kAnswers, asked.owner);
-  auto session = Session::answer(*guest->world, kAnswers, asked.id, asked.request);
-  ASSERT_TRUE(session) << session.error().what;
-  guest->session = std::move(*session);
-  ASSERT_TRUE(cm::test::soon([&] {
-    guest->turn();
-    return guest->session->has_new_card();
-  }));
+  guest = answer_node("n2", 2, events.next(Happened::kRequest));
+  ASSERT_TRUE(guest);
   guest->session->refuse("no \xff here");
   const std::string expected = "refused: no \xef\xbf\xbd here";
   const std::string status = status_with(expected);

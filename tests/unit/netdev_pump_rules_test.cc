@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pump lets through and what it counts: a node's interface on one side, peers' lanes that are moved by hand on
 // the other.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -507,6 +509,63 @@ TEST_P(NetdevPumpRules, PutAside_WhatIsSentLater_KeepsItsOrderAndGivesItsRoomBac
     EXPECT_EQ(sent, peer.traffic().sent.get());
     EXPECT_EQ(sent * (kPayload + 20), peer.traffic().sent_bytes.get());
   }
+  EXPECT_EQ(0u, peer.traffic().no_room.get());
+}
+
+/// While this lives, the pump waits in its read for the next frame of the interface, and does nothing else.
+class ReadThatWaits {
+ public:
+  ReadThatWaits(const End& node, Frame last) : node_(node), last_(std::move(last)) { set(0); }
+  ~ReadThatWaits() {
+    set(O_NONBLOCK);
+    node_.give(last_);  // the read that waits returns
+  }
+  ReadThatWaits(const ReadThatWaits&) = delete;
+  ReadThatWaits& operator=(const ReadThatWaits&) = delete;
+
+ private:
+  void set(int flag) const { EXPECT_EQ(0, fcntl(node_.inner, F_SETFL, flag)); }
+
+  const End& node_;
+  const Frame last_;
+};
+
+TEST_P(NetdevPumpRules, PutAside_RoomThatComesBetweenTwoPackets_IsLeftToThoseBefore) {
+  End& node = make_node();
+  const Peer& peer = join(node, {"10.77.0.2"});
+  const Peer& other = join(node, {"10.77.0.3"});
+  const Frame to_other = packet_of("10.77.0.1", "10.77.0.3", 100);
+  uint8_t given = 0;
+  const auto give = [&] {
+    Frame frame = packet_of("10.77.0.1", "10.77.0.2", 60000);
+    frame.back() = std::byte{++given};
+    node.give(frame);
+  };
+  // Until one is put aside.
+  do {
+    give();
+    await_read(node);
+  } while (peer.traffic().sent.get() == given);
+  uint8_t taken = 0;
+  const auto take_to = [&](int last) {
+    while (taken < last && !HasFailure()) {
+      const Frame next = peer.take();
+      EXPECT_EQ(std::byte{++taken}, next.empty() ? std::byte{} : next.back());
+    }
+  };
+  {
+    const ReadThatWaits read(node, to_other);
+    // One more is put aside. When the other peer has its packet, the pump reads the next one, with no look at those
+    // that are aside.
+    give();
+    node.give(to_other);
+    ASSERT_EQ(to_other, other.take());
+    take_to(given - 2);
+    give();
+    node.give(to_other);
+    ASSERT_EQ(to_other, other.take());
+  }
+  take_to(given);
   EXPECT_EQ(0u, peer.traffic().no_room.get());
 }
 
