@@ -20,13 +20,20 @@ FILE_BYTES = 3000017
 
 
 class Service:
-    """A server over the preload library, until the `with` block is left."""
+    """A server over the preload library, until the `with` block is left. `once`: it serves one client, and is started
+    anew for each."""
 
-    def __init__(self, command, place, port):
-        self.place, self.port = place, port
+    def __init__(self, command, place, port, once=False):
+        self.command, self.place, self.port, self.once = command, place, port, once
         self.log = tempfile.TemporaryFile()
-        self.process = start(command, None, self.log, place.server, ("--sockets",))
-        self.listens = wait_listening(port, self.process)
+        self.process = None
+
+    def listens(self):
+        if self.once and self.process:
+            stop(self.process)
+        if self.once or not self.process:
+            self.process = start(self.command, None, self.log, self.place.server, ("--sockets",))
+        return wait_listening(self.port, self.process)
 
     def said(self):
         self.log.seek(0)
@@ -36,7 +43,8 @@ class Service:
         return self
 
     def __exit__(self, *_):
-        stop(self.process)
+        if self.process:
+            stop(self.process)
         self.log.close()
 
 
@@ -76,10 +84,10 @@ def run_client(place, command, over_rdma, env, seconds):
 def ask(name, service, command, says=(), never=(), over_rdma=None, env=None, seconds=60):
     """One outcome: the client ends with status 0 and has said what it must. `over_rdma`: the server's program, whose
     queue pairs must have been seen to carry messages meanwhile; None: the client speaks plain TCP."""
-    if not service.listens:
-        outcome(False, service.place.name + name, "server does not listen: " + service.said())
-        return ""
     for _ in range(TRIES):  # a client may have come and gone between two looks at its queue pairs
+        if not service.listens():
+            outcome(False, service.place.name + name, "server does not listen: " + service.said())
+            return ""
         status, text, seen = run_client(service.place, command, over_rdma, env, seconds)
         if status != 0 or not over_rdma or seen >= SEEN:
             break
@@ -98,14 +106,16 @@ def iperf3(place):
     if missing_program("iperf3"):
         return
     port = free_port()
-    with Service("iperf3 -s -p %d" % port, place, port) as service:
+    # Between two clients a server that stays has no listener for a moment.
+    with Service("iperf3 -s -1 -p %d" % port, place, port, once=True) as service:
+        def run(name, address, options, over_rdma):
+            ask(name, service, "iperf3 -c %s -p %d %s" % (address, port, options), [r"receiver$"], ["error"], over_rdma)
+
         for options in ("", "-P 4", "-R", "--bidir", "-n 100M -l 1000", "-t 1 -w 64K"):
             length = "" if "-n" in options or "-t" in options else "-t 1 "
-            ask("iperf3 " + options, service, "iperf3 -c %s -p %d %s%s" % (place.ipv4, port, length, options),
-                [r"receiver$"], ["error"], "iperf3")
-        ask("iperf3 from a client that speaks TCP", service, "iperf3 -c %s -p %d -t 1" % (place.ipv4, port),
-            [r"receiver$"], ["error"])
-        ask("iperf3 -6", service, "iperf3 -6 -c %s -p %d -t 1" % (place.ipv6, port), [r"receiver$"], ["error"], "iperf3")
+            run("iperf3 " + options, place.ipv4, length + options, "iperf3")
+        run("iperf3 from a client that speaks TCP", place.ipv4, "-t 1", None)
+        run("iperf3 -6", place.ipv6, "-6 -t 1", "iperf3")
 
 
 REDIS_TESTS = ("PING_INLINE", "SET", "GET", "LPUSH", "LRANGE_100", "MSET")
