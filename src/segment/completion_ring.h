@@ -21,7 +21,7 @@ class CompletionRing {
  public:
   enum class Push {
     kOk,
-    kOverrun,  ///< no free slot
+    kOverrun,  ///< no free slot, or claims that are nonsense
     kMoved,    ///< the queue was resized: look up the new place and push again
   };
   using Claim = std::atomic<uint64_t>;
@@ -65,6 +65,7 @@ class CompletionRing {
   /// First half of push(): the position is the caller's alone until it has written it.
   Push claim_next(uint32_t owner, uint64_t* claimed_position) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);
+    uint64_t passed = 0;
     for (;;) {
       const uint64_t now_turn = turn(position);
       uint64_t claimed = claim(position).load(std::memory_order_acquire);
@@ -80,6 +81,7 @@ class CompletionRing {
         }
       }
       if (claimed == kClosed) return Push::kMoved;
+      if (++passed > capacity() + kMostLostPositions) return Push::kOverrun;
       // Somebody took this position: help the hint along and try the next.
       help_tail(position);
       const uint64_t tail = control_->tail.load(std::memory_order_acquire);

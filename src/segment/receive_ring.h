@@ -66,10 +66,11 @@ class ReceiveRing {
     }
   };
 
-  /// Takes the oldest posted receive for process `owner`; empty if none is posted. `alone`: no other thread or process
-  /// claims from this ring.
+  /// Takes the oldest posted receive for process `owner`; empty if none is posted, or if the stamps are nonsense.
+  /// `alone`: no other thread or process claims from this ring.
   Claim claim(uint32_t owner, bool alone = false) {
     uint64_t position = shared_->consumed.load(std::memory_order_acquire);
+    uint64_t passed = 0;
     for (;;) {
       RecvSlot& candidate = slot(position);
       const uint64_t now_turn = turn(position);
@@ -85,6 +86,7 @@ class ReceiveRing {
       }
       const uint64_t seen_turn = (seen & kStampBody) >> 2;
       if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
+      if (++passed > capacity() + kMostLostPositions) return {};
       // Taken by another (claimed in this turn) or already free for a later turn: help and go on.
       uint64_t hint = position;
       if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {

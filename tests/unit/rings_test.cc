@@ -235,6 +235,35 @@ TEST(CompletionRing, ANewRingBeginsWithWhatWasPutThere) {
   }
 }
 
+/// The claims lie behind the slots.
+CompletionRing::Claim& claim_at(const CqFixture& cq, uint64_t position) {
+  return reinterpret_cast<CompletionRing::Claim*>(&cq.ring.slot(0) + cq.ring.capacity())[position];
+}
+
+/// So many turns make each position look taken for a while: not for ever, so that a call that passes them all comes
+/// back.
+constexpr uint64_t kForgedTurns = uint64_t{1} << 20;
+
+TEST(CompletionRing, Push_WhereEveryClaimIsForged_ComesBackSoon) {
+  CqFixture cq(2);
+  for (uint64_t i = 0; i < cq.ring.capacity(); ++i) claim_at(cq, i).store(kForgedTurns);
+  EXPECT_EQ(CompletionRing::Push::kOverrun, cq.ring.push(1, nullptr, entry_with(0)));
+  // The writers' hint, with which the ring's memory begins, follows what was passed.
+  const auto& tail = *reinterpret_cast<const std::atomic<uint64_t>*>(cq.memory.get());
+  EXPECT_LE(tail.load(), cq.ring.capacity() + kMostLostPositions);
+}
+
+TEST(CompletionRing, Push_FarBehindOtherWriters_FindsTheFreeSlot) {
+  CqFixture cq(17);
+  // As when all others stopped between the claim and the hint.
+  const uint64_t taken = cq.ring.capacity() - 1;
+  ASSERT_GT(taken, kMostLostPositions);
+  for (uint64_t i = 0; i < taken; ++i) claim_at(cq, i).store(cq.ring.turn(i));
+  uint64_t position = 0;
+  ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.claim_next(1, &position));
+  EXPECT_EQ(taken, position);
+}
+
 struct RqFixture {
   explicit RqFixture(uint32_t log2_slots)
       : slots(new RecvSlot[size_t{1} << log2_slots]()), ring(&shared, slots.get(), log2_slots, sizeof(RecvSlot)) {}
@@ -320,6 +349,25 @@ TEST(ReceiveRing, AReceiveThatTheHintWentPastIsShownAgain) {
   EXPECT_FALSE(rq.ring.post(2, [](RecvSlot&) {})) << "it is full";
   EXPECT_EQ(0u, rq.ring.claim(7).slot->wr_id);
   EXPECT_EQ(1u, rq.ring.claim(7).slot->wr_id);
+}
+
+TEST(ReceiveRing, Claim_WhereEveryStampIsForged_ComesBackSoon) {
+  RqFixture rq(2);
+  for (uint64_t i = 0; i < rq.ring.capacity(); ++i) rq.ring.slot(i).stamp.store(stamp(kForgedTurns, SlotState::kFree));
+  EXPECT_FALSE(rq.ring.claim(7));
+  EXPECT_LE(rq.shared.consumed.load(), rq.ring.capacity() + kMostLostPositions) << "the hint follows what was passed";
+}
+
+TEST(ReceiveRing, Claim_FarBehindOtherClaimers_FindsTheReceive) {
+  RqFixture rq(17);
+  const uint64_t capacity = rq.ring.capacity();
+  for (uint64_t i = 0; i < capacity; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
+  // As when all others stopped between the claim and the hint.
+  ASSERT_GT(capacity - 1, kMostLostPositions);
+  for (uint64_t i = 0; i < capacity - 1; ++i) rq.ring.slot(i).stamp.store(claim_stamp(0, 8));
+  const auto claim = rq.ring.claim(7);
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(capacity - 1, claim.slot->wr_id);
 }
 
 TEST(SendLock, IsOddWhileOneHoldsIt) {
