@@ -9,8 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <thread>
 
 #include "rdmacm_fixture.h"
@@ -255,17 +257,6 @@ TEST_F(RdmaCmCalls, PathRecords_WithoutAnMtuThePortsStays) {
 
 // In a child process: it has opened neither a device nor the connection manager yet.
 
-bool holds_in_child(const std::function<void()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(kSoonMs / 1000);
-    body();
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = -1;
-  return waitpid(child, &status, 0) == child && status == 0;
-}
-
 TEST(RdmaCmChild, WhereTheManagerCannotBeOpened_CallsFailWithItsError) {
   EXPECT_TRUE(holds_in_child([] {
     setenv("NUPA_TRANSPORT", "no such transport", 1);
@@ -325,6 +316,19 @@ TEST(RdmaCmChild, DestroyId_WhoseEventTheParentHas_DoesNotWaitForIt) {
   rdma_cm_id* const inherited = id.get();
   EXPECT_TRUE(holds_in_child([&] { EXPECT_EQ(rdma_destroy_id(inherited), 0) << errno; }));
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
+}
+
+TEST(RdmaCmChild, DestroyId_OfTheParentsListener_OpensNothing) {
+  const Events events;
+  const OwnId id = make_id(events.get());
+  ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0) << errno;
+  ASSERT_EQ(rdma_listen(id.get(), 1), 0) << errno;
+  rdma_cm_id* const inherited = id.get();
+  EXPECT_TRUE(holds_in_child([&] {
+    EXPECT_EQ(rdma_destroy_id(inherited), 0) << errno;
+    const std::filesystem::directory_iterator threads("/proc/self/task");
+    EXPECT_EQ(std::distance(begin(threads), end(threads)), 1) << "a manager of its own has a thread";
+  }));
 }
 
 /// An IPv4 address of the first device; empty: it has none.

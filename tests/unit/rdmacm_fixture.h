@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -131,6 +134,18 @@ inline rdma_conn_param param_of(std::string_view data = {}) {
 
 /// An errno, or 0, of a call that answers 0 or -1.
 inline int error_of(int result) { return result == 0 ? 0 : errno; }
+
+/// Runs `body` in a fork's child. False: an expectation failed there, or it did not come back.
+inline bool holds_in_child(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kSoonMs / 1000);
+    body();
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
 
 /// A listener and whoever connects to it.
 class RdmaCm : public ::testing::Test {

@@ -126,6 +126,12 @@ class RdmaCmGroups : public RdmaCm {
   OwnId id_;
 };
 
+TEST_F(RdmaCmGroups, DestroyId_InAChild_LeavesTheParentsQueuePairInItsGroup) {
+  join("239.1.2.3");
+  EXPECT_TRUE(holds_in_child([&] { EXPECT_EQ(rdma_destroy_id(id_.get()), 0) << errno; }));
+  EXPECT_TRUE(was_in_group(id_->qp, "239.1.2.3"));
+}
+
 TEST_F(RdmaCmGroups, WhatCannotBeJoinedIsRefused) {
   constexpr uint32_t kAddress = RDMA_CM_JOIN_MC_ATTR_ADDRESS, kFlags = RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
   EXPECT_EQ(error_of(rdma_join_multicast_ex(id_.get(), nullptr, nullptr)), EINVAL);

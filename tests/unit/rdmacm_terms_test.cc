@@ -1,5 +1,6 @@
 /// What the two ends of a connection agree on, and how it ends, through the drop-in.
 #ifdef NUPA_TEST_DROPIN
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <nupa/connection_manager.h>
@@ -10,9 +11,29 @@
 
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <future>
+#include <thread>
+#include <utility>
 
 #include "rdmacm_fixture.h"
+
+namespace nupa::test {
+namespace {
+
+/// Called in this thread before it changes the state of a queue pair.
+thread_local std::function<void()> before_modify;
+
+}  // namespace
+}  // namespace nupa::test
+
+extern "C" __attribute__((visibility("default"))) int modify_with_a_step(ibv_qp* qp, ibv_qp_attr* attr,
+                                                                         int mask) __asm__("ibv_modify_qp");
+int modify_with_a_step(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  static auto* const real = reinterpret_cast<int (*)(ibv_qp*, ibv_qp_attr*, int)>(dlsym(RTLD_NEXT, "ibv_modify_qp"));
+  if (nupa::test::before_modify) std::exchange(nupa::test::before_modify, nullptr)();
+  return real(qp, attr, mask);
+}
 
 namespace nupa::test {
 namespace {
@@ -834,6 +855,41 @@ TEST_F(RdmaCmTerms, TheOtherEndsDisconnectionLeavesTheQueuePairToTheProgram) {
   EXPECT_EQ(attributes_of(passive->qp).qp_state, IBV_QPS_RTS);
   ASSERT_EQ(rdma_disconnect(passive.get()), 0) << errno;
   EXPECT_EQ(attributes_of(passive->qp).qp_state, IBV_QPS_ERR);
+}
+
+TEST_F(RdmaCmTerms, Disconnect_InAChild_LeavesTheParentsConnection) {
+  listen();
+  auto [active, passive] = connected();
+  rdma_cm_id* const inherited = active.get();
+  EXPECT_TRUE(holds_in_child([&] {
+    EXPECT_EQ(error_of(rdma_disconnect(inherited)), EINVAL);
+    EXPECT_EQ(rdma_destroy_id(inherited), 0) << errno;
+  }));
+  EXPECT_EQ(attributes_of(active->qp).qp_state, IBV_QPS_RTS);
+  ASSERT_EQ(rdma_disconnect(active.get()), 0) << errno;
+  EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_DISCONNECTED);
+}
+
+TEST_F(RdmaCmTerms, Fork_WhileAThreadDisconnects_TheChildWaitsForNoLock) {
+  listen();
+  auto [active, passive] = connected();
+  rdma_cm_id* const inherited = active.get();
+  std::promise<void> inside, forked;
+  std::thread other([&] {
+    before_modify = [&] {
+      inside.set_value();
+      forked.get_future().wait();
+    };
+    EXPECT_EQ(rdma_disconnect(inherited), 0) << errno;
+  });
+  inside.get_future().wait();
+  EXPECT_TRUE(holds_in_child([&] {
+    EXPECT_EQ(error_of(rdma_disconnect(inherited)), EINVAL);
+    EXPECT_EQ(rdma_destroy_id(inherited), 0) << errno;
+  }));
+  forked.set_value();
+  other.join();
+  EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_DISCONNECTED);
 }
 
 /// A service of another process, which ends while it has a question.

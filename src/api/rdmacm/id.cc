@@ -18,9 +18,19 @@ Living& living() {
   return *made;
 }
 
-/// Over fork() the ids and events are in nobody's hands, so that a child may use and destroy what it has. Registered
+Id* as_id(const rdma_cm_id* shown) { return reinterpret_cast<Id*>(const_cast<rdma_cm_id*>(shown)); }
+
+/// In a fork's child: connections and services are its parent's. A thread of the parent may be in the middle of a call.
+void renew_in_child(Id& id) {
+  new (&id.mutex) std::mutex;
+  id.connection = 0;
+  id.has_service = false;
+}
+
+/// Over fork() events and the list of ids are in nobody's hands, so that a child may destroy what it has. Registered
 /// before the communication manager's handlers, so these locks are taken after its own, as everywhere. The locks of
-/// devices and the manager are held while these are opened, too long to be waited for: the child gets new ones.
+/// ids, of devices and of the manager are held while verbs and the manager are called, too long to be waited for, and
+/// before locks that the fork has taken already: the child gets new ones.
 void fork_prepare() {
   events_mutex().lock();
   living().mutex.lock();
@@ -30,6 +40,7 @@ void fork_parent() {
   events_mutex().unlock();
 }
 void fork_child() {
+  for (const rdma_cm_id* shown : living().ids) renew_in_child(*as_id(shown));
   fork_parent();
   renew_events_in_child();
   renew_devices_in_child();
@@ -41,7 +52,7 @@ void fork_child() {
 Id* id_of(const rdma_cm_id* id) {
   Living& all = living();
   std::lock_guard lock(all.mutex);
-  if (all.ids.count(id) != 0) return reinterpret_cast<Id*>(const_cast<rdma_cm_id*>(id));
+  if (all.ids.count(id) != 0) return as_id(id);
   errno = EINVAL;
   return nullptr;
 }
@@ -64,25 +75,26 @@ Id* make_id(bool sync, rdma_event_channel* channel, void* context, rdma_port_spa
 }
 
 void destroy(Id* id) {
+  const bool own = id->process == getpid();
   {
     Living& all = living();
     std::lock_guard lock(all.mutex);
     all.ids.erase(&id->shown);
   }
-  // From here on the manager tells nothing of it. That of a fork's child does not know what its parent's has.
-  if (id->process == getpid()) {
-    if (id->has_service) manager()->unbind(id->owner());
-    if (id->connection != 0) manager()->release(id->connection);
-  }
+  // From here on the manager tells nothing of it.
+  if (id->has_service) manager()->unbind(id->owner());
+  if (id->connection != 0) manager()->release(id->connection);
   if (id->shown.event != nullptr) {
     rdma_ack_cm_event(id->shown.event);
     id->shown.event = nullptr;
   }
   for (Id* child : take_requests(*id)) destroy(child);
   settle_events(*id);
-  leave_all(*id);  // now that no thread takes an event that attaches
+  if (own) leave_all(*id);  // now that no thread takes an event that attaches
   if (id->sync) rdma_destroy_event_channel(id->shown.channel);
-  delete id;
+  // A fork's child leaves the rest as it is: its parent's queue pair stays in its groups, and a thread of the parent
+  // may have been in the middle of a change.
+  if (own) delete id;
 }
 
 namespace {

@@ -3,7 +3,9 @@
 /// others; what the communication manager tells comes in sink.cc and waits in the event channel (events.cc) until the
 /// program asks for it, and only then, in the program's thread, are queue pairs touched.
 ///
-/// Locks: the communication manager's, then that of all events. Neither is held while verbs are called.
+/// Locks: an id's own, then those of the devices and of the communication manager, then that of all events, then that
+/// of the ids that there are. The last two are not held while verbs are called, so a fork waits for them; for those
+/// before them it does not.
 #include <infiniband/ib.h>
 #include <nupa/connection_manager.h>
 #include <rdma/rdma_cma.h>
