@@ -369,6 +369,50 @@ TEST_F(RsocketsEdges, Close_OfAnInheritedListenerInAChild_TheParentStillAnswers)
   EXPECT_GE(server, 0);
 }
 
+TEST_F(RsocketsEdges, Close_OfAnInheritedConnectionInAChild_TheParentKeepsIt) {
+  make_pair();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(2 * kSoonMs / 1000);
+    _exit(rclose(client) == 0 && rclose(server) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_error(server), EAGAIN);
+  EXPECT_EQ(rsend(client, "x", 1, 0), 1);
+  wait_readable(server);
+  EXPECT_EQ(read_error(server), 0);
+}
+
+TEST_F(RsocketsEdges, Fork_WhileAThreadSends_TheChildClosesItsCopy) {
+  make_pair();
+  fill(client, server);
+  std::atomic<pid_t> thread{0};
+  std::atomic<ssize_t> sent{0};
+  std::thread sending([&] {
+    thread = gettid();
+    sent = rsend(client, "x", 1, 0);
+  });
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(2 * kSoonMs / 1000);
+    _exit(rclose(client) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(await([&] {
+    char room[4096];
+    rrecv(server, room, sizeof room, MSG_DONTWAIT);
+    return sent != 0;
+  }));
+  sending.join();
+  EXPECT_EQ(sent, 1);
+}
+
 TEST_F(RsocketsEdges, AcceptWaitsNoLongerThanTheReceiveTimeout) {
   listen_now();
   const timeval limit{0, 10'000};

@@ -16,6 +16,7 @@
 
 #include "api/rsockets/datagram_header.h"
 #include "api/rsockets/preload/rules.h"
+#include "held_allocation.h"
 
 using namespace nupa::rsockets;
 
@@ -187,6 +188,23 @@ TEST(RsocketsRules, APortIsTriedAgainAfterASecondAndAHostAfterAMinute) {
   EXPECT_TRUE(known_plain(plain(host)));
   clock.move_to(60 * kNsPerSecond);
   EXPECT_FALSE(known_plain(plain(host)));
+}
+
+TEST(RsocketsRules, Fork_WhileAThreadRemembersAPeer_TheChildKnowsNone) {
+  const sockaddr_storage peer = ipv4(0xc0000401, 80), other = ipv4(0xc0000402, 80);
+  nupa::sockets::forget_plain();
+  nupa::sockets::remember_plain(plain(other), true);
+  const nupa::test::HeldAllocation remembering([&] { nupa::sockets::remember_plain(plain(peer), true); });
+  ASSERT_TRUE(remembering.stands());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    nupa::sockets::forget_plain();
+    _exit(nupa::sockets::known_plain(plain(peer)) || nupa::sockets::known_plain(plain(other)) ? 1 : 0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RsocketsRules, WithoutAFileEachInternetStreamMay) {

@@ -1,10 +1,13 @@
 // Which descriptor is which rsocket, and when one goes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -95,6 +98,37 @@ TEST(RsocketsTable, ClosingWaitsForTheCallInside) {
   EXPECT_EQ(table.close(fd), 0);
   EXPECT_EQ(alive, 0);
   reader.join();
+}
+
+TEST(RsocketsTable, Close_OfAnInheritedRsocketThatAThreadIsIn_ClosesTheChildsCopyAlone) {
+  auto& table = DescriptorTable::instance();
+  auto owner = std::make_unique<Fake>();
+  Fake* fake = owner.get();
+  const int fd = fake->fd();
+  ASSERT_EQ(table.add(std::move(owner)), 0);
+  std::promise<void> inside, forked;
+  std::thread reader([&] {
+    const auto lease = table.lease(fd, Use::kReceive);
+    inside.set_value();
+    forked.get_future().wait();
+  });
+  inside.get_future().wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool closed = table.close(fd) == 0 && !fake->closed && alive == 1 && fcntl(fd, F_GETFD) == -1;
+    // One of its own with the same number: nobody is in it.
+    auto own = std::make_unique<Fake>();
+    const bool again = own->fd() == fd && table.add(std::move(own)) == 0 && table.close(fd) == 0 && alive == 1;
+    _exit(closed ? again ? 0 : 1 : 2);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  forked.set_value();
+  reader.join();
+  EXPECT_EQ(table.close(fd), 0);
+  EXPECT_EQ(alive, 0);
 }
 
 TEST(RsocketsTable, AChangeWakesASleeper) {

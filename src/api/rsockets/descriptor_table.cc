@@ -1,5 +1,6 @@
 #include "descriptor_table.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,7 +19,12 @@ constexpr int kCloseSpins = 1000;
 
 DescriptorTable& DescriptorTable::instance() {
   // Never destroyed: other threads may be inside at exit.
-  static auto* table = new DescriptorTable;
+  constinit static DescriptorTable* made = nullptr;
+  static auto* table = [] {
+    made = new DescriptorTable;
+    pthread_atfork(nullptr, nullptr, [] { made->forget_calls(); });
+    return made;
+  }();
   return *table;
 }
 
@@ -68,6 +74,10 @@ int DescriptorTable::close(int fd) {
   Slot* found = slot(fd);
   Socket* socket = found == nullptr ? nullptr : found->socket.exchange(nullptr, std::memory_order_seq_cst);
   if (socket == nullptr) return -EBADF;
+  if (socket->inherited()) {
+    ::close(fd);
+    return 0;
+  }
   socket->close();
   for (const Count& count : found->in_use) {
     for (int turn = 0; count.value.load(std::memory_order_seq_cst) != 0; ++turn) {
@@ -83,14 +93,24 @@ int DescriptorTable::close(int fd) {
   return 0;
 }
 
-void DescriptorTable::forget_all() {
+void DescriptorTable::forget_calls() {
   for (auto& chunk : chunks_) {
     Slot* slots = chunk.load(std::memory_order_relaxed);
     if (slots == nullptr) continue;
     for (uint32_t i = 0; i < kChunk; ++i) {
-      slots[i].socket.store(nullptr, std::memory_order_relaxed);
-      for (Count& count : slots[i].in_use) count.value.store(0, std::memory_order_relaxed);
+      for (Count& count : slots[i].in_use) {
+        // Written only where it changes: the child shares the pages of the others with its parent.
+        if (count.value.load(std::memory_order_relaxed) != 0) count.value.store(0, std::memory_order_relaxed);
+      }
     }
+  }
+}
+
+void DescriptorTable::forget_all() {
+  for (auto& chunk : chunks_) {
+    Slot* slots = chunk.load(std::memory_order_relaxed);
+    if (slots == nullptr) continue;
+    for (uint32_t i = 0; i < kChunk; ++i) slots[i].socket.store(nullptr, std::memory_order_relaxed);
   }
 }
 

@@ -49,7 +49,9 @@ class DescriptorTable {
   bool contains(int fd) const;
   /// The rsocket's own descriptor is the number. 0 or a negative errno.
   int add(std::unique_ptr<Socket> socket);
-  /// Takes it out, closes it, waits for calls that are inside, destroys it. 0 or -EBADF.
+  /// Takes it out, closes it, waits for calls that are inside, destroys it. One that a fork's child has inherited is
+  /// its parent's: the child closes its copy of the descriptor and touches nothing else, since any of the rsocket's
+  /// locks may be held by a thread of the parent. 0 or -EBADF.
   int close(int fd);
   /// In a forked child: forgets everything without touching it.
   void forget_all();
@@ -67,6 +69,8 @@ class DescriptorTable {
   };
 
   Slot* slot(int fd) const;
+  /// In a forked child: the calls that were inside are those of other threads of its parent.
+  void forget_calls();
 
   std::atomic<Slot*> chunks_[kChunks] = {};
 };

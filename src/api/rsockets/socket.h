@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -30,6 +31,8 @@ class Socket {
 
   int domain() const { return domain_; }
   int type() const { return type_; }
+  /// Whether this is a forked child's copy of its parent's.
+  bool inherited() const { return process_ != getpid(); }
   /// The descriptor that the program knows the rsocket by.
   virtual int fd() const = 0;
 
@@ -106,6 +109,7 @@ class Socket {
 
   const int domain_;
   const int type_;
+  const pid_t process_ = getpid();
   std::atomic<int> flags_{0};
   Observers observers_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "../descriptor_table.h"
 #include "base/fence.h"
@@ -91,9 +92,22 @@ std::atomic<int>& sleepers_of(int epoll) {
   return counts[static_cast<uint32_t>(epoll) % kCounts];
 }
 
+namespace {
+
+/// Never destroyed: threads may be inside at exit.
+constinit std::vector<Set*>* sets = nullptr;
+
+}  // namespace
+
 std::vector<Set*>& all_sets() {
-  static auto* sets = new std::vector<Set*>;
+  if (sets == nullptr) sets = new std::vector<Set*>;
   return *sets;
+}
+
+void forget_all_sets() {
+  new (&all_sets_mutex) std::mutex;
+  sets = nullptr;
+  set_table.for_each([](const Set* set) { set_table.take(set->fd); });
 }
 
 void Item::changed() {

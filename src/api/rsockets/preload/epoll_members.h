@@ -61,10 +61,13 @@ struct Set {
   uint64_t marker() const { return reinterpret_cast<uintptr_t>(this) | 1; }
 };
 
-/// Sets by their descriptor, and all of them.
+/// Sets by their descriptor, and all of them. The lock of all comes before a set's, and that before those of rsockets.
 extern FdTable<Set> set_table;
 extern std::mutex all_sets_mutex;
+/// Wants the lock.
 std::vector<Set*>& all_sets();
+/// In a forked child: there are none, the lock is new, and those of its parent stay as they are.
+void forget_all_sets();
 /// Null: there is none, or no memory for one.
 Set* set_of(int epoll, bool make);
 

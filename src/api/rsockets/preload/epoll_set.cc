@@ -324,9 +324,4 @@ void forget_in_epoll_sets(int fd) {
   // The object itself stays: a thread may be about to leave wait().
 }
 
-void forget_epoll_sets() {
-  for (Set* set : all_sets()) set_table.take(set->fd);
-  all_sets().clear();
-}
-
 }  // namespace nupa::sockets

@@ -26,7 +26,5 @@ void leave_epoll_sets(int fd);
 void join_epoll_sets(int fd);
 /// A descriptor is closed: what we know of it as a member, or as a set.
 void forget_in_epoll_sets(int fd);
-/// In a forked child.
-void forget_epoll_sets();
 
 }  // namespace nupa::sockets

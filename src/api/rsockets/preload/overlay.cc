@@ -37,6 +37,8 @@ constinit FdTable<Overlay> table;
 /// Overlays are used again and never freed: a thread that looked one up may still read it.
 std::mutex pool_mutex;
 std::vector<Overlay*> pool;
+/// Held while a listener's rsocket is made.
+std::mutex listening_mutex;
 std::atomic<bool> made_any{false};
 std::atomic<bool> unusable{false};
 std::atomic<pid_t> owner{0};
@@ -151,6 +153,9 @@ bool in_parents_memory() { return getpid() != owner.load(std::memory_order_relax
 bool usable() { return !unusable.load(std::memory_order_relaxed); }
 
 void forget_rsockets() {
+  new (&pool_mutex) std::mutex;
+  new (&pool) std::vector<Overlay*>;
+  new (&listening_mutex) std::mutex;
   if (!made_any.load()) return;
   unusable.store(true);
   DescriptorTable::instance().forget_all();
@@ -188,9 +193,8 @@ void take_over_options(int fd, int rsocket) {
 }
 
 int listening_rsocket(int fd, Overlay* overlay) {
-  static std::mutex mutex;
   if (overlay->rsocket.load() >= 0) return overlay->rsocket.load();
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(listening_mutex);
   if (overlay->tried || !usable()) return overlay->rsocket.load();
   overlay->tried = true;
   sockaddr_storage local{};

@@ -42,7 +42,7 @@ bool lay(int fd, Overlay* overlay);
 void share(int fd, Overlay* overlay);
 /// Takes it off a descriptor; the last one closes the rsocket.
 void lift(int fd);
-/// In a forked child: connections are the parent's, listeners may be made again.
+/// In a forked child: connections are the parent's, listeners may be made again. The locks are new.
 void forget_rsockets();
 /// Before main and in a forked child: the memory is this process's.
 void note_process();

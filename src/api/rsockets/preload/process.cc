@@ -1,12 +1,16 @@
 /// What happens before main and at fork. A queue pair belongs to the process that made it. A child keeps the program's
 /// descriptors and loses what lies over them; a parent that has made no rsocket yet (it only listened, say) leaves the
 /// child free to make its own.
+///
+/// Other threads of the parent may hold any lock of this library, and hold some of them while connections are made or
+/// the communication manager is called, whose locks the fork takes: it cannot wait for them. A child gets new locks,
+/// and what they guard is empty. What it was is left as it is: a thread may have been in the middle of a change.
 #include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 
-#include "epoll_set.h"
+#include "epoll_members.h"
 #include "overlay.h"
 #include "rules.h"
 
@@ -26,7 +30,8 @@ int floor_for(rlim_t limit) {
   note_process();
   pthread_atfork(nullptr, nullptr, [] {
     note_process();
-    forget_epoll_sets();
+    forget_plain();
+    forget_all_sets();
     forget_rsockets();
   });
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,10 @@ int64_t connect_ms() {
 void read_settings() {
   allowed(AF_INET);
   connect_ms();
+  memory();
 }
+
+void forget_plain() { new (&memory()) Memory; }
 
 void remember_plain(const sockaddr* peer, bool whole_host) {
   Memory& known = memory();

@@ -16,5 +16,7 @@ int64_t connect_ms();
 /// Peers that have lately turned out to have no rsockets are not asked again for a while. Any thread.
 void remember_plain(const sockaddr* peer, bool whole_host);
 bool known_plain(const sockaddr* peer);
+/// In a forked child: none is known, and the lock is new.
+void forget_plain();
 
 }  // namespace nupa::sockets
