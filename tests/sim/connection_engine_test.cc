@@ -620,6 +620,18 @@ TEST_F(Engine, ADisconnectionUnderWay_NeedsNoSecondOne) {
   }
 }
 
+TEST_F(Engine, Disconnect_BeforeTheRtuCame_SendsADreq) {
+  uint32_t their_id = kTheirId;
+  for (const State state : {State::kRepSent, State::kMraRepReceived}) {
+    const uint64_t owner = make(state, way_to(2), ++their_id, 0);
+    EXPECT_EQ(0, engine.disconnect(ids[owner], kNow)) << static_cast<int>(state);
+    ASSERT_EQ(1u, sent.size()) << static_cast<int>(state);
+    EXPECT_EQ(Attribute::kDreq, sent[0].envelope.attribute);
+    EXPECT_EQ(their_id, sent[0].envelope.remote_id);
+    EXPECT_EQ(State::kDreqSent, state_of(owner));
+  }
+}
+
 // Asking once more, where nobody had the service.
 
 class EngineAsksAgain : public Engine {

@@ -2,11 +2,17 @@
 // The first message between two processes, and every message after it: who may send it, and what it must look like.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "cm/introduction.h"
@@ -310,6 +316,35 @@ TEST_F(CmWire, WaitingForAMessage_EndsWithOneOrWithTheTime) {
   EXPECT_EQ(ETIMEDOUT, none.error().code);
   send_raw(message(), sizeof(Message));
   EXPECT_TRUE(wait_readable(ends_.other.get(), kSoonMs));
+}
+
+TEST_F(CmWire, WaitingForAMessage_WhileASignalIsHandled_GoesOn) {
+  static std::atomic<int> handled;
+  handled = 0;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { ++handled; };
+  ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
+  std::atomic<pid_t> waiter{0};
+  int error = 0;
+  std::thread waiting([&] {
+    waiter = gettid();
+    const auto ready = wait_readable(ends_.other.get(), kSoonMs);
+    error = ready ? 0 : ready.error().code;
+  });
+  EXPECT_TRUE(soon([&] { return waiter != 0; }));
+  const std::string status = "/proc/self/task/" + std::to_string(waiter) + "/stat";
+  EXPECT_TRUE(soon([&] {
+    std::string number, name, state;
+    std::ifstream(status) >> number >> name >> state;
+    return state == "S";
+  }));
+  EXPECT_EQ(0, pthread_kill(waiting.native_handle(), SIGUSR1));
+  EXPECT_TRUE(soon([&] { return handled != 0; }));
+  send_raw(message(), sizeof(Message));
+  waiting.join();
+  EXPECT_EQ(0, error);
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST_F(CmWire, CredentialsAreThoseOfTheOtherSide) {

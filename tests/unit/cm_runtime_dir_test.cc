@@ -197,6 +197,18 @@ TEST_F(CmRuntimeDir, ASlotThatCannotBeReservedIsLeftOut) {
   EXPECT_EQ(segment::kMaxSlot, last);
 }
 
+TEST_F(CmRuntimeDir, Claim_WhereAFileIsInTheWay_TakesTheNextSlot) {
+  const std::string file = folder_.file("1.sock");
+  std::ofstream(file) << "somebody's";
+  const auto dir = open();
+  const auto claimed = dir->claim([](uint32_t) { return true; });
+  ASSERT_TRUE(claimed) << claimed.error().what;
+  EXPECT_EQ(2u, claimed->slot);
+  std::string text;
+  std::ifstream(file) >> text;
+  EXPECT_EQ("somebody's", text) << "the file is left alone";
+}
+
 TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   const auto dir = open();
   auto claimed = dir->claim();
