@@ -859,6 +859,13 @@ TEST_F(RdmaCmEndpoints, APassiveOneGivesItsRequestsTheQueuePair) {
 
 // Channels.
 
+TEST_F(RdmaCmCalls, Destroying_ASynchronousId_ClosesItsChannel) {
+  constexpr int kTimes = 64;
+  const auto before = open_descriptors();
+  for (int i = 0; i < kTimes; ++i) make_id(nullptr).reset();
+  EXPECT_LT(open_descriptors() - before, kTimes / 2);
+}
+
 TEST_F(RdmaCmCalls, Destroying_WaitsForEveryAcknowledgement) {
   OwnId id = addressed();
   ASSERT_EQ(rdma_resolve_route(id.get(), 100), 0);
@@ -928,6 +935,16 @@ TEST_F(RdmaCmCalls, Migrating_KeepsTheOrderOfEvents) {
   EXPECT_EQ(other.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
   EXPECT_TRUE(other.silent());
   id.reset();
+}
+
+TEST_F(RdmaCmCalls, Migrating_ASynchronousIdToAChannel_ClosesItsOwn) {
+  constexpr int kTimes = 64;
+  const auto before = open_descriptors();
+  for (int i = 0; i < kTimes; ++i) {
+    const OwnId id = make_id(nullptr);
+    ASSERT_EQ(rdma_migrate_id(id.get(), active_.get()), 0) << errno;
+  }
+  EXPECT_LT(open_descriptors() - before, kTimes / 2);
 }
 
 TEST_F(RdmaCmCalls, Migrating_ToItsOwnChannelChangesNothing) {

@@ -432,21 +432,24 @@ TEST_F(RdmaCm, AnAddressOfAnyFamilyReachesAListenerOnAll) {
   }
 }
 
+/// A service at the loopback's GID.
+sockaddr_ib ib_loopback(uint64_t service, uint64_t mask) {
+  sockaddr_ib ib{};
+  ib.sib_family = AF_IB;
+  ib.sib_pkey = 0xffff;
+  ib.sib_sid = htobe64(service);
+  ib.sib_sid_mask = htobe64(mask);
+  auto* raw = reinterpret_cast<unsigned char*>(&ib.sib_addr);
+  raw[10] = raw[11] = 0xff;
+  raw[12] = 127;
+  raw[15] = 1;
+  return ib;
+}
+constexpr uint64_t kIbService = 0x1000000abcdef;
+constexpr uint64_t kWholeService = ~uint64_t{0};
+
 TEST_F(RdmaCm, IbAddressesNameGidAndService) {
-  constexpr uint64_t kService = 0x1000000abcdef;
-  const auto address_of = [](uint64_t service) {
-    sockaddr_ib ib{};
-    ib.sib_family = AF_IB;
-    ib.sib_pkey = 0xffff;
-    ib.sib_sid = htobe64(service);
-    ib.sib_sid_mask = ~uint64_t{0};
-    auto* raw = reinterpret_cast<unsigned char*>(&ib.sib_addr);
-    raw[10] = raw[11] = 0xff;
-    raw[12] = 127;
-    raw[15] = 1;
-    return ib;
-  };
-  sockaddr_ib to = address_of(kService);
+  sockaddr_ib to = ib_loopback(kIbService, kWholeService);
   sockaddr_ib any = to;
   any.sib_addr = {};
   listener_ = make_id(passive_.get(), RDMA_PS_IB);
@@ -467,11 +470,39 @@ TEST_F(RdmaCm, IbAddressesNameGidAndService) {
   ASSERT_EQ(seen.type, RDMA_CM_EVENT_CONNECT_REQUEST);
   EXPECT_EQ(seen.data, data) << "no header takes room";
   OwnId passive(seen.id);
+  sockaddr_ib asked_for;
+  std::memcpy(&asked_for, rdma_get_local_addr(passive.get()), sizeof asked_for);
+  EXPECT_EQ(asked_for.sib_family, AF_IB);
+  EXPECT_EQ(be64toh(asked_for.sib_sid), kIbService);
+  EXPECT_EQ(be64toh(asked_for.sib_sid_mask), kWholeService);
   make_qp(passive.get());
   param = param_of();
   ASSERT_EQ(rdma_accept(passive.get(), &param), 0) << errno;
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+TEST_F(RdmaCm, Bind_ToAnIbAddressWithoutAMask_TakesItsServiceAlone) {
+  OwnId listeners[2];
+  for (uint64_t i = 0; i < 2; ++i) {
+    sockaddr_ib any = ib_loopback(kIbService + i, 0);
+    any.sib_addr = {};
+    listeners[i] = make_id(passive_.get(), RDMA_PS_IB);
+    ASSERT_EQ(rdma_bind_addr(listeners[i].get(), reinterpret_cast<sockaddr*>(&any)), 0) << i << ": " << errno;
+    ASSERT_EQ(rdma_listen(listeners[i].get(), 4), 0) << errno;
+  }
+  sockaddr_ib to = ib_loopback(kIbService + 1, kWholeService);
+  OwnId active = make_id(active_.get(), RDMA_PS_IB);
+  ASSERT_EQ(rdma_resolve_addr(active.get(), nullptr, reinterpret_cast<sockaddr*>(&to), 2000), 0) << errno;
+  EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ADDR_RESOLVED);
+  ASSERT_EQ(rdma_resolve_route(active.get(), 2000), 0);
+  EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  make_qp(active.get());
+  ASSERT_EQ(rdma_connect(active.get(), nullptr), 0) << errno;
+  const Seen seen = passive_.next();
+  ASSERT_EQ(seen.type, RDMA_CM_EVENT_CONNECT_REQUEST);
+  EXPECT_EQ(seen.listener, listeners[1].get());
+  OwnId(seen.id).reset();
 }
 
 TEST_F(RdmaCm, OptionsReachTheQueuePair) {

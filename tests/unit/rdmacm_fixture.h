@@ -10,7 +10,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -130,6 +132,12 @@ inline rdma_conn_param param_of(std::string_view data = {}) {
   param.responder_resources = param.initiator_depth = 1;
   param.retry_count = param.rnr_retry_count = 7;
   return param;
+}
+
+/// How many descriptors this process has. The library's threads may open a few of their own at any time.
+inline std::ptrdiff_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
 }
 
 /// An errno, or 0, of a call that answers 0 or -1.

@@ -2,9 +2,6 @@
 #ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 
-#include <filesystem>
-#include <iterator>
-
 #include "rdmacm_fixture.h"
 
 namespace nupa::test {
@@ -97,6 +94,16 @@ TEST_F(RdmaCmQueues, WhatIsLeftOutIsMade) {
   EXPECT_GE(attr.cap.max_send_wr, 20u);
 }
 
+TEST_F(RdmaCmQueues, CreateQp_ThatOnlySendsOrOnlyReceives_MakesBothCompletionQueues) {
+  for (const auto& [sends, receives] : {std::pair(4u, 0u), {0u, 4u}}) {
+    ibv_qp_init_attr attr = queues_of(sends, receives);
+    ASSERT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << sends << " " << receives << ": " << errno;
+    EXPECT_NE(id_->send_cq, nullptr);
+    EXPECT_NE(id_->recv_cq, nullptr);
+    rdma_destroy_qp(id_.get());
+  }
+}
+
 TEST_F(RdmaCmQueues, WhatIsGivenIsUsedAndLeft) {
   ibv_pd* pd = ibv_alloc_pd(id_->verbs);
   ibv_cq* sends = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
@@ -173,17 +180,13 @@ TEST_F(RdmaCmQueues, WhatCannotBeMadeLeavesNothing) {
 }
 
 TEST_F(RdmaCmQueues, ACompletionQueueThatCannotBeMade_LeavesNoDescriptor) {
-  const auto open_files = [] {
-    const std::filesystem::directory_iterator all("/proc/self/fd");
-    return std::distance(begin(all), end(all));
-  };
   constexpr int kTimes = 64;
-  const auto before = open_files();
+  const auto before = open_descriptors();
   for (int i = 0; i < kTimes; ++i) {
     ibv_qp_init_attr attr = queues_of(~0u, 4);
     ASSERT_NE(error_of(rdma_create_qp(id_.get(), nullptr, &attr)), 0);
   }
-  EXPECT_LT(open_files() - before, kTimes / 2) << "the library's threads may have opened a few of their own";
+  EXPECT_LT(open_descriptors() - before, kTimes / 2) << "the library's threads may have opened a few of their own";
 }
 
 TEST_F(RdmaCmQueues, DatagramsAreReadyToSend) {
@@ -240,6 +243,17 @@ TEST_F(RdmaCmQueues, AQueuePairTakesItsReceivesFromTheIdsSharedQueue) {
   rdma_destroy_qp(id_.get());
   expect_no_queues();
   EXPECT_NE(id_->srq, nullptr);
+}
+
+TEST_F(RdmaCmQueues, CreateSrq_OfExtendedConnectionsThatFails_LeavesNoQueue) {
+  ibv_srq_init_attr_ex attr{};
+  attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+  attr.srq_type = IBV_SRQT_XRC;
+  attr.attr = shared_of(4).attr;
+  attr.attr.max_sge = ~0u;
+  EXPECT_EQ(error_of(rdma_create_srq_ex(id_.get(), &attr)), EINVAL);
+  EXPECT_EQ(id_->srq, nullptr);
+  expect_no_queues();
 }
 
 TEST_F(RdmaCmQueues, AReceiverOfExtendedConnectionsLeavesTheQueueToItsSharedOne) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <future>
@@ -679,6 +680,58 @@ TEST_F(RdmaCmKinds, ExtendedConnections) {
   ASSERT_EQ(rdma_accept(passive_id_.get(), nullptr), 0) << errno;
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+TEST_F(RdmaCmKinds, ExtendedConnections_ReachTheSharedReceiveQueueOfAnotherId) {
+  listen_as(IBV_QPT_XRC_RECV);
+  const OwnId active = connecting_as(IBV_QPT_XRC_SEND);
+  request();
+  ASSERT_TRUE(passive_id_);
+  ASSERT_EQ(rdma_accept(passive_id_.get(), nullptr), 0) << errno;
+  ASSERT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+  ASSERT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
+  Address to("127.0.0.1", 7);
+  rdma_addrinfo info{};
+  info.ai_port_space = RDMA_PS_IB;
+  info.ai_qp_type = IBV_QPT_XRC_RECV;
+  info.ai_dst_addr = to.get();
+  rdma_cm_id* raw = nullptr;
+  ASSERT_EQ(rdma_create_ep(&raw, &info, nullptr, nullptr), 0) << errno;
+  const OwnId other(raw);
+  ibv_srq_init_attr shared{};
+  shared.attr.max_wr = 4;
+  shared.attr.max_sge = 1;
+  ASSERT_EQ(rdma_create_srq(raw, nullptr, &shared), 0) << errno;
+  uint32_t number = 0;
+  ASSERT_EQ(ibv_get_srq_num(raw->srq, &number), 0);
+  std::array<char, 16> memory{"message"};
+  ibv_mr* region = ibv_reg_mr(raw->pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_NE(region, nullptr);
+  ibv_sge room{reinterpret_cast<uintptr_t>(&memory[8]), 8, region->lkey};
+  ibv_recv_wr receive{};
+  receive.sg_list = &room;
+  receive.num_sge = 1;
+  ibv_recv_wr* bad_receive;
+  ASSERT_EQ(ibv_post_srq_recv(raw->srq, &receive, &bad_receive), 0);
+  ibv_sge text{reinterpret_cast<uintptr_t>(memory.data()), 8, region->lkey};
+  ibv_send_wr send{};
+  send.opcode = IBV_WR_SEND;
+  send.sg_list = &text;
+  send.num_sge = 1;
+  send.qp_type.xrc.remote_srqn = number;
+  ibv_send_wr* bad_send;
+  ASSERT_EQ(ibv_post_send(active->qp, &send, &bad_send), 0);
+  const auto next_of = [](ibv_cq* cq) {
+    ibv_wc completion{};
+    completion.status = IBV_WC_GENERAL_ERR;  // none came
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSoonMs);
+    while (ibv_poll_cq(cq, 1, &completion) == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    return completion.status;
+  };
+  ASSERT_EQ(next_of(active->send_cq), IBV_WC_SUCCESS);
+  EXPECT_EQ(next_of(raw->recv_cq), IBV_WC_SUCCESS);
+  EXPECT_STREQ(&memory[8], "message");
+  EXPECT_EQ(ibv_dereg_mr(region), 0);
 }
 
 TEST_F(RdmaCmKinds, ARequestForAnotherKindIsRejected) {
