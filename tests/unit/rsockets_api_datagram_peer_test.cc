@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "rsockets_api_datagrams.h"
 
@@ -131,6 +132,38 @@ class UdPeer {
   ibv_mr* region_ = nullptr;
   ibv_ah* address_ = nullptr;
   std::vector<char> memory_ = std::vector<char>(kSlots * kSlotBytes);  ///< the first slot is for sending
+};
+
+/// Looks at completion queues: the next one finds nothing, and sends that later ones find are counted.
+class FirstLookFindsNothing {
+ public:
+  FirstLookFindsNothing() : devices_(rdma_get_devices(nullptr)) {
+    sent_ = 0;
+    first_ = true;
+    for (ibv_context** device = devices_; *device != nullptr; ++device)
+      real_ = std::exchange((*device)->ops.poll_cq, poll);
+  }
+  ~FirstLookFindsNothing() {
+    for (ibv_context** device = devices_; *device != nullptr; ++device) (*device)->ops.poll_cq = real_;
+    rdma_free_devices(devices_);
+  }
+  FirstLookFindsNothing(const FirstLookFindsNothing&) = delete;
+  FirstLookFindsNothing& operator=(const FirstLookFindsNothing&) = delete;
+
+  static int sent() { return sent_; }
+
+ private:
+  static int poll(ibv_cq* cq, int count, ibv_wc* completions) {
+    if (std::exchange(first_, false)) return 0;
+    const int found = real_(cq, count, completions);
+    for (int i = 0; i < found; ++i) sent_ += completions[i].opcode == IBV_WC_SEND ? 1 : 0;
+    return found;
+  }
+
+  static inline int (*real_)(ibv_cq*, int, ibv_wc*) = nullptr;
+  static inline bool first_ = false;
+  static inline int sent_ = 0;
+  ibv_context** devices_;
 };
 
 class DatagramsPeer : public Datagrams {
@@ -372,6 +405,16 @@ TEST(DatagramsPeerOfIPv6, AHeaderThatIsCutOffSaysNoNumber) {
   EXPECT_FALSE(goes_over_udp(sizeof header));
   rclose(six);
   close(udp);
+}
+
+TEST_F(DatagramsPeer, Close_WithADatagramUnderWay_WaitsUntilItIsSent) {
+  meet(one, two);
+  EXPECT_EQ(receive_error(one), EAGAIN) << "it has looked at its sends so far";
+  ASSERT_EQ(send(one, two, "last"), 0);
+  const FirstLookFindsNothing looks;
+  EXPECT_EQ(rclose(std::exchange(one.fd, -1)), 0);
+  EXPECT_GE(looks.sent(), 1) << "it does not wait for the queue pair";
+  EXPECT_EQ(receive(two), "last");
 }
 
 TEST_F(DatagramsPeer, AllPeersAreReachedFromOneQueuePair) {

@@ -93,6 +93,8 @@ TEST(RsocketsSocket, FlagsOfTheTypeAreFlagsOfTheDescriptor) {
     EXPECT_EQ(fcntl(flagged, F_GETFD), FD_CLOEXEC);
     ASSERT_EQ(rfcntl(flagged, F_SETFD, 0), 0);
     EXPECT_EQ(fcntl(flagged, F_GETFD), 0);
+    ASSERT_EQ(rfcntl(flagged, F_SETFD, FD_CLOEXEC), 0);
+    EXPECT_EQ(fcntl(flagged, F_GETFD), FD_CLOEXEC);
     ASSERT_EQ(rfcntl(flagged, F_SETFL, O_WRONLY), 0) << "what a descriptor may do is not changed";
     EXPECT_EQ(rfcntl(flagged, F_GETFL), O_RDWR);
     EXPECT_EQ(error_of(rfcntl(flagged, F_DUPFD, 0)), ENOTSUP);

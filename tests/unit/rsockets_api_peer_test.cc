@@ -755,6 +755,18 @@ TEST_F(RsocketsPeer, WritesIntoMappedBuffersStayWithinThem) {
   EXPECT_EQ(errno, EPIPE);
 }
 
+TEST_F(RsocketsPeer, IomapSize_OfSomeHundreds_HasThePeerMapAsMany) {
+  constexpr uint32_t kMany = 512;  // more entries than a page has
+  set_listener(SOL_RDMA, RDMA_IOMAPSIZE, kMany);
+  connect_peer();
+  ASSERT_EQ(rsockets::scale_up(peer.theirs().mappings), kMany);
+  ASSERT_EQ(peer.write_mapping(kMany - 1, {100, {peer.data_addr() + 5000, peer.key(), 10}}), IBV_WC_SUCCESS);
+  EXPECT_EQ(riowrite(server, "abcd", 4, 102, 0), 4u);
+  ASSERT_EQ(rsend(server, "x", 1, 0), 1);  // behind it
+  EXPECT_EQ(peer.next_message(), encode(Op::kData, 1));
+  EXPECT_EQ(std::string(peer.memory().data + 5002, 4), "abcd");
+}
+
 TEST_F(RsocketsPeer, MappedBuffersOfNoTableAreNoneToWriteInto) {
   connect_peer();  // the listener has no table
   ASSERT_EQ(peer.theirs().mappings, 0);

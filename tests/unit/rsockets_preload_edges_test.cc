@@ -20,6 +20,7 @@ using nupa::preload_test::as_out;
 using nupa::preload_test::connected_by_tcp;
 using nupa::preload_test::end_of;
 using nupa::preload_test::error_of;
+using nupa::preload_test::kPortOfParent;
 using nupa::preload_test::Preload;
 using nupa::preload_test::start_case;
 using nupa::rsockets_test::as_sockaddr;
@@ -761,6 +762,28 @@ TEST_F(PreloadEdges, EpollTellsAnEdgeThatComesJustBeforeItSleeps) {
   server = -1;
 }
 
+TEST_F(PreloadEdges, EpollTellsAnEdgeWhenAFullConnectionHasRoomAgain) {
+  make_pair();
+  make_epoll();
+  ASSERT_EQ(fcntl(client, F_SETFL, O_NONBLOCK), 0);
+  ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT | EPOLLET, 7), 0);
+  EXPECT_EQ(wait_epoll(kSoonMs), "7:4");
+  std::vector<char> block(1 << 16);
+  for (int round = 0; round < 2; ++round) {
+    size_t written = 0;
+    ssize_t count;
+    do {  // over packets a send that completes may leave room once more
+      while ((count = write(client, block.data(), block.size())) > 0) written += static_cast<size_t>(count);
+      ASSERT_EQ(errno, EAGAIN);
+    } while (!wait_epoll(0).empty());
+    while (written != 0) {
+      ASSERT_GT(count = read(server, block.data(), block.size()), 0);
+      written -= static_cast<size_t>(count);
+    }
+    ASSERT_EQ(wait_epoll(kSoonMs), "7:4") << round;
+  }
+}
+
 TEST_F(PreloadEdges, EpollWithOnePlaceTellsEachInTurn) {
   make_pair();
   make_epoll();
@@ -926,6 +949,30 @@ TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
   EXPECT_EQ(wait_epoll(kSoonMs), "6:4");
   EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLIN, 5), EEXIST);
   close(other);
+}
+
+TEST_F(PreloadEdges, EpollOpensNothingForAMemberThatWasTakenOutBeforeItConnected) {
+  make_pair();
+  EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
+  make_epoll();
+  const auto opened_by_connect = [&](bool was_member) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (was_member) {
+      EXPECT_EQ(control(EPOLL_CTL_ADD, fd, EPOLLOUT, 5), 0);
+      EXPECT_EQ(control(EPOLL_CTL_DEL, fd, 0, 0), 0);
+    }
+    const size_t before = open_descriptors();
+    EXPECT_EQ(connect(fd, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+    EXPECT_FALSE(connected_by_tcp(fd));
+    EXPECT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+    const size_t opened = open_descriptors() - before;
+    EXPECT_EQ(wait_epoll(0), "") << was_member;
+    close(accept(listener, nullptr, nullptr));
+    close(fd);
+    return opened;
+  };
+  const size_t opened = opened_by_connect(false);
+  EXPECT_EQ(opened_by_connect(true), opened);
 }
 
 TEST_F(PreloadEdges, EpollHasASocketThatWentBackToTcp) {
@@ -1396,6 +1443,43 @@ TEST(PreloadOwnProcess, Fork_WhileAThreadLooksForAPlainPeer_TheChildConnects) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_FirstConnect", kConnectMs, "5000", false)), 0);
 }
 
+/// A process of its own, which only connects.
+TEST(PreloadClient, DISABLED_Fork) {
+  const char* port = std::getenv(kPortOfParent);
+  ASSERT_NE(port, nullptr);
+  const auto connected = [to = loopback(static_cast<uint16_t>(std::atoi(port)))] {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(fd, as_sockaddr(to), sizeof to), 0) << std::strerror(errno);
+    return fd;
+  };
+  const int fd = connected();
+  ASSERT_FALSE(connected_by_tcp(fd));
+  char c;
+  ASSERT_EQ(read(fd, &c, 1), 1);  // the connection has been accepted
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool lost = error_of(recv(fd, &c, 1, MSG_DONTWAIT)) == ECONNRESET;
+    close(fd);
+    _exit(!lost ? 1 : connected_by_tcp(connected()) ? 0 : 2);
+  }
+  EXPECT_EQ(end_of(child), 0);
+  EXPECT_EQ(write(fd, "x", 1), 1) << "the child has ended nothing";
+  close(fd);
+}
+
+TEST_F(PreloadEdges, AChildOfAProcessThatOnlyConnectedHasLostTheConnection) {
+  EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on it has an rsocket, too
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const pid_t process = start_case("PreloadClient.DISABLED_Fork", kPortOfParent, port, false);
+  EXPECT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+  server = accept(listener, nullptr, nullptr);
+  ASSERT_GE(server, 0) << std::strerror(errno);
+  EXPECT_FALSE(connected_by_tcp(server));
+  EXPECT_EQ(write(server, "y", 1), 1);
+  EXPECT_EQ(read_some(server), "x");
+  EXPECT_EQ(end_of(process), 0);
+}
+
 namespace {
 
 class PreloadWithoutSettings : public PreloadEdges {
@@ -1449,6 +1533,8 @@ struct Ending {
 thread_local Ending ending;
 /// What this thread does after each sleep.
 thread_local const std::function<void()>* after_sleep = nullptr;
+/// What this thread does before its next socket() call.
+thread_local std::function<void()> before_socket;
 
 constexpr int kWaitsAgain = 3;
 constexpr int kNeverWaits = 4;
@@ -1467,6 +1553,33 @@ int ppoll_of_test(pollfd* fds, nfds_t count, const timespec* limit, const sigset
   ending.time_is_over |= ending.begun && sleeps && result == 0;
   if (after_sleep != nullptr) (*after_sleep)();
   return result;
+}
+
+/// With it an accept() makes the descriptor of a connection over an rsocket.
+extern "C" __attribute__((visibility("default"))) int socket_of_test(int domain, int type,
+                                                                     int protocol) __asm__("socket");
+int socket_of_test(int domain, int type, int protocol) {
+  static auto* const real = reinterpret_cast<int (*)(int, int, int)>(dlsym(RTLD_NEXT, "socket"));
+  if (before_socket) std::exchange(before_socket, nullptr)();
+  return real(domain, type, protocol);
+}
+
+TEST_F(PreloadEdges, AnAcceptWhoseConnectionAnotherThreadHasTakenLeavesNoDescriptor) {
+  make_pair();
+  const int late = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(late, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  EXPECT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
+  ASSERT_EQ(fcntl(listener, F_SETFL, O_NONBLOCK), 0);
+  int taken = -1;
+  size_t before = 0;
+  before_socket = [&] {
+    std::thread([&] { taken = accept(listener, nullptr, nullptr); }).join();
+    before = open_descriptors();
+  };
+  EXPECT_EQ(error_of(accept(listener, nullptr, nullptr)), EAGAIN);
+  EXPECT_GE(taken, 0);
+  EXPECT_EQ(open_descriptors(), before);
+  for (const int fd : {taken, late}) close(fd);
 }
 
 TEST_F(PreloadEdges, AnAcceptWaitsForBothKindsAfterAnotherProcessTookAConnection) {
