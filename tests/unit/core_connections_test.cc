@@ -994,13 +994,15 @@ class CoreConnectionsRelay : public ::testing::Test {
     datagram.remote = {loopback(), runtime->port()->socket().port(), 0};
     socket->send(datagram);
   }
-  void send_request(uint32_t id, uint64_t guid = kGuid) {
+  /// `says_address`: with the header of IP, which says for which address it is.
+  void send_request(uint32_t id, uint64_t guid = kGuid, bool says_address = true) {
     ConnectionRequest request;
     request.service_id = kService;
     request.ca_guid = guid;
     request.path.local = request.path.remote = loopback();
     request.private_data.bytes[1] = std::byte{0x40};
     for (size_t i = 0; i < 4; ++i) request.private_data.bytes[32 + i] = static_cast<std::byte>(loopback().raw[12 + i]);
+    if (says_address) request.private_data.length = 36;
     send(cm::write({cm::Attribute::kReq, 9, id, 0}, request));
   }
   void send_rejection(uint32_t id, RejectReason reason = RejectReason::kTimeout, uint64_t guid = kGuid) {
@@ -1035,6 +1037,11 @@ TEST_F(CoreConnectionsRelay, RejectionOfAnEndThatGaveUp_GoesWhereItsRequestWent)
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 5}));
 }
 
+TEST_F(CoreConnectionsRelay, RequestThatSaysNoAddress_GoesToWhoListensOnAll) {
+  send_request(5, kGuid, false);
+  EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
+}
+
 TEST_F(CoreConnectionsRelay, RejectionOfAnotherEnd_GoesNowhere) {
   send_request(5);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
@@ -1063,6 +1070,16 @@ TEST_F(CoreConnectionsRelay, RepeatsTakeOnePlaceOfThoseThatAreKnown) {
   send_rejection(1);
   send_rejection(2 + kMost);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 2 + kMost})) << "the first one is forgotten";
+}
+
+TEST_F(CoreConnectionsRelay, RequestOfAStandardPeer_IsAnsweredAtTheStandardsPort) {  // annex A17
+  send_request(5);
+  pollfd one{other->fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&one, 1, kSoonMs), 1);
+  const auto relayed = other->receive();
+  ASSERT_TRUE(relayed);
+  EXPECT_FALSE(relayed->way.of_nupa);
+  EXPECT_EQ(roce::kUdpPort, relayed->way.port);
 }
 
 }  // namespace

@@ -115,6 +115,23 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
 }
 
+TEST_F(ShmDeath, CleanExit_TimeoutZero_ARequestFailsAllTheSame) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), 0, 0, 0};
+  ASSERT_TRUE(line.give(mine) && line.get(&peer));
+  ASSERT_EQ(end.connect(*qp, peer.qp_num, {.timeout = 0}), 0);  // it would wait for an answer for ever
+  ASSERT_TRUE(line.go() && line.wait());
+  const cm::Peer* other = peer_of(end, peer.qp_num);
+  ASSERT_NE(other, nullptr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+  ASSERT_TRUE(soon([&] { return !other->alive(); }));
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
+}
+
 TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
   start(connect_and_wait);
   ShmAddress peer;
@@ -638,6 +655,38 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
   expect_good_end();
 }
 
+constexpr uint64_t kLongCopy = segment::kBounceBytes + 12345;
+
+/// Reads the parent's memory through its service thread, and writes each byte's complement back.
+bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  uint64_t address = 0;
+  if (!meet(end, line, *qp, &peer) || !line.get(&address)) return false;
+  cm::Peer* parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  window::Agent& agent = end.runtime().window().agent();
+  std::vector<std::byte> bytes(kLongCopy);
+  if (agent.copy(*parent, false, address, bytes.data(), kLongCopy) != WcStatus::kSuccess) return false;
+  for (size_t i = 0; i < kLongCopy; ++i) {
+    if (bytes[i] != static_cast<std::byte>(i / 1000)) return false;
+    bytes[i] = ~bytes[i];
+  }
+  return agent.copy(*parent, true, address, bytes.data(), kLongCopy) == WcStatus::kSuccess;
+}
+
+TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
+  start(copy_what_is_long);
+  std::vector<std::byte> bytes(kLongCopy);
+  for (size_t i = 0; i < kLongCopy; ++i) bytes[i] = static_cast<std::byte>(i / 1000);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(line.give(reinterpret_cast<uint64_t>(bytes.data())));
+  expect_good_end();
+  for (size_t i = 0; i < kLongCopy; ++i) ASSERT_EQ(bytes[i], ~static_cast<std::byte>(i / 1000)) << i;
+}
+
 /// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
 bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
@@ -706,6 +755,24 @@ TEST_F(ShmShared, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   EXPECT_TRUE(end.runtime().window().reaches({}, number));
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_NE(peer_of(end, number), nullptr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+TEST_F(ShmShared, ProcessThatIsStopped_IsNotGone) {
+  start(be_there);
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  int status = 0;
+  ASSERT_EQ(kill(child, SIGSTOP), 0);
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  Qp* qp = end.make_qp();
+  const auto endpoint = end.runtime().window().connect({&end.shared(*qp), qp->number(), QpType::kRc, true}, {}, number);
+  ASSERT_TRUE(endpoint);
+  using Reach = transport::Endpoint::Reach;
+  EXPECT_EQ((*endpoint)->reach(), Reach::kUnknown);
+  ASSERT_EQ(kill(child, SIGCONT), 0);
+  EXPECT_TRUE(soon([&] { return (*endpoint)->reach() == Reach::kMet; }));
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

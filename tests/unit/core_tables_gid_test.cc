@@ -2,10 +2,11 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <string>
 
@@ -133,13 +134,14 @@ TEST(Rfc4291InterfaceIdentifier, IsTheModifiedEui64OfTheInterfacesHardwareAddres
   char name[IF_NAMESIZE];
   if (addresses.interface_id_owner == 0 || if_indextoname(addresses.interface_id_owner, name) == nullptr)
     GTEST_SKIP() << "no interface with a hardware address is up";
-  std::ifstream file(std::string("/sys/class/net/") + name + "/address");
-  std::string text;
-  file >> text;
-  unsigned mac[6];
-  if (std::sscanf(text.c_str(), "%x:%x:%x:%x:%x:%x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]) != 6)
-    GTEST_SKIP() << "the system does not show the hardware address of " << name;
-  const unsigned expected[8] = {mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
+  ifreq request{};
+  std::strcpy(request.ifr_name, name);
+  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(0, ioctl(socket, SIOCGIFHWADDR, &request));
+  close(socket);
+  uint8_t mac[6];
+  std::memcpy(mac, request.ifr_hwaddr.sa_data, sizeof mac);
+  const unsigned expected[8] = {mac[0] ^ 2u, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
   for (int i = 0; i < 8; ++i) EXPECT_EQ(expected[i], addresses.interface_id[static_cast<size_t>(i)]) << i;
 }
 

@@ -65,7 +65,7 @@ TEST_P(RemapperWays, EndsAreSharedWhereEveryThreadCanBeHeldUp) {
   EXPECT_FALSE(is_shared(memory.data() + 4 * kPageSize));
   remapper->unshare(odd, 2 * kPageSize + 3 + 17);
   EXPECT_TRUE(memory.filled());
-  EXPECT_FALSE(is_shared(memory.data()));
+  for (size_t page = 0; page < 4; ++page) EXPECT_FALSE(is_shared(memory.data() + page * kPageSize)) << page;
   for (const size_t length : {size_t{0}, size_t{1}, size_t{kPageSize}, size_t{2 * kPageSize - 2}}) {
     auto some = remapper->share(memory.data() + 1, length, true);
     ASSERT_TRUE(some.has_value());
@@ -193,6 +193,24 @@ TEST_P(RemapperWays, ABufferOverSeveralMappings) {
       std::is_sorted(pieces->begin(), pieces->end(), [](const Piece& a, const Piece& b) { return a.end <= b.begin; }));
   remapper->unshare(memory.data(), memory.size());
   EXPECT_EQ(memory.data()[8 * kPageSize + 1], Memory::pattern(8 * kPageSize + 1));
+}
+
+TEST_P(RemapperWays, ABufferOverTwoMappingsSideBySide_IsShownAsItIs) {
+  auto remapper = make();
+  Memory memory(8);
+  memory.fill();
+  // The kernel keeps the second half apart from now on. Each mapping has a part of the file of its own.
+  ASSERT_EQ(madvise(memory.data() + 4 * kPageSize, 4 * kPageSize, MADV_DONTDUMP), 0);
+  auto pieces = remapper->share(memory.data(), memory.size(), true);
+  ASSERT_TRUE(pieces.has_value());
+  EXPECT_EQ(bytes_of(*pieces), memory.size());
+  for (const Piece& piece : *pieces) {
+    View view(remapper->fd(), piece);
+    EXPECT_EQ(std::memcmp(view.data(), reinterpret_cast<const void*>(piece.begin), piece.length()), 0);
+  }
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_FALSE(is_shared(memory.data() + 4 * kPageSize));
+  EXPECT_TRUE(memory.filled());
 }
 
 TEST_P(RemapperWays, OverlappingRegistrationsKeepTheirPages) {

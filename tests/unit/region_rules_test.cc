@@ -373,6 +373,30 @@ TEST_P(RegionRules, TheFileIsEmptyWhenNothingIsRegistered) {
   EXPECT_EQ(0, blocks());
 }
 
+TEST_P(RegionRules, MemoryThatTheProgramUnmaps_LeavesOtherPiecesAlone) {
+  auto remapper = make();
+  const auto before = remapper->allocate(page(1));
+  ASSERT_TRUE(before);
+  Memory gone(4);
+  gone.fill();
+  ASSERT_TRUE(remapper->share(gone.data(), gone.size(), true));
+  const auto behind = remapper->allocate(page(1));
+  ASSERT_TRUE(behind);
+  ASSERT_EQ(0, munmap(gone.data(), gone.size()));
+  remapper->unshare(gone.data(), gone.size());
+  for (const Piece& piece : {*before, *behind}) {
+    auto* const memory = reinterpret_cast<uint8_t*>(piece.begin);
+    EXPECT_TRUE(is_shared(memory));
+    View view(remapper->fd(), piece);
+    view.data()[5] = 77;
+    EXPECT_EQ(77, memory[5]) << "peers reach it";
+    remapper->release(piece);
+  }
+  struct stat status;
+  ASSERT_EQ(0, fstat(remapper->fd(), &status));
+  EXPECT_EQ(0, status.st_blocks) << "what was unmapped is given back";
+}
+
 // Signals.
 
 TEST(RegionSignalHold, HandlersWaitAndTheMaskIsAsBefore) {

@@ -257,6 +257,10 @@ TEST_F(Verbs, AddressArguments) {
   attr = path();
   attr.grh.sgid_index = 255;
   EXPECT_REFUSED(ibv_create_ah(pd, &attr), EINVAL);
+  ibv_gid_entry used{};
+  for (attr.grh.sgid_index = 0; ibv_query_gid_ex(context, 1, attr.grh.sgid_index, &used, 0) == 0;)
+    ++attr.grh.sgid_index;
+  EXPECT_REFUSED(ibv_create_ah(pd, &attr), EINVAL);  // the first entry of the GID table that is empty
   attr = path();
   attr.is_global = 0;
   EXPECT_REFUSED(ibv_create_ah(pd, &attr), EINVAL);  // RoCE: every address is global

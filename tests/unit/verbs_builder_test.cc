@@ -95,6 +95,19 @@ TEST_F(VerbsBuilder, CallersInlineFlagIsNotTheSetter) {
   EXPECT_EQ(next().status, IBV_WC_LOC_PROT_ERR);
 }
 
+TEST_F(VerbsBuilder, CallersInlineFlagOnARequestWithoutData_LeavesTheOthersAlone) {
+  std::strcpy(memory, "8 bytes");
+  ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+  ibv_wr_start(ex);
+  ibv_wr_rdma_write(ex, mr->rkey, address(8192));  // of nothing
+  ibv_wr_rdma_write(ex, mr->rkey, address(8192));
+  ibv_wr_set_sge(ex, mr->lkey, address(0), 8);
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 8192, "8 bytes");
+}
+
 TEST_F(VerbsBuilder, TheLastSetterCounts) {
   std::strcpy(memory, "wrong");
   std::strcpy(memory + 64, "right");

@@ -205,6 +205,19 @@ TEST_F(VerbsKeys, RequestsOfNoBytesNeedNoKey) {  // C9-88
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }
 
+TEST_F(VerbsKeys, EntryOfNoBytes_NeedsNoKey) {  // 10.6.3.1
+  make_pair();
+  std::strcpy(memory, "8 bytes");
+  ibv_sge list[] = {{0, 0, 0}, span(0, 8)};
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    ibv_send_wr wr = remote(opcode, opcode, list, 4096);
+    wr.num_sge = 2;
+    ASSERT_EQ(post(a, wr), 0);
+    EXPECT_EQ(next().status, IBV_WC_SUCCESS) << opcode;
+    EXPECT_STREQ(memory + 4096, "8 bytes") << opcode;
+  }
+}
+
 TEST_F(VerbsKeys, DeregisteredKeysOpenNothing) {
   char* const own = memory + 8192;
   for (const bool used_before : {false, true}) {

@@ -458,6 +458,9 @@ TEST_F(VerbsLives, XrcQueuePairIsOpenedInItsDomainOnly) {  // manual ibv_open_qp
   open.qp_num = connected->qp_num;
   EXPECT_EQ(ibv_open_qp(context, &open), nullptr);
   EXPECT_EQ(errno, EINVAL);
+  open.qp_num = target->qp_num ^ 1u << 23;  // the number that the same queue pair would have in another process
+  EXPECT_EQ(ibv_open_qp(context, &open), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
   open.qp_num = target->qp_num;
   ibv_qp* handle = ibv_open_qp(context, &open);
   ASSERT_NE(handle, nullptr);

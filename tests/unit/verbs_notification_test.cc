@@ -139,6 +139,44 @@ TEST_F(VerbsNotification, SolicitedReceiveWakesAndAnotherDoesNot) {
   EXPECT_EQ(await_event(), watched);
 }
 
+TEST_F(VerbsNotification, SolicitedDatagramWakesAndAnotherDoesNot) {
+  ibv_qp_init_attr attr = init(IBV_QPT_UD);
+  attr.recv_cq = watched;
+  ibv_qp* receiver = keep(ibv_create_qp(pd, &attr));
+  connect(receiver, receiver);
+  ibv_ah_attr way = path();
+  ibv_ah* ah = ibv_create_ah(pd, &way);
+  ASSERT_NE(ah, nullptr);
+  ASSERT_EQ(receive(receiver, 11, 4096, 128), 0);
+  ASSERT_EQ(receive(receiver, 12, 8192, 128), 0);
+  arm(watched, true);
+  ibv_sge sge = span(0, 8);
+  ibv_send_wr wr = request(IBV_WR_SEND, 1, &sge);
+  wr.wr.ud = {ah, receiver->qp_num, kQkey};
+  ASSERT_EQ(post(receiver, wr), 0);
+  EXPECT_EQ(next(watched).wr_id, 11u);
+  EXPECT_EQ(take_event(), nullptr);
+  wr.send_flags |= IBV_SEND_SOLICITED;
+  ASSERT_EQ(post(receiver, wr), 0);
+  EXPECT_EQ(await_event(), watched);
+  EXPECT_EQ(next(watched).wr_id, 12u);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
+TEST_F(VerbsNotification, RequestThatFindsNoReceive_NobodyPolls_FailsAfterItsRetries) {  // 9.7.5.2.8
+  rnr_retry = 2;
+  min_rnr_timer = 20;  // 10.24 ms
+  ibv_qp_init_attr attr = init();
+  attr.send_cq = watched;
+  ibv_qp* sender = keep(ibv_create_qp(pd, &attr));
+  connect(sender, make_qp());
+  arm(watched);
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(sender, request(IBV_WR_SEND, 1, &sge)), 0);
+  EXPECT_EQ(await_event(), watched) << "a program that sleeps is not woken";
+  EXPECT_EQ(next(watched).status, IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
 TEST_F(VerbsNotification, FailedReceiveCountsAsSolicited) {  // 11.4.2.2
   arm(watched, true);
   ibv_sge sge = span(0, 8);

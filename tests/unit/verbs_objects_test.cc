@@ -204,7 +204,10 @@ TEST_F(Verbs, ImportsShareTheObjects) {
   EXPECT_EQ(ibv_import_mr(imported_pd, 0xdeadbeef), nullptr);
   EXPECT_EQ(ibv_import_dm(imported, 0xdeadbeef), nullptr);
   ibv_unimport_dm(imported_dm);
+  const uint32_t freed = dm->handle;
   EXPECT_EQ(ibv_free_dm(dm), 0);
+  EXPECT_EQ(ibv_import_dm(imported, freed), nullptr);
+  EXPECT_EQ(errno, ENOENT);
   ibv_unimport_mr(imported_mr);
   ibv_unimport_pd(imported_pd);
   ibv_unimport_pd(pd);  // not an imported one: stays

@@ -125,6 +125,20 @@ TEST_F(VerbsRequests, InlineBufferIsTheProgramsAgainAtOnce) {  // manual ibv_pos
   EXPECT_EQ(next().wr_id, 2u);
 }
 
+TEST_F(VerbsRequests, InlineList_HasToWait_ArrivesWhole) {  // manual ibv_post_send
+  make_pair();
+  char first[] = "one ", second[] = "two";
+  ibv_sge list[] = {{reinterpret_cast<uint64_t>(first), 4, 0}, {reinterpret_cast<uint64_t>(second), 4, 0}};
+  ibv_send_wr wr = request(IBV_WR_SEND, 1, list);
+  wr.num_sge = 2;
+  wr.send_flags |= IBV_SEND_INLINE;
+  ASSERT_EQ(post(a, wr), 0);  // no receive is posted: it waits
+  std::strcpy(first, "xxx");
+  ASSERT_EQ(receive(b, 7, 4096, 64), 0);
+  EXPECT_EQ(next(other_cq).byte_len, 8u);
+  EXPECT_STREQ(memory + 4096, "one two");
+}
+
 TEST_F(VerbsRequests, ListsAreGatheredAndScattered) {
   make_pair();
   std::strcpy(memory, "abcdefghijklmno");
