@@ -348,6 +348,12 @@ TEST(RouteReply, WrongLengthsAreRefused) {
   EXPECT_EQ(reply_error(route().attribute(RTA_OIF, "12").done()), EBADMSG);
   EXPECT_EQ(reply_error(route().attribute(RTA_VIA, "1").interface(3).done()), EBADMSG);
   EXPECT_EQ(reply_error(route().attribute(RTA_VIA, "\x02").interface(3).done()), EBADMSG);
+  for (const size_t bytes : {0, 3, 5, 16}) {  // AF_INET takes four
+    std::string via(2 + bytes, '\1');
+    via[0] = AF_INET;
+    via[1] = 0;
+    EXPECT_EQ(reply_error(route().attribute(RTA_VIA, via).interface(3).done()), EBADMSG) << bytes;
+  }
   for (const int more : {1, 4})
     EXPECT_EQ(reply_error(route().interface(3).attribute(RTA_METRICS, raw("1234"), more).done()), EBADMSG)
         << "also of one that is not read";

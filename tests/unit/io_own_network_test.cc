@@ -27,7 +27,10 @@
 #include "io/find_route.h"
 #include "io/route.h"
 #include "io/udp_socket.h"
+#include "roce_engine_fixture.h"
+#include "transport/roce/datagram_endpoint.h"
 #include "transport/roce/groups.h"
+#include "transport/roce/port.h"
 #include "transport/roce/wire.h"
 
 namespace nupa::io::own_network_test {
@@ -354,6 +357,54 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
       });
 }
 
+TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
+  within({"addr add fd00:a::1/64 dev a0 nodad", "addr add fd00:b::1/64 dev b0 nodad"}, [] {
+    const auto entry = [](const char* address, const char* interface) {
+      GidEntry made{};
+      made.gid = gid(address);
+      made.interface_index = index(interface);
+      return made;
+    };
+    const Gid group = gid("ff0e::4791");
+    // Each is heard at the other end of one of the two; the kernel would send all of them through one interface.
+    for (const bool second : {false, true}) {
+      const auto heard =
+          UdpSocket::open_group(group, roce::kUdpPort, {entry("fd00::1", second ? "b1" : "a1")}, 1 << 16);
+      ASSERT_TRUE(heard) << heard.error().what;
+      auto socket = UdpSocket::open(0, 1 << 18);
+      ASSERT_TRUE(socket);
+      const auto port = roce::Port::open(std::move(*socket));
+      ASSERT_TRUE(port);
+      roce::test::RecordingHost host;
+      const auto shared = std::make_unique<segment::QpShared>();
+      const auto wire = std::make_unique<segment::WireShared>();
+      roce::LocalEnd end;
+      end.host = &host;
+      end.shared = shared.get();
+      end.wire = wire.get();
+      end.qp_num = 0x1105;
+      end.type = QpType::kUd;
+      end.max_datagram = 1024;
+      roce::Sources sources;
+      sources.gids = {entry("fd00:a::1", "a0"), entry("fd00:b::1", "b0")};
+      roce::DatagramEndpoint endpoint(**port, end, sources, {});
+      AddressVector vector;
+      vector.is_global = true;
+      vector.dgid = group;
+      vector.sgid_index = second ? 1 : 0;
+      vector.hop_limit = 4;
+      std::byte text[8] = {};
+      const transport::Piece piece{text, sizeof text};
+      SendWr wr;
+      wr.remote_qpn = 0xffffff;
+      EXPECT_TRUE(endpoint.execute({wr, &vector, &piece, 1, sizeof text}).succeeded());
+      pollfd ready{heard->fd(), POLLIN, 0};
+      EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << second;
+      endpoint.withdraw();
+    }
+  });
+}
+
 // Packets that the kernel does not send.
 
 TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
@@ -433,6 +484,26 @@ TEST_F(OwnNetwork, WithAnExclusiveFlowLabelOnTheHost_PacketsLeaveWithoutLabels) 
     const std::vector<uint32_t> labels = pass();
     ASSERT_EQ(2u, labels.size());
     for (const uint32_t label : labels) EXPECT_NE(0x12345u, label);
+  });
+}
+
+TEST_F(OwnNetwork, DatagramsThatTheSendBufferHasNoRoomFor_LeaveALittleLater) {
+  within({"addr add 10.1.0.1/24 dev a0", "neigh add 10.1.0.77 lladdr 02:00:00:00:00:77 dev a0 nud permanent"}, [] {
+    // The interface keeps what it cannot send yet, and that takes room of the socket.
+    if (std::system("tc qdisc add dev a0 root tbf rate 400mbit burst 20kb limit 4mb 2>/dev/null") != 0)
+      GTEST_SKIP() << "tc has no tbf here";
+    const auto from = UdpSocket::open(0, 1 << 16);
+    ASSERT_TRUE(from);
+    constexpr int kFew = 4096;
+    ASSERT_EQ(0, setsockopt(from->fd(), SOL_SOCKET, SO_SNDBUF, &kFew, sizeof kFew));
+    UdpBatch batch;
+    const std::string text(1400, 'x');
+    for (uint64_t place = 1; place <= UdpBatch::kMaxMessages; ++place) {
+      batch.begin(place, at("10.1.0.77"), gid("10.1.0.1"), 0, {}, 1400);
+      batch.add(text.data(), 1400);
+    }
+    int error = 0;
+    EXPECT_EQ(0u, batch.flush(*from, &error)) << strerror(error);
   });
 }
 

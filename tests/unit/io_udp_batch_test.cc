@@ -253,6 +253,22 @@ TEST_F(UdpBatches, TheSourceIsTheOneThatIsSaid) {
   EXPECT_EQ(host6(), taken.received.to);
 }
 
+TEST_F(UdpBatches, TheInterfaceIsTheOneThatIsSaid) {
+  for (const bool ipv4 : {true, false}) {
+    if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
+    const Gid own = ipv4 ? host(1) : host6();
+    for (const uint32_t interface : {1u, 0x7ffffff0u}) {  // the loopback, and one that is not there
+      batch_->begin(1, target(own), own, interface, {}, 4);
+      batch_->add("text", 4);
+      EXPECT_EQ(interface == 1 ? 0u : 1u, flush()) << ipv4;
+      if (interface == 1) {
+        EXPECT_EQ("text", take_from(*to_).bytes);
+      }
+    }
+    EXPECT_TRUE(has_nothing(*to_));
+  }
+}
+
 TEST_F(UdpBatches, Rfc3168_PacketsAreEct0WhateverTheirClassOfService) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";

@@ -171,6 +171,24 @@ TEST(RoceCubic, AfterALoss_TheWindowIsBackWhenTheCurveSaysSo) {
   EXPECT_NEAR(packets_of(cubic), 100, 1);
 }
 
+TEST(RoceCubic, Rfc9438_LossBelowTheLastPeak_LeavesRoomForNewcomers) {  // section 4.7, fast convergence
+  // Round trips so long that Reno would be slower.
+  constexpr int64_t kRoundTrip = 400 * kMillisecond;
+  Cubic cubic(kPacket);
+  int64_t now = kSecond;
+  cubic.on_arrived(now, 0, kRoundTrip, 0);
+  cubic.on_arrived(now, 90 * kPacket, 0, 0);
+  cubic.on_loss(now, 1);
+  cubic.on_loss(now += kRoundTrip, 1);
+  ASSERT_NEAR(packets_of(cubic), 49, 0.01);
+  now += kRoundTrip;
+  // The new peak is between the window of the loss, 70, and what it left.
+  const double peak = 70 * (1 + 0.7) / 2;
+  const auto until = now + static_cast<int64_t>(std::cbrt((peak - 49) / 0.4) * 1e9);
+  for (; now < until; now += kRoundTrip / 20) cubic.on_arrived(now, static_cast<uint32_t>(cubic.window() / 20), 0, 0);
+  EXPECT_NEAR(packets_of(cubic), peak, 1);
+}
+
 TEST(RoceCubic, Rfc9406_RoundTripsThatGrowByAnEighth_EndSlowStart) {
   for (const bool grows : {false, true}) {
     Cubic cubic(kPacket);
@@ -256,6 +274,14 @@ TEST_F(RoceSwift, DelayBeyondItsTarget_CutsHalfAtMostOnceARoundTrip) {
   EXPECT_EQ(swift.rate(now), 0u) << "the same round trip";
   swift.on_arrived(now += 1, 0, kDelay, 0);
   EXPECT_EQ(swift.rate(now), static_cast<uint64_t>(0.5 * kPacket * 1e9 / kDelay)) << "half a packet is kept by pacing";
+}
+
+TEST_F(RoceSwift, WayThatHasBecomeLonger_IsTheLeastRoundTripAfterAWhile) {
+  constexpr int64_t kLonger = 400 * kMicrosecond;
+  const int64_t until = now + 200 * kMillisecond;  // a hundred round trips until it looks for the least one again
+  while (now < until) swift.on_arrived(now += kLonger, kPacket, kLonger, 0);
+  EXPECT_EQ(swift.rate(now), 0u) << "a window of less than a packet: it takes the length for a queue";
+  EXPECT_GT(packets(), 2);
 }
 
 TEST_F(RoceSwift, FiveSilences_LeaveTheLeastWindow) {

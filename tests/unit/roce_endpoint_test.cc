@@ -719,6 +719,36 @@ TEST_F(RoceConnected, SecondStart_GoesOnWithTheNextNumber) {
   EXPECT_EQ(host.done[1].status, WcStatus::kSuccess);
 }
 
+TEST_F(RoceConnected, PatienceThatIsChangedLater_HoldsFromThenOn) {  // 11.2.5.2: SQD to SQD
+  connect();
+  start();
+  QpAttr attr;
+  attr.max_rd_atomic = 4;
+  attr.rnr_retry = 7;
+  attr.timeout = 0;
+  endpoint->set_attributes(attr);
+  post();
+  transmit();
+  EXPECT_EQ(endpoint->deadline(), INT64_MAX) << "it waits for an answer for ever";
+  attr.timeout = 8;
+  endpoint->set_attributes(attr);
+  transmit();
+  EXPECT_LT(endpoint->deadline(), INT64_MAX);
+}
+
+TEST_F(RoceConnected, PacketsOfARail_LeaveThroughItsInterfaceOnly) {
+  for (const uint32_t interface : {1u, 0x7ffffff0u}) {  // the loopback, and one that is not there
+    if (endpoint) endpoint->withdraw();
+    connect(false, kNupaPeerQpn, {{host_gid(1), interface, 50'000, 0}});
+    start();
+    post();
+    const uint64_t before = port->burst()->refused();
+    endpoint->send();
+    port->burst()->flush();
+    EXPECT_EQ(port->burst()->refused() > before, interface != 1) << interface;
+  }
+}
+
 // ---- Datagrams (9.8.3).
 
 class RoceDatagrams : public RoceEnd {

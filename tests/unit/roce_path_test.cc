@@ -302,6 +302,22 @@ TEST_F(RocePathSet, PathThatIsDead_OvertakesNone) {
   EXPECT_EQ(paths.find_dead(oldest, now + 1001 * kMillisecond), 2u);
 }
 
+TEST_F(RocePathSet, PathThatDies_IsProbedFromTheFirstPauseOn) {
+  constexpr int64_t kFirstPause = 5 * kMillisecond;
+  for (int i = 0; i < 4; ++i) {
+    paths.transmit_probes(now, Packet{}, output);
+    now = paths.deadline();
+  }
+  output.take();
+  bring_to_life();
+  depart(1, 100);
+  paths.silence(now);
+  ASSERT_EQ(paths[1].health, Path::Health::kDead);
+  EXPECT_EQ(paths.deadline(), now) << "at once";
+  paths.transmit_probes(now, Packet{}, output);
+  EXPECT_EQ(paths.deadline(), now + kFirstPause);
+}
+
 TEST_F(RocePathSet, PathThatOthersOvertakeForLong_Dies) {
   bring_to_life();
   now += 10 * kMillisecond;

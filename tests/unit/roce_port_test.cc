@@ -1,7 +1,9 @@
 /// What a port brings to its queue pairs of what a burst sends, by a real socket.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +32,7 @@ class Recorder final : public Channel {
   void leave() override {}
   void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) override {
     hop_limit = from.hop_limit;
+    from_port = from.from.port;
     const std::string payload(reinterpret_cast<const char*>(packet.payload), packet.payload_length);
     came.push_back(packet.opcode == kSelectiveAck ? "acknowledgement " + std::to_string(packet.psn) : payload);
   }
@@ -43,7 +46,8 @@ class Recorder final : public Channel {
   int64_t deadline() const override { return INT64_MAX; }
   bool takes_unchecked() const override { return unchecked; }
   std::vector<std::string> came;
-  uint8_t hop_limit = 0;  ///< of the last packet
+  uint8_t hop_limit = 0;   ///< of the last packet
+  uint16_t from_port = 0;  ///< the same
   bool busy = false;
   bool unchecked = false;
 };
@@ -163,6 +167,42 @@ TEST_F(RocePort, ChildOfAFork_DoesNotKeepItsSocketOpen) {
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   burst->flush();
   EXPECT_EQ(receive(1), Came{"answer"}) << "the parent keeps it";
+}
+
+TEST_F(RocePort, ChildOfAFork_IsNotInItsGroups) {
+  const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 6}};
+  GidEntry loopback;
+  loopback.gid = destination.from;
+  loopback.interface_index = 1;
+  ASSERT_EQ(port->attach(kNumber, group, 0, {loopback}), 0);
+  int group_sockets = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in name{};
+    socklen_t length = sizeof name;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 || name.sin_family != AF_INET) continue;
+    if (name.sin_addr.s_addr != htonl(0xef010206)) continue;
+    ++group_sockets;
+    EXPECT_FALSE(is_open_in_child(fd));
+  }
+  EXPECT_EQ(group_sockets, 1);
+  port->detach(kNumber, group);
+}
+
+TEST_F(RocePort, ThreadThatSentByAnEarlierPort_SendsByTheNewOne) {
+  port->burst()->aim(&destination);
+  port->remove(recorder);
+  const std::unique_ptr<Port> earlier = std::move(port);
+  ASSERT_NO_FATAL_FAILURE(SetUp());
+  Burst* const mine = port->burst();
+  ASSERT_NE(mine, nullptr);
+  mine->aim(&destination);
+  Packet request = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
+  request.payload_length = 5;
+  const Fragment fragment{reinterpret_cast<const std::byte*>("again"), 5};
+  ASSERT_EQ(mine->send(0, request, &fragment, 1), Sent::kYes);
+  mine->flush();
+  EXPECT_EQ(receive(1), Came{"again"});
+  EXPECT_EQ(recorder.from_port, port->socket().port());
 }
 
 TEST_F(RocePort, ChildOfAFork_DoesNotKeepThePeersSocketOpen) {
@@ -385,6 +425,22 @@ TEST(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{6}));
   groups.detach(6, gid);
   EXPECT_TRUE(groups.empty());
+}
+
+TEST(RoceGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
+  Groups groups;
+  const Gid gid{{0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x47, 0x91}};
+  GidEntry loopback;
+  loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  loopback.interface_index = 1;
+  if (groups.attach(5, gid, 0, {loopback}) != 0) GTEST_SKIP() << "no IPv6 here";
+  groups.detach(5, gid);
+  GidEntry gone = loopback;
+  gone.interface_index = 0x7ffffff0;
+  EXPECT_NE(groups.attach(5, gid, 0, {gone}), 0);
+  EXPECT_EQ(groups.attach(5, gid, 0, {gone, loopback}), 0);
+  ASSERT_EQ(groups.list().size(), 1u);
+  EXPECT_EQ(groups.list()[0].sockets.size(), 1u);
 }
 
 TEST_F(RocePortFromOutside, GroupsDatagram_ComesToItsMembersAndNobodyElse) {

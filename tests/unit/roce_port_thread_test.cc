@@ -196,6 +196,16 @@ TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
   port->remove(never);
 }
 
+TEST_F(RocePortThread, TimerOfTheQueuePairWithTheHighestNumber_Runs) {
+  CountingChannel next(kThreadQpn + 1);
+  port->add(next);
+  start();
+  next.wanted_at = base::now_ns();
+  port->expect(next.wanted_at);
+  EXPECT_TRUE(comes_true([&] { return next.timers == 1; }));
+  port->remove(next);
+}
+
 TEST_F(RocePortThread, TimerOfAQueuePairThatIsHeld_RunsLater) {
   start();
   channel.busy = 3;

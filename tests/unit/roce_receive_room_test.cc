@@ -104,6 +104,21 @@ TEST(ReceiveRoom, SendersCountForAWhileThoughTheRoomIsChosenOften) {
   }
 }
 
+TEST(ReceiveRoom, ProcessThatSendsAgain_CountsAgain) {
+  ReceiveRoom room(kSocketBytes);
+  int64_t now = 0;
+  look(&room, true, 50, &now);
+  const uint32_t alone = room.share();
+  uint64_t turns[4] = {};
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t& turn : turns) room.count_sender(&turn);
+    look(&room, true, 1, &now);
+    EXPECT_EQ(room.share(), alone / 4) << round;
+    look(&room, true, 2, &now);
+    EXPECT_EQ(room.share(), alone) << round;
+  }
+}
+
 TEST(ReceiveRoom, ManySendersHaveTwoPacketsEachAtLeast) {
   ReceiveRoom room(90'000);
   uint64_t turns[100] = {};

@@ -824,6 +824,15 @@ TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay) {
   EXPECT_EQ(sends().size(), 2u);
 }
 
+TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay_ResponsesToo) {
+  receive(selective(kFirstPsn - 1));
+  for (int i = 0; i < 1000; ++i) post(Opcode::kSend, 1);
+  post(Opcode::kRdmaRead, 100 * kMtu);
+  const Texts sent = sends();
+  ASSERT_EQ(sent.size(), 1001u);
+  EXPECT_EQ(sent.back(), "READ 1100 " + std::to_string(24 * kMtu) + " bytes asks");
+}
+
 TEST_F(RoceRequester, BudgetOfATurn_IsKept) {
   receive(selective(kFirstPsn - 1));
   post(Opcode::kSend, 20 * kMtu);
@@ -1075,6 +1084,92 @@ TEST_F(RoceSelectiveRequester, PacketThatALaterOneOvertookByTheReorderTime_IsSen
   }
 }
 
+TEST_F(RoceSelectiveRequester, PacketThatWasOvertaken_IsALossForTheCongestionControl) {
+  RequesterOptions controlled = options;
+  controlled.congestion = "cubic";
+  begin(controlled);
+  receive(selective(kFirstPsn - 1));
+  send_messages(1);
+  now += 20'000;
+  send_messages(1);
+  const uint64_t before = requester->paths()[0].congestion->window();
+  receive(selective(kFirstPsn - 1, {2}));
+  ASSERT_EQ(requester->lost(), 1u);
+  EXPECT_LT(requester->paths()[0].congestion->window(), before);
+}
+
+TEST_F(RoceSelectiveRequester, AnswerThatBringsNothingNew_EndsTheSilence) {
+  send_messages(1);
+  now += 10'000;
+  receive(selective(kFirstPsn));
+  send_messages(2);
+  const int64_t timeout = requester->deadline() - now;
+  ASSERT_GT(timeout, 2);
+  now += timeout / 2;
+  receive(selective(kFirstPsn));
+  EXPECT_EQ(requester->deadline(), now + timeout);
+}
+
+TEST_F(RoceSelectiveRequester, PacketThatWaitsForItsPace_LeavesWhenItsTimeHasCome) {
+  RequesterOptions controlled = options;
+  controlled.congestion = "dcqcn";
+  begin(controlled);
+  receive(selective(kFirstPsn - 1));
+  Packet notification;
+  notification.opcode = kCnpOpcode;
+  for (int i = 0; i < 12; ++i) receive(notification);  // each halves the rate
+  post(Opcode::kSend, 64 * kMtu);
+  const size_t first = sends().size();
+  ASSERT_LT(first, 64u);
+  EXPECT_LT(requester->deadline(), now + 1'000'000) << "not when silence is over";
+  now = requester->deadline();
+  EXPECT_GT(sends().size(), 0u);
+}
+
+/// Two paths, of which the second is proven: packets leave by both.
+class RoceTwoPaths : public RoceSelectiveRequester {
+ protected:
+  RoceTwoPaths() {
+    requester->set_paths(2);
+    post(Opcode::kSend, 8);
+    requester->transmit(now, output, 100);
+    Packet echo;
+    for (const auto& sent : output.packets)
+      if (sent.packet.opcode == kPathProbe) echo = sent.packet;
+    output.take();
+    echo.opcode = kPathEcho;
+    echo.mark = kNupaMark;
+    now += 1'000;  // the second path is quick, and thus used too
+    receive(echo);
+    now += 100'000;
+    Packet ack = selective(kFirstPsn);
+    ack.trigger_valid = true;
+    ack.trigger = kFirstPsn;
+    receive(ack);
+  }
+};
+
+TEST_F(RoceTwoPaths, OneThatIsSilentWhileNothingElseIsUnderWay_IsLeftBeforeTheTimeout) {
+  ASSERT_EQ(requester->paths()[1].health, Path::Health::kAlive);
+  for (int i = 0; i < 16; ++i) post(Opcode::kSend, 8);
+  requester->transmit(now, output, 100);
+  std::vector<uint32_t> came;  // by the second path
+  for (uint32_t i = 0; i < output.packets.size(); ++i)
+    if (output.packets[i].path == 1) came.push_back(i + 1);
+  ASSERT_EQ(output.packets.size(), 16u);
+  ASSERT_GT(came.size(), 0u);
+  ASSERT_LT(came.size(), 16u);
+  output.take();
+  now += 20'000;
+  receive(selective(kFirstPsn, came));
+  for (int i = 0; i < 8 && requester->lost() == 0; ++i) {
+    ASSERT_LT(requester->deadline(), now + 2'000'000) << "before the timeout";
+    ASSERT_TRUE(wait());
+  }
+  EXPECT_EQ(requester->lost(), 16u - came.size());
+  EXPECT_EQ(counters().resent_timeout, 0u);
+}
+
 TEST_F(RoceSelectiveRequester, SentAgain_OnlyWhatIsMissing) {
   send_messages(3);
   now += 20'000;
@@ -1094,6 +1189,13 @@ TEST_F(RoceSelectiveRequester, EachPacketThatIsSentAgain_Asks) {
   receive(selective(kFirstPsn - 1, {4}));
   EXPECT_EQ(sends(),
             (Texts{"SEND_FIRST 100 256 bytes asks", "SEND_MIDDLE 101 256 bytes asks", "SEND_LAST 102 256 bytes asks"}));
+}
+
+TEST_F(RoceSelectiveRequester, LastPacketThatHasRoom_Asks) {  // else the room comes back with a timeout
+  constexpr uint32_t kPacket = kMtu + kBthBytes + kIcrcBytes;
+  requester->set_room(2 * kPacket, UINT64_MAX);
+  post(Opcode::kSend, 3 * kMtu);
+  EXPECT_EQ(sends(), (Texts{"SEND_FIRST 100 256 bytes", "SEND_MIDDLE 101 256 bytes asks"}));
 }
 
 TEST_F(RoceSelectiveRequester, RoundTrip_IsWithoutTheTimeAtTheOtherEnd) {
@@ -1218,7 +1320,11 @@ TEST_F(RoceSelectiveRequester, PacketThatWasLetGoInItsTurn_IsSentAgain) {
   send_messages(3);
   receive(selective(kFirstPsn - 1, {2}));  // the second was kept
   receive(selective(kFirstPsn));           // and is not any more: it had no receive in its turn
+  EXPECT_EQ(requester->sent_bytes(), 8 + kBthBytes + kIcrcBytes) << "of the third";
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 101 8 bytes asks"}));
+  receive(selective(kFirstPsn + 2));
+  EXPECT_EQ(done().size(), 3u);
+  EXPECT_EQ(requester->sent_bytes(), 0u);
 }
 
 TEST_F(RoceSelectiveRequester, FirstSilence_SendsOnePacketTheNextAll) {

@@ -1057,6 +1057,22 @@ TEST_F(RoceResponder, AnswersGoTheWayTheirRequestCame) {
   EXPECT_EQ(output.packets[0].path, 1) << "the response, too";
 }
 
+TEST_F(RoceResponder, RepeatedReadThatIsBeingAnswered_IsAnsweredByItsNewPath) {
+  Packet request = read(kFirstPsn, 3 * kMtu);
+  request.path = 1;
+  receive(request);
+  responder->transmit(now, output, 1);
+  ASSERT_EQ(output.packets.size(), 1u);
+  EXPECT_EQ(output.packets[0].path, 1);
+  output.take();
+  request.path = 2;
+  receive(request);
+  while (responder->transmit(now, output, 8)) {
+  }
+  ASSERT_EQ(output.packets.size(), 3u);
+  for (const auto& sent : output.packets) EXPECT_EQ(sent.path, 2);
+}
+
 TEST_F(RoceResponder, NotificationGoesTheWayOfTheMarkedPacket) {
   host->receives = {100, 100};
   Packet packet = request(Operation::kSendOnly, kFirstPsn, 8);
@@ -1111,6 +1127,12 @@ TEST_F(RoceResponder, EarlyPacketsOfANupaPeer_AreKeptAndTold) {
   EXPECT_EQ(answers_to(nupa(request(Operation::kSendOnly, kFirstPsn + 2, 8))), (Texts{"selective ACK 103 msn 4 has"}));
   EXPECT_EQ(responder->counters().early, 2u);
   EXPECT_EQ(responder->counters().dropped, 0u);
+}
+
+TEST_F(RoceResponder, EarlyPacketsInAnyOrder_AreAllTold) {
+  receive(nupa(request(Operation::kSendOnly, kFirstPsn + 4, 8)));
+  receive(nupa(request(Operation::kSendOnly, kFirstPsn + 2, 8)));
+  EXPECT_EQ(answers(), (Texts{"selective ACK 99 msn 0 has +3 +5"}));
 }
 
 TEST_F(RoceResponder, EarlyPacketThatComesTwice_IsKeptOnce) {

@@ -1,5 +1,7 @@
 // RoCEv2 packets: headers there and back, the invariant CRC against packets that adapters sent.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -58,6 +60,27 @@ TEST(Crc32, EveryLengthAndAlignmentAsBitByBit) {
     const auto* nowhere = reinterpret_cast<const std::byte*>(uintptr_t{4096});
     ASSERT_EQ(expected, base::crc32(start, data.data() + at, length, nowhere)) << "wherever it is";
   }
+}
+
+TEST(Crc32, CopyOfMemoryThatChangesMeanwhile_HasTheCrcOfTheCopy) {
+  // What is copied lies, by another mapping of the same memory, one byte behind the original: each byte that is written
+  // changes what is still to be read.
+  constexpr size_t kBytes = 4096;
+  const int file = memfd_create("twice", MFD_CLOEXEC);
+  ASSERT_EQ(0, ftruncate(file, kBytes));
+  const auto map = [&] {
+    return static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  };
+  std::byte *const from = map(), *const to = map() + 1;
+  std::mt19937_64 random(4);
+  for (const size_t length : {7, 63, 64, 79, 80 + 7, 256 + 15, 512 + 64 + 9, 1500}) {
+    for (size_t i = 0; i < kBytes; ++i) from[i] = static_cast<std::byte>(random());
+    const uint32_t told = base::crc32_copy(~0u, to, from, length);
+    EXPECT_EQ(slow_crc(~0u, to, length), told) << length;
+  }
+  munmap(from, kBytes);
+  munmap(to - 1, kBytes);
+  close(file);
 }
 
 TEST(Sequence, NumbersWrapBothWays) {
@@ -370,6 +393,18 @@ TEST(Icrc, Ipv6HasNoIdentification) {
   store_icrc(icrc_of_state(state), packet.data() + 56);
   route.source.raw[14] = 1;
   EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
+}
+
+TEST(Icrc, PacketsOfEqualLengthToTwoPeers_HaveEachTheirOwn) {
+  std::vector<std::byte> packet(60, std::byte{9});
+  RouteStates known;
+  for (int round = 0; round < 2; ++round)
+    for (const uint8_t last : {7, 8}) {
+      const Route route{ipv4(1, 2, 3, 4), ipv4(5, 6, 7, last), 1000, 4791};
+      EXPECT_EQ(icrc_of_headers(route, 0, 60, packet.data(), 56),
+                icrc_of_headers(route, 0, 60, packet.data(), 56, &known))
+          << int{last};
+    }
 }
 
 /// A small SEND with an acknowledgement behind it, as Burst writes it.
