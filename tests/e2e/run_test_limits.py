@@ -16,11 +16,14 @@ LONG = "60"  # for cases that do not hang, however busy the machine is
 def run(cases, seconds="1", options=(), **env):
     """Runs cases: status, output, and lists of the cases that passed and failed, as scripts/test reads them. `seconds`:
     the limit of each."""
-    done = subprocess.run([PROGRAM, "--gtest_filter=" + cases, *options], capture_output=True, text=True, timeout=120,
-                          env=dict(os.environ, NUPA_TEST_CASE_SECONDS=seconds, **env))
-    passed = re.findall(r"^\[       OK \] (\S+) .* ms\)$", done.stdout, re.MULTILINE)
-    failed = re.findall(r"^\[  FAILED  \] (\S+) .* ms\)$", done.stdout, re.MULTILINE)
-    return done.returncode, done.stdout, passed, failed
+    with tempfile.TemporaryFile("w+") as out:
+        done = subprocess.run([PROGRAM, "--gtest_filter=" + cases, *options], stdout=out, stderr=subprocess.PIPE, timeout=120,
+                              env=dict(os.environ, NUPA_TEST_CASE_SECONDS=seconds, **env))
+        out.seek(0)
+        text = out.read()
+    passed = re.findall(r"^\[       OK \] (\S+) .* ms\)$", text, re.MULTILINE)
+    failed = re.findall(r"^\[  FAILED  \] (\S+) .* ms\)$", text, re.MULTILINE)
+    return done.returncode, text, passed, failed
 
 
 def expect(name, result, passed, failed, *said, status=None):
@@ -81,6 +84,8 @@ def main():
     expect("a failure stays one", run("CaseLimit.Fails:CaseLimit.Third", LONG), named("Third"), named("Fails"))
     expect("a lock", run("CaseLimit.First:*InALock:*Second"), named("First", "Second"), named("HangsInALock"),
            "CaseLimit.HangsInALock hangs: still running after 1 s", r"thread \d+ \S+: S, futex")
+    expect("what ends after all", run("*IsSeen:*Second"), named("Second"), named("HangsUntilItIsSeen"),
+           "CaseLimit.HangsUntilItIsSeen hangs")
     expect("a child process", run("*ForAChild"), [], named("HangsForAChild"), r"thread \d+ \S+: S, wait4",
            r"thread \d+ \S+: S, clock_nanosleep")
 

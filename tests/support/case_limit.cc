@@ -33,11 +33,11 @@ constexpr const char* kLimitVariable = "NUPA_TEST_CASE_SECONDS";
 constexpr const char* kChildVariable = "NUPA_TEST_PROGRESS_FD";
 
 #if defined(__SANITIZE_THREAD__)
-constexpr int kDefaultSeconds = 300;
+constexpr int kDefaultSeconds = 400;
 #elif defined(__SANITIZE_ADDRESS__)
-constexpr int kDefaultSeconds = 180;
+constexpr int kDefaultSeconds = 300;
 #else
-constexpr int kDefaultSeconds = 60;
+constexpr int kDefaultSeconds = 180;
 #endif
 /// Where NUPA_TEST_ALL asks for every case, cases take longer.
 constexpr int kTimesOfAll = 10;
@@ -48,7 +48,14 @@ constexpr int kMostCutOff = 10;
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr int kLookMs = 500;
 
-enum class State : uint8_t { kLeftOut, kAwaited, kRunning, kDone };
+enum class State : uint8_t {
+  kLeftOut,
+  kAwaited,
+  kRunning,
+  kDone,
+  kCutOff,  ///< the parent has found that it runs for too long: if it ends now, the child stands still until it is
+            ///< killed
+};
 
 /// What the child tells its parent, in memory that both have mapped. An array of states, one for each case, follows.
 struct Progress {
@@ -119,12 +126,16 @@ class Reporter final : public ::testing::EmptyTestEventListener {
   void OnTestSuiteStart(const ::testing::TestSuite&) override { board_->touch(); }
   void OnTestSuiteEnd(const ::testing::TestSuite&) override { board_->touch(); }
   void OnTestStart(const ::testing::TestInfo& info) override { enter(info, State::kRunning); }
-  void OnTestEnd(const ::testing::TestInfo& info) override { enter(info, State::kDone); }
+  void OnTestEnd(const ::testing::TestInfo& info) override {
+    if (enter(info, State::kDone) != State::kCutOff) return;
+    for (;;) pause();  // else the next case would be killed for this one
+  }
 
  private:
-  void enter(const ::testing::TestInfo& info, State state) {
+  /// Gives what it was before.
+  State enter(const ::testing::TestInfo& info, State state) {
     board_->touch();
-    board_->state(index_.at(&info)).store(state);
+    return board_->state(index_.at(&info)).exchange(state);
   }
 
   Board* board_;
@@ -326,17 +337,25 @@ class Watcher {
       int status;
       const pid_t ended = waitpid(child, &status, WNOHANG);
       if (ended == child || (ended < 0 && errno != EINTR)) return ended == child ? status : -1;
-      if (!hung_ && elapsed_ns() > limit_ns_) {
+      if (!hung_ && elapsed_ns() > limit_ns_ && cut_off()) {
         hung_ = true;
-        const size_t i = running();
+        const size_t i = cut_off_;
         std::printf("\n%s hangs: still running after %lld s (%s). It waits for:\n",
                     i < cases_.size() ? name_of(*cases_[i]).c_str() : "The program, outside of any case,",
                     static_cast<long long>(limit_ns_ / kNsPerSecond), kLimitVariable);
+        std::fflush(stdout);
         describe(child);
         kill_family(child);
       }
       pause(child);
     }
+  }
+
+  /// Takes note of the case that runs, which cannot end from now on. False: it has ended just now.
+  bool cut_off() {
+    cut_off_ = running();
+    State expected = State::kRunning;
+    return cut_off_ == cases_.size() || board_.state(cut_off_).compare_exchange_strong(expected, State::kCutOff);
   }
 
   /// Until the child has ended, but not for longer than until the next look.
@@ -365,7 +384,7 @@ class Watcher {
   }
 
   void report_cut_off(int status) {
-    size_t i = running();
+    size_t i = hung_ ? cut_off_ : running();
     // Before a case began: its suite's or the program's preparations are at fault.
     if (i == cases_.size() && !awaited().empty()) i = awaited().front();
     std::string reason = "hung";
@@ -410,6 +429,7 @@ class Watcher {
   const std::vector<const ::testing::TestInfo*> cases_;
   Board board_;
   bool hung_ = false;
+  size_t cut_off_ = 0;  ///< the case that hung; number of cases: outside of any
 };
 
 int number_in(const char* variable, int otherwise) {

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace {
@@ -25,6 +28,14 @@ TEST(CaseLimit, HangsForAChild) {
     _exit(0);
   }
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+/// Ends once the watching process has said of it that it hangs: standard output is a file.
+TEST(CaseLimit, HangsUntilItIsSeen) {
+  for (std::string text; text.find("HangsUntilItIsSeen hangs") == std::string::npos; usleep(100)) {
+    std::ifstream said("/proc/self/fd/1");
+    text.assign(std::istreambuf_iterator<char>(said), {});
+  }
 }
 
 TEST(CaseLimit, Second) { SUCCEED(); }
