@@ -326,6 +326,24 @@ TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
   EXPECT_EQ(causes.size(), 1u) << "a rank does not ask about itself";
 }
 
+/// Among hundreds of ranks on a few cores one may take many seconds until it has connected.
+TEST_F(CclLinks, Probe_OfARankThatHasNotConnectedForLong_EndsNothing) {
+  QpOptions options{.type = QpType::kRc, .send_cq = &endpoint->cq(), .recv_cq = &endpoint->cq()};
+  options.cap.max_send_wr = options.cap.max_recv_wr = 1;
+  const auto late = endpoint->device().create_qp(&endpoint->pd(), options);
+  ASSERT_TRUE(late);
+  Mail hello = mail(MailKind::kHello, 2);
+  hello.qp_num = (*late)->number();
+  hello.rkey = arena->rkey();
+  hello.arena = reinterpret_cast<uint64_t>(arena->addr());
+  links->on_mail(hello);
+  links->probe(2);
+  // More than the 4.3 s that are enough between hosts.
+  for (const int64_t end = base::now_ns() + 4'800 * kNsPerMs; base::now_ns() < end && causes.empty();)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(causes.empty());
+}
+
 // ---- what a peer may say by its wire -------------------------------------------------------------------------------
 
 /// A wire to rank 5, whose other end is the test.

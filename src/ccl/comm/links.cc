@@ -15,6 +15,9 @@ constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
 /// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing. A rank among more ranks than cores
 /// may be without a processor for whole seconds.
 constexpr uint8_t kPatience = 17;
+/// Of a queue pair between ranks that share memory (IBTA 9.7.6.1.3): the host tells when a process dies, and one that
+/// lives may take any time until it has connected.
+constexpr uint8_t kForEver = 0;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
@@ -102,7 +105,7 @@ int Links::connect_to(Link& link) {
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
                                .sgid_index = endpoint_.gid_index(),
-                               .timeout = kPatience};
+                               .timeout = shares_memory_with(link.rank) ? kForEver : kPatience};
   if (const int error = connect(*link.qp, options); error != 0) return error;
   // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
   const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);
