@@ -192,7 +192,6 @@ TEST(RsocketsRules, APortIsTriedAgainAfterASecondAndAHostAfterAMinute) {
 
 TEST(RsocketsRules, Fork_WhileAThreadRemembersAPeer_TheChildKnowsNone) {
   const sockaddr_storage peer = ipv4(0xc0000401, 80), other = ipv4(0xc0000402, 80);
-  nupa::sockets::forget_plain();
   nupa::sockets::remember_plain(plain(other), true);
   const nupa::test::HeldAllocation remembering([&] { nupa::sockets::remember_plain(plain(peer), true); });
   ASSERT_TRUE(remembering.stands());
