@@ -231,6 +231,21 @@ TEST_F(VerbsErrors, UnreliableConnectionStopsItsSendQueueOnly) {  // 10.3.1.6, s
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
+TEST_F(VerbsErrors, UnreliableConnection_ReceiveWithAWrongKey_IsNoConcernOfTheSender) {  // 9.8.2: nothing comes back
+  make_pair(IBV_QPT_UC);
+  ibv_sge wrong{address(8192), 64, mr->lkey + 1};
+  ibv_recv_wr* bad = nullptr;
+  ibv_recv_wr posted{3, nullptr, &wrong, 1};
+  ASSERT_EQ(ibv_post_recv(b, &posted, &bad), 0);
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(a, request(IBV_WR_SEND, 4, &sge)), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(state_of(a), IBV_QPS_RTS);
+  const ibv_wc received = next(other_cq);
+  EXPECT_EQ(received.wr_id, 3u);
+  EXPECT_EQ(received.status, IBV_WC_LOC_PROT_ERR);
+}
+
 TEST_F(VerbsErrors, UnreliableConnectionDropsWhatDoesNotFit) {  // 9.9.3.1, class D1: the receive waits for the next
   make_pair(IBV_QPT_UC);
   ASSERT_EQ(receive(b, 7, 4096, 16), 0);
