@@ -241,6 +241,11 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
 
 TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
   ASSERT_NO_FATAL_FAILURE(start({}));
+  // One of several: the others stay.
+  guest = connect_guest(2);
+  ASSERT_TRUE(guest);
+  const std::string status = status_with("\"connections\":1,");
+  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
   const auto cq = std::move(*device->create_cq({.entries = 4}));
   const auto qp = std::move(*device->create_qp(
       pd.get(), {.send_cq = cq.get(),
@@ -267,6 +272,8 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
   // The node has waited for the guest's card for five seconds.
   EXPECT_EQ(kAsks, events.next(Happened::kOther, 2 * kNodeLimit).owner) << "the node still holds the connection";
   manager->release(id);
+  const std::string after = ask("status");
+  EXPECT_NE(after.npos, after.find("\"state\":\"up\"")) << after;
   EXPECT_EQ(0, process->end());
 }
 
