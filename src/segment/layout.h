@@ -156,9 +156,9 @@ constexpr uint64_t ring_offset(uint64_t where) { return where & ((uint64_t{1} <<
 constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
 /// No ring has more slots (max_cqe): the place of one that has is not believed.
 constexpr uint32_t kMaxRingLog2 = 20;
-/// Positions that a call passes in a ring, beside as many as the ring has slots, since others took them meanwhile. A
-/// call that passes more has met stamps that no process of ours has written: the ring's owner would keep it for ever.
-/// So many are lost to others by no call, and passing them takes about a millisecond.
+/// A call that looks for a position in a ring passes those that other threads took. It passes at most this many beside
+/// the number of slots: no call loses that many to others, so the ring's owner has forged the stamps, and the call
+/// would never end. To pass them takes about a millisecond.
 constexpr uint32_t kMostLostPositions = 1u << 16;
 
 /// States of a receive slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).

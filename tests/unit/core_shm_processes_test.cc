@@ -657,13 +657,17 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
 
 constexpr uint64_t kLongCopy = segment::kBounceBytes + 12345;
 
-/// Reads the parent's memory through its service thread, and writes each byte's complement back.
-bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
+/// Connects to the parent, which then gives an address in its memory. Null: it did not.
+cm::Peer* meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
+  return meet(end, line, *qp, &peer) && line.get(address) ? peer_of(end, peer.qp_num) : nullptr;
+}
+
+/// Reads the parent's memory through its service thread, and writes each byte's complement back.
+bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
-  if (!meet(end, line, *qp, &peer) || !line.get(&address)) return false;
-  cm::Peer* parent = peer_of(end, peer.qp_num);
+  cm::Peer* parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
   window::Agent& agent = end.runtime().window().agent();
   std::vector<std::byte> bytes(kLongCopy);
@@ -689,11 +693,8 @@ TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
 
 /// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
 bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
-  ShmAddress peer;
-  Qp* qp = end.make_qp();
   uint64_t word = 0;
-  if (!meet(end, line, *qp, &peer) || !line.get(&word)) return false;
-  cm::Peer* parent = peer_of(end, peer.qp_num);
+  cm::Peer* parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
   window::Agent& agent = end.runtime().window().agent();
   using segment::AgentOp;

@@ -3,9 +3,9 @@
 /// others; what the communication manager tells comes in sink.cc and waits in the event channel (events.cc) until the
 /// program asks for it, and only then, in the program's thread, are queue pairs touched.
 ///
-/// Locks: an id's own, then those of the devices and of the communication manager, then that of all events, then that
-/// of the ids that there are. The last two are not held while verbs are called, so a fork waits for them; for those
-/// before them it does not.
+/// Order of locks: an id's own, the devices', the communication manager's, the events', the list of ids. No call of
+/// verbs is made with one of the last two, so fork() waits for these. fork() does not wait for the others: the child
+/// gets new ones.
 #include <infiniband/ib.h>
 #include <nupa/connection_manager.h>
 #include <rdma/rdma_cma.h>

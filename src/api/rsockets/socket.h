@@ -31,7 +31,7 @@ class Socket {
 
   int domain() const { return domain_; }
   int type() const { return type_; }
-  /// Whether this is a forked child's copy of its parent's.
+  /// True in a forked child: the rsocket belongs to the parent.
   bool inherited() const { return process_ != getpid(); }
   /// The descriptor that the program knows the rsocket by.
   virtual int fd() const = 0;

@@ -15,8 +15,8 @@ constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
 /// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing. A rank among more ranks than cores
 /// may be without a processor for whole seconds.
 constexpr uint8_t kPatience = 17;
-/// Of a queue pair between ranks that share memory (IBTA 9.7.6.1.3): the host tells when a process dies, and one that
-/// lives may take any time until it has connected.
+/// Local ACK timeout between ranks that share memory: none. NUPA notices there when a process dies, and a process that
+/// lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
