@@ -39,13 +39,13 @@ find_package(Threads REQUIRED)
 target_link_libraries(nupa_flags INTERFACE Threads::Threads)
 
 # Takes a third of the time, but hides a missing include.
-set(NUPA_COMPILE_TOGETHER OFF CACHE STRING "Compile several files as one: OFF, TESTS (those of the tests) or ON")
+set(NUPA_COMPILE_TOGETHER OFF CACHE STRING "Compile several files as one: OFF, TESTS (those of the tests and the nupa program) or ON")
 if(NOT NUPA_COMPILE_TOGETHER STREQUAL OFF)
   # A frame of a coroutine may well hold what is local to its file, and a function have a name that another file has.
   target_compile_options(nupa_flags INTERFACE "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-subobject-linkage;-Wno-shadow>")
 endif()
 # nupa_compile_together(TARGET APART FILES...): for targets of many files; those whose local names are others' too stay
-# apart. nupa_compile_tests_together(): the same of a test program.
+# apart. nupa_compile_tests_together(): the same of a test program or the nupa program.
 function(nupa_compile_together target)
   if(NUPA_COMPILE_TOGETHER STREQUAL ON)
     nupa_compile_tests_together(${target} ${ARGN})

@@ -12,7 +12,7 @@
 namespace nupa::cli {
 namespace {
 
-std::string text_of(const Gid& gid) {
+std::string gid_text(const Gid& gid) {
   char text[INET6_ADDRSTRLEN];
   return inet_ntop(AF_INET6, gid.raw.data(), text, sizeof text);
 }
@@ -40,7 +40,7 @@ int devices(bool json) {
                          {"fw_ver", core::device_attr().fw_ver},
                          {"interfaces", device.interfaces},
                          {"port", {{"number", 1}, {"state", "active"}, {"mtu", 4096}, {"link_layer", "Ethernet"}}}};
-      for (const GidEntry& gid : device.gids) one["gids"].push_back({{"index", gid.index}, {"gid", text_of(gid.gid)}});
+      for (const GidEntry& gid : device.gids) one["gids"].push_back({{"index", gid.index}, {"gid", gid_text(gid.gid)}});
       for (const auto& c : capabilities)
         one["capabilities"].push_back({{"name", c.name}, {"value", c.value}, {"source", c.source}});
       out.push_back(one);
@@ -51,7 +51,7 @@ int devices(bool json) {
     if (!device.interfaces.empty()) fmt::print("  interfaces    {}\n", fmt::join(device.interfaces, " "));
     fmt::print("  port 1        {}, MTU 4096, link layer Ethernet\n", port.state == 4 ? "active" : "down");
     for (const GidEntry& gid : device.gids)
-      fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, text_of(gid.gid));
+      fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, gid_text(gid.gid));
     for (const auto& c : capabilities) fmt::print("  {:<17} {:<20} {}\n", c.name, c.value, c.source);
   }
   if (json) fmt::print("{}\n", out.dump(2));

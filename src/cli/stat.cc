@@ -34,7 +34,7 @@ const char* name_of(QpState state) {
   return static_cast<uint32_t>(state) < std::size(kNames) ? kNames[static_cast<uint32_t>(state)] : "?";
 }
 
-std::string text_of(const Gid& gid) {
+std::string address_text(const Gid& gid) {
   char text[INET6_ADDRSTRLEN] = "";
   const auto* raw = reinterpret_cast<const in6_addr*>(gid.raw.data());
   if (IN6_IS_ADDR_V4MAPPED(raw))
@@ -66,9 +66,9 @@ nlohmann::json paths_of(const segment::WireShared& wire) {
   for (const segment::PathShared* path = wire.path; path != wire.path + count; ++path) {
     const uint64_t window = path->window.load();
     const uint32_t ports = path->ports.load();
-    paths.push_back({{"address", text_of(path->to)},
+    paths.push_back({{"address", address_text(path->to)},
                      {"port", ports & 0xffff},
-                     {"from_address", text_of(path->from)},
+                     {"from_address", address_text(path->from)},
                      {"from_port", ports >> 16},
                      {"health", name_of(static_cast<segment::PathHealth>(path->health.load()))},
                      {"round_trip_us", static_cast<double>(path->round_trip_ns.load()) / 1000},
@@ -115,7 +115,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
       const segment::WireShared& wire = observed.process.tables.wire[i];
       const bool connected_by_wire = is_on_the_wire(qp) && type != QpType::kUd;
-      if (connected_by_wire) other = text_of(wire.path[0].to);
+      if (connected_by_wire) other = address_text(wire.path[0].to);
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},

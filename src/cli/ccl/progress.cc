@@ -9,7 +9,7 @@
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr size_t kWidth = 30;  ///< of the bar, in characters
+constexpr size_t kBarWidth = 30;  ///< of the bar, in characters
 
 }  // namespace
 
@@ -20,8 +20,8 @@ Progress::Progress(size_t steps, bool wanted) : steps_(steps), is_shown_(wanted 
 
 void Progress::show(size_t done, const std::string& now) const {
   if (!is_shown_) return;
-  const size_t filled = kWidth * done / steps_;
-  fmt::print(stderr, "\r[{}{}] {}/{} {}\x1b[K", std::string(filled, '#'), std::string(kWidth - filled, '.'), done,
+  const size_t filled = kBarWidth * done / steps_;
+  fmt::print(stderr, "\r[{}{}] {}/{} {}\x1b[K", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), done,
              steps_, now);
   std::fflush(stderr);
 }
