@@ -671,6 +671,34 @@ TEST_F(RoceShares, RoomIsGivenBackForAnotherProcess) {
   EXPECT_EQ(process->window.used(), 0u);
 }
 
+TEST_F(RoceShares, WhatIsLostGoesAgainWithoutRoomAndWithoutWaiting) {
+  constexpr uint64_t kPacket = kBthBytes + 8 + kIcrcBytes;
+  for (int i = 0; i < 4; ++i) post();
+  transmit();
+  Packet first = packet(kSelectiveAck, kFirstPsn, 0);
+  first.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
+  first.window = 1 << 20;
+  deliver(first);
+  ASSERT_EQ(host.done.size(), 1u);
+  transmit();
+  ASSERT_EQ(process->window.used(), 3 * kPacket);
+  fill();
+  const uint64_t others = process->window.used() - 3 * kPacket;
+  process->window.wait(somebody());
+  const auto expect_sent_again = [&](int64_t after_ns, uint64_t resent) {
+    endpoint->on_timer(base::now_ns() + after_ns);
+    transmit();
+    EXPECT_EQ(wire->resent_timeout, resent);
+    EXPECT_EQ(process->window.waiters(), 1u);
+    EXPECT_EQ(process->window.used(), others + 3 * kPacket) << "they are under way again";
+  };
+  expect_sent_again(1'000'000'000, 1);  // the last packets are asked for by one
+  expect_sent_again(3'000'000'000, 1 + 3);
+  endpoint->flush();
+  EXPECT_EQ(process->window.used(), others);
+  process->window.forget(somebody());
+}
+
 TEST_F(RoceShares, UnreliableConnectionNeedsNoRoom) {
   endpoint->withdraw();
   endpoint.reset();
