@@ -1,6 +1,7 @@
 #pragma once
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace nupa::base {
@@ -28,5 +29,11 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+/// Whether an errno value of accept() says that there was no room for another descriptor. The connection waits on, and
+/// the listener stays readable: whoever polls it has to leave it out for a while.
+inline bool is_out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
 
 }  // namespace nupa::base

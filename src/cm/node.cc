@@ -459,8 +459,7 @@ void NodeImpl::accept_all() {
   for (;;) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        // No descriptor left: pause, instead of being told again and again that somebody knocks.
+      if (base::is_out_of_descriptors(errno)) {
         NUPA_WARN("cannot let another process in: %s", strerror(errno));
         accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
         poller_.remove(listener_.get());

@@ -134,16 +134,24 @@ Result<std::unique_ptr<RuntimeDir>> RuntimeDir::open() {
 bool RuntimeDir::lock() const {
   const int64_t deadline = base::now_ns() + kLockPatienceNs;
   useconds_t pause_us = kFirstPauseUs;
-  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return false;
+  for (;;) {
+    // The file's lock is this object's, and no other thread's that has it.
+    if (threads_.try_lock()) {
+      if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return true;
+      const int error = errno;
+      threads_.unlock();
+      if (error != EWOULDBLOCK && error != EINTR) return false;
+    }
     if (base::now_ns() > deadline) return false;
     usleep(pause_us);
     pause_us = std::min(2 * pause_us, kLongestPauseUs);
   }
-  return true;
 }
 
-void RuntimeDir::unlock() const { flock(fd_.get(), LOCK_UN); }
+void RuntimeDir::unlock() const {
+  flock(fd_.get(), LOCK_UN);
+  threads_.unlock();
+}
 
 std::vector<uint32_t> RuntimeDir::list() const {
   std::vector<uint32_t> slots;

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ class RuntimeDir {
 
   std::string path_;
   base::UniqueFd fd_;
+  mutable std::mutex threads_;  ///< held with the folder's lock
 };
 
 }  // namespace nupa::cm

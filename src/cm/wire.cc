@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace nupa::cm {
 
 Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count, const Mad* mad) {
@@ -79,9 +81,12 @@ Result<Received> receive_message(int socket) {
 }
 
 Result<void> wait_readable(int socket, int timeout_ms) {
+  constexpr int64_t kMillisecond = 1'000'000;
+  const int64_t deadline = base::now_ns() + timeout_ms * kMillisecond;
   pollfd ready{socket, POLLIN, 0};
   for (;;) {
-    const int status = poll(&ready, 1, timeout_ms);
+    const int64_t left = std::max<int64_t>(deadline - base::now_ns(), 0);
+    const int status = poll(&ready, 1, static_cast<int>((left + kMillisecond - 1) / kMillisecond));
     if (status > 0) return {};
     if (status == 0) return fail(ETIMEDOUT, "the other process does not answer");
     if (errno != EINTR) return fail(errno, "cannot wait for an answer");

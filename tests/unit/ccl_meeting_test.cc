@@ -4,12 +4,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <string>
@@ -308,6 +310,32 @@ TEST(CclMeetingRoot, ASilentConnectionIsClosed) {
   auto root = MeetingRoot::start(kPatienceNs, {loopback()}, kShortNs);
   ASSERT_TRUE(root) << root.error().text;
   EXPECT_EQ(hear(stranger((*root)->id())).status, -1);
+}
+
+/// Nanoseconds of processor time that this process has had.
+int64_t processor_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return t.tv_sec * INT64_C(1'000'000'000) + t.tv_nsec;
+}
+
+TEST(CclMeetingRoot, WithoutADescriptorForARank_SleepsUntilThereIsOne) {
+  const auto root = root_with();
+  const int next = dup(0);
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit one_more{static_cast<rlim_t>(next) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const base::UniqueFd fd = stranger(root->id());
+  const int64_t since = processor_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const int64_t used = processor_ns() - since;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_LT(used, 100'000'000) << "it looks at its listener again and again";
+  say(fd, telling_of(root->id(), 0, 0, 1, {}));
+  EXPECT_EQ(hear(fd).status, 0);
 }
 
 TEST(CclMeetingRoot, WhatIsSaidByteAfterByteIsHeard) {

@@ -165,6 +165,33 @@ TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut)
   EXPECT_EQ(around.timeouts, 0);
 }
 
+/// Of a communicator that has ended. Counts how often another thread than the test's has asked.
+class Ended final : public Surroundings {
+ public:
+  Cause ended() const override {
+    if (std::this_thread::get_id() != test_) ++asked;
+    return {ECONNRESET, 0};
+  }
+  Cause on_timeout(const Wait&) override { return {}; }
+
+  mutable std::atomic<int> asked{0};
+
+ private:
+  const std::thread::id test_ = std::this_thread::get_id();
+};
+
+TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
+  NoWays ways;
+  Ended around;
+  Messages messages(0, 1, ways, around, {0, true}, 10'000'000'000);
+  const auto message = std::make_shared<Message>(MessageTask{.peer = kNoRank, .tag = kAnyTag});
+  ASSERT_EQ(messages.begin_alone(message), 0);
+  ASSERT_EQ(messages.wait(message), ECONNRESET);
+  const int before = around.asked;
+  for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_LT(around.asked - before, 20) << "the thread looks again and again";
+}
+
 /// A rank that counts a word up executes no fence where each rank has a core: the store may be seen after its load of
 /// the sleepers, and then nobody wakes the thread, unless the thread has the kernel order them.
 TEST(CclMessagesThread, WhereEachRankHasACore_OrdersTheStoresOfOthersBeforeItSleeps) {

@@ -318,6 +318,29 @@ TEST_F(CmWire, WaitingForAMessage_EndsWithOneOrWithTheTime) {
   EXPECT_TRUE(wait_readable(ends_.other.get(), kSoonMs));
 }
 
+TEST_F(CmWire, WaitingForAMessage_WhileSignalsComeAgainAndAgain_EndsInTime) {
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
+  std::atomic<bool> over{false};
+  const pthread_t waiter = pthread_self();
+  std::thread profiler([&] {
+    constexpr int kSignals = 1000;
+    for (int i = 0; i < kSignals && !over; ++i) {
+      pthread_kill(waiter, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (!over) send_raw(message(), sizeof(Message));
+  });
+  const auto none = wait_readable(ends_.other.get(), 50);
+  over = true;
+  profiler.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  ASSERT_FALSE(none) << "each signal began the time anew";
+  EXPECT_EQ(ETIMEDOUT, none.error().code);
+}
+
 TEST_F(CmWire, WaitingForAMessage_WhileASignalIsHandled_GoesOn) {
   static std::atomic<int> handled;
   handled = 0;

@@ -281,6 +281,26 @@ TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForTheLock) {
   EXPECT_TRUE(exists("a.name"));
 }
 
+TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForAnotherThreadOfItsProcess) {
+  const auto dir = open();
+  const base::UniqueFd dead = socket_at(folder_.file("9.sock"), kNotListening);
+  std::atomic<bool> looked{false};
+  std::thread looking;
+  const auto claimed = dir->claim([&](uint32_t) {
+    looking = std::thread([&] {
+      dir->sweep();
+      looked = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for one that does not wait
+    EXPECT_FALSE(looked);
+    return true;
+  });
+  EXPECT_TRUE(claimed);
+  looking.join();
+  EXPECT_TRUE(looked);
+  EXPECT_FALSE(exists("9.sock"));
+}
+
 TEST_F(CmRuntimeDir, TheLockIsGivenBackByEachCall) {
   const auto dir = open();
   const base::UniqueFd lock(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +57,16 @@ class NetdevDoor : public ::testing::Test {
   static bool is_readable(int fd, int limit_ms) {
     pollfd entry{fd, POLLIN, 0};
     return poll(&entry, 1, limit_ms) == 1;
+  }
+  /// Whether the door is readable because somebody waits to be let in.
+  bool tells_of_guests() {
+    epoll_event events[4];
+    const int count = epoll_wait(door->fd(), events, 4, 0);
+    return std::any_of(events, events + std::max(count, 0), [](const epoll_event& event) {
+      int listens = 0;
+      socklen_t length = sizeof listens;
+      return getsockopt(event.data.fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+    });
   }
   void serve() {
     door->serve([this](const std::string& question) {
@@ -126,6 +139,25 @@ TEST_F(NetdevDoor, Serve_SilentGuest_HoldsUpNobody) {
   EXPECT_EQ(answer_to(other), "to status");
   EXPECT_EQ(answer_to(silent), "(nothing)");
   EXPECT_EQ(asked, std::vector<std::string>{"status"});
+}
+
+TEST_F(NetdevDoor, Serve_WithoutADescriptorForAGuest_SaysSoOnceAndTakesItLater) {
+  const auto one = guest();
+  ask(one, "status");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  serve();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(tells_of_guests()) << "whoever polls it would look again and again";
+  EXPECT_TRUE(asked.empty());
+  ASSERT_TRUE(is_readable(door->fd(), kLimitMs));
+  serve();
+  EXPECT_EQ(answer_to(one), "to status");
+  EXPECT_FALSE(is_readable(door->fd(), 0));
+  const auto next = guest();
+  EXPECT_TRUE(tells_of_guests());
 }
 
 TEST_F(NetdevDoor, Serve_GuestThatLeaves_IsForgotten) {

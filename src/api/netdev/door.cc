@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -114,7 +115,9 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   door->listener_ = std::move(*listener);
   door->name_ = name_of(network, node);
   door->epoll_ = base::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!door->epoll_ || !door->watch(door->listener_.get())) return fail(errno, "the node's socket cannot be watched");
+  door->again_ = base::UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!door->epoll_ || !door->again_ || !door->watch(door->again_.get()) || !door->watch(door->listener_.get()))
+    return fail(errno, "the node's socket cannot be watched");
   return door;
 }
 
@@ -129,6 +132,12 @@ bool Door::watch(int fd) {
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+void Door::pause() {
+  constexpr itimerspec kPause{{}, {0, 100'000'000}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  ::timerfd_settime(again_.get(), 0, &kPause, nullptr);
+}
+
 bool Door::serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer) {
   const std::string question = receive_from(guest);
   if (question.empty()) return errno != EAGAIN;
@@ -137,9 +146,14 @@ bool Door::serve_guest(int guest, const std::function<std::string(const std::str
 }
 
 void Door::serve(const std::function<std::string(const std::string& question)>& answer) {
+  uint64_t times;
+  if (::read(again_.get(), &times, sizeof times) > 0) watch(listener_.get());
   for (;;) {
     base::UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!guest) break;
+    if (!guest) {
+      if (base::is_out_of_descriptors(errno)) pause();
+      break;
+    }
     // A guest connects and then asks: its question may come later.
     if (!watch(guest.get())) continue;
     guests_.push_back(std::move(guest));

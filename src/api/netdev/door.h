@@ -52,13 +52,16 @@ class Door {
  private:
   Door() = default;
   bool watch(int fd);
+  /// There is no descriptor for a guest: the listener is left out for a while.
+  void pause();
   /// Whether the guest has been served, or has gone.
   static bool serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer);
 
   std::unique_ptr<cm::RuntimeDir> dir_;
   std::string name_;
   base::UniqueFd listener_;
-  base::UniqueFd epoll_;              ///< the listener and all guests
+  base::UniqueFd again_;              ///< a timer: the listener is looked at again
+  base::UniqueFd epoll_;              ///< the timer, the listener and all guests
   std::list<base::UniqueFd> guests_;  ///< those that have not asked yet, in the order in which they came
 };
 

@@ -26,6 +26,8 @@ namespace nupa::ccl {
 namespace {
 
 constexpr int kBacklog = 1024;
+/// Until the listener is looked at again when there was no descriptor for a rank.
+constexpr int64_t kAcceptPauseNs = 100'000'000;
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
@@ -145,6 +147,7 @@ class Root final : public MeetingRoot {
   bool running_ = false;
   std::atomic<bool> finishing_{false};
   // Of the thread.
+  int64_t accept_again_ns_ = 0;
   std::vector<std::unique_ptr<Visitor>> visitors_;
   std::map<uint64_t, Gathering> meetings_;
   std::set<uint64_t> over_;
@@ -204,7 +207,7 @@ void Root::serve() {
 bool Root::look(bool open) {
   std::vector<pollfd> fds;
   fds.push_back({open ? stop_.get() : -1, POLLIN, 0});
-  fds.push_back({open ? listener_.get() : -1, POLLIN, 0});
+  fds.push_back({open && base::now_ns() >= accept_again_ns_ ? listener_.get() : -1, POLLIN, 0});
   for (const auto& visitor : visitors_)
     fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
   constexpr int kLookMs = 500;
@@ -226,7 +229,10 @@ bool Root::look(bool open) {
 void Root::take_visitors() {
   while (true) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
+    if (!fd) {
+      if (base::is_out_of_descriptors(errno)) accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
+      return;
+    }
     auto visitor = std::make_unique<Visitor>();
     visitor->fd = std::move(fd);
     visitor->since_ns = base::now_ns();
