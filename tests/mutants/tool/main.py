@@ -36,6 +36,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out faults that have a result and are the same")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default %(default)s)")
     parser.add_argument("--count", type=int, default=300, help="size of the sample (default %(default)s)")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N of the sample")
+    parser.add_argument("--most", type=int, metavar="N", help=(
+        "at most N tests for each fault, first those that reach few others: what they do not notice counts as unnoticed, "
+        "though a test of the rest may notice it"))
     return parser.parse_args()
 
 
@@ -115,7 +119,7 @@ def try_faults(tree: Tree, faults: list[fault_list.Fault], options: argparse.Nam
     if not units:
         sys.exit("mutants: no test is chosen")
     record.make(units, options.jobs)
-    trials = Trials(hosts, record, units)
+    trials = Trials(hosts, record, units, options.most)
     todo = [f for f in faults if f.name in built]
     if options.resume:
         todo = [f for f in todo if results.known.get(f.name, {}).get("text") != built[f.name]["text"]]
@@ -149,7 +153,7 @@ def main() -> int:
             folder = ROOT / "build-mutants" / "sample"
             tree = Tree(ROOT, folder)
             everything = sampling.draw(sources, options.seed, folder)
-            faults = sampling.build(tree, everything, options.count, skip_build=options.no_build)
+            faults = sampling.build(tree, everything, options.count, skip_build=options.no_build)[options.skip :]
         else:
             folder = ROOT / "build-mutants" / "list"
             tree = Tree(ROOT, folder)

@@ -95,7 +95,8 @@ LINKED = {"verbs_tests", "rdmacm_tests", "rsockets_api_tests", "rsockets_preload
 
 
 class Trials:
-    def __init__(self, hosts: Hosts, record: Record, units: list[Unit]):
+    def __init__(self, hosts: Hosts, record: Record, units: list[Unit], most: int | None = None):
+        self.most = most  # tests for a fault
         self.hosts = hosts
         self.units = [u for u in units if record.known[str(u)]["passes"]]
         self.seconds = {u: record.known[str(u)]["seconds"] for u in self.units}
@@ -110,7 +111,7 @@ class Trials:
         reaching = [u for u in self.units if number in self.reached[u]]
         verdict = Verdict(name, False, reached=len(reaching))
         hinted = matching(reaching, first) if first else []
-        rest = sorted((u for u in reaching if u not in set(hinted)), key=lambda u: len(self.reached[u]))
+        rest = sorted((u for u in reaching if u not in set(hinted)), key=lambda u: len(self.reached[u]))[: self.most]
         todo = [c for part in (hinted, rest[:NEAR], rest[NEAR:]) for c in chunks(part, self.seconds, CHUNK_SECONDS)]
         asked = False
         while todo and not verdict.noticed:
