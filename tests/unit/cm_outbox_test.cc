@@ -105,14 +105,20 @@ TEST_F(OutboxTest, MessagesOfOtherKindsKeepTheirPlaceAndTheirDescriptor) {
 }
 
 TEST_F(OutboxTest, AChannelThatIsGoneIsNotTold) {
+  constexpr MessageKind kOthers[] = {MessageKind::kHello, MessageKind::kObserver, MessageKind::kGoodbye};
   const uint32_t count = fill();
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ASSERT_EQ(0, say(MessageKind::kChannel, 3, channel.get()));
   ASSERT_EQ(0, say(MessageKind::kChannel, 4, channel.get()));
+  for (const MessageKind kind : kOthers) ASSERT_EQ(0, say(kind, 3));
   outbox_.forget_channel(3);
   ASSERT_EQ(0, say(MessageKind::kChannelGone, 3));
-  const std::vector<Received> all = receive_all();
-  ASSERT_EQ(count + 2, all.size());
+  std::vector<Received> all = receive_all();
+  ASSERT_EQ(count + 2 + std::size(kOthers), all.size());
+  for (const MessageKind kind : kOthers) {
+    EXPECT_EQ(kind, kind_of(all[count + 1])) << "what is no channel stays, whatever its index";
+    all.erase(all.begin() + count + 1);
+  }
   EXPECT_EQ(MessageKind::kChannel, kind_of(all[count]));
   EXPECT_EQ(4u, all[count].message.index);
   EXPECT_EQ(MessageKind::kChannelGone, kind_of(all[count + 1]));

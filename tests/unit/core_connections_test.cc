@@ -1047,6 +1047,7 @@ TEST_F(CoreConnectionsRelay, RejectionOfAnotherEnd_GoesNowhere) {
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
   send_rejection(6);
   send_rejection(5, RejectReason::kTimeout, kGuid + 1);
+  send_rejection(5, RejectReason::kTimeout, kGuid - 1);
   send_rejection(5, RejectReason::kConsumer);
   send_request(7);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 7})) << "none of them";

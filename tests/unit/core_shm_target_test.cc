@@ -99,6 +99,12 @@ TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
   expect_unanswered(*a);
 }
 
+TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
+  a = make_qp();
+  ASSERT_EQ(connect(*a, segment::number_of(runtime().slot(), segment::kMaxQp - 1), kImpatient), 0);
+  expect_unanswered(*a);
+}
+
 TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
   make_pair();
   window::Target target = target_of(*b);

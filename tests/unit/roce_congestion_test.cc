@@ -276,6 +276,18 @@ TEST_F(RoceSwift, DelayBeyondItsTarget_CutsHalfAtMostOnceARoundTrip) {
   EXPECT_EQ(swift.rate(now), static_cast<uint64_t>(0.5 * kPacket * 1e9 / kDelay)) << "half a packet is kept by pacing";
 }
 
+/// With two packets the target is the least round trip (20 us), 25 us, and of the 100 us between a tenth of a packet
+/// and 100 packets the share of 1 / sqrt(2): 19.8 us.
+TEST_F(RoceSwift, SmallerWindow_HasALongerTarget) {
+  const auto after_delay = [&](int64_t delay) {
+    swift.on_arrived(now += delay, 0, delay, 0);
+    swift.on_arrived(now += delay, 0, delay, 0);
+    return packets();
+  };
+  EXPECT_EQ(after_delay(64'500), 2);
+  EXPECT_LT(after_delay(65'500), 2);
+}
+
 TEST_F(RoceSwift, WayThatHasBecomeLonger_IsTheLeastRoundTripAfterAWhile) {
   constexpr int64_t kLonger = 400 * kMicrosecond;
   const int64_t until = now + 200 * kMillisecond;  // a hundred round trips until it looks for the least one again

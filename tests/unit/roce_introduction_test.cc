@@ -184,6 +184,9 @@ TEST_F(Refused, EveryLengthButItsOwn) {
     packet_.payload_length = length;
     expect_refused("cut short");
   }
+  packet_.payload_length = 0;
+  packet_.payload = nullptr;
+  expect_refused("nothing at all");
 }
 
 TEST_F(Refused, CountsThatItDoesNotHold) {

@@ -6,8 +6,11 @@
 #include <linux/net_tstamp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -307,6 +310,18 @@ TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
   ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
   port->process_ends();
   EXPECT_EQ(channel.transmitted, 1);
+}
+
+TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
+  const pid_t child = fork();
+  if (child == 0) {
+    auto socket = io::UdpSocket::open(0, 1 << 16);
+    if (!socket || !Port::open(std::move(*socket))) _exit(1);
+    std::exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(RocePortThread, StreamsPacketsAreAnsweredTogether) {

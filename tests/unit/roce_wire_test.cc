@@ -262,6 +262,16 @@ TEST(Wire, ReservedBits_ChangeNothing) {
   EXPECT_TRUE(out.becn);
   EXPECT_EQ(packet.source_qpn, out.source_qpn);
   EXPECT_EQ(packet.dest_qpn, out.dest_qpn);
+  Packet selective = sample(kSelectiveAck);
+  selective.payload_length = 0;
+  for (const bool valid : {false, true}) {
+    selective.trigger_valid = valid;
+    std::vector<std::byte> ack(64);
+    const uint32_t whole = encode(selective, ack.data()) + kIcrcBytes;
+    ack[16] |= std::byte{0xfe};  // beside the flag of the packet that caused it
+    ASSERT_TRUE(decode(ack.data(), whole, &out));
+    EXPECT_EQ(out.trigger_valid, valid);
+  }
 }
 
 TEST(Wire, LargestMtu_LeavesRoomForTheLongestHeaders) {

@@ -687,6 +687,51 @@ TEST_F(RsocketsEdges, Peek_WithWaitAllAndFewerBytes_ReturnsThoseOnce) {
   EXPECT_EQ(std::string(room, 3), "abc");
 }
 
+TEST_F(RsocketsEdges, AWaitForAll_OfMoreThanTheBuffer_GetsAll) {
+  make_pair();
+  const auto buffer = static_cast<size_t>(number_of(server, SOL_SOCKET, SO_RCVBUF));
+  std::string data(4 * buffer + 7, ' '), got(data.size(), ' ');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 31 + i / 251);
+  std::thread sender([&] {
+    for (size_t sent = 0; sent < data.size();) {
+      const ssize_t more = rsend(client, data.data() + sent, data.size() - sent, 0);
+      ASSERT_GT(more, 0) << std::strerror(errno);
+      sent += static_cast<size_t>(more);
+    }
+  });
+  EXPECT_EQ(rrecv(server, got.data(), got.size(), MSG_WAITALL), static_cast<ssize_t>(got.size()));
+  rshutdown(server, SHUT_RDWR);
+  sender.join();
+  EXPECT_EQ(got, data);
+}
+
+TEST_F(RsocketsEdges, PiecesOfMoreThanAreGatheredInline_ArriveWhole) {
+  listen_now();
+  client = rsocket(AF_INET, SOCK_STREAM, 0);
+  const int inline_bytes = 512;
+  ASSERT_EQ(rsetsockopt(client, SOL_RDMA, RDMA_INLINE, &inline_bytes, sizeof inline_bytes), 0);
+  ASSERT_EQ(rconnect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
+  server = raccept(listener, nullptr, nullptr);
+  ASSERT_GE(number_of(client, SOL_RDMA, RDMA_INLINE), inline_bytes);
+  std::string data(600, ' ');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7);
+  for (const size_t length : {2u, 255u, 256u, 257u, 300u, 511u, 512u, 600u}) {
+    const iovec pieces[] = {{data.data(), 1}, {data.data() + 1, length - 1}};
+    ASSERT_EQ(rwritev(client, pieces, 2), static_cast<ssize_t>(length));
+    std::string got(length, ' ');
+    ASSERT_EQ(rrecv(server, got.data(), length, MSG_WAITALL), static_cast<ssize_t>(length));
+    EXPECT_EQ(got, data.substr(0, length));
+  }
+}
+
+TEST_F(RsocketsEdges, RouteThatLeadsNowhere_IsAnErrorOfConnecting) {
+  listen_now();
+  client = rsocket(AF_INET, SOCK_STREAM, 0);
+  const ibv_path_data none{};
+  ASSERT_EQ(rsetsockopt(client, SOL_RDMA, RDMA_ROUTE, &none, sizeof none), 0);
+  EXPECT_EQ(error_of(rconnect(client, as_sockaddr(address), sizeof address)), EINVAL);
+}
+
 TEST_F(RsocketsEdges, AWaitForAllEndsWithTheStream) {
   make_pair();
   ASSERT_EQ(rsend(client, "abc", 3, 0), 3);

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service's thread and fork(). Clients are descriptors of the test's own.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <thread>
 
 #include "api/rsockets/service.h"
@@ -117,6 +124,44 @@ TEST(RsocketsService, KeepAlive_SetAgain_TheOldPeriodEnds) {
   ASSERT_EQ(later.start(kShort), 0);
   ASSERT_TRUE(await([&] { return later.calls != 0; }));
   EXPECT_EQ(timer.calls, before);
+}
+
+TEST(RsocketsService, KeepAlive_WhoIsForgotten_IsNotCalledAgain) {
+  CountingTimer gone, later;
+  ASSERT_EQ(gone.start(1), 0);
+  ASSERT_EQ(later.start(1), 0);
+  Service::instance().forget(&gone);
+  const int before = gone.calls;
+  ASSERT_TRUE(await([&] { return later.calls >= 2; }));
+  EXPECT_EQ(gone.calls, before);
+}
+
+/// From now on this process starts no thread: EAGAIN.
+bool forbid_threads() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog all{static_cast<unsigned short>(std::size(program)), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
+}
+
+TEST(RsocketsService, ThreadThatCannotBeStarted_IsTheErrorOfWhoNeedsIt) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer gives up where no thread can be started";
+#endif
+  EXPECT_EQ(in_forked_child([] {
+              if (!forbid_threads()) return false;
+              CountingTimer timer;
+              Client client;
+              EXPECT_EQ(timer.start(1), -EAGAIN);
+              EXPECT_EQ(client.add(), -EAGAIN);
+              return true;
+            }),
+            0);
 }
 
 }  // namespace
