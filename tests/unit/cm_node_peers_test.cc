@@ -14,9 +14,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "cm/node.h"
@@ -119,6 +121,20 @@ class CmNode : public ::testing::Test {
   std::unique_ptr<Node> node_;
   FakeProcess process_;
 };
+
+// The thread.
+
+TEST_F(CmNode, AfterAKick_TheThreadSleepsAgain) {
+  const auto processor_ns = [] {
+    timespec t{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * INT64_C(1'000'000'000) + t.tv_nsec;
+  };
+  node_->kick();
+  const int64_t before = processor_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(processor_ns() - before, 100'000'000) << "it goes round and round";
+}
 
 // Meeting.
 

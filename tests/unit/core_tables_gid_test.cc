@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -143,6 +145,24 @@ TEST(Rfc4291InterfaceIdentifier, IsTheModifiedEui64OfTheInterfacesHardwareAddres
   std::memcpy(mac, request.ifr_hwaddr.sa_data, sizeof mac);
   const unsigned expected[8] = {mac[0] ^ 2u, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
   for (int i = 0; i < 8; ++i) EXPECT_EQ(expected[i], addresses.interface_id[static_cast<size_t>(i)]) << i;
+}
+
+TEST(Rfc4291InterfaceIdentifier, WithoutAHardwareAddress_IsTheMachinesWhateverItsName) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root: the machine's name cannot be changed";
+  if (::access("/etc/machine-id", R_OK) != 0) GTEST_SKIP() << "the machine has no number";
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0) _exit(2);
+    const HostAddresses before = read_host_addresses();
+    if (sethostname("another", 7) != 0) _exit(2);
+    const HostAddresses after = read_host_addresses();
+    _exit(before.interface_id_owner == 0 && after.interface_id == before.interface_id ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no namespace can be made";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -82,6 +82,14 @@ class RocePath : public ::testing::Test {
   Path path;
 };
 
+TEST_F(RocePath, ResponsesBeforeTheHole_AreThoseAskedForEarlierOrAtOnceWithALowerNumber) {
+  path.note_hole(kStart, 10, kStart - kMillisecond);
+  EXPECT_TRUE(path.before_hole(12, kStart - kMillisecond - 1));
+  EXPECT_TRUE(path.before_hole(9, kStart - kMillisecond));
+  EXPECT_FALSE(path.before_hole(10, kStart - kMillisecond));
+  EXPECT_FALSE(path.before_hole(9, kStart - kMillisecond + 1));
+}
+
 TEST_F(RocePath, WindowIsKept_ButOnePacketMayAlwaysLeave) {
   EXPECT_TRUE(path.has_room(5000)) << "nothing is under way";
   path.note_ask(kStart, 1000, true);

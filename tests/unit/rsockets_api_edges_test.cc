@@ -5,6 +5,7 @@
 #include <infiniband/ib.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/wait.h>
 
@@ -81,6 +82,30 @@ TEST(RsocketsSocket, DomainTypeAndProtocolHaveToFit) {
   }
   const Descriptor datagrams(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP));
   EXPECT_EQ(number_of(datagrams, SOL_SOCKET, SO_TYPE), SOCK_DGRAM);
+}
+
+TEST(RsocketsSocket, WithoutDescriptors_SaysSo) {
+  const Descriptor first(rsocket(AF_INET, SOCK_STREAM, 0));  // what the process has once is there then
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);
+  ASSERT_GE(next, 0);
+  close(next);
+  bool is_made = false;
+  for (int more = 0; more < 16 && !is_made; ++more) {
+    const rlimit few{static_cast<rlim_t>(next + more), before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    errno = 0;
+    const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    const int error = errno;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    is_made = fd >= 0;
+    if (is_made)
+      rclose(fd);
+    else
+      EXPECT_EQ(error, EMFILE) << "with " << more << " more";
+  }
+  EXPECT_TRUE(is_made);
 }
 
 TEST(RsocketsSocket, FlagsOfTheTypeAreFlagsOfTheDescriptor) {
