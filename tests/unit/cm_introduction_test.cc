@@ -481,6 +481,21 @@ TEST_F(CmPeers, Gone_KeepsNoDescriptorAndMapsNothing) {
   munmap(place, 4096);
 }
 
+TEST_F(CmPeers, Gone_ClosesADescriptorWithTheLowestNumberToo) {
+  Peer* const peer = meet(process_);
+  const base::UniqueFd input(dup(STDIN_FILENO));
+  close(STDIN_FILENO);
+  const int lowest = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  peer->set_channel(9, lowest);
+  const bool was_signalled = peer->signal_channel(9);
+  peer->mark_gone();
+  const bool closed = fcntl(lowest, F_GETFD) < 0;
+  if (input) dup2(input.get(), STDIN_FILENO);
+  EXPECT_EQ(lowest, STDIN_FILENO);
+  EXPECT_TRUE(was_signalled);
+  EXPECT_TRUE(closed);
+}
+
 TEST_F(CmPeers, AChannelIsSignalled_FromItsArrivalToItsEnd) {
   Peer* const peer = meet(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

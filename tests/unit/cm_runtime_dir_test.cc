@@ -219,7 +219,9 @@ TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   const base::UniqueFd accepted(accept4(claimed->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_TRUE(accepted);
   claimed->listener.reset();
-  EXPECT_EQ(ECONNREFUSED, dir->connect(claimed->slot).error().code);
+  const auto refused = dir->connect(claimed->slot);
+  EXPECT_EQ(ECONNREFUSED, refused.error().code);
+  EXPECT_STREQ("the process does not take connections", refused.error().what);
   dir->remove(claimed->slot);
   EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code);
   EXPECT_TRUE(dir->list().empty());
