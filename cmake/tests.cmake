@@ -19,6 +19,14 @@ function(nupa_add_tests name)
   add_dependencies(test_programs ${name})
 endfunction()
 
+# Of many tests that are quick: to compile them takes longer than to run them. Sanitizers' builds stay as they are: what
+# a header holds is watched in them.
+function(nupa_leave_unoptimised name)
+  if(NOT NUPA_SANITIZE)
+    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O0>)
+  endif()
+endfunction()
+
 # Of tests that link a library as a program does: the library has all of its code in itself and is compiled as it ships.
 # The tests are compiled without optimisation, and undefined behaviour is not looked for in them: each takes longer.
 function(nupa_watch_library_only name)
