@@ -181,7 +181,7 @@ class Run {
       if (now - asked >= kLongWaitNs) {
         asked = now;
         around_.note_long_wait_for(first_wait().rank);
-        around_.on_long_wait(first_wait());
+        around_.on_long_wait(first_wait(), now - began >= limit_ns_ / 2);
       }
       if (!is_early(rules_, now - began)) {
         sleep(began + limit_ns_ - now);

@@ -279,6 +279,29 @@ TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {
   EXPECT_EQ(endings, (Endings{0, 5, 0}));
 }
 
+/// By packets, which it leaves unanswered: longer than they would be sent to a host of which nothing is seen.
+TEST(CclFaults, ARankThatIsStoppedForSecondsIsNotGone) {
+  const auto endings = run_job(2, [](Rank& rank) {
+    setenv("NUPA_TRANSPORT", "roce", 1);
+    rank.expect(sum(rank.world(), 1) == 2, "sum");
+    const int32_t own = getpid();
+    int32_t pids[2];
+    rank.expect_ok(nupa_ccl_all_gather(&own, pids, 1, NUPA_CCL_INT32, rank.world(), nullptr), "all_gather");
+    if (rank.rank() == 0) {
+      kill(pids[1], SIGSTOP);
+      const pid_t waker = fork();
+      if (waker == 0) {
+        sleep(6);
+        _exit(kill(pids[1], SIGCONT) == 0 ? 0 : 1);
+      }
+    }
+    int error = 0;
+    rank.expect(sum(rank.world(), 1, &error) == 2, std::string("sum: ") + nupa_ccl_error_text());
+    rank.expect_ok(error, "sum");
+  });
+  EXPECT_EQ(endings, all_well(2));
+}
+
 TEST(CclFaults, ARankThatHangsIsNamedInTime) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal ended;

@@ -161,13 +161,18 @@ TEST(CclEndpoint, DatagramsOfAWrongLength_LeaveTheMailboxItsReceives) {
 
 // ---- links ---------------------------------------------------------------------------------------------------------
 
-/// The links of rank 1 of three, whose others are nobody: what is sent to them is lost.
+/// The links of rank 1 of three, or of more, whose others are nobody: what is sent to them is lost.
 class CclLinks : public ::testing::Test {
  protected:
   void SetUp() override {
     endpoint = endpoint_here();
     ASSERT_NE(endpoint, nullptr);
-    cards.assign(3, endpoint->card());
+    open(3);
+  }
+  void open(uint32_t ranks) {
+    links.reset();
+    channels = ChannelLayout(ranks);
+    cards.assign(ranks, endpoint->card());
     auto made = endpoint->device().alloc_mr(endpoint->pd(), arena_bytes(4096) + channels.bytes(),
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
     ASSERT_TRUE(made);
@@ -191,7 +196,7 @@ class CclLinks : public ::testing::Test {
 
   std::shared_ptr<Endpoint> endpoint;
   std::vector<RankCard> cards;
-  const ChannelLayout channels{3};
+  ChannelLayout channels{3};
   std::unique_ptr<MemoryRegion> arena;
   std::vector<Cause> causes;
   std::unique_ptr<Links> links;
@@ -311,18 +316,64 @@ TEST_F(CclLinks, WhoHasSaidNothingForLongIsNamedItself) {
   EXPECT_TRUE(comes([&] { return links->last_waited_for(0) == 0; }));
 }
 
+/// Else all ranks of a job that begins slowly would ask each other all the time, and be slower yet.
+TEST_F(CclLinks, OnlyWhoIsLateAsksTheOthersOfAChain) {
+  Inbox next;
+  Inbox last;
+  ASSERT_EQ(endpoint->enter(kId, 0, &next), 0);
+  ASSERT_EQ(endpoint->enter(kId, 2, &last), 0);
+  Mail waits = mail(MailKind::kWaits, 0);
+  waits.gone = 2;
+  links->probe(0, false);
+  links->on_mail(waits);
+  // This answer comes behind whatever was sent before.
+  links->on_mail(mail(MailKind::kAsk, 0));
+  EXPECT_TRUE(comes([&] { return !next.of(MailKind::kWaits).empty(); }));
+  EXPECT_EQ(next.of(MailKind::kAsk).size(), 1u);
+  EXPECT_TRUE(last.mails().empty());
+  links->probe(0, true);
+  links->on_mail(waits);
+  EXPECT_TRUE(comes([&] { return !last.of(MailKind::kAsk).empty(); }));
+  // Who has gone on is not late any more.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  links->on_mail(waits);
+  links->on_mail(mail(MailKind::kAsk, 0));
+  EXPECT_TRUE(comes([&] { return next.of(MailKind::kWaits).size() == 2; }));
+  EXPECT_EQ(last.of(MailKind::kAsk).size(), 1u);
+  endpoint->leave(kId, 0);
+  endpoint->leave(kId, 2);
+}
+
+/// They may all ask the same one, which has one processor at most.
+TEST_F(CclLinks, OneOfManyAsksMoreSeldom) {
+  for (const auto& [ranks, pause_ms] : {std::pair{3u, 50}, {80u, 500}, {400u, 1000}}) {
+    open(ranks);
+    Inbox next;
+    ASSERT_EQ(endpoint->enter(kId, 0, &next), 0);
+    const int64_t began = base::now_ns();
+    while (base::now_ns() - began < 400 * kNsPerMs || next.of(MailKind::kAsk).size() < 2) {
+      ASSERT_LT(base::now_ns() - began, kLimitNs);
+      links->probe(0, false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const auto most = static_cast<size_t>(1 + (base::now_ns() - began) / (pause_ms * kNsPerMs));
+    endpoint->leave(kId, 0);
+    EXPECT_LE(next.of(MailKind::kAsk).size(), most) << "of " << ranks;
+  }
+}
+
 TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  links->probe(2);
+  links->probe(2, false);
   EXPECT_TRUE(causes.empty()) << "it lives";
   cards[2].process = static_cast<uint32_t>(child);
-  links->probe(2);
+  links->probe(2, false);
   ASSERT_EQ(causes.size(), 1u);
   EXPECT_EQ(causes[0].error, ECONNRESET);
   EXPECT_EQ(causes[0].rank, 2u);
-  links->probe(1);
+  links->probe(1, false);
   EXPECT_EQ(causes.size(), 1u) << "a rank does not ask about itself";
 }
 
@@ -337,7 +388,7 @@ TEST_F(CclLinks, Probe_OfARankThatHasNotConnectedForLong_EndsNothing) {
   hello.rkey = arena->rkey();
   hello.arena = reinterpret_cast<uint64_t>(arena->addr());
   links->on_mail(hello);
-  links->probe(2);
+  links->probe(2, false);
   // More than the 4.3 s that are enough between hosts.
   for (const int64_t end = base::now_ns() + 4'800 * kNsPerMs; base::now_ns() < end && causes.empty();)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

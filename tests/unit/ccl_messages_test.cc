@@ -165,6 +165,40 @@ TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut)
   EXPECT_EQ(around.timeouts, 0);
 }
 
+/// Nobody sends; says when it was asked about the other rank, and whether that was late.
+class Silence final : public Surroundings {
+ public:
+  Cause ended() const override { return Cause::unpacked(cause_); }
+  void on_long_wait(const Wait&, bool is_late) override { late.push_back(is_late); }
+  Cause on_timeout(const Wait&) override {
+    cause_ = Cause{ETIMEDOUT, 1}.packed();
+    return ended();
+  }
+
+  std::vector<bool> late;
+
+ private:
+  uint64_t cause_ = 0;
+};
+
+TEST(CclMessagesWait, WhoHasWaitedForHalfTheLimit_IsLate) {
+  // The first time after 100 ms, then each 100 ms.
+  for (const auto& [limit_ns, is_late] : {std::pair{int64_t{199'000'000}, true}, {int64_t{1'000'000'000}, false}}) {
+    SlowLane lane(1);
+    SlowWays ways(lane);
+    Silence around;
+    Messages messages(0, 2, ways, around, {0, true}, limit_ns);
+    std::byte room[1];
+    const auto message =
+        std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
+    messages.begin(message);
+    EXPECT_EQ(messages.wait(message), ETIMEDOUT);
+    ASSERT_FALSE(around.late.empty());
+    EXPECT_EQ(around.late.front(), is_late);
+    EXPECT_TRUE(around.late.back());
+  }
+}
+
 /// Of a communicator that has ended. Counts how often another thread than the test's has asked.
 class Ended final : public Surroundings {
  public:

@@ -35,7 +35,10 @@ constexpr WaitRules kCoresForAll{0, false};
 class Around final : public Surroundings {
  public:
   Cause ended() const override { return Cause::unpacked(cause.load()); }
-  void on_long_wait(const Wait& wait) override { asked.push_back(wait.rank); }
+  void on_long_wait(const Wait& wait, bool is_late) override {
+    asked.push_back(wait.rank);
+    late.push_back(is_late);
+  }
   void note_long_wait_for(uint32_t rank) override { noted.push_back(rank); }
   bool observes_waits() const override { return observes; }
   void on_waited(const Wait& wait, int64_t began_ns, int64_t ended_ns) override {
@@ -50,6 +53,7 @@ class Around final : public Surroundings {
 
   std::atomic<uint64_t> cause{0};
   std::vector<uint32_t> asked;
+  std::vector<bool> late;  ///< at each of these
   std::vector<uint32_t> noted;
   std::vector<uint32_t> waited;
   std::vector<uint32_t> timed_out;
@@ -239,6 +243,26 @@ TEST(CclWaiter, WhoIsWaitedForLongIsAskedAboutAndNamedWhenTheTimeIsUp) {
   EXPECT_TRUE(all[0].is_done() && all[1].is_done());
   EXPECT_EQ(all[0].result(), 0);
   EXPECT_EQ(never.sleepers, 0u);
+}
+
+TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
+  Word word;
+  Around around;
+  // Nobody is asked about before 100 ms.
+  Steps late = until(word.reached(1, 5));
+  EXPECT_EQ(run_steps(late, kSleepAtOnce, around, 199 * kNsPerMs), ETIMEDOUT);
+  ASSERT_FALSE(around.late.empty());
+  for (const bool is_late : around.late) EXPECT_TRUE(is_late);
+  Around patient;
+  std::thread counting([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    count_up(word.value, 1, word.sleepers, kSleepAtOnce);
+  });
+  Steps early = until(word.reached(1, 5));
+  EXPECT_EQ(run_steps(early, kSleepAtOnce, patient, 1000 * kLimitNs), 0);
+  counting.join();
+  ASSERT_FALSE(patient.late.empty());
+  for (const bool is_late : patient.late) EXPECT_FALSE(is_late);
 }
 
 TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {

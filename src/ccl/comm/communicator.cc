@@ -121,8 +121,8 @@ Cause Communicator::ended() const {
   return Cause::unpacked(head->ended.load(std::memory_order_acquire));
 }
 
-void Communicator::on_long_wait(const Wait& wait) {
-  if (wait.rank != kNoRank) links_->probe(wait.rank);
+void Communicator::on_long_wait(const Wait& wait, bool is_late) {
+  if (wait.rank != kNoRank) links_->probe(wait.rank, is_late);
 }
 
 Cause Communicator::on_timeout(const Wait& wait) {
@@ -336,7 +336,7 @@ class Communicator::Leaving final : public Surroundings {
   }
   void look() override { communicator_.look(); }
   void sleep(int64_t limit_ns) override { communicator_.sleep(std::min(limit_ns, kLeavingNs)); }
-  void on_long_wait(const Wait& wait) override { communicator_.on_long_wait(wait); }
+  void on_long_wait(const Wait& wait, bool is_late) override { communicator_.on_long_wait(wait, is_late); }
   void note_long_wait_for(uint32_t rank) override { communicator_.note_long_wait_for(rank); }
   Cause on_timeout(const Wait& wait) override { return communicator_.on_timeout(wait); }
 

@@ -91,7 +91,7 @@ class Communicator final : private Surroundings {
   void look() override;
   void sleep(int64_t limit_ns) override;
 
-  void on_long_wait(const Wait& wait) override;
+  void on_long_wait(const Wait& wait, bool is_late) override;
   void note_long_wait_for(uint32_t rank) override { links_->note_long_wait_for(rank); }
   Cause on_timeout(const Wait& wait) override;
   bool observes_waits() const override { return observed_ != nullptr; }

@@ -12,19 +12,26 @@ namespace nupa::ccl {
 namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
-/// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing. A rank among more ranks than cores
-/// may be without a processor for whole seconds.
+/// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing.
 constexpr uint8_t kPatience = 17;
+/// The same, 17 s, where the end of the other process is seen: it is there, but a rank among more ranks than cores may
+/// be without a processor for whole seconds.
+constexpr uint8_t kPatienceWithTheLiving = 19;
 /// Local ACK timeout between ranks that share memory: none. NUPA notices there when a process dies, and a process that
 /// lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
-/// Whom a rank waits for is not asked more often, however many find out that they wait for that rank in the end.
+/// Whom a rank waits for is not asked more often by the same one. Of many ranks each asks more seldom: they may all
+/// find out that they wait for one rank in the end, which may have little of a processor.
 constexpr int64_t kAskNs = 50'000'000;
-/// What was said longer ago may have been said by a rank that is stopped now.
-constexpr int64_t kFreshNs = 400'000'000;
+constexpr int64_t kLongestAskNs = 1'000'000'000;
+constexpr size_t kRanksAtFullPace = 8;
+/// What was said more than so many of those pauses ago may have been said by a rank that is stopped now.
+constexpr int64_t kFreshPauses = 8;
+/// Who is late asks again before this time is over.
+constexpr int64_t kFollowNs = 400'000'000;
 
 }  // namespace
 
@@ -100,12 +107,17 @@ int Links::make(Link& link) {
   return 0;
 }
 
+uint8_t Links::patience_with(uint32_t rank) const {
+  if (shares_memory_with(rank)) return kForEver;
+  return places_.cards[rank_].watches(places_.cards[rank]) ? kPatienceWithTheLiving : kPatience;
+}
+
 int Links::connect_to(Link& link) {
   const ConnectOptions options{.dgid = places_.cards[link.rank].gid,
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
                                .sgid_index = endpoint_.gid_index(),
-                               .timeout = shares_memory_with(link.rank) ? kForEver : kPatience};
+                               .timeout = patience_with(link.rank)};
   if (const int error = connect(*link.qp, options); error != 0) return error;
   // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
   const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);
@@ -181,9 +193,14 @@ void Links::hear(Link& link, const Mail& mail) {
   link.pause_ns = 0;
 }
 
+int64_t Links::ask_pause_ns() const {
+  const auto many = static_cast<int64_t>(std::max<size_t>(links_.size() / kRanksAtFullPace, 1));
+  return std::min(kAskNs * many, kLongestAskNs);
+}
+
 void Links::ask(Link& link) {
   const int64_t now = base::now_ns();
-  if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < kAskNs)) return;
+  if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < ask_pause_ns())) return;
   link.asked_ns = now;
   endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAsk, link));
 }
@@ -191,7 +208,7 @@ void Links::ask(Link& link) {
 void Links::hear_wait(Link& link, const Mail& mail) {
   link.heard_ns = base::now_ns();
   link.waits_for = mail.gone < links_.size() ? static_cast<uint32_t>(mail.gone) : kNoRank;
-  if (link.waits_for != kNoRank) ask(links_[link.waits_for]);
+  if (link.waits_for != kNoRank && link.heard_ns < follow_until_ns_) ask(links_[link.waits_for]);
 }
 
 uint32_t Links::last_waited_for(uint32_t rank) {
@@ -202,7 +219,8 @@ uint32_t Links::last_waited_for(uint32_t rank) {
     // Who wait for each other in a circle have not called the same.
     if (steps == links_.size()) return rank;
     const Link& link = links_[last];
-    if (link.waits_for == kNoRank || link.heard_ns == 0 || now - link.heard_ns > kFreshNs) return last;
+    if (link.waits_for == kNoRank || link.heard_ns == 0 || now - link.heard_ns > kFreshPauses * ask_pause_ns())
+      return last;
     last = link.waits_for;
   }
   return rank;
@@ -279,11 +297,12 @@ std::shared_ptr<std::byte> Links::map(uint32_t rank, uint32_t rkey, uint64_t add
   return mapped ? std::move(*mapped) : nullptr;
 }
 
-void Links::probe(uint32_t rank) {
+void Links::probe(uint32_t rank, bool follow) {
   if (rank != rank_ && places_.cards[rank_].sees_end_of(places_.cards[rank])) on_end_({ECONNRESET, rank});
   std::lock_guard lock(mutex_);
   Link& link = links_[rank];
   if (rank == rank_) return;
+  if (follow) follow_until_ns_ = base::now_ns() + kFollowNs;
   ask(link);
   if (!link.connected || link.probing) return;
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};

@@ -50,9 +50,9 @@ class Links final : public MailSink {
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
   /// Other memory of a rank whose arena is mapped; null: it cannot be.
   std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
-  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon. Asks, too, whom it waits for, and
-  /// that one, and so on.
-  void probe(uint32_t rank);
+  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon. Asks, too, whom it waits for; with
+  /// `follow` that one as well, and so on.
+  void probe(uint32_t rank, bool follow);
   /// Whom this rank waits for, and has for a while; what others are told who ask. kNoRank: nobody. Of several threads
   /// the last one's is told.
   void note_long_wait_for(uint32_t rank) { waits_for_.store(rank, std::memory_order_relaxed); }
@@ -98,12 +98,15 @@ class Links final : public MailSink {
   void advance(Link& link);
   int make(Link& link);
   int connect_to(Link& link);
+  /// With a rank that does not answer: a local ACK timeout in the specification's code.
+  uint8_t patience_with(uint32_t rank) const;
   /// Lays the lanes, once both ends are connected. ENOTCONN: not yet.
   int finish(Link& link);
   void map_lanes(Link& link);
   int lay_wires(Link& link);
   void hear(Link& link, const Mail& mail);
   void ask(Link& link);
+  int64_t ask_pause_ns() const;
   void hear_wait(Link& link, const Mail& mail);
   void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
   /// Without the mutex: says what has failed meanwhile.
@@ -121,6 +124,7 @@ class Links final : public MailSink {
   std::mutex mutex_;
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
+  int64_t follow_until_ns_ = 0;  ///< whom those wait for who answer is asked, too
   Cause failure_;
   Cause told_;  ///< by end()
 };

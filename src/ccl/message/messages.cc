@@ -181,7 +181,7 @@ int Messages::wait(const Pointer& message) {
     if (now - probed >= kProbeNs) {
       probed = now;
       around_.note_long_wait_for(peer);
-      for (const Wait& wait : waits) around_.on_long_wait(wait);
+      for (const Wait& wait : waits) around_.on_long_wait(wait, now - began >= limit_ns_ / 2);
     }
     if (turn >= 0 && !waits.empty()) wait_a_turn(waits, rules_, around_, turn, began, limit_ns_ - (now - began));
   }
