@@ -90,12 +90,12 @@ Outcome<RankCard> RankCard::decode(const Card& from) {
   return card;
 }
 
-bool RankCard::watches(const RankCard& other) const {
+bool RankCard::can_watch(const RankCard& other) const {
   return host == other.host && process_space != 0 && process_space == other.process_space;
 }
 
 bool RankCard::sees_end_of(const RankCard& other) const {
-  if (!watches(other)) return false;
+  if (!can_watch(other)) return false;
   const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
   if (!there) return errno == ESRCH;
   // Readable from its end on, also while its parent has not asked for it.

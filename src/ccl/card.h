@@ -30,8 +30,8 @@ struct RankCard {
   /// For people: "process 123 on host".
   std::string text() const;
 
-  /// Whether this process would see the end of the other one.
-  bool watches(const RankCard& other) const;
+  /// Whether this process can notice when the other process exits: both run on one host, in one PID namespace.
+  bool can_watch(const RankCard& other) const;
   /// Whether this process can see that the other one has ended; false: it lives, or cannot be seen from here.
   bool sees_end_of(const RankCard& other) const;
 

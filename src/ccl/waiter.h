@@ -19,7 +19,7 @@ class Surroundings {
   /// Sleeps until wires bring something, `limit_ns` at most.
   virtual void sleep(int64_t limit_ns);
   /// Somebody has been waited for for a while, again and again: time to ask whether that rank is alive. `is_late`: half
-  /// the time limit has passed, so it may soon have to be said who holds all up.
+  /// the time limit has passed, and on_timeout() may soon have to name the rank that holds up all others.
   virtual void on_long_wait(const Wait& /*wait*/, bool /*is_late*/) {}
   /// Meanwhile this is the one that is waited for; kNoRank: nobody is any more.
   virtual void note_long_wait_for([[maybe_unused]] uint32_t rank) {}

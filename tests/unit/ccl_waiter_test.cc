@@ -38,6 +38,7 @@ class Around final : public Surroundings {
   void on_long_wait(const Wait& wait, bool is_late) override {
     asked.push_back(wait.rank);
     late.push_back(is_late);
+    if (on_asked) on_asked();
   }
   void note_long_wait_for(uint32_t rank) override { noted.push_back(rank); }
   bool observes_waits() const override { return observes; }
@@ -54,6 +55,7 @@ class Around final : public Surroundings {
   std::atomic<uint64_t> cause{0};
   std::vector<uint32_t> asked;
   std::vector<bool> late;  ///< at each of these
+  std::function<void()> on_asked;
   std::vector<uint32_t> noted;
   std::vector<uint32_t> waited;
   std::vector<uint32_t> timed_out;
@@ -254,13 +256,9 @@ TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
   ASSERT_FALSE(around.late.empty());
   for (const bool is_late : around.late) EXPECT_TRUE(is_late);
   Around patient;
-  std::thread counting([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(250));
-    count_up(word.value, 1, word.sleepers, kSleepAtOnce);
-  });
+  patient.on_asked = [&] { count_up(word.value, 1, word.sleepers, kSleepAtOnce); };
   Steps early = until(word.reached(1, 5));
-  EXPECT_EQ(run_steps(early, kSleepAtOnce, patient, 1000 * kLimitNs), 0);
-  counting.join();
+  EXPECT_EQ(run_steps(early, kSleepAtOnce, patient, kLimitNs), 0);
   ASSERT_FALSE(patient.late.empty());
   for (const bool is_late : patient.late) EXPECT_FALSE(is_late);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "ccl/mapped/arena.h"
@@ -12,26 +13,26 @@ namespace nupa::ccl {
 namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
-/// Of a queue pair, which tries eight times: 4.3 s for a host that answers nothing.
-constexpr uint8_t kPatience = 17;
-/// The same, 17 s, where the end of the other process is seen: it is there, but a rank among more ranks than cores may
-/// be without a processor for whole seconds.
-constexpr uint8_t kPatienceWithTheLiving = 19;
+/// Local ACK timeout, in the code of IBTA 9.7.6.1.3. With seven retries a queue pair fails after 4.3 s without an
+/// answer.
+constexpr uint8_t kAckTimeout = 17;
+/// Local ACK timeout to a process that this one can watch: the queue pair fails after 17 s. Such a peer is alive, but
+/// may wait for a processor for several seconds where ranks outnumber cores.
+constexpr uint8_t kWatchedAckTimeout = 19;
 /// Local ACK timeout between ranks that share memory: none. NUPA notices there when a process dies, and a process that
 /// lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
-/// Whom a rank waits for is not asked more often by the same one. Of many ranks each asks more seldom: they may all
-/// find out that they wait for one rank in the end, which may have little of a processor.
+/// The shortest time between two questions of this rank to the same rank. In communicators of more than
+/// kRanksAtFullPace ranks the time grows with their number: all ranks may ask the same slow rank, which has at most one
+/// processor.
 constexpr int64_t kAskNs = 50'000'000;
 constexpr int64_t kLongestAskNs = 1'000'000'000;
 constexpr size_t kRanksAtFullPace = 8;
-/// What was said more than so many of those pauses ago may have been said by a rank that is stopped now.
+/// An answer counts for this many such times: the rank that sent it may have been stopped since.
 constexpr int64_t kFreshPauses = 8;
-/// Who is late asks again before this time is over.
-constexpr int64_t kFollowNs = 400'000'000;
 
 }  // namespace
 
@@ -107,9 +108,9 @@ int Links::make(Link& link) {
   return 0;
 }
 
-uint8_t Links::patience_with(uint32_t rank) const {
+uint8_t Links::ack_timeout_to(uint32_t rank) const {
   if (shares_memory_with(rank)) return kForEver;
-  return places_.cards[rank_].watches(places_.cards[rank]) ? kPatienceWithTheLiving : kPatience;
+  return places_.cards[rank_].can_watch(places_.cards[rank]) ? kWatchedAckTimeout : kAckTimeout;
 }
 
 int Links::connect_to(Link& link) {
@@ -117,7 +118,7 @@ int Links::connect_to(Link& link) {
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
                                .sgid_index = endpoint_.gid_index(),
-                               .timeout = patience_with(link.rank)};
+                               .timeout = ack_timeout_to(link.rank)};
   if (const int error = connect(*link.qp, options); error != 0) return error;
   // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
   const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);
@@ -198,7 +199,8 @@ int64_t Links::ask_pause_ns() const {
   return std::min(kAskNs * many, kLongestAskNs);
 }
 
-void Links::ask(Link& link) {
+void Links::ask(Link& link, bool follow) {
+  link.follows = link.follows || follow;
   const int64_t now = base::now_ns();
   if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < ask_pause_ns())) return;
   link.asked_ns = now;
@@ -208,7 +210,8 @@ void Links::ask(Link& link) {
 void Links::hear_wait(Link& link, const Mail& mail) {
   link.heard_ns = base::now_ns();
   link.waits_for = mail.gone < links_.size() ? static_cast<uint32_t>(mail.gone) : kNoRank;
-  if (link.waits_for != kNoRank && link.heard_ns < follow_until_ns_) ask(links_[link.waits_for]);
+  const bool follows = std::exchange(link.follows, false);
+  if (link.waits_for != kNoRank && follows) ask(links_[link.waits_for], true);
 }
 
 uint32_t Links::last_waited_for(uint32_t rank) {
@@ -302,8 +305,7 @@ void Links::probe(uint32_t rank, bool follow) {
   std::lock_guard lock(mutex_);
   Link& link = links_[rank];
   if (rank == rank_) return;
-  if (follow) follow_until_ns_ = base::now_ns() + kFollowNs;
-  ask(link);
+  ask(link, follow);
   if (!link.connected || link.probing) return;
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
   wr.rkey = link.peer.rkey;

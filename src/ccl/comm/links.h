@@ -50,8 +50,8 @@ class Links final : public MailSink {
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
   /// Other memory of a rank whose arena is mapped; null: it cannot be.
   std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
-  /// Asks whether the other end of a link lives; if not, that is told to OnEnd soon. Asks, too, whom it waits for; with
-  /// `follow` that one as well, and so on.
+  /// Checks whether a rank is alive, and calls OnEnd soon if it is not. Also asks that rank whom it waits for. With
+  /// `follow` the answer leads to the next question, to the rank that it names, until a rank waits for nobody.
   void probe(uint32_t rank, bool follow);
   /// Whom this rank waits for, and has for a while; what others are told who ask. kNoRank: nobody. Of several threads
   /// the last one's is told.
@@ -80,6 +80,7 @@ class Links final : public MailSink {
     bool peer_connected = false;  ///< the other end said so
     bool probing = false;
     bool has_ended = false;  ///< the other end said so
+    bool follows = false;    ///< its next answer leads to a question to the rank that it waits for
     Mail peer;
     std::unique_ptr<QueuePair> qp;
     std::shared_ptr<std::byte> arena;
@@ -98,14 +99,15 @@ class Links final : public MailSink {
   void advance(Link& link);
   int make(Link& link);
   int connect_to(Link& link);
-  /// With a rank that does not answer: a local ACK timeout in the specification's code.
-  uint8_t patience_with(uint32_t rank) const;
+  /// The local ACK timeout of the queue pair to a rank, in the code of IBTA 9.7.6.1.3.
+  uint8_t ack_timeout_to(uint32_t rank) const;
   /// Lays the lanes, once both ends are connected. ENOTCONN: not yet.
   int finish(Link& link);
   void map_lanes(Link& link);
   int lay_wires(Link& link);
   void hear(Link& link, const Mail& mail);
-  void ask(Link& link);
+  /// Sends a question unless the last one was sent less than ask_pause_ns() ago.
+  void ask(Link& link, bool follow);
   int64_t ask_pause_ns() const;
   void hear_wait(Link& link, const Mail& mail);
   void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
@@ -124,7 +126,6 @@ class Links final : public MailSink {
   std::mutex mutex_;
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
-  int64_t follow_until_ns_ = 0;  ///< whom those wait for who answer is asked, too
   Cause failure_;
   Cause told_;  ///< by end()
 };
