@@ -37,8 +37,8 @@ constexpr int64_t kAcceptPauseNs = 100'000'000;
 /// Until the segment of a process that has gone is given back: longer than anybody who met it alive still looks there.
 constexpr int64_t kLetGoNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
-/// How long a process that ends waits for peers to make room for its last messages.
-constexpr int64_t kFarewellPatienceNs = 100'000'000;
+/// How long a process that ends waits for its last messages to leave while no peer reads any of them.
+constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
 /// After so many messages from one peer others have their turn, and what waits for room.
 constexpr int kMessagesInTurn = 64;
 
@@ -253,8 +253,8 @@ void NodeImpl::say_goodbye() {
 }
 
 void NodeImpl::send_rest() {
-  const int64_t deadline = base::now_ns() + kFarewellPatienceNs;
-  for (;;) {
+  int64_t deadline = base::now_ns() + kFarewellPatienceNs;
+  for (size_t waited = SIZE_MAX;;) {
     std::vector<pollfd> full;
     size_t waiting = 0;
     {
@@ -265,8 +265,11 @@ void NodeImpl::send_rest() {
         waiting += connection.outbox.size();
       }
     }
-    const int64_t left = deadline - base::now_ns();
     if (waiting == 0) return;
+    const int64_t now = base::now_ns();
+    if (waiting < waited) deadline = now + kFarewellPatienceNs;
+    waited = waiting;
+    const int64_t left = deadline - now;
     if (left <= 0) {
       NUPA_INFO("%zu messages are lost: others do not read them", waiting);
       return;

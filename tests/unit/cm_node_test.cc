@@ -47,6 +47,7 @@ class End : public NodeEvents {
   }
   void on_mad(Peer& peer, const Mad& mad) override {
     while (stopped) std::this_thread::yield();
+    if (pause != pause.zero()) std::this_thread::sleep_for(pause);
     Letter letter;
     std::memcpy(&letter, mad.data(), sizeof letter);
     std::atomic<uint32_t>& count = letter.is_answer != 0 ? answers : got[letter.sender];
@@ -58,6 +59,7 @@ class End : public NodeEvents {
   bool is_gone() const { return gone_; }
 
   std::unique_ptr<Node> node;
+  std::chrono::milliseconds pause{0};  ///< for each message; set while stopped
   std::atomic<bool> stopped{false}, answers_each{false}, in_order{true}, lost{false};
   std::array<std::atomic<uint32_t>, kMostSenders> got{};
   std::atomic<uint32_t> answers{0}, ticks{0};
@@ -173,8 +175,20 @@ TEST_F(NodeTest, WhatWaitsStillLeavesWhenTheSenderCloses) {
   EXPECT_TRUE(there_.in_order);
 }
 
+TEST_F(NodeTest, APeerThatReadsSlowly_GetsAllBeforeTheSenderEnds) {
+  constexpr uint32_t kCount = 1000;
+  there_.stopped = true;
+  for (uint32_t number = 0; number < kCount; ++number) ASSERT_TRUE(send(0, number));
+  there_.pause = std::chrono::milliseconds(4);  // most of the messages wait at the sender, for seconds
+  there_.stopped = false;
+  here_.node.reset();
+  EXPECT_TRUE(soon([&] { return there_.is_gone(); }));
+  EXPECT_EQ(kCount, there_.got[0]);
+  EXPECT_TRUE(there_.in_order);
+}
+
 TEST_F(NodeTest, AProcessThatDoesNotReadHoldsUpNoEnd) {
-  constexpr int64_t kShortNs = 2'000'000'000;
+  constexpr int64_t kShortNs = 10'000'000'000;
   there_.stopped = true;
   for (uint32_t number = 0; number < 1000; ++number) ASSERT_TRUE(send(0, number));
   const int64_t began = base::now_ns();
