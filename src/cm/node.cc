@@ -254,7 +254,7 @@ void NodeImpl::say_goodbye() {
 
 void NodeImpl::send_rest() {
   int64_t deadline = base::now_ns() + kFarewellPatienceNs;
-  for (size_t waited = SIZE_MAX;;) {
+  for (size_t waited = 0;;) {
     std::vector<pollfd> full;
     size_t waiting = 0;
     {

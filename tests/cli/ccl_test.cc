@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `nupa ccl`: exit statuses of a measurement, and traces of several hosts in one file.
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "program.h"
@@ -40,6 +41,34 @@ TEST_F(CliCcl, Bench_ResultThatIsWrongAtTheSecondRankOnly_IsStatusOneAndWrongInT
   EXPECT_FALSE(has(said.err, "nupa: ccl: rank 0: ")) << said.err;
   EXPECT_TRUE(has(said.err, "1 of 1 results are wrong")) << said.err;
   EXPECT_TRUE(has(said.out, "  wrong ")) << said.out;
+}
+
+TEST_F(CliCcl, Bench_RootBeyondTheLastRank_IsStatusTwoBeforeRanksStart) {
+  const Words command{"ccl", "bench", "-n", "2", "--operation", "broadcast", "--max-bytes", "16", "--iterations", "1"};
+  const auto with_root = [&](const char* root) {
+    Words words = command;
+    words.insert(words.end(), {"--root", root});
+    return run_nupa(words);
+  };
+  EXPECT_EQ(with_root("1").status, 0);
+  const Said beyond = with_root("2");
+  EXPECT_EQ(beyond.status, 2);
+  EXPECT_EQ(beyond.err, "nupa: --root 2: there are 2 ranks\n");
+}
+
+TEST_F(CliCcl, Bench_Iterations_AreMeasuredInBatchesOfAtLeastSoMany) {
+  const std::string file = folder / "results.json";
+  const Said said = run_nupa({"ccl", "bench", "-n", "2", "--operation", "all_reduce", "--type", "int32", "--op",
+                              "logical_xor", "--max-bytes", "1K", "--iterations", "19", "--json", file});
+  ASSERT_EQ(said.status, 0) << said.err;
+  std::ifstream stream(file);
+  const auto results = nlohmann::json::parse(stream, nullptr, false)["results"];
+  ASSERT_FALSE(results.empty());
+  for (const auto& result : results) {
+    EXPECT_EQ(result["batches"].get<int>(), 10) << result;
+    EXPECT_EQ(result["iterations_per_batch"].get<int>(), 2) << result;
+    EXPECT_EQ(result["check"].get<std::string>(), "ok") << result;
+  }
 }
 
 TEST_F(CliCcl, Trace_OfAnotherHost_IsPutOnTheFirstFilesClock) {

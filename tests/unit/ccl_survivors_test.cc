@@ -164,13 +164,14 @@ TEST_F(CclSurvivors, ADecisionWithoutThisRankIsTold) {
 }
 
 TEST_F(CclSurvivors, WhoeverSaysNothingForTheLimitIsGone) {
-  // Ranks 1 and 3 speak each time, and tell what they would by then.
+  // Ranks 1 and 3 speak each time, and tell what they would by then. A look counts 200 ms at most, if this thread is
+  // not let run.
   const auto gone = agree(
       [&](int turn) {
         for (const uint32_t rank : {1u, 3u}) survivors->on_mail(one_mail(MailKind::kAsk, rank, 0));
         if (turn > 2) tell_sums({1, 3}, {2});
       },
-      Gone(4), 100 * kNsPerMs);
+      Gone(4), 400 * kNsPerMs);
   ASSERT_TRUE(gone);
   EXPECT_EQ(*gone, (Gone{false, false, true, false}));
 }
@@ -179,10 +180,10 @@ TEST_F(CclSurvivors, WhileThisRankIsStoppedNobodyIsSilent) {
   // A stop counts as 200 ms at most, whatever it took.
   const auto gone = agree(
       [&](int turn) {
-        if (turn == 1) usleep(300'000);
+        if (turn == 1) usleep(500'000);
         if (turn == 2) tell_sums({1, 2, 3}, {});
       },
-      Gone(4), 250 * kNsPerMs);
+      Gone(4), 450 * kNsPerMs);
   ASSERT_TRUE(gone);
   EXPECT_EQ(*gone, Gone(4));
 }

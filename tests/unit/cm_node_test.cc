@@ -179,7 +179,7 @@ TEST_F(NodeTest, APeerThatReadsSlowly_GetsAllBeforeTheSenderEnds) {
   constexpr uint32_t kCount = 1000;
   there_.stopped = true;
   for (uint32_t number = 0; number < kCount; ++number) ASSERT_TRUE(send(0, number));
-  there_.pause = std::chrono::milliseconds(4);  // most of the messages wait at the sender, for seconds
+  there_.pause = std::chrono::milliseconds(2);  // most of the messages wait at the sender, for seconds
   there_.stopped = false;
   here_.node.reset();
   EXPECT_TRUE(soon([&] { return there_.is_gone(); }));

@@ -192,6 +192,7 @@ class NetdevPumpRules : public NetdevPump {
     node.pump->call([] {});
   }
   void TearDown() override {
+    ends.clear();  // they write into memory of the peers
     peers.clear();
     NetdevPump::TearDown();
   }
