@@ -122,6 +122,29 @@ TEST(CclPersistent, OneCollectiveWithAFactor) {
             all_well(2));
 }
 
+/// Small enough to be done within the call, were it not for the group.
+TEST(CclPersistent, SmallCollectiveInAGroup_IsBegunByTheGroupsEnd) {
+  const auto play = [](Rank& rank) {
+    auto* const world = rank.world();
+    int32_t value = 1;
+    nupa_ccl_persistent* kept = nullptr;
+    rank.expect_ok(nupa_ccl_barrier(world, nullptr), "barrier");
+    rank.expect_ok(nupa_ccl_group_start(), "group_start");
+    rank.expect_ok(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT32, NUPA_CCL_SUM, world, nullptr), "all_reduce");
+    rank.expect(value == 1, "it has been done before the group's end");
+    rank.expect_ok(nupa_ccl_group_end(nullptr), "group_end");
+    rank.expect(value == 2, "the sum");
+    rank.expect_ok(nupa_ccl_group_start(), "group_start");
+    rank.expect_ok(nupa_ccl_all_reduce(&value, &value, 1, NUPA_CCL_INT32, NUPA_CCL_SUM, world, nullptr), "all_reduce");
+    rank.expect_ok(nupa_ccl_group_keep(&kept), "group_keep");
+    rank.expect(value == 2, "what is kept has been done");
+    rank.expect_ok(nupa_ccl_start(kept, nullptr), "start");
+    rank.expect(value == 4, "the second sum");
+    rank.expect_ok(nupa_ccl_persistent_free(kept), "free");
+  };
+  EXPECT_EQ(run_job(2, play), all_well(2));
+}
+
 TEST(CclPersistent, InAGroupOneCollectiveIsAPartOfIt) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
