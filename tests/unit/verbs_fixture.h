@@ -136,7 +136,7 @@ class Verbs : public ::testing::Test {
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_4096;
     attr.dest_qp_num = peer;
-    attr.max_dest_rd_atomic = 4;
+    attr.max_dest_rd_atomic = responder_depth;
     attr.min_rnr_timer = min_rnr_timer;
     attr.ah_attr = path();
     // The attributes of each step: for all, for the connected services, for the reliable ones (IBTA table 91).
@@ -150,7 +150,7 @@ class Verbs : public ::testing::Test {
     attr.timeout = timeout;
     attr.retry_cnt = 7;
     attr.rnr_retry = rnr_retry;
-    attr.max_rd_atomic = 4;
+    attr.max_rd_atomic = initiator_depth;
     mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
     if (reliable) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     return ibv_modify_qp(qp, &attr, mask);
@@ -259,6 +259,8 @@ class Verbs : public ::testing::Test {
   uint8_t timeout = 14;            ///< 67 ms: a request that nobody answers ends after half a second
   uint8_t rnr_retry = 7;           ///< for ever
   uint8_t min_rnr_timer = 1;       ///< 10 us
+  uint8_t initiator_depth = 4;     ///< READs and atomics under way
+  uint8_t responder_depth = 4;
   int place = 0;                   ///< of the device in the list
   ibv_context* towards = nullptr;  ///< the other end's device; null: the own one
   ibv_context* context = nullptr;

@@ -132,6 +132,33 @@ TEST_F(VerbsXrc, QueueOfAnotherDomainIsRefused) {  // A14.5
   EXPECT_TRUE(reaches(target, IBV_QPS_ERR));
 }
 
+/// Requests with an address name a queue, too. Packets of such requests are refused as those by a wrong key.
+TEST_F(VerbsXrc, AddressedRequest_QueueOfAnotherDomain_IsRefused) {  // A14.5
+  ibv_xrcd* domain = open_domain(-1);
+  ibv_xrcd* other = open_domain(-1);
+  ASSERT_NE(other, nullptr);
+  const uint32_t number = make_srq(other, 1024);
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
+    ibv_qp* target = make_target(domain);
+    ibv_qp* initiator = make_initiator();
+    connect(initiator, target);
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey};
+    std::memset(memory, 'x', 8);
+    ibv_send_wr wr = request(opcode, 1, &sge);
+    wr.qp_type.xrc.remote_srqn = number;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+      wr.wr.atomic = {reinterpret_cast<uint64_t>(memory + 4096), 1, 0, mr->rkey};
+    else
+      wr.wr.rdma = {reinterpret_cast<uint64_t>(memory + 4096), mr->rkey};
+    ASSERT_EQ(post(initiator, wr), 0);
+    EXPECT_EQ(next().status, over_wire() ? IBV_WC_REM_ACCESS_ERR : IBV_WC_REM_INV_REQ_ERR) << opcode;
+    EXPECT_TRUE(reaches(target, IBV_QPS_ERR)) << opcode;
+    EXPECT_EQ(next_event().event_type, over_wire() ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR) << opcode;
+    for (size_t i = 0; i < 8; ++i) EXPECT_EQ(memory[4096 + i], 0) << opcode;
+    EXPECT_EQ(memory[0], 'x') << opcode;
+  }
+}
+
 TEST_F(VerbsXrc, AtomicNeedsTheTargetsRight) {  // 11.2.5.2
   ibv_xrcd* domain = open_domain(-1);
   ASSERT_NE(domain, nullptr);

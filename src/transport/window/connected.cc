@@ -141,7 +141,7 @@ Outcome Connected::send(const Request& request) {
     message.byte_len = 0;
     target_->complete(claim, message, WcStatus::kMwBindErr);
     target_->fail(EventType::kQpAccessErr);
-    return Outcome::done(WcStatus::kRemAccessErr);
+    return reliable() ? Outcome::done(WcStatus::kRemAccessErr) : kSucceeded;
   }
   const WcStatus status = target_->deliver(claim, request.pieces, request.piece_count, request.length, message);
   return status == WcStatus::kSuccess || !reliable() ? kSucceeded : Outcome::done(status);
