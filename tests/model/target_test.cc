@@ -181,6 +181,7 @@ void begins_another_life(Case& made) {
     pair.set_state(kEpoch + 1, QpState::kReset);
     pair.take_receives_back();
     pair.post(1);
+    pair.set_state(kEpoch + 1, QpState::kRts);
   });
   made.thread("sender", [&pair] { pair.deliver(); });
   made.finally([&pair] {
@@ -211,6 +212,16 @@ void leaves_a_shared_queue(Case& made) {
   });
 }
 
+/// The responder's program begins to send meanwhile: its receive is there before and after.
+void goes_from_rtr_to_rts(Case& made) {
+  auto& pair = make_pair(made, false);
+  pair.qp->state = segment::pack_state(kEpoch, QpState::kRtr);
+  made.thread("owner", [&pair] { pair.set_state(kEpoch, QpState::kRts); });
+  add_sender(made, pair);
+  made.finally([&pair] { model::require(pair.filled[0] == 1, "the message takes the receive"); });
+}
+
+TEST(ModelTarget, ReadyToSend_BesideASender_GivesTheReceive) { model::expect_holds(goes_from_rtr_to_rts); }
 TEST(ModelTarget, ErrorState_BesideASender_EndsTheReceiveOnce) { model::expect_holds(goes_to_the_error_state); }
 TEST(ModelTarget, ErrorState_WithoutTheSender_EndsTheReceiveOnce) {
   model::expect_holds(goes_to_the_error_state_without_the_sender);

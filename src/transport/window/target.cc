@@ -12,6 +12,12 @@ using segment::ReceiveRing;
 using segment::RecvSlot;
 using transport::Piece;
 
+namespace {
+
+bool takes_requests(QpState state) { return state >= QpState::kRtr && state != QpState::kErr; }
+
+}  // namespace
+
 Target::Target(cm::Node& node, const std::shared_ptr<PeerMemory>& memory, uint32_t qp_index, cm::DueEvent& due)
     : remote_(&memory->peer().tables().qp[qp_index]),
       peer_(memory->peer()),
@@ -32,7 +38,7 @@ bool Target::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   // shared.
   const auto type = static_cast<QpType>(remote_->type.load());
   alone_ = remote_->srq.load() == 0 && (type == QpType::kRc || type == QpType::kUc);
-  if (remote_->in_use.load() == 0 || state < QpState::kRtr || state == QpState::kErr) return false;
+  if (remote_->in_use.load() == 0 || !takes_requests(state)) return false;
   if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
     return false;
   recv_ = {};
@@ -82,9 +88,14 @@ ReceiveRing::Claim Target::claim() {
   claim.slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
   // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
   // and both sides are ordered by a full barrier, so one of the two sees the other.
-  if (__builtin_expect(remote_->state.load(std::memory_order_seq_cst) != accepted_, 0)) {
-    recv_.put_back(claim);
-    return {};
+  const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
+  if (__builtin_expect(word != accepted_, 0)) {
+    // From RTR to RTS, say: it still takes requests.
+    if (segment::epoch_of(word) != segment::epoch_of(accepted_) || !takes_requests(segment::state_of(word))) {
+      recv_.put_back(claim);
+      return {};
+    }
+    accepted_ = word;
   }
   if (__builtin_expect(srq_index_ != 0, 0))
     cm::tell_limit(buffer_keys_.memory().peer(), *recv_.shared(), srq_index_ - 1);
