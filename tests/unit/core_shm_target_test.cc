@@ -307,12 +307,13 @@ TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
   EXPECT_TRUE(target.ready(runtime().slot(), a->number()));
 }
 
-TEST_F(ShmTarget, ReceiveIsPutBackWhenTheQueuePairChangedMeanwhile) {
+TEST_F(ShmTarget, Claim_QueuePairInItsNextLife_PutsTheReceiveBack) {
   make_pair();
-  ASSERT_EQ(receive(*b, 7), 0);
   window::Target target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
-  ASSERT_EQ(move(*b, QpState::kSqd), 0);  // after it was looked at, before the claim
+  ASSERT_EQ(move(*b, QpState::kReset), 0);  // after it was looked at, before the claim
+  ASSERT_EQ(connect(*b, a->number()), 0);
+  ASSERT_EQ(receive(*b, 7), 0);
   EXPECT_FALSE(target.claim());
   ASSERT_TRUE(takes_requests(target, *a));
   const auto claim = target.claim();
@@ -320,6 +321,30 @@ TEST_F(ShmTarget, ReceiveIsPutBackWhenTheQueuePairChangedMeanwhile) {
   EXPECT_EQ(claim.slot->wr_id, 7u);
   EXPECT_EQ(claim.slot->claim_qp.load(), b->index() + 1) << "an owner cannot tell for whom it is claimed";
   target.put_back(claim);
+}
+
+TEST_F(ShmTarget, Claim_QueuePairThatStillTakesRequests_HasTheReceive) {  // IBTA 10.3.1: RTR, RTS, SQD
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  ASSERT_EQ(move(*b, QpState::kSqd), 0);
+  const auto claim = target.claim();
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(claim.slot->wr_id, 7u);
+  target.put_back(claim);
+}
+
+TEST_F(ShmTarget, Claim_QueuePairInError_PutsTheReceiveBack) {
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  window::Target target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  tables().qp[b->index()].state.store(
+      segment::pack_state(segment::epoch_of(tables().qp[b->index()].state.load()), QpState::kErr));
+  EXPECT_FALSE(target.claim());
+  ASSERT_EQ(move(*b, QpState::kErr), 0);
+  EXPECT_EQ(next().status, WcStatus::kWrFlushErr);
 }
 
 TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
