@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       "  NUPA_TRANSPORT     auto, window or roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
       "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
-      "  NUPA_CONGESTION    none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
+      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
       "  NUPA_ROCE_ICRC     on, or off: packets without invariant CRC to peers that have it off as well\n"
       "  NUPA_ROCE_SOURCE_PORTS  1 to 4: packets leave from so many UDP ports, for switches that spread flows by them\n"
       "  NUPA_ROCE_PEERS    any, or standard: nothing but the standard is spoken, every peer is at port 4791\n"

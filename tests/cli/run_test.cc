@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "transport/roce/congestion/congestion.h"
 
 namespace nupa::test {
 namespace {
@@ -37,6 +38,14 @@ void expect_usage(const Words& arguments) {
   EXPECT_EQ(said.out, "") << all;
   EXPECT_EQ(lines_of(said.err).size(), 1u) << all << said.err;
   EXPECT_EQ(said.err.rfind("nupa: ", 0), 0u) << all << said.err;
+}
+
+TEST(CliHelp, Environment_NamesEachCongestionControl) {
+  const std::string help = run_nupa({"--help"}).out;
+  const size_t begin = help.find("NUPA_CONGESTION");
+  ASSERT_NE(begin, help.npos) << help;
+  const std::string line = help.substr(begin, help.find('\n', begin) - begin);
+  for (const std::string_view name : roce::congestion_names()) EXPECT_TRUE(has(line, std::string(name))) << line;
 }
 
 TEST(CliRun, Status_IsThePrograms) {
