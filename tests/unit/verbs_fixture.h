@@ -256,10 +256,10 @@ class Verbs : public ::testing::Test {
   static constexpr ibv_wc_status kNoCompletion = IBV_WC_TM_ERR;
   // What connect() asks for; set before it.
   unsigned int qp_access = kWholeAccess & ~IBV_ACCESS_MW_BIND;
-  uint8_t timeout = 14;            ///< 67 ms: a request that nobody answers ends after half a second
-  uint8_t rnr_retry = 7;           ///< for ever
-  uint8_t min_rnr_timer = 1;       ///< 10 us
-  uint8_t initiator_depth = 4;     ///< READs and atomics under way
+  uint8_t timeout = 14;         ///< 67 ms: a request that nobody answers ends after half a second
+  uint8_t rnr_retry = 7;        ///< for ever
+  uint8_t min_rnr_timer = 1;    ///< 10 us
+  uint8_t initiator_depth = 4;  ///< READs and atomics under way
   uint8_t responder_depth = 4;
   int place = 0;                   ///< of the device in the list
   ibv_context* towards = nullptr;  ///< the other end's device; null: the own one
