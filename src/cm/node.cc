@@ -253,8 +253,9 @@ void NodeImpl::say_goodbye() {
 }
 
 void NodeImpl::send_rest() {
-  int64_t deadline = base::now_ns() + kFarewellPatienceNs;
-  for (size_t waited = 0;;) {
+  int64_t deadline = 0;
+  // Against the fewest so far: threads of the program may send meanwhile, and must not hold up the end for ever.
+  for (size_t fewest = SIZE_MAX;;) {
     std::vector<pollfd> full;
     size_t waiting = 0;
     {
@@ -267,8 +268,8 @@ void NodeImpl::send_rest() {
     }
     if (waiting == 0) return;
     const int64_t now = base::now_ns();
-    if (waiting < waited) deadline = now + kFarewellPatienceNs;
-    waited = waiting;
+    if (waiting < fewest) deadline = now + kFarewellPatienceNs;
+    fewest = std::min(fewest, waiting);
     const int64_t left = deadline - now;
     if (left <= 0) {
       NUPA_INFO("%zu messages are lost: others do not read them", waiting);
