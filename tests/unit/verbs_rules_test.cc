@@ -20,32 +20,12 @@ constexpr size_t kTarget = 8192;
 constexpr uint64_t kBefore = 0x0102030405060708;
 constexpr uint64_t kSent = 0x1112131415161718;
 
-/// A receive that nothing has taken, and no event.
-constexpr ibv_wc_status kUntaken = IBV_WC_TM_ERR;
-constexpr ibv_event_type kNone = IBV_EVENT_WQ_FATAL;
-
-struct Outcome {
-  ibv_wc_status requester;
-  ibv_wc_status receive = kUntaken;
-  ibv_qp_state responder = IBV_QPS_RTS;
-  ibv_event_type event = kNone;
-  uint64_t received = kBefore;  ///< the word at kReceive
-  uint64_t target = kBefore;    ///< the word at kTarget
-};
-/// The request was executed.
-constexpr Outcome kWritten{.requester = IBV_WC_SUCCESS, .target = kSent};
-constexpr Outcome kNoEffect{.requester = IBV_WC_SUCCESS};
-/// The responder has stopped; its receive is flushed.
-constexpr Outcome refused(ibv_wc_status status, ibv_event_type event) {
-  return {status, IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, event};
-}
-/// A fault of the requester's own.
-constexpr Outcome local(ibv_wc_status status) { return {.requester = status}; }
-
 /// What a rule may change before the queue pairs are connected, and how it makes its request.
 class VerbsRule : public VerbsPair {
  public:
   using Verbs::initiator_depth;
+  using Verbs::kNoCompletion;
+  using Verbs::kNoEvent;
   using Verbs::request;
   using Verbs::responder_depth;
   using Verbs::rnr_retry;
@@ -71,6 +51,27 @@ class VerbsRule : public VerbsPair {
   uint32_t receive_wrong = 0;  ///< what its key is changed by
   int receives = 1;
 };
+
+constexpr ibv_wc_status kUntaken = VerbsRule::kNoCompletion;  ///< nothing has taken the receive
+constexpr ibv_event_type kNone = VerbsRule::kNoEvent;
+
+struct Outcome {
+  ibv_wc_status requester;
+  ibv_wc_status receive = kUntaken;
+  ibv_qp_state responder = IBV_QPS_RTS;
+  ibv_event_type event = kNone;
+  uint64_t received = kBefore;  ///< the word at kReceive
+  uint64_t target = kBefore;    ///< the word at kTarget
+};
+/// The request was executed.
+constexpr Outcome kWritten{.requester = IBV_WC_SUCCESS, .target = kSent};
+constexpr Outcome kNoEffect{.requester = IBV_WC_SUCCESS};
+/// The responder has stopped; its receive is flushed.
+constexpr Outcome refused(ibv_wc_status status, ibv_event_type event) {
+  return {status, IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, event};
+}
+/// A fault of the requester's own.
+constexpr Outcome local(ibv_wc_status status) { return {.requester = status}; }
 
 struct Rule {
   const char* name;
