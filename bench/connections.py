@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures connections and rsockets beside kernel TCP in one interleaved run: cmtime beside connect and accept, rstream
 over rsockets beside the same program over sockets, redis-benchmark and wrk over the preload library beside plain ones. Over
-the window by the loopback; over packets (cmtime, rstream), with root, between two network namespaces."""
+shm by the loopback; over packets (cmtime, rstream), with root, between two network namespaces."""
 import argparse
 import json
 import os
@@ -68,7 +68,7 @@ class Bench:
 
     def cmtime(self, wire):
         """{stage: us a connection}"""
-        run = self.nupa("roce" if wire else "window")
+        run = self.nupa("roce" if wire else "shm")
         port = free_port()
         text = self.pair(wire, run + ["cmtime", "-c", str(CONNECTIONS), "-p", str(port)],
                          run + ["cmtime", "-c", str(CONNECTIONS), "-p", str(port), "-s", self.address(wire)], port,
@@ -89,7 +89,7 @@ class Bench:
             run, how = ["env"], {}
             command += ["-T", "s"]
         else:
-            run, how = self.nupa("roce" if wire else "window"), {"listens": service_is_taken}
+            run, how = self.nupa("roce" if wire else "shm"), {"listens": service_is_taken}
         text = self.pair(wire, run + command, run + command + ["-s", self.address(wire)], port, **how)
         line = re.search(r"^\S+ +\S+ +\S+ +\S+ +\S+ +([\d.]+)s? +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
         if line is None:
@@ -100,7 +100,7 @@ class Bench:
 
     def serve(self, sockets, server, port, client):
         options = ("--sockets",) if sockets else ()
-        run = self.nupa("window", *options) if sockets else ["env"]
+        run = self.nupa("shm", *options) if sockets else ["env"]
         return run_pair(run + server, run + client, port, self.cores, server_survives=True)
 
     def redis(self, sockets, depth):
@@ -145,7 +145,7 @@ def measure(bench, rounds):
 
     for number in range(rounds):
         for wire in wires:
-            place = "packets" if wire else "window"
+            place = "packets" if wire else "shm"
             print("round %d of %d: cmtime, %s" % (number + 1, rounds, place), file=sys.stderr, flush=True)
             stages.setdefault(place, []).append((bench.cmtime(wire), bench.tcp_connects(wire)))
             for title, size, iterations, transfers in streams:
@@ -155,16 +155,16 @@ def measure(bench, rounds):
                        lambda: pick(bench.rstream(wire, False, size, iterations, transfers)),
                        lambda: pick(bench.rstream(wire, True, size, iterations, transfers)))
         for depth in (1, 16):
-            beside("window: redis-benchmark -c 20 -P %d, requests/s" % depth, lambda: bench.redis(True, depth),
+            beside("shm: redis-benchmark -c 20 -P %d, requests/s" % depth, lambda: bench.redis(True, depth),
                    lambda: bench.redis(False, depth))
         for size in (612, 65536):
-            beside("window: wrk -c 20, %d bytes, requests/s" % size, lambda: bench.wrk(True, size),
+            beside("shm: wrk -c 20, %d bytes, requests/s" % size, lambda: bench.wrk(True, size),
                    lambda: bench.wrk(False, size))
     return found, stages
 
 
-TARGETS = {"window: rstream 64 B to and fro, us a message": ("at least 4", 4),
-           "window: rstream 1 MiB, 100 at a time, Gb/s": ("at least 3", 3)}
+TARGETS = {"shm: rstream 64 B to and fro, us a message": ("at least 4", 4),
+           "shm: rstream 1 MiB, 100 at a time, Gb/s": ("at least 3", 3)}
 
 
 def rows_of(found):
@@ -203,7 +203,7 @@ def document(about, found, stages):
              "Written by `%s` on %s; medians of %d rounds. Each measurement of NUPA stands between two of kernel TCP by the same "
              "program." % (about["command"], about["date"], about["rounds"]), ""]
     lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "system", "programs")]
-    lines += ["- Server on core %d, client on core %d. Window: one host, TCP over its loopback. Packets: two network namespaces "
+    lines += ["- Server on core %d, client on core %d. Shm: one host, TCP over its loopback. Packets: two network namespaces "
               "and a virtual Ethernet of MTU %d, TCP over the same." % (*about["cores"], MTU), "",
               "## %d connections" % CONNECTIONS, "",
               "`cmtime`, microseconds a connection in each stage; each stage is begun for all connections, then awaited. TCP: "

@@ -20,7 +20,7 @@ from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER, CLIENT = 0, 1
-WAYS = {"veth": "veth", "window": "nupa net, window", "roce": "nupa net, packets", "socat": "socat, TUN over UDP",
+WAYS = {"veth": "veth", "shm": "nupa net, window", "roce": "nupa net, packets", "socat": "socat, TUN over UDP",
         "openvpn": "openvpn without cipher"}
 PORT, QPERF_PORT = 5201, 19765
 
@@ -57,7 +57,7 @@ class Net:
 
     def servers_of(self, way):
         """What joins them: host, command, variables."""
-        for host in self.everybody if way in ("window", "roce") else ():
+        for host in self.everybody if way in ("shm", "roce") else ():
             directory = self.hosts.directories[host if way == "roce" else 0].name
             peers = [word for other in range(host) if way == "roce" for word in ("--peer", "10.118.0.%d" % (other + 1))]
             yield host, [self.nupa, "net", "up", "bench", "--node", "host%d" % host, "--addr", "10.77.0.%d/24" % (host + 1), *peers], \
@@ -231,7 +231,7 @@ def main():
     if chosen.eight:
         with Hosts(8) as hosts:
             hosts.add_bridge(9000)
-            ways = [way for way in ways if way in ("veth", "window", "roce")]
+            ways = [way for way in ways if way in ("veth", "shm", "roce")]
             found["eight"], failures["eight"] = measure(Exchange(chosen.build, hosts, chosen.seconds), ways, chosen.rounds)
     os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)
     with open(os.path.join(chosen.build, "bench", "netdev.json"), "w") as out:

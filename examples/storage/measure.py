@@ -36,7 +36,7 @@ class Places:
     """Where server and initiator run, and how a program is put on NUPA there."""
 
     def __init__(self, build, hosts):
-        self.program = [os.path.join(build, "bin", "nupa"), "run", "--transport", "roce" if hosts else "window"]
+        self.program = [os.path.join(build, "bin", "nupa"), "run", "--transport", "roce" if hosts else "shm"]
         self.address = SERVER_ADDRESS if hosts else "127.0.0.1"
         self.server, self.client = [
             ["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]

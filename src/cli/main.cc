@@ -1,10 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <fmt/core.h>
 #include <string_view>
 #include <vector>
 
 #include "commands.h"
+#include "core/transport_names.h"
 #include "nupa_config.h"
 
 namespace {
@@ -29,13 +31,19 @@ int start_of_command(const std::vector<const CLI::App*>& runners, int argc, char
 }  // namespace
 
 int main(int argc, char** argv) {
+  const CLI::Validator is_transport(
+      [](const std::string& value) {
+        if (nupa::core::parse_transports(value)) return std::string();
+        return fmt::format("'{}' is no transport (expected {})", value, nupa::core::transport_choices());
+      },
+      "TRANSPORT");
   CLI::App app{"NUPA: RDMA verbs on any Linux machine, with no adapter, no kernel module and no root"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Environment:\n"
       "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
-      "  NUPA_TRANSPORT     auto, window or roce\n"
+      "  NUPA_TRANSPORT     auto, shm, roce or a list of them: shm,roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
       "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
       "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
@@ -46,8 +54,9 @@ int main(int argc, char** argv) {
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
-  run->add_option("--transport", run_options.transport, "auto, window or roce (default $NUPA_TRANSPORT, or auto)")
-      ->check(CLI::IsMember({"auto", "window", "roce"}));
+  run->add_option("--transport", run_options.transport,
+                  "auto, shm, roce or a list of them (default $NUPA_TRANSPORT, or auto)")
+      ->check(is_transport);
   run->add_flag("--sockets", run_options.sockets,
                 "TCP connections go over RDMA where the peer runs so too (docs/rsockets.md)");
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
@@ -57,8 +66,7 @@ int main(int argc, char** argv) {
   CLI::App* launch =
       app.add_subcommand("launch", "Run the ranks of a job on this host: nupa launch -n 4 -- PROGRAM ARGS...");
   launch->add_option("-n,--ranks", launch_options.ranks, "How many")->required()->check(CLI::Range(1, 4096));
-  launch->add_option("--transport", launch_options.run.transport, "As of run")
-      ->check(CLI::IsMember({"auto", "window", "roce"}));
+  launch->add_option("--transport", launch_options.run.transport, "As of run")->check(is_transport);
   bool no_label = false;
   launch->add_flag("--no-label", no_label, "Show what ranks say without their numbers");
   launch->add_option("--grace", launch_options.grace_seconds, "Seconds that ranks have to end when the job does")

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "core/device_table.h"
 #include "observe.h"
+#include "transport_alias.h"
 
 namespace nupa::cli {
 namespace {
@@ -123,7 +124,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"qp_num", qp.qp_num.load()},
                       {"type", name_of(type)},
                       {"state", name_of(segment::state_of(qp.state.load()))},
-                      {"transport", is_on_the_wire(qp) ? "roce" : "window"},
+                      {"transport", is_on_the_wire(qp) ? "roce" : "shm"},
                       {"peer_qp_num", qp.remote_qpn.load()},
                       {"peer", other},
                       {"messages", qp.counters.messages.load()},
@@ -131,6 +132,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"received", qp.received.load()},
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
+      add_transport_alias(&rows.back());
       if (is_on_the_wire(qp)) rows.back()["ignored"] = ignored_by(wire);
       if (connected_by_wire) add_wire(wire, &rows.back());
     }

@@ -97,7 +97,7 @@ int Qp::open() {
 std::string_view Qp::transport() const {
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit || options_.type == QpType::kUd) return {};
-  return shared_->carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce) ? "roce" : "window";
+  return shared_->carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce) ? "roce" : "shm";
 }
 
 Qp::~Qp() {

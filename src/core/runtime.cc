@@ -20,6 +20,7 @@
 #include "core/qp.h"
 #include "core/srq.h"
 #include "core/sudden_end.h"
+#include "core/transport_names.h"
 #include "io/route.h"
 
 namespace nupa::core {
@@ -39,15 +40,21 @@ constexpr int64_t kUnmetPauseNs = 50'000'000;
 /// What is asked of the kernel for packets that wait to be read or sent, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
-enum class Choice { kAuto, kWindow, kRoce };
+struct TransportChoice {
+  bool shm = false;
+  bool roce = false;
+};
 
-std::optional<Choice> choice_of_transport() {
+std::optional<TransportChoice> transports_from_environment() {
   const char* wanted = base::setting("NUPA_TRANSPORT");
-  if (wanted == nullptr || std::strcmp(wanted, "auto") == 0) return Choice::kAuto;
-  if (std::strcmp(wanted, "window") == 0) return Choice::kWindow;
-  if (std::strcmp(wanted, "roce") == 0) return Choice::kRoce;
-  NUPA_ERROR("NUPA_TRANSPORT is auto, window or roce, not '%s'", wanted);
-  return std::nullopt;
+  const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
+  if (!places) {
+    NUPA_ERROR("NUPA_TRANSPORT=%s: no such transport (expected %s)", wanted, transport_choices().c_str());
+    return std::nullopt;
+  }
+  TransportChoice choice;
+  for (const size_t place : *places) (transport_names()[place].name == "shm" ? choice.shm : choice.roce) = true;
+  return choice;
 }
 
 /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
@@ -117,10 +124,10 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const int pid = getpid();
   auto existing = g_owner_pid == pid ? g_runtime.lock() : nullptr;
   if (existing) return existing;
-  const auto choice = choice_of_transport();
-  if (!choice) return fail(EINVAL, "NUPA_TRANSPORT is auto, window or roce");
-  const bool wire = *choice != Choice::kWindow;
-  const bool only_wire = *choice == Choice::kRoce;
+  const auto choice = transports_from_environment();
+  if (!choice) return fail(EINVAL, "NUPA_TRANSPORT names no transport");
+  const bool wire = choice->roce;
+  const bool only_wire = !choice->shm;
   const auto settings = wire_settings_from_environment();
   if (!settings)
     return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
@@ -157,7 +164,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
   if (!node) return tl::unexpected(node.error());
   if (socket) {
-    // Members on this host are reached by the window, once.
+    // Members on this host are reached over shm, once.
     if (!only_wire) socket->set_group_loop(false);
     auto port = roce::Port::open(std::move(*socket), settings->source_ports);
     if (!port) return tl::unexpected(port.error());

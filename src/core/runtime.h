@@ -51,7 +51,7 @@ class Runtime final : public cm::NodeEvents {
   /// packets of the path MTU do not go through the interface that leads there.
   Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(const DeviceEntry& device, roce::LocalEnd end,
                                                                 const QpAttr& attr);
-  /// For UD: by the window to processes of this host and user, by packets to others, as far as there are both.
+  /// For UD: over shm to processes of this host and user, by packets to others, as far as there are both.
   Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(const DeviceEntry& device, roce::LocalEnd end);
   /// The queue pair hears what packets bring for a multicast group. 0, or why not: on a host without a network there
   /// may still be the window.

@@ -2,7 +2,7 @@
 /// What a process shows to others of the same user: its queue pairs, keys and rings, in one memfd ("segment").
 /// Everything here is position independent, lives zero-initialised in shared memory and is lock-free: a process that
 /// is killed at any instruction leaves nothing that another one could wait for without noticing the death
-/// (docs/window.md says how each half-done step is recognised).
+/// (docs/shm.md says how each half-done step is recognised).
 ///
 ///   offset      size     what
 ///   0           64 KiB   SegmentHeader

@@ -9,7 +9,7 @@ namespace nupa::segment {
 
 /// The lock of a queue pair's send side: a number that is odd while held. It lies in shared memory not because others
 /// take it, but because they watch it: while it is odd its owner may be touching a peer's objects or memory. A peer
-/// that has revoked something waits until each such number was even or changed (docs/window.md, grace periods).
+/// that has revoked something waits until each such number was even or changed (docs/shm.md, grace periods).
 class SendLock {
  public:
   explicit SendLock(std::atomic<uint32_t>& word) : word_(word) {}

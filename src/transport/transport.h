@@ -84,7 +84,7 @@ class Endpoint {
                                                         [[maybe_unused]] uint32_t rights) {
     return fail(ENOTSUP, "the transport maps nothing");
   }
-  /// A line for people: where the other end is ("window", "slot 3").
+  /// A line for people: where the other end is ("shm", "slot 3").
   virtual const char* name() const = 0;
   /// Without the send lock, before it is destroyed: no thread of the transport touches it after this.
   virtual void withdraw() {}

@@ -489,7 +489,8 @@ TEST_F(CliNetNodes, Status_CountsPacketsAndKeepsThemOverConnections) {
   EXPECT_EQ(here["received"], there["sent"]);
   EXPECT_EQ(there["connections"], 1);
   EXPECT_EQ(there["addresses"], json::array({"10.77.0.2/24"}));
-  EXPECT_EQ(there["transport"], "window");
+  EXPECT_EQ(there["transport"], "shm");
+  EXPECT_EQ(there["transport_alias"], "window");
   EXPECT_GT(there["round_trip_us"].get<double>(), 0);
 
   takes.reset();
@@ -659,6 +660,7 @@ TEST_F(CliNetHosts, Node_ThatComesAgainUnnoticed_TakesItsOldPlace) {
   auto other = up_there(2, "n2");
   EXPECT_TRUE(await([&] { return peer("n1", "n2")["state"] == "up"; }));
   EXPECT_EQ(peer("n1", "n2")["transport"], "roce");
+  EXPECT_FALSE(peer("n1", "n2").contains("transport_alias"));
   const auto sends = datagrams_at(first, "10.77.0.1");
   {
     const auto takes = datagrams_at(second, "10.77.0.2");

@@ -64,8 +64,8 @@ TEST(CliRun, Arguments_ComeToTheProgramAsTheyAre) {
       run_nupa({"run", "--", "printf", "<%s>", "two words", "", "--help", "--", "[a,b]", "-x", "--json=1", "a\nb"}).out,
       "<two words><><--help><--><[a,b]><-x><--json=1><a\nb>");
   // Without "--" the first word that is no option begins it.
-  EXPECT_EQ(run_nupa({"run", "--transport", "window", "printf", "<%s>", "--verbose", "--"}).out, "<--verbose><-->");
-  EXPECT_EQ(run_nupa({"run", "--transport=window", "printf", "<%s>", "--transport"}).out, "<--transport>");
+  EXPECT_EQ(run_nupa({"run", "--transport", "shm", "printf", "<%s>", "--verbose", "--"}).out, "<--verbose><-->");
+  EXPECT_EQ(run_nupa({"run", "--transport=shm", "printf", "<%s>", "--transport"}).out, "<--transport>");
   EXPECT_EQ(run_nupa({"launch", "-n", "1", "--no-label", "printf", "<%s>", "-n"}).out, "<-n>\n");
   const Said dashes = run_nupa({"run", "--", "--verbose"});
   EXPECT_EQ(dashes.status, 127);
@@ -112,9 +112,11 @@ TEST(CliRun, Transport_OfTheOptionGoesBeforeTheEnvironments) {
     start.environment["NUPA_TRANSPORT"] = environment;
     return run_nupa(start).out;
   };
-  EXPECT_EQ(transport({}, "window"), "is=window\n");
-  EXPECT_EQ(transport({"--transport", "roce"}, "window"), "is=roce\n");
+  EXPECT_EQ(transport({}, "shm"), "is=shm\n");
+  EXPECT_EQ(transport({"--transport", "roce"}, "shm"), "is=roce\n");
   EXPECT_EQ(transport({"--transport", "auto"}, ""), "is=auto\n");
+  EXPECT_EQ(transport({"--transport", "shm,roce"}, ""), "is=shm,roce\n");
+  EXPECT_EQ(transport({"--transport", "window"}, ""), "is=window\n");
   EXPECT_EQ(transport({}, ""), "is=\n");
 }
 
@@ -126,11 +128,11 @@ TEST(CliRun, Verbose_SaysWhatIsUsedAndKeepsALogLevel) {
   EXPECT_EQ(said.out, "info\n");
   EXPECT_EQ(said.err.rfind("nupa: sh with libraries from /", 0), 0u) << said.err;
   EXPECT_TRUE(has(said.err, ", transport auto\n")) << said.err;
-  start.environment = {{"NUPA_LOG", "error"}, {"NUPA_TRANSPORT", "window"}};
+  start.environment = {{"NUPA_LOG", "error"}, {"NUPA_TRANSPORT", "shm"}};
   start.without = {};
   said = run_nupa(start);
   EXPECT_EQ(said.out, "error\n");
-  EXPECT_TRUE(has(said.err, ", transport window\n")) << said.err;
+  EXPECT_TRUE(has(said.err, ", transport shm\n")) << said.err;
   EXPECT_EQ(run_nupa(run_sh("true")).err, "");
 }
 

@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("NUPA_BUILD", os.path.join(ROOT, "build"))
 NUPA = os.path.join(BUILD, "bin", "nupa")
 # Those that a script which holds for each of them goes through.
-TRANSPORTS = os.environ.get("NUPA_TEST_TRANSPORTS", "window roce").split()
+TRANSPORTS = os.environ.get("NUPA_TEST_TRANSPORTS", "shm roce").split()
 # Every case at every place, which takes hours; else a choice.
 ALL = os.environ.get("NUPA_TEST_ALL", "") not in ("", "0")
 # A step is what a script does from one outcome to the next; a step that takes longer fails, and ends the script.
@@ -37,7 +37,7 @@ def transports():
     before = os.environ.get("NUPA_TRANSPORT")
     for name in TRANSPORTS:
         os.environ["NUPA_TRANSPORT"] = name
-        over = "" if name == "window" else name + " "
+        over = "" if name == "shm" else name + " "
         yield name
     over = ""
     os.environ.pop("NUPA_TRANSPORT")
@@ -46,7 +46,7 @@ def transports():
 
 
 def some(cases):
-    """Where not all is wanted: the first of each two over the window and the second over packets, so that each option is
+    """Where not all is wanted: the first of each two over shm and the second over packets, so that each option is
     seen over one of them."""
     return list(cases) if ALL or len(TRANSPORTS) == 1 else list(cases)[1 if over else 0::2]
 

@@ -18,7 +18,7 @@ runtime_dir = private_runtime_dir()
 def help_texts():
     tell("help", nupa("--help"), 0, "run", "devices", "stat", "clean", "doctor", "--version", "NUPA_RUNTIME_DIR",
          "NUPA_TRANSPORT", "NUPA_REMAP", "NUPA_LOG")
-    tell("help-run", nupa("run", "--help"), 0, "--transport", "auto", "window", "--verbose", "-- PROGRAM ARGS", "127",
+    tell("help-run", nupa("run", "--help"), 0, "--transport", "auto", "shm", "--verbose", "-- PROGRAM ARGS", "127",
          "126", "exit status")
     tell("help-devices", nupa("devices", "--help"), 0, "--json")
     tell("help-stat", nupa("stat", "--help"), 0, "--json", "--watch")
@@ -55,7 +55,7 @@ def run_passes_through():
     done = nupa("run", "--", sys.executable, "-c", "import sys, json; print(json.dumps(sys.argv[1:]))", *awkward)
     outcome(done.returncode == 0 and json.loads(done.stdout or "[]") == awkward, "run-arguments",
             "status %s, got %s%s" % (done.returncode, done.stdout.strip(), done.stderr[-200:]))
-    tell("run-option-then-program", nupa("run", "--transport", "window", "sh", "-c", "exit 5"), 5)
+    tell("run-option-then-program", nupa("run", "--transport", "shm", "sh", "-c", "exit 5"), 5)
     done = subprocess.run([NUPA, "run", "--", "cat"], input="through\n", capture_output=True, text=True, timeout=30)
     outcome(done.stdout == "through\n" and done.stderr == "" and done.returncode == 0, "run-stdin-stdout",
             "out %r err %r" % (done.stdout, done.stderr))
@@ -63,8 +63,8 @@ def run_passes_through():
     tell("run-keeps-library-path", nupa("run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD",
                                         env={"LD_LIBRARY_PATH": "/first", "LD_PRELOAD": "libdl.so.2"}), 0, ":/first",
          "libdl.so.2")
-    for given, environment, expected in (((), "window", "window"), (("--transport", "auto"), "window", "auto"),
-                                         (("--transport=window",), "", "window")):
+    for given, environment, expected in (((), "shm", "shm"), (("--transport", "auto"), "shm", "auto"),
+                                         (("--transport=shm",), "", "shm")):
         tell("run-transport %s, environment '%s'" % (" ".join(given), environment),
              nupa("run", *given, "--", "sh", "-c", "echo is=$NUPA_TRANSPORT", env={"NUPA_TRANSPORT": environment}), 0,
              "is=%s\n" % expected)
@@ -123,7 +123,7 @@ def stat_shows_pair():
         for name, pid, other in (("server", pair.server.pid, pair.client.pid),
                                  ("client", pair.client.pid, pair.server.pid)):
             before, after = first[pid], second.get(pid, {})
-            good = (after.get("state") == "RTS" and after.get("type") == "RC" and after.get("transport") == "window" and
+            good = (after.get("state") == "RTS" and after.get("type") == "RC" and after.get("transport") == "shm" and after.get("transport_alias") == "window" and
                     after.get("peer") == "ibv_rc_pingpong[%d]" % other and
                     after["peer_qp_num"] == first[other]["qp_num"] and after["messages"] > before["messages"] and
                     after["bytes"] > before["bytes"] and after["errors"] == 0 and
@@ -134,7 +134,7 @@ def stat_shows_pair():
             """The table once both are in it: who has no processor for half a second is left out."""
             text = nupa("stat").stdout
             lines = [line for line in text.splitlines() if line.startswith("ibv_rc_pingpong[")]
-            good = len(lines) == 2 and all(" RTS " in line and "window" in line for line in lines)
+            good = len(lines) == 2 and all(" RTS " in line and "shm" in line for line in lines)
             good = good and all("ibv_rc_pingpong[%d]" % p.pid in text for p in (pair.server, pair.client))
             return text if good else None
 

@@ -523,8 +523,8 @@ try:
     if built.returncode != 0:
         outcome(False, "cm-probe-builds", built.stderr[-300:])
         finish()
-    if "window" in pairs.TRANSPORTS:
-        os.environ["NUPA_TRANSPORT"] = "window"
+    if "shm" in pairs.TRANSPORTS:
+        os.environ["NUPA_TRANSPORT"] = "shm"
         one_host()
     if "roce" in pairs.TRANSPORTS:
         two_hosts()

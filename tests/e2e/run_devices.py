@@ -55,7 +55,7 @@ def carried(transfer):
 
 
 def lists():
-    for transport in ("roce", "window"):
+    for transport in ("roce", "shm"):
         env = dict(ENV, NUPA_TRANSPORT=transport)
         tell("devices-listed-" + transport, nupa("run", "--", "ibv_devices", before=inside(HERE), env=env), 0, "nupa0", "nupa1")
         tell("devices-info-" + transport, nupa("run", "--", "ibv_devinfo", before=inside(HERE), env=env), 0, "hca_id:\tnupa0",
@@ -118,7 +118,7 @@ def at_the_same_time():
 
 def on_one_host():
     """From nupa0 of one process to nupa1 of another one."""
-    for transport in ("roce", "window", "auto"):
+    for transport in ("roce", "shm", "auto"):
         for command in ("ibv_rc_pingpong -g 1 -c -s 30000", "ibv_ud_pingpong -g 1 -s 1000"):
             port = free_port()
             command += " -p %d" % port

@@ -189,7 +189,7 @@ def with_owner(folder):
 
 
 for transport in transports():
-    if transport == "window":
+    if transport == "shm":
         for command, name in (("ibv_rc_pingpong -g 1 -n 100000000", "kill-9-polling"),
                               ("ibv_rc_pingpong -g 1 -n 100000000 -e", "kill-9-sleeping")):
             took = kill_one(command, name, ROUNDS)

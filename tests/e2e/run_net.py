@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The network device of `nupa net` between nodes, over the window and over packets: addresses, sizes, queues, files, users,
+"""The network device of `nupa net` between nodes, over shm and over packets: addresses, sizes, queues, files, users,
 and what its status tells."""
 import contextlib
 import json
@@ -198,7 +198,7 @@ def containers():
             running.enter_context(serving(node, "unshare", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", NUPA, "net", "up", NETWORK,
                                           "--node", node.name, "--addr", node.ipv4 + "/24"))
         joined = wait_for(lambda: reaches(one, other) and reaches(other, one))
-        outcome(joined and one.peers()[other.name]["transport"] == "window", "net-containers", one.status())
+        outcome(joined and one.peers()[other.name]["transport"] == "shm", "net-containers", one.status())
 
 
 def eight_nodes():

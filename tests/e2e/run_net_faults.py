@@ -138,23 +138,23 @@ def cycles():
 
 
 def change_of_wire():
-    """From the window to packets and back under a connection of TCP."""
+    """From shm to packets and back under a connection of TCP."""
     if missing_program("iperf3"):
         return
     with Nodes(2, wire=True, shared=True) as nodes:
         one, other = nodes
         reason = together(nodes)
-        outcome(not reason and one.peers()[other.name]["transport"] == "window", "net-wires-window-first", reason)
+        outcome(not reason and one.peers()[other.name]["transport"] == "shm", "net-wires-shm-first", reason)
         with serving(other, "iperf3", "-s"):
             listens(other, 5201)
             with serving(one, "iperf3", "-c", other.ipv4, "-t", "280") as client:
-                seen = [("", "window", flows(one, other))]
+                seen = [("", "shm", flows(one, other))]
                 for transport in ("roce", "auto"):
                     os.kill(one.pid(), signal.SIGKILL)
                     again = one.up("--peer", other.host, env=("NUPA_TRANSPORT=" + transport,))
                     wire = wait_for(lambda: one.peers().get(other.name, {}).get("transport"))
                     seen.append((again.stderr, wire, flows(one, other)))
-                wanted = [(wire, True) for wire in ("window", "roce", "window")]
+                wanted = [(wire, True) for wire in ("shm", "roce", "shm")]
                 outcome(client.poll() is None and [step[1:] for step in seen] == wanted,
                         "net-tcp-outlives-a-change-of-wire", "%s, status %s" % (seen, client.poll()))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs that know only IP, between nodes of `nupa net`, over the window and over packets."""
+"""Programs that know only IP, between nodes of `nupa net`, over shm and over packets."""
 import contextlib
 import filecmp
 import json

@@ -13,7 +13,7 @@ def qperf(transport):
     for test in some(QPERF):
         port = free_port()
         # Its datagrams of 2 KiB would be larger than what most interfaces take.
-        size = "-m 1K " if transport != "window" and test in ("ud_bw", "ud_bi_bw") else ""
+        size = "-m 1K " if transport != "shm" and test in ("ud_bw", "ud_bi_bw") else ""
         run_pair("qperf " + test, "qperf -lp %d" % port,
                  "qperf -lp %d -i nupa0 -t 1 %s127.0.0.1 %s" % (port, size, test), port, server_survives=True)
 

@@ -265,7 +265,7 @@ def main():
         for place in one_host + between if ALL else between or one_host:
             for name in CHOSEN:
                 GROUPS[name](place)
-            if ALL and transport == "window" and "rstream" in CHOSEN:
+            if ALL and transport == "shm" and "rstream" in CHOSEN:
                 streams_all(place, "rstream")
                 streams_all(place, "riostream")
     if not two_hosts:

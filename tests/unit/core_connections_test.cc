@@ -299,7 +299,7 @@ TEST(CoreConnections, TwoThatBindAtTheSameMoment_DoNotBothGetTheService) {
 constexpr int64_t kListenerOnItsWayNs = 150'000'000;
 
 TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
-  const Transport memory("window");
+  const Transport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   // One that has gone is none.
@@ -319,7 +319,7 @@ TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
 }
 
 TEST(CoreConnections, WithoutADatagramService_TheAnswerComesAfterAWhile) {
-  const Transport memory("window");
+  const Transport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto route = party.manager->find_route(loopback(), 0, nullptr);
@@ -361,7 +361,7 @@ TEST(CoreConnections, AListenerThatComesInTime_IsAsked) {
 }
 
 TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
-  const Transport memory("window");  // the refusal comes at once
+  const Transport memory("shm");  // the refusal comes at once
   Party party;
   ASSERT_NE(nullptr, party.manager);
   ASSERT_EQ(0, party.take(7, kIpTcp + 7012));
@@ -380,7 +380,7 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
 
 TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
   const cm::test::Folder folder;
-  const Transport memory("window");
+  const Transport memory("shm");
   auto party = std::make_unique<Party>();
   ASSERT_NE(nullptr, party->manager);
   const auto runtime = *Runtime::acquire();  // the process goes on
@@ -400,7 +400,7 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
 }
 
 TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
-  const Transport memory("window");
+  const Transport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   ASSERT_EQ(0, party.take(7, kIpTcp + 7013));
@@ -426,7 +426,7 @@ TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
 }
 
 TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsToldAtOnce) {
-  const Transport memory("window");
+  const Transport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   ASSERT_EQ(0, party.take(7, kIpTcp + 7015));
@@ -514,7 +514,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
   }
 
   const cm::test::Folder folder_;
-  const Transport memory_{"window"};
+  const Transport memory_{"shm"};
   Party party_;
   std::shared_ptr<Runtime> runtime_;
   const uint32_t slot_ = slot_of_another();
@@ -682,7 +682,7 @@ TEST(CoreConnectionsProcesses, TheServiceOfOneThatDied_IsFree) {
 }
 
 TEST(CoreConnectionsProcesses, AChildDoesNotWaitForALockOfItsParent) {
-  const Transport memory("window");
+  const Transport memory("shm");
   std::promise<void> locked, seen;
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -824,7 +824,7 @@ TEST_F(CoreConnectionsPair, WhenAChildExits_TheConnectionsOfItsParentStay) {
 }
 
 TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsParent) {
-  const Transport memory("window");  // packets would find the listener without the table
+  const Transport memory("shm");  // packets would find the listener without the table
   Other other([](Other& self) {
     Party party;
     if (party.manager == nullptr || party.take(1, kIpTcp + 7045) != 0 || party.manager->listen(1) != 0) _exit(1);

@@ -148,7 +148,7 @@ class MapRemote : public ::testing::Test {
 };
 
 TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
-  ASSERT_NO_FATAL_FAILURE(start("window"));
+  ASSERT_NO_FATAL_FAILURE(start("shm"));
   const auto mapped = map(0, kBytes);
   ASSERT_TRUE(mapped) << mapped.error().what;
   auto* const there = reinterpret_cast<char*>(mapped->get());
@@ -166,8 +166,8 @@ TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
 }
 
 TEST_F(MapRemote, KeysAndBoundsAreChecked) {
-  ASSERT_NO_FATAL_FAILURE(start("window"));
-  EXPECT_EQ(end.qp->transport(), "window");
+  ASSERT_NO_FATAL_FAILURE(start("shm"));
+  EXPECT_EQ(end.qp->transport(), "shm");
   ASSERT_TRUE(map(0, 1));
   EXPECT_EQ(map(0, kBytes + 1).error().code, EACCES);
   EXPECT_EQ(map(kBytes, 1).error().code, EACCES);
@@ -179,10 +179,10 @@ TEST_F(MapRemote, KeysAndBoundsAreChecked) {
 
 TEST_F(MapRemote, MemoryOfTheRegionsOwnIsMappedWhereTheProgramsIsNot) {
   setenv("NUPA_REMAP", "never", 1);
-  ASSERT_NO_FATAL_FAILURE(start("window"));
+  ASSERT_NO_FATAL_FAILURE(start("shm"));
   EXPECT_EQ(map(0, 8).error().code, ENOTSUP);
   part();
-  ASSERT_NO_FATAL_FAILURE(start("window", true));
+  ASSERT_NO_FATAL_FAILURE(start("shm", true));
   const auto mapped = map(0, kBytes);
   ASSERT_TRUE(mapped) << mapped.error().what;
   put_text(reinterpret_cast<char*>(mapped->get()));
@@ -215,7 +215,7 @@ TEST_F(MapRemote, PacketsMapNothing) {
 }
 
 TEST_F(MapRemote, NorDoesAQueuePairThatIsNotConnected) {
-  setenv("NUPA_TRANSPORT", "window", 1);
+  setenv("NUPA_TRANSPORT", "shm", 1);
   ASSERT_TRUE(end.open());
   EXPECT_EQ(end.qp->map_remote(1, 0, 8, kReadWrite).error().code, ENOTCONN);
 }

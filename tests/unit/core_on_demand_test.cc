@@ -99,7 +99,7 @@ TEST_P(OnDemand, NothingIsWrittenByIt) {
   EXPECT_EQ(here, std::string(64, 'h'));
 }
 
-/// Between processes by the window it is the program's own copy, which ends it as its own code would.
+/// Between processes over shm it is the program's own copy, which ends it as its own code would.
 using OnDemandByPackets = OnDemand;
 
 TEST_P(OnDemandByPackets, WhereNothingIsTheRequestFails) {
@@ -116,7 +116,7 @@ TEST_P(OnDemand, RightsToWriteAreRefused) {
   EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, 0).error().code, EFAULT);
 }
 
-INSTANTIATE_TEST_SUITE_P(By, OnDemand, ::testing::Values("window", "roce"),
+INSTANTIATE_TEST_SUITE_P(By, OnDemand, ::testing::Values("shm", "roce"),
                          [](const auto& way) { return std::string(way.param); });
 
 INSTANTIATE_TEST_SUITE_P(By, OnDemandByPackets, ::testing::Values("roce"),

@@ -34,7 +34,7 @@ class CoreSettings : public ::testing::Test {
 
 TEST_F(CoreSettings, EachTakesWhatItKnows) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> known = {
-      {"NUPA_TRANSPORT", {"auto", "window", "roce"}},
+      {"NUPA_TRANSPORT", {"auto", "shm", "roce", "shm,roce", "roce,shm", "window", "window,roce"}},
       {"NUPA_CONGESTION", {"", "tolerant", "none", "dcqcn", "swift", "cubic"}},
       {"NUPA_ROCE_SOURCE_PORTS", {"", "1", std::to_string(roce::kMaxPaths)}},
       {"NUPA_ROCE_ICRC", {"", "on", "off"}},
@@ -46,7 +46,7 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
 
 TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
-      {"NUPA_TRANSPORT", {"", "Window", "rdma", "roce "}},
+      {"NUPA_TRANSPORT", {"", "Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
       {"NUPA_CONGESTION", {"reno", "NONE", "none,"}},
       {"NUPA_ROCE_SOURCE_PORTS",
        {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many", " 2", "+2", "2 ", "4294967297",
@@ -66,7 +66,7 @@ TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
 }
 
 TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {
-  setenv("NUPA_TRANSPORT", "window", 1);
+  setenv("NUPA_TRANSPORT", "shm", 1);
   {
     const auto shares = open_device("nupa0");
     ASSERT_TRUE(shares);

@@ -46,7 +46,7 @@ class ShmEnd {
  public:
   static constexpr size_t kBytes = 8192;
 
-  bool open(const char* transport = "window") {
+  bool open(const char* transport = "shm") {
     setenv("NUPA_TRANSPORT", transport, 1);
     auto opened = open_device("nupa0");
     unsetenv("NUPA_TRANSPORT");

@@ -222,7 +222,7 @@ TEST_F(ShmObjects, TransportIsNamedOnceConnected) {
   ASSERT_EQ(to_init(*qp), 0);
   EXPECT_EQ(qp->transport(), "");
   ASSERT_EQ(to_rtr(*qp, qp->number()), 0);
-  EXPECT_EQ(qp->transport(), "window");
+  EXPECT_EQ(qp->transport(), "shm");
 }
 
 TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
@@ -238,7 +238,7 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
   EXPECT_EQ(shared(*qp).carrier.load(), static_cast<uint32_t>(segment::Carrier::kWindow)) << "nupa stat shows it";
   peer_gid = {};
   ASSERT_EQ(connect(*qp, qp->number()), 0);
-  EXPECT_EQ(qp->transport(), "window");
+  EXPECT_EQ(qp->transport(), "shm");
 }
 
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4

@@ -624,7 +624,7 @@ TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3
   }
 }
 
-TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/window.md, grace periods
+TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/shm.md, grace periods
   make_pair();
   auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
   segment::MrShared& key = tables().mr[segment::key_index(doomed->rkey())];
@@ -642,7 +642,7 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/window.md, 
   EXPECT_TRUE(closed.load());
 }
 
-TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/window.md, grace periods
+TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grace periods
   make_pair(QpType::kRc, {.timeout = 1, .retry_cnt = 0});
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
   auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));

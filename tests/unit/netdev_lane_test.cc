@@ -91,7 +91,7 @@ class NetdevLane : public ::testing::TestWithParam<const char*> {
     ASSERT_EQ(0, other.lane->connect(path, one.lane->card()));
     one.lane->start_sending();
     other.lane->start_sending();
-    ASSERT_EQ(std::strcmp(GetParam(), "window") == 0, one.lane->is_mapped());
+    ASSERT_EQ(std::strcmp(GetParam(), "shm") == 0, one.lane->is_mapped());
   }
   void TearDown() override {
     for (LaneEnd* end : {&one, &other}) {
@@ -353,8 +353,8 @@ TEST_P(NetdevLane, OnCompletion_Failure_EndsIt) {
 }
 
 const auto kWay = [](const auto& way) { return std::string(way.param); };
-INSTANTIATE_TEST_SUITE_P(Ways, NetdevLane, ::testing::Values("window", "roce"), kWay);
-INSTANTIATE_TEST_SUITE_P(Ways, NetdevMappedLane, ::testing::Values("window"), kWay);
+INSTANTIATE_TEST_SUITE_P(Ways, NetdevLane, ::testing::Values("shm", "roce"), kWay);
+INSTANTIATE_TEST_SUITE_P(Ways, NetdevMappedLane, ::testing::Values("shm"), kWay);
 INSTANTIATE_TEST_SUITE_P(Ways, NetdevMessageLane, ::testing::Values("roce"), kWay);
 
 }  // namespace

@@ -128,7 +128,7 @@ class NetdevPump : public ::testing::TestWithParam<const char*> {
     device.reset();
     unsetenv("NUPA_TRANSPORT");
   }
-  bool by_memory() const { return std::strcmp(GetParam(), "window") == 0; }
+  bool by_memory() const { return std::strcmp(GetParam(), "shm") == 0; }
   LanePath path() const {
     LanePath path;
     path.vector.is_global = true;

@@ -746,9 +746,9 @@ TEST_P(NetdevPumpLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveRoom) {
   EXPECT_EQ(0, node.failures);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpLanes, ::testing::Values("window", "roce"),
+INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpLanes, ::testing::Values("shm", "roce"),
                          [](const auto& way) { return std::string(way.param); });
-INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpRules, ::testing::Values("window"),
+INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpRules, ::testing::Values("shm"),
                          [](const auto& way) { return std::string(way.param); });
 
 }  // namespace

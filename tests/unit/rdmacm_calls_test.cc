@@ -279,7 +279,7 @@ TEST(RdmaCmChild, ConnectOfDatagramsThatFailsAtOnce_MayBeCalledAgain) {
   GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
 #endif
   EXPECT_TRUE(holds_in_child([] {
-    setenv("NUPA_TRANSPORT", "window", 1);  // packets are sent to any address
+    setenv("NUPA_TRANSPORT", "shm", 1);  // packets are sent to any address
     const Events events;
     const OwnId id = make_id(events.get(), RDMA_PS_UDP);
     ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0) << errno;

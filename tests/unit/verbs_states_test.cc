@@ -174,7 +174,7 @@ TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsToldAfterTheSecond) { 
   ASSERT_EQ(receive(b, 11, 8192, 64), 0);
   EXPECT_EQ(next().wr_id, 1u);
   ASSERT_EQ(move(a, IBV_QPS_SQD), 0);  // after the thread that completed it has let go of the queue pair
-  // Over the window the second request has not begun.
+  // Over shm the second request has not begun.
   EXPECT_EQ(next_event(0).event_type, over_wire() ? kNoEvent : IBV_EVENT_SQ_DRAINED);
   if (!over_wire()) return;
   ASSERT_EQ(receive(b, 12, 8256, 64), 0);

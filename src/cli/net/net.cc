@@ -14,6 +14,7 @@
 #include "api/netdev/node.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
+#include "cli/transport_alias.h"
 
 namespace nupa::cli {
 namespace {
@@ -293,7 +294,10 @@ int status(const NetOptions& options) {
   const auto nodes = find_nodes(options, R"({"do":"status"})", false);
   if (options.machine_readable) {
     json all = json::array();
-    for (const Found& found : nodes) all.push_back(found.answer);
+    for (const Found& found : nodes) {
+      all.push_back(found.answer);
+      for (json& peer : all.back()["peers"]) add_transport_alias(&peer);
+    }
     fmt::print("{}\n", all.dump(2));
     return 0;
   }

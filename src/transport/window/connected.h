@@ -14,7 +14,7 @@ class Connected final : public transport::Endpoint {
   transport::Outcome execute(const transport::Request& request) override;
   Reach reach() override;
   const cm::Peer* peer() const override { return target_ == nullptr ? nullptr : &target_->peer(); }
-  const char* name() const override { return "window"; }
+  const char* name() const override { return "shm"; }
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                 uint32_t rights) override;
 

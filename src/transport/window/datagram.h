@@ -20,7 +20,7 @@ class Datagram final : public transport::Endpoint {
 
   transport::Outcome execute(const transport::Request& request) override;
   Reach reach() override { return Reach::kMet; }
-  const char* name() const override { return "window"; }
+  const char* name() const override { return "shm"; }
   void withdraw() override {
     if (elsewhere_) elsewhere_->withdraw();
   }

@@ -1,5 +1,5 @@
 #pragma once
-/// The window transport, direct mode: both ends are processes of one user on one host. The initiator's thread does all
+/// The shm transport, direct mode: both ends are processes of one user on one host. The initiator's thread does all
 /// the work in execute(): it plays the responder's part on the peer's shared objects and copies straight into or out
 /// of the peer's memory. No other thread runs and, once the first request has found its way, no system call is made.
 
