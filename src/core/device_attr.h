@@ -4,14 +4,13 @@
 
 #include <nupa/types.h>
 
+#include "core/seam/request.h"
+
 namespace nupa::core {
 
 /// What every device can do, but for its GUIDs; cheap after the first call.
 const DeviceAttr& device_attr();
 PortAttr port_attr();
-
-/// Entries of a scatter or gather list: a post holds the pieces of one request on its stack.
-constexpr uint32_t kMaxSge = 32;
 
 /// Local identifiers say nothing on Ethernet. This one stands for "this host", so that programs which know no GIDs
 /// (qperf without a connection manager) still name their peer: its queue pair number does the rest.

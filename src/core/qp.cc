@@ -35,7 +35,8 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       send_cq_(static_cast<Cq*>(options.send_cq)),
       recv_cq_(static_cast<Cq*>(options.recv_cq)),
       srq_(static_cast<Srq*>(options.srq)),
-      xrcd_(static_cast<Xrcd*>(options.xrcd)) {}
+      xrcd_(static_cast<Xrcd*>(options.xrcd)),
+      context_(*this) {}
 
 int Qp::open() {
   const bool receives = options_.type != QpType::kXrcSend && options_.type != QpType::kXrcRecv && srq_ == nullptr;
@@ -161,65 +162,41 @@ void Qp::apply(const QpAttr& attr, uint32_t mask) {
 }
 
 void Qp::publish_attributes() {
-  patience_ = {attr_.timeout, attr_.retry_cnt, attr_.rnr_retry};
-  if (wire_ != nullptr) wire_->set_attributes(attr_);
+  max_rd_atomic_ = attr_.max_rd_atomic;
+  if (endpoint_ != nullptr) endpoint_->set_attributes(attr_);
   shared_->access.store(attr_.access_flags);
   shared_->qkey.store(attr_.qkey);
   shared_->rnr_timer.store(attr_.min_rnr_timer);
 }
 
 int Qp::to_rtr(const QpAttr& attr) {
-  if (runtime_.port() != nullptr && (datagram_ || runtime_.goes_by_wire(attr_))) return connect_by_packets(attr);
-  auto endpoint = [&]() -> Result<std::unique_ptr<transport::Endpoint>> {
-    shared_->remote_qpn.store(attr_.dest_qp_num);
-    shared_->remote_slot.store(segment::slot_of(attr_.dest_qp_num));
-    set_state(QpState::kRtr);
-    return runtime_.window().connect({shared_, qp_num_, options_.type, options_.hears_itself}, attr.av,
-                                     attr_.dest_qp_num);
-  }();
+  shared_->remote_qpn.store(attr_.dest_qp_num);
+  auto endpoint = datagram_ ? runtime_.connect_datagrams(device_.entry(), context_)
+                            : runtime_.connect(device_.entry(), context_, attr_);
   if (!endpoint) return endpoint.error().code;
+  (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);
-  // The process may have died before handle_peer_gone() could find this endpoint.
-  if (const cm::Peer* met = endpoint_->peer(); met != nullptr && !met->alive() && !met->left_politely()) {
-    fail_for_lost_peer();
-    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
-  }
-  if (endpoint_->reach() != transport::Endpoint::Reach::kMet) runtime_.add_unmet(this);
+  batches_ = endpoint_->traits().batches;
+  copies_in_post_ = endpoint_->traits().copies_in_post;
+  set_state(attr.state);
+  endpoint_->entered_rtr();
   return 0;
 }
 
-bool Qp::look_for_peer(bool give_up) {
-  if (!send_lock_.try_lock()) return false;
-  const QpState now = state();
-  const bool looking = endpoint_ != nullptr && now >= QpState::kRtr && now != QpState::kErr;
-  const auto reach = looking ? endpoint_->reach() : transport::Endpoint::Reach::kMet;
-  if (reach == transport::Endpoint::Reach::kGone && give_up) fail_for_lost_peer();
-  send_lock_.unlock();
-  if (reach == transport::Endpoint::Reach::kGone && give_up)
-    cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
-  return reach == transport::Endpoint::Reach::kMet || give_up;
-}
-
-void Qp::fail_for_lost_peer() {
-  set_state(QpState::kErr);
-  if (waiting_.empty()) return;
-  const std::unique_ptr<WaitingWr> lost = take_waiting();
-  fail_send(lost->wr, lost->position, WcStatus::kRetryExcErr);
+std::unique_ptr<Endpoint> Qp::take_endpoint() {
+  if (endpoint_ != nullptr) endpoint_->stop();
+  batches_ = copies_in_post_ = false;
+  return std::move(endpoint_);
 }
 
 int Qp::to_reset() {
-  Links links;
+  std::unique_ptr<Endpoint> endpoint;
   {
     std::lock_guard lock(send_lock_);
     next_epoch();
-    // Together with the requests that wait: whoever tries those needs the endpoint.
-    links = take_links();
-    waiting_.clear();
-    waits_ = false;
-    copier_.reset();
+    endpoint = take_endpoint();
     runtime_.remove_pending(this);
-    runtime_.remove_unmet(this);
     send_tail_.store(send_head_);
     shared_->error.store(0);
     shared_->sender_waits.store(0);
@@ -230,7 +207,7 @@ int Qp::to_reset() {
     shared_->remote_slot.store(0);
     shared_->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
   }
-  links.withdraw();
+  if (endpoint != nullptr) endpoint->withdraw();
   runtime_.grace();
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
@@ -291,9 +268,8 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       std::lock_guard send(send_lock_);
       if (current == QpState::kSqd) return 0;
       if (!set_state(QpState::kSqd)) return 0;  // as if it had failed right after the change
-      if (wire_ != nullptr) wire_->pause(true);
-      // Requests run to their end when they are posted, but for the one that waits for its receiver (IBTA 10.3.1.5).
-      finishes_first_ = wire_ != nullptr ? !wire_->drained() : !waiting_.empty() && waiting_.front()->first_try_ns != 0;
+      endpoint_->pause(true);
+      finishes_first_ = !endpoint_->drained();  // IBTA 10.3.1.5
       tells_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
       if (!finishes_first_) tell_drained();
       return 0;
@@ -304,15 +280,11 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
         if (!set_state(QpState::kRts)) return 0;
         finishes_first_ = false;
         tells_drained_ = false;
-        if (wire_ != nullptr && current != QpState::kRts) {
-          if (current == QpState::kSqd)
-            wire_->pause(false);
-          else
-            wire_->start(attr_.sq_psn);
-        }
-        if (waiting_.empty()) return 0;
+        if (current == QpState::kSqd)
+          endpoint_->pause(false);
+        else if (current != QpState::kRts)
+          endpoint_->start(attr_.sq_psn);
       }
-      runtime_.node().kick();
       return 0;
     }
     case QpState::kInit:
@@ -370,13 +342,8 @@ bool Qp::handle_error() {
 bool Qp::handle_peer_gone(cm::Peer& peer) {
   if (!connected_to(peer)) return true;
   if (!send_lock_.try_lock()) return false;
-  // Another process may have the slot by now, and this queue pair be connected to that one.
-  const bool led_there = endpoint_ != nullptr && endpoint_->peer() == &peer;
-  if (!led_there || peer.left_politely()) {
-    send_lock_.unlock();  // what waits for it fails when it is tried next; posted receives stay, as on an adapter
-    return true;
-  }
-  fail_for_lost_peer();
+  // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.
+  if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);
   send_lock_.unlock();
   return handle_error();
 }

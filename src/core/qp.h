@@ -1,34 +1,17 @@
 #pragma once
-#include <list>
 #include <optional>
 #include <vector>
 
 #include "cm/completion_port.h"
 #include "core/cq.h"
+#include "core/local_key.h"
+#include "core/qp_context_impl.h"
 #include "core/receive_queue.h"
+#include "core/seam/endpoint.h"
 #include "core/srq.h"
-#include "core/wire_host.h"
 #include "segment/send_lock.h"
-#include "transport/transport.h"
 
 namespace nupa::core {
-
-/// What a list's entry names in this process, if its key opens it in domain `pd` with `rights`.
-WcStatus find_local(const segment::MrShared* keys, uint32_t pd, const Sge& sge, uint32_t rights,
-                    transport::Piece* piece);
-
-/// A send request that could not be executed at once: a copy that outlives the caller's lists.
-struct WaitingWr {
-  SendWr wr;
-  std::vector<Sge> list;
-  std::vector<std::byte> inline_data;
-  AddressVector vector;
-  uint32_t position = 0;     ///< in the send queue
-  int64_t first_try_ns = 0;  ///< when the peer was first found not ready; 0: not tried yet
-  int64_t next_try_ns = 0;
-  transport::Verdict why = transport::Verdict::kDone;
-  uint32_t rnr_timer = 0;  ///< kNotReady: what the receiver asks for (IBTA table 45)
-};
 
 class alignas(64) Qp final : public QueuePair {
  public:
@@ -46,7 +29,7 @@ class alignas(64) Qp final : public QueuePair {
   void post_begin() override { segment::SendLock(shared_->send_lock).lock(); }
   int post(const SendWr& wr) override;
   void post_end() override {
-    if (__builtin_expect(wire_ != nullptr, 0)) wire_->send();
+    if (__builtin_expect(batches_, 0)) endpoint_->send();
     segment::SendLock(shared_->send_lock).unlock();
   }
   int post_send(const SendWr& wr) override {
@@ -78,7 +61,7 @@ class alignas(64) Qp final : public QueuePair {
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  /// Tries the waiting requests. Returns when to try next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
+  /// Lets the endpoint go on with what waits. Returns when to call next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
   /// Never blocks: if the send side is busy it asks to be called again.
   int64_t progress(int64_t now_ns);
   /// Service thread: a peer's first request may have come before this queue pair was told that it is connected.
@@ -89,13 +72,10 @@ class alignas(64) Qp final : public QueuePair {
   bool handle_peer_gone(cm::Peer& peer);
   /// To the process, or to another one in its slot.
   bool connected_to(const cm::Peer& peer) const;
-  /// Service thread: looks for the other end. True if there is nothing more to look for. `give_up`: if it is gone,
-  /// the queue pair fails as when a peer dies.
-  bool look_for_peer(bool give_up);
   void recover(uint32_t dead_tag);
 
  private:
-  friend class WireHost;
+  friend class QpContextImpl;
   QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
   /// Within one life. False: it failed meanwhile, by a peer's request for example, and only RESET leads out of the
   /// error state (IBTA 10.3.1).
@@ -105,40 +85,31 @@ class alignas(64) Qp final : public QueuePair {
   // qp_send.cc
   static uint32_t operations(QpType type);
   int check(const SendWr& wr) const;
-  WcStatus locate(const Sge& sge, uint32_t rights, transport::Piece* piece) const;
-  transport::Outcome execute_list(const SendWr& wr, const AddressVector* vector, uint64_t* length);
-  transport::Outcome execute(const SendWr& wr, const AddressVector* vector, uint64_t* length);
-  void finish(const SendWr& wr, uint32_t position, const transport::Outcome& outcome, uint64_t length);
-  /// 0, or ENOMEM: it was not taken.
-  int keep(const SendWr& wr, uint32_t position, const transport::Outcome& outcome);
+  WcStatus locate(const Sge& sge, uint32_t rights, Piece* piece) const {
+    return find_local(keys_, shared_->pd, sge, rights, piece);
+  }
+  /// A fault of a request whose list is in order, by its length and the depth that it needs.
+  WcStatus check_length(Opcode opcode, uint64_t length) const;
+  /// The same of a request that writes to its own list.
+  [[gnu::cold]] WcStatus check_read(Opcode opcode, uint64_t length) const;
+  [[gnu::noinline]] int post_list(const SendWr& wr, uint32_t position);
+  int submit(const Request& request);
+  [[gnu::noinline]] int end_post(const Request& request, Posted posted);
+  void finish(const SendWr& wr, uint32_t position, uint64_t length);
+  /// A request that the endpoint took has ended.
+  void complete_taken(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   WcStatus run_local(const SendWr& wr);
-  transport::Outcome execute_local(const SendWr& wr);
-  /// After a window was invalidated: sets `copier_` if the peer is inside a post.
-  void look_for_copier();
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  /// The state, completion and counters of a request that failed.
+  void report_failure(const SendWr& wr, uint32_t position, WcStatus status);
+  /// The same, and the requests behind it are flushed.
   void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
   /// A completion found no room (IBTA 11.6.3.2, local work queue catastrophic error).
   void fail_for_overrun();
   void flush_sends();
-  bool expired(const WaitingWr& waiting, int64_t now, WcStatus* status) const;
-  int64_t next_try(const WaitingWr& waiting, int64_t now) const;
-
-  // qp_wire.cc
-  int post_wire(const SendWr& wr, QpState now);
-  void finish_wire(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
-  int connect_by_packets(const QpAttr& attr);
 
   // qp_multicast.cc
   int join_on_wire(const Gid& gid);
-  /// What leads to the other end.
-  struct Links {
-    std::unique_ptr<transport::WireEndpoint> wire;
-    std::unique_ptr<transport::Endpoint> endpoint;
-    /// Without the send lock: after this no thread of a transport calls them.
-    void withdraw();
-  };
-  /// Under the send lock.
-  Links take_links();
 
   // qp_receive.cc
   /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.
@@ -155,18 +126,16 @@ class alignas(64) Qp final : public QueuePair {
   int to_error();
   void apply(const QpAttr& attr, uint32_t mask);
   void publish_attributes();
-  void fail_for_lost_peer();
   void tell_drained();
-
-  /// Takes the oldest waiting request from the list.
-  std::unique_ptr<WaitingWr> take_waiting();
+  /// Under the send lock: what leads to the peer, for withdraw() without that lock.
+  std::unique_ptr<Endpoint> take_endpoint();
 
   // First what each request looks at: with a thousand queue pairs in turn every cache line counts. One line:
   Runtime& runtime_;
   segment::QpShared* shared_;
-  const segment::MrShared* keys_;                  ///< this process's table of keys
-  std::unique_ptr<transport::Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
-  const uint32_t operations_;                      ///< bits by Opcode: what its transport service has
+  const segment::MrShared* keys_;       ///< this process's table of keys
+  std::unique_ptr<Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
+  const uint32_t operations_;           ///< bits by Opcode: what its transport service has
   const uint32_t max_send_wr_;
   uint32_t send_head_ = 0;
   std::atomic<uint32_t> send_tail_{0};  ///< set by whoever polls the send completion queue
@@ -174,25 +143,16 @@ class alignas(64) Qp final : public QueuePair {
   const uint16_t max_inline_data_;
   const bool datagram_;
   const bool signal_all_;
-  bool waits_ = false;  ///< waiting_ is not empty
-  /// In SQD: the request that was tried before goes on to its end, and then its end is told if asked for.
+  bool batches_ = false;  ///< as the endpoint's traits, as the next one
+  bool copies_in_post_ = false;
+  /// In SQD: what had begun goes on to its end, and then an event is raised if it was asked for.
   std::atomic<bool> finishes_first_{false};
-  transport::WireEndpoint* wire_ = nullptr;  ///< instead of endpoint_: requests that complete later
+  uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
   // And one more.
   cm::CompletionPort send_port_;
 
   segment::SendLock send_lock_;
   bool tells_drained_ = false;
-  /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
-  /// it holds its send lock since before.
-  struct Copier {
-    const cm::Peer* peer;
-    const std::atomic<uint32_t>* lock;
-    uint32_t seen;
-    int64_t until_ns;  ///< a process that is stopped is not waited for any longer
-  };
-  std::optional<Copier> copier_;
-  std::list<std::unique_ptr<WaitingWr>> waiting_;
   DeviceImpl& device_;
   Pd* pd_;
   uint32_t index_;
@@ -202,14 +162,8 @@ class alignas(64) Qp final : public QueuePair {
   Cq* recv_cq_;
   Srq* srq_;
   Xrcd* xrcd_;
-  struct Patience {
-    uint8_t timeout = 0;
-    uint8_t retry_cnt = 0;
-    uint8_t rnr_retry = 0;
-  } patience_;
 
-  WireHost host_{*this};
-  std::unique_ptr<transport::WireEndpoint> wire_owner_;
+  QpContextImpl context_;
   std::unique_ptr<ReceiveQueue> queue_;
   cm::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
 

@@ -15,6 +15,7 @@
 #include "base/spin.h"
 #include "core/connections.h"
 #include "core/cq.h"
+#include "core/datagram_router.h"
 #include "core/device_attr.h"
 #include "core/gid_table.h"
 #include "core/qp.h"
@@ -33,10 +34,6 @@ int g_owner_pid = 0;
 
 constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
-/// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
-constexpr int64_t kUnmetPatienceNs = 400'000'000;
-constexpr int64_t kUnmetPauseNs = 50'000'000;
-
 /// What is asked of the kernel for packets that wait to be read or sent, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
@@ -190,8 +187,14 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   return runtime;
 }
 
-Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(const DeviceEntry& device, roce::LocalEnd end,
-                                                                       const QpAttr& attr) {
+Result<std::unique_ptr<Endpoint>> Runtime::connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr) {
+  if (port_ == nullptr || (has_window_ && window_->reaches(attr.av, attr.dest_qp_num)))
+    return window_->connect(context, attr.av, attr.dest_qp_num);
+  return connect_wire(device, context, attr);
+}
+
+Result<std::unique_ptr<Endpoint>> Runtime::connect_wire(const DeviceEntry& device, QpContext& context,
+                                                        const QpAttr& attr) {
   const AddressVector& vector = attr.av;
   const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
   if (index >= device.gids.size()) return fail(EHOSTUNREACH, "the source GID is empty");
@@ -199,7 +202,7 @@ Result<std::unique_ptr<transport::WireEndpoint>> Runtime::connect_wire(const Dev
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
   if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source and destination differ in family");
-  end.rails = rails_from(device, source, peer);
+  roce::LocalEnd end{&context, rails_from(device, source, peer), 0, false};
   const auto way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
@@ -250,24 +253,18 @@ int Runtime::join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid&
   return has_window_ ? 0 : error;
 }
 
-bool Runtime::goes_by_wire(const QpAttr& attr) {
-  if (port_ == nullptr) return false;
-  return !has_window_ || !window_->reaches(attr.av, attr.dest_qp_num);
-}
-
-Result<std::unique_ptr<transport::Endpoint>> Runtime::connect_datagrams(const DeviceEntry& device, roce::LocalEnd end) {
-  end.max_datagram = 128u << port_attr().max_mtu;
-  std::unique_ptr<transport::Endpoint> by_wire;
+Result<std::unique_ptr<Endpoint>> Runtime::connect_datagrams(const DeviceEntry& device, QpContext& context) {
+  auto router = std::make_unique<DatagramRouter>(context);
+  if (has_window_) router->add(window_->datagrams(context, router->due));
   if (port_ != nullptr) {
     const auto mtu = io::interface_mtu(device.gids);
     if (!mtu) return tl::unexpected(mtu.error());
-    end.max_datagram = 128u << roce::mtu_code_of(*mtu);
     if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
-    by_wire = std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_);
+    const roce::LocalEnd end{&context, {}, 128u << roce::mtu_code_of(*mtu), has_window_};
+    router->add(std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_));
+    if (!has_window_) context.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   }
-  if (!has_window_) return by_wire;
-  end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
-  return window_->connect_datagrams({end.shared, end.qp_num, end.type, end.hears_itself}, std::move(by_wire));
+  return router;
 }
 
 Result<uint32_t> Runtime::active_mtu(const DeviceEntry& device) const {
@@ -311,30 +308,24 @@ void Runtime::leave_srq(uint32_t index) {
   srqs_[index].store(nullptr);
 }
 
-void Runtime::add_pending(Qp* qp) {
+void Runtime::add_pending(Qp* qp, bool by_pollers) {
   {
     std::lock_guard lock(pending_mutex_);
-    if (pending_.insert(qp).second) qp->send_cq()->pending_qps.fetch_add(1);
+    bool& counted = pending_.emplace(qp, false).first->second;
+    if (by_pollers && !counted && qp->send_cq() != nullptr) {
+      qp->send_cq()->pending_qps.fetch_add(1);
+      counted = true;
+    }
   }
   if (!node_->on_service_thread()) node_->kick();
 }
 
 void Runtime::remove_pending(Qp* qp) {
   std::lock_guard lock(pending_mutex_);
-  if (pending_.erase(qp) != 0) qp->send_cq()->pending_qps.fetch_sub(1);
-}
-
-void Runtime::add_unmet(Qp* qp) {
-  {
-    std::lock_guard lock(pending_mutex_);
-    unmet_.emplace(qp, base::now_ns());
-  }
-  node_->kick();
-}
-
-void Runtime::remove_unmet(Qp* qp) {
-  std::lock_guard lock(pending_mutex_);
-  unmet_.erase(qp);
+  const auto found = pending_.find(qp);
+  if (found == pending_.end()) return;
+  if (found->second) qp->send_cq()->pending_qps.fetch_sub(1);
+  pending_.erase(found);
 }
 
 void Runtime::progress(Cq* cq) {
@@ -344,8 +335,8 @@ void Runtime::progress(Cq* cq) {
   std::vector<Qp*> ready;
   {
     std::lock_guard lock(pending_mutex_);
-    for (Qp* qp : pending_)
-      if (qp->send_cq() == cq) ready.push_back(qp);
+    for (const auto& [qp, by_pollers] : pending_)
+      if (by_pollers && qp->send_cq() == cq) ready.push_back(qp);
   }
   const int64_t now = base::now_ns();
   for (Qp* qp : ready) qp->progress(now);
@@ -489,20 +480,9 @@ int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
   std::vector<Qp*> pending;
   {
     std::lock_guard lock2(pending_mutex_);
-    pending.assign(pending_.begin(), pending_.end());
+    for (const auto& [qp, by_pollers] : pending_) pending.push_back(qp);
   }
   for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
-  std::vector<std::pair<Qp*, int64_t>> unmet;
-  {
-    std::lock_guard lock2(pending_mutex_);
-    unmet.assign(unmet_.begin(), unmet_.end());
-  }
-  for (const auto& [qp, since] : unmet) {
-    if (qp->look_for_peer(now_ns - since > kUnmetPatienceNs))
-      remove_unmet(qp);
-    else
-      wanted = std::min(wanted, now_ns + kUnmetPauseNs);
-  }
   return wanted;
 }
 

@@ -47,17 +47,15 @@ class Runtime final : public cm::NodeEvents {
   Result<void> start_port();
   /// The UDP port; null: nothing leaves this host.
   roce::Port* port() { return port_.get(); }
-  /// EHOSTUNREACH: no address of this host stands at the source's index, or the peer's is of another family. EINVAL:
-  /// packets of the path MTU do not go through the interface that leads there.
-  Result<std::unique_ptr<transport::WireEndpoint>> connect_wire(const DeviceEntry& device, roce::LocalEnd end,
-                                                                const QpAttr& attr);
-  /// For UD: over shm to processes of this host and user, by packets to others, as far as there are both.
-  Result<std::unique_ptr<transport::Endpoint>> connect_datagrams(const DeviceEntry& device, roce::LocalEnd end);
+  /// RC, UC, XRC: by shared memory if that leads to the peer, else by packets. EHOSTUNREACH: no address of this host
+  /// stands at the source's index, or the peer's is of another family. EINVAL: packets of the path MTU do not go
+  /// through the interface that leads there.
+  Result<std::unique_ptr<Endpoint>> connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
+  /// UD: over shm to processes of this host and user, by packets to others, as far as there are both.
+  Result<std::unique_ptr<Endpoint>> connect_datagrams(const DeviceEntry& device, QpContext& context);
   /// The queue pair hears what packets bring for a multicast group. 0, or why not: on a host without a network there
   /// may still be the window.
   int join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
-  /// Whether a connection with these attributes is made of packets.
-  bool goes_by_wire(const QpAttr& attr);
   /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.
   Result<uint32_t> active_mtu(const DeviceEntry& device) const;
   /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
@@ -83,13 +81,10 @@ class Runtime final : public cm::NodeEvents {
   Qp* qp_at(uint32_t index) { return qps_[index].load(std::memory_order_acquire); }
   Srq* srq_at(uint32_t index) { return srqs_[index].load(std::memory_order_acquire); }
 
-  /// Queue pairs with requests that wait for the peer. Any thread.
-  void add_pending(Qp* qp);
+  /// Queue pairs whose endpoint has something to go on with. `by_pollers`: threads that poll for the completions of its
+  /// sends try as well, not only the service thread. Any thread.
+  void add_pending(Qp* qp, bool by_pollers);
   void remove_pending(Qp* qp);
-  /// Queue pairs whose other end was not found when they were connected: looked for until it is, or until it is sure
-  /// that it died before anybody met it.
-  void add_unmet(Qp* qp);
-  void remove_unmet(Qp* qp);
   /// Tries all pending queue pairs that complete to `cq`; for threads that poll it.
   void progress(Cq* cq);
 
@@ -135,14 +130,14 @@ class Runtime final : public cm::NodeEvents {
   std::atomic<uint32_t> cq_high_water_{0};
   std::atomic<uint32_t> srq_high_water_{0};
 
+  Result<std::unique_ptr<Endpoint>> connect_wire(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
   roce::Sources sources_of(const DeviceEntry& device) const;
   /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
   std::vector<roce::Rail> rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
 
   std::mutex pending_mutex_;
-  std::set<Qp*> pending_;
-  std::map<Qp*, int64_t> unmet_;  ///< with the time since when; under pending_mutex_
-  std::set<uint32_t> failed_;     ///< queue pairs whose error is still to be handled; service thread only
+  std::map<Qp*, bool> pending_;  ///< and whether pollers try
+  std::set<uint32_t> failed_;    ///< queue pairs whose error is still to be handled; service thread only
 
   /// Its thread may touch the program's memory.
   Result<void> start_port_for_queue_pairs();

@@ -73,10 +73,10 @@ class Doors {
  private:
   static LocalEnd end(GuardedHost& host, segment::QpShared& shared, segment::WireShared& wire, uint32_t number,
                       QpType type) {
-    LocalEnd made{&host, &shared, &wire, number, type, {}, {Rail{.address = address(1), .port = kUdpPort}}, kMaxMtu};
-    made.cap.max_send_wr = 4;
-    made.cap.max_send_sge = 1;
-    return made;
+    host.identity() = {number, type, {}, true, &shared, &wire};
+    host.identity().cap.max_send_wr = 4;
+    host.identity().cap.max_send_sge = 1;
+    return {&host, {Rail{.address = address(1), .port = kUdpPort}}, kMaxMtu, false};
   }
 
   /// Delivers, with one thing wrong that `fault` chooses; returns whether nothing was.

@@ -12,6 +12,7 @@ namespace nupa::fuzz {
 
 class GuardedHost final : public roce::Host {
  public:
+  Identity& identity() { return identity_; }
   /// Keys, and where their memory starts; each has kBytes of it.
   enum Key : uint32_t { kSource = 1, kResults, kReceives, kRemote, kConstants, kNull, kNoKey };
   static constexpr uint64_t kBytes = 24 << 10;

@@ -11,7 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "core_shm_fixture.h"
+#include "roce_engine_fixture.h"
 #include "transport/window/target.h"
 
 namespace nupa::core {
@@ -768,12 +770,17 @@ TEST_F(ShmShared, ProcessThatIsStopped_IsNotGone) {
   ASSERT_EQ(kill(child, SIGSTOP), 0);
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
   Qp* qp = end.make_qp();
-  const auto endpoint = end.runtime().window().connect({&end.shared(*qp), qp->number(), QpType::kRc, true}, {}, number);
-  ASSERT_TRUE(endpoint);
-  using Reach = transport::Endpoint::Reach;
-  EXPECT_EQ((*endpoint)->reach(), Reach::kUnknown);
+  roce::test::RecordingHost context;
+  context.identity().shared = &end.shared(*qp);
+  const auto endpoint = end.runtime().window().connect(context, {}, number);
+  constexpr int64_t kLong = 1'000'000'000;  // a process that died would count as gone
+  EXPECT_EQ(endpoint->progress(base::now_ns() + kLong), INT64_MAX);
+  EXPECT_EQ(context.peers_gone, 0);
   ASSERT_EQ(kill(child, SIGCONT), 0);
-  EXPECT_TRUE(soon([&] { return (*endpoint)->reach() == Reach::kMet; }));
+  EXPECT_TRUE(soon([&] {
+    endpoint->progress(base::now_ns());
+    return end.runtime().node().find(segment::slot_of(number)) != nullptr;
+  }));
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

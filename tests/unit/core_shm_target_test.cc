@@ -18,8 +18,6 @@
 namespace nupa::core {
 namespace {
 
-using transport::Piece;
-
 constexpr Way kImpatient{.timeout = 1, .retry_cnt = 0};
 
 class ShmTarget : public ShmTest {

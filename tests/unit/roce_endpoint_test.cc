@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "core/wire_host.h"
+#include "core/qp_context_impl.h"
 #include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
 #include "transport/grh.h"
@@ -45,11 +45,11 @@ class RoceEnd : public ::testing::Test {
     port = std::move(*opened);
     set_state(QpState::kRts);
     shared->qkey.store(kQkey);
-    end.host = &host;
-    end.shared = shared.get();
-    end.wire = wire.get();
-    end.qp_num = kOwnQpn;
-    end.cap = {16, 16, 2, 2, 64};
+    end.context = &host;
+    host.identity().shared = shared.get();
+    host.identity().statistics = wire.get();
+    host.identity().number = kOwnQpn;
+    host.identity().cap = {16, 16, 2, 2, 64};
     end.max_datagram = 1024;
     from.from = {host_gid(2), kPeerPort, 0};
     from.to = host_gid(1);
@@ -120,7 +120,7 @@ class RoceConnected : public RoceEnd {
     SendWr wr;
     wr.sg_list = &sge;
     wr.num_sge = 1;
-    endpoint->post(wr, 0);
+    endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
   /// The introduction of a peer with these rails.
   Packet introduction(const std::vector<Rail>& rails, bool takes_unchecked = false) {
@@ -420,7 +420,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
   peer->tell_more();
   std::byte buffer[2048];
   const auto received_from = [&](const Gid& address, const AddressVector& vector) {
-    end.type = QpType::kUc;
+    host.identity().type = QpType::kUc;
     end.rails = {{address, 0, 50'000, 0}};
     QpAttr attr;
     attr.dest_qp_num = segment::number_of(slot, 9);
@@ -506,7 +506,7 @@ TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
   constexpr uint32_t kBytes = 1024;  // more than what is always copied
   settings.unchecked = true;
   path_mtu = 3;
-  end.type = QpType::kXrcRecv;
+  host.identity().type = QpType::kXrcRecv;
   host.memory = pattern_bytes(kMemoryBytes);
   host.copies = true;
   connect();
@@ -544,7 +544,7 @@ class RoceShares : public RoceConnected {
     wr.opcode = Opcode::kRdmaRead;
     wr.remote_addr = kBase;
     wr.rkey = kKey;
-    endpoint->post(wr, 0);
+    endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
   /// Does as a queue pair that stands in a line.
   Channel& somebody() { return *reinterpret_cast<Channel*>(&place); }
@@ -702,7 +702,7 @@ TEST_F(RoceShares, WhatIsLostGoesAgainWithoutRoomAndWithoutWaiting) {
 TEST_F(RoceShares, UnreliableConnectionNeedsNoRoom) {
   endpoint->withdraw();
   endpoint.reset();
-  end.type = QpType::kUc;
+  host.identity().type = QpType::kUc;
   QpAttr attr;
   attr.dest_qp_num = kNupaPeerQpn;
   attr.path_mtu = 1;
@@ -782,7 +782,7 @@ TEST_F(RoceConnected, PacketsOfARail_LeaveThroughItsInterfaceOnly) {
 class RoceDatagrams : public RoceEnd {
  protected:
   void open(const WireSettings& settings = {}) {
-    end.type = QpType::kUd;
+    host.identity().type = QpType::kUd;
     sources.gids = {{host_gid(1), 0}, {host_gid(11), 1}};
     endpoint = std::make_unique<DatagramEndpoint>(*port, end, sources, settings);
   }
@@ -902,7 +902,7 @@ TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
     host.received.clear();
     host.receives.assign(8, 2048);
     if (endpoint) endpoint->withdraw();
-    end.hears_itself = hears;
+    host.identity().hears_itself = hears;
     open();
     from.from.address = host_gid(1);
     from.to = group;
@@ -933,11 +933,11 @@ class RoceDatagramsSent : public RoceDatagrams {
     vector.is_global = true;
     vector.dgid = host_gid(1);
   }
-  transport::Outcome send(SendWr wr, uint64_t length = 8) {
+  WcStatus send(SendWr wr, uint64_t length = 8) {
     bytes = pattern_bytes(length);
-    const transport::Piece piece{bytes.data(), length};
+    const core::Piece piece{bytes.data(), length};
     wr.remote_qpn = wr.remote_qpn == 0 ? segment::number_of(slot, 9) : wr.remote_qpn;
-    return endpoint->execute({wr, &vector, &piece, 1, length});
+    return endpoint->send({wr, &vector, &piece, 1, length, 0, WcStatus::kSuccess});
   }
   /// The next packet; false: none has come for ten seconds.
   bool next(Packet* packet) {
@@ -961,7 +961,7 @@ TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
   open();
   SendWr wr;
   wr.remote_qkey = 0x5555;
-  EXPECT_TRUE(send(wr).succeeded());
+  EXPECT_EQ(send(wr), WcStatus::kSuccess);
   Packet made;
   ASSERT_TRUE(next(&made));
   EXPECT_EQ(made.opcode, opcode_of(Service::kUd, Operation::kSendOnly));
@@ -977,7 +977,7 @@ TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
   wr.flags = send_flag::kSolicited;
   wr.opcode = Opcode::kSendWithImm;
   wr.imm_or_rkey = 0x42;
-  EXPECT_TRUE(send(wr).succeeded());
+  EXPECT_EQ(send(wr), WcStatus::kSuccess);
   ASSERT_TRUE(next(&made));
   EXPECT_EQ(made.qkey, kQkey);
   EXPECT_EQ(made.psn, 1u);
@@ -988,20 +988,20 @@ TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
 TEST_F(RoceDatagramsSent, SourceAddress_IsThatOfTheHandlesIndex) {
   open();
   vector.sgid_index = 1;
-  EXPECT_TRUE(send({}).succeeded());
+  EXPECT_EQ(send({}), WcStatus::kSuccess);
   Packet made;
   ASSERT_TRUE(next(&made));
   EXPECT_EQ(received.from.address, host_gid(11));
   vector.sgid_index = 2;  // none
-  EXPECT_TRUE(send({}).succeeded());
+  EXPECT_EQ(send({}), WcStatus::kSuccess);
   ASSERT_TRUE(next(&made));
   EXPECT_EQ(received.from.address, host_gid(1));
 }
 
 TEST_F(RoceDatagramsSent, Ibta98312_MessageLongerThanOnePacket_IsALocalLengthError) {
   open();
-  EXPECT_EQ(send({}, 1025).status(), WcStatus::kLocLenErr);
-  EXPECT_TRUE(send({}, 1024).succeeded());
+  EXPECT_EQ(send({}, 1025), WcStatus::kLocLenErr);
+  EXPECT_EQ(send({}, 1024), WcStatus::kSuccess);
   Packet made;
   ASSERT_TRUE(next(&made));
   EXPECT_EQ(made.payload_length, 1024u) << "and the first was not sent";
@@ -1062,7 +1062,7 @@ class RoceXrcHost : public ShmTest {
     domain = std::move(*handle->open_xrcd(-1, O_CREAT));
     target = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
     ASSERT_EQ(to_init(static_cast<Qp&>(*target)), 0);
-    host = std::make_unique<WireHost>(static_cast<Qp&>(*target));
+    host = std::make_unique<QpContextImpl>(static_cast<Qp&>(*target));
   }
   void TearDown() override {
     host.reset();
@@ -1085,7 +1085,7 @@ class RoceXrcHost : public ShmTest {
   std::unique_ptr<XrcDomain> domain;
   std::unique_ptr<QueuePair> target;
   std::unique_ptr<SharedReceiveQueue> queue;
-  std::unique_ptr<WireHost> host;
+  std::unique_ptr<QpContextImpl> host;
 };
 
 TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBack) {
@@ -1149,7 +1149,7 @@ TEST_F(RoceSharedReceives, Buffers_AreOfTheQueuesDomainNotOfTheQueuePairs) {
   const auto srq = std::move(*handle->create_srq(*domain, {.max_wr = 4}));
   const QpOptions options{.type = QpType::kRc, .send_cq = cq, .recv_cq = cq, .srq = srq.get(), .cap = {8, 8, 4, 4, 64}};
   const auto qp = std::move(*handle->create_qp(pd.get(), options));
-  WireHost host(static_cast<Qp&>(*qp));
+  QpContextImpl host(static_cast<Qp&>(*qp));
   const Sge sge{reinterpret_cast<uint64_t>(buffer->addr()), 64, buffer->lkey()};
   ASSERT_EQ(srq->post_recv({1, &sge, 1}), 0);
   ASSERT_EQ(receive(*srq, 2), 0);  // of the queue pair's domain

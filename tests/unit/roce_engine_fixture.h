@@ -31,6 +31,10 @@ inline std::vector<std::byte> pattern_bytes(size_t length) {
 /// The core's side: one region with one key, receives of a given size, and a record of all calls.
 class RecordingHost final : public Host {
  public:
+  Identity& identity() { return identity_; }
+  void peer_gone() override { ++peers_gone; }
+  int peers_gone = 0;
+
   struct Done {
     uint64_t wr_id;
     WcStatus status;

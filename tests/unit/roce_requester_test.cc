@@ -244,15 +244,31 @@ TEST_F(RoceRequester, NumbersWrapAfter24Bits) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 300}}));
 }
 
-TEST_F(RoceRequester, MessageOfMoreThan2GiB_IsALocalLengthError) {
-  const Sge list[] = {{kBase, 0x80000000, kKey}, {kBase, 1, kKey}};
+TEST_F(RoceRequester, RequestWithAFault_SendsNothingAndEndsInItsTurn) {
+  post(Opcode::kSend, 8);
+  const Sge list[] = {{kBase, 8, kKey}};
   SendWr wr;
+  wr.wr_id = 7;
   wr.sg_list = list;
-  wr.num_sge = 2;
-  requester->post(wr, 0);
+  wr.num_sge = 1;
+  requester->post(wr, 1, WcStatus::kLocLenErr);
+  post(Opcode::kSend, 8);
+  EXPECT_EQ(sends(), Texts{"SEND_ONLY 100 8 bytes asks"});
+  EXPECT_EQ(done(), Done{});
+  ack(100);
+  ASSERT_EQ(done().size(), 3u);
+  EXPECT_EQ(done()[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(done()[1].wr_id, 7u);
+  EXPECT_EQ(done()[1].status, WcStatus::kLocLenErr);
+  EXPECT_EQ(done()[2].status, WcStatus::kWrFlushErr);
+}
+
+TEST_F(RoceRequester, FirstRequestWithAFault_EndsWithoutAPacket) {
+  SendWr wr;
+  requester->post(wr, 0, WcStatus::kLocProtErr);
   EXPECT_EQ(sends(), Texts{});
   ASSERT_EQ(done().size(), 1u);
-  EXPECT_EQ(done()[0].status, WcStatus::kLocLenErr);
+  EXPECT_EQ(done()[0].status, WcStatus::kLocProtErr);
 }
 
 // ---- Acknowledgements (9.7.5.1, 9.7.5.2).

@@ -1,5 +1,8 @@
 #include "transport/roce/datagram_endpoint.h"
 
+#include <netinet/in.h>
+
+#include "base/gid.h"
 #include "transport/grh.h"
 
 namespace nupa::roce {
@@ -9,12 +12,15 @@ constexpr uint32_t kMaxFragments = 64;
 constexpr uint32_t kOwnQkey = 0x80000000;  // IBTA 10.2.5: the high bit asks for the sender's own Q_Key
 constexpr uint16_t kMembership = 0x8000;
 
+/// 127.0.0.0/8.
+bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }
+
 }  // namespace
 
-transport::Outcome DatagramEndpoint::execute(const transport::Request& request) {
+WcStatus DatagramEndpoint::send(const core::Request& request) {
   const SendWr& wr = request.wr;
   const AddressVector& vector = *request.vector;
-  if (request.length > end_.max_datagram) return transport::Outcome::done(WcStatus::kLocLenErr);
+  if (request.length > end_.max_datagram) return WcStatus::kLocLenErr;
   const std::vector<GidEntry>& gids = sources_.gids;
   const GidEntry& source = gids[vector.sgid_index < gids.size() ? vector.sgid_index : 0];
   Destination destination;
@@ -25,6 +31,8 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   const uint32_t slot = segment::slot_of(wr.remote_qpn);
   const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
   const bool group = vector.is_global && transport::names_group(vector.dgid);
+  // Packets to a group that leave from the loopback come back to this host, and go nowhere else.
+  if (group && end_.only_other_hosts && is_loopback(source.gid)) return WcStatus::kSuccess;
   destination.to.port = named && !group ? Port::port_of_slot(slot) : kUdpPort;
   // A group is reached through the interface that the source address is of.
   destination.from_interface = group ? source.interface_index : sources_.exit_of(source, destination.to.address);
@@ -39,29 +47,28 @@ transport::Outcome DatagramEndpoint::execute(const transport::Request& request) 
   packet.dest_qpn = group ? transport::kGroupQpn : wr.remote_qpn;
   packet.psn = psn_++ & kPsnMask;
   packet.imm = wr.imm_or_rkey;
-  packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? end_.shared->qkey.load(std::memory_order_relaxed) : wr.remote_qkey;
-  packet.source_qpn = end_.qp_num;
+  packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? context_.qkey() : wr.remote_qkey;
+  packet.source_qpn = context_.number();
   packet.payload_length = static_cast<uint32_t>(request.length);
   Fragment fragments[kMaxFragments];
   for (uint32_t i = 0; i < request.piece_count; ++i)
     fragments[i] = {request.pieces[i].data, static_cast<uint32_t>(request.pieces[i].length)};
   Burst* burst = port_.burst();
-  if (burst == nullptr) return transport::Outcome::done(WcStatus::kLocQpOpErr);
+  if (burst == nullptr) return WcStatus::kLocQpOpErr;
   burst->aim(&destination);
   const Sent sent = burst->send(0, packet, fragments, request.piece_count);
   burst->flush();
-  return transport::Outcome::done(sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess);
+  return sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess;
 }
 
 void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {
   if (!receives() || !sources_.takes(from.to) || service_of(packet.opcode) != Service::kUd ||
-      (packet.pkey | kMembership) != uint16_t{0xffff} ||
-      packet.qkey != end_.shared->qkey.load(std::memory_order_relaxed)) {
+      (packet.pkey | kMembership) != uint16_t{0xffff} || packet.qkey != context_.qkey()) {
     count_stranger();
     return;
   }
-  if (!end_.hears_itself && is_own(packet, from)) return;
-  Host& host = *end_.host;
+  if (!context_.hears_itself() && is_own(packet, from)) return;
+  Host& host = context_;
   // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
   if (host.take_receive(0) != Host::Take::kTaken) return;
   if (host.receive_room() < packet.payload_length + transport::kGrhBytes) return host.return_receive();

@@ -25,19 +25,17 @@ struct Sources {
 };
 
 /// UD (IBTA 9.8.3): each request names its destination, and is done when its packet has left.
-class DatagramEndpoint final : public transport::Endpoint, public EndpointChannel {
+class DatagramEndpoint final : public core::DatagramSender, public EndpointChannel {
  public:
   DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
-    end.wire->strangers.store(0);
-    end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+    context_.statistics().strangers.store(0);
     port.tell_more();
     port.add(*this);
   }
 
-  transport::Outcome execute(const transport::Request& request) override;
-  Reach reach() override { return Reach::kMet; }
-  const char* name() const override { return "roce"; }
+  Reach leads_to(const AddressVector&, uint32_t) override { return Reach::kYes; }
+  WcStatus send(const core::Request& request) override;
   void withdraw() override { port_.remove(*this); }
 
   void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
@@ -51,7 +49,7 @@ class DatagramEndpoint final : public transport::Endpoint, public EndpointChanne
  private:
   /// A datagram to a group that this queue pair has sent. On one host no other has its number.
   bool is_own(const Packet& packet, const io::UdpSocket::Received& from) const {
-    return packet.source_qpn == end_.qp_num && transport::names_group(from.to) && sources_.has(from.from.address);
+    return packet.source_qpn == context_.number() && transport::names_group(from.to) && sources_.has(from.from.address);
   }
 
   const Sources sources_;

@@ -35,7 +35,7 @@ uint32_t mtu_of(const QpAttr& attr) { return 128u << attr.path_mtu; }
 ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, const Port& port,
                                    const WireSettings& settings) {
   ResponderOptions options;
-  options.service = service_of_type(end.type);
+  options.service = service_of_type(end.context->type());
   options.peer_qpn = attr.dest_qp_num;
   options.first_psn = attr.rq_psn;
   options.mtu = mtu_of(attr);
@@ -47,7 +47,7 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
 }  // namespace
 
 bool EndpointChannel::enter() {
-  if (lock_.try_lock()) return true;
+  if (context_.try_enter()) return true;
   base::Backoff backoff;
   const int64_t begun = base::now_ns();
   for (int64_t waited = 0; waited < kEnterPatienceNs; waited = base::now_ns() - begun) {
@@ -55,30 +55,31 @@ bool EndpointChannel::enter() {
       backoff.pause();
     else
       nanosleep(&kEnterPause, nullptr);
-    if (lock_.try_lock()) return true;
+    if (context_.try_enter()) return true;
   }
   return false;
 }
 
 bool EndpointChannel::receives() const {
-  const QpState state = segment::state_of(end_.shared->state.load(std::memory_order_acquire));
+  const QpState state = context_.state();
   return state >= QpState::kRtr && state != QpState::kErr;
 }
 
 ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer,
                                      const WireSettings& settings)
-    : EndpointChannel(port, end),
+    : Endpoint({.batches = true}),
+      EndpointChannel(port, end),
       settings_(settings),
       peer_(peer),
-      responder_(*end.host, responder_options(end, attr, port, settings), port.pool()),
+      responder_(*end.context, responder_options(end, attr, port, settings), port.pool()),
       // With XRC a response may come from a copy that is gone before an unchecked packet leaves.
-      introduction_(end.rails, settings.unchecked && !settings.standard && end.type != QpType::kXrcRecv) {
-  requester_options_.service = service_of_type(end.type);
+      introduction_(end.rails, settings.unchecked && !settings.standard && end.context->type() != QpType::kXrcRecv) {
+  requester_options_.service = service_of_type(end.context->type());
   requester_options_.dest_qpn = attr.dest_qp_num;
   requester_options_.mtu = mtu_of(attr);
-  requester_options_.max_wr = end.cap.max_send_wr;
-  requester_options_.max_sge = end.cap.max_send_sge;
-  requester_options_.max_inline = end.cap.max_inline_data;
+  requester_options_.max_wr = end.context->cap().max_send_wr;
+  requester_options_.max_sge = end.context->cap().max_send_sge;
+  requester_options_.max_inline = end.context->cap().max_inline_data;
   requester_options_.congestion = settings.congestion;
   requester_options_.mark = settings.standard ? 0 : kNupaMark;
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
@@ -88,12 +89,13 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   for (Destination& destination : destinations_) destination.fields = {attr.av.traffic_class, 0, attr.av.flow_label};
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
-  segment::WireShared& wire = *end.wire;
+  segment::WireShared& wire = context_.statistics();
   for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.strangers,
                         &wire.duplicates, &wire.stray, &wire.dropped})
     counter->store(0);
   publish();
-  end.shared->carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+  context_.shared().remote_slot.store(0);  // the peer is no process of this host's runtime directory
+  context_.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   port.add(*this);
 }
 
@@ -115,13 +117,13 @@ void ConnectedEndpoint::leave_lines() {
 
 void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   Destination& destination = destinations_[path];
-  destination.place = uint64_t{path} << 32 | end_.qp_num;
+  destination.place = uint64_t{path} << 32 | context_.number();
   destination.to.address = to;
   destination.to.scope = rail.interface_index;
   destination.from = rail.address;
   destination.from_interface = rail.interface_index;
   destination.socket = rail.socket;
-  segment::PathShared& shown = end_.wire->path[path];
+  segment::PathShared& shown = context_.statistics().path[path];
   shown.from = rail.address;
   shown.to = to;
   shown.ports.store(static_cast<uint32_t>(rail.port) << 16);
@@ -242,7 +244,7 @@ void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burs
 }
 
 void ConnectedEndpoint::publish() {
-  segment::WireShared& wire = *end_.wire;
+  segment::WireShared& wire = context_.statistics();
   const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   tell(wire.paths, paths_);
   tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
@@ -269,7 +271,7 @@ void ConnectedEndpoint::publish() {
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
   requester_options_.first_psn = requester_ ? requester_->next_psn() : sq_psn;
-  requester_.emplace(*end_.host, requester_options_);
+  requester_.emplace(context_, requester_options_);
   settle();
   requester_->set_patience(patience_);
   if (paths_ > 1) requester_->set_paths(paths_);

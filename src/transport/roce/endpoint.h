@@ -2,25 +2,19 @@
 #include <atomic>
 #include <optional>
 
-#include "segment/send_lock.h"
+#include "core/seam/endpoint.h"
 #include "transport/roce/connection.h"
 #include "transport/roce/introduction.h"
 #include "transport/roce/port.h"
-#include "transport/transport.h"
 
 namespace nupa::roce {
 
-/// What the core knows of a queue pair that goes over the wire.
+/// A queue pair that goes over the wire, and where its packets leave.
 struct LocalEnd {
-  Host* host = nullptr;
-  segment::QpShared* shared = nullptr;
-  segment::WireShared* wire = nullptr;  ///< for people
-  uint32_t qp_num = 0;
-  QpType type = QpType::kRc;
-  QpCap cap;
-  std::vector<Rail> rails;    ///< of connections; the first has the address that the program chose
-  uint32_t max_datagram = 0;  ///< UD: bytes of a message, which is one packet
-  bool hears_itself = true;   ///< UD: gets its own datagrams to groups that it is a member of
+  core::QpContext* context = nullptr;
+  std::vector<Rail> rails;        ///< of connections; the first has the address that the program chose
+  uint32_t max_datagram = 0;      ///< UD: bytes of a message, which is one packet
+  bool only_other_hosts = false;  ///< UD: another transport brings multicasts to the processes of this host
 };
 
 struct WireSettings {
@@ -33,12 +27,12 @@ struct WireSettings {
 /// What both kinds of endpoint are to the port.
 class EndpointChannel : public Channel {
  public:
-  EndpointChannel(Port& port, const LocalEnd& end) : port_(port), end_(end), lock_(end.shared->send_lock) {}
-  uint32_t number() const override { return end_.qp_num; }
+  EndpointChannel(Port& port, const LocalEnd& end) : port_(port), end_(end), context_(*end.context) {}
+  uint32_t number() const override { return context_.number(); }
   bool enter() override;
-  void leave() override { lock_.unlock(); }
+  void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_stranger() override { end_.wire->strangers.fetch_add(1, std::memory_order_relaxed); }
+  void count_stranger() override { context_.statistics().strangers.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
@@ -50,20 +44,23 @@ class EndpointChannel : public Channel {
 
   Port& port_;
   const LocalEnd end_;
+  core::QpContext& context_;
 
  private:
-  segment::SendLock lock_;
   Deadline deadline_;
 };
 
 /// RC, UC and XRC.
-class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointChannel {
+class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
  public:
   /// `attr`: as given on the way to RTR.
   ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer, const WireSettings& settings);
   ~ConnectedEndpoint() override;
 
-  void post(const SendWr& wr, uint32_t position) override { requester_->post(wr, position); }
+  core::Posted post(const core::Request& request) override {
+    requester_->post(request.wr, request.position, request.fault);
+    return core::Posted::taken();
+  }
   void send() override;
   void start(uint32_t sq_psn) override;
   void set_attributes(const QpAttr& attr) override;
@@ -72,7 +69,7 @@ class ConnectedEndpoint final : public transport::WireEndpoint, public EndpointC
   void flush() override;
   void stop() override;
   void withdraw() override { port_.remove(*this); }
-  const char* name() const override { return "roce"; }
+  std::string_view name() const override { return "roce"; }
 
   void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t now, Burst& burst, bool answers) override;

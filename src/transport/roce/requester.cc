@@ -249,7 +249,7 @@ bool Requester::run_local(uint32_t index) {
   Request& request = queue_.at(index);
   if (!request.done) {
     if (fenced(request)) return false;
-    const WcStatus status = request.has_wrong_length() ? WcStatus::kLocLenErr : host_.run_local(request.wr);
+    const WcStatus status = host_.run_local(request.wr);
     if (status != WcStatus::kSuccess) {
       fail_in_turn(index, status);
       return false;
@@ -291,7 +291,10 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
     }
     if (cursor_ == queue_.tail() || (paused_ && cursor_ == pause_at_)) return false;
     const Request& request = queue_.at(cursor_);
-    if (request.fault != WcStatus::kSuccess) return false;
+    if (request.fault != WcStatus::kSuccess) {
+      complete_in_order();
+      return false;
+    }
     if (request.packets == 0) {
       if (!run_local(cursor_)) return false;
       continue;

@@ -47,8 +47,11 @@ class Requester {
   Requester(Host& host, const RequesterOptions& options);
 
   bool full() const { return queue_.full(); }
-  /// Takes a checked request; the queue is not full. Nothing is sent before transmit().
-  void post(const SendWr& wr, uint32_t position) { asking_ += queue_.push(wr, position).answered(); }
+  /// Takes a checked request; the queue is not full. Nothing is sent before transmit(). `fault`: not kSuccess if the
+  /// request is at fault; it ends with that status in its turn.
+  void post(const SendWr& wr, uint32_t position, WcStatus fault = WcStatus::kSuccess) {
+    asking_ += queue_.push(wr, position, fault).answered();
+  }
   void set_patience(const Patience& patience) { patience_ = patience; }
   /// Bytes that may be under way: of what is sent, and of the responses that are asked for.
   void set_room(uint64_t sends, uint64_t responses) {

@@ -18,13 +18,13 @@ SendQueue::SendQueue(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uin
       mtu_(mtu),
       end_(first) {}
 
-Request& SendQueue::push(const SendWr& wr, uint32_t position) {
+Request& SendQueue::push(const SendWr& wr, uint32_t position, WcStatus fault) {
   const uint32_t slot = tail_ & mask_;
   Request& request = requests_[slot];
   request.wr = wr;
   request.position = position;
   request.done = false;
-  request.fault = WcStatus::kSuccess;
+  request.fault = fault;
   request.length = 0;
   Sge* list = &lists_[size_t{slot} * max_sge_];
   const bool inlined = (wr.flags & send_flag::kInline) != 0;
@@ -52,7 +52,7 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position) {
     default:
       request.packets = std::max<uint32_t>(static_cast<uint32_t>((request.length + mtu_ - 1) / mtu_), 1);
   }
-  if (request.has_wrong_length()) request.packets = 0;
+  if (fault != WcStatus::kSuccess) request.packets = 0;
   end_ += request.packets;
   ++tail_;
   return request;

@@ -4,12 +4,9 @@
 
 #include "transport/roce/host.h"
 #include "transport/roce/sequence.h"
-#include "transport/transport.h"
+#include "core/seam/request.h"
 
 namespace nupa::roce {
-
-/// IBTA 9.3.2: the longest message.
-constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
 
 /// A request in the queue, with all that it names copied.
 struct Request {
@@ -17,16 +14,14 @@ struct Request {
   uint32_t position = 0;  ///< the core's count of the send queue
   uint64_t length = 0;    ///< bytes of the message
   Seq first = 0;          ///< of its packets: for READ, of the responses
-  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV, a length that no message has)
+  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV), or it is at fault
   bool done = false;      ///< of those that run here
-  /// It is at fault at this end, and is told so in its turn.
+  /// It is at fault at this end, and ends with this status in its turn.
   WcStatus fault = WcStatus::kSuccess;
   bool answered() const {  ///< by packets of its own, not by acknowledgements
     return wr.opcode == Opcode::kRdmaRead || is_atomic();
   }
-  bool is_atomic() const { return wr.opcode == Opcode::kCompareSwap || wr.opcode == Opcode::kFetchAdd; }
-  /// IBTA 11.6.2, local length error: a message that is too long, or an atomic whose list has no room for the word.
-  bool has_wrong_length() const { return length > kMaxMessage || (is_atomic() && length < transport::kAtomicBytes); }
+  bool is_atomic() const { return core::is_atomic(wr.opcode); }
   Seq end() const { return first + packets; }
 };
 
@@ -46,8 +41,9 @@ class SendQueue {
   /// The number that the next request's packets start with.
   Seq end() const { return end_; }
 
-  /// Appends a copy. The queue is not full, the request fits what the queue was made for.
-  Request& push(const SendWr& wr, uint32_t position);
+  /// Appends a copy. The queue is not full, the request fits what the queue was made for. `fault`: of the request,
+  /// which then has no packets.
+  Request& push(const SendWr& wr, uint32_t position, WcStatus fault = WcStatus::kSuccess);
   void pop() { ++head_; }
   /// The request that sequence number `seq` belongs to; seq lies in [at(head()).first, end()).
   uint32_t find(Seq seq) const;

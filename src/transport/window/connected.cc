@@ -8,50 +8,206 @@
 
 namespace nupa::window {
 
-using transport::Outcome;
-using transport::Piece;
-using transport::Request;
+using core::Piece;
+using core::Posted;
+using core::Request;
+using Reason = core::DeferredSend::Reason;
 
 namespace {
 
 constexpr Outcome kSucceeded = Outcome::done(WcStatus::kSuccess);
 constexpr Outcome kUnanswered = Outcome::no_answer();
 
-/// How long a search for a peer may hold up the poster, and the pause before the next one.
-constexpr std::chrono::milliseconds kSearchWait{500};
+/// The pause between two searches for a peer that was not found.
 constexpr int64_t kSearchPauseNs = 1'000'000;
+/// The same while no request waits for it.
+constexpr int64_t kIdleSearchPauseNs = 50'000'000;
+/// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
+constexpr int64_t kUnmetLimitNs = 400'000'000;
+/// How long a peer that is inside a post is waited for: as Runtime::grace() does.
+constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace
 
-Connected::Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn)
-    : qp_(qp), own_slot_(window.node().slot()), remote_qpn_(remote_qpn), window_(window), vector_(vector) {
+Connected::Connected(Window& window, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
+                     std::chrono::milliseconds limit)
+    : Endpoint({.copies_in_post = true}),
+      type_(context.type()),
+      qp_num_(context.number()),
+      own_slot_(window.node().slot()),
+      context_(context),
+      remote_qpn_(remote_qpn),
+      window_(window),
+      vector_(vector),
+      made_ns_(base::now_ns()) {
+  context_.shared().remote_slot.store(segment::slot_of(remote_qpn_));
   // The other process is usually there already: meet it now, so that its death is noticed even if nothing is ever
   // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not talk to the peer).
-  find_target();
+  if (!find_target(limit)) context_.wake_at(made_ns_);
 }
 
-bool Connected::find_target() {
+Posted Connected::post(const Request& request) {
+  if (__builtin_expect(!sends_.empty() || paused_, 0)) return keep(request);
+  if (__builtin_expect(request.fault != WcStatus::kSuccess, 0)) return Posted::done(request.fault);
+  const Outcome outcome = execute(request);
+  if (__builtin_expect(!outcome.is_done(), 0)) return keep_tried(request, outcome);
+  return Posted::done(outcome.status());
+}
+
+Posted Connected::keep(const Request& request) {
+  const bool first = sends_.empty();
+  if (sends_.keep(request) == nullptr) return Posted::no_memory();
+  if (first) context_.wake();
+  return Posted::taken();
+}
+
+Posted Connected::keep_tried(const Request& request, Outcome outcome) {
+  const Posted kept = keep(request);
+  if (kept.is_taken()) {
+    WcStatus status = WcStatus::kSuccess;
+    if (postpone(outcome, base::now_ns(), &status) != 0) return kept;
+    sends_.drop_last();
+    return Posted::done(status);
+  }
+  if (!copier_) return kept;
+  copier_.reset();  // the invalidation was done
+  return Posted::done(WcStatus::kSuccess);
+}
+
+int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status) {
+  const bool not_ready = outcome.verdict() == Verdict::kNotReady;
+  const bool counts = not_ready && (!sends_.front().begun() || sends_.front().reason != Reason::kNotReady);
+  context_.shared().counters.rnr.fetch_add(counts, std::memory_order_relaxed);
+  // The request of a copier was executed, and has a limit of its own.
+  const core::RetryLimits none{0, 0, 0};
+  return sends_.postpone(not_ready ? Reason::kNotReady : Reason::kNoAnswer, outcome.rnr_timer(),
+                         copier_ ? none : limits_, now_ns, status);
+}
+
+void Connected::end_oldest(WcStatus status, uint64_t length) {
+  const std::unique_ptr<core::DeferredSend> ended = sends_.take();
+  context_.complete_send(ended->wr, ended->position, status, length);
+  due.raise();
+  if (status != WcStatus::kSuccess) flush();
+}
+
+int64_t Connected::try_oldest(int64_t now_ns) {
+  uint64_t length = 0;
+  const Outcome outcome = sends_.run_front(
+      context_,
+      [&](const Request& request) {
+        length = request.length;
+        return execute(request);
+      },
+      [](WcStatus fault) { return Outcome::done(fault); });
+  WcStatus status = WcStatus::kSuccess;
+  if (outcome.is_done())
+    status = outcome.status();
+  else if (const int64_t next = postpone(outcome, now_ns, &status); next != 0)
+    return next;
+  end_oldest(status, length);
+  return 0;
+}
+
+int64_t Connected::progress(int64_t now_ns) {
+  const int64_t wanted = try_waiting(now_ns);
+  return std::min(wanted, look_for_peer(now_ns));
+}
+
+int64_t Connected::try_waiting(int64_t now_ns) {
+  while (!sends_.empty()) {
+    const QpState state = context_.state();
+    if (state == QpState::kErr || state == QpState::kSqe) {
+      flush();
+      break;
+    }
+    if (paused_ && !sends_.front().begun()) return INT64_MAX;
+    if (const int64_t next = try_oldest(now_ns); next != 0) return next;
+  }
+  return INT64_MAX;
+}
+
+int64_t Connected::look_for_peer(int64_t now_ns) {
+  if (target_ != nullptr || context_.state() == QpState::kErr || find_target({})) return INT64_MAX;
+  if (now_ns - made_ns_ < kUnmetLimitNs) return now_ns + kIdleSearchPauseNs;
+  // A peer of another host or user may come later, and a request finds it then. One that must be on this host and is
+  // not has died.
+  const bool here = vector_.is_global ? window_.has_gid(vector_.dgid) : true;
+  const uint32_t slot = segment::slot_of(remote_qpn_);
+  const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
+  if (search_error_ == EHOSTUNREACH && here && possible) lose_peer();
+  return INT64_MAX;
+}
+
+void Connected::lose_peer() {
+  if (!sends_.empty()) end_oldest(WcStatus::kRetryExcErr, 0);
+  context_.peer_gone();
+}
+
+void Connected::on_process_gone(cm::Peer& process) {
+  if (target_ == nullptr || &target_->peer() != &process) return;
+  // What waits for a process that closed its device fails when it is tried next; posted receives stay, as on an
+  // adapter.
+  if (process.left_politely()) return;
+  lose_peer();
+}
+
+void Connected::entered_rtr() {
+  if (target_ != nullptr && !target_->peer().alive()) on_process_gone(target_->peer());
+}
+
+void Connected::start(uint32_t) { paused_ = false; }
+
+void Connected::set_attributes(const QpAttr& attr) { limits_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry}; }
+
+void Connected::pause(bool paused) {
+  paused_ = paused;
+  if (!paused && !sends_.empty()) context_.wake();
+}
+
+void Connected::flush() {
+  copier_.reset();
+  sends_.flush(context_);
+}
+
+bool Connected::find_target(std::chrono::milliseconds limit) {
   const int64_t now = base::now_ns();
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
-  auto peer = window_.find_peer(remote_qpn_, vector_, kSearchWait);
+  auto peer = window_.find_peer(remote_qpn_, vector_, limit);
   search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
   target_ = &met_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_), due);
   return true;
 }
 
-transport::Endpoint::Reach Connected::reach() {
-  if (target_ || find_target()) return Reach::kMet;
-  const bool here = vector_.is_global ? window_.has_gid(vector_.dgid) : true;
-  const uint32_t slot = segment::slot_of(remote_qpn_);
-  const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  return search_error_ == EHOSTUNREACH && here && possible ? Reach::kGone : Reach::kUnknown;
+void Connected::look_for_copier() {
+  if (target_ == nullptr) return;
+  const cm::Peer& peer = target_->peer();
+  const auto& lock = peer.tables().qp[segment::index_of(remote_qpn_)].send_lock;
+  if (&lock == &context_.shared().send_lock) return;  // it is connected to itself
+  segment::SendLock::fence_after_revoking();
+  const uint32_t seen = lock.load(std::memory_order_seq_cst);
+  if ((seen & 1) != 0) copier_ = Copier{&peer, &lock, seen, base::now_ns() + kCopierLimitNs};
+}
+
+Outcome Connected::run_local(const Request& request) {
+  if (!copier_) {
+    const WcStatus status = context_.run_local(request.wr);
+    if (status != WcStatus::kSuccess || request.wr.opcode != Opcode::kLocalInv) return Outcome::done(status);
+    look_for_copier();
+  }
+  // Not waited for here: the peer may be waiting for this thread's send lock, or for the service thread.
+  if (copier_ && copier_->lock->load(std::memory_order_acquire) == copier_->seen && copier_->peer->alive() &&
+      base::now_ns() < copier_->until_ns)
+    return kUnanswered;
+  copier_.reset();
+  return kSucceeded;
 }
 
 Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                          uint32_t rights) {
-  if ((!target_ && !find_target()) || !target_->ready(own_slot_, qp_.qp_num))
+  if ((!target_ && !find_target({})) || !target_->ready(own_slot_, qp_num_))
     return fail(ENOTCONN, "the other end is not there yet");
   RemoteRange range;
   if (length == 0 || !target_->resolve(rkey, address, length, rights, &range))
@@ -60,11 +216,12 @@ Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t
   return std::shared_ptr<std::byte>(target_->region_of(rkey), range.direct);
 }
 
-Outcome Connected::execute(const Request& request) {
-  if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_.qp_num), 0)) {
+inline Outcome Connected::execute(const Request& request) {
+  if (__builtin_expect(core::is_local(request.wr.opcode), 0)) return run_local(request);
+  if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_num_), 0)) {
     if (const Outcome outcome = not_answering(); !outcome.succeeded()) return outcome;
   }
-  if (__builtin_expect(qp_.type == QpType::kXrcSend, 0) &&
+  if (__builtin_expect(type_ == QpType::kXrcSend, 0) &&
       !target_->select_srq(request.wr.remote_srqn, target_->remote().xrcd))
     return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   switch (request.wr.opcode) {
@@ -88,20 +245,20 @@ Outcome Connected::execute(const Request& request) {
 }
 
 Outcome Connected::not_answering() {
-  if (!target_ && !find_target()) return kUnanswered;
-  if (target_->ready(own_slot_, qp_.qp_num)) return kSucceeded;
+  if (!target_ && !find_target({})) return kUnanswered;
+  if (target_->ready(own_slot_, qp_num_)) return kSucceeded;
   return target_->peer().alive() ? kUnanswered : Outcome::done(WcStatus::kRetryExcErr);
 }
 
 Outcome Connected::refuse(EventType event, WcStatus status) {
-  if (!reliable()) return kSucceeded;
+  if (!is_reliable()) return kSucceeded;
   target_->fail(event);
   return Outcome::done(status);
 }
 
 Outcome Connected::not_ready() {
-  if (!target_->ready(own_slot_, qp_.qp_num)) return kUnanswered;
-  if (!reliable()) return kSucceeded;  // UC: a message that finds no receive is lost (IBTA 9.8.2.2)
+  if (!target_->ready(own_slot_, qp_num_)) return kUnanswered;
+  if (!is_reliable()) return kSucceeded;  // UC: a message that finds no receive is lost (IBTA 9.8.2.2)
   target_->note_waiting();
   return Outcome::not_ready(target_->remote().rnr_timer.load(std::memory_order_relaxed));
 }
@@ -109,7 +266,7 @@ Outcome Connected::not_ready() {
 Message Connected::message_for(const Request& request) const {
   Message message;
   message.byte_len = static_cast<uint32_t>(request.length);
-  message.src_qp = qp_.qp_num;
+  message.src_qp = qp_num_;
   message.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
   message.sl = vector_.sl;
   if (request.wr.opcode == Opcode::kSendWithImm || request.wr.opcode == Opcode::kRdmaWriteWithImm) {
@@ -128,7 +285,7 @@ Outcome Connected::send(const Request& request) {
   if (__builtin_expect(!claim, 0)) return not_ready();
   Message message = message_for(request);
   if (__builtin_expect(claim.room() < request.length, 0)) {
-    if (!reliable()) {
+    if (!is_reliable()) {
       target_->put_back(claim);
       return kSucceeded;
     }
@@ -141,10 +298,10 @@ Outcome Connected::send(const Request& request) {
     message.byte_len = 0;
     target_->complete(claim, message, WcStatus::kMwBindErr);
     target_->fail(EventType::kQpAccessErr);
-    return reliable() ? Outcome::done(WcStatus::kRemAccessErr) : kSucceeded;
+    return is_reliable() ? Outcome::done(WcStatus::kRemAccessErr) : kSucceeded;
   }
   const WcStatus status = target_->deliver(claim, request.pieces, request.piece_count, request.length, message);
-  return status == WcStatus::kSuccess || !reliable() ? kSucceeded : Outcome::done(status);
+  return status == WcStatus::kSuccess || !is_reliable() ? kSucceeded : Outcome::done(status);
 }
 
 Outcome Connected::rdma_write(const Request& request) {
@@ -155,7 +312,7 @@ Outcome Connected::rdma_write(const Request& request) {
   if (request.wr.opcode == Opcode::kRdmaWrite) {
     if (request.length == 0) return kSucceeded;
     const WcStatus status = write_remote(target_->memory(), range, request.pieces, request.piece_count);
-    return status == WcStatus::kSuccess || !reliable() ? kSucceeded : Outcome::done(status);
+    return status == WcStatus::kSuccess || !is_reliable() ? kSucceeded : Outcome::done(status);
   }
   auto claim = target_->claim();
   if (!claim) return not_ready();
@@ -163,7 +320,7 @@ Outcome Connected::rdma_write(const Request& request) {
     const WcStatus status = write_remote(target_->memory(), range, request.pieces, request.piece_count);
     if (status != WcStatus::kSuccess) {
       target_->put_back(claim);
-      return reliable() ? Outcome::done(status) : kSucceeded;
+      return is_reliable() ? Outcome::done(status) : kSucceeded;
     }
   }
   target_->complete(claim, message_for(request), WcStatus::kSuccess);
@@ -221,7 +378,6 @@ Outcome Connected::atomic_by_agent(segment::AgentOp op, const RemoteRange& range
 
 Outcome Connected::atomic(const Request& request) {
   const SendWr& wr = request.wr;
-  if (__builtin_expect(request.length < transport::kAtomicBytes, 0)) return Outcome::done(WcStatus::kLocLenErr);
   if (__builtin_expect(wr.remote_addr % 8 != 0, 0)) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   RemoteRange range;
   if (__builtin_expect(!target_->resolve(wr.rkey, wr.remote_addr, 8, access::kRemoteAtomic, &range), 0))

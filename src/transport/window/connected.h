@@ -1,48 +1,95 @@
 #pragma once
 #include <optional>
 
+#include "core/seam/deferred_sends.h"
+#include "core/seam/endpoint.h"
+#include "transport/window/outcome.h"
 #include "transport/window/target.h"
 #include "transport/window/window.h"
 
 namespace nupa::window {
 
 /// The initiator's side of an RC, UC or XRC queue pair (IBTA 9.7, 9.8).
-class Connected final : public transport::Endpoint {
+class Connected final : public core::Endpoint {
  public:
-  Connected(Window& window, const transport::LocalQp& qp, const AddressVector& vector, uint32_t remote_qpn);
+  /// Waits at most `limit` for the peer's process to answer.
+  Connected(Window& window, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
+            std::chrono::milliseconds limit);
 
-  transport::Outcome execute(const transport::Request& request) override;
-  Reach reach() override;
-  const cm::Peer* peer() const override { return target_ == nullptr ? nullptr : &target_->peer(); }
-  const char* name() const override { return "shm"; }
+  core::Posted post(const core::Request& request) override;
+  void start(uint32_t sq_psn) override;
+  void set_attributes(const QpAttr& attr) override;
+  void pause(bool paused) override;
+  bool drained() const override { return sends_.empty() || !sends_.front().begun(); }
+  void flush() override;
+  int64_t progress(int64_t now_ns) override;
+  void on_process_gone(cm::Peer& process) override;
+  void entered_rtr() override;
+  std::string_view name() const override { return "shm"; }
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                 uint32_t rights) override;
 
  private:
-  transport::Outcome send(const transport::Request& request);
-  transport::Outcome rdma_write(const transport::Request& request);
-  transport::Outcome rdma_read(const transport::Request& request);
-  transport::Outcome atomic(const transport::Request& request);
-  transport::Outcome atomic_write(const transport::Request& request);
+  Outcome execute(const core::Request& request);
+  Outcome run_local(const core::Request& request);
+  Outcome send(const core::Request& request);
+  Outcome rdma_write(const core::Request& request);
+  Outcome rdma_read(const core::Request& request);
+  Outcome atomic(const core::Request& request);
+  Outcome atomic_write(const core::Request& request);
 
-  bool find_target();
-  bool reliable() const { return qp_.type != QpType::kUc; }
+  /// The request waits behind others, or for the peer.
+  [[gnu::noinline]] core::Posted keep(const core::Request& request);
+  [[gnu::noinline]] core::Posted keep_tried(const core::Request& request, Outcome outcome);
+  /// Tries the requests that wait, as long as one ends. Returns when to try again.
+  int64_t try_waiting(int64_t now_ns);
+  /// The oldest request fails, and the queue pair.
+  void lose_peer();
+  /// Tries the oldest request that waits. Returns when to try again; 0: it has ended.
+  int64_t try_oldest(int64_t now_ns);
+  /// Ends the oldest request that waits; after a failure all others as well.
+  void end_oldest(WcStatus status, uint64_t length);
+  /// When the oldest request is to be tried again; 0: it ends with *status.
+  int64_t postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status);
+  /// Looks for the peer's process at times, and fails the queue pair if there is none. Returns when to look again.
+  int64_t look_for_peer(int64_t now_ns);
+  bool find_target(std::chrono::milliseconds limit);
+  bool is_reliable() const { return type_ != QpType::kUc; }
   /// The responder refuses: RC and XRC report it on both sides, UC drops the message (IBTA 9.9.3, class D).
-  [[gnu::cold]] transport::Outcome refuse(EventType event, WcStatus status);
-  [[gnu::cold]] transport::Outcome not_ready();
-  [[gnu::cold]] transport::Outcome not_answering();
-  transport::Outcome atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand);
-  Message message_for(const transport::Request& request) const;
+  [[gnu::cold]] Outcome refuse(EventType event, WcStatus status);
+  [[gnu::cold]] Outcome not_ready();
+  [[gnu::cold]] Outcome not_answering();
+  Outcome atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand);
+  Message message_for(const core::Request& request) const;
+  /// After a window was invalidated: sets `copier_` if the peer is inside a post.
+  void look_for_copier();
 
+  // What each request looks at.
   Target* target_ = nullptr;  ///< once it was met
-  transport::LocalQp qp_;
-  uint32_t own_slot_;
-  uint32_t remote_qpn_;
+  bool paused_ = false;
+  const QpType type_;
+  const uint32_t qp_num_;
+  const uint32_t own_slot_;
+  core::DeferredSends sends_;
+  // And what only some do.
+  core::QpContext& context_;
+  const uint32_t remote_qpn_;
   std::optional<Target> met_;
   Window& window_;
-  AddressVector vector_;
+  const AddressVector vector_;
+  core::RetryLimits limits_;
+  const int64_t made_ns_;
   int64_t next_search_ns_ = 0;
   int search_error_ = 0;
+  /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
+  /// it holds its send lock since before.
+  struct Copier {
+    const cm::Peer* peer;
+    const std::atomic<uint32_t>* lock;
+    uint32_t seen;
+    int64_t until_ns;  ///< a process that is stopped is not waited for any longer
+  };
+  std::optional<Copier> copier_;
 };
 
 }  // namespace nupa::window

@@ -1,43 +1,59 @@
 #include "transport/window/datagram.h"
 
-#include <netinet/in.h>
-
 #include <algorithm>
+#include <cerrno>
 
-#include "base/gid.h"
 #include "transport/grh.h"
 #include "transport/group_address.h"
 
 namespace nupa::window {
 
+using core::Piece;
+using core::Request;
 using transport::kGrhBytes;
-using transport::Outcome;
-using transport::Piece;
-using transport::Request;
 
 namespace {
 
-/// 127.0.0.0/8: packets to a group that leave from there come back to this host, and go nowhere else.
-bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }
+/// How long a process may take to answer when a datagram goes to it for the first time.
+constexpr std::chrono::milliseconds kAnswerLimit{100};
 
 }  // namespace
 
-Target* Datagram::find(uint32_t qpn, const AddressVector& vector) {
-  if (last_qpn_ == qpn && last_ != nullptr && last_->lies_at(vector)) return last_->target.get();
-  last_ = nullptr;
-  auto found = targets_.find(qpn);
-  if (found == targets_.end() || !found->second.lies_at(vector)) {
-    auto peer = window_.find_peer(qpn, vector, std::chrono::milliseconds(100));
-    if (!peer && elsewhere_ == nullptr) return nullptr;
-    if (targets_.size() >= kMaxTargets) targets_.clear();
-    auto target = peer
-                      ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn), due)
-                      : nullptr;
-    found = targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first;
+Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Known** known) {
+  const auto found = targets_.find(qpn);
+  const bool asked = found != targets_.end() && found->second.lies_at(vector);
+  if (asked && found->second.target != nullptr) {
+    *known = &found->second;
+    return Reach::kYes;
   }
-  last_qpn_ = qpn;
-  last_ = &found->second;
-  return last_->target.get();
+  // A process that did not answer once delays no further request.
+  auto peer = window_.find_peer(qpn, vector, asked ? std::chrono::milliseconds(0) : kAnswerLimit);
+  if (!peer && peer.error().code != ETIMEDOUT) {
+    if (asked) targets_.erase(found);
+    return Reach::kNo;
+  }
+  if (targets_.size() >= kMaxTargets) targets_.clear();
+  auto target = peer ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn), due_)
+                     : nullptr;
+  *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
+  return peer ? Reach::kYes : Reach::kNotYet;
+}
+
+Datagram::Reach Datagram::find(uint32_t qpn, const AddressVector& vector, Target** target) {
+  if (last_qpn_ != qpn || last_ == nullptr || !last_->lies_at(vector)) {
+    last_ = nullptr;
+    Known* known = nullptr;
+    if (const Reach reach = search(qpn, vector, &known); reach != Reach::kYes) return reach;
+    last_qpn_ = qpn;
+    last_ = known;
+  }
+  *target = last_->target.get();
+  return Reach::kYes;
+}
+
+Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num) {
+  Target* target = nullptr;
+  return find(qp_num, vector, &target);
 }
 
 const Gid& Datagram::source_of(const Request& request) const {
@@ -69,7 +85,7 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
 
   Message message;
   message.byte_len = static_cast<uint32_t>(request.length) + kGrhBytes;
-  message.src_qp = qp_.qp_num;
+  message.src_qp = context_.number();
   message.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
   message.sl = request.vector->sl;
   message.slid = request.vector->is_global ? 0 : request.vector->dlid;
@@ -90,33 +106,29 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       peer = *met;
     }
     if (peer == nullptr) continue;
-    const bool skips_itself = slot == window_.node().slot() && !qp_.hears_itself;
+    const bool skips_itself = slot == window_.node().slot() && !context_.hears_itself();
     const segment::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
-      if (skips_itself && member - 1 == segment::index_of(qp_.qp_num)) continue;
-      Target target(window_.node(), window_.memory_of(*peer), member - 1, due);
+      if (skips_itself && member - 1 == segment::index_of(context_.number())) continue;
+      Target target(window_.node(), window_.memory_of(*peer), member - 1, due_);
       deliver(target, request, qkey);
     }
   }
 }
 
-Outcome Datagram::execute(const Request& request) {
+WcStatus Datagram::send(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
   const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
-  const uint32_t qkey = own_qkey ? qp_.shared->qkey.load(std::memory_order_relaxed) : request.wr.remote_qkey;
-  if (request.vector->is_global && transport::names_group(request.vector->dgid)) {
+  const uint32_t qkey = own_qkey ? context_.qkey() : request.wr.remote_qkey;
+  Target* target = nullptr;
+  if (request.vector->is_global && transport::names_group(request.vector->dgid))
     deliver_multicast(request, qkey);
-    // By packets to other hosts only: members on this one would get a second copy.
-    if (elsewhere_ != nullptr && !is_loopback(source_of(request))) elsewhere_->execute(request);
-  } else if (Target* target = find(request.wr.remote_qpn, *request.vector); target != nullptr) {
+  else if (find(request.wr.remote_qpn, *request.vector, &target) == Reach::kYes)
     deliver(*target, request, qkey);
-  } else if (elsewhere_ != nullptr) {
-    return elsewhere_->execute(request);
-  }
-  return Outcome::done(WcStatus::kSuccess);
+  return WcStatus::kSuccess;
 }
 
 }  // namespace nupa::window

@@ -2,6 +2,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "core/seam/endpoint.h"
+#include "core/seam/qp_context.h"
 #include "transport/window/target.h"
 #include "transport/window/window.h"
 
@@ -9,30 +11,26 @@ namespace nupa::window {
 
 /// The initiator's side of a UD queue pair (IBTA 9.8.3): every request names its own destination, a datagram that
 /// cannot be delivered is lost without a word.
-class Datagram final : public transport::Endpoint {
+class Datagram final : public core::DatagramSender {
  public:
-  /// `elsewhere`: who sends what goes to no process of this host's runtime directory; may be null.
-  Datagram(Window& window, const transport::LocalQp& qp, std::unique_ptr<transport::Endpoint> elsewhere = nullptr)
+  /// `due`: the event of a receiver, which is raised when the sender has its own completion.
+  Datagram(Window& window, core::QpContext& context, cm::DueEvent& due)
       : window_(window),
-        qp_(qp),
-        own_gids_(window.node().segment().tables().header->devices[qp.shared->device].gids),
-        elsewhere_(std::move(elsewhere)) {}
+        context_(context),
+        due_(due),
+        own_gids_(window.node().segment().tables().header->devices[context.shared().device].gids) {}
 
-  transport::Outcome execute(const transport::Request& request) override;
-  Reach reach() override { return Reach::kMet; }
-  const char* name() const override { return "shm"; }
-  void withdraw() override {
-    if (elsewhere_) elsewhere_->withdraw();
-  }
+  Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
+  WcStatus send(const core::Request& request) override;
 
  private:
   /// The GID that the request's address handle names, as the source.
-  const Gid& source_of(const transport::Request& request) const;
-  void deliver(Target& target, const transport::Request& request, uint32_t qkey);
-  void deliver_multicast(const transport::Request& request, uint32_t qkey);
+  const Gid& source_of(const core::Request& request) const;
+  void deliver(Target& target, const core::Request& request, uint32_t qkey);
+  void deliver_multicast(const core::Request& request, uint32_t qkey);
   /// A destination under the address that it was found by: another one may not lead to it.
   struct Known {
-    std::unique_ptr<Target> target;  ///< null: it is elsewhere
+    std::unique_ptr<Target> target;  ///< null: its process did not answer
     Gid gid;
     bool is_global = false;
     bool lies_at(const AddressVector& vector) const {
@@ -40,15 +38,18 @@ class Datagram final : public transport::Endpoint {
              (target == nullptr || target->peer().alive());
     }
   };
-  Target* find(uint32_t qpn, const AddressVector& vector);
+  /// kYes: *target is what has the number and the address. May wait for its process to answer when it is looked for
+  /// first.
+  Reach find(uint32_t qpn, const AddressVector& vector, Target** target);
+  Reach search(uint32_t qpn, const AddressVector& vector, Known** known);
 
   /// Destinations remembered; beyond this many all are looked up anew.
   static constexpr size_t kMaxTargets = 1024;
 
   Window& window_;
-  transport::LocalQp qp_;
+  core::QpContext& context_;
+  cm::DueEvent& due_;
   const Gid* own_gids_;  ///< of its device, segment::kMaxGids
-  const std::unique_ptr<transport::Endpoint> elsewhere_;
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;

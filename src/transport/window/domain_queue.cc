@@ -4,8 +4,8 @@
 
 namespace nupa::window {
 
+using core::Piece;
 using segment::ReceiveRing;
-using transport::Piece;
 
 ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring) {
   const uint64_t where = ring.where.load(std::memory_order_acquire);

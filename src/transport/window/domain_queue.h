@@ -14,7 +14,7 @@ segment::ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring);
 /// Copies `pieces`, `length` bytes in all, to `offset` of a receive's buffers, which `keys` of domain `pd` open.
 /// kSuccess; kRemOpErr: the receiver's own list is at fault; kRetryExcErr: it died.
 WcStatus scatter(KeyCache& keys, const segment::ReceiveRing::Claim& claim, uint32_t pd, uint64_t offset,
-                 const transport::Piece* pieces, uint64_t length);
+                 const core::Piece* pieces, uint64_t length);
 
 /// A shared receive queue of an XRC domain.
 struct DomainQueue {

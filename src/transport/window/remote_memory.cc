@@ -15,10 +15,10 @@
 namespace nupa::window {
 namespace {
 
+using core::Piece;
 using segment::MrKind;
 using segment::MrPiece;
 using segment::MrShared;
-using transport::Piece;
 
 struct Run {
   size_t first = 0;

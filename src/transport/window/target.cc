@@ -7,10 +7,10 @@
 
 namespace nupa::window {
 
+using core::Piece;
 using segment::QpShared;
 using segment::ReceiveRing;
 using segment::RecvSlot;
-using transport::Piece;
 
 namespace {
 

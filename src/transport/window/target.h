@@ -41,8 +41,8 @@ class Target {
   void put_back(const segment::ReceiveRing::Claim& claim) { recv_.put_back(claim); }
 
   /// Copies `pieces` into the claimed receive's buffers and completes it. kSuccess, or what the requester reports.
-  WcStatus deliver(const segment::ReceiveRing::Claim& claim, const transport::Piece* pieces, uint32_t count,
-                   uint64_t length, const Message& message);
+  WcStatus deliver(const segment::ReceiveRing::Claim& claim, const core::Piece* pieces, uint32_t count, uint64_t length,
+                   const Message& message);
   /// Completes the claimed receive without data (RDMA WRITE with immediate).
   void complete(const segment::ReceiveRing::Claim& claim, const Message& message, WcStatus status);
 
@@ -77,7 +77,7 @@ class Target {
 
  private:
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
-  WcStatus scatter(const segment::ReceiveRing::Claim& claim, const transport::Piece* pieces, uint32_t count,
+  WcStatus scatter(const segment::ReceiveRing::Claim& claim, const core::Piece* pieces, uint32_t count,
                    uint64_t length);
 
   // What each request looks at stands first, in one cache line; behind it what keys open.

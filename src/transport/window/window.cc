@@ -7,22 +7,26 @@
 
 namespace nupa::window {
 
-Result<std::unique_ptr<transport::Endpoint>> Window::connect(const transport::LocalQp& qp, const AddressVector& vector,
-                                                             uint32_t remote_qpn) {
-  if (qp.type == QpType::kUd) return std::make_unique<Datagram>(*this, qp);
-  return std::make_unique<Connected>(*this, qp, vector, remote_qpn);
+namespace {
+
+/// How long a process of this host may take to answer before it counts as one that is stopped.
+constexpr std::chrono::milliseconds kAnswerLimit{100};
+
+}  // namespace
+
+std::unique_ptr<core::Endpoint> Window::connect(core::QpContext& context, const AddressVector& vector,
+                                                uint32_t remote_qpn) {
+  return std::make_unique<Connected>(*this, context, vector, remote_qpn, kAnswerLimit);
+}
+
+std::unique_ptr<core::DatagramSender> Window::datagrams(core::QpContext& context, cm::DueEvent& due) {
+  return std::make_unique<Datagram>(*this, context, due);
 }
 
 bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
-  constexpr auto kPatience = std::chrono::milliseconds(100);
-  const auto peer = find_peer(remote_qpn, vector, kPatience);
+  const auto peer = find_peer(remote_qpn, vector, kAnswerLimit);
   // One that is there and does not answer is met later.
   return peer || peer.error().code == ETIMEDOUT;
-}
-
-std::unique_ptr<transport::Endpoint> Window::connect_datagrams(const transport::LocalQp& qp,
-                                                               std::unique_ptr<transport::Endpoint> elsewhere) {
-  return std::make_unique<Datagram>(*this, qp, std::move(elsewhere));
 }
 
 std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {

@@ -1,30 +1,30 @@
 #pragma once
 /// The shm transport, direct mode: both ends are processes of one user on one host. The initiator's thread does all
-/// the work in execute(): it plays the responder's part on the peer's shared objects and copies straight into or out
+/// the work in post(): it plays the responder's part on the peer's shared objects and copies straight into or out
 /// of the peer's memory. No other thread runs and, once the first request has found its way, no system call is made.
 
 #include <mutex>
 #include <unordered_map>
 
 #include "cm/node.h"
-#include "transport/transport.h"
+#include "core/seam/endpoint.h"
+#include "core/seam/qp_context.h"
 #include "transport/window/agent.h"
 #include "transport/window/remote_memory.h"
 
 namespace nupa::window {
 
-class Window final : public transport::Transport {
+class Window {
  public:
   explicit Window(cm::Node& node) : node_(node), agent_(node) {}
 
-  Result<std::unique_ptr<transport::Endpoint>> connect(const transport::LocalQp& qp, const AddressVector& vector,
-                                                       uint32_t remote_qpn) override;
+  /// RC, UC, XRC. `vector` and `remote_qpn` name the peer, which need not exist yet.
+  std::unique_ptr<core::Endpoint> connect(core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn);
 
   /// Whether the other end of a connection is one that this transport reaches: a process of this user on this host.
   bool reaches(const AddressVector& vector, uint32_t remote_qpn);
-  /// A UD endpoint; `elsewhere` sends what goes to other processes.
-  std::unique_ptr<transport::Endpoint> connect_datagrams(const transport::LocalQp& qp,
-                                                         std::unique_ptr<transport::Endpoint> elsewhere);
+  /// UD. `due`: the event of a receiver, which is raised when the sender has its own completion.
+  std::unique_ptr<core::DatagramSender> datagrams(core::QpContext& context, cm::DueEvent& due);
   /// The mappings of one peer, shared by all endpoints that lead to it.
   std::shared_ptr<PeerMemory> memory_of(cm::Peer& peer);
   /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.

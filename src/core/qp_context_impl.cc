@@ -1,4 +1,4 @@
-#include "core/wire_host.h"
+#include "core/qp_context_impl.h"
 
 #include <algorithm>
 
@@ -10,11 +10,22 @@
 
 namespace nupa::core {
 
+namespace {
+
+constexpr uint32_t kMaxMtu = 4096;  // IBTA 9.3.2: the largest path MTU
+
+}  // namespace
+
 using segment::MrKind;
 using segment::MrShared;
 
-bool WireHost::locate(const Sge& sge, uint32_t rights, std::byte** data) {
-  transport::Piece piece;
+QpContextImpl::QpContextImpl(Qp& qp)
+    : QpContext({qp.qp_num_, qp.options_.type, qp.options_.cap, qp.options_.hears_itself, qp.shared_,
+                 &qp.runtime_.tables().wire[qp.index_]}),
+      qp_(qp) {}
+
+bool QpContextImpl::locate(const Sge& sge, uint32_t rights, std::byte** data) {
+  Piece piece;
   if (sge.length == 0) {
     *data = nullptr;
     return true;
@@ -24,15 +35,24 @@ bool WireHost::locate(const Sge& sge, uint32_t rights, std::byte** data) {
   return true;
 }
 
-WcStatus WireHost::run_local(const SendWr& wr) { return qp_.run_local(wr); }
+WcStatus QpContextImpl::run_local(const SendWr& wr) { return qp_.run_local(wr); }
 
-void WireHost::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  qp_.finish_wire(wr, position, status, length);
+void QpContextImpl::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+  qp_.complete_taken(wr, position, status, length);
 }
 
-bool WireHost::is_xrc() const { return qp_.type() == QpType::kXrcRecv; }
+void QpContextImpl::wake() { qp_.runtime_.add_pending(&qp_, true); }
 
-window::DomainReceiver* WireHost::receiver_of(uint32_t srqn) try {
+void QpContextImpl::wake_at(int64_t) { qp_.runtime_.add_pending(&qp_, false); }
+
+void QpContextImpl::peer_gone() {
+  qp_.set_state(QpState::kErr);
+  cm::call_attention(qp_.runtime_.node().self(), segment::attention::kQp, qp_.index_);
+}
+
+bool QpContextImpl::is_xrc() const { return qp_.type() == QpType::kXrcRecv; }
+
+window::DomainReceiver* QpContextImpl::receiver_of(uint32_t srqn) try {
   const auto known = receivers_.find(srqn);
   if (known != receivers_.end() && known->second->stands()) return known->second.get();
   Runtime& runtime = qp_.runtime_;
@@ -51,7 +71,8 @@ window::DomainReceiver* WireHost::receiver_of(uint32_t srqn) try {
   return nullptr;
 }
 
-std::byte* WireHost::reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
+std::byte* QpContextImpl::reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length,
+                                          uint32_t rights) {
   // The request names a shared receive queue, and its domain and process answer (IBTA A14.5).
   written_ = nullptr;
   window::DomainReceiver* receiver = receiver_of(srqn);
@@ -60,10 +81,10 @@ std::byte* WireHost::reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t addr
   if (range.null_region) return nullptr;
   if (range.direct != nullptr) return range.direct;
   // Memory of another process that is not shared: by a copy.
-  if (copy_ == nullptr) copy_.reset(new (std::nothrow) std::byte[roce::kMaxMtu]);
-  if (copy_ == nullptr || length > roce::kMaxMtu) return copy_.get();
+  if (copy_ == nullptr) copy_.reset(new (std::nothrow) std::byte[kMaxMtu]);
+  if (copy_ == nullptr || length > kMaxMtu) return copy_.get();
   if ((rights & access::kRemoteRead) != 0) {
-    const transport::Piece piece{copy_.get(), length};
+    const Piece piece{copy_.get(), length};
     if (window::read_remote(receiver->memory(), range, &piece, 1) != WcStatus::kSuccess) return nullptr;
   }
   written_ = receiver;
@@ -71,14 +92,14 @@ std::byte* WireHost::reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t addr
   return copy_.get();
 }
 
-bool WireHost::wrote(uint32_t length) {
+bool QpContextImpl::wrote(uint32_t length) {
   if (written_ == nullptr) return true;
-  const transport::Piece piece{copy_.get(), length};
+  const Piece piece{copy_.get(), length};
   return window::write_remote(written_->memory(), written_range_, &piece, 1) == WcStatus::kSuccess;
 }
 
-WcStatus WireHost::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
-                              uint64_t swap) {
+WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                                   uint64_t swap) {
   if (is_xrc()) {
     const uint32_t rights = operation == Atomic::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
     window::DomainReceiver* receiver = receiver_of(srqn);
@@ -96,10 +117,10 @@ WcStatus WireHost::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, ui
       return status == WcStatus::kSuccess ? status : WcStatus::kRemOpErr;
     }
   }
-  return Host::run_atomic(operation, srqn, rkey, address, operand, swap);
+  return QpContext::run_atomic(operation, srqn, rkey, address, operand, swap);
 }
 
-std::byte* WireHost::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
+std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
   const segment::QpShared& qp = *qp_.shared_;
   if ((qp.access.load(std::memory_order_relaxed) & rights) != rights) return nullptr;
   if (is_xrc()) return reach_in_domain(srqn, rkey, address, length, rights);
@@ -118,7 +139,7 @@ std::byte* WireHost::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint6
   return reinterpret_cast<std::byte*>(address + mr.delta);
 }
 
-roce::Host::Take WireHost::take_receive(uint32_t srqn) {
+QpContext::Take QpContextImpl::take_receive(uint32_t srqn) {
   if (is_xrc()) {
     receiver_ = receiver_of(srqn);
     if (receiver_ == nullptr) return Take::kNoQueue;
@@ -135,11 +156,11 @@ roce::Host::Take WireHost::take_receive(uint32_t srqn) {
   return Take::kTaken;
 }
 
-bool WireHost::holds_receive() const { return !is_xrc() || (receiver_ != nullptr && receiver_->holds(claim_)); }
+bool QpContextImpl::holds_receive() const { return !is_xrc() || (receiver_ != nullptr && receiver_->holds(claim_)); }
 
-uint64_t WireHost::receive_room() const { return holds_receive() ? claim_.room() : 0; }
+uint64_t QpContextImpl::receive_room() const { return holds_receive() ? claim_.room() : 0; }
 
-bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
+bool QpContextImpl::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
   if (is_xrc()) return holds_receive() && receiver_->place(claim_, offset, data, length);
   const uint32_t pd = queue_->shared().pd;
   for (uint32_t i = 0; i < claim_.entries && length > 0; ++i) {
@@ -148,7 +169,7 @@ bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, co
       offset -= sge.length;
       continue;
     }
-    transport::Piece piece;
+    Piece piece;
     if (find_local(qp_.keys_, pd, sge, access::kLocalWrite, &piece) != WcStatus::kSuccess) return false;
     const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
     std::byte* const to = piece.data == nullptr ? nullptr : piece.data + offset;
@@ -161,7 +182,7 @@ bool WireHost::place(uint64_t offset, const std::byte* data, uint32_t length, co
   return true;
 }
 
-void WireHost::complete_receive(const roce::Inbound& message, WcStatus status) {
+void QpContextImpl::complete_receive(const Inbound& message, WcStatus status) {
   if (!holds_receive()) return;
   segment::CqEntry entry;
   entry.wr_id = claim_.slot->wr_id;
@@ -187,7 +208,7 @@ void WireHost::complete_receive(const roce::Inbound& message, WcStatus status) {
   if (pushed == Pushed::kOverrun) qp_.fail_for_overrun();
 }
 
-void WireHost::return_receive() {
+void QpContextImpl::return_receive() {
   if (!is_xrc())
     queue_->ring().put_back(claim_);
   else if (holds_receive())
@@ -195,19 +216,19 @@ void WireHost::return_receive() {
   claim_ = {};
 }
 
-bool WireHost::invalidate(uint32_t rkey) { return invalidate_window(qp_.runtime_, rkey, qp_.qp_num_); }
+bool QpContextImpl::invalidate(uint32_t rkey) { return invalidate_window(qp_.runtime_, rkey, qp_.qp_num_); }
 
-void WireHost::refuse(std::optional<EventType> event) {
+void QpContextImpl::refuse(std::optional<EventType> event) {
   if (event) qp_.shared_->error.store(static_cast<uint32_t>(*event) + 1, std::memory_order_release);
   qp_.set_state(QpState::kErr);
   cm::call_attention(qp_.runtime_.node().self(), segment::attention::kQp, qp_.index_);
 }
 
-uint8_t WireHost::rnr_timer() const {
+uint8_t QpContextImpl::rnr_timer() const {
   return static_cast<uint8_t>(qp_.shared_->rnr_timer.load(std::memory_order_relaxed));
 }
 
-void WireHost::established() {
+void QpContextImpl::established() {
   // The first request that comes before the owner thinks it connected is told (IBTA 11.6.3.1).
   if (qp_.state() == QpState::kRtr && qp_.shared_->established.exchange(1) == 0)
     cm::call_attention(qp_.runtime_.node().self(), segment::attention::kQp, qp_.index_);

@@ -1,11 +1,12 @@
-#include "transport/roce/host.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "core/seam/qp_context.h"
 
 #include "base/memory_fault.h"
 
-namespace nupa::roce {
+namespace nupa::core {
 
-WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
-                          uint64_t swap) {
+WcStatus QpContext::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                               uint64_t swap) {
   const uint32_t rights = operation == Atomic::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
   std::byte* at = reach(srqn, rkey, address, sizeof *operand, rights);
   if (at == nullptr) return WcStatus::kRemAccessErr;
@@ -29,4 +30,4 @@ WcStatus Host::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64
   return done ? WcStatus::kSuccess : WcStatus::kRemOpErr;
 }
 
-}  // namespace nupa::roce
+}  // namespace nupa::core

@@ -4,7 +4,7 @@
 
 #include "core/cq.h"
 #include "segment/receive_ring.h"
-#include "transport/roce/host.h"
+#include "core/seam/qp_context.h"
 #include "transport/window/domain_queue.h"
 
 namespace nupa::core {
@@ -13,15 +13,19 @@ class Qp;
 class ReceiveQueue;
 class Srq;
 
-/// What a packet transport's engine sees of a queue pair: this process's keys, receives and completion queues. All
-/// calls come with the queue pair's send lock held.
-class WireHost final : public roce::Host {
+/// What a transport sees of a queue pair: this process's keys, receives and completion queues. All calls come with the
+/// queue pair's send lock held.
+class QpContextImpl final : public QpContext {
  public:
-  explicit WireHost(Qp& qp) : qp_(qp) {}
+  /// Of a queue pair that has its number and its place in the tables.
+  explicit QpContextImpl(Qp& qp);
 
   bool locate(const Sge& sge, uint32_t rights, std::byte** data) override;
   WcStatus run_local(const SendWr& wr) override;
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) override;
+  void wake() override;
+  void wake_at(int64_t when_ns) override;
+  void peer_gone() override;
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
   bool wrote(uint32_t length) override;
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
@@ -29,7 +33,7 @@ class WireHost final : public roce::Host {
   Take take_receive(uint32_t srqn) override;
   uint64_t receive_room() const override;
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override;
-  void complete_receive(const roce::Inbound& message, WcStatus status) override;
+  void complete_receive(const Inbound& message, WcStatus status) override;
   void return_receive() override;
   bool invalidate(uint32_t rkey) override;
   void refuse(std::optional<EventType> event) override;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "core/seam/deferred_sends.h"
+#include "core/seam/endpoint.h"
+
+namespace nupa::core {
+
+/// The endpoint of a UD queue pair (IBTA 9.8.3): each request names its destination, and the first transport in order
+/// of cost that leads there sends it. A multicast goes by all transports.
+class DatagramRouter final : public Endpoint {
+ public:
+  explicit DatagramRouter(QpContext& context) : Endpoint({.copies_in_post = true}), context_(context) {}
+
+  /// Before the first request, in order of cost; at least one.
+  void add(std::unique_ptr<DatagramSender> sender) { senders_.push_back(std::move(sender)); }
+
+  Posted post(const Request& request) override;
+  void start(uint32_t) override { paused_ = false; }
+  void set_attributes(const QpAttr&) override {}
+  void pause(bool paused) override;
+  bool drained() const override { return true; }
+  void flush() override { sends_.flush(context_); }
+  void withdraw() override;
+  int64_t progress(int64_t now_ns) override;
+  std::string_view name() const override { return {}; }
+
+ private:
+  /// Which transport leads to an address, and until when it is not asked again.
+  struct Route {
+    Gid gid;
+    bool is_global = false;
+    DatagramSender* sender = nullptr;
+    int64_t valid_until_ns = 0;
+  };
+
+  WcStatus send(const Request& request);
+  DatagramSender& sender_to(uint32_t qp_num, const AddressVector& vector);
+
+  QpContext& context_;
+  bool paused_ = false;
+  DeferredSends sends_;
+  std::vector<std::unique_ptr<DatagramSender>> senders_;
+  std::unordered_map<uint32_t, Route> routes_;  ///< by queue pair number, of what the first transport does not lead to
+};
+
+}  // namespace nupa::core

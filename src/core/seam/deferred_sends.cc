@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/seam/deferred_sends.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "transport/timers.h"
+
+namespace nupa::core {
+
+namespace {
+
+/// The pause before a peer that does not answer is tried again.
+constexpr int64_t kNoAnswerPauseNs = 500'000;
+constexpr int64_t kShortestRnrPauseNs = 50'000;
+constexpr uint8_t kRnrForEver = 7;  // IBTA 9.7.5.2.8
+
+bool is_over(const DeferredSend& send, const RetryLimits& limits, int64_t now_ns, WcStatus* status) {
+  const int64_t waited = now_ns - send.first_try_ns;
+  if (send.reason == DeferredSend::Reason::kNotReady) {
+    *status = WcStatus::kRnrRetryExcErr;
+    return limits.rnr_retry != kRnrForEver && waited >= limits.rnr_retry * transport::rnr_timer_ns(send.rnr_timer);
+  }
+  *status = WcStatus::kRetryExcErr;
+  return limits.timeout != 0 && waited >= (limits.retry_cnt + 1) * transport::ack_timeout_ns(limits.timeout);
+}
+
+}  // namespace
+
+DeferredSend* DeferredSends::keep(const Request& request) try {
+  auto kept = std::make_unique<DeferredSend>();
+  kept->wr = request.wr;
+  kept->position = request.position;
+  kept->fault = request.fault;
+  kept->list.assign(request.wr.sg_list, request.wr.sg_list + request.wr.num_sge);
+  if ((request.wr.flags & send_flag::kInline) != 0) {
+    uint64_t bytes = 0;
+    for (const Sge& sge : kept->list) bytes += sge.length;
+    kept->inline_data.resize(bytes);
+    std::byte* to = kept->inline_data.data();
+    for (Sge& sge : kept->list) {
+      if (sge.length != 0) std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+      sge.addr = reinterpret_cast<uint64_t>(to);
+      to += sge.length;
+    }
+  }
+  kept->wr.sg_list = kept->list.data();
+  kept->has_vector = request.vector != nullptr;
+  if (kept->has_vector) kept->vector = *request.vector;
+  waiting_.push_back(std::move(kept));
+  return waiting_.back().get();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+std::unique_ptr<DeferredSend> DeferredSends::take() {
+  std::unique_ptr<DeferredSend> oldest = std::move(waiting_.front());
+  waiting_.pop_front();
+  return oldest;
+}
+
+void DeferredSends::flush(QpContext& context) {
+  while (!waiting_.empty()) {
+    const std::unique_ptr<DeferredSend> lost = take();
+    context.complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);
+  }
+}
+
+bool DeferredSends::translate(const DeferredSend& send, QpContext& context, Piece* pieces, uint32_t* count,
+                              uint64_t* length) {
+  const bool inlined = (send.wr.flags & send_flag::kInline) != 0;
+  const uint32_t rights = writes_own_list(send.wr.opcode) ? access::kLocalWrite : 0;
+  for (const Sge& sge : send.list) {
+    if (sge.length == 0) continue;
+    Piece& piece = pieces[(*count)++];
+    piece = {reinterpret_cast<std::byte*>(sge.addr), sge.length};
+    if (!inlined && !context.locate(sge, rights, &piece.data)) return false;
+    *length += sge.length;
+  }
+  return true;
+}
+
+int64_t DeferredSends::postpone(DeferredSend::Reason reason, uint32_t rnr_timer, const RetryLimits& limits,
+                                int64_t now_ns, WcStatus* status) {
+  DeferredSend& oldest = front();
+  if (!oldest.begun() || oldest.reason != reason) oldest.first_try_ns = now_ns;
+  oldest.reason = reason;
+  oldest.rnr_timer = rnr_timer;
+  if (is_over(oldest, limits, now_ns, status)) return 0;
+  if (reason == DeferredSend::Reason::kNoAnswer) return now_ns + kNoAnswerPauseNs;
+  return now_ns + std::max(transport::rnr_timer_ns(rnr_timer), kShortestRnrPauseNs);
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Requests that an endpoint could not finish in post(), and how long each may wait.
+
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "core/seam/qp_context.h"
+#include "core/seam/request.h"
+
+namespace nupa::core {
+
+/// How long a requester waits for its peer, in the specification's codes (IBTA 9.7.5.2.8, 9.7.6.1.3).
+struct RetryLimits {
+  uint8_t timeout = 0;
+  uint8_t retry_cnt = 0;
+  uint8_t rnr_retry = 0;
+};
+
+/// A copy of a request that outlives the caller's lists.
+struct DeferredSend {
+  enum class Reason : uint8_t {
+    kOrder,     ///< another one is before it, or the send queue is paused
+    kNotReady,  ///< the receiver has no receive posted (RNR)
+    kNoAnswer,  ///< the peer cannot be reached, or does not take requests yet
+  };
+  /// Whether it was tried: the send queue drains when it has ended (IBTA 10.3.1.5).
+  bool begun() const { return first_try_ns != 0; }
+
+  SendWr wr;
+  std::vector<Sge> list;
+  std::vector<std::byte> inline_data;
+  AddressVector vector;
+  bool has_vector = false;
+  uint32_t position = 0;
+  WcStatus fault = WcStatus::kSuccess;
+  Reason reason = Reason::kOrder;
+  uint32_t rnr_timer = 0;    ///< kNotReady: the code that the receiver asks for (IBTA table 45)
+  int64_t first_try_ns = 0;  ///< when it failed for this reason first; 0: not tried yet
+};
+
+/// The requests of one queue pair that wait, in order of posting. Under its send lock.
+class DeferredSends {
+ public:
+  bool empty() const { return waiting_.empty(); }
+  DeferredSend& front() { return *waiting_.front(); }
+  const DeferredSend& front() const { return *waiting_.front(); }
+
+  /// Appends a copy. Null: no memory.
+  DeferredSend* keep(const Request& request);
+  /// Takes the oldest one away.
+  std::unique_ptr<DeferredSend> take();
+  void drop_last() { waiting_.pop_back(); }
+  /// Completes all with kWrFlushErr, in order.
+  void flush(QpContext& context);
+
+  /// Calls `execute(const Request&)` with the oldest one and returns what that returns, or `fault(status)` if the
+  /// request is at fault or one of its keys was revoked since post().
+  template <class Execute, class Fault>
+  auto run_front(QpContext& context, Execute&& execute, Fault&& fault) {
+    const DeferredSend& oldest = front();
+    Piece pieces[kMaxSge];
+    uint32_t count = 0;
+    uint64_t length = 0;
+    if (oldest.fault != WcStatus::kSuccess) return fault(oldest.fault);
+    if (!translate(oldest, context, pieces, &count, &length)) return fault(WcStatus::kLocProtErr);
+    return execute(Request{oldest.wr, oldest.has_vector ? &oldest.vector : nullptr, pieces, count, length,
+                           oldest.position, WcStatus::kSuccess});
+  }
+
+  /// The oldest one was tried at `now_ns` and has to wait for `reason`. Returns when to try again, or 0 if the limits
+  /// are over: then it has to end with *status.
+  int64_t postpone(DeferredSend::Reason reason, uint32_t rnr_timer, const RetryLimits& limits, int64_t now_ns,
+                   WcStatus* status);
+
+ private:
+  static bool translate(const DeferredSend& send, QpContext& context, Piece* pieces, uint32_t* count, uint64_t* length);
+
+  std::list<std::unique_ptr<DeferredSend>> waiting_;
+};
+
+}  // namespace nupa::core

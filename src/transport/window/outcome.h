@@ -1,0 +1,39 @@
+#pragma once
+/// What one try of a request came to.
+
+#include <nupa/queue_pair.h>
+
+#include <cstdint>
+
+namespace nupa::window {
+
+enum class Verdict : uint8_t {
+  kDone,      ///< completed, well or not: see status
+  kNotReady,  ///< the receiver has no receive posted (RNR): try again
+  kNoAnswer,  ///< the peer cannot be reached or does not take requests yet: try again
+};
+
+/// One word, because it is returned once a message: a structure of bytes and words is written in parts and read as a
+/// whole, for which processors wait.
+class Outcome {
+ public:
+  static constexpr Outcome done(WcStatus status) { return Outcome(Verdict::kDone, static_cast<uint32_t>(status)); }
+  /// `rnr_timer`: the receiver's timer code (IBTA table 45).
+  static constexpr Outcome not_ready(uint32_t rnr_timer) { return Outcome(Verdict::kNotReady, rnr_timer & 0x1f); }
+  static constexpr Outcome no_answer() { return Outcome(Verdict::kNoAnswer, 0); }
+
+  constexpr Verdict verdict() const { return static_cast<Verdict>(word_ >> 8); }
+  constexpr bool is_done() const { return word_ < (1u << 8); }
+  constexpr bool succeeded() const { return word_ == 0; }
+  /// Only of kDone.
+  constexpr WcStatus status() const { return static_cast<WcStatus>(word_ & 0xff); }
+  /// Only of kNotReady.
+  constexpr uint32_t rnr_timer() const { return word_ & 0xff; }
+
+ private:
+  constexpr Outcome(Verdict verdict, uint32_t detail) : word_(static_cast<uint32_t>(verdict) << 8 | detail) {}
+  uint32_t word_;
+};
+static_assert(static_cast<uint32_t>(Verdict::kDone) == 0 && static_cast<uint32_t>(WcStatus::kSuccess) == 0);
+
+}  // namespace nupa::window
