@@ -252,15 +252,6 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
   return WcStatus::kSuccess;
 }
 
-bool invalidate_window(Runtime& runtime, uint32_t rkey, uint32_t qp_num) {
-  const uint32_t index = segment::key_index(rkey);
-  if (rkey == 0 || index >= segment::kMaxMr) return false;
-  MrShared& entry = runtime.tables().mr[index];
-  if (entry.kind != static_cast<uint32_t>(MrKind::kWindow) || entry.qp_num != qp_num) return false;
-  uint32_t expected = rkey;
-  return entry.key.compare_exchange_strong(expected, 0);
-}
-
 namespace {
 /// Adapters move device memory in words of four bytes, and programs are written for that.
 constexpr uint64_t kDmGrain = 4;

@@ -127,7 +127,4 @@ class Dm final : public DeviceMemory {
   bool open_ = true;
 };
 
-/// LOCAL_INV and the invalidating half of SEND_WITH_INV, on this process's own table. False: not such a window.
-bool invalidate_window(Runtime& runtime, uint32_t rkey, uint32_t qp_num);
-
 }  // namespace nupa::core

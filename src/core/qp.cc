@@ -60,6 +60,7 @@ int Qp::open() {
   shared_->srq = srq_ == nullptr ? 0 : srq_->index() + 1;
   shared_->xrcd = xrcd_ == nullptr ? 0 : xrcd_->identity();
   shared_->access.store(0);
+  shared_->read_depth.store(0);
   shared_->remote_qpn.store(0);
   shared_->remote_slot.store(0);
   shared_->qkey.store(0);
@@ -165,6 +166,7 @@ void Qp::publish_attributes() {
   max_rd_atomic_ = attr_.max_rd_atomic;
   if (endpoint_ != nullptr) endpoint_->set_attributes(attr_);
   shared_->access.store(attr_.access_flags);
+  shared_->read_depth.store(attr_.max_dest_rd_atomic);
   shared_->qkey.store(attr_.qkey);
   shared_->rnr_timer.store(attr_.min_rnr_timer);
 }
@@ -334,7 +336,7 @@ bool Qp::handle_error() {
     flush_sends();
     if (!flush_receives()) return false;
   }
-  const uint32_t error = shared_->error.exchange(0);
+  const uint32_t error = segment::error_of(shared_->error.exchange(0), segment::epoch_of(shared_->state.load()));
   if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});
   return true;
 }

@@ -1,17 +1,13 @@
 #pragma once
 #include <memory>
-#include <unordered_map>
+#include <optional>
 
-#include "core/cq.h"
-#include "segment/receive_ring.h"
 #include "core/seam/qp_context.h"
-#include "transport/window/domain_queue.h"
+#include "core/seam/shared_target.h"
 
 namespace nupa::core {
 
 class Qp;
-class ReceiveQueue;
-class Srq;
 
 /// What a transport sees of a queue pair: this process's keys, receives and completion queues. All calls come with the
 /// queue pair's send lock held.
@@ -30,8 +26,9 @@ class QpContextImpl final : public QpContext {
   bool wrote(uint32_t length) override;
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                       uint64_t swap) override;
-  Take take_receive(uint32_t srqn) override;
-  uint64_t receive_room() const override;
+  bool select(uint32_t srqn) override;
+  bool take_receive() override;
+  uint64_t receive_room() override { return holds_receive() ? receive_.room() : 0; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override;
   void complete_receive(const Inbound& message, WcStatus status) override;
   void return_receive() override;
@@ -41,24 +38,23 @@ class QpContextImpl final : public QpContext {
   void established() override;
 
  private:
-  bool is_xrc() const;
-  /// Whether `claim_` is still to be filled: an owner may have taken an XRC domain's queue away.
-  bool holds_receive() const;
-  /// XRC: the shared receive queue that a request names, of this process or another one; null: none in the domain.
-  window::DomainReceiver* receiver_of(uint32_t srqn);
-  std::byte* reach_in_domain(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights);
+  bool is_xrc() const { return type() == QpType::kXrcRecv; }
+  /// This queue pair as a target. It is as the tables have it now.
+  SharedTarget& target();
+  /// Whether `receive_` is still to be filled: an owner may have taken an XRC domain's queue away.
+  bool holds_receive();
+  /// Memory of another process that is not shared, by a copy of at most one packet.
+  std::byte* copy_of(const host::RemoteRange& range, uint64_t length, uint32_t rights);
 
   Qp& qp_;
-  // What `claim_` is of: a queue of this process, or with XRC `receiver_`.
-  ReceiveQueue* queue_ = nullptr;
-  Srq* srq_ = nullptr;
-  window::DomainReceiver* receiver_ = nullptr;
-  segment::ReceiveRing::Claim claim_;
-  std::unordered_map<uint32_t, std::unique_ptr<window::DomainReceiver>> receivers_;  ///< XRC: by number
-  // Of memory of another process that is not shared.
+  std::optional<SharedTarget> target_;
+  SharedTarget::Receive receive_;
+  uint32_t selected_ = 0;       ///< XRC: the queue that was selected last
+  uint32_t receive_queue_ = 0;  ///< XRC: the one that `receive_` is of, and its life
+  uint64_t receive_life_ = 0;
   std::unique_ptr<std::byte[]> copy_;
-  window::DomainReceiver* written_ = nullptr;  ///< `copy_` is of `written_range_` there
-  window::RemoteRange written_range_{};
+  bool written_ = false;  ///< `copy_` is of `written_range_`
+  host::RemoteRange written_range_{};
 };
 
 }  // namespace nupa::core

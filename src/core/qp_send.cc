@@ -85,7 +85,7 @@ Result<std::shared_ptr<std::byte>> Qp::map_remote(uint32_t rkey, uint64_t addres
 
 WcStatus Qp::run_local(const SendWr& wr) {
   if (wr.opcode == Opcode::kLocalInv)
-    return invalidate_window(runtime_, wr.imm_or_rkey, qp_num_) ? WcStatus::kSuccess : WcStatus::kMwBindErr;
+    return invalidate_window(runtime_.tables(), wr.imm_or_rkey, qp_num_) ? WcStatus::kSuccess : WcStatus::kMwBindErr;
   return static_cast<Mw*>(wr.mw)->bind(qp_num_, *pd_, wr.bind, wr.rkey);
 }
 
@@ -209,7 +209,8 @@ void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uin
 
 void Qp::fail_for_overrun() {
   if (state() == QpState::kErr) return;
-  shared_->error.store(static_cast<uint32_t>(EventType::kQpFatal) + 1, std::memory_order_release);
+  shared_->error.store(segment::pack_error(segment::epoch_of(shared_->state.load()), EventType::kQpFatal),
+                       std::memory_order_release);
   set_state(QpState::kErr);
   cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
 }

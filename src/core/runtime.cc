@@ -171,7 +171,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   runtime->node_ = std::move(*node);
-  runtime->window_ = std::make_unique<window::Window>(*runtime->node_);
+  runtime->memories_ = std::make_unique<host::PeerMemories>(*runtime->node_);
+  runtime->window_ = std::make_unique<window::Window>(*runtime->node_, *runtime->memories_);
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
   runtime->connections_ = std::make_unique<Connections>(*runtime);
   auto end = SuddenEnd::watch(*runtime->node_);
@@ -370,7 +371,7 @@ void Runtime::on_attention() {
   // Requests below may write the program's memory, which then must not be moving.
   std::shared_lock copies(remapper_->copy_mutex());
   // Requests of other processes first: somebody waits for each.
-  if ((kinds & segment::attention::kAgent) != 0) window_->agent().serve();
+  if ((kinds & segment::attention::kAgent) != 0) memories_->agent().serve();
   std::lock_guard lock(objects_mutex_);
   const auto each = [](auto& words, auto&& visit) {
     for (uint32_t word = 0; word < std::size(words); ++word)

@@ -33,6 +33,8 @@ class Runtime final : public cm::NodeEvents {
   const segment::Tables& tables() { return node_->segment().tables(); }
   region::Remapper& remapper() { return *remapper_; }
   window::Window& window() { return *window_; }
+  /// How the memory of processes of this host is reached.
+  host::PeerMemories& memories() { return *memories_; }
   /// Processes of this host and user are reached by shared memory.
   bool has_window() const { return has_window_; }
   /// Nothing but the standard is spoken on the wire.
@@ -149,6 +151,7 @@ class Runtime final : public cm::NodeEvents {
   std::map<uint64_t, int> xrc_users_;
 
   std::unique_ptr<region::Remapper> remapper_;
+  std::unique_ptr<host::PeerMemories> memories_;
   std::unique_ptr<window::Window> window_;  ///< outlives the node's service thread, which calls it
   std::unique_ptr<cm::Node> node_;
   std::unique_ptr<roce::Port> port_;

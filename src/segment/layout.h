@@ -23,8 +23,8 @@
 
 namespace nupa::segment {
 
-constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUPASEG1", little endian
-constexpr uint32_t kLayoutVersion = 8;
+constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
+constexpr uint32_t kLayoutVersion = 9;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -260,6 +260,15 @@ constexpr uint64_t pack_state(uint64_t epoch, QpState state) { return epoch << 8
 constexpr QpState state_of(uint64_t word) { return static_cast<QpState>(word & 0xff); }
 constexpr uint64_t epoch_of(uint64_t word) { return word >> 8; }
 
+/// The event of a failure, and the incarnation that failed: one that is noted late is not the next incarnation's.
+constexpr uint32_t pack_error(uint64_t epoch, EventType event) {
+  return static_cast<uint32_t>(epoch << 8) | (static_cast<uint32_t>(event) + 1);
+}
+/// 0 or the event plus 1, if it is of this incarnation.
+constexpr uint32_t error_of(uint32_t error, uint64_t epoch) {
+  return error >> 8 == (epoch & 0xffffff) ? error & 0xff : 0;
+}
+
 /// Counters for people (`nupa stat`): written under the send lock, read by anybody.
 struct QpCounters {
   std::atomic<uint64_t> messages;
@@ -312,15 +321,16 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> remote_qpn;
   std::atomic<uint32_t> remote_slot;
   std::atomic<uint32_t> qkey;
-  std::atomic<uint32_t> recv_cq;    ///< index
-  std::atomic<uint32_t> srq;        ///< index plus 1; 0: own receive ring
-  std::atomic<uint64_t> xrcd;       ///< identity of the XRC domain, 0: none
-  std::atomic<uint32_t> rnr_timer;  ///< IBTA table 45 code
+  std::atomic<uint32_t> recv_cq;     ///< index
+  std::atomic<uint32_t> srq;         ///< index plus 1; 0: own receive ring
+  std::atomic<uint64_t> xrcd;        ///< identity of the XRC domain, 0: none
+  std::atomic<uint32_t> rnr_timer;   ///< IBTA table 45 code
+  std::atomic<uint32_t> read_depth;  ///< READs and atomics that it takes at a time
   // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
   QpCounters counters;
   // Line 2: what peers ask of the owner.
-  alignas(64) std::atomic<uint32_t> error;  ///< EventType plus 1 of a failure that a peer's request caused
+  alignas(64) std::atomic<uint32_t> error;  ///< pack_error: the event of a failure that a peer's request caused
   std::atomic<uint32_t> sender_waits;       ///< a sender found no receive posted: wake it at the next post
   std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows

@@ -71,16 +71,16 @@ class GuardedHost final : public roce::Host {
     if (rkey == kConstants && rights != access::kRemoteRead) return nullptr;
     return find(rkey, address, length);
   }
-  Take take_receive(uint32_t srqn) override {
+  bool select(uint32_t srqn) override { return srqn <= 3; }
+  bool take_receive() override {
     require(!taken_, "one receive is taken at a time");
-    if (srqn > 3) return Take::kNoQueue;
-    if (receives_.empty()) return Take::kNone;
+    if (receives_.empty()) return false;
     ++touched;
     taken_ = std::move(receives_.front());
     receives_.pop_front();
-    return Take::kTaken;
+    return true;
   }
-  uint64_t receive_room() const override {
+  uint64_t receive_room() override {
     require(taken_.has_value(), "room is asked of a receive that is taken");
     uint64_t room = 0;
     for (const Sge& sge : *taken_) room += sge.length;

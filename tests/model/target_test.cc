@@ -7,7 +7,7 @@
 
 // The lines that are checked: an initiator's view of a queue pair, and its owner's of the receive queue.
 #include "core/receive_queue.cc"
-#include "transport/window/target.cc"
+#include "core/seam/shared_target.cc"
 
 // What they call and the cases do not come to.
 namespace nupa::base {
@@ -22,17 +22,26 @@ void raise_cq_event(Peer&, uint32_t) {}
 void call_attention(Peer&, uint32_t, uint32_t) {}
 void tell_limit(Peer&, segment::RecvRing&, uint32_t) {}
 }  // namespace nupa::cm
-namespace nupa::window {
-bool DomainQueue::stands() const { return false; }
-::std::optional<DomainQueue> find_domain_queue(cm::Node&, uint32_t, uint64_t) { return {}; }
-WcStatus scatter(KeyCache&, const ReceiveRing::Claim&, uint32_t, uint64_t, const Piece*, uint64_t) {
+namespace nupa::base {
+thread_local constinit GuardedAccess* volatile t_guarded_access = nullptr;
+void leave_memory_fault(const GuardedAccess&) {}
+}  // namespace nupa::base
+namespace nupa::host {
+::std::shared_ptr<PeerMemory> PeerMemories::of(cm::Peer& peer) { return ::std::make_shared<PeerMemory>(peer, agent_); }
+WcStatus write_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
   return WcStatus::kGeneralErr;
 }
-WcStatus write_remote_slowly(PeerMemory&, const RemoteRange&, const Piece*, uint32_t) { return WcStatus::kGeneralErr; }
+WcStatus read_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
+  return WcStatus::kGeneralErr;
+}
 bool KeyCache::resolve_slowly(uint32_t, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, RemoteRange*) {
   return false;
 }
-class Agent {};
+WcStatus Agent::atomic(cm::Peer&, segment::AgentOp, uint64_t, uint64_t*, uint64_t) { return WcStatus::kGeneralErr; }
+}  // namespace nupa::host
+namespace nupa::core {
+bool DomainQueue::stands() const { return false; }
+::std::optional<DomainQueue> find_domain_queue(cm::Node&, uint32_t, uint64_t) { return {}; }
 
 /// Where the owner's rings lie.
 inline void* ring_memory = nullptr;
@@ -54,13 +63,13 @@ struct Pair {
   segment::QpShared* qp = nullptr;
   segment::SrqShared* srq = nullptr;
   std::atomic<uint32_t>* send_lock = nullptr;  ///< the sender's
-  ::std::unique_ptr<core::ReceiveQueue> queue;
+  ::std::unique_ptr<ReceiveQueue> queue;
   cm::DueEvent due;
   ::std::unique_ptr<cm::Peer> peer;
   ::std::unique_ptr<cm::Node> node;
-  ::std::unique_ptr<core::Runtime> runtime;
-  ::std::unique_ptr<Agent> agent;
-  ::std::unique_ptr<Target> target;
+  ::std::unique_ptr<Runtime> runtime;
+  ::std::unique_ptr<host::PeerMemories> memories;
+  ::std::unique_ptr<SharedTarget> target;
   // By the number of a receive (wr_id).
   uint32_t filled[3] = {};
   uint32_t flushed[3] = {};
@@ -98,7 +107,7 @@ struct Pair {
     deliver();
   }
   void deliver() {
-    const ReceiveRing::Claim claim = target->claim();
+    const ReceiveRing::Claim claim = target->take();
     if (!claim) return;
     model::note_access(&claim.slot->wr_id, sizeof claim.slot->wr_id, false);
     const uint64_t wr_id = claim.slot->wr_id;
@@ -119,17 +128,16 @@ Pair& make_pair(Case& made, bool is_shared) {
   ring_memory = made.memory(ReceiveRing::stride_for(1) << kLog2);
   pair.peer = ::std::make_unique<cm::Peer>(tables);
   pair.node = ::std::make_unique<cm::Node>(*pair.peer);
-  pair.runtime = ::std::make_unique<core::Runtime>(segment::Segment::Block{4096, 4096, ring_memory});
-  pair.agent = ::std::make_unique<Agent>();
-  pair.queue = *core::ReceiveQueue::create(*pair.runtime, is_shared ? pair.srq->recv : pair.qp->recv, 2, 1, 1);
+  pair.runtime = ::std::make_unique<Runtime>(segment::Segment::Block{4096, 4096, ring_memory});
+  pair.memories = ::std::make_unique<host::PeerMemories>(*pair.node);
+  pair.queue = *ReceiveQueue::create(*pair.runtime, is_shared ? pair.srq->recv : pair.qp->recv, 2, 1, 1);
   made.adopt(pair.queue.get(), sizeof *pair.queue);
   pair.qp->in_use = 1;
   pair.qp->remote_qpn = kSenderQpn;
   pair.qp->remote_slot = kSlot;
   pair.qp->srq = is_shared ? 1 : 0;
   pair.qp->state = segment::pack_state(kEpoch, QpState::kRts);
-  pair.target =
-      ::std::make_unique<Target>(*pair.node, ::std::make_shared<PeerMemory>(*pair.peer, *pair.agent), 0, pair.due);
+  pair.target = ::std::make_unique<SharedTarget>(*pair.node, *pair.memories, *pair.peer, 0, &pair.due);
   pair.post(0);
   return pair;
 }
@@ -231,20 +239,20 @@ TEST(ModelTarget, SharedQueue_AfterTheEvent_GivesNothing) { model::expect_holds(
 
 TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {goes_to_the_error_state_without_the_sender, begins_another_life, leaves_a_shared_queue};
-  EXPECT_EQ(model::needed_orders(cases, {"window/target.h", "window/target.cc", "core/receive_queue.cc",
+  EXPECT_EQ(model::needed_orders(cases, {"seam/shared_target.h", "seam/shared_target.cc", "core/receive_queue.cc",
                                          "segment/send_lock.h", "base/fence.h"}),
             (::std::vector<::std::string>{
-                "Target::ready load acquire: x86 relaxed, C++ relaxed",
-                "Target::revalidate load acquire: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 2: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 3: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 4: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 5: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 6: x86 relaxed, C++ relaxed",
-                "Target::revalidate load seq_cst 7: x86 relaxed, C++ relaxed",
-                "Target::claim store relaxed: x86 relaxed, C++ relaxed",
-                "Target::claim load seq_cst: x86 relaxed, C++ relaxed",
+                "SharedTarget::ready load acquire: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load acquire: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 2: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 3: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 4: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 5: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 6: x86 relaxed, C++ relaxed",
+                "SharedTarget::revalidate load seq_cst 7: x86 relaxed, C++ relaxed",
+                "SharedTarget::take store relaxed: x86 relaxed, C++ relaxed",
+                "SharedTarget::take load seq_cst: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::post load acquire: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::post store release: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::drain_one load acquire: x86 relaxed, C++ acquire",
@@ -264,4 +272,4 @@ TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
 }
 
 }  // namespace
-}  // namespace nupa::window
+}  // namespace nupa::core

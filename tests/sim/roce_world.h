@@ -56,14 +56,14 @@ class SimHost final : public Host {
   std::byte* reach(uint32_t, uint32_t rkey, uint64_t address, uint64_t length, uint32_t wanted) override {
     return rkey == kKey && (rights & wanted) == wanted ? at(address, length) : nullptr;
   }
-  Take take_receive(uint32_t) override {
-    if (receives.empty()) return Take::kNone;
+  bool take_receive() override {
+    if (receives.empty()) return false;
     taken = std::move(receives.front());
     receives.pop_front();
     holds = true;
-    return Take::kTaken;
+    return true;
   }
-  uint64_t receive_room() const override {
+  uint64_t receive_room() override {
     uint64_t room = 0;
     for (const Sge& sge : taken.list) room += sge.length;
     return room;

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
-#include "transport/window/target.h"
+#include "core/seam/shared_target.h"
 
 namespace nupa::core {
 namespace {
@@ -143,7 +143,7 @@ TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
   ASSERT_NE(other, nullptr);
   cm::DueEvent due;
   Runtime& here = end.runtime();
-  window::Target target(here.node(), here.window().memory_of(*other), segment::index_of(peer.qp_num), due);
+  SharedTarget target(here.node(), here.memories(), *other, segment::index_of(peer.qp_num), &due);
   ASSERT_TRUE(target.ready(here.slot(), qp->number()));
   kill_child();
   ASSERT_TRUE(soon([&] { return !other->alive(); }));
@@ -157,7 +157,7 @@ bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   if (!meet(end, line, *qp, &peer)) return false;
   cm::Peer* parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
-  auto ring = window::open_ring(*parent, parent->tables().srq[peer.index].recv);
+  auto ring = open_ring(*parent, parent->tables().srq[peer.index].recv);
   if (!ring.valid() || !ring.claim(end.runtime().tag())) return false;
   line.go();
   line.wait();
@@ -194,7 +194,7 @@ TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
   const cm::Peer* other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(end.receive(*qp, 3), 0);
-  auto ring = window::open_ring(end.runtime().node().self(), end.shared(*qp).recv);
+  auto ring = open_ring(end.runtime().node().self(), end.shared(*qp).recv);
   ASSERT_TRUE(ring.claim(segment::owner_tag(other->slot(), other->instance() + 1)));
   ASSERT_EQ(end.move(*qp, QpState::kErr), 0);
   const WorkCompletion wc = end.next();
@@ -331,7 +331,7 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   const auto mapped = [&](std::initializer_list<segment::MrPiece> pieces) {
     std::copy(pieces.begin(), pieces.end(), theirs.inline_pieces);
     theirs.piece_count = static_cast<uint32_t>(pieces.size());
-    window::PeerMemory memory(*other, end.runtime().window().agent());
+    host::PeerMemory memory(*other, end.runtime().memories().agent());
     return memory.map(index, theirs.generation)->base() != nullptr;
   };
   constexpr uint64_t kPage = segment::kPage;
@@ -376,7 +376,7 @@ TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) 
   theirs.inline_pieces[0] = {right.begin, long_end, right.file_offset};
   theirs.inline_pieces[1] = {long_end, long_end - kOwn, right.file_offset};
   theirs.piece_count = 2;
-  window::PeerMemory memory(*other, end.runtime().window().agent());
+  host::PeerMemory memory(*other, end.runtime().memories().agent());
   EXPECT_EQ(memory.map(index, theirs.generation)->base(), nullptr);
   EXPECT_TRUE(std::all_of(own, own + kOwn, [](char byte) { return byte == 'o'; }));
   munmap(own, kOwn);
@@ -624,11 +624,11 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   // They are served in their order: when the last one is, the others were seen.
   if (!soon([&] { return served(agents[4]); })) return false;
   const bool right = !served(agents[0]) && served(agents[1]) && agents[1].status == EINVAL && served(agents[2]) &&
-                     agents[2].status == EFAULT && served(agents[3]) && agents[3].status == EINVAL &&
+                     agents[2].status == EINVAL && served(agents[3]) && agents[3].status == EINVAL &&
                      agents[4].status == 0 && agents[4].operand == 40;
   for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(segment::AgentState::kFree));
   // And what it may do, through the door that is made for it.
-  window::Agent& agent = end.runtime().window().agent();
+  host::Agent& agent = end.runtime().memories().agent();
   uint64_t operand = 41;
   const bool swapped =
       agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess &&
@@ -671,7 +671,7 @@ bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
   cm::Peer* parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
-  window::Agent& agent = end.runtime().window().agent();
+  host::Agent& agent = end.runtime().memories().agent();
   std::vector<std::byte> bytes(kLongCopy);
   if (agent.copy(*parent, false, address, bytes.data(), kLongCopy) != WcStatus::kSuccess) return false;
   for (size_t i = 0; i < kLongCopy; ++i) {
@@ -698,7 +698,7 @@ bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
   cm::Peer* parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
-  window::Agent& agent = end.runtime().window().agent();
+  host::Agent& agent = end.runtime().memories().agent();
   using segment::AgentOp;
   for (const AgentOp op : {AgentOp::kCompareSwap, AgentOp::kFetchAdd, AgentOp::kAtomicWrite}) {
     uint64_t operand = 5;
@@ -813,9 +813,9 @@ TEST_F(ShmShared, QueueOfAPrivateXrcDomain_IsNotFoundThroughOneOfAnotherProcess)
   ASSERT_TRUE(line.get(&theirs));
   ASSERT_NE(peer_of(end, theirs.queue), nullptr);
   cm::Node& node = end.runtime().node();
-  EXPECT_TRUE(window::find_domain_queue(node, theirs.queue, theirs.identity));
+  EXPECT_TRUE(find_domain_queue(node, theirs.queue, theirs.identity));
   auto domain = open_private_domain(end);
-  EXPECT_FALSE(window::find_domain_queue(node, theirs.queue, static_cast<Xrcd&>(*domain).identity()));
+  EXPECT_FALSE(find_domain_queue(node, theirs.queue, static_cast<Xrcd&>(*domain).identity()));
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

@@ -13,7 +13,7 @@
 
 #include "cm/peer_table.h"
 #include "core_shm_fixture.h"
-#include "transport/window/target.h"
+#include "core/seam/shared_target.h"
 
 namespace nupa::core {
 namespace {
@@ -41,11 +41,11 @@ class ShmTarget : public ShmTest {
     EXPECT_STREQ(memory + 4096, "served");
   }
   /// What an initiator has of queue pair `qp`.
-  window::Target target_of(Qp& qp) {
+  SharedTarget target_of(Qp& qp) {
     Runtime& here = runtime();
-    return {here.node(), here.window().memory_of(here.node().self()), qp.index(), due};
+    return {here.node(), here.memories(), here.node().self(), qp.index(), &due};
   }
-  bool takes_requests(window::Target& target, Qp& from) { return target.ready(runtime().slot(), from.number()); }
+  bool takes_requests(SharedTarget& target, Qp& from) { return target.ready(runtime().slot(), from.number()); }
 
   cm::DueEvent due;
 };
@@ -105,7 +105,7 @@ TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
 
 TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
   make_pair();
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   EXPECT_TRUE(takes_requests(target, *a));
   ASSERT_EQ(move(*b, QpState::kSqd), 0);
   EXPECT_TRUE(takes_requests(target, *a));
@@ -124,7 +124,7 @@ TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
 TEST_F(ShmTarget, QueuePairThatIsGoneTakesNothing) {
   make_pair();
   shared(*b).in_use.store(0);  // as its owner does first
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   EXPECT_FALSE(takes_requests(target, *a));
   shared(*b).in_use.store(1);
   EXPECT_TRUE(takes_requests(target, *a));
@@ -273,7 +273,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   Srq* srq = make_srq(4);
   segment::SrqShared& shown = tables().srq[srq->index()];
   const auto found = [&](uint32_t number, uint64_t domain) {
-    return window::find_domain_queue(runtime().node(), number, domain).has_value();
+    return find_domain_queue(runtime().node(), number, domain).has_value();
   };
   constexpr uint64_t kDomain = 5;
   shown.xrcd = kDomain;
@@ -287,7 +287,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   shown.cq = segment::kMaxCq;
   EXPECT_FALSE(found(srq->number(), kDomain));
   shown.cq = 1;
-  const auto queue = window::find_domain_queue(runtime().node(), srq->number(), kDomain);
+  const auto queue = find_domain_queue(runtime().node(), srq->number(), kDomain);
   ASSERT_TRUE(queue);
   EXPECT_TRUE(queue->stands());
   shown.in_use.store(0);
@@ -299,7 +299,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
 
 TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
   make_pair();
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   EXPECT_FALSE(target.ready(runtime().slot() + 1, a->number()));
   EXPECT_FALSE(target.ready(runtime().slot(), a->number() + 1));
   EXPECT_TRUE(target.ready(runtime().slot(), a->number()));
@@ -307,14 +307,14 @@ TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
 
 TEST_F(ShmTarget, Claim_QueuePairInItsNextLife_PutsTheReceiveBack) {
   make_pair();
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
   ASSERT_EQ(move(*b, QpState::kReset), 0);  // after it was looked at, before the claim
   ASSERT_EQ(connect(*b, a->number()), 0);
   ASSERT_EQ(receive(*b, 7), 0);
-  EXPECT_FALSE(target.claim());
+  EXPECT_FALSE(target.take());
   ASSERT_TRUE(takes_requests(target, *a));
-  const auto claim = target.claim();
+  const auto claim = target.take();
   ASSERT_TRUE(claim) << "the receive is lost";
   EXPECT_EQ(claim.slot->wr_id, 7u);
   EXPECT_EQ(claim.slot->claim_qp.load(), b->index() + 1) << "an owner cannot tell for whom it is claimed";
@@ -324,10 +324,10 @@ TEST_F(ShmTarget, Claim_QueuePairInItsNextLife_PutsTheReceiveBack) {
 TEST_F(ShmTarget, Claim_QueuePairThatStillTakesRequests_HasTheReceive) {  // IBTA 10.3.1: RTR, RTS, SQD
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
   ASSERT_EQ(move(*b, QpState::kSqd), 0);
-  const auto claim = target.claim();
+  const auto claim = target.take();
   ASSERT_TRUE(claim);
   EXPECT_EQ(claim.slot->wr_id, 7u);
   target.put_back(claim);
@@ -336,18 +336,18 @@ TEST_F(ShmTarget, Claim_QueuePairThatStillTakesRequests_HasTheReceive) {  // IBT
 TEST_F(ShmTarget, Claim_QueuePairInError_PutsTheReceiveBack) {
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
   tables().qp[b->index()].state.store(
       segment::pack_state(segment::epoch_of(tables().qp[b->index()].state.load()), QpState::kErr));
-  EXPECT_FALSE(target.claim());
+  EXPECT_FALSE(target.take());
   ASSERT_EQ(move(*b, QpState::kErr), 0);
   EXPECT_EQ(next().status, WcStatus::kWrFlushErr);
 }
 
 TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
   make_pair();
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
   ASSERT_EQ(move(*b, QpState::kReset), 0);
   ASSERT_EQ(connect(*b, a->number()), 0);
@@ -394,14 +394,14 @@ class ShmStateChange : public ShmTarget {
   }
 
   static inline char* pages = nullptr;
-  static inline window::Target* target = nullptr;  ///< of the queue pair that fails
+  static inline SharedTarget* target = nullptr;  ///< of the queue pair that fails
   struct sigaction before {};
 };
 
 TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: only RESET leads out of it
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
-  window::Target reached = target_of(*b);
+  SharedTarget reached = target_of(*b);
   ASSERT_TRUE(takes_requests(reached, *a));
   target = &reached;
   QpAttr* attr = attributes();
@@ -438,13 +438,13 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
   segment::QpShared& theirs = shared(*b);
   const uint32_t queue = theirs.recv_cq.load();
   theirs.recv_cq.store(segment::kMaxCq);
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   EXPECT_FALSE(takes_requests(target, *a));
   theirs.recv_cq.store(segment::kMaxCq - 1);
   EXPECT_TRUE(takes_requests(target, *a));
   theirs.recv_cq.store(queue);
   theirs.srq.store(segment::kMaxSrq + 1);
-  window::Target other = target_of(*b);
+  SharedTarget other = target_of(*b);
   EXPECT_FALSE(takes_requests(other, *a));
   theirs.srq.store(0);
   ASSERT_EQ(receive(*b, 7), 0);
@@ -455,9 +455,9 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
                                // So many slots that their bytes wrap around to none.
                                segment::pack_ring(segment::ring_offset(where), 63)}) {
     theirs.recv.where.store(wrong);
-    window::Target third = target_of(*b);
+    SharedTarget third = target_of(*b);
     EXPECT_TRUE(takes_requests(third, *a));
-    EXPECT_FALSE(third.claim());
+    EXPECT_FALSE(third.take());
   }
   theirs.recv.where.store(where);
   segment::CqShared& completions = tables().cq[cq->index()];
@@ -474,22 +474,23 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
 
 TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may write what it likes
   make_pair();
-  const segment::ReceiveRing ring = window::open_ring(runtime().node().self(), shared(*b).recv);
+  const segment::ReceiveRing ring = open_ring(runtime().node().self(), shared(*b).recv);
   ASSERT_TRUE(ring.valid());
   ASSERT_EQ(receive(*b, 7), 0);
   // As an entry of a list the next slot's beginning is one of a thousand bytes.
   const uint32_t held = segment::ReceiveRing::entries_for(shared(*b).recv.stride);
   ring.slot(1).wr_id = 1000;
   ring.slot(0).num_sge = held + 1;
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
-  const auto claim = target.claim();
+  const auto claim = target.take();
   ASSERT_TRUE(claim);
   EXPECT_EQ(claim.entries, held);
   EXPECT_EQ(claim.room(), 64u);
   // The bytes that its own entries have no room for go nowhere.
   Piece piece{reinterpret_cast<std::byte*>(memory), 80};
-  EXPECT_EQ(target.deliver(claim, &piece, 1, 80, {}), WcStatus::kSuccess);
+  EXPECT_EQ(target.place(claim, 0, &piece, 1, 80, nullptr), WcStatus::kSuccess);
+  target.complete(claim, {}, WcStatus::kSuccess);
   EXPECT_EQ(memory[4096 + 64], 0);
   EXPECT_EQ(next().wr_id, 7u);
 }
@@ -502,14 +503,14 @@ TEST_F(ShmTarget, SlotsDoNotOverlap) {
   const uint32_t beyond = static_cast<uint32_t>((uint64_t{1} << 31) >> 3);
   for (const uint32_t wrong : {0u, 32u, stride - 8, stride + 8, ~0u - 63, beyond}) {
     theirs.stride = wrong;
-    window::Target target = target_of(*b);
+    SharedTarget target = target_of(*b);
     ASSERT_TRUE(takes_requests(target, *a));
-    EXPECT_FALSE(target.claim()) << wrong;
+    EXPECT_FALSE(target.take()) << wrong;
   }
   theirs.stride = stride;
-  window::Target target = target_of(*b);
+  SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
-  const auto claim = target.claim();
+  const auto claim = target.take();
   ASSERT_TRUE(claim);
   target.put_back(claim);
 }
@@ -825,9 +826,9 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   ASSERT_EQ(qp.modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn | qp_attr::kRqPsn |
                                 qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer),
             0);
-  window::Target target = target_of(qp);
+  SharedTarget target = target_of(qp);
   ASSERT_TRUE(target.ready(runtime().slot(), sender));
-  ASSERT_TRUE(target.select_srq(srq.number(), qp.xrcd_identity()));
+  ASSERT_TRUE(target.select(srq.number()));
   for (const uint64_t wr_id : {1, 2}) ASSERT_EQ(receive(srq, wr_id), 0);
   segment::ReceiveRing& ring = srq.queue().ring();
   const uint32_t other = segment::owner_tag(runtime().slot() + 1, 1);
@@ -836,12 +837,12 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   segment::ReceiveRing::Claim second;
   {
     const BeforeWrite meanwhile(theirs.slot, [&] { ring.put_back(theirs); });
-    second = target.claim();
+    second = target.take();
     EXPECT_TRUE(meanwhile.has_run());
   }
   ASSERT_TRUE(second);
   EXPECT_EQ(second.slot->wr_id, 2u);
-  const auto first = target.claim();
+  const auto first = target.take();
   ASSERT_TRUE(first) << "the receive is lost";
   EXPECT_EQ(first.slot->wr_id, 1u);
   target.put_back(first);

@@ -1054,6 +1054,12 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
 namespace nupa::core {
 namespace {
 
+/// The queue pair takes requests from now on, though nothing leads to a peer.
+void take_requests(segment::QpShared& shared) {
+  std::atomic<uint64_t>& state = shared.state;
+  state.store(segment::pack_state(segment::epoch_of(state.load()), QpState::kRtr));
+}
+
 /// What the core gives to the responder of an XRC target, call by call.
 class RoceXrcHost : public ShmTest {
  protected:
@@ -1062,6 +1068,7 @@ class RoceXrcHost : public ShmTest {
     domain = std::move(*handle->open_xrcd(-1, O_CREAT));
     target = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
     ASSERT_EQ(to_init(static_cast<Qp&>(*target)), 0);
+    take_requests(shared(static_cast<Qp&>(*target)));
     host = std::make_unique<QpContextImpl>(static_cast<Qp&>(*target));
   }
   void TearDown() override {
@@ -1092,7 +1099,7 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   Srq& srq = make_queue(*cq);
   ASSERT_EQ(receive(srq, 7), 0);
   ASSERT_EQ(receive(srq, 8), 0);
-  ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken);
+  ASSERT_TRUE(host->select(srq.number()) && host->take_receive());
   EXPECT_EQ(host->receive_room(), 64u);
   EXPECT_NE(read_at(srq.number()), nullptr);
   // While the message is under way, a response to an earlier READ finds that the queue is not there.
@@ -1106,7 +1113,7 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   EXPECT_FALSE(host->place(0, data, sizeof data, &behind));
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_TRUE(is_empty());
-  ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken) << "the next message";
+  ASSERT_TRUE(host->select(srq.number()) && host->take_receive()) << "the next message";
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_EQ(next().wr_id, 8u);
 }
@@ -1115,7 +1122,7 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   Srq* srq = &make_queue(*cq);
   const uint32_t number = srq->number();
   ASSERT_EQ(receive(*srq, 1), 0);
-  ASSERT_EQ(host->take_receive(number), roce::Host::Take::kTaken);
+  ASSERT_TRUE(host->select(number) && host->take_receive());
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_EQ(next().wr_id, 1u);
   // A number is given out again after all others.
@@ -1124,7 +1131,7 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   for (uint32_t i = 0; i < segment::kMaxSrq && srq->number() != number; ++i) srq = &make_queue(*others);
   ASSERT_EQ(srq->number(), number);
   ASSERT_EQ(receive(*srq, 2), 0);
-  ASSERT_EQ(host->take_receive(number), roce::Host::Take::kTaken);
+  ASSERT_TRUE(host->select(number) && host->take_receive());
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_TRUE(is_empty()) << "told where the earlier queue's receives complete";
   EXPECT_EQ(next(others).wr_id, 2u);
@@ -1134,7 +1141,7 @@ TEST_F(RoceXrcHost, PolledReceive_MakesRoomInItsQueue) {
   Srq& srq = make_queue(*cq);
   for (uint64_t i = 1; i <= 16; ++i) {  // the queue has room for four
     ASSERT_EQ(receive(srq, i), 0);
-    ASSERT_EQ(host->take_receive(srq.number()), roce::Host::Take::kTaken);
+    ASSERT_TRUE(host->select(srq.number()) && host->take_receive());
     host->complete_receive({}, WcStatus::kSuccess);
     EXPECT_EQ(next().wr_id, i);
   }
@@ -1149,18 +1156,19 @@ TEST_F(RoceSharedReceives, Buffers_AreOfTheQueuesDomainNotOfTheQueuePairs) {
   const auto srq = std::move(*handle->create_srq(*domain, {.max_wr = 4}));
   const QpOptions options{.type = QpType::kRc, .send_cq = cq, .recv_cq = cq, .srq = srq.get(), .cap = {8, 8, 4, 4, 64}};
   const auto qp = std::move(*handle->create_qp(pd.get(), options));
+  take_requests(shared(static_cast<Qp&>(*qp)));
   QpContextImpl host(static_cast<Qp&>(*qp));
   const Sge sge{reinterpret_cast<uint64_t>(buffer->addr()), 64, buffer->lkey()};
   ASSERT_EQ(srq->post_recv({1, &sge, 1}), 0);
   ASSERT_EQ(receive(*srq, 2), 0);  // of the queue pair's domain
   const auto data = roce::test::pattern_bytes(8);
   const std::byte* behind = nullptr;
-  ASSERT_EQ(host.take_receive(0), roce::Host::Take::kTaken);
+  ASSERT_TRUE(host.take_receive());
   EXPECT_TRUE(host.place(0, data.data(), 8, &behind));
   EXPECT_EQ(0, std::memcmp(buffer->addr(), data.data(), 8));
   host.complete_receive({}, WcStatus::kSuccess);
   EXPECT_EQ(next().wr_id, 1u);
-  ASSERT_EQ(host.take_receive(0), roce::Host::Take::kTaken);
+  ASSERT_TRUE(host.take_receive());
   EXPECT_FALSE(host.place(0, data.data(), 8, &behind));
   host.complete_receive({}, WcStatus::kLocProtErr);
   EXPECT_EQ(next().wr_id, 2u);

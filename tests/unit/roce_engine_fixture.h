@@ -75,17 +75,19 @@ class RecordingHost final : public Host {
     return copy.data();
   }
   bool wrote(uint32_t) override { return written; }
-  Take take_receive(uint32_t srqn) override {
+  bool select(uint32_t srqn) override {
     taken_srqn = srqn;
-    if (no_queue) return Take::kNoQueue;
-    if (receives.empty()) return Take::kNone;
+    return !no_queue;
+  }
+  bool take_receive() override {
+    if (receives.empty()) return false;
     room = receives.front();
     receives.pop_front();
     placed.assign(room, '.');
     holds = true;
-    return Take::kTaken;
+    return true;
   }
-  uint64_t receive_room() const override { return room; }
+  uint64_t receive_room() override { return room; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     if (!places) return false;
     std::memcpy(placed.data() + offset, data, length);

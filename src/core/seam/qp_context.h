@@ -20,7 +20,12 @@ struct Inbound {
   uint32_t byte_len = 0;
   uint32_t src_qp = 0;
   bool solicited = false;
+  uint8_t sl = 0;     ///< service level, where the transport has one
+  uint16_t slid = 0;  ///< UD: the sender's local identifier
 };
+
+/// ATOMIC_WRITE is one too.
+enum class AtomicOp : uint8_t { kCompareSwap, kFetchAdd, kWrite };
 
 /// The core's side of one queue pair. Calls are made with its send lock held, unless a function says otherwise. It
 /// lives longer than the queue pair's endpoint.
@@ -84,20 +89,18 @@ class QpContext {
   virtual std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) = 0;
   /// What reach() gave last has been written from its beginning. False: the memory is out of reach by now.
   virtual bool wrote([[maybe_unused]] uint32_t length) { return true; }
-  enum class Atomic : uint8_t { kCompareSwap, kFetchAdd, kWrite };
+  using Atomic = AtomicOp;
   /// `operand` goes in as compare, add or new value and comes back as the value found. kSuccess; kRemAccessErr: as
   /// reach(); kRemInvReqErr: no word that a processor can be atomic on; kRemOpErr: out of reach.
   virtual WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                               uint64_t swap);
-  enum class Take : uint8_t {
-    kTaken,
-    kNone,     ///< none is posted
-    kNoQueue,  ///< XRC: no such shared receive queue in the domain
-  };
-  /// Takes the oldest posted receive; it stays taken until completed or returned.
-  virtual Take take_receive(uint32_t srqn) = 0;
+  /// XRC: the receive queue that a request names. False: there is none in the domain.
+  virtual bool select([[maybe_unused]] uint32_t srqn) { return true; }
+  /// Takes the oldest posted receive, of the queue selected last; it stays taken until completed or returned. False:
+  /// none is posted.
+  virtual bool take_receive() = 0;
   /// Bytes that the taken receive has room for.
-  virtual uint64_t receive_room() const = 0;
+  virtual uint64_t receive_room() = 0;
   /// Copies into the taken receive's buffers; *behind: where the copy ended. False: their keys do not open them.
   virtual bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) = 0;
   virtual void complete_receive(const Inbound& message, WcStatus status) = 0;

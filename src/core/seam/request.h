@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "base/piece.h"
+
 namespace nupa::core {
 
 /// What an atomic operation reads and writes, bytes (IBTA 9.4.5).
@@ -22,11 +24,7 @@ constexpr bool writes_own_list(Opcode opcode) { return opcode == Opcode::kRdmaRe
 /// Requests that concern this process alone.
 constexpr bool is_local(Opcode opcode) { return opcode == Opcode::kBindMw || opcode == Opcode::kLocalInv; }
 
-/// A part of this process's memory, checked against its key. `data` null: a null region.
-struct Piece {
-  std::byte* data;
-  uint64_t length;
-};
+using base::Piece;
 
 /// One request that the core has checked at post(). Valid during the call only: a transport that returns
 /// Posted::taken() keeps a copy (DeferredSends makes one).

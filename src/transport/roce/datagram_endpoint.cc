@@ -68,18 +68,13 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
     return;
   }
   if (!context_.hears_itself() && is_own(packet, from)) return;
-  Host& host = context_;
-  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
-  if (host.take_receive(0) != Host::Take::kTaken) return;
-  if (host.receive_room() < packet.payload_length + transport::kGrhBytes) return host.return_receive();
   AddressVector vector;
   vector.traffic_class = from.traffic_class;
   vector.hop_limit = from.hop_limit;
   vector.flow_label = from.flow_label;
-  const transport::RouteHeader header =
+  transport::RouteHeader header =
       transport::make_route_header(vector, from.from.address, from.to, packet.payload_length);
   Inbound inbound;
-  inbound.byte_len = packet.payload_length + transport::kGrhBytes;
   inbound.src_qp = packet.source_qpn;
   inbound.solicited = packet.solicited;
   inbound.wc_flags = wc_flag::kGrh;
@@ -87,15 +82,13 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
     inbound.wc_flags |= wc_flag::kWithImm;
     inbound.imm_data = packet.imm;
   }
-  const std::byte* behind = nullptr;
-  const bool placed = host.place(0, header.data(), transport::kGrhBytes, &behind) &&
-                      host.place(transport::kGrhBytes, packet.payload, packet.payload_length, &behind);
-  if (!placed) {
-    inbound.byte_len = 0;
-    host.complete_receive(inbound, WcStatus::kLocProtErr);
-    return host.refuse(EventType::kQpFatal);
-  }
-  host.complete_receive(inbound, WcStatus::kSuccess);
+  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
+  const core::Piece pieces[] = {{header.data(), header.size()},
+                                {const_cast<std::byte*>(packet.payload), packet.payload_length}};
+  core::ContextTarget target(context_);
+  core::Responder<core::ContextTarget>::Message message;
+  core::Responder<core::ContextTarget>(target, false)
+      .send({true, true, pieces, 2, packet.payload_length + transport::kGrhBytes, 0, false, 0}, &inbound, &message);
 }
 
 }  // namespace nupa::roce

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/memory_fault.h"
-#include "base/ordered_copy.h"
 
 namespace nupa::roce {
 namespace {
@@ -18,7 +17,9 @@ constexpr int64_t kNotificationPauseNs = 50'000;
 
 Responder::Responder(Host& host, const ResponderOptions& options, PacketPool& pool)
     : host_(host),
+      target_(host),
       options_(options),
+      rules_(target_, options.service != Service::kUc),
       reorder_(pool),
       expected_(first_seq(options.first_psn)),
       window_(options.window) {}
@@ -40,7 +41,7 @@ void Responder::stop() {
 }
 
 void Responder::drop_message() {
-  if (message_.holds_receive) host_.return_receive();
+  rules_.give_back(&message_.received);
   message_ = {};
 }
 
@@ -213,7 +214,7 @@ Responder::Result Responder::execute(const Packet& packet, bool placed) {
   const uint32_t traits = traits_of(packet.opcode);
   Result result;
   if (!fits_sequence(packet, traits)) {
-    result = refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+    result = refuse(core::Refusal::kInvalidRequest);
   } else if ((traits & kSend) != 0) {
     result = execute_send(packet, traits);
   } else if ((traits & kWrite) != 0) {
@@ -228,40 +229,49 @@ Responder::Result Responder::execute(const Packet& packet, bool placed) {
   return result;
 }
 
-Responder::Result Responder::refuse(NakCode code, std::optional<EventType> event) {
-  if (!reliable()) {
+namespace {
+
+NakCode nak_of(core::Refusal refusal) {
+  switch (core::rule_of(refusal).requester) {
+    case WcStatus::kRemInvReqErr:
+      return NakCode::kInvalidRequest;
+    case WcStatus::kRemAccessErr:
+      return NakCode::kRemoteAccess;
+    default:
+      return NakCode::kRemoteOperation;
+  }
+}
+
+}  // namespace
+
+Responder::Result Responder::refuse(core::Refusal refusal) {
+  Inbound none;
+  return result_of(rules_.refuse(refusal, &none, &message_.received));
+}
+
+Responder::Result Responder::result_of(core::Verdict verdict) {
+  if (verdict.is_accepted()) return Result::kAccepted;
+  if (verdict.is_not_ready()) return Result::kNotReady;
+  if (verdict.is_dropped()) {
     // IBTA 9.9.3: an unreliable service drops the message.
     drop_message();
     skipping_ = true;
     return Result::kRefused;
   }
-  refusal_ = code;
-  due_ = Due::kRefusal;
+  if (reliable()) {
+    refusal_ = nak_of(verdict.refusal());
+    due_ = Due::kRefusal;
+  }
   failed_ = true;
   drop_message();
   reorder_.clear();
-  host_.refuse(event);
   return Result::kRefused;
 }
 
-Responder::Result Responder::take(uint32_t srqn) {
-  switch (host_.take_receive(srqn)) {
-    case Host::Take::kTaken:
-      message_.holds_receive = true;
-      return Result::kAccepted;
-    case Host::Take::kNone:
-      return Result::kNotReady;
-    case Host::Take::kNoQueue:
-      break;
-  }
-  return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-}
-
-void Responder::complete(const Packet& packet, WcOpcode opcode, uint64_t length, WcStatus status) {
+Inbound Responder::inbound_of(const Packet& packet, WcOpcode opcode) const {
   const uint32_t traits = traits_of(packet.opcode);
   Inbound inbound;
   inbound.opcode = opcode;
-  inbound.byte_len = static_cast<uint32_t>(length);
   inbound.src_qp = options_.peer_qpn;
   inbound.solicited = packet.solicited;
   if ((traits & kImm) != 0) {
@@ -271,36 +281,30 @@ void Responder::complete(const Packet& packet, WcOpcode opcode, uint64_t length,
     inbound.wc_flags = wc_flag::kWithInv;
     inbound.imm_data = packet.invalidate;
   }
-  message_.holds_receive = false;
-  host_.complete_receive(inbound, status);
+  return inbound;
 }
 
 Responder::Result Responder::execute_send(const Packet& packet, uint32_t traits) {
-  if ((traits & kStarts) != 0) {
-    const Result taken = take(packet.srqn);
-    if (taken != Result::kAccepted) return taken;
-    message_.kind = Kind::kSend;
-    message_.srqn = packet.srqn;
-    message_.first = expected_;
-  }
-  if (message_.offset + packet.payload_length > host_.receive_room()) {
-    if (!reliable()) return refuse(NakCode::kInvalidRequest, std::nullopt);
-    complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocLenErr);
-    return refuse(NakCode::kInvalidRequest, std::nullopt);
-  }
+  const bool starts = (traits & kStarts) != 0;
+  const bool ends = (traits & kEnds) != 0;
+  Inbound inbound = inbound_of(packet, WcOpcode::kRecv);
+  const core::Piece piece{const_cast<std::byte*>(packet.payload), packet.payload_length};
+  Message& message = message_;
+  message.received.behind = nullptr;
+  const Result result = result_of(rules_.send(
+      {starts, ends, &piece, 1, packet.payload_length, packet.srqn, (traits & kIeth) != 0, packet.invalidate}, &inbound,
+      &message.received));
   next_place_ = nullptr;
-  if (packet.payload_length > 0 && !host_.place(message_.offset, packet.payload, packet.payload_length, &next_place_)) {
-    complete(packet, WcOpcode::kRecv, 0, WcStatus::kLocProtErr);
-    return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
+  if (result != Result::kAccepted) return result;
+  if (starts) {
+    message.kind = Kind::kSend;
+    message.srqn = packet.srqn;
+    message.first = expected_;
   }
-  message_.offset += packet.payload_length;
-  if ((traits & kEnds) == 0) return Result::kAccepted;
-  next_place_ = nullptr;
-  if ((traits & kIeth) != 0 && !host_.invalidate(packet.invalidate)) {
-    complete(packet, WcOpcode::kRecv, 0, WcStatus::kMwBindErr);
-    return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  if (!ends) {
+    next_place_ = message.received.behind;
+    return Result::kAccepted;
   }
-  complete(packet, WcOpcode::kRecv, message_.offset, WcStatus::kSuccess);
   message_ = {};
   msn_ = (msn_ + 1) & kPsnMask;
   return Result::kAccepted;
@@ -319,47 +323,35 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
     message.length = packet.length;
     message.first = expected_;
     if (ends ? packet.length != packet.payload_length : packet.length <= packet.payload_length)
-      return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-    if (message.length > 0 &&
-        host_.reach(message.srqn, message.rkey, message.address, message.length, access::kRemoteWrite) == nullptr)
-      return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+      return refuse(core::Refusal::kInvalidRequest);
   }
-  const uint64_t after = message.offset + packet.payload_length;
-  if (ends ? after != message.length : after >= message.length)
-    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-  if ((traits & kImm) != 0) {
-    const Result taken = take(message.srqn);
-    if (taken != Result::kAccepted) return taken;
-  }
-  if (packet.payload_length > 0 && !placed) {
-    std::byte* to = host_.reach(message.srqn, message.rkey, message.address + message.offset, packet.payload_length,
-                                access::kRemoteWrite);
-    if (to == nullptr) return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-    const bool copied = base::try_access(to, packet.payload_length,
-                                         [&] { base::copy_in_order(to, packet.payload, packet.payload_length); });
-    if (!copied || !host_.wrote(packet.payload_length)) return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
-    next_place_ = ends ? nullptr : to + packet.payload_length;
-  }
-  message.holds_receive = message_.holds_receive;
-  message_ = message;
-  message_.offset = after;
-  if (!ends) return Result::kAccepted;
-  if ((traits & kImm) != 0) complete(packet, WcOpcode::kRecvRdmaWithImm, message_.length, WcStatus::kSuccess);
-  message_ = {};
-  msn_ = (msn_ + 1) & kPsnMask;
+  const uint64_t after = message.received.offset + packet.payload_length;
+  if (ends ? after != message.length : after >= message.length) return refuse(core::Refusal::kInvalidRequest);
+  Inbound inbound = inbound_of(packet, WcOpcode::kRecvRdmaWithImm);
+  const core::Piece piece{const_cast<std::byte*>(packet.payload), packet.payload_length};
+  message.received.behind = nullptr;
+  const core::Verdict verdict =
+      rules_.write({starts, ends, (traits & kImm) != 0, placed, &piece, 1, packet.payload_length, message.length,
+                    message.address, message.rkey, message.srqn},
+                   &inbound, &message.received);
+  if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
+  if (!placed) next_place_ = ends ? nullptr : message.received.behind;
+  message_ = ends ? Message{} : message;
+  if (ends) msn_ = (msn_ + 1) & kPsnMask;
   return Result::kAccepted;
 }
 
 Responder::Result Responder::execute_read(const Packet& packet) {
-  if (responses_outstanding() >= max_rd_atomic_) return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
   // The room is full of repetitions. The peer has a right to this READ, and asks again.
-  if (!has_room_for_response()) {
+  const uint32_t outstanding = responses_outstanding();
+  if (outstanding < max_rd_atomic_ && !has_room_for_response()) {
     ++counters_.dropped;
     return Result::kDropped;
   }
-  if (packet.length > 0 &&
-      host_.reach(packet.srqn, packet.rkey, packet.address, packet.length, access::kRemoteRead) == nullptr)
-    return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
+  core::ContextTarget::Range range;
+  const core::Verdict verdict =
+      rules_.read(packet.srqn, packet.rkey, packet.address, packet.length, outstanding, max_rd_atomic_, &range);
+  if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   Response response;
   response.path = packet.path;
   response.first = expected_;
@@ -373,26 +365,13 @@ Responder::Result Responder::execute_read(const Packet& packet) {
   return Result::kAccepted;
 }
 
-Responder::Result Responder::run_atomic(const Packet& packet, Host::Atomic operation, uint64_t* operand) {
-  switch (host_.run_atomic(operation, packet.srqn, packet.rkey, packet.address, operand, packet.swap_or_add)) {
-    case WcStatus::kSuccess:
-      return Result::kAccepted;
-    case WcStatus::kRemAccessErr:
-      return refuse(NakCode::kRemoteAccess, EventType::kQpAccessErr);
-    case WcStatus::kRemInvReqErr:
-      return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
-    default:
-      return refuse(NakCode::kRemoteOperation, EventType::kQpFatal);
-  }
-}
-
 Responder::Result Responder::execute_atomic(const Packet& packet) {
-  if (responses_outstanding() >= max_rd_atomic_ || packet.address % 8 != 0)
-    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
   const bool swaps = operation_of(packet.opcode) == Operation::kCompareSwap;
   uint64_t found = swaps ? packet.compare : packet.swap_or_add;
-  const Result result = run_atomic(packet, swaps ? Host::Atomic::kCompareSwap : Host::Atomic::kFetchAdd, &found);
-  if (result != Result::kAccepted) return result;
+  const core::Verdict verdict =
+      rules_.atomic(swaps ? core::AtomicOp::kCompareSwap : core::AtomicOp::kFetchAdd, packet.srqn, packet.rkey,
+                    packet.address, &found, packet.swap_or_add, responses_outstanding(), max_rd_atomic_);
+  if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
   remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
   Response response;
@@ -407,11 +386,12 @@ Responder::Result Responder::execute_atomic(const Packet& packet) {
 
 Responder::Result Responder::execute_atomic_write(const Packet& packet) {
   uint64_t value;
-  if (packet.payload_length != sizeof value || packet.length != sizeof value || packet.address % 8 != 0)
-    return refuse(NakCode::kInvalidRequest, EventType::kQpReqErr);
+  if (packet.payload_length != sizeof value || packet.length != sizeof value)
+    return refuse(core::Refusal::kInvalidRequest);
   std::memcpy(&value, packet.payload, sizeof value);
-  const Result result = run_atomic(packet, Host::Atomic::kWrite, &value);
-  if (result != Result::kAccepted) return result;
+  const core::Verdict verdict =
+      rules_.atomic(core::AtomicOp::kWrite, packet.srqn, packet.rkey, packet.address, &value, 0, 0, 1);
+  if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
   return Result::kAccepted;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 
+#include "core/seam/responder.h"
 #include "transport/roce/host.h"
 #include "transport/roce/reorder.h"
 
@@ -50,17 +51,17 @@ class Responder {
   const ResponderCounters& counters() const { return counters_; }
 
  private:
+  using Rules = core::Responder<core::ContextTarget>;
   enum class Kind : uint8_t { kNone, kSend, kWrite };
   /// The message that is being received.
   struct Message {
     Kind kind = Kind::kNone;
-    bool holds_receive = false;
     uint32_t srqn = 0;
     uint32_t rkey = 0;
     uint64_t address = 0;
     uint64_t length = 0;  ///< WRITE
-    uint64_t offset = 0;  ///< bytes received
     Seq first = 0;
+    Rules::Message received = {.wants_behind = true};
   };
   /// An answer with data that is to be sent, or is being sent.
   struct Response {
@@ -96,19 +97,20 @@ class Responder {
   Result execute_write(const Packet& packet, uint32_t traits, bool placed);
   Result execute_read(const Packet& packet);
   Result execute_atomic(const Packet& packet);
-  Result run_atomic(const Packet& packet, Host::Atomic operation, uint64_t* operand);
   Result execute_atomic_write(const Packet& packet);
   /// Whether the packet may come next, and has the length that its place asks for (IBTA 9.7.4.1).
   bool fits_sequence(const Packet& packet, uint32_t traits) const;
-  Result take(uint32_t srqn);
-  void complete(const Packet& packet, WcOpcode opcode, uint64_t length, WcStatus status);
-  Result refuse(NakCode code, std::optional<EventType> event);
+  Inbound inbound_of(const Packet& packet, WcOpcode opcode) const;
+  /// What follows here from a verdict of the rules.
+  Result result_of(core::Verdict verdict);
+  /// A request that is refused before the rules see it, or while it is answered.
+  Result refuse(core::Refusal refusal);
   void drop_message();
   bool has_room_for_response() const { return responses_pushed_ - responses_popped_ < kResponses; }
   bool push_response(const Response& response);
   bool send_response(Response& response, int64_t now, Output& output);
   /// A READ that cannot be answered to its end. True: the response is over.
-  bool give_up(Response& response, Seq seq, NakCode code, EventType event);
+  bool give_up(Response& response, Seq seq, core::Refusal refusal);
   bool send_acknowledgement(int64_t now, Output& output);
   bool send_notification(Output& output);
   bool send_echoes(Output& output);
@@ -118,7 +120,9 @@ class Responder {
   uint32_t responses_outstanding() const;
 
   Host& host_;
+  core::ContextTarget target_;
   const ResponderOptions options_;
+  Rules rules_;
   Reorder reorder_;
   Seq expected_;
   uint32_t msn_ = 0;

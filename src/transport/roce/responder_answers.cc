@@ -47,7 +47,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
     fragment.data = host_.reach(response.srqn, response.rkey, response.address + offset, packet.payload_length,
                                 access::kRemoteRead);
     // The key has gone since the request was accepted.
-    if (fragment.data == nullptr) return give_up(response, seq, NakCode::kRemoteAccess, EventType::kQpAccessErr);
+    if (fragment.data == nullptr) return give_up(response, seq, core::Refusal::kRemoteAccess);
   }
   switch (output.send(response.path, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) {
     case Sent::kYes:
@@ -58,15 +58,15 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
     case Sent::kUnreadable:
       break;
   }
-  return give_up(response, seq, NakCode::kRemoteOperation, EventType::kQpFatal);
+  return give_up(response, seq, core::Refusal::kRemoteOperation);
 }
 
-bool Responder::give_up(Response& response, Seq seq, NakCode code, EventType event) {
+bool Responder::give_up(Response& response, Seq seq, core::Refusal refusal) {
   response.next = response.packets;
   // One that was only repeated is let be.
   if (response.replay) return true;
   expected_ = seq;
-  refuse(code, event);
+  refuse(refusal);
   responses_popped_ = responses_pushed_;
   return true;
 }

@@ -11,6 +11,7 @@ namespace nupa::window {
 using core::Piece;
 using core::Posted;
 using core::Request;
+using host::RemoteRange;
 using Reason = core::DeferredSend::Reason;
 
 namespace {
@@ -177,7 +178,7 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   auto peer = window_.find_peer(remote_qpn_, vector_, limit);
   search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
-  target_ = &met_.emplace(window_.node(), window_.memory_of(**peer), segment::index_of(remote_qpn_), due);
+  target_ = &met_.emplace(window_.node(), window_.memories(), **peer, segment::index_of(remote_qpn_), &due);
   return true;
 }
 
@@ -221,9 +222,6 @@ inline Outcome Connected::execute(const Request& request) {
   if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_num_), 0)) {
     if (const Outcome outcome = not_answering(); !outcome.succeeded()) return outcome;
   }
-  if (__builtin_expect(type_ == QpType::kXrcSend, 0) &&
-      !target_->select_srq(request.wr.remote_srqn, target_->remote().xrcd))
-    return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
   switch (request.wr.opcode) {
     case Opcode::kRdmaWrite:
     case Opcode::kRdmaWriteWithImm:
@@ -250,10 +248,16 @@ Outcome Connected::not_answering() {
   return target_->peer().alive() ? kUnanswered : Outcome::done(WcStatus::kRetryExcErr);
 }
 
-Outcome Connected::refuse(EventType event, WcStatus status) {
-  if (!is_reliable()) return kSucceeded;
-  target_->fail(event);
-  return Outcome::done(status);
+inline Outcome Connected::outcome_of(core::Verdict verdict) {
+  if (__builtin_expect(verdict.is_accepted(), 1)) return kSucceeded;
+  return refused(verdict);
+}
+
+Outcome Connected::refused(core::Verdict verdict) {
+  if (verdict.is_not_ready()) return not_ready();
+  if (verdict.is_lost()) return Outcome::done(WcStatus::kRetryExcErr);
+  if (verdict.is_dropped() || !is_reliable()) return kSucceeded;
+  return Outcome::done(core::rule_of(verdict.refusal()).requester);
 }
 
 Outcome Connected::not_ready() {
@@ -263,84 +267,59 @@ Outcome Connected::not_ready() {
   return Outcome::not_ready(target_->remote().rnr_timer.load(std::memory_order_relaxed));
 }
 
-Message Connected::message_for(const Request& request) const {
-  Message message;
-  message.byte_len = static_cast<uint32_t>(request.length);
-  message.src_qp = qp_num_;
-  message.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
-  message.sl = vector_.sl;
+core::Inbound Connected::inbound_of(const Request& request) const {
+  core::Inbound inbound;
+  inbound.src_qp = qp_num_;
+  inbound.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
+  inbound.sl = vector_.sl;
   if (request.wr.opcode == Opcode::kSendWithImm || request.wr.opcode == Opcode::kRdmaWriteWithImm) {
-    message.wc_flags = wc_flag::kWithImm;
-    message.imm_data = request.wr.imm_or_rkey;
+    inbound.wc_flags = wc_flag::kWithImm;
+    inbound.imm_data = request.wr.imm_or_rkey;
   } else if (request.wr.opcode == Opcode::kSendWithInv) {
-    message.wc_flags = wc_flag::kWithInv;
-    message.imm_data = request.wr.imm_or_rkey;
+    inbound.wc_flags = wc_flag::kWithInv;
+    inbound.imm_data = request.wr.imm_or_rkey;
   }
-  if (request.wr.opcode == Opcode::kRdmaWriteWithImm) message.opcode = WcOpcode::kRecvRdmaWithImm;
-  return message;
+  if (request.wr.opcode == Opcode::kRdmaWriteWithImm) inbound.opcode = WcOpcode::kRecvRdmaWithImm;
+  return inbound;
 }
 
 Outcome Connected::send(const Request& request) {
-  auto claim = target_->claim();
-  if (__builtin_expect(!claim, 0)) return not_ready();
-  Message message = message_for(request);
-  if (__builtin_expect(claim.room() < request.length, 0)) {
-    if (!is_reliable()) {
-      target_->put_back(claim);
-      return kSucceeded;
-    }
-    message.byte_len = 0;
-    target_->complete(claim, message, WcStatus::kLocLenErr);
-    target_->fail(std::nullopt);
-    return Outcome::done(WcStatus::kRemInvReqErr);
-  }
-  if (request.wr.opcode == Opcode::kSendWithInv && !target_->invalidate(request.wr.imm_or_rkey)) {
-    message.byte_len = 0;
-    target_->complete(claim, message, WcStatus::kMwBindErr);
-    target_->fail(EventType::kQpAccessErr);
-    return is_reliable() ? Outcome::done(WcStatus::kRemAccessErr) : kSucceeded;
-  }
-  const WcStatus status = target_->deliver(claim, request.pieces, request.piece_count, request.length, message);
-  return status == WcStatus::kSuccess || !is_reliable() ? kSucceeded : Outcome::done(status);
+  Responder responder(*target_, is_reliable());
+  Responder::Message message;
+  core::Inbound inbound = inbound_of(request);
+  const bool invalidates = request.wr.opcode == Opcode::kSendWithInv;
+  return outcome_of(responder.send({true, true, request.pieces, request.piece_count, request.length,
+                                    request.wr.remote_srqn, invalidates, request.wr.imm_or_rkey},
+                                   &inbound, &message));
 }
 
 Outcome Connected::rdma_write(const Request& request) {
-  RemoteRange range;
-  if (request.length > 0 &&
-      !target_->resolve(request.wr.rkey, request.wr.remote_addr, request.length, access::kRemoteWrite, &range))
-    return refuse(EventType::kQpAccessErr, WcStatus::kRemAccessErr);
-  if (request.wr.opcode == Opcode::kRdmaWrite) {
-    if (request.length == 0) return kSucceeded;
-    const WcStatus status = write_remote(target_->memory(), range, request.pieces, request.piece_count);
-    return status == WcStatus::kSuccess || !is_reliable() ? kSucceeded : Outcome::done(status);
-  }
-  auto claim = target_->claim();
-  if (!claim) return not_ready();
-  if (request.length > 0) {
-    const WcStatus status = write_remote(target_->memory(), range, request.pieces, request.piece_count);
-    if (status != WcStatus::kSuccess) {
-      target_->put_back(claim);
-      return is_reliable() ? Outcome::done(status) : kSucceeded;
-    }
-  }
-  target_->complete(claim, message_for(request), WcStatus::kSuccess);
-  return kSucceeded;
+  Responder responder(*target_, is_reliable());
+  const SendWr& wr = request.wr;
+  const bool has_immediate = wr.opcode == Opcode::kRdmaWriteWithImm;
+  const core::WritePart whole{
+      true,           true,           has_immediate,  false,   request.pieces, request.piece_count,
+      request.length, request.length, wr.remote_addr, wr.rkey, wr.remote_srqn};
+  if (__builtin_expect(!has_immediate, 1)) return outcome_of(responder.write(whole));
+  Responder::Message message;
+  core::Inbound inbound = inbound_of(request);
+  return outcome_of(responder.write(whole, &inbound, &message));
 }
 
 Outcome Connected::rdma_read(const Request& request) {
-  if (request.length == 0) return kSucceeded;
+  const SendWr& wr = request.wr;
+  Responder responder(*target_, is_reliable());
   RemoteRange range;
-  if (!target_->resolve(request.wr.rkey, request.wr.remote_addr, request.length, access::kRemoteRead, &range))
-    return refuse(EventType::kQpAccessErr, WcStatus::kRemAccessErr);
-  return Outcome::done(read_remote(target_->memory(), range, request.pieces, request.piece_count));
+  const core::Verdict verdict =
+      responder.read(wr.remote_srqn, wr.rkey, wr.remote_addr, request.length, 0, target_->read_depth(), &range);
+  if (__builtin_expect(!verdict.is_accepted(), 0)) return refused(verdict);
+  if (request.length == 0) return kSucceeded;
+  const WcStatus status = target_->read(range, request.pieces, request.piece_count);
+  if (__builtin_expect(status != WcStatus::kRemOpErr, 1)) return Outcome::done(status);
+  return refused(responder.refuse(core::Refusal::kRemoteOperation));
 }
 
 namespace {
-
-/// The word of an atomic operation if the processor can reach it as one.
-uint64_t* word_at(const RemoteRange& range) {
-  return reinterpret_cast<uintptr_t>(range.direct) % 8 == 0 ? reinterpret_cast<uint64_t*>(range.direct) : nullptr;
-}
 
 void scatter_word(uint64_t value, const Request& request) {
   if (__builtin_expect(request.piece_count == 1 && request.pieces->length == 8 && request.pieces->data != nullptr, 1)) {
@@ -369,49 +348,27 @@ uint64_t gather_word(const Request& request) {
 
 }  // namespace
 
-Outcome Connected::atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand) {
-  cm::Peer& peer = target_->memory().peer();
-  // Within one process the word is always in reach: it lies at an odd place although the key's own address is even.
-  if (peer.is_self()) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
-  return Outcome::done(window_.agent().atomic(peer, op, range.address, operand, swap));
-}
-
 Outcome Connected::atomic(const Request& request) {
   const SendWr& wr = request.wr;
-  if (__builtin_expect(wr.remote_addr % 8 != 0, 0)) return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
-  RemoteRange range;
-  if (__builtin_expect(!target_->resolve(wr.rkey, wr.remote_addr, 8, access::kRemoteAtomic, &range), 0))
-    return refuse(EventType::kQpAccessErr, WcStatus::kRemAccessErr);
   const bool swap = wr.opcode == Opcode::kCompareSwap;
   uint64_t found = wr.compare_add;
-  uint64_t* word = word_at(range);
-  if (__builtin_expect(word == nullptr, 0)) {
-    const auto op = swap ? segment::AgentOp::kCompareSwap : segment::AgentOp::kFetchAdd;
-    const Outcome outcome = atomic_by_agent(op, range, wr.swap, &found);
-    if (!outcome.succeeded()) return outcome;
-  } else if (swap) {
-    __atomic_compare_exchange_n(word, &found, wr.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-  } else {
-    found = __atomic_fetch_add(word, wr.compare_add, __ATOMIC_SEQ_CST);
-  }
+  const core::Verdict verdict =
+      Responder(*target_, is_reliable())
+          .atomic(swap ? core::AtomicOp::kCompareSwap : core::AtomicOp::kFetchAdd, wr.remote_srqn, wr.rkey,
+                  wr.remote_addr, &found, wr.swap, 0, target_->read_depth());
+  if (__builtin_expect(!verdict.is_accepted(), 0)) return refused(verdict);
   scatter_word(found, request);
   return kSucceeded;
 }
 
 Outcome Connected::atomic_write(const Request& request) {
   const SendWr& wr = request.wr;
+  Responder responder(*target_, is_reliable());
   // In a list, or, as the builder has it, in the request itself.
   const bool listed = request.piece_count != 0;
-  if (wr.remote_addr % 8 != 0 || (listed && request.length != 8))
-    return refuse(EventType::kQpReqErr, WcStatus::kRemInvReqErr);
-  RemoteRange range;
-  if (!target_->resolve(wr.rkey, wr.remote_addr, 8, access::kRemoteWrite, &range))
-    return refuse(EventType::kQpAccessErr, WcStatus::kRemAccessErr);
+  if (listed && request.length != core::kAtomicBytes) return refused(responder.refuse(core::Refusal::kInvalidRequest));
   uint64_t value = listed ? gather_word(request) : wr.compare_add;
-  uint64_t* word = word_at(range);
-  if (word == nullptr) return atomic_by_agent(segment::AgentOp::kAtomicWrite, range, 0, &value);
-  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
-  return kSucceeded;
+  return outcome_of(responder.atomic(core::AtomicOp::kWrite, wr.remote_srqn, wr.rkey, wr.remote_addr, &value, 0, 0, 1));
 }
 
 }  // namespace nupa::window

@@ -3,8 +3,9 @@
 
 #include "core/seam/deferred_sends.h"
 #include "core/seam/endpoint.h"
+#include "core/seam/responder.h"
+#include "core/seam/shared_target.h"
 #include "transport/window/outcome.h"
-#include "transport/window/target.h"
 #include "transport/window/window.h"
 
 namespace nupa::window {
@@ -30,6 +31,8 @@ class Connected final : public core::Endpoint {
                                                 uint32_t rights) override;
 
  private:
+  using Responder = core::Responder<core::SharedTarget>;
+
   Outcome execute(const core::Request& request);
   Outcome run_local(const core::Request& request);
   Outcome send(const core::Request& request);
@@ -55,17 +58,17 @@ class Connected final : public core::Endpoint {
   int64_t look_for_peer(int64_t now_ns);
   bool find_target(std::chrono::milliseconds limit);
   bool is_reliable() const { return type_ != QpType::kUc; }
-  /// The responder refuses: RC and XRC report it on both sides, UC drops the message (IBTA 9.9.3, class D).
-  [[gnu::cold]] Outcome refuse(EventType event, WcStatus status);
+  Outcome outcome_of(core::Verdict verdict);
+  /// Of a verdict that is not accepted(): RC and XRC report it on both sides, to UC nothing comes back.
+  [[gnu::cold]] Outcome refused(core::Verdict verdict);
   [[gnu::cold]] Outcome not_ready();
   [[gnu::cold]] Outcome not_answering();
-  Outcome atomic_by_agent(segment::AgentOp op, const RemoteRange& range, uint64_t swap, uint64_t* operand);
-  Message message_for(const core::Request& request) const;
+  core::Inbound inbound_of(const core::Request& request) const;
   /// After a window was invalidated: sets `copier_` if the peer is inside a post.
   void look_for_copier();
 
   // What each request looks at.
-  Target* target_ = nullptr;  ///< once it was met
+  core::SharedTarget* target_ = nullptr;  ///< once it was met
   bool paused_ = false;
   const QpType type_;
   const uint32_t qp_num_;
@@ -74,7 +77,7 @@ class Connected final : public core::Endpoint {
   // And what only some do.
   core::QpContext& context_;
   const uint32_t remote_qpn_;
-  std::optional<Target> met_;
+  std::optional<core::SharedTarget> met_;
   Window& window_;
   const AddressVector vector_;
   core::RetryLimits limits_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/seam/responder.h"
 #include "transport/grh.h"
 #include "transport/group_address.h"
 
@@ -10,6 +11,7 @@ namespace nupa::window {
 
 using core::Piece;
 using core::Request;
+using core::SharedTarget;
 using transport::kGrhBytes;
 
 namespace {
@@ -33,13 +35,14 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
     return Reach::kNo;
   }
   if (targets_.size() >= kMaxTargets) targets_.clear();
-  auto target = peer ? std::make_unique<Target>(window_.node(), window_.memory_of(**peer), segment::index_of(qpn), due_)
-                     : nullptr;
+  std::unique_ptr<SharedTarget> target;
+  if (peer)
+    target = std::make_unique<SharedTarget>(window_.node(), window_.memories(), **peer, segment::index_of(qpn), &due_);
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return peer ? Reach::kYes : Reach::kNotYet;
 }
 
-Datagram::Reach Datagram::find(uint32_t qpn, const AddressVector& vector, Target** target) {
+Datagram::Reach Datagram::find(uint32_t qpn, const AddressVector& vector, SharedTarget** target) {
   if (last_qpn_ != qpn || last_ == nullptr || !last_->lies_at(vector)) {
     last_ = nullptr;
     Known* known = nullptr;
@@ -52,7 +55,7 @@ Datagram::Reach Datagram::find(uint32_t qpn, const AddressVector& vector, Target
 }
 
 Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num) {
-  Target* target = nullptr;
+  SharedTarget* target = nullptr;
   return find(qp_num, vector, &target);
 }
 
@@ -60,15 +63,9 @@ const Gid& Datagram::source_of(const Request& request) const {
   return own_gids_[std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1)];
 }
 
-void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
+void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qkey) {
   if (!target.ready(0, 0) || target.remote().type != static_cast<uint32_t>(QpType::kUd)) return;
   if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
-  auto claim = target.claim();
-  if (!claim) return;
-  if (claim.room() < request.length + kGrhBytes) {
-    target.put_back(claim);
-    return;
-  }
   transport::RouteHeader header =
       transport::make_route_header(*request.vector, source_of(request), request.vector->dgid, request.length);
 
@@ -83,18 +80,20 @@ void Datagram::deliver(Target& target, const Request& request, uint32_t qkey) {
   pieces[0] = {header.data(), header.size()};
   std::copy_n(request.pieces, request.piece_count, pieces + 1);
 
-  Message message;
-  message.byte_len = static_cast<uint32_t>(request.length) + kGrhBytes;
-  message.src_qp = context_.number();
-  message.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
-  message.sl = request.vector->sl;
-  message.slid = request.vector->is_global ? 0 : request.vector->dlid;
-  message.wc_flags = request.vector->is_global ? wc_flag::kGrh : 0;
+  core::Inbound inbound;
+  inbound.src_qp = context_.number();
+  inbound.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
+  inbound.sl = request.vector->sl;
+  inbound.slid = request.vector->is_global ? 0 : request.vector->dlid;
+  inbound.wc_flags = request.vector->is_global ? wc_flag::kGrh : 0;
   if (request.wr.opcode == Opcode::kSendWithImm) {
-    message.wc_flags |= wc_flag::kWithImm;
-    message.imm_data = request.wr.imm_or_rkey;
+    inbound.wc_flags |= wc_flag::kWithImm;
+    inbound.imm_data = request.wr.imm_or_rkey;
   }
-  target.deliver(claim, pieces, request.piece_count + 1, request.length + kGrhBytes, message);
+  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
+  core::Responder<SharedTarget>::Message message;
+  core::Responder<SharedTarget>(target, false)
+      .send({true, true, pieces, request.piece_count + 1, request.length + kGrhBytes, 0, false, 0}, &inbound, &message);
 }
 
 void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
@@ -113,7 +112,7 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
       if (skips_itself && member - 1 == segment::index_of(context_.number())) continue;
-      Target target(window_.node(), window_.memory_of(*peer), member - 1, due_);
+      SharedTarget target(window_.node(), window_.memories(), *peer, member - 1, &due_);
       deliver(target, request, qkey);
     }
   }
@@ -123,7 +122,7 @@ WcStatus Datagram::send(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
   const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
   const uint32_t qkey = own_qkey ? context_.qkey() : request.wr.remote_qkey;
-  Target* target = nullptr;
+  SharedTarget* target = nullptr;
   if (request.vector->is_global && transport::names_group(request.vector->dgid))
     deliver_multicast(request, qkey);
   else if (find(request.wr.remote_qpn, *request.vector, &target) == Reach::kYes)

@@ -4,7 +4,7 @@
 
 #include "core/seam/endpoint.h"
 #include "core/seam/qp_context.h"
-#include "transport/window/target.h"
+#include "core/seam/shared_target.h"
 #include "transport/window/window.h"
 
 namespace nupa::window {
@@ -26,11 +26,11 @@ class Datagram final : public core::DatagramSender {
  private:
   /// The GID that the request's address handle names, as the source.
   const Gid& source_of(const core::Request& request) const;
-  void deliver(Target& target, const core::Request& request, uint32_t qkey);
+  void deliver(core::SharedTarget& target, const core::Request& request, uint32_t qkey);
   void deliver_multicast(const core::Request& request, uint32_t qkey);
   /// A destination under the address that it was found by: another one may not lead to it.
   struct Known {
-    std::unique_ptr<Target> target;  ///< null: its process did not answer
+    std::unique_ptr<core::SharedTarget> target;  ///< null: its process did not answer
     Gid gid;
     bool is_global = false;
     bool lies_at(const AddressVector& vector) const {
@@ -40,7 +40,7 @@ class Datagram final : public core::DatagramSender {
   };
   /// kYes: *target is what has the number and the address. May wait for its process to answer when it is looked for
   /// first.
-  Reach find(uint32_t qpn, const AddressVector& vector, Target** target);
+  Reach find(uint32_t qpn, const AddressVector& vector, core::SharedTarget** target);
   Reach search(uint32_t qpn, const AddressVector& vector, Known** known);
 
   /// Destinations remembered; beyond this many all are looked up anew.

@@ -29,14 +29,6 @@ bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   return peer || peer.error().code == ETIMEDOUT;
 }
 
-std::shared_ptr<PeerMemory> Window::memory_of(cm::Peer& peer) {
-  std::lock_guard lock(mutex_);
-  std::weak_ptr<PeerMemory>& known = memories_[&peer];
-  auto memory = known.lock();
-  if (memory == nullptr) known = memory = std::make_shared<PeerMemory>(peer, agent_);
-  return memory;
-}
-
 bool Window::has_gid(const Gid& gid) const { return segment::has_gid(*node_.segment().tables().header, gid); }
 
 Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {

@@ -11,6 +11,7 @@ class Peer {
   const segment::Tables& tables() const { return tables_; }
   uint64_t instance() const { return 1; }
   bool alive() const { return true; }
+  bool is_self() const { return true; }
 
  private:
   segment::Tables tables_;

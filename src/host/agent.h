@@ -4,7 +4,7 @@
 #include <nupa/types.h>
 #include "cm/node.h"
 
-namespace nupa::window {
+namespace nupa::host {
 
 /// The third way to a peer's memory, after a mapping and process_vm_*: its own service thread does it. Needed for
 /// atomics on bytes that cannot be mapped (a processor cannot be atomic through a copy) and where the kernel forbids
@@ -18,7 +18,8 @@ class Agent {
 
   /// kSuccess; kRemOpErr: the memory is not there; kRetryExcErr: the peer died.
   WcStatus copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length);
-  /// `operand` goes in as compare, add or new value and comes back as the value found.
+  /// As copy(); kRemInvReqErr: no word that a processor can be atomic on. `operand` goes in as compare, add or new
+  /// value and comes back as the value found.
   WcStatus atomic(cm::Peer& peer, segment::AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap);
 
   /// Service thread: does what other processes asked of this one.
@@ -34,4 +35,4 @@ class Agent {
   segment::Segment::Block bounce_[segment::kAgents];
 };
 
-}  // namespace nupa::window
+}  // namespace nupa::host

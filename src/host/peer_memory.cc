@@ -1,4 +1,4 @@
-#include "transport/window/remote_memory.h"
+#include "host/peer_memory.h"
 
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "base/log.h"
-#include "transport/window/agent.h"
-#include "base/ordered_copy.h"
 
-namespace nupa::window {
+namespace nupa::host {
 namespace {
 
-using core::Piece;
+using base::Piece;
 using segment::MrKind;
 using segment::MrPiece;
 using segment::MrShared;
@@ -143,6 +141,14 @@ WcStatus copy_pieces(PeerMemory& memory, const RemoteRange& range, bool write, c
 
 MappedRegion::~MappedRegion() {
   if (base_ != nullptr) munmap(base_, end_ - begin_);
+}
+
+std::shared_ptr<PeerMemory> PeerMemories::of(cm::Peer& peer) {
+  std::lock_guard lock(mutex_);
+  std::weak_ptr<PeerMemory>& known = memories_[&peer];
+  auto memory = known.lock();
+  if (memory == nullptr) known = memory = std::make_shared<PeerMemory>(peer, agent_);
+  return memory;
 }
 
 std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generation) {
@@ -295,4 +301,4 @@ WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const 
   return copy_pieces(memory, range, false, pieces, count);
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::host

@@ -1,4 +1,4 @@
-#include "transport/window/agent.h"
+#include "host/agent.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "base/memory_fault.h"
 #include "base/spin.h"
 
-namespace nupa::window {
+namespace nupa::host {
 namespace {
 
 using segment::AgentOp;
@@ -51,7 +51,8 @@ int execute(cm::Peer& asker, AgentShared& request) {
     return copy_bounce(asker, op, address, __atomic_load_n(&request.length, __ATOMIC_RELAXED), request.bounce);
   void* const memory = reinterpret_cast<void*>(address);
   uint64_t probe;
-  if (address % 8 != 0 || copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
+  if (address % 8 != 0) return EINVAL;  // a key's even address may lie at an odd one of the process
+  if (copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
   if (op != AgentOp::kCompareSwap && op != AgentOp::kFetchAdd && op != AgentOp::kAtomicWrite) return EINVAL;
   auto* word = static_cast<uint64_t*>(memory);
   uint64_t operand = __atomic_load_n(&request.operand, __ATOMIC_RELAXED);
@@ -108,7 +109,8 @@ WcStatus Agent::ask(cm::Peer& peer, AgentShared& request) {
     if (node_.on_service_thread()) serve();
     backoff.pause();
   }
-  return request.status == 0 ? WcStatus::kSuccess : WcStatus::kRemOpErr;
+  if (request.status == 0) return WcStatus::kSuccess;
+  return request.status == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;
 }
 
 WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
@@ -168,4 +170,4 @@ void Agent::serve() {
   }
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::host

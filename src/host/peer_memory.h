@@ -5,11 +5,12 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "cm/peer.h"
-#include "core/seam/request.h"
 #include "base/ordered_copy.h"
+#include "base/piece.h"
+#include "cm/peer.h"
+#include "host/agent.h"
 
-namespace nupa::window {
+namespace nupa::host {
 
 /// A peer's region as mapped into this process: the longest run of its pages that its region file backs.
 class MappedRegion {
@@ -29,8 +30,6 @@ class MappedRegion {
   uint64_t begin_;
   uint64_t end_;
 };
-
-class Agent;
 
 /// The mappings of one peer's regions, shared by the endpoints that lead to it; they go with the last of these. Those
 /// used last are kept though no endpoint holds them: a program that goes round hundreds of regions would map each anew,
@@ -61,6 +60,20 @@ class PeerMemory {
   std::mutex mutex_;
   Entries kept_;  ///< the last used first
   std::unordered_map<uint32_t, Entries::iterator> places_;
+};
+
+/// The mappings of all peers that somebody uses. Any thread.
+class PeerMemories {
+ public:
+  explicit PeerMemories(cm::Node& node) : agent_(node) {}
+  /// One of each peer, shared by all that lead to it.
+  std::shared_ptr<PeerMemory> of(cm::Peer& peer);
+  Agent& agent() { return agent_; }
+
+ private:
+  Agent agent_;
+  std::mutex mutex_;
+  std::unordered_map<cm::Peer*, std::weak_ptr<PeerMemory>> memories_;
 };
 
 /// A checked range of a peer's memory.
@@ -154,18 +167,18 @@ class KeyCache {
   std::shared_ptr<PeerMemory> memory_;
 };
 
-WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const core::Piece* pieces, uint32_t count);
-WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const core::Piece* pieces, uint32_t count);
+WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count);
+WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count);
 
 /// Copies between this process's pieces and a peer's range of their length. The last bytes of a write become visible
 /// last, as a reader that polls on them expects. kSuccess, or the status the requester reports.
-inline WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const core::Piece* pieces, uint32_t count) {
+inline WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return write_remote_slowly(memory, range, pieces, count);
   base::copy_in_order(range.direct, pieces->data, pieces->length);
   return WcStatus::kSuccess;
 }
-inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const core::Piece* pieces, uint32_t count) {
+inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return read_remote_slowly(memory, range, pieces, count);
   // What a READ brings is told by its completion alone: in no order.
@@ -173,4 +186,4 @@ inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const 
   return WcStatus::kSuccess;
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::host

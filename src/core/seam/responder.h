@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The rules of the responding half of a queue pair (IBTA 9.7, 9.8, 9.9.3, A14.5): in which order a request is checked,
+/// what each refusal means at both ends. They are the same whether the initiator's thread applies them to a peer's
+/// shared tables (SharedTarget) or the target's own thread serves packets (ContextTarget).
+
+#include <optional>
+
+#include "core/seam/qp_context.h"
+#include "core/seam/request.h"
+
+namespace nupa::core {
+
+/// Why a target refuses a request.
+enum class Refusal : uint8_t {
+  kInvalidRequest,
+  kRemoteAccess,
+  kRemoteOperation,
+  kReceiveTooSmall,
+  kReceiveBuffer,
+  kInvalidation,
+};
+
+/// What follows from a refusal (IBTA 9.9.3).
+struct RefusalRule {
+  WcStatus requester;               ///< what a reliable requester's request ends with
+  std::optional<EventType> event;   ///< at the target
+  std::optional<WcStatus> receive;  ///< what the taken receive ends with; none: it is put back
+  /// An unreliable service drops the message and goes on; else its target stops as a reliable one does, for the fault
+  /// is its own. The requester sees no difference.
+  bool unreliable_goes_on;
+};
+
+constexpr RefusalRule rule_of(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kInvalidRequest:
+      return {WcStatus::kRemInvReqErr, EventType::kQpReqErr, std::nullopt, true};
+    case Refusal::kRemoteAccess:
+      return {WcStatus::kRemAccessErr, EventType::kQpAccessErr, std::nullopt, true};
+    case Refusal::kRemoteOperation:
+      return {WcStatus::kRemOpErr, EventType::kQpFatal, std::nullopt, true};
+    case Refusal::kReceiveTooSmall:
+      return {WcStatus::kRemInvReqErr, std::nullopt, WcStatus::kLocLenErr, true};
+    case Refusal::kReceiveBuffer:
+      return {WcStatus::kRemOpErr, EventType::kQpFatal, WcStatus::kLocProtErr, false};
+    case Refusal::kInvalidation:
+      return {WcStatus::kRemAccessErr, EventType::kQpAccessErr, WcStatus::kMwBindErr, false};
+  }
+  return {WcStatus::kRemOpErr, EventType::kQpFatal, std::nullopt, false};
+}
+
+/// What a target does with a request or a part of one. One word, as Posted.
+class Verdict {
+ public:
+  static constexpr Verdict accepted() { return Verdict(0); }
+  /// No receive is posted, and nothing was changed.
+  static constexpr Verdict not_ready() { return Verdict(kNotReady); }
+  /// The target's process has died.
+  static constexpr Verdict lost() { return Verdict(kLost); }
+  /// An unreliable service has dropped the message, and goes on.
+  static constexpr Verdict dropped() { return Verdict(kDropped); }
+  /// The target is in the error state.
+  static constexpr Verdict refused(Refusal refusal) { return Verdict(kRefused | static_cast<uint32_t>(refusal)); }
+
+  constexpr bool is_accepted() const { return word_ == 0; }
+  constexpr bool is_not_ready() const { return word_ == kNotReady; }
+  constexpr bool is_lost() const { return word_ == kLost; }
+  constexpr bool is_dropped() const { return word_ == kDropped; }
+  constexpr bool is_refused() const { return (word_ & kRefused) != 0; }
+  /// Only of refused().
+  constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
+
+ private:
+  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kRefused = 1u << 8;
+  explicit constexpr Verdict(uint32_t word) : word_(word) {}
+  uint32_t word_;
+};
+
+/// One part of a SEND; a whole message is first and last.
+struct SendPart {
+  bool first;
+  bool last;
+  const Piece* pieces;
+  uint32_t piece_count;
+  uint64_t length;  ///< of the pieces
+  uint32_t srqn;    ///< XRC
+  bool invalidates;
+  uint32_t invalidated_rkey;
+};
+
+/// One part of an RDMA WRITE; a whole message is first and last.
+struct WritePart {
+  bool first;
+  bool last;
+  bool has_immediate;  ///< only of the last
+  bool placed;         ///< the bytes are there already: their packet came before its turn
+  const Piece* pieces;
+  uint32_t piece_count;
+  uint64_t length;   ///< of the pieces
+  uint64_t total;    ///< of the message
+  uint64_t address;  ///< where the message begins
+  uint32_t rkey;
+  uint32_t srqn;  ///< XRC
+};
+
+/// The rules on one target. A target is one of
+///   SharedTarget   tables and rings of a process of this host
+///   ContextTarget  what a protocol engine sees of its own queue pair
+/// with select, resolve, write, atomic, take, put_back, room, place, complete, abandon, invalidate and fail as
+/// SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
+template <class Target>
+class Responder {
+ public:
+  using Receive = typename Target::Receive;
+  using Range = typename Target::Range;
+
+  /// A message of which parts are still to come.
+  struct Message {
+    Receive receive{};
+    uint64_t offset = 0;                ///< bytes that are there
+    const std::byte* behind = nullptr;  ///< where the next bytes go by and large, if that is asked for and known
+    bool wants_behind = false;
+  };
+
+  /// `reliable`: the requester waits for an answer (not UC, not UD).
+  Responder(Target& target, bool reliable) : target_(target), reliable_(reliable) {}
+
+  /// `inbound`: what the receive's completion shows; its byte_len is set here.
+  Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
+    if (part.first) {
+      if (!target_.select(part.srqn)) return refuse(Refusal::kInvalidRequest, inbound, message);
+      message->receive = target_.take();
+      if (__builtin_expect(!message->receive, 0)) return Verdict::not_ready();
+    }
+    if (__builtin_expect(message->offset + part.length > target_.room(message->receive), 0))
+      return refuse(Refusal::kReceiveTooSmall, inbound, message);
+    if (part.length > 0) {
+      const WcStatus status = target_.place(message->receive, message->offset, part.pieces, part.piece_count,
+                                            part.length, message->wants_behind ? &message->behind : nullptr);
+      if (__builtin_expect(status != WcStatus::kSuccess, 0)) {
+        if (status != WcStatus::kRetryExcErr) return refuse(Refusal::kReceiveBuffer, inbound, message);
+        target_.abandon(message->receive);
+        return Verdict::lost();
+      }
+    }
+    message->offset += part.length;
+    if (!part.last) return Verdict::accepted();
+    if (__builtin_expect(part.invalidates && !target_.invalidate(part.invalidated_rkey), 0))
+      return refuse(Refusal::kInvalidation, inbound, message);
+    return complete(inbound, message);
+  }
+
+  Verdict write(const WritePart& part, Inbound* inbound, Message* message) {
+    Range range{};
+    Verdict verdict = check(part, message->offset, &range);
+    if (__builtin_expect(!verdict.is_accepted(), 0)) return refuse(verdict.refusal(), inbound, message);
+    if (part.has_immediate) {
+      message->receive = target_.take();
+      if (!message->receive) return Verdict::not_ready();
+    }
+    verdict = copy(part, range);
+    if (__builtin_expect(!verdict.is_accepted(), 0)) {
+      if (verdict.is_refused()) return refuse(verdict.refusal(), inbound, message);
+      give_back(message);
+      return verdict;
+    }
+    if (message->wants_behind && part.length > 0 && !part.placed) message->behind = target_.behind(range, part.length);
+    message->offset += part.length;
+    return part.has_immediate ? complete(inbound, message) : verdict;
+  }
+
+  /// A whole WRITE without an immediate, which takes no receive.
+  Verdict write(const WritePart& part) {
+    Range range{};
+    Verdict verdict = check(part, 0, &range);
+    if (__builtin_expect(verdict.is_accepted(), 1)) verdict = copy(part, range);
+    return __builtin_expect(verdict.is_refused(), 0) ? refuse(verdict.refusal()) : verdict;
+  }
+
+  /// Checks a READ. `outstanding`: READs and atomics that are not answered yet, beside this one; at most `depth` may
+  /// be. `range`: where its bytes lie, if `length` is not 0.
+  Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,
+               Range* range) {
+    if (!target_.select(srqn) || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
+    if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range))
+      return refuse(Refusal::kRemoteAccess);
+    return Verdict::accepted();
+  }
+
+  /// `operand` goes in as compare, add or new value and comes back as the value found. ATOMIC_WRITE counts for no
+  /// depth.
+  Verdict atomic(AtomicOp op, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap,
+                 uint32_t outstanding, uint32_t depth) {
+    const bool too_deep = op != AtomicOp::kWrite && outstanding >= depth;
+    if (__builtin_expect(!target_.select(srqn) || too_deep || address % kAtomicBytes != 0, 0))
+      return refuse(Refusal::kInvalidRequest);
+    const WcStatus status = target_.atomic(op, rkey, address, operand, swap);
+    if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
+    if (status == WcStatus::kRetryExcErr) return Verdict::lost();
+    return refuse(status == WcStatus::kRemAccessErr   ? Refusal::kRemoteAccess
+                  : status == WcStatus::kRemInvReqErr ? Refusal::kInvalidRequest
+                                                      : Refusal::kRemoteOperation);
+  }
+
+  /// A request that is refused before any of it was executed, or while it was answered.
+  [[gnu::noinline, gnu::cold]] Verdict refuse(Refusal refusal) {
+    Message none;
+    Inbound inbound;
+    return refuse(refusal, &inbound, &none);
+  }
+  [[gnu::noinline, gnu::cold]] Verdict refuse(Refusal refusal, Inbound* inbound, Message* message) {
+    const RefusalRule rule = rule_of(refusal);
+    const bool goes_on = !reliable_ && rule.unreliable_goes_on;
+    if (rule.receive && !goes_on && message->receive) {
+      inbound->byte_len = 0;
+      target_.complete(message->receive, *inbound, *rule.receive);
+      message->receive = {};
+    }
+    give_back(message);
+    if (goes_on) return Verdict::dropped();
+    target_.fail(rule.event);
+    return Verdict::refused(refusal);
+  }
+
+  /// Gives the receive of a message back that will not be completed.
+  void give_back(Message* message) {
+    if (message->receive) target_.put_back(message->receive);
+    message->receive = {};
+  }
+
+ private:
+  /// Whether a part of a WRITE may be written, and where. It changes nothing: a refusal has no effect yet.
+  Verdict check(const WritePart& part, uint64_t offset, Range* range) {
+    if (part.first && !target_.select(part.srqn)) return Verdict::refused(Refusal::kInvalidRequest);
+    const uint64_t address = part.address + offset;
+    // The first part is checked for the whole message, so that none is written of one that ends in a refusal.
+    const bool is_whole = part.first && part.total == part.length;
+    if (part.first && !is_whole && !target_.resolve(part.rkey, address, part.total, access::kRemoteWrite, range))
+      return Verdict::refused(Refusal::kRemoteAccess);
+    if (part.length > 0 && !part.placed &&
+        __builtin_expect(!target_.resolve(part.rkey, address, part.length, access::kRemoteWrite, range), 0))
+      return Verdict::refused(Refusal::kRemoteAccess);
+    return Verdict::accepted();
+  }
+
+  Verdict copy(const WritePart& part, const Range& range) {
+    if (part.length == 0 || part.placed) return Verdict::accepted();
+    const WcStatus status = target_.write(range, part.pieces, part.piece_count);
+    if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
+    return status == WcStatus::kRetryExcErr ? Verdict::lost() : Verdict::refused(Refusal::kRemoteOperation);
+  }
+
+  Verdict complete(Inbound* inbound, Message* message) {
+    inbound->byte_len = static_cast<uint32_t>(message->offset);
+    target_.complete(message->receive, *inbound, WcStatus::kSuccess);
+    message->receive = {};
+    return Verdict::accepted();
+  }
+
+  Target& target_;
+  const bool reliable_;
+};
+
+/// A protocol engine's own queue pair as Responder's target.
+class ContextTarget {
+ public:
+  struct Receive {
+    bool taken = false;
+    explicit operator bool() const { return taken; }
+  };
+  struct Range {
+    std::byte* at = nullptr;
+  };
+
+  explicit ContextTarget(QpContext& context) : context_(context) {}
+
+  bool select(uint32_t srqn) {
+    srqn_ = srqn;
+    return context_.select(srqn);
+  }
+  bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, Range* range) {
+    range->at = context_.reach(srqn_, rkey, address, length, rights);
+    return range->at != nullptr;
+  }
+  WcStatus write(const Range& range, const Piece* pieces, uint32_t count);
+  static const std::byte* behind(const Range& range, uint64_t length) { return range.at + length; }
+  WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
+    return context_.run_atomic(op, srqn_, rkey, address, operand, swap);
+  }
+  Receive take() { return {context_.take_receive()}; }
+  void put_back(const Receive&) { context_.return_receive(); }
+  uint64_t room(const Receive&) { return context_.receive_room(); }
+  WcStatus place(const Receive&, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t,
+                 const std::byte** behind);
+  void complete(const Receive&, const Inbound& message, WcStatus status) { context_.complete_receive(message, status); }
+  void abandon(const Receive&) { context_.return_receive(); }
+  bool invalidate(uint32_t rkey) { return context_.invalidate(rkey); }
+  void fail(std::optional<EventType> event) { context_.refuse(event); }
+
+ private:
+  QpContext& context_;
+  uint32_t srqn_ = 0;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/seam/shared_target.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/memory_fault.h"
+#include "base/ordered_copy.h"
+
+namespace nupa::core {
+
+using segment::QpShared;
+using segment::ReceiveRing;
+using segment::RecvSlot;
+
+namespace {
+
+bool takes_requests(QpState state) { return state >= QpState::kRtr && state != QpState::kErr; }
+
+}  // namespace
+
+SharedTarget::SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index,
+                           cm::DueEvent* due, Guard guard)
+    : remote_(&peer.tables().qp[qp_index]),
+      peer_(peer),
+      qp_index_(qp_index),
+      tag_(segment::owner_tag(node.slot(), node.self().instance())),
+      guard_(guard),
+      due_(due),
+      remote_keys_(memories.of(peer)),
+      own_side_(remote_keys_.share()),
+      node_(node),
+      memories_(memories) {}
+
+bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
+  accepted_ = ~uint64_t{0};
+  if (!peer().alive()) return false;
+  const uint64_t word = remote_->state.load(std::memory_order_acquire);
+  const QpState state = segment::state_of(word);
+  // One queue pair sends to a connected one, and its thread holds the send lock. The queues of an XRC domain are
+  // shared.
+  const auto type = static_cast<QpType>(remote_->type.load());
+  alone_ = remote_->srq.load() == 0 && (type == QpType::kRc || type == QpType::kUc);
+  if (remote_->in_use.load() == 0 || !takes_requests(state)) return false;
+  if (from_qpn != 0 && (remote_->remote_qpn.load() != from_qpn || remote_->remote_slot.load() != from_slot))
+    return false;
+  xrc_ = type == QpType::kXrcRecv;
+  own_side_.ring = {};
+  own_side_.srq_index = remote_->srq.load();
+  own_side_.srq_number = 0;
+  if (!xrc_) {
+    if (own_side_.srq_index != 0) {
+      if (own_side_.srq_index > segment::kMaxSrq) return false;
+      segment::SrqShared& srq = peer().tables().srq[own_side_.srq_index - 1];
+      own_side_.srq_number = srq.number;
+      own_side_.ring = open_ring(peer(), srq.recv);
+    } else {
+      own_side_.ring = open_ring(peer(), remote_->recv);
+    }
+    const uint32_t completions = remote_->recv_cq.load();
+    if (completions >= segment::kMaxCq) return false;
+    own_side_.completions = cm::CompletionPort(peer(), completions);
+  }
+  accepted_ = word;
+  // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).
+  if (state == QpState::kRtr && from_qpn != 0 && remote_->established.exchange(1) == 0)
+    cm::call_attention(peer(), segment::attention::kQp, qp_index_);
+  return true;
+}
+
+bool SharedTarget::select_domain_queue(uint32_t srqn) try {
+  if (srqn == side_->srq_number && side_->queue && side_->queue->stands()) return true;
+  side_ = &own_side_;
+  const auto known = domain_sides_.find(srqn);
+  if (known != domain_sides_.end() && known->second->queue->stands()) {
+    side_ = known->second.get();
+    return true;
+  }
+  if (known != domain_sides_.end()) domain_sides_.erase(known);
+  const auto queue = find_domain_queue(node_, srqn, remote_->xrcd);
+  if (!queue) return false;
+  // The receive buffers may belong to another process of the same domain: its keys, its memory.
+  auto side = std::make_unique<Side>(memories_.of(*queue->owner));
+  side->ring = open_ring(*queue->owner, queue->shared->recv);
+  if (!side->ring.valid()) return false;
+  side->completions = cm::CompletionPort(*queue->owner, queue->shared->cq);
+  side->srq_index = queue->index + 1;
+  side->srq_number = srqn;
+  side->queue = queue;
+  side->life = ++lives_;
+  side_ = side.get();
+  domain_sides_.emplace(srqn, std::move(side));
+  return true;
+} catch (const std::bad_alloc&) {
+  side_ = &own_side_;
+  NUPA_WARN("no memory to look up shared receive queue 0x%x: the request is refused", srqn);
+  return false;
+}
+
+SharedTarget::Receive SharedTarget::take() {
+  if (!side_->ring.valid()) return {};
+  Receive receive = side_->ring.claim(tag_, alone_);
+  if (!receive) return {};
+  receive.slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
+  // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
+  // and both sides are ordered by a full barrier, so one of the two sees the other.
+  const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
+  if (__builtin_expect(word != accepted_, 0)) {
+    // From RTR to RTS, say: it still takes requests.
+    if (segment::epoch_of(word) != segment::epoch_of(accepted_) || !takes_requests(segment::state_of(word))) {
+      side_->ring.put_back(receive);
+      return {};
+    }
+    accepted_ = word;
+  }
+  if (__builtin_expect(side_->srq_index != 0, 0))
+    cm::tell_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
+  return receive;
+}
+
+WcStatus SharedTarget::copy(const host::RemoteRange& range, const Piece& piece) {
+  const bool guarded = guard_ == Guard::kOwnMemory && range.region == nullptr && range.direct != nullptr;
+  WcStatus status = WcStatus::kRemOpErr;
+  const auto write = [&] { status = host::write_remote(side_->keys.memory(), range, &piece, 1); };
+  if (!guarded)
+    write();
+  else if (!base::try_access(range.direct, piece.length, write))
+    return WcStatus::kRemOpErr;
+  return status;
+}
+
+WcStatus SharedTarget::scatter(const Receive& receive, uint64_t offset, const Piece* pieces, uint64_t length,
+                               const std::byte** behind) {
+  host::RemoteRange range;
+  uint32_t piece = 0;
+  uint64_t used = 0;  // of pieces[piece]
+  for (uint32_t i = 0; i < receive.entries && length > 0; ++i) {
+    const Sge sge = receive.entry(i);
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    uint64_t left = std::min<uint64_t>(sge.length - offset, length);
+    if (!side_->keys.resolve(sge.lkey, sge.addr + offset, left, access::kLocalWrite, side_->ring.shared()->pd, 0,
+                             &range))
+      return WcStatus::kRemOpErr;
+    offset = 0;
+    length -= left;
+    while (left > 0) {
+      const Piece& source = pieces[piece];
+      const uint64_t step = std::min(left, source.length - used);
+      if (step > 0) {
+        const Piece part{source.data == nullptr ? nullptr : source.data + used, step};
+        const WcStatus status = copy(range, part);
+        if (status != WcStatus::kSuccess) return status;
+      }
+      range.address += step;
+      if (range.direct != nullptr) range.direct += step;
+      left -= step;
+      used += step;
+      if (used == source.length) {
+        ++piece;
+        used = 0;
+      }
+    }
+    if (behind != nullptr) *behind = range.null_region ? nullptr : range.direct;
+  }
+  return WcStatus::kSuccess;
+}
+
+WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
+                             uint64_t length, const std::byte** behind) {
+  const Sge first = receive.entry(0);
+  const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && guard_ == Guard::kNone;
+  if (__builtin_expect(!simple || behind != nullptr, 0)) return scatter(receive, offset, pieces, length, behind);
+  if (length == 0) return WcStatus::kSuccess;
+  host::RemoteRange range;
+  if (!side_->keys.resolve(first.lkey, first.addr, length, access::kLocalWrite, side_->ring.shared()->pd, 0, &range))
+    return WcStatus::kRemOpErr;
+  return host::write_remote(side_->keys.memory(), range, pieces, count);
+}
+
+WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap) {
+  if (range.null_region) return WcStatus::kRemAccessErr;
+  constexpr segment::AgentOp kOps[] = {segment::AgentOp::kCompareSwap, segment::AgentOp::kFetchAdd,
+                                       segment::AgentOp::kAtomicWrite};
+  cm::Peer& owner = memory().peer();
+  // In this process the word is always in reach: it lies at an odd place although the key's own address is even.
+  if (owner.is_self()) return WcStatus::kRemInvReqErr;
+  return memory().agent().atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap);
+}
+
+void SharedTarget::complete(const Receive& receive, const Inbound& message, WcStatus status) {
+  const RecvSlot& slot = *receive.slot;
+  segment::CqEntry entry;
+  entry.wr_id = slot.wr_id;
+  entry.byte_len = message.byte_len;
+  entry.imm_data = message.imm_data;
+  entry.qp_num = remote_->qp_num;
+  entry.src_qp = message.src_qp;
+  entry.srq_number = side_->srq_number;
+  entry.status = static_cast<uint8_t>(status);
+  entry.opcode = static_cast<uint8_t>(message.opcode);
+  entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
+  entry.solicited = message.solicited;
+  entry.sl = message.sl;
+  entry.slid = message.slid;
+  const auto pushed = side_->completions.push(tag_, &receive.slot->completion,
+                                              message.solicited || status != WcStatus::kSuccess, entry, due_);
+  ReceiveRing::finish(receive);
+  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
+  // The next receive is needed with the next message: fetch it while nobody waits.
+  base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
+}
+
+bool SharedTarget::invalidate(uint32_t rkey) {
+  return invalidate_window(peer().tables(), rkey, remote_->qp_num.load(std::memory_order_relaxed));
+}
+
+void SharedTarget::fail(std::optional<EventType> event) {
+  const uint64_t epoch = segment::epoch_of(accepted_);
+  uint64_t word = remote_->state.load();
+  if (segment::epoch_of(word) != epoch) return;
+  if (event) remote_->error.store(segment::pack_error(epoch, *event), std::memory_order_release);
+  while (segment::epoch_of(word) == epoch && segment::state_of(word) != QpState::kErr &&
+         !remote_->state.compare_exchange_weak(word, segment::pack_state(epoch, QpState::kErr))) {
+  }
+  cm::call_attention(peer(), segment::attention::kQp, qp_index_);
+}
+
+bool invalidate_window(const segment::Tables& tables, uint32_t rkey, uint32_t qp_num) {
+  const uint32_t index = segment::key_index(rkey);
+  if (rkey == 0 || index >= segment::kMaxMr) return false;
+  segment::MrShared& entry = tables.mr[index];
+  if (entry.kind != static_cast<uint32_t>(segment::MrKind::kWindow) || entry.qp_num != qp_num) return false;
+  uint32_t expected = rkey;
+  return entry.key.compare_exchange_strong(expected, 0);
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "cm/completion_port.h"
+#include "core/seam/qp_context.h"
+#include "core/seam/request.h"
+#include "core/seam/xrc_domain.h"
+#include "host/peer_memory.h"
+
+namespace nupa::core {
+
+/// Takes the key of a type 2 window away that is bound to queue pair `qp_num` (IBTA 10.6.7.2.4). False: it is not such
+/// a window's.
+bool invalidate_window(const segment::Tables& tables, uint32_t rkey, uint32_t qp_num);
+
+/// A queue pair of a process of this host, this one's own included, by the tables and rings that its process shows:
+/// what Responder needs of a target. Calls for one object are serialised by the send lock of whoever uses it.
+class SharedTarget {
+ public:
+  using Receive = segment::ReceiveRing::Claim;
+  using Range = host::RemoteRange;
+
+  /// What the program may have unmapped although it is registered: kOwnMemory makes a fault of its receive buffers an
+  /// error of the request. Memory of other processes is a file that stays.
+  enum class Guard : uint8_t { kNone, kOwnMemory };
+  /// `due`: where the receiver's event is left until the sender has its own completion; null: it is raised at once.
+  SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index, cm::DueEvent* due,
+               Guard guard = Guard::kNone);
+
+  /// Looks whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: from anybody. True if it
+  /// does. Cheap when nothing changed since the last time.
+  bool ready(uint32_t from_slot, uint32_t from_qpn) {
+    const uint64_t word = remote_->state.load(std::memory_order_acquire);
+    if (__builtin_expect(word == accepted_ && peer_.alive(), 1)) return true;
+    return revalidate(from_slot, from_qpn);
+  }
+
+  cm::Peer& peer() const { return peer_; }
+  segment::QpShared& remote() const { return *remote_; }
+
+  // What Responder calls, in its order.
+
+  /// XRC: the receive queue that a request names, which may be another process's. False: there is none in the domain.
+  bool select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) || select_domain_queue(srqn); }
+  /// Checks a remote key, and the queue pair's own rights, for an inbound request. False: refused. `length` is not 0.
+  bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, host::RemoteRange* range) {
+    if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
+    // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
+    if (__builtin_expect(xrc_, 0))
+      return side_->ring.valid() &&
+             side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
+    return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
+  }
+  /// kSuccess; kRemOpErr: out of reach; kRetryExcErr: the process died.
+  WcStatus write(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
+    return host::write_remote(memory(), range, pieces, count);
+  }
+  static const std::byte* behind(const host::RemoteRange& range, uint64_t length) {
+    return range.direct == nullptr ? nullptr : range.direct + length;
+  }
+  WcStatus read(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
+    return host::read_remote(memory(), range, pieces, count);
+  }
+  /// `operand` goes in as compare, add or new value and comes back as the value found. As write(); kRemAccessErr: the
+  /// key does not open the word; kRemInvReqErr: no word that a processor can be atomic on.
+  WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
+    host::RemoteRange range;
+    const uint32_t rights = op == AtomicOp::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
+    if (__builtin_expect(!resolve(rkey, address, kAtomicBytes, rights, &range), 0)) return WcStatus::kRemAccessErr;
+    auto* const word = reinterpret_cast<uint64_t*>(range.direct);
+    if (__builtin_expect(word == nullptr || reinterpret_cast<uintptr_t>(word) % kAtomicBytes != 0, 0))
+      return atomic_by_owner(op, range, operand, swap);
+    switch (op) {
+      case AtomicOp::kCompareSwap:
+        __atomic_compare_exchange_n(word, operand, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        break;
+      case AtomicOp::kFetchAdd:
+        *operand = __atomic_fetch_add(word, *operand, __ATOMIC_SEQ_CST);
+        break;
+      case AtomicOp::kWrite:
+        __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
+        break;
+    }
+    return WcStatus::kSuccess;
+  }
+  /// READs and atomics that it takes at a time.
+  uint32_t read_depth() const { return remote_->read_depth.load(std::memory_order_relaxed); }
+
+  /// Takes the oldest receive. Empty: none is posted, or the queue pair stopped taking requests meanwhile.
+  Receive take();
+  void put_back(const Receive& receive) { side_->ring.put_back(receive); }
+  static uint64_t room(const Receive& receive) { return receive.room(); }
+  /// Copies `pieces`, `length` bytes in all, to `offset` of the receive's buffers; *behind, if asked for: where the
+  /// copy ended here, null if that is not known. kSuccess; kRemOpErr: the receiver's own list is at fault;
+  /// kRetryExcErr: it died. Only what is written is checked: a list may be longer than its region.
+  WcStatus place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t length,
+                 const std::byte** behind);
+  void complete(const Receive& receive, const Inbound& message, WcStatus status);
+  /// The receive of a process that died: nobody reads its completion.
+  static void abandon(const Receive& receive) { segment::ReceiveRing::finish(receive); }
+
+  /// Invalidates a type 2 window. False: the key is not such a window's.
+  bool invalidate(uint32_t rkey);
+  /// The queue pair goes to the error state, and its owner gets the event if there is one: a fault that a receive's
+  /// completion shows has none (IBTA 9.9.3, classes B and C).
+  void fail(std::optional<EventType> event);
+
+  // What only some need.
+
+  /// Marks that a sender waits for a receive to be posted.
+  void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
+  /// What holds the mapping of a range that was resolved by this key just now; null: the peer is this process.
+  std::shared_ptr<host::MappedRegion> region_of(uint32_t rkey) const {
+    return (xrc_ ? side_->keys : remote_keys_).region_of(rkey);
+  }
+  /// Where resolve() found the range.
+  host::PeerMemory& memory() { return xrc_ ? side_->keys.memory() : remote_keys_.memory(); }
+  /// XRC: which queue is selected. Another number than before: the queue of a receive taken before is gone, even if its
+  /// number is back.
+  uint64_t selected() const { return side_->life; }
+  /// Whether a receive that was taken in an earlier call, from the queue selected now, is still this process's to fill.
+  bool holds(const Receive& receive) const { return segment::ReceiveRing::is_claimed(receive, tag_); }
+
+ private:
+  /// Where receives come from and complete.
+  struct Side {
+    explicit Side(std::shared_ptr<host::PeerMemory> memory) : keys(std::move(memory)) {}
+    segment::ReceiveRing ring;
+    uint32_t srq_index = 0;  ///< plus 1; 0: the queue pair's own queue
+    uint32_t srq_number = 0;
+    host::KeyCache keys;  ///< lkeys of the receiver's buffers
+    cm::CompletionPort completions;
+    std::optional<DomainQueue> queue;  ///< XRC
+    uint64_t life = 0;
+  };
+
+  bool revalidate(uint32_t from_slot, uint32_t from_qpn);
+  bool select_domain_queue(uint32_t srqn);
+  /// The word is not where this process could be atomic on it: its owner does it.
+  [[gnu::cold]] WcStatus atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap);
+  WcStatus copy(const host::RemoteRange& range, const Piece& piece);
+  WcStatus scatter(const Receive& receive, uint64_t offset, const Piece* pieces, uint64_t length,
+                   const std::byte** behind);
+
+  // What each request looks at stands first, in one cache line; behind it what keys open.
+  uint64_t accepted_ = ~uint64_t{0};
+  segment::QpShared* remote_;
+  cm::Peer& peer_;
+  Side* side_ = &own_side_;
+  uint32_t qp_index_;
+  uint32_t tag_;  ///< this process's signature on claims
+  bool xrc_ = false;
+  bool alone_ = false;  ///< nobody else claims from its receive queue
+  const Guard guard_;
+  cm::DueEvent* due_;
+  host::KeyCache remote_keys_;  ///< rkeys of requests
+  Side own_side_;
+  cm::Node& node_;
+  host::PeerMemories& memories_;
+  std::unordered_map<uint32_t, std::unique_ptr<Side>> domain_sides_;  ///< XRC: by number
+  uint64_t lives_ = 0;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/seam/xrc_domain.h"
+
+namespace nupa::core {
+
+using segment::ReceiveRing;
+
+ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring) {
+  const uint64_t where = ring.where.load(std::memory_order_acquire);
+  const uint32_t log2 = segment::ring_log2(where);
+  const uint32_t stride = __atomic_load_n(&ring.stride, __ATOMIC_RELAXED);
+  if (where == 0 || log2 > segment::kMaxRingLog2 || !ReceiveRing::is_stride(stride)) return {};
+  auto slots = owner.heap(segment::ring_offset(where), uint64_t{stride} << log2);
+  return slots ? ReceiveRing(&ring, *slots, log2, stride) : ReceiveRing();
+}
+
+std::optional<DomainQueue> find_domain_queue(cm::Node& node, uint32_t number, uint64_t xrcd) {
+  constexpr std::chrono::milliseconds kPatience{200};
+  const uint32_t slot = segment::slot_of(number);
+  cm::Peer* owner = slot == node.slot() ? &node.self() : nullptr;
+  if (owner == nullptr) {
+    auto met = node.connect(slot, kPatience);
+    if (!met) return {};
+    owner = *met;
+  }
+  const uint32_t index = segment::index_of(number);
+  segment::SrqShared& srq = owner->tables().srq[index];
+  if (srq.in_use.load() == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) ||
+      srq.xrcd != xrcd || srq.cq >= segment::kMaxCq)
+    return {};
+  return DomainQueue{owner, &srq, index, number, srq.recv.where.load(std::memory_order_acquire)};
+}
+
+bool DomainQueue::stands() const {
+  return owner->alive() && shared->in_use.load() != 0 && shared->number == number &&
+         shared->recv.where.load(std::memory_order_acquire) == where;
+}
+
+}  // namespace nupa::core

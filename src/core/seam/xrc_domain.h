@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <optional>
+
+#include <nupa/queue_pair.h>
+
+#include "cm/node.h"
+#include "segment/receive_ring.h"
+
+namespace nupa::core {
+
+/// A receive queue as its owner shows it; not valid(): there is none.
+segment::ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring);
+
+/// A shared receive queue of an XRC domain (IBTA A14), of this process or of another one of its host and user.
+struct DomainQueue {
+  /// Whether it is still there. What this says holds until the send lock is let go for which an owner waits who frees
+  /// the queue.
+  bool stands() const;
+
+  cm::Peer* owner;
+  segment::SrqShared* shared;
+  uint32_t index;
+  uint32_t number;
+  uint64_t where;  ///< of its ring
+};
+/// The queue `number` of domain `xrcd`; empty: there is none. May wait for another process, 200 ms at most.
+std::optional<DomainQueue> find_domain_queue(cm::Node& node, uint32_t number, uint64_t xrcd);
+
+}  // namespace nupa::core
