@@ -762,6 +762,27 @@ TEST_F(ShmShared, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   expect_good_end();
 }
 
+TEST_F(ShmShared, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) {
+  start(be_there);
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  int status = 0;
+  ASSERT_EQ(kill(child, SIGSTOP), 0);
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  Qp* qp = end.make_qp();
+  constexpr Way kHalfASecond{.timeout = 17, .retry_cnt = 0};  // 0.54 s (IBTA 9.7.6.1.3)
+  ASSERT_EQ(end.connect(*qp, number, kHalfASecond), 0);
+  ASSERT_EQ(end.send(*qp, 1), 0);
+  uint64_t polls = 0;
+  WorkCompletion wc;
+  while (end.cq->poll(&wc, 1) == 0) ++polls;
+  EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
+  EXPECT_GT(polls, 1000u) << "polls waited for the process";
+  ASSERT_EQ(kill(child, SIGCONT), 0);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
 TEST_F(ShmShared, ProcessThatIsStopped_IsNotGone) {
   start(be_there);
   uint32_t number = 0;

@@ -345,6 +345,24 @@ TEST_F(ShmTarget, Claim_QueuePairInError_PutsTheReceiveBack) {
   EXPECT_EQ(next().status, WcStatus::kWrFlushErr);
 }
 
+TEST_F(ShmTarget, Failure_NotedAfterAReset_IsNoEventOfTheNextLife) {
+  make_pair();
+  const uint64_t epoch = segment::epoch_of(shared(*b).state.load());
+  ASSERT_EQ(move(*b, QpState::kReset), 0);
+  ASSERT_EQ(connect(*b, a->number()), 0);
+  // By a peer that looked at the state before the reset, and writes after it.
+  shared(*b).error.store(segment::pack_error(epoch, EventType::kQpAccessErr));
+  ASSERT_EQ(move(*b, QpState::kErr), 0);
+  cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+  ASSERT_TRUE(soon([&] { return shared(*b).error.load() == 0; }));
+  // When the service thread comes again it has done with that.
+  shared(*b).wake.store(1);
+  cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+  ASSERT_TRUE(soon([&] { return shared(*b).wake.load() == 0; }));
+  ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_FALSE(handle->next_event());
+}
+
 TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
   make_pair();
   SharedTarget target = target_of(*b);

@@ -145,6 +145,14 @@ const Rule kRules[] = {
        t.receive_length = 7;
        return t.send();
      }},
+    // Only what is written is checked: a list may be longer than its region.
+    {"SendToAReceiveThatIsLongerThanItsRegion",
+     IBV_QPT_RC,
+     {IBV_WC_SUCCESS, IBV_WC_SUCCESS, IBV_QPS_RTS, kNone, kSent},
+     [](auto& t) {
+       t.receive_length = 1u << 30;
+       return t.send();
+     }},
     {"SendWithoutAReceive", IBV_QPT_RC, local(IBV_WC_RNR_RETRY_EXC_ERR),
      [](auto& t) {
        t.receives = t.rnr_retry = 0;
