@@ -58,7 +58,7 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
 Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
                                     const ConnectionRoute& route) {
   const std::optional<Gid> address = cm::destination_of(service_id, private_data);
-  if (runtime_.has_window()) {
+  if (runtime_.transports().share_memory()) {
     if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
   }
   cm::Way way;
@@ -68,7 +68,7 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
     way.remote = route.path.remote;
     way.port = roce::kUdpPort;
     if (route.gid_index < device.gids.size())
-      way.interface = runtime_.exit_of(device, device.gids[route.gid_index], way.remote);
+      way.interface = runtime_.packets()->exit_of(device, device.gids[route.gid_index], way.remote);
     return way;
   }
   // Nobody here has the service: this process says so itself.

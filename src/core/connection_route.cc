@@ -60,7 +60,7 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   route.gid_index = place->entry->index;
   route.source = address;
   route.path.local = place->entry->gid;
-  const auto mtu = runtime_.active_mtu(*place->device);
+  const auto mtu = runtime_.transports().mtu_code(*place->device);
   if (!mtu) return tl::unexpected(mtu.error());
   route.path.mtu = static_cast<uint8_t>(*mtu);
   return route;
@@ -87,7 +87,7 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
           break;
         }
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
-  } else if (runtime_.has_window()) {
+  } else if (runtime_.transports().share_memory()) {
     // A process that shares the runtime directory but no network has the address.
     for (cm::Peer* peer : runtime_.node().peers())
       if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {

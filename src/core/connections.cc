@@ -41,7 +41,7 @@ uint64_t random_seed() {
 
 Connections::Connections(Runtime& runtime)
     : runtime_(runtime),
-      standard_(runtime_.speaks_standard()),
+      standard_(runtime_.packets() != nullptr && runtime_.packets()->speaks_standard()),
       uses_packets_(runtime_.port() != nullptr),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
   static const int registered =
@@ -59,7 +59,7 @@ Result<void> Connections::hear() {
     relay_ = std::move(*relay);
     runtime_.port()->set_management([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
   }
-  return runtime_.start_port();
+  return runtime_.packets()->start_for_management();
 }
 
 Result<void> Connections::attach(ConnectionSink& sink) {

@@ -35,7 +35,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
       user_context_(options.user_context),
       channel_(static_cast<Channel*>(options.channel)),
       timestamps_(options.timestamps),
-      port_(device.runtime().port()) {
+      pollers_(device.runtime().pollers()) {
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   ring_ = CompletionRing(shared_, block.address, log2_slots);
   look_at_next();
@@ -110,7 +110,8 @@ int Cq::nothing_there() {
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
   if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
-  if (__builtin_expect(port_ != nullptr && port_->is_warm(), 0)) port_->poll();
+  for (Poller* poller : pollers_)
+    if (__builtin_expect(poller->is_warm(), 0)) poller->poll();
   if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
   return 0;
@@ -155,7 +156,8 @@ int Cq::poll_ex(WorkCompletionEx* completions, int count) { return poll_into(com
 int Cq::arm(bool solicited_only) {
   CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext);
   // Also of one that is armed still, since something else had woken the program.
-  if (port_ != nullptr && channel_ != nullptr) port_->program_sleeps();
+  if (channel_ != nullptr)
+    for (Poller* poller : pollers_) poller->program_sleeps();
   return 0;
 }
 

@@ -92,7 +92,7 @@ class Cq final : public CompletionQueue {
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
-  roce::Port* port_;  ///< whoever polls in vain looks for packets
+  const std::vector<Poller*>& pollers_;  ///< who polls in vain looks for transports' work
   base::SpinLock lock_;
   uint64_t head_ = 0;
   NextStamp next_;  ///< of the entry at head_

@@ -139,7 +139,7 @@ DeviceAttr DeviceImpl::query() const {
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   PortAttr attr = port_attr();
-  const auto mtu = runtime_->active_mtu(entry_);
+  const auto mtu = runtime_->transports().mtu_code(entry_);
   if (!mtu) return tl::unexpected(mtu.error());
   attr.active_mtu = *mtu;
   return attr;
@@ -159,7 +159,7 @@ Result<uint16_t> DeviceImpl::query_pkey(uint8_t port_num, uint32_t index) const 
 }
 
 MemoryDomain DeviceImpl::memory_domain() const {
-  return runtime_->has_window() ? runtime_->node().domain() : MemoryDomain{};
+  return runtime_->transports().share_memory() ? runtime_->node().domain() : MemoryDomain{};
 }
 
 uint64_t DeviceImpl::clock() const { return base::ticks(); }

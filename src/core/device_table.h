@@ -6,16 +6,9 @@
 #include <nupa/types.h>
 #include "core/gid_table.h"
 #include "core/interfaces.h"
+#include "core/seam/device_entry.h"
 
 namespace nupa::core {
-
-/// What tells the devices of a process apart; all else they have in common.
-struct DeviceEntry {
-  uint32_t index = 0;
-  Interfaces interfaces;
-  std::vector<GidEntry> gids;  ///< the GID table of its port
-  uint64_t node_guid = 0;      ///< network byte order: the interface identifier of GID 0
-};
 
 /// Interfaces may share a hardware address (VLANs do), or have none: where `id` is one of those `taken`, the number of
 /// the device takes the place of the two octets that EUI-64 fills in, as Linux does it for link-local addresses.

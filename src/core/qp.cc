@@ -173,8 +173,8 @@ void Qp::publish_attributes() {
 
 int Qp::to_rtr(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
-  auto endpoint = datagram_ ? runtime_.connect_datagrams(device_.entry(), context_)
-                            : runtime_.connect(device_.entry(), context_, attr_);
+  auto endpoint = datagram_ ? runtime_.transports().datagrams(device_.entry(), context_)
+                            : runtime_.transports().connect(device_.entry(), context_, attr_);
   if (!endpoint) return endpoint.error().code;
   (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);

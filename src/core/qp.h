@@ -108,9 +108,6 @@ class alignas(64) Qp final : public QueuePair {
   void fail_for_overrun();
   void flush_sends();
 
-  // qp_multicast.cc
-  int join_on_wire(const Gid& gid);
-
   // qp_receive.cc
   /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.
   bool flush_receives();

@@ -16,7 +16,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
     uint32_t free = 0;
     // Taken with a number that no queue pair has until the group is written.
     if (!header.mcast[i].qp.compare_exchange_strong(free, segment::kMaxQp + 1)) continue;
-    if (const int error = join_on_wire(gid); error != 0) {
+    if (const int error = runtime_.transports().join(device_.entry(), qp_num_, gid); error != 0) {
       header.mcast[i].qp.store(0, std::memory_order_release);
       return error;
     }
@@ -30,8 +30,6 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
   return ENOMEM;
 }
 
-int Qp::join_on_wire(const Gid& gid) { return runtime_.join_on_wire(device_.entry(), qp_num_, gid); }
-
 int Qp::detach_multicast(const Gid& gid, uint16_t) {
   if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;
   segment::SegmentHeader& header = *runtime_.tables().header;
@@ -39,7 +37,7 @@ int Qp::detach_multicast(const Gid& gid, uint16_t) {
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {
     if (header.mcast[i].qp.load() != index_ + 1 || !(header.mcast[i].gid == gid)) continue;
     header.mcast[i].qp.store(0, std::memory_order_release);
-    if (runtime_.port() != nullptr) runtime_.port()->detach(qp_num_, gid);
+    runtime_.transports().leave(qp_num_, gid);
     return 0;
   }
   return EINVAL;

@@ -2,27 +2,21 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <shared_mutex>
 
 #include "base/clock.h"
-#include "base/gid.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
-#include "base/settings.h"
 #include "base/spin.h"
 #include "core/connections.h"
 #include "core/cq.h"
-#include "core/datagram_router.h"
 #include "core/device_attr.h"
 #include "core/gid_table.h"
 #include "core/qp.h"
 #include "core/srq.h"
 #include "core/sudden_end.h"
-#include "core/transport_names.h"
-#include "io/route.h"
 
 namespace nupa::core {
 
@@ -34,62 +28,6 @@ int g_owner_pid = 0;
 
 constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
-/// What is asked of the kernel for packets that wait to be read or sent, bytes.
-constexpr uint32_t kSocketBytes = 4 << 20;
-
-struct TransportChoice {
-  bool shm = false;
-  bool roce = false;
-};
-
-std::optional<TransportChoice> transports_from_environment() {
-  const char* wanted = base::setting("NUPA_TRANSPORT");
-  const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
-  if (!places) {
-    NUPA_ERROR("NUPA_TRANSPORT=%s: no such transport (expected %s)", wanted, transport_choices().c_str());
-    return std::nullopt;
-  }
-  TransportChoice choice;
-  for (const size_t place : *places) (transport_names()[place].name == "shm" ? choice.shm : choice.roce) = true;
-  return choice;
-}
-
-/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
-std::optional<roce::WireSettings> wire_settings_from_environment() {
-  roce::WireSettings settings;
-  if (const char* wanted = base::setting("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
-    const auto names = roce::congestion_names();
-    const auto found = std::find(names.begin(), names.end(), wanted);
-    if (found == names.end()) {
-      NUPA_ERROR("NUPA_CONGESTION is tolerant, none, dcqcn, swift or cubic, not '%s'", wanted);
-      return std::nullopt;
-    }
-    settings.congestion = *found;
-  }
-  if (const char* ports = base::setting("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
-    uint32_t count = 0;  // which a number that is too large leaves as it is
-    const char* const end = ports + std::strlen(ports);
-    if (std::from_chars(ports, end, count).ptr != end || count == 0 || count > roce::kMaxPaths) {
-      NUPA_ERROR("NUPA_ROCE_SOURCE_PORTS is 1 to %u, not '%s'", roce::kMaxPaths, ports);
-      return std::nullopt;
-    }
-    settings.source_ports = count;
-  }
-  if (const char* icrc = base::setting("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
-    settings.unchecked = std::strcmp(icrc, "off") == 0;
-    if (!settings.unchecked && std::strcmp(icrc, "on") != 0) {
-      NUPA_ERROR("NUPA_ROCE_ICRC is on or off, not '%s'", icrc);
-      return std::nullopt;
-    }
-  }
-  const char* peers = base::setting("NUPA_ROCE_PEERS");
-  if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
-  settings.standard = std::strcmp(peers, "standard") == 0;
-  if (settings.standard) return settings;
-  NUPA_ERROR("NUPA_ROCE_PEERS is any or standard, not '%s'", peers);
-  return std::nullopt;
-}
-
 template <class T, size_t N>
 void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
   uint32_t seen = high_water.load();
@@ -121,19 +59,16 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   const int pid = getpid();
   auto existing = g_owner_pid == pid ? g_runtime.lock() : nullptr;
   if (existing) return existing;
-  const auto choice = transports_from_environment();
-  if (!choice) return fail(EINVAL, "NUPA_TRANSPORT names no transport");
-  const bool wire = choice->roce;
-  const bool only_wire = !choice->shm;
-  const auto settings = wire_settings_from_environment();
-  if (!settings)
-    return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
+  auto transports = Transports::from_environment();
+  if (!transports) return tl::unexpected(transports.error());
   auto devices = read_devices();
   if (!devices) return tl::unexpected(devices.error());
   std::shared_ptr<Runtime> runtime(new Runtime);
-  runtime->wire_settings_ = *settings;
-  // Packets are copied from and to the memory where it lies.
-  auto remapper = region::Remapper::create(only_wire ? region::Policy::kNever : region::policy_from_environment());
+  runtime->transports_ = std::move(*transports);
+  Transports& used = runtime->transports_;
+  // Where nobody maps it, memory is copied from and to where it lies.
+  const bool shares = used.share_memory();
+  auto remapper = region::Remapper::create(shares ? region::policy_from_environment() : region::Policy::kNever);
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   runtime->devices_ = std::move(*devices);
@@ -143,43 +78,25 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
     gids.emplace_back();
     for (const GidEntry& entry : device.gids) gids.back().push_back(entry.gid);
   }
-  // A process's slot on the wire is its UDP port, which other users' processes may have.
-  std::optional<io::UdpSocket> socket;
-  const auto reserve = [&](uint32_t slot) {
-    // Standard peers know one port.
-    if (settings->standard && roce::Port::port_of_slot(slot) != roce::kUdpPort) return false;
-    auto opened = io::UdpSocket::open(roce::Port::port_of_slot(slot), kSocketBytes);
-    if (opened) socket.emplace(std::move(*opened));
-    // Without sockets at all there is still the window.
-    return opened || (!only_wire && opened.error().code != EADDRINUSE);
-  };
   // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
-  auto node = wire ? cm::Node::open(runtime->remapper_->fd(), gids, *runtime, reserve, only_wire)
-                   : cm::Node::open(runtime->remapper_->fd(), gids, *runtime);
-  if (!node && wire && settings->standard && node.error().code == ENOSPC)
-    return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
-  if (!node) return tl::unexpected(node.error());
-  if (socket) {
-    // Members on this host are reached over shm, once.
-    if (!only_wire) socket->set_group_loop(false);
-    auto port = roce::Port::open(std::move(*socket), settings->source_ports);
-    if (!port) return tl::unexpected(port.error());
-    runtime->port_ = std::move(*port);
-  }
-  runtime->has_window_ = !only_wire;
+  auto node = cm::Node::open(
+      runtime->remapper_->fd(), gids, *runtime, [&](uint32_t slot) { return used.reserve(slot); }, !shares);
+  if (!node) return tl::unexpected(node.error().code == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   runtime->node_ = std::move(*node);
   runtime->memories_ = std::make_unique<host::PeerMemories>(*runtime->node_);
-  runtime->window_ = std::make_unique<window::Window>(*runtime->node_, *runtime->memories_);
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
+  if (auto opened = used.open(*runtime); !opened) return tl::unexpected(opened.error());
+  runtime->pollers_ = used.pollers();
+  runtime->packets_ = static_cast<roce::RoceTransport*>(used.find("roce"));
   runtime->connections_ = std::make_unique<Connections>(*runtime);
   auto end = SuddenEnd::watch(*runtime->node_);
   if (!end) return tl::unexpected(end.error());
   runtime->sudden_end_ = std::move(*end);
   // Who has the port where standard peers look hears for all processes of the host.
-  if (runtime->port_ != nullptr && runtime->port_->socket().port() == roce::kUdpPort)
+  if (runtime->port() != nullptr && runtime->port()->socket().port() == roce::kUdpPort)
     if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());
   // The service thread calls the runtime from now on: everything that it may need is there.
   if (auto served = runtime->node_->serve(); !served) return tl::unexpected(served.error());
@@ -188,91 +105,11 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   return runtime;
 }
 
-Result<std::unique_ptr<Endpoint>> Runtime::connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr) {
-  if (port_ == nullptr || (has_window_ && window_->reaches(attr.av, attr.dest_qp_num)))
-    return window_->connect(context, attr.av, attr.dest_qp_num);
-  return connect_wire(device, context, attr);
-}
+bool Runtime::host_is_covered(const Transport& asking) const { return transports_.share_memory_beside(asking); }
 
-Result<std::unique_ptr<Endpoint>> Runtime::connect_wire(const DeviceEntry& device, QpContext& context,
-                                                        const QpAttr& attr) {
-  const AddressVector& vector = attr.av;
-  const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
-  if (index >= device.gids.size()) return fail(EHOSTUNREACH, "the source GID is empty");
-  const GidEntry& source = device.gids[index];
-  const Gid peer = vector.is_global ? vector.dgid : source.gid;
-  if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
-    return fail(EHOSTUNREACH, "source and destination differ in family");
-  roce::LocalEnd end{&context, rails_from(device, source, peer), 0, false};
-  const auto way = io::route_mtu({peer, roce::kUdpPort, end.rails[0].interface_index});
-  if (!way) return tl::unexpected(way.error());
-  QpAttr fitting = attr;
-  if (*way != 0 && attr.path_mtu > roce::mtu_code_of(*way)) {
-    // Where the window is a way too, the port's MTU is the window's, and the other end does as this one.
-    if (!has_window_) return fail(EINVAL, "the path MTU is larger than the way's");
-    fitting.path_mtu = roce::mtu_code_of(*way);
-  }
-  if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
-  return std::make_unique<roce::ConnectedEndpoint>(*port_, end, fitting, peer, wire_settings_);
-}
-
-roce::Sources Runtime::sources_of(const DeviceEntry& device) const {
-  if (device.interfaces.empty()) return {device.gids, false, {}};
-  return {device.gids, true, own_addresses_};
-}
-
-uint32_t Runtime::exit_of(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
-  const bool link_local = peer.raw[0] == 0xfe && peer.raw[1] == 0x80;
-  return link_local ? source.interface_index : sources_of(device).exit_of(source, peer);
-}
-
-std::vector<roce::Rail> Runtime::rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
-  const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
-  const roce::Sources sources = sources_of(device);
-  std::vector<roce::Rail> rails;
-  const auto add = [&](const Gid& address, uint32_t exit) {
-    const auto socket = static_cast<uint32_t>(rails.size() % port_->sockets().size());
-    rails.push_back({address, exit, port_->sockets()[socket].port(), socket});
-  };
-  add(source.gid, exit_of(device, source, peer));
-  std::vector<uint32_t> interfaces{source.interface_index};
-  for (const GidEntry& entry : device.gids) {
-    const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
-    if (device.interfaces.size() < 2 || used || rails.size() == roce::kMaxPaths || is_link_local(entry.gid) ||
-        base::is_ipv4(entry.gid) != base::is_ipv4(source.gid))
-      continue;
-    add(entry.gid, sources.exit_of(entry, peer));
-    interfaces.push_back(entry.interface_index);
-  }
-  for (size_t i = 0; rails.size() < port_->sockets().size(); ++i) add(rails[i].address, rails[i].interface_index);
-  return rails;
-}
-
-int Runtime::join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid& group) {
-  if (port_ == nullptr) return 0;
-  const int error = port_->attach(qp_num, group, device.index, device.gids);
-  return has_window_ ? 0 : error;
-}
-
-Result<std::unique_ptr<Endpoint>> Runtime::connect_datagrams(const DeviceEntry& device, QpContext& context) {
-  auto router = std::make_unique<DatagramRouter>(context);
-  if (has_window_) router->add(window_->datagrams(context, router->due));
-  if (port_ != nullptr) {
-    const auto mtu = io::interface_mtu(device.gids);
-    if (!mtu) return tl::unexpected(mtu.error());
-    if (auto started = start_port_for_queue_pairs(); !started) return tl::unexpected(started.error());
-    const roce::LocalEnd end{&context, {}, 128u << roce::mtu_code_of(*mtu), has_window_};
-    router->add(std::make_unique<roce::DatagramEndpoint>(*port_, end, sources_of(device), wire_settings_));
-    if (!has_window_) context.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
-  }
-  return router;
-}
-
-Result<uint32_t> Runtime::active_mtu(const DeviceEntry& device) const {
-  if (has_window_) return port_attr().max_mtu;
-  const auto mtu = io::interface_mtu(device.gids);
-  if (!mtu) return tl::unexpected(mtu.error());
-  return roce::mtu_code_of(*mtu);
+void Runtime::count_thread(bool writes_memory) {
+  // One that does not write to memory unasked is no company of the program's threads.
+  remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));
 }
 
 void Runtime::enter(Qp* qp, uint32_t index) {
@@ -412,20 +249,6 @@ void Runtime::recover_from(cm::Peer& peer) {
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i)
     if (Qp* qp = qps_[i].load(); qp != nullptr) qp->recover(dead);
-}
-
-Result<void> Runtime::start_port() {
-  std::lock_guard lock(port_start_mutex_);
-  auto started = port_->start();
-  if (started && !port_serves_queue_pairs_) remapper_->set_internal_threads(node_->internal_threads() + 1);
-  return started;
-}
-
-Result<void> Runtime::start_port_for_queue_pairs() {
-  std::lock_guard lock(port_start_mutex_);
-  port_serves_queue_pairs_ = true;
-  remapper_->set_internal_threads(node_->internal_threads());
-  return port_->start();
 }
 
 void Runtime::on_mad(cm::Peer& peer, const cm::Mad& mad) {

@@ -9,9 +9,9 @@
 #include "cm/node.h"
 #include "core/device_table.h"
 #include "core/index_pool.h"
+#include "core/transports.h"
 #include "region/remapper.h"
-#include "transport/roce/datagram_endpoint.h"
-#include "transport/window/window.h"
+#include "transport/roce/roce_transport.h"
 
 namespace nupa::core {
 
@@ -23,43 +23,26 @@ class Srq;
 
 /// What all opens of the devices in this process share: the node, the numbers, the objects by number, pending work.
 /// Made by the first open, gone with the last close.
-class Runtime final : public cm::NodeEvents {
+class Runtime final : public cm::NodeEvents, public ProcessContext {
  public:
   static Result<std::shared_ptr<Runtime>> acquire();
   ~Runtime() override;
 
-  cm::Node& node() { return *node_; }
+  cm::Node& node() override { return *node_; }
   segment::Segment& segment() { return node_->segment(); }
   const segment::Tables& tables() { return node_->segment().tables(); }
   region::Remapper& remapper() { return *remapper_; }
-  window::Window& window() { return *window_; }
-  /// How the memory of processes of this host is reached.
-  host::PeerMemories& memories() { return *memories_; }
-  /// Processes of this host and user are reached by shared memory.
-  bool has_window() const { return has_window_; }
-  /// Nothing but the standard is spoken on the wire.
-  bool speaks_standard() const { return wire_settings_.standard; }
-  /// Of this host, those too that no device has.
-  const std::vector<Gid>& host_addresses() const { return own_addresses_; }
-  /// The interface that packets from `source` to `peer` leave by.
-  uint32_t exit_of(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
+  host::PeerMemories& memories() override { return *memories_; }
+  /// By which this process's queue pairs reach others.
+  Transports& transports() { return transports_; }
+  const std::vector<Poller*>& pollers() const { return pollers_; }
+  const std::vector<Gid>& host_addresses() const override { return own_addresses_; }
+  bool host_is_covered(const Transport& asking) const override;
+  void count_thread(bool writes_memory) override;
   Connections& connections() { return *connections_; }
-  /// The port's thread runs from now on, for management alone: it touches no memory of the program's. Errors of
-  /// threads.
-  Result<void> start_port();
-  /// The UDP port; null: nothing leaves this host.
-  roce::Port* port() { return port_.get(); }
-  /// RC, UC, XRC: by shared memory if that leads to the peer, else by packets. EHOSTUNREACH: no address of this host
-  /// stands at the source's index, or the peer's is of another family. EINVAL: packets of the path MTU do not go
-  /// through the interface that leads there.
-  Result<std::unique_ptr<Endpoint>> connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
-  /// UD: over shm to processes of this host and user, by packets to others, as far as there are both.
-  Result<std::unique_ptr<Endpoint>> connect_datagrams(const DeviceEntry& device, QpContext& context);
-  /// The queue pair hears what packets bring for a multicast group. 0, or why not: on a host without a network there
-  /// may still be the window.
-  int join_on_wire(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
-  /// The code of the port's MTU (IBTA 11.2.1.5): the largest that goes through its interfaces.
-  Result<uint32_t> active_mtu(const DeviceEntry& device) const;
+  // The communication manager's datagrams still know that they are packets.
+  roce::RoceTransport* packets() { return packets_; }
+  roce::Port* port() { return packets_ == nullptr ? nullptr : &packets_->port(); }
   /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
   const std::vector<DeviceEntry>& devices() const { return devices_; }
   uint32_t slot() const { return slot_; }
@@ -132,17 +115,9 @@ class Runtime final : public cm::NodeEvents {
   std::atomic<uint32_t> cq_high_water_{0};
   std::atomic<uint32_t> srq_high_water_{0};
 
-  Result<std::unique_ptr<Endpoint>> connect_wire(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
-  roce::Sources sources_of(const DeviceEntry& device) const;
-  /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
-  std::vector<roce::Rail> rails_from(const DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
-
   std::mutex pending_mutex_;
   std::map<Qp*, bool> pending_;  ///< and whether pollers try
   std::set<uint32_t> failed_;    ///< queue pairs whose error is still to be handled; service thread only
-
-  /// Its thread may touch the program's memory.
-  Result<void> start_port_for_queue_pairs();
 
   /// Before everything of the connections'.
   std::mutex connections_mutex_;
@@ -151,17 +126,14 @@ class Runtime final : public cm::NodeEvents {
   std::map<uint64_t, int> xrc_users_;
 
   std::unique_ptr<region::Remapper> remapper_;
-  std::unique_ptr<host::PeerMemories> memories_;
-  std::unique_ptr<window::Window> window_;  ///< outlives the node's service thread, which calls it
+  std::unique_ptr<host::PeerMemories> memories_;  ///< outlives the node's service thread, which calls it
   std::unique_ptr<cm::Node> node_;
-  std::unique_ptr<roce::Port> port_;
-  std::mutex port_start_mutex_;
-  bool port_serves_queue_pairs_ = false;
+  Transports transports_;
+  std::vector<Poller*> pollers_;
+  roce::RoceTransport* packets_ = nullptr;
   std::unique_ptr<Connections> connections_;
   std::unique_ptr<SuddenEnd> sudden_end_;
-  roce::WireSettings wire_settings_;
   std::vector<Gid> own_addresses_;  ///< of this host
-  bool has_window_ = true;          ///< processes of this host are reached by shared memory
 };
 
 }  // namespace nupa::core

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/qp.h"
+#include "transport/window/window.h"
 
 namespace nupa::core {
 
@@ -71,6 +72,7 @@ class ShmEnd {
   DeviceImpl& device() { return static_cast<DeviceImpl&>(*handle); }
   Runtime& runtime() { return device().runtime(); }
   const segment::Tables& tables() { return runtime().tables(); }
+  window::Window& shm() { return static_cast<window::Window&>(*runtime().transports().find("shm")); }
   segment::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {

@@ -738,7 +738,7 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   uint32_t number = 0;
   ASSERT_TRUE(line.get(&number));
   AddressVector vector;
-  auto& shm = end.runtime().window();
+  auto& shm = end.shm();
   const auto found = shm.find_peer(number, vector, std::chrono::milliseconds(10000));
   ASSERT_TRUE(found) << found.error().what;
   (*found)->tables().header->only_packets = 1;
@@ -757,7 +757,7 @@ TEST_F(ShmShared, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
   ASSERT_TRUE(WIFSTOPPED(status));
   ASSERT_EQ(end.runtime().node().find(segment::slot_of(number)), nullptr) << "they have met before";
-  EXPECT_TRUE(end.runtime().window().reaches({}, number));
+  EXPECT_TRUE(end.shm().reaches({}, number));
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_NE(peer_of(end, number), nullptr);
   ASSERT_TRUE(line.go());
@@ -829,7 +829,9 @@ TEST_F(ShmShared, ProcessThatIsStopped_IsNotGone) {
   Qp* qp = end.make_qp();
   roce::test::RecordingHost context;
   context.identity().shared = &end.shared(*qp);
-  const auto endpoint = end.runtime().window().connect(context, {}, number);
+  QpAttr attr;
+  attr.dest_qp_num = number;
+  const auto endpoint = std::move(*end.shm().connect(end.runtime().devices()[0], context, attr, false));
   constexpr int64_t kLong = 1'000'000'000;  // a process that died would count as gone
   EXPECT_EQ(endpoint->progress(base::now_ns() + kLong), INT64_MAX);
   EXPECT_EQ(context.peers_gone, 0);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/seam/poller.h"
 #include "base/unique_fd.h"
 #include "io/udp_socket.h"
 #include "segment/layout.h"
@@ -73,7 +74,7 @@ struct PortCounters {
 };
 
 /// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
-class Port {
+class Port final : public core::Poller {
  public:
   /// The port of the process in `slot`: 4791 for the first one of a host, so that standard peers reach it, else one
   /// above Linux' range of ephemeral ports (docs/roce.md).
@@ -124,13 +125,13 @@ class Port {
   bool send_management(const ManagementDatagram& datagram);
 
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
-  void poll();
+  void poll() override;
   /// A thread of the program turns to something that takes long: what its last poll left for the next one is done.
   /// Never waits for anybody.
-  void finish_poll();
+  void finish_poll() override;
   /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
   /// packets wake the port's thread, unless others poll.
-  void program_sleeps();
+  void program_sleeps() override;
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
   /// The earliest of what is expected.
@@ -141,8 +142,6 @@ class Port {
   Burst* burst();
   /// Receives bring what datagrams tell of: hop limits and flow labels.
   void tell_more();
-  /// Whether packets have come or gone lately, so that polling is worth a system call.
-  bool is_warm() const { return warm_.load(std::memory_order_relaxed); }
 
   // fork(): the child has no thread and no port; what it closes stays open in the parent.
   void before_fork() { claim_receiving().release(); }
@@ -245,8 +244,7 @@ class Port {
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
   std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll
-  std::atomic<bool> warm_{false};
-  std::atomic<bool> datagrams_{false};  ///< some queue pair is for them
+  std::atomic<bool> datagrams_{false};    ///< some queue pair is for them
   std::mutex start_mutex_;
   pthread_t thread_{};
   bool running_ = false;

@@ -14,12 +14,18 @@ constexpr std::chrono::milliseconds kAnswerLimit{100};
 
 }  // namespace
 
-std::unique_ptr<core::Endpoint> Window::connect(core::QpContext& context, const AddressVector& vector,
-                                                uint32_t remote_qpn) {
-  return std::make_unique<Connected>(*this, context, vector, remote_qpn, kAnswerLimit);
+Result<void> Window::open(core::ProcessContext& process) {
+  process_ = &process;
+  return {};
 }
 
-std::unique_ptr<core::DatagramSender> Window::datagrams(core::QpContext& context, cm::DueEvent& due) {
+Result<std::unique_ptr<core::Endpoint>> Window::connect(const core::DeviceEntry&, core::QpContext& context,
+                                                        const QpAttr& attr, bool) {
+  return std::make_unique<Connected>(*this, context, attr.av, attr.dest_qp_num, kAnswerLimit);
+}
+
+Result<std::unique_ptr<core::DatagramSender>> Window::datagrams(const core::DeviceEntry&, core::QpContext& context,
+                                                                cm::DueEvent& due) {
   return std::make_unique<Datagram>(*this, context, due);
 }
 
@@ -29,12 +35,14 @@ bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   return peer || peer.error().code == ETIMEDOUT;
 }
 
-bool Window::has_gid(const Gid& gid) const { return segment::has_gid(*node_.segment().tables().header, gid); }
+bool Window::has_gid(const Gid& gid) const {
+  return segment::has_gid(*process_->node().segment().tables().header, gid);
+}
 
 Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
-  auto peer = node_.connect(slot, wait);
+  auto peer = process_->node().connect(slot, wait);
   if (peer && (*peer)->tables().header->only_packets != 0)
     return fail(EHOSTUNREACH, "the process does without shared memory");
   if (!peer || !vector.is_global || segment::has_gid(*(*peer)->tables().header, vector.dgid)) return peer;

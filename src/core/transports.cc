@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/transports.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "core/datagram_router.h"
+#include "core/transport_names.h"
+
+namespace nupa::core {
+
+Result<Transports> Transports::from_environment() {
+  const char* wanted = base::setting("NUPA_TRANSPORT");
+  const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
+  if (!places) {
+    NUPA_ERROR("NUPA_TRANSPORT=%s: no such transport (expected %s)", wanted, transport_choices().c_str());
+    return fail(EINVAL, "NUPA_TRANSPORT names no transport");
+  }
+  Transports transports;
+  const auto entries = transport_entries();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    auto made = entries[i].create();
+    if (!made) return tl::unexpected(made.error());
+    if (std::find(places->begin(), places->end(), i) != places->end()) transports.used_.push_back({std::move(*made)});
+  }
+  return transports;
+}
+
+bool Transports::reserve(uint32_t slot) {
+  bool any = false;
+  for (Used& each : used_) {
+    const Transport::Slot answer = each.transport->reserve(slot);
+    if (answer == Transport::Slot::kTaken) return false;
+    each.is_able = answer == Transport::Slot::kFine;
+    any = any || each.is_able;
+  }
+  return any;
+}
+
+Error Transports::explain_no_slot(const Error& error) const {
+  for (const Used& each : used_)
+    if (const auto why = each.transport->explain_no_slot(); !why) return why.error();
+  return error;
+}
+
+Result<void> Transports::open(ProcessContext& process) {
+  std::erase_if(used_, [](const Used& each) { return !each.is_able; });
+  for (const Used& each : used_)
+    if (auto opened = each.transport->open(process); !opened) return opened;
+  return {};
+}
+
+Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device, QpContext& context,
+                                                      const QpAttr& attr) {
+  Transport* chosen = used_.back().transport.get();
+  for (size_t i = 0; i + 1 < used_.size(); ++i) {
+    if (!used_[i].transport->reaches(attr.av, attr.dest_qp_num)) continue;
+    chosen = used_[i].transport.get();
+    break;
+  }
+  return chosen->connect(device, context, attr, used_.size() > 1);
+}
+
+Result<std::unique_ptr<Endpoint>> Transports::datagrams(const DeviceEntry& device, QpContext& context) {
+  auto router = std::make_unique<DatagramRouter>(context);
+  for (const Used& each : used_) {
+    auto sender = each.transport->datagrams(device, context, router->due);
+    if (!sender) return tl::unexpected(sender.error());
+    router->add(std::move(*sender));
+  }
+  return router;
+}
+
+int Transports::join(const DeviceEntry& device, uint32_t qp_num, const Gid& group) {
+  int first_error = 0;
+  bool joined = false;
+  for (const Used& each : used_) {
+    const int error = each.transport->join(device, qp_num, group);
+    joined = joined || error == 0;
+    if (first_error == 0) first_error = error;
+  }
+  return joined ? 0 : first_error;
+}
+
+void Transports::leave(uint32_t qp_num, const Gid& group) {
+  for (const Used& each : used_) each.transport->leave(qp_num, group);
+}
+
+Result<uint32_t> Transports::mtu_code(const DeviceEntry& device) const {
+  uint32_t largest = 0;
+  for (const Used& each : used_) {
+    const auto code = each.transport->mtu_code(device);
+    if (!code) {
+      if (used_.size() == 1) return code;
+      continue;
+    }
+    largest = std::max(largest, *code);
+  }
+  return largest;
+}
+
+bool Transports::share_memory() const {
+  return std::any_of(used_.begin(), used_.end(), [](const Used& each) { return each.transport->shares_memory(); });
+}
+
+bool Transports::share_memory_beside(const Transport& asking) const {
+  return std::any_of(used_.begin(), used_.end(), [&](const Used& each) {
+    return each.transport.get() != &asking && each.transport->shares_memory();
+  });
+}
+
+std::vector<Poller*> Transports::pollers() const {
+  std::vector<Poller*> pollers;
+  for (const Used& each : used_)
+    if (Poller* poller = each.transport->poller(); poller != nullptr) pollers.push_back(poller);
+  return pollers;
+}
+
+Transport* Transports::find(std::string_view name) const {
+  for (const Used& each : used_)
+    if (each.transport->name() == name) return each.transport.get();
+  return nullptr;
+}
+
+}  // namespace nupa::core

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "core/seam/transport.h"
+
+namespace nupa::core {
+
+/// A transport that exists, by the names that users give it.
+struct TransportEntry {
+  std::string_view name;
+  std::string_view old_name;  ///< still accepted; empty: none
+  /// Reads and checks the transport's own settings, and opens nothing. EINVAL (logged): one of them is wrong.
+  Result<std::unique_ptr<Transport>> (*create)();
+};
+/// In order of cost. Defined by the composition root.
+std::span<const TransportEntry> transport_entries();
+
+/// The transports that this process uses, in order of cost.
+class Transports {
+ public:
+  /// Those that NUPA_TRANSPORT names. EINVAL (logged): it names none, or a setting of a transport is wrong, of one that
+  /// is not used too.
+  static Result<Transports> from_environment();
+
+  /// Whether all may have the slot, those left out that cannot run here.
+  bool reserve(uint32_t slot);
+  /// Why no slot could be had, if a transport knows better than `error`.
+  Error explain_no_slot(const Error& error) const;
+  /// After this only those are used that can run here.
+  Result<void> open(ProcessContext& process);
+
+  /// As Transport::connect(), by the first that leads there; if none does, by the last one, whose error says why.
+  Result<std::unique_ptr<Endpoint>> connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
+  /// UD: each datagram goes by the first that leads to its destination.
+  Result<std::unique_ptr<Endpoint>> datagrams(const DeviceEntry& device, QpContext& context);
+  /// As Transport::join(), if none of the transports can.
+  int join(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
+  void leave(uint32_t qp_num, const Gid& group);
+  /// The largest of theirs.
+  Result<uint32_t> mtu_code(const DeviceEntry& device) const;
+  /// One of them leads to any process of this user on this host by memory that they share.
+  bool share_memory() const;
+  /// The same of one beside `asking`.
+  bool share_memory_beside(const Transport& asking) const;
+  std::vector<Poller*> pollers() const;
+  /// Null: it is not used.
+  Transport* find(std::string_view name) const;
+
+ private:
+  struct Used {
+    std::unique_ptr<Transport> transport;
+    bool is_able = true;
+  };
+  std::vector<Used> used_;
+};
+
+}  // namespace nupa::core

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/roce_transport.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "base/gid.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "io/route.h"
+
+namespace nupa::roce {
+
+namespace {
+
+/// What is asked of the kernel for packets that wait to be read or sent, bytes.
+constexpr uint32_t kSocketBytes = 4 << 20;
+
+/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
+std::optional<WireSettings> settings_from_environment() {
+  WireSettings settings;
+  if (const char* wanted = base::setting("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
+    const auto names = congestion_names();
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    if (found == names.end()) {
+      NUPA_ERROR("NUPA_CONGESTION is tolerant, none, dcqcn, swift or cubic, not '%s'", wanted);
+      return std::nullopt;
+    }
+    settings.congestion = *found;
+  }
+  if (const char* ports = base::setting("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
+    uint32_t count = 0;  // which a number that is too large leaves as it is
+    const char* const end = ports + std::strlen(ports);
+    if (std::from_chars(ports, end, count).ptr != end || count == 0 || count > kMaxPaths) {
+      NUPA_ERROR("NUPA_ROCE_SOURCE_PORTS is 1 to %u, not '%s'", kMaxPaths, ports);
+      return std::nullopt;
+    }
+    settings.source_ports = count;
+  }
+  if (const char* icrc = base::setting("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
+    settings.unchecked = std::strcmp(icrc, "off") == 0;
+    if (!settings.unchecked && std::strcmp(icrc, "on") != 0) {
+      NUPA_ERROR("NUPA_ROCE_ICRC is on or off, not '%s'", icrc);
+      return std::nullopt;
+    }
+  }
+  const char* peers = base::setting("NUPA_ROCE_PEERS");
+  if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
+  settings.standard = std::strcmp(peers, "standard") == 0;
+  if (settings.standard) return settings;
+  NUPA_ERROR("NUPA_ROCE_PEERS is any or standard, not '%s'", peers);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<core::Transport>> RoceTransport::create() {
+  const auto settings = settings_from_environment();
+  if (!settings)
+    return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
+  return std::make_unique<RoceTransport>(*settings);
+}
+
+// A process's slot is its UDP port, which other users' processes may have.
+core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
+  socket_.reset();
+  // Standard peers know one port.
+  if (settings_.standard && Port::port_of_slot(slot) != kUdpPort) return Slot::kTaken;
+  auto opened = io::UdpSocket::open(Port::port_of_slot(slot), kSocketBytes);
+  if (!opened) return opened.error().code == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
+  socket_.emplace(std::move(*opened));
+  return Slot::kFine;
+}
+
+Result<void> RoceTransport::explain_no_slot() const {
+  if (settings_.standard) return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
+  return {};
+}
+
+Result<void> RoceTransport::open(core::ProcessContext& process) {
+  process_ = &process;
+  // Members of groups on this host get each datagram once.
+  if (process.host_is_covered(*this)) socket_->set_group_loop(false);
+  auto port = Port::open(std::move(*socket_), settings_.source_ports);
+  socket_.reset();
+  if (!port) return tl::unexpected(port.error());
+  port_ = std::move(*port);
+  return {};
+}
+
+Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::DeviceEntry& device,
+                                                               core::QpContext& context, const QpAttr& attr,
+                                                               bool may_lower_mtu) {
+  const AddressVector& vector = attr.av;
+  const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
+  if (index >= device.gids.size()) return fail(EHOSTUNREACH, "the source GID is empty");
+  const GidEntry& source = device.gids[index];
+  const Gid peer = vector.is_global ? vector.dgid : source.gid;
+  if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
+    return fail(EHOSTUNREACH, "source and destination differ in family");
+  LocalEnd end{&context, rails_from(device, source, peer), 0, false};
+  const auto way = io::route_mtu({peer, kUdpPort, end.rails[0].interface_index});
+  if (!way) return tl::unexpected(way.error());
+  QpAttr fitting = attr;
+  if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
+    // Where the port's MTU is another transport's, the peer lowers it as well.
+    if (!may_lower_mtu) return fail(EINVAL, "the path MTU is larger than the way's");
+    fitting.path_mtu = mtu_code_of(*way);
+  }
+  if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
+  return std::make_unique<ConnectedEndpoint>(*port_, end, fitting, peer, settings_);
+}
+
+Sources RoceTransport::sources_of(const core::DeviceEntry& device) const {
+  if (device.interfaces.empty()) return {device.gids, false, {}};
+  return {device.gids, true, process_->host_addresses()};
+}
+
+uint32_t RoceTransport::exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
+  const bool link_local = peer.raw[0] == 0xfe && peer.raw[1] == 0x80;
+  return link_local ? source.interface_index : sources_of(device).exit_of(source, peer);
+}
+
+std::vector<Rail> RoceTransport::rails_from(const core::DeviceEntry& device, const GidEntry& source,
+                                            const Gid& peer) const {
+  const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
+  const Sources sources = sources_of(device);
+  std::vector<Rail> rails;
+  const auto add = [&](const Gid& address, uint32_t exit) {
+    const auto socket = static_cast<uint32_t>(rails.size() % port_->sockets().size());
+    rails.push_back({address, exit, port_->sockets()[socket].port(), socket});
+  };
+  add(source.gid, exit_of(device, source, peer));
+  std::vector<uint32_t> interfaces{source.interface_index};
+  for (const GidEntry& entry : device.gids) {
+    const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
+    if (device.interfaces.size() < 2 || used || rails.size() == kMaxPaths || is_link_local(entry.gid) ||
+        base::is_ipv4(entry.gid) != base::is_ipv4(source.gid))
+      continue;
+    add(entry.gid, sources.exit_of(entry, peer));
+    interfaces.push_back(entry.interface_index);
+  }
+  for (size_t i = 0; rails.size() < port_->sockets().size(); ++i) add(rails[i].address, rails[i].interface_index);
+  return rails;
+}
+
+Result<std::unique_ptr<core::DatagramSender>> RoceTransport::datagrams(const core::DeviceEntry& device,
+                                                                       core::QpContext& context, cm::DueEvent&) {
+  const auto mtu = io::interface_mtu(device.gids);
+  if (!mtu) return tl::unexpected(mtu.error());
+  if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
+  const bool only_other_hosts = process_->host_is_covered(*this);
+  const LocalEnd end{&context, {}, 128u << mtu_code_of(*mtu), only_other_hosts};
+  if (!only_other_hosts) context.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
+  return std::make_unique<DatagramEndpoint>(*port_, end, sources_of(device), settings_);
+}
+
+int RoceTransport::join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) {
+  return port_->attach(qp_num, group, device.index, device.gids);
+}
+
+void RoceTransport::leave(uint32_t qp_num, const Gid& group) { port_->detach(qp_num, group); }
+
+Result<uint32_t> RoceTransport::mtu_code(const core::DeviceEntry& device) const {
+  const auto mtu = io::interface_mtu(device.gids);
+  if (!mtu) return tl::unexpected(mtu.error());
+  return mtu_code_of(*mtu);
+}
+
+Result<void> RoceTransport::start_for_management() {
+  std::lock_guard lock(start_mutex_);
+  auto started = port_->start();
+  if (started && !serves_queue_pairs_) process_->count_thread(false);
+  return started;
+}
+
+Result<void> RoceTransport::start_for_queue_pairs() {
+  std::lock_guard lock(start_mutex_);
+  serves_queue_pairs_ = true;
+  process_->count_thread(true);
+  return port_->start();
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// RoCEv2 over UDP (IBTA annex A17): packets between any two hosts that have addresses.
+
+#include <mutex>
+#include <optional>
+
+#include "core/seam/transport.h"
+#include "transport/roce/datagram_endpoint.h"
+
+namespace nupa::roce {
+
+class RoceTransport final : public core::Transport {
+ public:
+  /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS. EINVAL (logged): one of them is wrong.
+  static Result<std::unique_ptr<core::Transport>> create();
+  explicit RoceTransport(const WireSettings& settings) : settings_(settings) {}
+
+  std::string_view name() const override { return "roce"; }
+  Slot reserve(uint32_t slot) override;
+  Result<void> explain_no_slot() const override;
+  Result<void> open(core::ProcessContext& process) override;
+  bool reaches(const AddressVector&, uint32_t) override { return true; }
+  Result<std::unique_ptr<core::Endpoint>> connect(const core::DeviceEntry& device, core::QpContext& context,
+                                                  const QpAttr& attr, bool may_lower_mtu) override;
+  Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
+                                                          cm::DueEvent& due) override;
+  int join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) override;
+  void leave(uint32_t qp_num, const Gid& group) override;
+  Result<uint32_t> mtu_code(const core::DeviceEntry& device) const override;
+  core::Poller* poller() override { return port_.get(); }
+
+  Port& port() { return *port_; }
+  /// Nothing but the standard is spoken.
+  bool speaks_standard() const { return settings_.standard; }
+  /// The interface that packets from `source` to `peer` leave by.
+  uint32_t exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
+  /// The port's thread runs from now on, for management alone: it touches no memory of the program's. Errors of
+  /// threads.
+  Result<void> start_for_management();
+
+ private:
+  /// Its thread may touch the program's memory.
+  Result<void> start_for_queue_pairs();
+  Sources sources_of(const core::DeviceEntry& device) const;
+  /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
+  std::vector<Rail> rails_from(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
+
+  const WireSettings settings_;
+  core::ProcessContext* process_ = nullptr;
+  std::optional<io::UdpSocket> socket_;  ///< of the slot, until the port has it
+  std::unique_ptr<Port> port_;
+  std::mutex start_mutex_;
+  bool serves_queue_pairs_ = false;
+};
+
+}  // namespace nupa::roce
