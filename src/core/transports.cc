@@ -54,6 +54,8 @@ Result<void> Transports::open(ProcessContext& process) {
 
 Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device, QpContext& context,
                                                       const QpAttr& attr) {
+  if (attr.av.is_global && attr.av.sgid_index >= device.gids.size())
+    return fail(EHOSTUNREACH, "the source GID is empty");
   Transport* chosen = used_.back().transport.get();
   for (size_t i = 0; i + 1 < used_.size(); ++i) {
     if (!used_[i].transport->reaches(attr.av, attr.dest_qp_num)) continue;
