@@ -31,6 +31,52 @@ TEST(RoceReorder, APacketThatWasPassedOverGivesItsBufferToTheNext) {
   EXPECT_EQ(kBuffers, pool.free());
 }
 
+TEST(RoceReorder, NumbersThatArePassed_GiveTheirBuffersBack) {
+  const std::vector<std::byte> payload(100, std::byte{1});
+  PacketPool pool(kBuffers);
+  Reorder reorder(pool);
+  for (const Seq seq : {kFrom, kFrom + 1, kFrom + 3}) ASSERT_TRUE(reorder.keep(seq, packet_of(payload), false));
+  reorder.pass(kFrom + 1, kFrom + 3);
+  EXPECT_TRUE(reorder.has(kFrom));
+  EXPECT_FALSE(reorder.has(kFrom + 1));
+  EXPECT_TRUE(reorder.has(kFrom + 3));
+  EXPECT_EQ(kBuffers - 2, pool.free());
+  reorder.pass(kFrom, kFrom + 1'000'000);
+  EXPECT_TRUE(reorder.empty());
+  EXPECT_EQ(kBuffers, pool.free());
+}
+
+TEST(RoceReorder, Bitmap_TellsWhatIsHereWhereverTheWindowBegins) {
+  PacketPool pool(kBuffers);
+  for (Seq from = kFrom; from < kFrom + 70; ++from) {
+    Reorder reorder(pool);
+    const std::vector<uint32_t> bits{1, 31, 32, 63, 500, kBitmapBits - 1};
+    for (const uint32_t bit : bits) ASSERT_TRUE(reorder.keep(from + bit, packet_of({}), false));
+    std::array<uint32_t, kBitmapWords> words;
+    words.fill(UINT32_MAX);
+    ASSERT_EQ(kBitmapWords, reorder.bitmap(from, words.data()));
+    std::vector<uint32_t> found;
+    for (uint32_t bit = 0; bit < kBitmapBits; ++bit)
+      if ((words[bit / 32] >> bit % 32 & 1) != 0) found.push_back(bit);
+    EXPECT_EQ(bits, found) << from;
+  }
+}
+
+TEST(RoceReorder, AsManyAsTheWindowHas_AreKeptAgainAndAgain) {
+  PacketPool pool(kBuffers);
+  Reorder reorder(pool);
+  for (Seq from = kFrom; from < kFrom + 3 * kBitmapBits; from += kBitmapBits) {
+    for (Seq seq = from; seq < from + kBitmapBits; ++seq) {
+      Packet packet = packet_of({});
+      packet.psn = psn_of(seq);
+      ASSERT_TRUE(reorder.keep(seq, packet, false));
+    }
+    for (Seq seq = from; seq < from + kBitmapBits; ++seq)
+      ASSERT_TRUE(reorder.take(seq, [&](const Packet& packet, bool) { return packet.psn == psn_of(seq); }));
+    EXPECT_TRUE(reorder.empty());
+  }
+}
+
 TEST(RoceReorder, ClearingIsPartOfUsing) {
   const std::vector<std::byte> payload(100, std::byte{1});
   PacketPool pool(kBuffers);

@@ -1257,6 +1257,67 @@ TEST_F(RoceResponder, SelectiveAcknowledgement_TellsWhatCausedItAndHowLongItWait
   EXPECT_EQ(output.last.packet.trigger, kFirstPsn + 1);
 }
 
+/// A SEND of one packet that does not ask, from a NUPA peer.
+class RoceAnswersOutOfOrder : public RoceResponder {
+ protected:
+  RoceAnswersOutOfOrder() {
+    host->receives.assign(200, 8);
+    answers_to(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
+  }
+  Packet send(uint32_t number, bool asks = false) {
+    Packet packet = nupa(request(Operation::kSendOnly, kFirstPsn + number, 8));
+    packet.ack_request = asks;
+    return packet;
+  }
+};
+
+TEST_F(RoceAnswersOutOfOrder, Sixteen_AreAnsweredTogether) {
+  PacketPool large(200);
+  responder = std::make_unique<Responder>(*host, options, large);
+  answers_to(send(0, true));
+  size_t answered = 0;
+  for (uint32_t i = 0; i < 160; ++i) answered += answers_to(send(2 + i)).size();
+  EXPECT_EQ(answered, 10u);
+  EXPECT_EQ(answers_to(send(1)), Texts{}) << "who does not ask waits, though all are executed";
+  EXPECT_EQ(host->received.size(), 163u);
+  EXPECT_EQ(answers_to(send(162, true)).size(), 1u);
+}
+
+TEST_F(RoceAnswersOutOfOrder, FirstAfterAPause_IsAnsweredAtOnce) {
+  now += 2'499;
+  EXPECT_EQ(answers_to(send(2)), Texts{});
+  now += 1;
+  EXPECT_EQ(answers_to(send(4)), (Texts{"selective ACK 100 msn 1 has +2 +4"}));
+  now += 2'499;
+  EXPECT_EQ(answers_to(send(6)), Texts{});
+  EXPECT_EQ(answers_to(send(1)), Texts{}) << "one that fills a gap is told as late";
+  now += 1;
+  EXPECT_EQ(answers_to(send(3)), (Texts{"selective ACK 104 msn 5 has +2"}));
+}
+
+TEST_F(RoceAnswersOutOfOrder, OneThatAsks_IsAnsweredAtOnce) {
+  EXPECT_EQ(answers_to(send(2, true)).size(), 1u);
+  EXPECT_EQ(answers_to(send(4, true)).size(), 1u);
+  EXPECT_EQ(answers_to(send(1)), (Texts{"selective ACK 102 msn 3 has +2"})) << "what asked has been executed now";
+}
+
+TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnce) {
+  EXPECT_EQ(answers_to(send(2)), Texts{});
+  EXPECT_EQ(answers_to(send(2)).size(), 1u);
+  EXPECT_EQ(answers_to(send(0)).size(), 1u);
+}
+
+TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotToldOfAsArrived) {
+  answers_to(send(3));
+  answers_to(send(5));
+  receive(nupa(read(kFirstPsn + 1, 3 * kMtu)));  // takes the number of one that came before it
+  now += 3'000;
+  EXPECT_EQ(pool.free(), 7u);
+  receive(send(6, true));
+  answers();
+  EXPECT_EQ(text_of(output.last.packet, output.last.payload), "selective ACK 103 msn 2 has +2 +3");
+}
+
 TEST_F(RoceResponder, RnrNakToANupaPeer_StandsBesideWhatHasArrived) {
   receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 1, 8)));

@@ -30,15 +30,24 @@ uint32_t PacketPool::free() const {
 }
 
 bool Reorder::keep(Seq seq, const Packet& packet, bool placed) {
-  if (entries_.empty()) entries_.resize(kBitmapBits);
-  Entry& entry = entries_[seq % kBitmapBits];
+  if (entries_.empty()) {
+    entries_.resize(kBitmapBits);
+    places_.resize(kBitmapBits);
+    free_.resize(kBitmapBits);
+    for (uint32_t i = 0; i < kBitmapBits; ++i) free_[i] = static_cast<uint16_t>(kBitmapBits - 1 - i);
+  }
   std::byte* buffer = nullptr;
   if (!placed && packet.payload_length > 0) {
     buffer = pool_.take();
     if (buffer == nullptr) return false;
     std::memcpy(buffer, packet.payload, packet.payload_length);
   }
-  if (entry.seq != 0) forget(entry);  // of before a READ request that covered it
+  if (here_.has(seq)) forget(seq);  // of before a READ request that covered it
+  const uint16_t place = free_.back();
+  free_.pop_back();
+  places_[seq % kBitmapBits] = place;
+  here_.set(seq);
+  Entry& entry = entries_[place];
   entry.seq = seq;
   entry.packet = packet;
   entry.packet.payload = buffer;
@@ -48,10 +57,12 @@ bool Reorder::keep(Seq seq, const Packet& packet, bool placed) {
   return true;
 }
 
-void Reorder::forget(Entry& entry) {
-  if (entry.buffer != nullptr) pool_.give_back(entry.buffer);
-  entry.buffer = nullptr;
-  entry.seq = 0;
+void Reorder::forget(Seq seq) {
+  const uint16_t place = places_[seq % kBitmapBits];
+  if (entries_[place].buffer != nullptr) pool_.give_back(entries_[place].buffer);
+  entries_[place].buffer = nullptr;
+  here_.clear(seq);
+  free_.push_back(place);
   --count_;
 }
 
@@ -59,15 +70,19 @@ uint32_t Reorder::bitmap(Seq from, uint32_t* words) const {
   if (count_ == 0 || highest_ < from) return 0;
   const auto bits = static_cast<uint32_t>(std::min<Seq>(highest_ - from + 1, kBitmapBits));
   const uint32_t used = (bits + 31) / 32;
-  std::fill_n(words, used, 0);
-  for (uint32_t i = 0; i < bits; ++i)
-    if (has(from + i)) words[i / 32] |= uint32_t{1} << (i % 32);
+  for (uint32_t i = 0; i < used; ++i) words[i] = here_.word(from + 32 * i);
   return used;
 }
 
+void Reorder::pass(Seq from, Seq to) {
+  if (count_ == 0) return;
+  for (Seq seq = from; seq < std::min(to, from + kBitmapBits); ++seq)
+    if (has(seq)) forget(seq);
+}
+
 void Reorder::clear() {
-  for (Entry& entry : entries_)
-    if (entry.seq != 0) forget(entry);
+  for (Seq seq = 0; seq < kBitmapBits && count_ > 0; ++seq)
+    if (here_.has(seq)) forget(seq);
 }
 
 }  // namespace nupa::roce

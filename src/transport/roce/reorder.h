@@ -3,8 +3,7 @@
 #include <mutex>
 #include <vector>
 
-#include "transport/roce/sequence.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/bit_ring.h"
 
 namespace nupa::roce {
 
@@ -34,19 +33,21 @@ class Reorder {
   Reorder& operator=(const Reorder&) = delete;
 
   bool empty() const { return count_ == 0; }
-  bool has(Seq seq) const { return !entries_.empty() && entries_[seq % kBitmapBits].seq == seq; }
+  bool has(Seq seq) const { return here_.has(seq) && entry(seq).seq == seq; }
   /// Keeps a copy. `placed`: its payload is where it belongs already, only the headers are kept. False: no room.
   bool keep(Seq seq, const Packet& packet, bool placed);
   /// Hands the packet `seq` to `use(packet, placed)` and forgets it unless that says false.
   template <class Use>
   bool take(Seq seq, Use&& use) {
-    Entry& entry = entries_[seq % kBitmapBits];
-    if (!use(static_cast<const Packet&>(entry.packet), entry.placed)) return false;
-    if (entry.seq == seq) forget(entry);  // or clear() was part of its use
+    const Entry& kept = entry(seq);
+    if (!use(static_cast<const Packet&>(kept.packet), kept.placed)) return false;
+    if (has(seq)) forget(seq);  // or clear() was part of its use
     return true;
   }
   /// Sets the bits of what is here: bit i is `from + i`. Returns the words used.
   uint32_t bitmap(Seq from, uint32_t* words) const;
+  /// The turn of [from, to) will not come: a READ request takes many numbers at once.
+  void pass(Seq from, Seq to);
   void clear();
 
  private:
@@ -56,10 +57,16 @@ class Reorder {
     std::byte* buffer = nullptr;
     bool placed = false;
   };
-  void forget(Entry& entry);
+  const Entry& entry(Seq seq) const { return entries_[places_[seq % kBitmapBits]]; }
+  void forget(Seq seq);
 
   PacketPool& pool_;
-  std::vector<Entry> entries_;  ///< made when the first packet comes out of turn
+  // Made when the first packet comes out of turn. Few are in use at a time, and those are used again while they are in
+  // the processor's caches.
+  std::vector<Entry> entries_;
+  std::vector<uint16_t> places_;  ///< by number: where its entry is
+  std::vector<uint16_t> free_;
+  BitRing here_;
   uint32_t count_ = 0;
   Seq highest_ = 0;
 };

@@ -80,7 +80,7 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
   trigger_ = seq;
   trigger_ns_ = now;
   if (seq < expected_) return receive_duplicate(packet, seq);
-  if (seq > expected_) return receive_early(packet, seq);
+  if (seq > expected_) return receive_early(packet, seq, now);
   const auto turn = [&](const Packet& next, bool placed) {
     const Result result = execute(next, placed);
     if (result == Result::kAccepted) {
@@ -104,18 +104,26 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
   if (turn(packet, false) != Result::kAccepted) return;
   if (!established_) host_.established();
   established_ = true;
+  bool filled = false;
   while (!failed_ && reorder_.has(expected_)) {
     Result result = Result::kAccepted;
     reorder_.take(expected_, [&](const Packet& next, bool placed) {
       result = turn(next, placed);
       return true;
     });
-    if (due_ == Due::kNothing) due_ = Due::kAck;
-    if (result != Result::kAccepted) return;
+    filled = true;
+    if (result != Result::kAccepted) break;
   }
+  if (filled) note_unanswered(now);
 }
 
-void Responder::receive_early(const Packet& packet, Seq seq) {
+void Responder::note_unanswered(int64_t now) {
+  ++unanswered_;
+  if (due_ == Due::kNothing && (unanswered_ >= kUnansweredPackets || now - answered_ns_ >= kUnansweredNs))
+    due_ = Due::kAck;
+}
+
+void Responder::receive_early(const Packet& packet, Seq seq, int64_t now) {
   ++counters_.early;
   if (!peer_is_nupa_) {
     if (nak_sent_) return;
@@ -127,12 +135,14 @@ void Responder::receive_early(const Packet& packet, Seq seq) {
     ++counters_.dropped;
     return;
   }
-  if (due_ == Due::kNothing) due_ = Due::kAck;
-  if (reorder_.has(seq)) {
+  const uint32_t traits = traits_of(packet.opcode);
+  const bool twice = reorder_.has(seq);
+  if (due_ == Due::kNothing && (packet.ack_request || twice)) due_ = Due::kAck;
+  if (twice) {
     ++counters_.duplicates;
     return;
   }
-  const uint32_t traits = traits_of(packet.opcode);
+  note_unanswered(now);
   bool placed = false;
   if (message_.kind == Kind::kWrite && (traits & kWrite) != 0 && (traits & (kStarts | kEnds)) == 0 &&
       packet.payload_length == options_.mtu && seq + 1 < message_.first + packets_of(message_.length)) {
@@ -225,7 +235,9 @@ Responder::Result Responder::execute(const Packet& packet, bool placed) {
     result = (traits & kReth) != 0 ? execute_atomic_write(packet) : execute_atomic(packet);
   }
   if (result != Result::kAccepted) return result;
+  const Seq behind = expected_ + 1;
   expected_ += (traits & kRead) != 0 ? packets_of(packet.length) : 1;
+  reorder_.pass(behind, expected_);
   return result;
 }
 

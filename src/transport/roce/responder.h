@@ -85,13 +85,19 @@ class Responder {
   };
   enum class Result : uint8_t { kAccepted, kNotReady, kRefused, kDropped };
   enum class Due : uint8_t { kNothing, kAck, kSequenceNak, kNotReady, kRefusal };
+  /// Packets out of order that do not ask are answered together: this many, or what has come in this time since the
+  /// last answer. It is a quarter of the shortest reordering window, so that losses are found no later for it.
+  static constexpr uint32_t kUnansweredPackets = 16;
+  static constexpr int64_t kUnansweredNs = 2'500;
   static constexpr uint32_t kResponses = 64;   ///< with repetitions
   static constexpr uint32_t kRemembered = 32;  ///< atomics whose results are kept
 
   void receive_reliable(const Packet& packet, int64_t now);
   void receive_unreliable(const Packet& packet);
   void receive_duplicate(const Packet& packet, Seq seq);
-  void receive_early(const Packet& packet, Seq seq);
+  void receive_early(const Packet& packet, Seq seq, int64_t now);
+  /// A packet that did not ask has come out of order, or filled a gap: an answer is due after a while.
+  void note_unanswered(int64_t now);
   Result execute(const Packet& packet, bool placed);
   Result execute_send(const Packet& packet, uint32_t traits);
   Result execute_write(const Packet& packet, uint32_t traits, bool placed);
@@ -141,6 +147,8 @@ class Responder {
   uint8_t rnr_timer_ = 0;
   Seq trigger_ = 0;
   int64_t trigger_ns_ = 0;
+  uint32_t unanswered_ = 0;  ///< packets that came out of order since the last acknowledgement
+  int64_t answered_ns_ = 0;  ///< when that left
   int64_t last_cnp_ns_ = 0;
   uint8_t path_ = 0;      ///< by which the latest packet came
   uint8_t cnp_path_ = 0;  ///< by which a marked one came

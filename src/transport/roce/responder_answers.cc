@@ -95,6 +95,8 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
   if (output.send(path_, packet, &fragment, fragment.length > 0 ? 1 : 0) != Sent::kYes) return false;
   due_ = Due::kNothing;
   trigger_ns_ = 0;
+  unanswered_ = 0;
+  answered_ns_ = now;
   return true;
 }
 
