@@ -358,6 +358,102 @@ TEST(RoceTolerant, FromTwoMillisecondsOn_ItPacesAQuarterFasterThanItsWindow) {
   EXPECT_EQ(far.rate(kSecond), static_cast<uint64_t>(1.25 * 1024 * kPacket / 0.002));
 }
 
+// ---- Losses that were none.
+
+TEST(RoceUndo, LossesThatWereNone_LeaveNoTrace) {
+  Cubic cubic(kPacket);
+  for (int i = 0; i < 90; ++i) cubic.on_arrived(kStart, kPacket, kMillisecond, 0);
+  const double before = packets_of(cubic);
+  cubic.remember();
+  for (int i = 0; i < 3; ++i) cubic.on_loss(kStart + 2 * i * kMillisecond, 1);
+  ASSERT_LT(packets_of(cubic), before / 2);
+  cubic.undo();
+  EXPECT_EQ(packets_of(cubic), before);
+  cubic.on_arrived(kStart + 6 * kMillisecond, kPacket, kMillisecond, 0);
+  EXPECT_EQ(packets_of(cubic), before + 1) << "still in slow start";
+
+  Dcqcn dcqcn;
+  dcqcn.remember();
+  dcqcn.on_loss(kStart, 1);
+  dcqcn.on_loss(kStart + 100 * kMicrosecond, 1);
+  ASSERT_LT(static_cast<double>(dcqcn.rate(kStart + 100 * kMicrosecond)), kLine / 2);
+  dcqcn.undo();
+  EXPECT_EQ(static_cast<double>(dcqcn.rate(kStart + 100 * kMicrosecond)), kLine);
+
+  Swift swift(kPacket);
+  for (int i = 0; i < 200; ++i) swift.on_arrived(kStart + i * kMillisecond, kPacket, kMillisecond, 0);
+  const double allowed = packets_of(swift);
+  swift.remember();
+  swift.on_loss(kStart + 200 * kMillisecond, 100);
+  ASSERT_LT(packets_of(swift), allowed);
+  swift.undo();
+  EXPECT_GE(packets_of(swift), allowed);
+
+  Tolerant tolerant(kPacket);
+  const double most = packets_of(tolerant);
+  tolerant.remember();
+  tolerant.on_loss(kStart, 500);
+  ASSERT_LT(packets_of(tolerant), most);
+  tolerant.undo();
+  EXPECT_EQ(packets_of(tolerant), most);
+}
+
+TEST(RoceUndo, LossesOfTolerantThatWereNone_AreNotAddedToLaterOnes) {
+  // 2 % of four windows are 82 packets.
+  Tolerant tolerant(kPacket);
+  const double most = packets_of(tolerant);
+  tolerant.on_loss(kStart, 30);
+  tolerant.remember();
+  tolerant.on_loss(kStart, 30);
+  tolerant.undo();
+  tolerant.on_loss(kStart, 51);
+  EXPECT_EQ(packets_of(tolerant), most);
+  tolerant.on_loss(kStart, 1);
+  EXPECT_LT(packets_of(tolerant), most);
+}
+
+TEST(RoceUndo, AnotherSignOfCongestion_StaysDone) {
+  for (int sign = 0; sign < 3; ++sign) {
+    Cubic cubic(kPacket);
+    for (int i = 0; i < 90; ++i) cubic.on_arrived(kStart, kPacket, kMillisecond, 0);
+    cubic.remember();
+    cubic.on_loss(kStart, 1);
+    const int64_t later = kStart + 2 * kMillisecond;
+    if (sign == 0) cubic.on_arrived(later, 0, 0, 1);
+    if (sign == 1) cubic.on_notification(later);
+    if (sign == 2) cubic.on_timeout(later);
+    const double left = packets_of(cubic);
+    cubic.undo();
+    EXPECT_EQ(packets_of(cubic), left) << sign;
+  }
+  for (const bool silence : {false, true}) {
+    Dcqcn dcqcn;
+    dcqcn.remember();
+    dcqcn.on_loss(kStart, 1);
+    const int64_t later = kStart + 51 * kMicrosecond;
+    if (silence)
+      dcqcn.on_timeout(later);
+    else
+      dcqcn.on_notification(later);
+    const uint64_t left = dcqcn.rate(later);
+    dcqcn.undo();
+    EXPECT_EQ(dcqcn.rate(later), left) << silence;
+  }
+  for (const bool silence : {false, true}) {
+    Swift swift(kPacket);
+    for (int i = 0; i < 200; ++i) swift.on_arrived(kStart + i * kMillisecond, kPacket, kMillisecond, 0);
+    const int64_t later = kStart + 300 * kMillisecond;
+    swift.remember();
+    if (silence)
+      swift.on_timeout(later);
+    else
+      for (int i = 0; i < 4; ++i) swift.on_arrived(later + i * 5 * kMillisecond, kPacket, 10 * kMillisecond, 0);
+    const double left = packets_of(swift);
+    swift.undo();
+    EXPECT_EQ(packets_of(swift), left) << silence;
+  }
+}
+
 }  // namespace
 }  // namespace nupa::roce
 #endif

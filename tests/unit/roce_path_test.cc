@@ -142,12 +142,12 @@ TEST_F(RocePath, ReorderAndDeathTimes_GrowWithTheRoundTrip) {
 TEST_F(RocePath, ArrivedBytes_AreToldToTheControlOnce) {
   path.depart(kStart, 700);
   path.settle(700);
-  path.arrive(kStart + 5, 700, kStart);
+  path.arrive(kStart + 5, 10, 700, kStart);
   EXPECT_EQ(control->arrived, 700u);
   EXPECT_EQ(path.in_flight, 0u);
   EXPECT_EQ(path.newest_arrived_ns, kStart);
   EXPECT_EQ(path.heard_ns, kStart + 5);
-  path.note_arrival(kStart - 1);
+  path.note_arrival(kStart + 6, 11, kStart - 1);
   EXPECT_EQ(path.newest_arrived_ns, kStart) << "never backwards";
 }
 

@@ -1301,10 +1301,19 @@ TEST_F(RoceAnswersOutOfOrder, OneThatAsks_IsAnsweredAtOnce) {
   EXPECT_EQ(answers_to(send(1)), (Texts{"selective ACK 102 msn 3 has +2"})) << "what asked has been executed now";
 }
 
-TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnce) {
+TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnceAndCounted) {
+  const auto duplicates = [this] { return output.last.packet.duplicates; };
+  EXPECT_TRUE(output.last.packet.duplicates_valid);
+  EXPECT_EQ(duplicates(), 0u);
   EXPECT_EQ(answers_to(send(2)), Texts{});
   EXPECT_EQ(answers_to(send(2)).size(), 1u);
+  EXPECT_EQ(duplicates(), 1u);
   EXPECT_EQ(answers_to(send(0)).size(), 1u);
+  EXPECT_EQ(duplicates(), 2u);
+  EXPECT_EQ(answers_to(nupa(read(kFirstPsn + 1, 8))).size(), 2u);
+  EXPECT_EQ(answers_to(nupa(read(kFirstPsn + 1, 8))).size(), 1u);
+  answers_to(send(3, true));
+  EXPECT_EQ(duplicates(), 2u) << "a READ comes again because its response is missing";
 }
 
 TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotToldOfAsArrived) {

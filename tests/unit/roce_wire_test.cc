@@ -121,6 +121,8 @@ Packet sample(uint8_t opcode) {
   packet.window = 0xb1b2b3b4;
   packet.trigger_path = 3;
   packet.marked = 0xc1c2c3c4;
+  packet.duplicates_valid = true;
+  packet.duplicates = 0xd1d2d3;
   return packet;
 }
 
@@ -169,6 +171,8 @@ TEST(Wire, EveryOpcodeThereAndBack) {
     same(trait::kSelective, &Packet::window);
     same(trait::kSelective, &Packet::marked);
     same(trait::kSelective, &Packet::trigger_path);
+    same(trait::kSelective, &Packet::duplicates_valid);
+    same(trait::kSelective, &Packet::duplicates);
     const bool datagram = service_of(in.opcode) == Service::kUd;
     EXPECT_EQ(datagram ? in.qkey : 0, out.qkey);
     EXPECT_EQ(datagram ? in.source_qpn : 0, out.source_qpn);
@@ -266,11 +270,13 @@ TEST(Wire, ReservedBits_ChangeNothing) {
   selective.payload_length = 0;
   for (const bool valid : {false, true}) {
     selective.trigger_valid = valid;
+    selective.duplicates_valid = !valid;
     std::vector<std::byte> ack(64);
     const uint32_t whole = encode(selective, ack.data()) + kIcrcBytes;
-    ack[16] |= std::byte{0xfe};  // beside the flag of the packet that caused it
+    ack[16] |= std::byte{0xfc};  // beside the flags
     ASSERT_TRUE(decode(ack.data(), whole, &out));
     EXPECT_EQ(out.trigger_valid, valid);
+    EXPECT_EQ(out.duplicates_valid, !valid);
   }
 }
 
@@ -440,6 +446,8 @@ TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
   ack.window = 0x9abcdef0;
   ack.marked = 77;
   ack.trigger_path = 3;
+  ack.duplicates_valid = true;
+  ack.duplicates = 0xa5b6c7;
   for (uint32_t length = 0; length < 9; ++length) {
     Packet packet;
     packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
@@ -469,6 +477,8 @@ TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
     EXPECT_EQ(ack.window, back.window);
     EXPECT_EQ(ack.marked, back.marked);
     EXPECT_EQ(ack.trigger_path, back.trigger_path);
+    EXPECT_TRUE(back.duplicates_valid);
+    EXPECT_EQ(ack.duplicates, back.duplicates);
     EXPECT_EQ(0u, back.payload_length) << "no bitmap";
     for (uint32_t cut = 1; cut <= kCarriedBytes + length; ++cut) {
       Packet none;

@@ -19,6 +19,11 @@ class BitRing {
     const uint32_t low = words_[place(from)] >> shift;
     return shift == 0 ? low : low | words_[place(from + 32)] << (32 - shift);
   }
+  /// The first number from `from` on whose bit is set; one is.
+  Seq first(Seq from) const {
+    while (word(from) == 0) from += 32;
+    return from + static_cast<uint32_t>(__builtin_ctz(word(from)));
+  }
 
  private:
   static uint32_t place(Seq seq) { return static_cast<uint32_t>(seq / 32 % kBitmapWords); }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "transport/roce/congestion/congestion.h"
+#include "transport/roce/reorder_window.h"
 #include "transport/roce/sequence.h"
 
 namespace nupa::roce {
@@ -13,6 +14,7 @@ class RoundTrip {
  public:
   void sample(int64_t rtt_ns) {
     latest_ = rtt_ns;
+    longest_ = std::max(rtt_ns, longest_ - (longest_ - rtt_ns) / 64);
     least_ = least_ == 0 ? rtt_ns : std::min(least_, rtt_ns);
     if (smoothed_ == 0) {
       smoothed_ = rtt_ns;
@@ -28,6 +30,8 @@ class RoundTrip {
   int64_t variation() const { return variation_; }
   int64_t latest() const { return latest_; }
   int64_t least() const { return least_; }
+  /// Of late: longer ones are forgotten in some sixty samples.
+  int64_t longest() const { return longest_; }
   /// After this long without a word something is lost. A thread that handles packets may be away for a scheduler's
   /// tick or two, which is no loss: that is the clock's granularity (G of RFC 6298).
   int64_t timeout() const {
@@ -41,6 +45,7 @@ class RoundTrip {
   int64_t variation_ = 0;
   int64_t latest_ = 0;
   int64_t least_ = 0;
+  int64_t longest_ = 0;
 };
 
 /// How fast a path delivers: the best of the last round trips, which forgets slowly, for a path that has little to do
@@ -87,7 +92,10 @@ struct Path {
   int64_t next_send_ns = 0;       ///< pacing
   uint64_t pace = 0;              ///< bytes a second, 0: none
   int64_t newest_arrived_ns = 0;  ///< when the latest packet that is known to have arrived was sent
-  int64_t heard_ns = 0;           ///< when that became known
+  Seq newest_arrived = 0;         ///< the highest of those that were sent then
+  int64_t newest_known_ns = 0;    ///< when its arrival became known
+  int64_t heard_ns = 0;           ///< when an arrival became known last
+  ReorderWindow reordering;
 
   uint64_t unasked = 0;      ///< bytes sent since an acknowledgement was asked for last
   int64_t asked_ns = 0;      ///< when that was, or when the path came to life
@@ -134,10 +142,15 @@ struct Path {
                    static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * kSecond / pace);
   }
   void settle(uint32_t bytes) { in_flight -= std::min<uint64_t>(bytes, in_flight); }
-  void note_arrival(int64_t sent_ns) { newest_arrived_ns = std::max(newest_arrived_ns, sent_ns); }
-  /// A packet of `bytes` that was sent at `sent_ns`, and is settled, has arrived.
-  void arrive(int64_t now, uint32_t bytes, int64_t sent_ns) {
-    note_arrival(sent_ns);
+  void note_arrival(int64_t now, Seq seq, int64_t sent_ns) {
+    if (sent_ns < newest_arrived_ns || (sent_ns == newest_arrived_ns && seq <= newest_arrived)) return;
+    newest_arrived_ns = sent_ns;
+    newest_arrived = seq;
+    newest_known_ns = now;
+  }
+  /// The packet `seq` of `bytes` that was sent at `sent_ns`, and is settled, has arrived.
+  void arrive(int64_t now, Seq seq, uint32_t bytes, int64_t sent_ns) {
+    note_arrival(now, seq, sent_ns);
     heard_ns = now;
     congestion->on_arrived(now, bytes, 0, 0);
   }
@@ -151,10 +164,30 @@ struct Path {
   bool before_hole(Seq seq, int64_t sent_ns) const {
     return sent_ns < hole_sent_ns || (sent_ns == hole_sent_ns && seq < hole_seq);
   }
-  /// How much later a packet may arrive than one that was sent after it, before it counts as lost (RFC 8985).
-  int64_t reorder_ns() const {
-    constexpr int64_t kLeast = 10'000;
-    return std::max(round_trip.least() / 4, kLeast);
+  /// How much later a packet may arrive than one that was sent after it, before it counts as lost.
+  int64_t reorder_ns() const { return reordering.ns(round_trip.least()); }
+  /// When a packet that was sent at `sent_ns` counts as lost, if nothing is heard of it until then. INT64_MAX: none
+  /// that was sent later is there. Else at once if one is there that was sent later by more than the reordering window;
+  /// or when its own round trip and the window are over (RFC 8985, section 6.2, step 5). `again`: it was sent before,
+  /// and not in the order of the numbers.
+  int64_t overdue_ns(Seq seq, int64_t sent_ns, bool again) const {
+    if (sent_ns + reorder_ns() < newest_arrived_ns) return 0;
+    const bool overtaken =
+        sent_ns < newest_arrived_ns || (sent_ns == newest_arrived_ns && seq < newest_arrived && !again);
+    // Not the newest one's alone: answers have paths of unequal length too.
+    const int64_t rtt = std::max(newest_known_ns - newest_arrived_ns, round_trip.smoothed());
+    return overtaken ? sent_ns + rtt + reorder_ns() + 1 : INT64_MAX;
+  }
+  /// `packets` were overtaken and count as lost, before `next` was sent.
+  void lose(int64_t now, uint32_t packets, Seq next) {
+    if (reordering.on_lost(now, packets, next)) congestion->remember();
+    congestion->on_loss(now, packets);
+  }
+  /// `packets` have come twice. Returns how many of them had counted as lost here.
+  uint32_t find_late(uint32_t packets, Seq una, Seq next) {
+    const uint32_t late = reordering.on_duplicates(packets, una, next, round_trip.least(), round_trip.longest());
+    if (late > 0 && !reordering.in_doubt()) congestion->undo();
+    return late;
   }
   /// With nothing arriving for this long while other paths deliver, the path counts as dead.
   int64_t death_ns() const {

@@ -35,12 +35,13 @@ Requester::Requester(Host& host, const RequesterOptions& options)
     : host_(host),
       options_(options),
       queue_(options.max_wr, options.max_sge, options.max_inline, options.mtu, first_seq(options.first_psn)),
-      flights_(options.service == Service::kUc ? 0 : kWindow),
+      flights_(options.service != Service::kUc),
       paths_(options.congestion, options.mtu + kBthBytes + kIcrcBytes),
       cursor_(0),
       una_(first_seq(options.first_psn)),
       send_(una_),
       high_(una_),
+      settled_(una_),
       executed_(una_),
       peer_window_(uint64_t{kFirstWindowPackets} * options.mtu) {}
 
@@ -109,9 +110,7 @@ void Requester::note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, i
   const bool again = seq < high_;
   high_ = std::max(high_, seq + 1);
   if (!reliable()) return;
-  Flight& entry = flight(seq);
-  if (entry.state == State::kLost) --lost_;
-  entry = {now, static_cast<uint16_t>(bytes), static_cast<uint8_t>(path), state, again};
+  flights_.send(seq, now, bytes, path, state, again);
   if (state == State::kAwaited) awaited_ += bytes;
   paths_[path].depart(now, bytes);
 }
@@ -269,20 +268,14 @@ void Requester::transmit_probes(int64_t now, Output& output) {
   paths_.transmit_probes(now, packet, output);
 }
 
-Seq Requester::next_lost() const {
-  Seq seq = una_;
-  while (flights_[seq % kWindow].state != State::kLost) ++seq;
-  return seq;
-}
-
 bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
   pacing_until_ = 0;
   starved_ = Starved::kNo;
   if (paths_.count() > 1 && !failed_ && !queue_.empty()) transmit_probes(now, output);
   for (; budget > 0; --budget) {
     if (failed_ || now < rnr_until_) return false;
-    if (lost_ > 0) {
-      const Seq seq = next_lost();
+    if (flights_.lost() > 0) {
+      const Seq seq = flights_.first_lost(una_);
       uint64_t& resent = flight(seq).by_silence ? counters_.resent_timeout : counters_.resent_selective;
       if (send_at(queue_.find(seq), seq, true, now, output) == 0) return false;
       ++counters_.packets;
@@ -347,9 +340,11 @@ int64_t Requester::deadline() const {
     when = rnr_until_;
   } else if (waits()) {
     if (const int64_t timeout = timeout_ns(); timeout != 0) when = timer_from_ + timeout;
-    for (uint32_t i = 0; i < paths_.count(); ++i)
+    for (uint32_t i = 0; i < paths_.count(); ++i) {
       if (const Path& path = paths_[i]; path.hole_since_ns != 0)
         when = std::min(when, path.hole_since_ns + path.reorder_ns());
+      when = std::min(when, overdue_ns(i));
+    }
     when = std::min(when, paths_.look_deadline());
   }
   when = std::min(when, paths_.deadline());
@@ -365,9 +360,9 @@ void Requester::on_timer(int64_t now) {
     timer_from_ = progress_ns_ = now;
   }
   if (!waits()) return;
-  for (uint32_t i = 0; i < paths_.count(); ++i)
-    if (paths_[i].is_hole_due(now)) find_lost(now);
-  if (paths_.is_look_due(now)) find_lost(now);
+  bool due = paths_.is_look_due(now);
+  for (uint32_t i = 0; i < paths_.count(); ++i) due = due || paths_[i].is_hole_due(now) || overdue_ns(i) <= now;
+  if (due) find_lost(now);
   const int64_t timeout = timeout_ns();
   if (timeout != 0 && now >= timer_from_ + timeout) on_timeout(now);
 }

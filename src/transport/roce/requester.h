@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 
+#include "transport/roce/flights.h"
 #include "transport/roce/path_set.h"
 #include "transport/roce/send_queue.h"
 
@@ -38,6 +39,8 @@ struct RequesterCounters {
   uint64_t stray = 0;  ///< answers that fit nothing that was asked
   uint64_t notifications = 0;
   uint64_t marked = 0;
+  uint64_t late = 0;      ///< packets that had counted as lost, and came after all
+  uint64_t examined = 0;  ///< packets under way that answers and timers looked at
 };
 
 /// The sending half of an RC, UC or XRC queue pair (IBTA 9.7, 9.8): requests become packets, answers become
@@ -67,7 +70,7 @@ class Requester {
   enum class Starved : uint8_t { kNo, kSends, kResponses };
   Starved starved() const { return starved_; }
   /// Packets that are to be sent again.
-  uint32_t lost() const { return lost_; }
+  uint32_t lost() const { return flights_.lost(); }
   /// Bytes that the other end can take; UINT64_MAX: it has not said.
   uint64_t peer_window() const { return peer_window_; }
   /// While paused nothing new is started; what was started goes on (SQD).
@@ -99,25 +102,10 @@ class Requester {
   const RequesterCounters& counters() const { return counters_; }
 
  private:
-  enum class State : uint8_t {
-    kIdle,
-    kSent,     ///< under way
-    kAwaited,  ///< a response that was asked for
-    kLost,     ///< to be sent or asked for again
-    kArrived,  ///< acknowledged, or the response is here
-  };
+  using State = Flight::State;
   enum class Loss : uint8_t {
     kSeen,     ///< what the other end has told means that it is not there
     kSilence,  ///< the other end has told nothing
-  };
-  /// What is known of one packet under way.
-  struct Flight {
-    int64_t sent_ns = 0;
-    uint16_t bytes = 0;
-    uint8_t path = 0;
-    State state = State::kIdle;
-    bool resent = false;
-    bool by_silence = false;  ///< kLost: nothing was heard of it, nor of others
   };
   /// Packets that may be under way: what a selective acknowledgement can tell of.
   static constexpr uint32_t kWindow = kBitmapBits;
@@ -128,7 +116,7 @@ class Requester {
   /// Of each path; most connections have one, and a division costs as much as the rest of the headers.
   uint64_t peer_window_share() const { return paths_.count() == 1 ? peer_window_ : peer_window_ / paths_.count(); }
   bool reliable() const { return options_.service != Service::kUc; }
-  Flight& flight(Seq seq) { return flights_[seq % kWindow]; }
+  const Flight& flight(Seq seq) const { return flights_[seq]; }
   uint32_t bytes_at(const Request& request, Seq seq) const;
   /// The packet (or READ's part) at `seq`, again or for the first time. Returns the numbers that it covers, 0: not now.
   uint32_t send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output);
@@ -149,7 +137,6 @@ class Requester {
   bool has_started(const Request& request) const;
   int pick_path(const Request& request, uint32_t bytes, int64_t now);
   bool run_local(uint32_t index);
-  Seq next_lost() const;
   void transmit_probes(int64_t now, Output& output);
   uint32_t reads_outstanding() const { return reads_pushed_ - reads_popped_; }
 
@@ -169,11 +156,21 @@ class Requester {
   void go_back_once(Seq seq, int64_t now);
   void lose(Seq seq, Loss loss = Loss::kSeen);
   void find_lost(int64_t now);
+  /// Of one path, and returns how many.
+  uint32_t find_lost(uint32_t index, int64_t now);
+  /// When the oldest packet of a path counts as lost; INT64_MAX: none that was sent later has arrived.
+  int64_t overdue_ns(uint32_t index) const;
+  /// When the oldest packet under way on a path was sent; INT64_MAX: none is.
+  int64_t oldest_sent_ns(uint32_t index) const;
+  /// So many packets have come twice.
+  void find_late(uint32_t packets);
+  /// The other end says that this packet has arrived.
+  void note_told(Seq seq, int64_t now);
   /// The other end waits for `expected`. If that is a READ or an atomic, and what was sent later by its path is there,
   /// no answer to it will come.
-  void lose_overtaken_request(Seq expected);
+  void lose_overtaken_request(Seq expected, int64_t now);
   /// Whether what was sent later than this packet, by the same path, has arrived.
-  bool is_overtaken(Seq seq);
+  bool is_overtaken(Seq seq, int64_t now) const;
   /// What is under way on these paths, one bit each, is lost.
   void leave(uint32_t dead);
   void on_timeout(int64_t now);
@@ -190,15 +187,15 @@ class Requester {
   const RequesterOptions options_;
   SendQueue queue_;
   Patience patience_;
-  std::vector<Flight> flights_;  ///< by number, of [una_, high_); none for UC
+  Flights flights_;  ///< of [una_, high_); none for UC
   PathSet paths_;
 
   uint32_t cursor_;  ///< the request that `send_` belongs to, or one before it
   Seq una_;          ///< the oldest packet that is not known to have arrived
   Seq send_;         ///< the next to be sent in turn
   Seq high_;         ///< one more than the highest that was ever sent
+  Seq settled_;      ///< SENDs and WRITEs below are known to have arrived, if acknowledgements are selective
   Seq executed_;  ///< what is below was executed by the other end, in order; what merely arrived may still be refused
-  uint32_t lost_ = 0;
   bool selective_ = false;
   bool failed_ = false;
   bool paused_ = false;
@@ -223,6 +220,7 @@ class Requester {
   uint32_t rnr_tries_ = 0;
   int64_t rnr_until_ = 0;
   int64_t pacing_until_ = 0;
+  uint32_t duplicates_seen_ = 0;  ///< packets that came twice, as the other end counts
   const std::byte* next_place_ = nullptr;
   Seq went_back_to_ = 0;  ///< where the last go_back_once() went
   RequesterCounters counters_;

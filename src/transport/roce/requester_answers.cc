@@ -56,30 +56,33 @@ void Requester::settle(const Flight& entry) {
 }
 
 void Requester::arrive(Seq seq, int64_t now) {
-  Flight& entry = flight(seq);
+  const Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return;
   Path& path = paths_[entry.path];
-  if (entry.state == State::kLost) --lost_;
   if (entry.state == State::kSent || entry.state == State::kAwaited) {
     settle(entry);
-    path.arrive(now, entry.bytes, entry.sent_ns);
+    path.arrive(now, seq, entry.bytes, entry.sent_ns);
     if (paths_.count() > 1) path.delivery.arrived(now, entry.bytes, path.round_trip.smoothed());
   }
-  entry.state = State::kArrived;
+  // It was late, and there will be no repetition that shows it.
+  if (entry.state == State::kLost && !entry.by_silence) counters_.late += path.find_late(1, una_, send_);
+  flights_.arrive(seq);
 }
 
 void Requester::advance(int64_t now) {
   const Seq before = una_;
   while (una_ < executed_ && flight(una_).state == State::kArrived) {
-    flight(una_).state = State::kIdle;
+    flights_.rest(una_);
     ++una_;
   }
   if (una_ == before) return;
   timer_from_ = progress_ns_ = now;
   retries_ = rnr_tries_ = 0;
   if (backoff_ > 0) --backoff_;
-  for (uint32_t i = 0; i < paths_.count(); ++i)
+  for (uint32_t i = 0; i < paths_.count(); ++i) {
     if (paths_[i].hole_seq <= una_) paths_[i].hole_since_ns = 0;
+    paths_[i].reordering.on_progress(now, una_, paths_[i].round_trip.longest());
+  }
   while (reads_popped_ != reads_pushed_ && reads_[reads_popped_ % reads_.size()] <= una_) ++reads_popped_;
   // The peer has acknowledged packets that were about to be repeated. transmit() finds the request of `send_`.
   send_ = std::max(send_, una_);
@@ -102,7 +105,9 @@ void Requester::complete_in_order() {
 Seq Requester::acknowledge_below(Seq end, int64_t now) {
   Seq missing = end;
   executed_ = std::max(executed_, end);
-  for (Seq seq = una_; seq < end;) {
+  const Seq from = selective_ ? std::max(una_, settled_) : una_;
+  Seq seq = from;
+  while (seq < end) {
     const Request& request = queue_.at(queue_.find(seq));
     const Seq until = std::min(end, request.end());
     if (!request.answered()) {
@@ -113,17 +118,19 @@ Seq Requester::acknowledge_below(Seq end, int64_t now) {
       if (flight(seq).state != State::kArrived) missing = std::min(missing, seq);
     if (!selective_ && missing != end) break;
   }
+  counters_.examined += seq - from;
+  settled_ = std::max(settled_, seq);
   advance(now);
   return missing;
 }
 
 void Requester::go_back(Seq seq) {
   for (Seq at = seq; at < send_; ++at) {
-    Flight& entry = flight(at);
+    const Flight& entry = flight(at);
     if (entry.state == State::kSent || entry.state == State::kAwaited) settle(entry);
-    if (entry.state == State::kLost) --lost_;
-    entry.state = State::kIdle;
+    flights_.rest(at);
   }
+  settled_ = std::min(settled_, seq);
   send_ = seq;
   cursor_ = queue_.find(seq);
 }
@@ -209,28 +216,33 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   marked_path.marked_seen += marked;
   if (rtt > 0) note_round_trip(paths_[path], rtt, 0, now);
   if (marked > 0) note_round_trip(marked_path, 0, marked, now);
+  if (packet.duplicates_valid) {
+    constexpr uint32_t kAbove = 8;  // of 32 bits the packet has 24
+    const auto twice = static_cast<int32_t>((packet.duplicates - duplicates_seen_) << kAbove) >> kAbove;
+    if (twice > 0) {
+      duplicates_seen_ = packet.duplicates;
+      find_late(static_cast<uint32_t>(twice));
+    }
+  }
   Seq highest = seq;
   for (uint32_t word = 0; word < packet.payload_length / 4; ++word) {
+    const Seq from = seq + 1 + word * 32;
+    if (from >= high_) break;
     uint32_t bits;
     std::memcpy(&bits, packet.payload + word * 4, 4);
-    for (bits = bitmap_word(bits); bits != 0; bits &= bits - 1) {
-      const Seq arrived = seq + 1 + word * 32 + static_cast<uint32_t>(__builtin_ctz(bits));
-      if (arrived >= high_ || arrived < una_) continue;
-      highest = std::max(highest, arrived);
-      const Flight& entry = flight(arrived);
-      if (!queue_.at(queue_.find(arrived)).answered())
-        arrive(arrived, now);
-      else if (entry.state == State::kAwaited)
-        paths_[entry.path].note_arrival(entry.sent_ns);
-    }
+    bits = bitmap_word(bits);
+    if (high_ - from < 32) bits &= (uint32_t{1} << (high_ - from)) - 1;
+    if (bits != 0) highest = from + 31 - static_cast<uint32_t>(__builtin_clz(bits));
+    for (bits &= ~flights_.told(from); bits != 0; bits &= bits - 1)
+      note_told(from + static_cast<uint32_t>(__builtin_ctz(bits)), now);
   }
   acknowledge_below(seq + 1, now);
   if (failed_) return;
   // A path that brought nothing new may still have brought something old: silence is what the timer is for.
   if (waits()) timer_from_ = now;
   // A packet that was sent again and is the last in order tells of those behind it too.
-  if (highest > seq || is_overtaken(una_)) {
-    lose_overtaken_request(seq + 1);
+  if (highest > seq || is_overtaken(una_, now)) {
+    lose_overtaken_request(seq + 1, now);
     find_lost(now);
   }
   // The one after the last in order is not there. If it was, it had no receive when its turn came and was let go.
@@ -242,59 +254,95 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   }
 }
 
+void Requester::note_told(Seq seq, int64_t now) {
+  ++counters_.examined;
+  const Flight& entry = flight(seq);
+  flights_.note_told(seq);
+  if (!queue_.at(queue_.find(seq)).answered())
+    arrive(seq, now);
+  else if (entry.state == State::kAwaited)
+    paths_[entry.path].note_arrival(now, seq, entry.sent_ns);
+}
+
+void Requester::find_late(uint32_t packets) {
+  for (uint32_t i = 0; i < paths_.count() && packets > 0; ++i) {
+    const uint32_t late = paths_[i].find_late(packets, una_, send_);
+    counters_.late += late;
+    packets -= late;
+  }
+}
+
 void Requester::lose(Seq seq, Loss loss) {
-  Flight& entry = flight(seq);
+  const Flight& entry = flight(seq);
   if (entry.state == State::kIdle || entry.state == State::kLost) return;
-  if (entry.state != State::kArrived) settle(entry);
-  entry.state = State::kLost;
-  entry.by_silence = loss == Loss::kSilence;
-  ++lost_;
+  if (entry.state == State::kArrived)
+    settled_ = std::min(settled_, seq);
+  else
+    settle(entry);
+  flights_.lose(seq, loss == Loss::kSilence);
 }
 
-bool Requester::is_overtaken(Seq seq) {
+bool Requester::is_overtaken(Seq seq, int64_t now) const {
   if (seq >= send_ || flight(seq).state != State::kSent) return false;
-  const Path& path = paths_[flight(seq).path];
-  return flight(seq).sent_ns + path.reorder_ns() < path.newest_arrived_ns;
+  const Flight& entry = flight(seq);
+  return paths_[entry.path].overdue_ns(seq, entry.sent_ns, entry.resent) <= now;
 }
 
-void Requester::lose_overtaken_request(Seq expected) {
+void Requester::lose_overtaken_request(Seq expected, int64_t now) {
   if (expected < una_ || expected < executed_ || expected >= send_ || flight(expected).state != State::kAwaited) return;
   const Flight first = flight(expected);
-  const Path& path = paths_[first.path];
-  if (first.sent_ns + path.reorder_ns() >= path.newest_arrived_ns) return;
+  if (paths_[first.path].overdue_ns(expected, first.sent_ns, first.resent) > now) return;
   const Seq end = std::min(read_end(expected), send_);
   for (Seq seq = expected; seq < end && flight(seq).state == State::kAwaited; ++seq) lose(seq);
 }
 
+int64_t Requester::overdue_ns(uint32_t index) const {
+  const Seq seq = flights_.oldest(index, State::kSent, una_);
+  return seq == Flights::kNone ? INT64_MAX : paths_[index].overdue_ns(seq, flight(seq).sent_ns, flight(seq).resent);
+}
+
+int64_t Requester::oldest_sent_ns(uint32_t index) const {
+  int64_t oldest = INT64_MAX;
+  for (const State state : {State::kSent, State::kAwaited})
+    if (const Seq seq = flights_.oldest(index, state, una_); seq != Flights::kNone)
+      oldest = std::min(oldest, flight(seq).sent_ns);
+  return oldest;
+}
+
+uint32_t Requester::find_lost(uint32_t index, int64_t now) {
+  Path& path = paths_[index];
+  uint32_t found = 0;
+  ++counters_.examined;
+  for (; overdue_ns(index) <= now; ++found) lose(flights_.oldest(index, State::kSent, una_));
+  if (path.is_hole_due(now)) {
+    for (Seq seq = flights_.oldest(index, State::kAwaited, una_);
+         seq != Flights::kNone && path.before_hole(seq, flight(seq).sent_ns);
+         seq = flights_.oldest(index, State::kAwaited, una_)) {
+      lose(seq);
+      ++found;
+    }
+    path.hole_since_ns = 0;
+  }
+  counters_.examined += found;
+  return found;
+}
+
 void Requester::find_lost(int64_t now) {
-  std::array<uint32_t, kMaxPaths> found{};
   std::array<int64_t, kMaxPaths> oldest;
   oldest.fill(INT64_MAX);
-  for (Seq seq = una_; seq < send_; ++seq) {
-    const Flight& entry = flight(seq);
-    if (entry.state != State::kSent && entry.state != State::kAwaited) continue;
-    const Path& path = paths_[entry.path];
-    const bool overtaken = entry.state == State::kSent ? entry.sent_ns + path.reorder_ns() < path.newest_arrived_ns
-                                                       : path.is_hole_due(now) && path.before_hole(seq, entry.sent_ns);
-    if (overtaken) {
-      lose(seq);
-      ++found[entry.path];
-    } else {
-      oldest[entry.path] = std::min(oldest[entry.path], entry.sent_ns);
-    }
-  }
   for (uint32_t i = 0; i < paths_.count(); ++i) {
-    Path& path = paths_[i];
-    if (path.is_hole_due(now)) path.hole_since_ns = 0;
-    if (found[i] > 0) path.congestion->on_loss(now, found[i]);
+    if (const uint32_t found = find_lost(i, now); found > 0) paths_[i].lose(now, found, send_);
+    oldest[i] = oldest_sent_ns(i);
   }
   if (const uint32_t dead = paths_.find_dead(oldest, now); dead != 0) leave(dead);
 }
 
 void Requester::leave(uint32_t dead) {
-  for (Seq seq = una_; seq < send_; ++seq) {
-    const Flight& entry = flight(seq);
-    if ((entry.state == State::kSent || entry.state == State::kAwaited) && (dead >> entry.path & 1) != 0) lose(seq);
+  for (uint32_t i = 0; i < paths_.count(); ++i) {
+    if ((dead >> i & 1) == 0) continue;
+    for (const State state : {State::kSent, State::kAwaited})
+      for (Seq seq = flights_.oldest(i, state, una_); seq != Flights::kNone; seq = flights_.oldest(i, state, una_))
+        lose(seq);
   }
 }
 
@@ -302,6 +350,7 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
   const Seq seq = nearest(una_, packet.psn);
   if (seq < una_ || seq >= high_) {
     ++counters_.stray;
+    if (seq < una_) find_late(1);
     return;
   }
   const Request& request = queue_.at(queue_.find(seq));
@@ -316,8 +365,8 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     if (missing != seq) return go_back_once(missing, now);
     if (seq >= send_) return;  // of before it was asked for again
   }
-  Flight& entry = flight(seq);
-  if (entry.state == State::kArrived) return;
+  const Flight& entry = flight(seq);
+  if (entry.state == State::kArrived) return find_late(1);
   if (!SendQueue::scatter(request, host_, (seq - request.first) * options_.mtu, packet.payload, packet.payload_length,
                           &next_place_))
     return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);

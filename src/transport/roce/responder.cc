@@ -140,6 +140,7 @@ void Responder::receive_early(const Packet& packet, Seq seq, int64_t now) {
   if (due_ == Due::kNothing && (packet.ack_request || twice)) due_ = Due::kAck;
   if (twice) {
     ++counters_.duplicates;
+    repetitions_ += (traits & kPayload) != 0;
     return;
   }
   note_unanswered(now);
@@ -208,6 +209,7 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
     ++counters_.dropped;
     return;
   }
+  ++repetitions_;
   if (due_ == Due::kNothing) due_ = Due::kAck;
 }
 

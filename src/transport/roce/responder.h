@@ -147,8 +147,9 @@ class Responder {
   uint8_t rnr_timer_ = 0;
   Seq trigger_ = 0;
   int64_t trigger_ns_ = 0;
-  uint32_t unanswered_ = 0;  ///< packets that came out of order since the last acknowledgement
-  int64_t answered_ns_ = 0;  ///< when that left
+  uint32_t unanswered_ = 0;   ///< packets that came out of order since the last acknowledgement
+  int64_t answered_ns_ = 0;   ///< when that left
+  uint32_t repetitions_ = 0;  ///< SENDs' and WRITEs' packets that came twice
   int64_t last_cnp_ns_ = 0;
   uint8_t path_ = 0;      ///< by which the latest packet came
   uint8_t cnp_path_ = 0;  ///< by which a marked one came

@@ -87,6 +87,8 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.window = window_;
     packet.trigger_path = path_;
     packet.marked = marked_[path_];
+    packet.duplicates_valid = true;
+    packet.duplicates = repetitions_ & kPsnMask;
     const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
     for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};

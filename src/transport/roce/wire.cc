@@ -12,6 +12,9 @@ using namespace trait;  // NOLINT: the table below is unreadable otherwise
 
 constexpr uint32_t kOnly = kStarts | kEnds;
 constexpr uint32_t kCnpBytes = 16;  // reserved
+// Flags of a selective acknowledgement.
+constexpr uint32_t kTriggerValid = 1;
+constexpr uint32_t kDuplicatesValid = 2;
 constexpr uint32_t kSelectiveBytes = 24;
 
 constexpr std::array<uint32_t, 32> make_traits() {
@@ -133,25 +136,27 @@ uint32_t extension_bytes(uint8_t opcode, uint32_t traits) {
 void encode_selective(const Packet& packet, Writer& to) {
   to.u8(packet.syndrome);
   to.u24(packet.msn);
-  to.u8(packet.trigger_valid ? 1 : 0);
+  to.u8((packet.trigger_valid ? kTriggerValid : 0) | (packet.duplicates_valid ? kDuplicatesValid : 0));
   to.u24(packet.trigger);
   to.u32(packet.delay_ns);
   to.u32(packet.window);
   to.u32(packet.marked);
   to.u8(packet.trigger_path);
-  to.zeros(3);
+  to.u24(packet.duplicates);
 }
 
 void decode_selective(Reader& in, Packet* packet) {
   packet->syndrome = static_cast<uint8_t>(in.u8());
   packet->msn = in.u24();
-  packet->trigger_valid = (in.u8() & 1) != 0;
+  const uint32_t flags = in.u8();
+  packet->trigger_valid = (flags & kTriggerValid) != 0;
+  packet->duplicates_valid = (flags & kDuplicatesValid) != 0;
   packet->trigger = in.u24();
   packet->delay_ns = in.u32();
   packet->window = in.u32();
   packet->marked = in.u32();
   packet->trigger_path = static_cast<uint8_t>(in.u8());
-  in.skip(3);
+  packet->duplicates = in.u24();
 }
 
 }  // namespace

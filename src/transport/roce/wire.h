@@ -165,6 +165,8 @@ struct Packet {
   uint32_t window = 0;
   uint32_t marked = 0;
   uint8_t trigger_path = 0;
+  bool duplicates_valid = false;
+  uint32_t duplicates = 0;  ///< 24 bits
 
   uint8_t path = 0;  ///< not in the packet: by which of its connection's paths it came
 

@@ -19,6 +19,11 @@ class Congestion {
   virtual void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) = 0;
   /// `packets` were found lost by others that overtook them.
   virtual void on_loss(int64_t now, uint32_t packets) = 0;
+  /// What on_loss() tells from now on may turn out to have been late and not lost.
+  virtual void remember() {}
+  /// All that on_loss() has told since remember() had been late: what was done about it is undone, unless something
+  /// else has told of congestion since.
+  virtual void undo() {}
   /// One was lost, for which `packets` have to go again, since the other end keeps none of them.
   virtual void on_go_back(int64_t now, [[maybe_unused]] uint32_t packets) { on_loss(now, 1); }
   /// Nothing was heard for a whole retransmission timeout.

@@ -61,7 +61,7 @@ void Cubic::avoid(int64_t now, double arrived) {
 
 void Cubic::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) {
   if (rtt_ns > 0) sample(now, rtt_ns);
-  if (marked > 0) on_loss(now, marked);
+  if (marked > 0) on_mark(now);
   if (bytes == 0 || now < recovery_until_ns_) return;
   const double arrived = bytes / packet_bytes_;
   if (packets_ < threshold_)
@@ -86,7 +86,27 @@ void Cubic::on_loss(int64_t now, uint32_t) {
   packets_ = threshold_;
 }
 
+void Cubic::on_mark(int64_t now) {
+  before_.reset();
+  on_loss(now, 1);
+}
+
+void Cubic::remember() { before_ = {packets_, threshold_, peak_, prior_, reno_, k_, epoch_ns_}; }
+
+void Cubic::undo() {
+  if (!before_ || before_->packets < packets_) return;
+  packets_ = before_->packets;
+  threshold_ = before_->threshold;
+  peak_ = before_->peak;
+  prior_ = before_->prior;
+  reno_ = before_->reno;
+  k_ = before_->k;
+  epoch_ns_ = before_->epoch_ns;
+  recovery_until_ns_ = 0;
+}
+
 void Cubic::on_timeout(int64_t now) {
+  before_.reset();
   // Losses that are found right after are those of before.
   recovery_until_ns_ = now;
   if (packets_ > 1) remember_peak();

@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "transport/roce/congestion/congestion.h"
 
 namespace nupa::roce {
@@ -14,9 +16,12 @@ class Cubic final : public Congestion {
   std::string_view name() const override { return "cubic"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
+  void remember() override;
+  /// RFC 9438, section 4.9.2.
+  void undo() override;
   void on_timeout(int64_t now) override;
   /// Tells of the same marks as acknowledgements do, but a standard peer's acknowledgements do not.
-  void on_notification(int64_t now) override { on_loss(now, 1); }
+  void on_notification(int64_t now) override { on_mark(now); }
   uint64_t window() const override { return static_cast<uint64_t>(packets_ * packet_bytes_); }
   uint64_t rate(int64_t) override { return 0; }
   /// Smoothed; 0: none was measured.
@@ -25,6 +30,17 @@ class Cubic final : public Congestion {
  private:
   static constexpr double kFirstPackets = 10;  ///< RFC 6928
 
+  struct Remembered {
+    double packets;
+    double threshold;
+    double peak;
+    double prior;
+    double reno;
+    double k;
+    int64_t epoch_ns;
+  };
+
+  void on_mark(int64_t now);
   void sample(int64_t now, int64_t rtt_ns);
   void slow_start_may_end(int64_t now, int64_t rtt_ns);
   void avoid(int64_t now, double arrived);
@@ -42,6 +58,7 @@ class Cubic final : public Congestion {
   int64_t epoch_ns_ = 0;             ///< 0: none has begun since the last event
   int64_t recovery_until_ns_ = 0;    ///< losses until then are of the same event
   int64_t smoothed_ns_ = 0;
+  std::optional<Remembered> before_;  ///< losses that may have been none
 
   int64_t round_until_ns_ = 0;
   int64_t round_least_ns_ = 0;  ///< of this round trip's samples

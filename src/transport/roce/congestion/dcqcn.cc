@@ -60,13 +60,29 @@ void Dcqcn::cut(int64_t now) {
   limited_ = true;
 }
 
-void Dcqcn::on_notification(int64_t now) { cut(now); }
+void Dcqcn::on_notification(int64_t now) {
+  before_.reset();
+  cut(now);
+}
+
+void Dcqcn::remember() { before_ = {current_, target_, alpha_, limited_}; }
+
+void Dcqcn::undo() {
+  if (!before_ || before_->current < current_) return;
+  current_ = before_->current;
+  target_ = before_->target;
+  alpha_ = before_->alpha;
+  limited_ = before_->limited;
+}
 
 void Dcqcn::on_loss(int64_t now, uint32_t) {
   if (now - cut_ns_ >= kNotificationPauseNs) cut(now);
 }
 
-void Dcqcn::on_timeout(int64_t now) { on_loss(now, 1); }
+void Dcqcn::on_timeout(int64_t now) {
+  before_.reset();
+  on_loss(now, 1);
+}
 
 void Dcqcn::on_arrived(int64_t now, uint32_t bytes, int64_t, uint32_t) {
   advance(now);

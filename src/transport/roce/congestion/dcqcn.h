@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "transport/roce/congestion/congestion.h"
 
 namespace nupa::roce {
@@ -20,27 +22,37 @@ class Dcqcn final : public Congestion {
   std::string_view name() const override { return "dcqcn"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
+  void remember() override;
+  void undo() override;
   void on_timeout(int64_t now) override;
   void on_notification(int64_t now) override;
   uint64_t window() const override { return UINT64_MAX; }
   uint64_t rate(int64_t now) override;
 
  private:
+  struct Remembered {
+    double current;
+    double target;
+    double alpha;
+    bool limited;
+  };
+
   void advance(int64_t now);
   void cut(int64_t now);
   void increase();
 
   const double line_rate_;
   int64_t cut_ns_ = 0;
-  double current_;            ///< R_C, bytes a second
-  double target_;             ///< R_T
-  double alpha_ = 1;          ///< the share of marked packets, estimated
-  bool limited_ = false;      ///< false: at the line's rate, the timers rest
-  int64_t alpha_from_ = 0;    ///< when alpha was changed last
-  int64_t timer_from_ = 0;    ///< when the timer expired last
-  uint64_t bytes_ = 0;        ///< since the byte counter expired last
-  uint32_t timer_steps_ = 0;  ///< T, expirations since the last cut
-  uint32_t byte_steps_ = 0;   ///< BC
+  double current_;                    ///< R_C, bytes a second
+  double target_;                     ///< R_T
+  double alpha_ = 1;                  ///< the share of marked packets, estimated
+  bool limited_ = false;              ///< false: at the line's rate, the timers rest
+  int64_t alpha_from_ = 0;            ///< when alpha was changed last
+  int64_t timer_from_ = 0;            ///< when the timer expired last
+  uint64_t bytes_ = 0;                ///< since the byte counter expired last
+  uint32_t timer_steps_ = 0;          ///< T, expirations since the last cut
+  uint32_t byte_steps_ = 0;           ///< BC
+  std::optional<Remembered> before_;  ///< losses that may have been none
 };
 
 }  // namespace nupa::roce

@@ -109,6 +109,7 @@ void Swift::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t) {
   const double target = target_ns();
   if (delay > target) {
     calm_ = 0;
+    before_.reset();
     if (rtt_ns > 0) decrease(now, std::max(1 - kBeta * (delay - target) / delay, 1 - kMostDecrease));
     return;
   }
@@ -134,7 +135,19 @@ void Swift::on_loss(int64_t now, uint32_t packets) {
   if (now - drain_until_ns_ >= least_age(delay_ns_)) drain(now);
 }
 
+void Swift::remember() { before_ = {packets_, lost_, drain_until_ns_, draining_}; }
+
+void Swift::undo() {
+  if (!before_) return;
+  packets_ = std::max(packets_, before_->packets);
+  lost_ = std::min(lost_, before_->lost);
+  if (!draining_ || before_->draining) return;
+  draining_ = false;
+  drain_until_ns_ = before_->drain_until_ns;
+}
+
 void Swift::on_timeout(int64_t now) {
+  before_.reset();
   draining_ = false;
   if (++timeouts_ >= kTimeoutsToReset)
     packets_ = kLeastPackets;

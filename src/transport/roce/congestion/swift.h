@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "transport/roce/congestion/congestion.h"
 
 namespace nupa::roce {
@@ -19,6 +21,8 @@ class Swift final : public Congestion {
   std::string_view name() const override { return "swift"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
+  void remember() override;
+  void undo() override;
   void on_timeout(int64_t now) override;
   void on_notification(int64_t) override {}
   uint64_t window() const override;
@@ -27,6 +31,13 @@ class Swift final : public Congestion {
  private:
   /// The paper gives none. With the ten of RFC 6928, flows that start together would not see the empty network.
   static constexpr double kFirstPackets = 2;
+
+  struct Remembered {
+    double packets;
+    double lost;
+    int64_t drain_until_ns;
+    bool draining;
+  };
 
   double target_ns() const;
   double allowed_packets() const;
@@ -53,7 +64,8 @@ class Swift final : public Congestion {
   bool draining_ = false;
   double arrived_ = 0;  ///< packets, of the last few
   double lost_ = 0;
-  uint32_t calm_ = 0;  ///< round trips in a row without a queue
+  std::optional<Remembered> before_;  ///< losses that may have been none
+  uint32_t calm_ = 0;                 ///< round trips in a row without a queue
   int64_t calm_until_ns_ = 0;
   uint32_t timeouts_ = 0;  ///< without an answer between
 };

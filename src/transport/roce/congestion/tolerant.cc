@@ -43,6 +43,16 @@ void Tolerant::on_loss(int64_t now, uint32_t packets) {
   cubic_.on_loss(now, packets);
 }
 
+void Tolerant::remember() {
+  lost_before_ = lost_;
+  cubic_.remember();
+}
+
+void Tolerant::undo() {
+  lost_ = std::min(lost_, lost_before_);
+  cubic_.undo();
+}
+
 void Tolerant::on_timeout(int64_t now) {
   if (++timeouts_ > 1) cubic_.on_timeout(now);
 }

@@ -15,6 +15,8 @@ class Tolerant final : public Congestion {
   std::string_view name() const override { return "tolerant"; }
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
+  void remember() override;
+  void undo() override;
   /// They are as good as lost: towards a standard peer it soon minds each loss, as CUBIC does.
   void on_go_back(int64_t now, uint32_t packets) override { on_loss(now, packets); }
   /// One alone may be a thread that was away.
@@ -32,8 +34,9 @@ class Tolerant final : public Congestion {
   Cubic cubic_;
   double arrived_ = 0;  ///< packets of this lot
   double lost_ = 0;
-  uint32_t timeouts_ = 0;  ///< in a row
-  int64_t least_ns_ = 0;   ///< of all round trips
+  double lost_before_ = 0;  ///< when remember() was called
+  uint32_t timeouts_ = 0;   ///< in a row
+  int64_t least_ns_ = 0;    ///< of all round trips
 };
 
 }  // namespace nupa::roce
