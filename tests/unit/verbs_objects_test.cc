@@ -67,6 +67,19 @@ TEST_F(Verbs, PortQueryHonoursTheCallersSize) {
   EXPECT_EQ(ibv_query_port(context, 2, &attr), EINVAL);
 }
 
+TEST_F(Verbs, QueryPort_OfALaterHeader_ZeroesTheFieldsThatThisVersionDoesNotKnow) {
+  struct {
+    ibv_port_attr known;
+    char newer[64];
+    char canary[8];
+  } later;
+  std::memset(&later, 0x5a, sizeof later);
+  ASSERT_EQ(verbs_get_ctx(context)->query_port(context, 1, &later.known, sizeof later.known + sizeof later.newer), 0);
+  EXPECT_EQ(later.known.state, IBV_PORT_ACTIVE);
+  for (const char byte : later.newer) ASSERT_EQ(byte, 0);
+  for (const char byte : later.canary) ASSERT_EQ(byte, 0x5a);
+}
+
 TEST_F(Verbs, GidTableAgreesWithItsEntries) {
   std::vector<ibv_gid_entry> table(256);
   const ssize_t count = ibv_query_gid_table(context, table.data(), table.size(), 0);
@@ -91,12 +104,26 @@ TEST_F(Verbs, GidTableAgreesWithItsEntries) {
   EXPECT_LT(ibv_get_pkey_index(context, 1, htobe16(0x1234)), 0);
 }
 
-TEST_F(Verbs, GidTable_OfALaterHeader_HasItsEntrySize) {
-  struct LaterEntry {
-    ibv_gid_entry known;
-    char newer[24];
-  };
-  constexpr char kUntouched = 0x5a;
+/// ibv_gid_entry of a header that is newer than the library.
+struct LaterEntry {
+  ibv_gid_entry known;
+  char newer[24];
+};
+constexpr char kUntouched = 0x5a;
+
+TEST_F(Verbs, QueryGidEx_OfALaterHeader_ZeroesTheFieldsThatThisVersionDoesNotKnow) {
+  struct {
+    LaterEntry entry;
+    char canary[8];
+  } later;
+  std::memset(&later, kUntouched, sizeof later);
+  ASSERT_EQ(_ibv_query_gid_ex(context, 1, 1, &later.entry.known, 0, sizeof later.entry), 0);
+  EXPECT_EQ(later.entry.known.gid_index, 1u);
+  for (const char byte : later.entry.newer) ASSERT_EQ(byte, 0);
+  for (const char byte : later.canary) ASSERT_EQ(byte, kUntouched);
+}
+
+TEST_F(Verbs, GidTable_OfALaterHeader_HasItsEntrySizeAndZeroesItsNewFields) {
   std::vector<LaterEntry> table(256);
   std::memset(table.data(), kUntouched, table.size() * sizeof(LaterEntry));
   const ssize_t count = _ibv_query_gid_table(context, &table[0].known, table.size(), 0, sizeof(LaterEntry));
@@ -105,8 +132,23 @@ TEST_F(Verbs, GidTable_OfALaterHeader_HasItsEntrySize) {
     ibv_gid_entry one{};
     ASSERT_EQ(ibv_query_gid_ex(context, 1, i, &one, 0), 0);
     EXPECT_EQ(std::memcmp(&table[i].known, &one, sizeof one), 0) << i;
-    for (const char byte : table[i].newer) ASSERT_EQ(byte, kUntouched) << i;
+    for (const char byte : table[i].newer) ASSERT_EQ(byte, 0) << i;
   }
+  for (size_t i = static_cast<size_t>(count); i < table.size(); ++i) ASSERT_EQ(table[i].newer[0], kUntouched) << i;
+}
+
+TEST_F(Verbs, GidTable_OfAShorterEntry_WritesNoByteBeyondIt) {
+  constexpr size_t kShort = offsetof(ibv_gid_entry, gid_type);
+  std::vector<char> table(256 * kShort, kUntouched);
+  const ssize_t count = _ibv_query_gid_table(context, reinterpret_cast<ibv_gid_entry*>(table.data()), 256, 0, kShort);
+  ASSERT_GE(count, 2);
+  for (uint32_t i = 0; i < static_cast<uint32_t>(count); ++i) {
+    ibv_gid_entry one{};
+    ASSERT_EQ(ibv_query_gid_ex(context, 1, i, &one, 0), 0);
+    EXPECT_EQ(std::memcmp(&table[i * kShort], &one, kShort), 0) << i;
+  }
+  for (size_t at = static_cast<size_t>(count) * kShort; at < table.size(); ++at) ASSERT_EQ(table[at], kUntouched) << at;
+  EXPECT_EQ(_ibv_query_gid_table(context, reinterpret_cast<ibv_gid_entry*>(table.data()), 256, 0, 0), -EINVAL);
 }
 
 TEST_F(Verbs, ParentDomainHoldsItsParts) {

@@ -60,6 +60,15 @@ ibv_context* make_context(std::shared_ptr<Opened> opened, int cmd_fd) {
   return &context;
 }
 
+/// Fills a structure of the caller's header version, of `room` bytes: an older one is shorter, and what a newer one
+/// adds reads as zeros.
+template <class Attr>
+void give(const Attr& from, void* to, size_t room) {
+  const size_t known = std::min(room, sizeof from);
+  std::memcpy(to, &from, known);
+  std::memset(static_cast<char*>(to) + known, 0, room - known);
+}
+
 /// IBV_DEVICE_ATOMIC_WRITE of later headers, whose programs ask for it before they use the operation.
 constexpr uint64_t kAtomicWriteCap = uint64_t{1} << 40;
 
@@ -103,7 +112,6 @@ void fill(const DeviceAttr& from, ibv_device_attr* to) {
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
                     size_t size) {
-  // Older programs know fewer fields, newer ones more; what this version does not know stays zero.
   constexpr size_t kLeast = offsetof(ibv_device_attr_ex, odp_caps);
   if (attr == nullptr || size < kLeast || (input != nullptr && input->comp_mask != 0)) return answer(EINVAL);
   const DeviceAttr from = core_of(context).query();
@@ -120,8 +128,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.cq_mod_caps = {from.max_cq_count, from.max_cq_period};
   full.max_dm_size = from.max_dm_size;
   full.phys_port_cnt_ex = from.phys_port_cnt;
-  std::memset(attr, 0, size);
-  std::memcpy(attr, &full, std::min(size, sizeof full));
+  give(full, attr, size);
   return 0;
 }
 
@@ -146,7 +153,7 @@ int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size
   full.active_speed = from->active_speed;
   full.phys_state = from->phys_state;
   full.link_layer = from->link_layer;
-  std::memcpy(attr, &full, std::min(length, sizeof full));
+  give(full, attr, length);
   return 0;
 }
 
@@ -274,12 +281,14 @@ NUPA_VERBS int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, 
 
 namespace {
 
-void fill(const nupa::GidEntry& from, ibv_gid_entry* to) {
-  std::memcpy(to->gid.raw, from.gid.raw.data(), sizeof to->gid.raw);
-  to->gid_index = from.index;
-  to->port_num = from.port_num;
-  to->gid_type = static_cast<uint32_t>(from.type);
-  to->ndev_ifindex = from.interface_index;
+ibv_gid_entry entry_of(const nupa::GidEntry& from) {
+  ibv_gid_entry entry{};
+  std::memcpy(entry.gid.raw, from.gid.raw.data(), sizeof entry.gid.raw);
+  entry.gid_index = from.index;
+  entry.port_num = from.port_num;
+  entry.gid_type = static_cast<uint32_t>(from.type);
+  entry.ndev_ifindex = from.interface_index;
+  return entry;
 }
 
 }  // namespace
@@ -290,19 +299,19 @@ NUPA_VERBS int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, uint32
     return answer(EINVAL);
   auto found = core_of(context).query_gid(static_cast<uint8_t>(port_num), index);
   if (!found) return answer(found.error().code);
-  fill(*found, entry);
+  give(entry_of(*found), entry, size);
   return 0;
 }
 
 NUPA_VERBS ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries, size_t max_entries,
                                         uint32_t flags, size_t size) {
-  if (context == nullptr || entries == nullptr || flags != 0 || size < sizeof(ibv_gid_entry)) return -EINVAL;
+  if (context == nullptr || entries == nullptr || flags != 0 || size == 0) return -EINVAL;
   size_t count = 0;
   for (uint32_t index = 0;; ++index) {
     auto found = core_of(context).query_gid(1, index);
     if (!found) break;
     if (count == max_entries) return -EINVAL;  // the whole table or nothing
-    fill(*found, reinterpret_cast<ibv_gid_entry*>(reinterpret_cast<char*>(entries) + count * size));
+    give(entry_of(*found), reinterpret_cast<char*>(entries) + count * size, size);
     ++count;
   }
   return static_cast<ssize_t>(count);
