@@ -146,10 +146,13 @@ PortAttr port_attr() {
   port.max_msg_sz = 1u << 31;
   port.lid = kHostLid;
   port.pkey_tbl_len = 1;
-  port.active_width = 2;     // 4X
-  port.active_speed = 0x80;  // NDR: 4 x 100 Gb/s, the nearest code to what memory moves
-  port.phys_state = 5;       // link up
-  port.link_layer = 2;       // Ethernet
+  // The fastest rate that programs written before 2021 can decode: to them a newer code, such as NDR, is invalid.
+  constexpr uint8_t kWidth4x = 2;
+  constexpr uint8_t kSpeedHdr = 64;  // 50 Gb/s a lane
+  port.active_width = kWidth4x;
+  port.active_speed = kSpeedHdr;
+  port.phys_state = 5;  // link up
+  port.link_layer = 2;  // Ethernet
   return port;
 }
 
@@ -187,6 +190,9 @@ std::vector<Capability> explain_capabilities() {
       {"core_clock_khz", number(attr.core_clock_khz), "time stamp counter (CPUID 15h, else measured)"},
       {"gid_tbl_len", number(port.gid_tbl_len), "size of the segment's GID table"},
       {"max_msg_sz", number(port.max_msg_sz), "IBTA 9.3.2: messages to 2 GiB"},
+      {"active_width", "4X", "as most adapters"},
+      {"active_speed", "50.0 Gbps a lane",
+       "HDR, the fastest that programs written before 2021 know; memory is not bound by it"},
       {"active_mtu", "4096", "the largest the specification has; memory needs no packets"},
   };
 }

@@ -17,7 +17,8 @@ def observe():
             ("ibv_devices", ["ibv_devices"], "nupa0"),
             ("ibv_devinfo-v", ["ibv_devinfo", "-v"], "PORT_ACTIVE")):
         done = subprocess.run([NUPA, "run", "--"] + command, capture_output=True, text=True, timeout=30)
-        outcome(done.returncode == 0 and expected in done.stdout, name, done.stdout[-100:] + done.stderr[-100:])
+        outcome(done.returncode == 0 and expected in done.stdout and "invalid" not in done.stdout, name,
+                done.stdout[-100:] + done.stderr[-100:])
 
     watcher = subprocess.Popen([NUPA, "run", "--", "ibv_asyncwatch"], stdout=subprocess.PIPE, text=True)
     outcome("async event" in watcher.stdout.readline(), "ibv_asyncwatch")

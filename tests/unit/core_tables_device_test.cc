@@ -130,6 +130,15 @@ TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {
   EXPECT_NE(0u, port.port_cap_flags & 1u << 26) << "IP_BASED_GIDS";
 }
 
+TEST(Ibta11214QueryPort, HasARateThatOlderProgramsDecode) {
+  // Programs written before 2021 decode these codes and call others invalid.
+  const PortAttr port = port_attr();
+  const std::set<int> widths{1, 2, 4, 8, 16};
+  const std::set<int> speeds{1, 2, 4, 8, 16, 32, 64};
+  EXPECT_EQ(1u, widths.count(port.active_width)) << int{port.active_width};
+  EXPECT_EQ(1u, speeds.count(port.active_speed)) << int{port.active_speed};
+}
+
 TEST(Capabilities, EachIsExplainedOnceWithItsValue) {
   std::set<std::string> names;
   for (const Capability& c : explain_capabilities()) {
