@@ -191,6 +191,45 @@ TEST_F(NetdevDoor, Serve_AnswerOfAnyLength_ComesWhole) {
   }
 }
 
+TEST_F(NetdevDoor, AnswerWaiting_QuestionWithoutAnAnswerAtOnce_IsAnsweredThen) {
+  const auto later = [](const std::string& question) {
+    return question == "status" ? std::nullopt : std::optional<std::string>("to " + question);
+  };
+  const auto first = guest(), second = guest(), third = guest();
+  ask(first, "status");
+  ask(second, "who");
+  ask(third, "status");
+  door->serve(later);
+  EXPECT_EQ(answer_to(first), "(nothing)");
+  EXPECT_EQ(answer_to(second), "to who");
+  door->answer_waiting("measured");
+  EXPECT_EQ(answer_to(first), "measured");
+  EXPECT_EQ(answer_to(third), "measured");
+  door->answer_waiting("again");
+  EXPECT_EQ(answer_to(first), "(hung up)");
+}
+
+TEST_F(NetdevDoor, Serve_GuestThatHangsUpWhileItWaits_KeepsNobodyAwake) {
+  auto one = guest();
+  ask(one, "status");
+  door->serve([](const std::string&) { return std::nullopt; });
+  one.reset();
+  EXPECT_FALSE(is_readable(door->fd(), 0));
+  door->answer_waiting("measured");
+}
+
+TEST_F(NetdevDoor, Serve_MoreGuestsWaitThanItKeeps_HangsUpOnTheFirst) {
+  std::vector<base::UniqueFd> waiting;
+  for (size_t i = 0; i <= Door::kMostGuests; ++i) {
+    waiting.push_back(guest());
+    ask(waiting.back(), "status");
+    door->serve([](const std::string&) { return std::nullopt; });
+  }
+  EXPECT_EQ(answer_to(waiting[0]), "(hung up)");
+  door->answer_waiting("measured");
+  for (size_t i = 1; i <= Door::kMostGuests; ++i) EXPECT_EQ(answer_to(waiting[i]), "measured") << i;
+}
+
 TEST_F(NetdevDoor, TakeAnswer_DescriptorThatIsNoAnswersFile_IsAnErrorAndClosed) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

@@ -4,8 +4,14 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "netdev_pump_fixture.h"
 
@@ -40,6 +46,17 @@ Frame packet_of(const std::string& from, const std::string& to, size_t payload, 
   std::memcpy(packet + (ipv4 ? 12 : 8), &source.raw[first], length);
   std::memcpy(packet + (ipv4 ? 12 : 8) + length, &destination.raw[first], length);
   return made;
+}
+
+/// The eventfds of this process.
+std::set<int> event_descriptors() {
+  std::set<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry, gone) == "anon_inode:[eventfd]")
+      found.insert(std::stoi(entry.path().filename()));
+  }
+  return found;
 }
 
 Frame with_header(Frame frame, const VirtioHeader& header) {
@@ -744,6 +761,34 @@ TEST_P(NetdevPumpLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveRoom) {
     for (const auto& lane : node.lanes) EXPECT_EQ(0, lane->error());
   });
   EXPECT_EQ(0, node.failures);
+}
+
+TEST_P(NetdevPumpRules, Call_TheBellCannotBeRung_ReturnsWhenTheWorkIsDone) {
+  const std::set<int> before = event_descriptors();
+  End& node = make();
+  std::vector<std::pair<int, base::UniqueFd>> replaced;
+  const base::UniqueFd unwritable(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const int fd : event_descriptors()) {
+    if (before.count(fd) != 0) continue;
+    replaced.emplace_back(fd, fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    ASSERT_EQ(fd, dup3(unwritable.get(), fd, O_CLOEXEC));
+  }
+  ASSERT_FALSE(replaced.empty());
+  std::atomic<bool> returned{false};
+  bool done = false, done_at_return = false;
+  std::thread calls([&] {
+    node.pump->call([&] { done = true; });
+    done_at_return = done;
+    returned = true;
+  });
+  // Without the bell, packets wake the pump's thread.
+  while (!returned) {
+    ASSERT_NO_FATAL_FAILURE(node.give(frame(node.number, 99, 1)));
+    usleep(1000);
+  }
+  calls.join();
+  EXPECT_TRUE(done_at_return) << "the pump's thread has a pointer to what is no more";
+  for (const auto& [fd, original] : replaced) ASSERT_EQ(fd, dup3(original.get(), fd, O_CLOEXEC));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpLanes, ::testing::Values("shm", "roce"),

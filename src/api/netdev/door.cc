@@ -138,14 +138,26 @@ void Door::pause() {
   ::timerfd_settime(again_.get(), 0, &kPause, nullptr);
 }
 
-bool Door::serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer) {
-  const std::string question = receive_from(guest);
+bool Door::serve_guest(base::UniqueFd& guest, const Answer& answer) {
+  const std::string question = receive_from(guest.get());
   if (question.empty()) return errno != EAGAIN;
-  send_answer(guest, answer(question));
+  if (const auto text = answer(question)) {
+    send_answer(guest.get(), *text);
+    return true;
+  }
+  // It may hang up while it waits, and must not keep the door readable then.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, guest.get(), nullptr);
+  waiting_.push_back(std::move(guest));
+  if (waiting_.size() > kMostGuests) waiting_.pop_front();
   return true;
 }
 
-void Door::serve(const std::function<std::string(const std::string& question)>& answer) {
+void Door::answer_waiting(const std::string& answer) {
+  for (const base::UniqueFd& guest : waiting_) send_answer(guest.get(), answer);
+  waiting_.clear();
+}
+
+void Door::serve(const Answer& answer) {
   uint64_t times;
   if (::read(again_.get(), &times, sizeof times) > 0) watch(listener_.get());
   for (;;) {
@@ -158,7 +170,7 @@ void Door::serve(const std::function<std::string(const std::string& question)>& 
     if (!watch(guest.get())) continue;
     guests_.push_back(std::move(guest));
   }
-  guests_.remove_if([&](const base::UniqueFd& guest) { return serve_guest(guest.get(), answer); });
+  guests_.remove_if([&](base::UniqueFd& guest) { return serve_guest(guest, answer); });
   while (guests_.size() > kMostGuests) guests_.pop_front();
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,17 @@ class Door {
   static Result<std::unique_ptr<Door>> open(const std::string& network, const std::string& node);
   ~Door();
 
+  /// The answer to a question; none: it comes by answer_waiting(). Of more than kMostGuests that wait for it, the one
+  /// that came first is hung up on.
+  using Answer = std::function<std::optional<std::string>(const std::string& question)>;
+
   /// Readable when serve() has something to do.
   int fd() const { return epoll_.get(); }
   /// Takes new guests and answers those whose question is there. Never waits: a guest may ask later, and hangs up or
   /// waits as it likes. Of more than kMostGuests that have not asked, the one that came first is hung up on.
-  void serve(const std::function<std::string(const std::string& question)>& answer);
+  void serve(const Answer& answer);
+  /// The answer to all whose question had none at once.
+  void answer_waiting(const std::string& answer);
 
   static constexpr size_t kMostGuests = 64;
   /// The longest message. The kernel takes about 200 KiB (net.core.wmem_default).
@@ -54,15 +61,16 @@ class Door {
   bool watch(int fd);
   /// There is no descriptor for a guest: the listener is left out for a while.
   void pause();
-  /// Whether the guest has been served, or has gone.
-  static bool serve_guest(int guest, const std::function<std::string(const std::string& question)>& answer);
+  /// Whether the guest has been served or waits for its answer, or has gone.
+  bool serve_guest(base::UniqueFd& guest, const Answer& answer);
 
   std::unique_ptr<cm::RuntimeDir> dir_;
   std::string name_;
   base::UniqueFd listener_;
-  base::UniqueFd again_;              ///< a timer: the listener is looked at again
-  base::UniqueFd epoll_;              ///< the timer, the listener and all guests
-  std::list<base::UniqueFd> guests_;  ///< those that have not asked yet, in the order in which they came
+  base::UniqueFd again_;               ///< a timer: the listener is looked at again
+  base::UniqueFd epoll_;               ///< the timer, the listener and all guests that have not asked
+  std::list<base::UniqueFd> guests_;   ///< those that have not asked yet, in the order in which they came
+  std::list<base::UniqueFd> waiting_;  ///< those that have asked, and whose answer comes later
 };
 
 }  // namespace nupa::netdev

@@ -32,7 +32,8 @@ constexpr int64_t kRefusedPauseNs = 5 * kSecondNs;
 constexpr size_t kMaxEvents = 256;
 constexpr size_t kMaxSessions = 1024;
 constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
-constexpr int kProbePatienceMs = 100;
+/// Until the answers to the probes of a status are there.
+constexpr int64_t kMeasureNs = 100 * kMillisecondNs;
 constexpr int kOtherPatienceMs = 1000;
 constexpr int kInterfaceTries = 50;
 constexpr int kInterfacePauseMs = 20;
@@ -188,6 +189,7 @@ int Node::run(int until_fd, const std::function<void()>& on_settled) {
     take_events();
     const int64_t now = base::now_ns();
     look_after(now);
+    if (measurement_ && measurement_->ends_ns <= now) door_->answer_waiting(status());
     if (!settled_ && is_settled(now)) {
       settled_ = true;
       on_settled();
@@ -238,7 +240,7 @@ void Node::on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&)
 void Node::on_unreachable(uint64_t owner) { push(owner, Ended{"no answer"}); }
 void Node::on_disconnected(uint64_t owner, bool) { push(owner, Ended{"the other end has gone"}); }
 
-Session* Node::session_of(uint64_t owner) {
+Session* Node::session_of(uint64_t owner) const {
   const auto found = sessions_.find(owner);
   return found == sessions_.end() ? nullptr : found->second.get();
 }
@@ -462,6 +464,7 @@ Result<void> Node::connect(Target& target, uint64_t service, const ConnectionRou
 
 int64_t Node::next_deadline() const {
   int64_t next = settled_ ? INT64_MAX : started_ns_ + kSettlingNs;
+  if (measurement_) next = std::min(next, measurement_->ends_ns);
   for (const auto& [owner, session] : sessions_)
     if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kGreetingNs);
   for (const Target& target : targets_) {
@@ -474,9 +477,12 @@ int64_t Node::next_deadline() const {
 
 // What others ask.
 
-std::string Node::answer_at_door(const std::string& question) {
+std::optional<std::string> Node::answer_at_door(const std::string& question) {
   const std::string what = Door::field(question, "do");
-  if (what == "status") return status();
+  if (what == "status") {
+    if (!measurement_) begin_to_measure();
+    return std::nullopt;
+  }
   if (what == "down") stop_ = true;
   if (what == "who" || what == "down")
     return nlohmann::json{{"network", options_.network},
@@ -503,21 +509,25 @@ void Node::Totals::add(const Session& session) {
   }
 }
 
-std::string Node::status() {
-  const int64_t began = base::now_ns();
-  const auto totals_now = [this] {
-    std::map<std::string, Totals> totals;
-    for (const auto& [name, peer] : peers_) {
-      totals[name] = peer.before;
-      if (const Session* session = session_of(peer.session); session != nullptr) totals[name].add(*session);
-    }
-    return totals;
-  };
-  const auto earlier = totals_now();
+std::map<std::string, Node::Totals> Node::totals() const {
+  std::map<std::string, Totals> totals;
+  for (const auto& [name, peer] : peers_) {
+    totals[name] = peer.before;
+    if (const Session* session = session_of(peer.session); session != nullptr) totals[name].add(*session);
+  }
+  return totals;
+}
+
+void Node::begin_to_measure() {
+  const int64_t now = base::now_ns();
+  measurement_ = Measurement{now, sessions_.empty() ? now : now + kMeasureNs, totals()};
   for (const auto& [owner, session] : sessions_) session->probe();
-  // Until answers are there; rates are those of this time.
-  if (!sessions_.empty()) ::poll(nullptr, 0, kProbePatienceMs);
-  const auto totals = totals_now();
+}
+
+std::string Node::status() {
+  auto [began, ends, earlier] = std::move(*measurement_);
+  measurement_.reset();
+  const auto totals = this->totals();
   const int64_t now = base::now_ns();
   const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kSecondNs; };
   const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
@@ -526,7 +536,7 @@ std::string Node::status() {
   };
   nlohmann::json peers = nlohmann::json::array();
   for (const auto& [name, peer] : peers_) {
-    const Totals &total = totals.at(name), &before = earlier.at(name);
+    const Totals &total = totals.at(name), &before = earlier[name];
     nlohmann::json row{{"node", name},
                        {"state", peer.session != 0 ? "up" : "down"},
                        {"for_seconds", seconds_since(peer.since_ns)},

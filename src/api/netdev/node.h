@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -62,6 +63,12 @@ class Node final : private ConnectionSink {
     uint64_t connections = 0;
     std::string why_not;  ///< the last reason of an end
     Totals before;        ///< of connections before the present one
+  };
+  /// What a status is made of, while the node goes on with its work.
+  struct Measurement {
+    int64_t began_ns;
+    int64_t ends_ns;
+    std::map<std::string, Totals> earlier;
   };
   /// Whom this node asks, again and again until it is connected.
   struct Target {
@@ -121,11 +128,15 @@ class Node final : private ConnectionSink {
   Result<void> ask(Target& target);
   Result<void> take_answer(Target& target);
   Result<void> connect(Target& target, uint64_t service, const ConnectionRoute& route);
-  Session* session_of(uint64_t owner);
+  Session* session_of(uint64_t owner) const;
   bool is_settled(int64_t now) const;
   int64_t next_deadline() const;
 
-  std::string answer_at_door(const std::string& question);
+  /// None: the status, which comes when it has been measured.
+  std::optional<std::string> answer_at_door(const std::string& question);
+  std::map<std::string, Totals> totals() const;
+  /// Asks all peers for a round trip. Rates are those from now to status().
+  void begin_to_measure();
   std::string status();
 
   NodeOptions options_;
@@ -147,6 +158,7 @@ class Node final : private ConnectionSink {
   std::map<std::string, Peer> peers_;
   std::deque<Target> targets_;
   uint64_t strangers_ = 0;
+  std::optional<Measurement> measurement_;
   bool stop_ = false;
   bool settled_ = false;
   int64_t started_ns_ = 0;
