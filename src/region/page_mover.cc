@@ -49,7 +49,8 @@ uintptr_t make_exclusive(uintptr_t at, uintptr_t end) {
 struct Exchange {
   GuardHandle guard;
   FileHandle file;
-  uintptr_t scratch;  ///< where the pages lie meanwhile, of the range's length
+  uintptr_t room;     ///< the scratch mapping, kStep bytes
+  uintptr_t scratch;  ///< where the pages lie meanwhile, of the range's length, in `room`
   uintptr_t at;
   uint64_t length;
   uint64_t offset;  ///< in the file
@@ -69,21 +70,36 @@ struct Exchange {
     }
   }
 
-  /// Moves the pages away, into the file, and shows the file. Bytes from the start that are done; *error as of move().
-  uint64_t evacuate(int* error) const {
-    const int closed = guard.close_absent(at, length);
+  /// Moves the pages to `scratch`, as move() does. The range stays closed if this returns more than 0. The kernel moves
+  /// to a registered mapping only, and a thread that reads all of the process's memory sleeps there: so the scratch
+  /// mapping is registered for the move alone, and reads as ordinary memory at any other time.
+  uint64_t take_away(int* error) const {
+    int closed = guard.close_absent(room, kStep);
+    if (closed == 0) {
+      raw_madvise(pointer(scratch), length, MADV_DONTNEED);  // the pages of zeros that such a thread has left
+      closed = guard.close_absent(at, length);
+      if (closed != 0) guard.open_range(room, kStep);
+    }
     if (closed != 0) {
       *error = closed == ENOMEM ? ENOMEM : EINVAL;
       return 0;
     }
     const uint64_t moved = guard.move(scratch, at, length, error);
+    guard.open_range(room, kStep);
+    if (moved == 0) guard.open_range(at, length);
+    return moved;
+  }
+
+  /// Moves the pages away, into the file, and shows the file. Bytes from the start that are done; *error as of move().
+  uint64_t evacuate(int* error) const {
+    const uint64_t moved = take_away(error);
     int failed = 0;
     if (moved > 0) {
-      failed = file.write(scratch, moved, offset);
+      failed = file.write(scratch, moved, offset, true);
       if (failed == 0) failed = show_file(moved);
       if (failed != 0) bring_back(moved);
+      guard.open_range(at, length);
     }
-    guard.open_range(at, length);
     // What is here now is a copy, or nothing.
     raw_madvise(pointer(scratch), length, MADV_DONTNEED);
     if (failed == 0) return moved;
@@ -98,7 +114,7 @@ struct Exchange {
       const int closed = guard.close_writes(at, length, false);
       if (closed != 0) return closed == ENOMEM ? ENOMEM : EINVAL;
     }
-    int error = file.write(at, length, offset);
+    int error = file.write(at, length, offset, !guarded);
     if (error == 0) error = show_file(length);
     if (guarded) guard.open_range(at, length);
     if (error != 0) file.punch(offset, length);
@@ -138,10 +154,8 @@ bool PageMover::make_scratch() {
   const uintptr_t aligned = (begin + kStep - 1) / kStep * kStep;
   if (aligned > begin) raw_munmap(room, aligned - begin);
   raw_munmap(pointer(aligned + kStep), begin + 2 * kStep - (aligned + kStep));
-  if (guard_.handle().close_absent(aligned, kStep) != 0) {
-    raw_munmap(pointer(aligned), kStep);
-    return false;
-  }
+  // What differs is not merged with a neighbour, and then registered without another mapping. It holds nothing to dump.
+  raw_madvise(pointer(aligned), kStep, MADV_DONTDUMP);
   scratch_ = aligned;
   return true;
 }
@@ -149,7 +163,7 @@ bool PageMover::make_scratch() {
 PageMover::Step PageMover::step_in(uintptr_t at, uint64_t length, uint64_t offset, bool guarded) {
   if (guard_.can_move() && !make_scratch()) return {0, ENOMEM};
   std::unique_lock alone(copies_);
-  const Exchange exchange{guard_.handle(), file_.handle(), scratch_ + at % kStep, at, length, offset};
+  const Exchange exchange{guard_.handle(), file_.handle(), scratch_, scratch_ + at % kStep, at, length, offset};
   Step step;
   if (guard_.can_move()) {
     step.moved = exchange.evacuate(&step.error);
@@ -217,7 +231,7 @@ uintptr_t PageMover::move_out(const Piece& piece, int protection, Company compan
     bool done = false;
     if (anonymous) {
       std::unique_lock alone(copies_);
-      done = Exchange{guard_.handle(), file_.handle(), 0, at, end - at, offset}.make_anonymous(protection, guarded);
+      done = Exchange{guard_.handle(), file_.handle(), 0, 0, at, end - at, offset}.make_anonymous(protection, guarded);
     }
     if (done)
       file_.punch(offset, end - at);

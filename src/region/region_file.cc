@@ -63,16 +63,18 @@ Result<uint64_t> RegionFile::reserve(uint64_t length) {
   return offset;
 }
 
-int FileHandle::write(uintptr_t from, uint64_t length, uint64_t offset) const {
+int FileHandle::write(uintptr_t from, uint64_t length, uint64_t offset, bool may_touch) const {
   constexpr size_t kBatch = 512;
   uint64_t entries[kBatch];
   const base::UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  if (!pagemap && !may_touch) return errno;
   const size_t pages = length / kPageSize;
   for (size_t first = 0; first < pages; first += kBatch) {
     const size_t count = std::min(kBatch, pages - first);
     const off_t at = static_cast<off_t>((from / kPageSize + first) * sizeof entries[0]);
     const bool told =
         pread(pagemap.get(), entries, count * sizeof entries[0], at) == static_cast<ssize_t>(count * sizeof entries[0]);
+    if (!told && !may_touch) return EIO;
     for (size_t page = 0; page < count;) {
       size_t last = page;
       while (last < count && (!told || is_touched(entries[last]))) ++last;

@@ -15,9 +15,11 @@ class FileHandle {
  public:
   explicit FileHandle(int fd) : fd_(fd) {}
 
-  /// Copies the touched pages of [from, from+length) to `offset`; others stay holes. 0, or EFBIG,
-  /// ENOMEM, ENOSPC. Raises SIGXFSZ at EFBIG: run it under a SignalHold.
-  int write(uintptr_t from, uint64_t length, uint64_t offset) const;
+  /// Copies the touched pages of [from, from+length) to `offset`; others stay holes. Where the kernel does not say
+  /// which are touched (/proc/self/pagemap), all of them if `may_touch`; otherwise that is an error, since the touch of
+  /// an absent page in a range that is closed would wait for the caller itself. 0, or EFBIG, ENOMEM, ENOSPC; EMFILE and
+  /// other errors of open(). Raises SIGXFSZ at EFBIG: run it under a SignalHold.
+  int write(uintptr_t from, uint64_t length, uint64_t offset, bool may_touch) const;
   /// Copies [offset, offset+length) to zeroed memory; holes are skipped. False: a read failed.
   /// Async-signal-safe.
   bool read(std::byte* to, uint64_t length, uint64_t offset) const;

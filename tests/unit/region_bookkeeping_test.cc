@@ -77,7 +77,7 @@ TEST(RegionFile, UntouchedPagesStayHoles) {
   memory.data()[page(7) + 5] = 9;
   memory.data()[page(800)] = 8;
   const uint64_t offset = *file->reserve(memory.size());
-  ASSERT_EQ(file->handle().write(memory.address(), memory.size(), offset), 0);
+  ASSERT_EQ(file->handle().write(memory.address(), memory.size(), offset, true), 0);
   struct stat status;
   ASSERT_EQ(fstat(file->fd(), &status), 0);
   EXPECT_LE(static_cast<uint64_t>(status.st_blocks) * 512, page(8));

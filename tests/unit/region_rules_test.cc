@@ -39,6 +39,33 @@ void expect_pieces(const std::vector<Piece>& found, const std::vector<Expected>&
   }
 }
 
+// Memory that other threads read at any time.
+
+TEST(RegionScratch, ReadByAThreadBetweenTwoMoves_TheNextOnesMoveAll) {
+  constexpr uintptr_t kScratch = uintptr_t{2} << 20;
+  if (!WriteGuard::open().can_move()) GTEST_SKIP() << "no UFFDIO_MOVE";
+  auto remapper = make_remapper();
+  Memory memory(1100);
+  memory.fill();
+  for (int round = 0; round < 2; ++round) {
+    auto pieces = remapper->share(memory.data(), memory.size(), true);
+    ASSERT_TRUE(pieces);
+    EXPECT_EQ(memory.size(), bytes_of(*pieces)) << round;
+    int found = 0;
+    auto vmas = list_vmas(0, UINTPTR_MAX);
+    ASSERT_TRUE(vmas);
+    for (const Vma& vma : *vmas) {
+      if (!vma.readable || !vma.plain || vma.end - vma.begin != kScratch || vma.begin % kScratch != 0) continue;
+      ++found;
+      for (uintptr_t at = vma.begin; at < vma.end; at += kPageSize)
+        [[maybe_unused]] const char byte = *reinterpret_cast<const volatile char*>(at);
+    }
+    EXPECT_GE(found, 1) << "the scratch memory is not one mapping";
+    remapper->unshare(memory.data(), memory.size());
+    EXPECT_TRUE(memory.filled());
+  }
+}
+
 // Which pages are in the file.
 
 TEST(RegionIntervalRules, APieceIsCutOutOfTheMiddle) {
