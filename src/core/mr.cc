@@ -52,9 +52,11 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   constexpr uint32_t kWrites = access::kLocalWrite | access::kRemoteWrite | access::kRemoteAtomic | access::kMwBind;
   constexpr uint32_t kReachable = kWrites | access::kRemoteRead;
   const bool writes = (spec.access & kWrites) != 0;
+  // With on-demand paging the kernel looks at the memory when it is used, so that it may be mapped later.
+  const bool on_demand = (spec.access & access::kOnDemand) != 0 && spec.length != SIZE_MAX;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
-    if (!spec.is_everything() && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
-  } else if (backing_ == Backing::kUser) {
+    if (!spec.is_everything() && !on_demand && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
+  } else if (backing_ == Backing::kUser && !(on_demand && !region::Remapper::mapped(spec.addr, spec.length, writes))) {
     auto shared = device_.runtime().remapper().share(spec.addr, spec.length, writes);
     if (!shared) {
       if (shared.error().code == EFAULT) return EFAULT;

@@ -55,8 +55,8 @@ struct Exchange {
   uint64_t length;
   uint64_t offset;  ///< in the file
 
-  int show_file(uint64_t shown) const {
-    void* view = file.map(shown, offset, PROT_READ | PROT_WRITE, MAP_SHARED);
+  int show_file(uint64_t shown, int protection) const {
+    void* view = file.map(shown, offset, protection, MAP_SHARED);
     if (view == MAP_FAILED) return errno;
     return put(view, shown, at) ? 0 : ENOMEM;
   }
@@ -91,12 +91,12 @@ struct Exchange {
   }
 
   /// Moves the pages away, into the file, and shows the file. Bytes from the start that are done; *error as of move().
-  uint64_t evacuate(int* error) const {
+  uint64_t evacuate(int protection, int* error) const {
     const uint64_t moved = take_away(error);
     int failed = 0;
     if (moved > 0) {
       failed = file.write(scratch, moved, offset, true);
-      if (failed == 0) failed = show_file(moved);
+      if (failed == 0) failed = show_file(moved, protection);
       if (failed != 0) bring_back(moved);
       guard.open_range(at, length);
     }
@@ -109,13 +109,13 @@ struct Exchange {
   }
 
   /// Copies the pages into the file and shows it; 0, or as of evacuate().
-  int copy(bool guarded) const {
+  int copy(int protection, bool guarded) const {
     if (guarded) {
       const int closed = guard.close_writes(at, length, false);
       if (closed != 0) return closed == ENOMEM ? ENOMEM : EINVAL;
     }
     int error = file.write(at, length, offset, !guarded);
-    if (error == 0) error = show_file(length);
+    if (error == 0) error = show_file(length, protection);
     if (guarded) guard.open_range(at, length);
     if (error != 0) file.punch(offset, length);
     return error;
@@ -146,9 +146,15 @@ PageMover::~PageMover() {
   if (scratch_ != 0) raw_munmap(pointer(scratch_), kStep);
 }
 
-bool PageMover::make_scratch() {
-  if (scratch_ != 0) return true;
-  void* room = raw_mmap(nullptr, 2 * kStep, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+bool PageMover::make_scratch(int protection) {
+  if (scratch_ != 0 && protection == scratch_protection_) return true;
+  if (scratch_ != 0) {
+    // The kernel moves pages between mappings of one protection only.
+    if (mprotect(pointer(scratch_), kStep, protection) != 0) return false;
+    scratch_protection_ = protection;
+    return true;
+  }
+  void* room = raw_mmap(nullptr, 2 * kStep, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return false;
   const auto begin = reinterpret_cast<uintptr_t>(room);
   const uintptr_t aligned = (begin + kStep - 1) / kStep * kStep;
@@ -157,31 +163,32 @@ bool PageMover::make_scratch() {
   // What differs is not merged with a neighbour, and then registered without another mapping. It holds nothing to dump.
   raw_madvise(pointer(aligned), kStep, MADV_DONTDUMP);
   scratch_ = aligned;
+  scratch_protection_ = protection;
   return true;
 }
 
-PageMover::Step PageMover::step_in(uintptr_t at, uint64_t length, uint64_t offset, bool guarded) {
-  if (guard_.can_move() && !make_scratch()) return {0, ENOMEM};
+PageMover::Step PageMover::step_in(uintptr_t at, uint64_t length, uint64_t offset, int protection, bool guarded) {
+  if (guard_.can_move() && !make_scratch(protection)) return {0, ENOMEM};
   std::unique_lock alone(copies_);
   const Exchange exchange{guard_.handle(), file_.handle(), scratch_, scratch_ + at % kStep, at, length, offset};
   Step step;
   if (guard_.can_move()) {
-    step.moved = exchange.evacuate(&step.error);
+    step.moved = exchange.evacuate(protection, &step.error);
   } else {
-    step.error = exchange.copy(guarded);
+    step.error = exchange.copy(protection, guarded);
     step.moved = step.error == 0 ? length : 0;
   }
   return step;
 }
 
-int PageMover::move_in(const Piece& wanted, Company company, std::vector<Piece>* moved) {
+int PageMover::move_in(const Piece& wanted, int protection, Company company, std::vector<Piece>* moved) {
   if (company == Company::kUnsafe) return 0;
   if (company == Company::kGuarded && !guard_.can_move() && !guard_.can_protect()) return 0;
   uintptr_t exclusive_end = wanted.begin;  // up to here a busy page is not busy because of fork
   uint64_t skip = kPageSize;
   for (uintptr_t at = wanted.begin; at < wanted.end;) {
     const uintptr_t end = step_end(at, wanted.end);
-    const Step step = step_in(at, end - at, wanted.offset_of(at), company == Company::kGuarded);
+    const Step step = step_in(at, end - at, wanted.offset_of(at), protection, company == Company::kGuarded);
     if (step.moved > 0) {
       if (!moved->empty() && moved->back().end == at && moved->back().offset_of(at) == wanted.offset_of(at))
         moved->back().end = at + step.moved;

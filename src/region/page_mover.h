@@ -31,10 +31,10 @@ class PageMover {
 
   const WriteGuard& guard() const { return guard_; }
 
-  /// Puts the pages of `wanted`, part of one private anonymous writable mapping, into the file.
+  /// Puts the pages of `wanted`, part of one private anonymous writable mapping of this protection, into the file.
   /// Appends what moved; pages that the kernel holds, and what a limit of the process forbids, stay
   /// as they are. 0, or EFBIG.
-  int move_in(const Piece& wanted, Company company, std::vector<Piece>* moved);
+  int move_in(const Piece& wanted, int protection, Company company, std::vector<Piece>* moved);
 
   /// Makes `piece`, part of one mapping of the file, private memory with the same content and
   /// protection, and frees its part of the file. Nobody in another process may write it any more.
@@ -52,13 +52,14 @@ class PageMover {
     uint64_t moved = 0;
     int error = 0;
   };
-  Step step_in(uintptr_t at, uint64_t length, uint64_t offset, bool guarded);
-  bool make_scratch();
+  Step step_in(uintptr_t at, uint64_t length, uint64_t offset, int protection, bool guarded);
+  bool make_scratch(int protection);
   bool make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offset, int protection);
 
   const RegionFile& file_;
   WriteGuard guard_;
   std::shared_mutex& copies_;
+  int scratch_protection_ = 0;
   uintptr_t scratch_ = 0;  ///< kStep bytes, aligned to kStep, where evacuated pages lie while they are copied
 };
 

@@ -19,10 +19,11 @@ int protection_of(const Vma& vma) {
   return (vma.readable ? PROT_READ : 0) | (vma.writable ? PROT_WRITE : 0) | (vma.executable ? PROT_EXEC : 0);
 }
 
+/// As the kernel's ib_umem: for a region that is written it asks for the right to write only, else for that to read.
 bool mapped_as_asked(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t end, bool writable) {
   uintptr_t covered = begin;
   for (const Vma& vma : vmas) {
-    if (vma.begin > covered || !vma.readable || (writable && !vma.writable)) return false;
+    if (vma.begin > covered || !(writable ? vma.writable : vma.readable)) return false;
     covered = vma.end;
   }
   return covered >= end;
@@ -157,14 +158,14 @@ int Remapper::move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& v
   std::vector<Piece> moved;
   int error = 0;
   for (const Vma& vma : vmas) {
-    if (!vma.plain || vma.shared || !vma.readable || !vma.writable || vma.executable) continue;
+    if (!vma.plain || vma.shared || !vma.writable || vma.executable) continue;
     const bool edges = may_move_edges(vma);
     const uintptr_t from = std::max(vma.begin, edges ? page_down(first) : page_up(first));
     const uintptr_t to = std::min(vma.end, edges ? page_up(last) : page_down(last));
     if (from >= to || (stack >= from && stack < to) || (thread >= from && thread < to)) continue;
     if (intervals_.size() + moved.size() >= options_.max_pieces || reached_by_kernel(from, to)) continue;
     auto offset = file_.reserve(to - from);
-    error = offset ? mover_.move_in({from, to, *offset}, now, &moved) : offset.error().code;
+    error = offset ? mover_.move_in({from, to, *offset}, protection_of(vma), now, &moved) : offset.error().code;
     if (error != 0) break;
   }
   for (const Piece& piece : moved) intervals_.insert(piece);

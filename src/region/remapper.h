@@ -59,8 +59,8 @@ class Remapper final : private ForkParticipant {
   /// Makes the pages of [address, address+length) reachable as far as that is possible and safe (the first and last
   /// page, if they hold other things too, only where every thread can be held up), and returns those that are, sorted
   /// and disjoint; perhaps none: the rest is for process_vm_readv and its like. Only private anonymous writable memory
-  /// moves; a limit on mappings or memory gives fewer pieces. EFAULT: not all mapped, not readable, or not writable
-  /// though `writable_needed`. EFBIG: RLIMIT_FSIZE. Pair each success with one unshare() of the
+  /// moves; a limit on mappings or memory gives fewer pieces. EFAULT: not all mapped, or not writable if
+  /// `writable_needed`, else not readable. EFBIG: RLIMIT_FSIZE. Pair each success with one unshare() of the
   /// same range. Signals wait until it returns.
   Result<std::vector<Piece>> share(void* address, size_t length, bool writable_needed);
 
@@ -69,8 +69,8 @@ class Remapper final : private ForkParticipant {
   /// unmapped or replaced is left alone.
   void unshare(void* address, size_t length);
 
-  /// Whether all of [address, address+length) is mapped, readable and, if asked, writable. True where /proc is not to
-  /// be read.
+  /// Whether all of [address, address+length) is mapped, and writable if that is asked, else readable. True where /proc
+  /// is not to be read.
   static bool mapped(const void* address, size_t length, bool writable_needed);
 
   /// Threads of the library itself: they hold copy_mutex() shared when they write a program's

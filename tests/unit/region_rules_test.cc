@@ -39,6 +39,34 @@ void expect_pieces(const std::vector<Piece>& found, const std::vector<Expected>&
   }
 }
 
+// Memory of other protections.
+
+TEST(RegionProtection, WriteOnlyMemory_MovesAndKeepsItsProtection) {
+  for (const Way& way : kWays) {
+    auto remapper = make_remapper(Policy::kAuto, {.may_move = way.may_move});
+    Memory plain(2), memory(600, PROT_WRITE);
+    for (Memory* each : {&plain, &memory, &plain}) {
+      each->fill();
+      auto pieces = remapper->share(each->data(), each->size(), true);
+      ASSERT_TRUE(pieces) << way.name;
+      ASSERT_EQ(1u, pieces->size()) << way.name;
+      EXPECT_EQ(each->size(), bytes_of(*pieces)) << way.name;
+      View view(remapper->fd(), pieces->front());
+      EXPECT_EQ(0, std::memcmp(view.data(), each->data(), each->size())) << way.name;
+      auto shown = list_vmas(each->address(), each->address() + 1);
+      ASSERT_TRUE(shown);
+      EXPECT_EQ(each == &plain, shown->front().readable) << way.name;
+      EXPECT_TRUE(shown->front().writable) << way.name;
+      remapper->unshare(each->data(), each->size());
+      EXPECT_TRUE(each->filled()) << way.name;
+      shown = list_vmas(each->address(), each->address() + 1);
+      ASSERT_TRUE(shown);
+      EXPECT_EQ(each == &plain, shown->front().readable) << way.name;
+    }
+    EXPECT_FALSE(remapper->share(memory.data(), memory.size(), false)) << "to read it is not allowed";
+  }
+}
+
 // Memory that other threads read at any time.
 
 TEST(RegionScratch, ReadByAThreadBetweenTwoMoves_TheNextOnesMoveAll) {

@@ -448,6 +448,66 @@ TEST_F(VerbsKeys, ReadOnlyMemory_RightsThatWriteNothing_IsRegistered) {  // manu
   munmap(page, kPage);
 }
 
+TEST_F(VerbsKeys, MemoryOfAnyProtection_IsRegisteredAsTheKernelDoes) {  // ib_umem_get(), ib_access_writable()
+  constexpr size_t kPage = 4096;
+  constexpr int kWrites =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+  for (const int protection : {PROT_NONE, PROT_READ, PROT_WRITE, PROT_READ | PROT_WRITE}) {
+    void* const page = mmap(nullptr, kPage, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    for (const int access : {0, +IBV_ACCESS_REMOTE_READ, +IBV_ACCESS_LOCAL_WRITE, +IBV_ACCESS_MW_BIND,
+                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_REMOTE_READ}) {
+      const bool expected = (protection & ((access & kWrites) != 0 ? PROT_WRITE : PROT_READ)) != 0;
+      ibv_mr* const made = ibv_reg_mr(pd, page, kPage, access);
+      EXPECT_EQ(made != nullptr, expected) << "protection " << protection << ", access " << access;
+      if (made == nullptr) {
+        EXPECT_EQ(errno, EFAULT);
+      } else {
+        EXPECT_EQ(ibv_dereg_mr(made), 0);
+      }
+      // With on-demand paging it may be mapped later.
+      ibv_mr* const later = ibv_reg_mr(pd, page, kPage, access | IBV_ACCESS_ON_DEMAND);
+      ASSERT_NE(later, nullptr) << "protection " << protection << ", access " << access;
+      EXPECT_EQ(ibv_dereg_mr(later), 0);
+    }
+    munmap(page, kPage);
+  }
+}
+
+TEST_F(VerbsKeys, WriteOnlyMemory_IsWrittenAndRead) {
+  constexpr size_t kPage = 4096;
+  void* const page = mmap(nullptr, kPage, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  make_pair();
+  ibv_mr* const target = ibv_reg_mr(pd, page, kPage, kWholeAccess);
+  ASSERT_NE(target, nullptr) << std::strerror(errno);
+  std::memset(memory, 'x', 8);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, reinterpret_cast<uint64_t>(page), target->rkey), IBV_WC_SUCCESS);
+  std::memset(memory, 0, 8);
+  EXPECT_EQ(run(IBV_WR_RDMA_READ, reinterpret_cast<uint64_t>(page), target->rkey), IBV_WC_SUCCESS);
+  EXPECT_EQ(memory[0], 'x');
+  EXPECT_EQ(ibv_dereg_mr(target), 0);
+  ASSERT_EQ(mprotect(page, kPage, PROT_READ), 0);
+  EXPECT_EQ(*static_cast<const char*>(page), 'x');
+  munmap(page, kPage);
+}
+
+TEST_F(VerbsKeys, OnDemandRegion_MappedAfterItsRegistration_IsReached) {
+  constexpr size_t kPage = 4096;
+  void* const page = mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  ibv_mr* const target = ibv_reg_mr(pd, page, kPage, kWholeAccess | IBV_ACCESS_ON_DEMAND);
+  ASSERT_NE(target, nullptr) << std::strerror(errno);
+  ASSERT_EQ(mprotect(page, kPage, PROT_READ | PROT_WRITE), 0);
+  make_pair();
+  std::memset(memory, 'x', 8);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, reinterpret_cast<uint64_t>(page), target->rkey), IBV_WC_SUCCESS);
+  EXPECT_EQ(*static_cast<const char*>(page), 'x');
+  EXPECT_EQ(ibv_dereg_mr(target), 0);
+  munmap(page, kPage);
+}
+
 TEST_F(VerbsKeys, ReregisteredRegion_ZeroBased_BeginsAtZero) {  // manual ibv_rereg_mr
   ibv_mr* moved = reg(memory + 4096, 64, kWholeAccess | IBV_ACCESS_ZERO_BASED);
   ASSERT_NE(moved, nullptr);
