@@ -46,7 +46,8 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
 
 TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
-      {"NUPA_TRANSPORT", {"", "Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
+      {"NUPA_TRANSPORT",
+       {"", "Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
       {"NUPA_CONGESTION", {"reno", "NONE", "none,"}},
       {"NUPA_ROCE_SOURCE_PORTS",
        {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many", " 2", "+2", "2 ", "4294967297",

@@ -10,7 +10,6 @@ namespace {
 
 constexpr uint32_t kMaxFragments = 64;
 constexpr uint32_t kOwnQkey = 0x80000000;  // IBTA 10.2.5: the high bit asks for the sender's own Q_Key
-constexpr uint16_t kMembership = 0x8000;
 
 /// 127.0.0.0/8.
 bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }

@@ -16,7 +16,6 @@ constexpr int64_t kEnterYieldsNs = 200'000;
 constexpr timespec kEnterPause{0, 100'000};
 constexpr uint32_t kBudget = 64;
 constexpr int kRounds = 16;
-constexpr uint16_t kMembership = 0x8000;
 
 Service service_of_type(QpType type) {
   switch (type) {

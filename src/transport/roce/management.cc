@@ -9,7 +9,6 @@
 namespace nupa::roce {
 namespace {
 
-constexpr uint16_t kMembership = 0x8000;
 constexpr uint32_t kSocketBytes = 256 << 10;
 
 }  // namespace

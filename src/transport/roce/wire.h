@@ -23,6 +23,7 @@ constexpr uint32_t kBthBytes = 12;
 constexpr uint32_t kIcrcBytes = 4;
 /// The longest headers of any packet: BTH, XRCETH, AtomicETH; a selective acknowledgement has 36 before its bitmap.
 constexpr uint32_t kMaxHeaderBytes = 48;
+constexpr uint16_t kMembership = 0x8000;  ///< of a P_Key: full member of the partition (IBTA 10.9.1.1)
 constexpr uint32_t kMaxMtu = 4096;
 /// The code of the largest payload whose packets fit an IP packet of `ip_mtu` bytes, with any headers: 256 bytes at
 /// least (1), 4,096 at most (5), in the way of Linux (iboe_get_mtu).

@@ -14,13 +14,6 @@ using core::Request;
 using core::SharedTarget;
 using transport::kGrhBytes;
 
-namespace {
-
-/// How long a process may take to answer when a datagram goes to it for the first time.
-constexpr std::chrono::milliseconds kAnswerLimit{100};
-
-}  // namespace
-
 Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Known** known) {
   const auto found = targets_.find(qpn);
   const bool asked = found != targets_.end() && found->second.lies_at(vector);

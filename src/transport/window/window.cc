@@ -7,13 +7,6 @@
 
 namespace nupa::window {
 
-namespace {
-
-/// How long a process of this host may take to answer before it counts as one that is stopped.
-constexpr std::chrono::milliseconds kAnswerLimit{100};
-
-}  // namespace
-
 Result<void> Window::open(core::ProcessContext& process) {
   process_ = &process;
   return {};

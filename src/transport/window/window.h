@@ -3,9 +3,14 @@
 /// the work in post(): it plays the responder's part on the peer's shared objects and copies straight into or out
 /// of the peer's memory. No other thread runs and, once the first request has found its way, no system call is made.
 
+#include <chrono>
+
 #include "core/seam/transport.h"
 
 namespace nupa::window {
+
+/// How long a process of this host may take to answer before it counts as one that is stopped.
+constexpr std::chrono::milliseconds kAnswerLimit{100};
 
 class Window final : public core::Transport {
  public:
