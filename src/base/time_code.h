@@ -4,12 +4,13 @@
 
 namespace nupa::base {
 
+/// A time as the specification's fields have it: 4.096 us times 2 to the power of the code, of which the low five bits
+/// count (IBTA 9.7.6.1.3, 12.7).
+constexpr int64_t time_of_code(uint32_t code) { return INT64_C(4096) << (code & 31); }
+
 constexpr int64_t kLongestNs = INT64_C(60'000'000'000);
-/// A time as messages have it: 4.096 us times 2 to the power of the code (IBTA 12.7), a minute at most.
-constexpr int64_t from_code(uint8_t code) {
-  constexpr int64_t kUnitNs = 4096;
-  return std::min(kUnitNs << (code & 31), kLongestNs);
-}
+/// The same as messages of the communication manager have it: a minute at most.
+constexpr int64_t from_code(uint8_t code) { return std::min(time_of_code(code), kLongestNs); }
 
 /// The sum of two such times, to the nearest code.
 constexpr uint8_t sum_of_codes(uint8_t a, uint8_t b) {

@@ -17,8 +17,6 @@ bool is_loopback(const Gid& gid) {
   return base::is_ipv4(gid) ? gid.raw[12] == kLoopbackNet : gid == kIpv6Loopback;
 }
 
-bool is_link_local(const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; }
-
 struct Place {
   const DeviceEntry* device;
   const GidEntry* entry;
@@ -36,7 +34,7 @@ std::optional<Place> place_of(const std::vector<DeviceEntry>& devices, const Gid
 Place stand_in(const std::vector<DeviceEntry>& devices, bool ipv4) {
   const DeviceEntry& device = devices.front();
   for (const GidEntry& entry : device.gids)
-    if (base::is_ipv4(entry.gid) == ipv4 && (ipv4 || !is_link_local(entry.gid))) return {&device, &entry};
+    if (base::is_ipv4(entry.gid) == ipv4 && (ipv4 || !base::is_link_local(entry.gid))) return {&device, &entry};
   for (const GidEntry& entry : device.gids)
     if (base::is_ipv4(entry.gid)) return {&device, &entry};
   return {&device, &device.gids.front()};

@@ -37,8 +37,6 @@ bool is_unspecified(const Gid& gid) {
                      [](uint8_t octet) { return octet == 0; });
 }
 
-bool is_link_local(const Gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-
 Gid loopback_of(int family) {
   Gid gid;
   gid.raw[15] = 1;
@@ -262,7 +260,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   if (is_unspecified(to.address)) target.address = loopback_of(family_of(to.address));
   if (from != nullptr && family_of(*from) != family_of(target.address))
     return fail(EINVAL, "source and destination are of different families");
-  if (is_link_local(target.address) && target.scope == 0) {
+  if (base::is_link_local(target.address) && target.scope == 0) {
     if (from != nullptr) target.scope = owner_of(*from, 0);
     if (target.scope == 0) return fail(EINVAL, "a link-local address needs an interface");
   }
@@ -273,7 +271,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   if (from != nullptr) {
     // The kernel believes any IPv6 source. A link-local one may be several interfaces'.
-    const uint32_t scope = is_link_local(*from) ? target.scope : 0;
+    const uint32_t scope = base::is_link_local(*from) ? target.scope : 0;
     const auto own = ask(fd.get(), {*from, 0, scope}, nullptr, 1);
     if (!own || !own->local) return fail(EADDRNOTAVAIL, "the source is not an address of this host");
   }

@@ -2,10 +2,12 @@
 #include <array>
 #include <cstdint>
 
+#include "base/time_code.h"
+
 namespace nupa::transport {
 
-/// Local ACK timeout code to nanoseconds: 4.096 us x 2^code, 0 means none (IBTA 9.7.6.1.3).
-constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : INT64_C(4096) << (code & 31); }
+/// Local ACK timeout code to nanoseconds: 0 means none (IBTA 9.7.6.1.3).
+constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : base::time_of_code(code); }
 
 /// RNR NAK timer code to nanoseconds (IBTA table 45; the table is in units of 10 us).
 constexpr int64_t rnr_timer_ns(uint32_t code) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/gid.h"
 #include "api/netdev/ip_packet.h"
 #include "api/netdev/prefix.h"
 
@@ -653,9 +654,9 @@ TEST(NetdevPrefix, Broadcast_OfEachLength_IsTheLastAddress) {
 }
 
 TEST(NetdevPrefix, IsLinkLocal_HoldsForFe80Slash10Only) {
-  for (const char* text : {"fe80::1", "febf:ffff::1"}) EXPECT_TRUE(is_link_local(gid(text))) << text;
+  for (const char* text : {"fe80::1", "febf:ffff::1"}) EXPECT_TRUE(base::is_link_local(gid(text))) << text;
   for (const char* text : {"fec0::1", "fe7f::1", "ff80::1", "fd80::1", "10.77.0.1", "::"})
-    EXPECT_FALSE(is_link_local(gid(text))) << text;
+    EXPECT_FALSE(base::is_link_local(gid(text))) << text;
 }
 
 TEST(NetdevPrefix, LinkLocalOf_IsMadeOfTheNodesName) {

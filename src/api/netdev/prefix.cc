@@ -49,8 +49,6 @@ bool is_limited_broadcast(const Gid& address) {
          std::all_of(address.raw.begin() + 12, address.raw.end(), [](uint8_t byte) { return byte == 0xff; });
 }
 
-bool is_link_local(const Gid& address) { return address.raw[0] == 0xfe && (address.raw[1] & 0xc0) == 0x80; }
-
 Prefix link_local_of(const std::string& node) {
   constexpr uint8_t kLength = 64;
   Prefix prefix{{}, kLength};

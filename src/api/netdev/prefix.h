@@ -25,8 +25,6 @@ std::string text_of(const Gid& address);
 bool is_unspecified(const Gid& address);
 /// 255.255.255.255 (RFC 919, 7).
 bool is_limited_broadcast(const Gid& address);
-/// fe80::/10 (RFC 4291, 2.5.6).
-bool is_link_local(const Gid& address);
 /// The address of IPv6 within its link that a node has by its name.
 Prefix link_local_of(const std::string& node);
 /// EINVAL.

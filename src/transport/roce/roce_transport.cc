@@ -119,13 +119,11 @@ Sources RoceTransport::sources_of(const core::DeviceEntry& device) const {
 }
 
 uint32_t RoceTransport::exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const {
-  const bool link_local = peer.raw[0] == 0xfe && peer.raw[1] == 0x80;
-  return link_local ? source.interface_index : sources_of(device).exit_of(source, peer);
+  return base::is_link_local(peer) ? source.interface_index : sources_of(device).exit_of(source, peer);
 }
 
 std::vector<Rail> RoceTransport::rails_from(const core::DeviceEntry& device, const GidEntry& source,
                                             const Gid& peer) const {
-  const auto is_link_local = [](const Gid& gid) { return gid.raw[0] == 0xfe && gid.raw[1] == 0x80; };
   const Sources sources = sources_of(device);
   std::vector<Rail> rails;
   const auto add = [&](const Gid& address, uint32_t exit) {
@@ -136,7 +134,7 @@ std::vector<Rail> RoceTransport::rails_from(const core::DeviceEntry& device, con
   std::vector<uint32_t> interfaces{source.interface_index};
   for (const GidEntry& entry : device.gids) {
     const bool used = std::find(interfaces.begin(), interfaces.end(), entry.interface_index) != interfaces.end();
-    if (device.interfaces.size() < 2 || used || rails.size() == kMaxPaths || is_link_local(entry.gid) ||
+    if (device.interfaces.size() < 2 || used || rails.size() == kMaxPaths || base::is_link_local(entry.gid) ||
         base::is_ipv4(entry.gid) != base::is_ipv4(source.gid))
       continue;
     add(entry.gid, sources.exit_of(entry, peer));
