@@ -1,10 +1,6 @@
 #include "base/lowest_descriptor.h"
 
-#include <fcntl.h>
-
 #include <atomic>
-#include <cerrno>
-#include <utility>
 
 namespace nupa::base {
 namespace {
@@ -14,14 +10,6 @@ std::atomic<int> g_lowest{0};
 }  // namespace
 
 void set_lowest_descriptor(int lowest) { g_lowest = lowest; }
-
-UniqueFd out_of_the_way(UniqueFd fd) {
-  const int lowest = g_lowest;
-  if (!fd || fd.get() >= lowest) return fd;
-  const int error = errno;
-  UniqueFd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, lowest));
-  errno = error;
-  return moved ? std::move(moved) : std::move(fd);
-}
+int lowest_descriptor() { return g_lowest; }
 
 }  // namespace nupa::base

@@ -1,18 +1,14 @@
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 
-#include "base/event_count.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "core/cq.h"
 
 namespace nupa::core {
 
-Channel::Channel(DeviceImpl& device, base::UniqueFd fd, uint32_t index)
-    : device_(device), fd_(std::move(fd)), index_(index) {
+Channel::Channel(DeviceImpl& device, std::unique_ptr<EventDescriptor> events, uint32_t index)
+    : device_(device), events_(std::move(events)), index_(index) {
   device_.users.add();
 }
 
@@ -40,13 +36,10 @@ void Channel::detach(Cq* cq) {
   std::lock_guard lock(mutex_);
   cqs_.erase(std::remove(cqs_.begin(), cqs_.end(), cq), cqs_.end());
   while (cq->take_event())
-    if (!base::count_back(fd_.get())) break;
+    if (!events_->take_back()) break;
 }
 
-void Channel::wake() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
-}
+void Channel::wake() const { events_->count(); }
 
 Cq* Channel::next_with_event() {
   std::lock_guard lock(mutex_);
@@ -62,19 +55,18 @@ Cq* Channel::next_with_event() {
 
 Result<CompletionQueue*> Channel::wait() {
   for (;;) {
-    uint64_t one;
-    if (::read(fd_.get(), &one, sizeof one) != sizeof one) return fail(errno, "no completion event");
+    if (const int error = events_->take(); error != 0) return fail(error, "no completion event");
     if (Cq* cq = next_with_event(); cq != nullptr) return cq;
     // The wake-up belonged to a queue that is gone by now: wait for the next.
   }
 }
 
 Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
-  base::UniqueFd fd = base::out_of_the_way(base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)));
-  if (!fd) return fail(errno, "cannot make an eventfd");
-  auto index = runtime_->node().publish_channel(fd.get());
+  auto events = EventDescriptor::open(base::lowest_descriptor());
+  if (!events) return tl::unexpected(events.error());
+  auto index = runtime_->node().publish_channel((*events)->signal_fd());
   if (!index) return tl::unexpected(index.error());
-  return std::make_unique<Channel>(*this, std::move(fd), *index);
+  return std::make_unique<Channel>(*this, std::move(*events), *index);
 }
 
 }  // namespace nupa::core

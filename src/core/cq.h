@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/spin.h"
+#include "core/event_descriptor.h"
 #include "core/next_stamp.h"
 #include "core/objects.h"
 #include "segment/completion_ring.h"
@@ -10,9 +11,9 @@ namespace nupa::core {
 
 class Channel final : public CompletionChannel {
  public:
-  Channel(DeviceImpl& device, base::UniqueFd fd, uint32_t index);
+  Channel(DeviceImpl& device, std::unique_ptr<EventDescriptor> events, uint32_t index);
   ~Channel() override;
-  int fd() const override { return fd_.get(); }
+  int fd() const override { return events_->fd(); }
   Result<CompletionQueue*> wait() override;
   int close() override;
 
@@ -26,7 +27,7 @@ class Channel final : public CompletionChannel {
   Cq* next_with_event();
 
   DeviceImpl& device_;
-  base::UniqueFd fd_;
+  const std::unique_ptr<EventDescriptor> events_;
   uint32_t index_;
   std::mutex mutex_;
   std::vector<Cq*> cqs_;

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +8,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/event_count.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "core/cq.h"
@@ -81,23 +79,22 @@ int Xrcd::close() {
 
 Result<std::unique_ptr<EventQueue>> EventQueue::create() {
   auto queue = std::make_unique<EventQueue>();
-  queue->fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
-  if (!queue->fd_) return fail(errno, "cannot make an eventfd");
+  auto descriptor = EventDescriptor::open(base::lowest_descriptor());
+  if (!descriptor) return tl::unexpected(descriptor.error());
+  queue->descriptor_ = std::move(*descriptor);
   return queue;
 }
 
 void EventQueue::push(const AsyncEvent& event) {
-  const uint64_t one = 1;
   // Under the mutex: forget() takes both back.
   std::lock_guard lock(mutex_);
   events_.push_back(event);
-  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
+  descriptor_->count();
 }
 
 Result<AsyncEvent> EventQueue::take(const std::function<void(const AsyncEvent&)>& taken) {
   for (;;) {
-    uint64_t one;
-    if (::read(fd_.get(), &one, sizeof one) != sizeof one) return fail(errno, "no asynchronous event");
+    if (const int error = descriptor_->take(); error != 0) return fail(error, "no asynchronous event");
     std::lock_guard lock(mutex_);
     if (events_.empty()) continue;  // it named an object that is gone
     const AsyncEvent event = events_.front();
@@ -113,7 +110,7 @@ void EventQueue::forget(const void* object) {
     return event.cq == object || event.qp == object || event.srq == object;
   });
   // A wake-up that is not there any more has been read: that reader waits for the mutex, and finds nothing.
-  while (forgotten > 0 && base::count_back(fd_.get())) --forgotten;
+  while (forgotten > 0 && descriptor_->take_back()) --forgotten;
 }
 
 DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)

@@ -8,6 +8,7 @@
 
 #include <nupa/device.h>
 #include "base/unique_fd.h"
+#include "core/event_descriptor.h"
 #include "core/runtime.h"
 
 namespace nupa::core {
@@ -77,14 +78,14 @@ class EventQueue {
  public:
   /// EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<EventQueue>> create();
-  int fd() const { return fd_.get(); }
+  int fd() const { return descriptor_->fd(); }
   void push(const AsyncEvent& event);
   Result<AsyncEvent> take(const std::function<void(const AsyncEvent&)>& taken);
   /// Forgets events that name an object which goes away.
   void forget(const void* object);
 
  private:
-  base::UniqueFd fd_;
+  std::unique_ptr<EventDescriptor> descriptor_;
   std::mutex mutex_;
   std::deque<AsyncEvent> events_;
 };

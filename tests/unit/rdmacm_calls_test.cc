@@ -612,13 +612,42 @@ TEST_F(RdmaCmCalls, Backlog_OfNothingIsTheLongest) {
   }
 }
 
-/// How many events wait in the channel: its descriptor counts them.
-int waiting_events(const rdma_event_channel* channel) {
-  std::ifstream info("/proc/self/fdinfo/" + std::to_string(channel->fd));
-  int count = -1;
+/// A field of /proc/self/fdinfo; empty: the descriptor has none of that name.
+std::string info_of(int fd, const std::string& field) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(fd));
   for (std::string word; info >> word;)
-    if (word == "eventfd-count:") info >> std::hex >> count;
-  return count;
+    if (word == field && info >> word) return word;
+  return {};
+}
+
+/// How many events wait in the channel: the eventfd behind its descriptor counts them.
+int waiting_events(const rdma_event_channel* channel) {
+  const std::string behind = info_of(channel->fd, "tfd:");
+  const std::string count = behind.empty() ? std::string() : info_of(std::stoi(behind), "eventfd-count:");
+  return count.empty() ? -1 : std::stoi(count, nullptr, 16);
+}
+
+TEST_F(RdmaCmCalls, EventChannel_PolledForBoth_IsNeverWritable) {
+  Events events;
+  pollfd both{events.get()->fd, POLLIN | POLLOUT, 0};
+  EXPECT_EQ(poll(&both, 1, 0), 0);
+  EXPECT_NE(fcntl(events.get()->fd, F_GETFD) & FD_CLOEXEC, 0);
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(events.get(), &id, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000), 0);
+  EXPECT_EQ(poll(&both, 1, kSoonMs), 1);
+  EXPECT_EQ(both.revents, POLLIN);
+  rdma_cm_event* event = nullptr;
+  ASSERT_EQ(rdma_get_cm_event(events.get(), &event), 0);
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  EXPECT_EQ(poll(&both, 1, 0), 0);
+  ASSERT_EQ(fcntl(events.get()->fd, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(rdma_get_cm_event(events.get(), &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
 TEST_F(RdmaCmCalls, Backlog_HasALimit) {

@@ -3,9 +3,18 @@
 /// queue keeps when others around it go.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "verbs_fixture.h"
 
@@ -106,6 +115,142 @@ TEST_F(VerbsNotification, EachArmingRaisesOneEvent) {
   complete(loop, 6);
   EXPECT_EQ(await_event(), watched);
   EXPECT_EQ(take_event(), nullptr);
+}
+
+// The descriptors of events behave as the kernel's.
+
+/// What poll() reports to a program that asks for everything.
+int polled(int fd) {
+  pollfd entry{fd, POLLIN | POLLOUT | POLLPRI, 0};
+  EXPECT_GE(poll(&entry, 1, 0), 0);
+  return entry.revents;
+}
+
+TEST_F(VerbsNotification, EventDescriptor_PolledForBoth_IsNeverWritable) {
+  EXPECT_EQ(polled(channel->fd), 0);
+  EXPECT_EQ(polled(context->async_fd), 0);
+  ASSERT_EQ(ibv_req_notify_cq(watched, 0), 0);
+  complete(loop, 1);
+  EXPECT_TRUE(becomes_readable(channel));
+  EXPECT_EQ(polled(channel->fd), POLLIN);
+  fd_set read, write;
+  FD_ZERO(&read);
+  FD_ZERO(&write);
+  FD_SET(channel->fd, &read);
+  FD_SET(channel->fd, &write);
+  FD_SET(context->async_fd, &read);
+  FD_SET(context->async_fd, &write);
+  timeval none{};
+  EXPECT_EQ(select(std::max(channel->fd, context->async_fd) + 1, &read, &write, nullptr, &none), 1);
+  EXPECT_TRUE(FD_ISSET(channel->fd, &read));
+  EXPECT_EQ(take_event(), watched);
+  EXPECT_EQ(polled(channel->fd), 0);
+  const int fds[] = {channel->fd, context->async_fd};
+  for (const int fd : fds) EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST_F(VerbsNotification, EventDescriptor_InAnEdgeTriggeredSet_EachEventIsAnEdge) {
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  ASSERT_GE(set, 0);
+  epoll_event wanted{};
+  wanted.events = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, channel->fd, &wanted), 0);
+  const auto edge = [&](int wait_ms) {
+    epoll_event seen{};
+    const int count = epoll_wait(set, &seen, 1, wait_ms);
+    return count == 1 ? static_cast<int>(seen.events) : -count;
+  };
+  EXPECT_EQ(edge(0), 0);
+  constexpr int kSoonMs = 10'000;
+  // Nobody takes the first event before the second one comes.
+  ibv_cq* const other = make_cq();
+  ibv_qp* const other_loop = make_loop(other);
+  for (const auto& [cq_of, qp] : {std::pair(watched, loop), std::pair(other, other_loop)}) {
+    ASSERT_EQ(ibv_req_notify_cq(cq_of, 0), 0);
+    complete(qp, 1);
+    EXPECT_EQ(edge(kSoonMs), EPOLLIN);
+    EXPECT_EQ(edge(0), 0);
+  }
+  EXPECT_NE(take_event(), nullptr);
+  EXPECT_NE(take_event(), nullptr);
+  EXPECT_EQ(take_event(), nullptr);
+  EXPECT_EQ(edge(0), 0);
+  close(set);
+}
+
+TEST_F(VerbsNotification, EventDescriptor_OfTheProgramsOwnMode_WaitsOrDoesNot) {
+  ibv_cq* seen = nullptr;
+  void* of_cq = nullptr;
+  EXPECT_EQ(ibv_get_cq_event(channel, &seen, &of_cq), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ibv_async_event event{};
+  ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
+  EXPECT_EQ(ibv_get_async_event(context, &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  // A duplicate has the same mode. The thread waits once the mode is changed back.
+  const int same = dup(channel->fd);
+  ASSERT_EQ(fcntl(same, F_SETFL, fcntl(same, F_GETFL) & ~O_NONBLOCK), 0);
+  close(same);
+  ASSERT_EQ(ibv_req_notify_cq(watched, 0), 0);
+  std::thread waits([&] {
+    ibv_cq* woken = nullptr;
+    void* its_context = nullptr;
+    EXPECT_EQ(ibv_get_cq_event(channel, &woken, &its_context), 0);
+    EXPECT_EQ(woken, watched);
+    ibv_ack_cq_events(woken, 1);
+  });
+  complete(loop, 1);
+  waits.join();
+}
+
+TEST_F(VerbsNotification, GetCqEvent_ASignalThatRestarts_WaitsOnAndAnotherEndsIt) {
+  ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) & ~O_NONBLOCK), 0);
+  ASSERT_EQ(ibv_req_notify_cq(watched, 0), 0);
+  struct sigaction handles {
+  }, before{};
+  for (const bool restarts : {true, false}) {
+    handles.sa_handler = [](int) {};
+    handles.sa_flags = restarts ? SA_RESTART : 0;
+    ASSERT_EQ(sigaction(SIGUSR1, &handles, &before), 0);
+    std::atomic<int> result{1};
+    std::atomic<int> error{0};
+    std::atomic<pid_t> number{0};
+    std::thread waits([&] {
+      number = static_cast<pid_t>(syscall(SYS_gettid));
+      ibv_cq* woken = nullptr;
+      void* its_context = nullptr;
+      const int got = ibv_get_cq_event(channel, &woken, &its_context);
+      error = errno;
+      result = got;
+      if (got == 0) ibv_ack_cq_events(woken, 1);
+    });
+    const auto sleeps = [&] {
+      std::ifstream state("/proc/self/task/" + std::to_string(number.load()) + "/stat");
+      std::string text((std::istreambuf_iterator<char>(state)), {});
+      const size_t name_end = text.rfind(')');
+      return name_end != text.npos && text.size() > name_end + 2 && text[name_end + 2] == 'S';
+    };
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    for (int signals = 0; signals < 3 && result == 1;) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      if (number == 0 || !sleeps()) continue;
+      pthread_kill(waits.native_handle(), SIGUSR1);
+      ++signals;
+      std::this_thread::yield();
+    }
+    if (restarts) {
+      EXPECT_EQ(result, 1) << std::strerror(error);
+      complete(loop, 1);
+    } else {
+      while (result == 1 && std::chrono::steady_clock::now() < until) pthread_kill(waits.native_handle(), SIGUSR1);
+    }
+    waits.join();
+    EXPECT_EQ(result, restarts ? 0 : -1);
+    if (!restarts) {
+      EXPECT_EQ(error, EINTR);
+    }
+    ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+  }
 }
 
 TEST_F(VerbsNotification, WhatAPollLeavesIsToldToAnArmedQueue) {

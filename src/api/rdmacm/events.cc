@@ -1,12 +1,10 @@
 /// Event channels. A channel's descriptor counts the events that wait, so that the program's own O_NONBLOCK, poll and
 /// epoll mean what they mean with the kernel's.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "base/event_count.h"
 #include "base/gid.h"
 #include "id.h"
 
@@ -21,11 +19,6 @@ void await_acknowledged(std::unique_lock<std::mutex>& lock, const Id& id, const 
   if (id.process == getpid()) g_acknowledged.wait(lock, [&] { return count == 0; });
 }
 
-void count_one(const Channel& channel) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(channel.shown.fd, &one, sizeof one);
-}
-
 /// Under the events' lock: those of which `drops` says so.
 template <class Drops>
 void drop_waiting(Channel& channel, Drops&& drops) {
@@ -34,7 +27,7 @@ void drop_waiting(Channel& channel, Drops&& drops) {
       ++it;
       continue;
     }
-    base::count_back(channel.shown.fd);
+    channel.events->take_back();
     it = channel.waiting.erase(it);
   }
 }
@@ -228,7 +221,7 @@ void renew_events_in_child() { new (&g_acknowledged) std::condition_variable; }
 void push_locked(std::unique_ptr<Event> event) {
   Channel* channel = counted_by(*event).channel();
   channel->waiting.push_back(std::move(event));
-  count_one(*channel);
+  channel->events->count();
 }
 
 void push(std::unique_ptr<Event> event) {
@@ -279,8 +272,13 @@ using namespace nupa::rdmacm;
 
 NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
   auto channel = std::make_unique<Channel>();
-  channel->shown.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-  if (channel->shown.fd < 0) return nullptr;
+  auto events = nupa::core::EventDescriptor::open();
+  if (!events) {
+    errno = events.error().code;
+    return nullptr;
+  }
+  channel->events = std::move(*events);
+  channel->shown.fd = channel->events->fd();
   return &channel.release()->shown;
 }
 
@@ -289,7 +287,7 @@ NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
   {
     std::lock_guard lock(events_mutex());
     channel->closed = true;
-    ::close(shown->fd);
+    channel->events->hide();
     if (channel->readers > 0) return;  // left to them
   }
   delete channel;
@@ -306,12 +304,10 @@ namespace {
 /// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
 std::unique_ptr<Event> take_event(Channel& channel) {
   for (;;) {
-    uint64_t one;
-    const ssize_t got = ::read(channel.shown.fd, &one, sizeof one);
-    const int error = errno;
+    const int error = channel.events->take();
     std::lock_guard lock(events_mutex());
     if (channel.closed) return nullptr;
-    if (got != sizeof one) {
+    if (error != 0) {
       errno = error;
       return nullptr;
     }
@@ -397,8 +393,8 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
       (*it)->id->shown.channel = channel;
       to->waiting.push_back(std::move(*it));
       it = from->waiting.erase(it);
-      nupa::base::count_back(from->shown.fd);
-      count_one(*to);
+      from->events->take_back();
+      to->events->count();
     }
     was_sync = id.sync;
     id.sync = sync;

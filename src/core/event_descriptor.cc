@@ -1,0 +1,53 @@
+#include "core/event_descriptor.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "base/event_count.h"
+#include "base/lowest_descriptor.h"
+
+namespace nupa::core {
+Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
+  base::UniqueFd signal = base::out_of_the_way(base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)), lowest);
+  if (!signal) return fail(errno, "no descriptor for events");
+  base::UniqueFd shown = base::out_of_the_way(base::UniqueFd(epoll_create1(EPOLL_CLOEXEC)), lowest);
+  if (!shown) return fail(errno, "no descriptor for events");
+  // Level-triggered: the set is readable as long as the count is not 0. Each write wakes those who wait for the set.
+  epoll_event readable{};
+  readable.events = EPOLLIN;
+  if (epoll_ctl(shown.get(), EPOLL_CTL_ADD, signal.get(), &readable) != 0)
+    return fail(errno, "no memory for an event descriptor");
+  return std::unique_ptr<EventDescriptor>(new EventDescriptor(std::move(shown), std::move(signal)));
+}
+
+EventDescriptor::~EventDescriptor() { hide(); }
+
+void EventDescriptor::hide() {
+  if (!hidden_.exchange(true)) ::close(fd_);
+}
+
+void EventDescriptor::count() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &one, sizeof one);
+}
+
+bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }
+
+int EventDescriptor::take() const {
+  if (take_back()) return 0;
+  const int flags = hidden_ ? -1 : fcntl(fd_, F_GETFL);
+  if (flags < 0) return EBADF;
+  if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+  // The eventfd itself blocks, so that the kernel restarts this after a signal as it restarts a read of its own event
+  // descriptors.
+  uint64_t one;
+  return ::read(signal_.get(), &one, sizeof one) == sizeof one ? 0 : errno;
+}
+
+}  // namespace nupa::core
