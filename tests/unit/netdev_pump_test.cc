@@ -182,8 +182,14 @@ TEST_P(NetdevPump, WhoDoesNotReadHoldsUpNobodyForLong) {
   End &one = make(), &stopped = make(), &third = make();
   join(one, stopped);
   join(one, third);
-  std::promise<void> go;
-  std::thread holds([&] { stopped.pump->call([&] { go.get_future().wait(); }); });
+  std::promise<void> held, go;
+  std::thread holds([&] {
+    stopped.pump->call([&] {
+      held.set_value();
+      go.get_future().wait();
+    });
+  });
+  held.get_future().wait();
   // More than the ring and what is put aside take; meanwhile the interface is not read.
   constexpr int kFrames = 300;
   for (int i = 0; i < kFrames; ++i) one.give(frame(1, 2, 65000));
