@@ -1,7 +1,7 @@
 #pragma once
 #include "base/clock.h"
-#include "base/spin.h"
 #include "cm/peer.h"
+#include "progress/waiter.h"
 #include "segment/completion_ring.h"
 
 namespace nupa::cm {
@@ -54,7 +54,7 @@ class CompletionPort {
   /// Pushes an entry signed by process `tag` and raises the event it may cause, or leaves that to `due`.
   Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, segment::CqEntry& entry,
               DueEvent* due = nullptr) {
-    base::Backoff backoff;
+    progress::Waiter waiter(progress::kLockPolicy);
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
           !open())
@@ -73,7 +73,7 @@ class CompletionPort {
           // Closed first, and then the new place is told.
           ring_ = {};
           if (!owner_->alive()) return Pushed::kNo;
-          backoff.pause();
+          waiter.turn();
           break;
         case segment::CompletionRing::Push::kOverrun:
           return overrun() ? Pushed::kOverrun : Pushed::kNo;

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <string>
 
-#include "base/spin.h"
 #include "base/unique_fd.h"
+#include "progress/spin_lock.h"
 #include "segment/segment.h"
 
 namespace nupa::cm {
@@ -78,7 +78,7 @@ class Peer {
   /// take its time.
   std::mutex region_mutex_;
   base::UniqueFd region_fd_;
-  base::SpinLock channels_lock_;  ///< the same for those below
+  progress::SpinLock channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
   using Channels = std::array<std::atomic<int>, kMaxChannels>;
   std::unique_ptr<Channels> channel_fds_;  ///< until it has gone

@@ -189,9 +189,9 @@ int Cq::resize(uint32_t entries) {
       if (!ring_.close(head_ + i) && !ring_.ready(head_ + i)) return false;
     return true;
   };
-  for (base::Backoff backoff; !close_all();) {  // all anew: others may have polled meanwhile
+  for (progress::Waiter waiter(progress::kLockPolicy); !close_all();) {  // all anew: others may have polled meanwhile
     lock.unlock();
-    backoff.pause();
+    waiter.turn();
     lock.lock();
   }
   uint64_t kept = 0;

@@ -1,10 +1,10 @@
 #pragma once
 #include <vector>
 
-#include "base/spin.h"
 #include "core/event_descriptor.h"
 #include "core/next_stamp.h"
 #include "core/objects.h"
+#include "progress/spin_lock.h"
 #include "segment/completion_ring.h"
 
 namespace nupa::core {
@@ -94,7 +94,7 @@ class Cq final : public CompletionQueue {
   Channel* channel_;
   bool timestamps_;
   const std::vector<Poller*>& pollers_;  ///< who polls in vain looks for transports' work
-  base::SpinLock lock_;
+  progress::SpinLock lock_;
   uint64_t head_ = 0;
   NextStamp next_;  ///< of the entry at head_
   std::atomic<uint32_t> empty_polls_{0};

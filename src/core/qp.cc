@@ -226,7 +226,7 @@ int Qp::to_error() {
   }
   runtime_.grace();
   const int64_t deadline = base::now_ns() + kFillWaitNs;
-  for (base::Backoff backoff;; backoff.pause()) {
+  for (progress::Waiter waiter(progress::kLockPolicy);; waiter.turn()) {
     {
       std::lock_guard lock(send_lock_);
       if (flush_receives()) return 0;

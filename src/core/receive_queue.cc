@@ -89,10 +89,10 @@ bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int6
   const uint64_t capacity = ring_.capacity();
   const int64_t deadline = wait_ns == 0 ? 0 : base::now_ns() + wait_ns;
   for (uint64_t position = posted_ > capacity ? posted_ - capacity : 0; position < posted_; ++position) {
-    base::Backoff backoff;
+    progress::Waiter waiter(progress::kLockPolicy);
     while (!drain_one(position, flush, is_dead, completed)) {
       if (deadline == 0 || base::now_ns() > deadline) return false;
-      backoff.pause();
+      waiter.turn();
     }
   }
   shared_.consumed.store(posted_, std::memory_order_release);

@@ -2,8 +2,8 @@
 #include <functional>
 #include <mutex>
 
-#include "base/spin.h"
 #include "core/runtime.h"
+#include "progress/spin_lock.h"
 #include "segment/receive_ring.h"
 
 namespace nupa::core {
@@ -57,7 +57,7 @@ class ReceiveQueue {
   segment::RecvRing& shared_;
   segment::Segment::Block block_;
   segment::ReceiveRing ring_;
-  base::SpinLock lock_;
+  progress::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;
   std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which makes room (IBTA 10.8.3.2)

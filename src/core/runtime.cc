@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
-#include "base/spin.h"
 #include "core/connections.h"
 #include "core/cq.h"
 #include "core/device_attr.h"
@@ -17,6 +16,7 @@
 #include "core/qp.h"
 #include "core/srq.h"
 #include "core/sudden_end.h"
+#include "progress/waiter.h"
 
 namespace nupa::core {
 
@@ -270,8 +270,8 @@ void Runtime::bury(cm::Peer& peer) {
     Qp* qp = qps_[i].load();
     if (qp == nullptr || !qp->connected_to(peer)) continue;
     // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
-    base::Backoff backoff;
-    for (int turn = 0; turn < 100000 && !qp->handle_peer_gone(peer); ++turn) backoff.pause();
+    progress::Waiter waiter(progress::kLockPolicy);
+    for (int turn = 0; turn < 100000 && !qp->handle_peer_gone(peer); ++turn) waiter.turn();
     if (tables().qp[i].error.load() != 0 || segment::state_of(tables().qp[i].state.load()) == QpState::kErr)
       failed_.insert(i);
   }

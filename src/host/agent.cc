@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory_fault.h"
-#include "base/spin.h"
+#include "progress/waiter.h"
 
 namespace nupa::host {
 namespace {
@@ -75,13 +75,13 @@ int execute(cm::Peer& asker, AgentShared& request) {
 }  // namespace
 
 AgentShared* Agent::take() {
-  base::Backoff backoff;
+  progress::Waiter waiter(progress::kLockPolicy);
   for (;;) {
     for (AgentShared& request : node_.segment().tables().header->agents) {
       auto free = static_cast<uint32_t>(AgentState::kFree);
       if (request.state.compare_exchange_strong(free, static_cast<uint32_t>(AgentState::kTaken))) return &request;
     }
-    backoff.pause();
+    waiter.turn();
   }
 }
 
@@ -103,11 +103,11 @@ WcStatus Agent::ask(cm::Peer& peer, AgentShared& request) {
   theirs.agent_attention[node_.slot() / 64].fetch_or(uint64_t{1} << (node_.slot() % 64));
   theirs.attention.fetch_or(segment::attention::kAgent);
   peer.ring_doorbell();
-  base::Backoff backoff;
+  progress::Waiter waiter(progress::kLockPolicy);
   while (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kServed)) {
     if (!peer.alive()) return WcStatus::kRetryExcErr;
     if (node_.on_service_thread()) serve();
-    backoff.pause();
+    waiter.turn();
   }
   if (request.status == 0) return WcStatus::kSuccess;
   return request.status == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;

@@ -4,7 +4,7 @@
 
 #include "base/fence.h"
 #include "base/prefetch.h"
-#include "base/spin.h"
+#include "progress/waiter.h"
 #include "segment/layout.h"
 
 namespace nupa::segment {
@@ -129,10 +129,10 @@ class ReceiveRing {
     uint64_t seen = target.stamp.load(std::memory_order_acquire);
     // A claimer completes the receive first and frees the slot then: an owner that is quick to poll and to post anew
     // meets it in between and waits those few instructions. A claimer that was stopped just there makes it "full".
-    base::Backoff backoff;
+    progress::Waiter waiter(progress::kLockPolicy);
     for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimPatience, 0);
          ++turns) {
-      backoff.pause();
+      waiter.turn();
       seen = target.stamp.load(std::memory_order_acquire);
     }
     if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {

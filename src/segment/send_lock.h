@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/fence.h"
-#include "base/spin.h"
+#include "progress/waiter.h"
 
 namespace nupa::segment {
 
@@ -23,8 +23,8 @@ class SendLock {
   }
   void lock() {
     if (__builtin_expect(try_lock(), 1)) return;
-    base::Backoff backoff;
-    while (!try_lock()) backoff.pause();
+    progress::Waiter waiter(progress::kLockPolicy);
+    while (!try_lock()) waiter.turn();
   }
   void unlock() { word_.store(word_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
@@ -36,10 +36,10 @@ class SendLock {
   static bool await_holder(const std::atomic<uint32_t>& word, GoesOn goes_on) {
     const uint32_t seen = word.load(std::memory_order_seq_cst);
     if ((seen & 1) == 0) return true;
-    base::Backoff backoff;
+    progress::Waiter waiter(progress::kLockPolicy);
     while (word.load(std::memory_order_acquire) == seen) {
       if (!goes_on()) return false;
-      backoff.pause();
+      waiter.turn();
     }
     return true;
   }

@@ -3,8 +3,8 @@
 
 #include "shadow.h"
 #include "expect.h"
-#include "base/spin.h"
 #include "core/next_stamp.h"
+#include "progress/spin_lock.h"
 #include "segment/completion_ring.h"
 
 namespace nupa::segment {
@@ -177,7 +177,7 @@ void voids_what_a_dead_writer_claimed(Case& made) {
 
 /// Two threads that poll a queue, as Cq::poll() does it: one polls once and goes, the other one arms and sleeps.
 struct Polled {
-  base::SpinLock lock;
+  progress::SpinLock lock;
   core::NextStamp next;
   uint64_t head = 0;
 

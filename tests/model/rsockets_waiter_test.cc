@@ -40,14 +40,11 @@ inline ssize_t read(int, void* to, size_t bytes) {
   return -1;
 }
 /// Of the waiter's descriptor, which is the first one, without a limit.
-inline int ppoll(pollfd* fds, size_t, timespec*, ::std::nullptr_t) {
+inline int ppoll(pollfd* fds, size_t, const timespec*, ::std::nullptr_t) {
   model::operations::await(&counter, 0, std::memory_order_acquire, [](uint64_t count) { return count != 0; });
   fds->revents = POLLIN;
   return 1;
 }
-/// Turns of polling go by.
-inline void _mm_pause() {}
-
 }  // namespace nupa::rsockets
 
 // The lines that are checked.
@@ -79,7 +76,7 @@ class Words final : public Socket {
   std::atomic<uint32_t> edges{};
   // As what completions change; others look at it without the lock that a sleeper takes.
   bool has_completions = false;
-  base::SpinLock completions;
+  progress::SpinLock completions;
   uint32_t arrived = 0;
   std::atomic<uint32_t> readable{};
 

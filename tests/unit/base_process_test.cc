@@ -31,7 +31,6 @@
 #include "base/process_end.h"
 #include "base/settings.h"
 #include "base/shared_file.h"
-#include "base/spin.h"
 #include "base/time_code.h"
 #include "base/unique_fd.h"
 
@@ -310,27 +309,6 @@ TEST(LowestDescriptor, DescriptorsStayOutOfTheWay) {
   EXPECT_EQ(moved, first.get()) << "there is none so high";
   EXPECT_EQ(EDOM, errno);
   EXPECT_FALSE(out_of_the_way(UniqueFd()));
-}
-
-// Locks.
-
-TEST(SpinLock, LetsOneIn) {
-  SpinLock lock;
-  EXPECT_TRUE(lock.try_lock());
-  EXPECT_FALSE(lock.try_lock());
-  lock.unlock();
-  int count = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i)
-    threads.emplace_back([&] {
-      for (int round = 0; round < 10'000; ++round) {
-        std::lock_guard held(lock);
-        count = count + 1;
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(40'000, count);
-  EXPECT_TRUE(lock.try_lock());
 }
 
 // What the user says, and what the library says.

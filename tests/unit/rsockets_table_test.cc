@@ -174,14 +174,3 @@ TEST(RsocketsTable, ThreadsThatComeWhileItGoesFindItOrDoNot) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(alive, 0);
 }
-
-TEST(RsocketsDeadline, PassesWhenItSays) {
-  EXPECT_FALSE(Deadline::never().passed());
-  EXPECT_TRUE(Deadline::in_ms(0).passed());
-  EXPECT_FALSE(Deadline::in_ms(10'000).passed());
-  EXPECT_FALSE(Deadline::in_ms(-1).passed());
-  timespec storage;
-  EXPECT_EQ(Deadline::never().remaining(&storage), nullptr);
-  ASSERT_NE(Deadline::in_ms(1500).remaining(&storage), nullptr);
-  EXPECT_EQ(storage.tv_sec, 1);
-}

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <new>
 
-#include "base/spin.h"
+#include "progress/waiter.h"
 
 namespace nupa::rsockets {
 namespace {
@@ -82,7 +82,7 @@ int DescriptorTable::close(int fd) {
   for (const Count& count : found->in_use) {
     for (int turn = 0; count.value.load(std::memory_order_seq_cst) != 0; ++turn) {
       if (turn < kCloseSpins) {
-        _mm_pause();
+        progress::relax();
       } else {
         socket->observers().notify();
         usleep(kCloseLookUs);

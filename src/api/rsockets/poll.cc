@@ -66,7 +66,7 @@ class PollSet {
     int result = look() != 0 ? 1 : 0;
     if (result == 0) {
       timespec storage;
-      result = ::ppoll(all.data(), all.size(), deadline.remaining(&storage), mask);
+      result = ::ppoll(all.data(), all.size(), deadline.left(&storage), mask);
       result = result < 0 ? -errno : result == 0 ? 0 : 1;
     }
     size_t at = first;

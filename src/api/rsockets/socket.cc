@@ -40,7 +40,7 @@ int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) 
     return 0;
   }
   timespec storage;
-  const int count = ppoll(fds.data(), fds.size(), deadline.remaining(&storage), nullptr);
+  const int count = ppoll(fds.data(), fds.size(), deadline.left(&storage), nullptr);
   const int error = errno;
   observers_.remove(&waiter);
   if (count < 0) return -error;

@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
-#include "base/spin.h"
 #include "endpoint.h"
 #include "limits.h"
 #include "mappings.h"
+#include "progress/spin_lock.h"
 #include "receive_ring.h"
 #include "send_window.h"
 #include "service.h"
@@ -173,7 +173,7 @@ class Stream final : public Socket, public ServiceTimer {
   std::unique_ptr<StreamBuffers> buffers_;
 
   /// Polling the completion queue, and what that changes.
-  alignas(64) base::SpinLock completions_;
+  alignas(64) progress::SpinLock completions_;
   CompletionSource source_;
   RemoteBuffer peer_targets_{};  ///< the peer's table; length counts its entries
   uint32_t peer_next_target_ = 1;

@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <mutex>
 
-#include "base/clock.h"
+#include "progress/cpu.h"
 #include "settings.h"
 
 namespace nupa::rsockets {
-
-constexpr int64_t kNsPerMs = 1'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 void Observers::add(Observer* observer) {
   std::lock_guard lock(lock_);
@@ -78,24 +75,12 @@ void ThreadWaiter::reset() {
   told_.exchange(false);
 }
 
-Deadline Deadline::in_ms(int64_t ms) { return ms < 0 ? never() : in_ns(ms * kNsPerMs); }
-Deadline Deadline::in_ns(int64_t ns) { return Deadline(base::now_ns() + ns); }
-
-bool Deadline::passed() const { return at_ns_ != INT64_MAX && base::now_ns() >= at_ns_; }
-
-timespec* Deadline::remaining(timespec* storage) const {
-  if (at_ns_ == INT64_MAX) return nullptr;
-  const int64_t left = std::max<int64_t>(at_ns_ - base::now_ns(), 0);
-  storage->tv_sec = left / kNsPerSecond;
-  storage->tv_nsec = left % kNsPerSecond;
-  return storage;
-}
-
-Spin::Spin() : until_ns_(base::now_ns() + settings().polling_us * INT64_C(1000)) {}
+Spin::Spin() : until_(Deadline::in_ns(settings().polling_us * progress::kNsPerUs)) {}
 
 bool Spin::again() {
-  _mm_pause();
-  return base::now_ns() < until_ns_;
+  if (until_.passed()) return false;
+  progress::relax();
+  return true;
 }
 
 }  // namespace nupa::rsockets

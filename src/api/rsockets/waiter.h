@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/fence.h"
-#include "base/spin.h"
+#include "progress/deadline.h"
+#include "progress/spin_lock.h"
 
 namespace nupa::rsockets {
 
@@ -37,7 +38,7 @@ class Observers {
   void tell(const Observer* except);
 
   std::atomic<uint32_t> count_{0};
-  base::SpinLock lock_;
+  progress::SpinLock lock_;
   std::vector<Observer*> list_;
 };
 
@@ -65,24 +66,9 @@ class ThreadWaiter final : public Observer {
   std::atomic<bool> told_{false};
 };
 
-/// A point in time that a call waits for at most; by CLOCK_MONOTONIC.
-class Deadline {
- public:
-  static Deadline never() { return Deadline(INT64_MAX); }
-  /// ms < 0: never.
-  static Deadline in_ms(int64_t ms);
-  static Deadline in_ns(int64_t ns);
+using progress::Deadline;
 
-  bool passed() const;
-  /// For ppoll: null if never.
-  timespec* remaining(timespec* storage) const;
-
- private:
-  explicit Deadline(int64_t at) : at_ns_(at) {}
-  int64_t at_ns_;
-};
-
-/// Turns until the polling time is over; the clock is read at each.
+/// Turns until the polling time is over. The clock is read at each of them.
 class Spin {
  public:
   Spin();
@@ -90,7 +76,7 @@ class Spin {
   bool again();
 
  private:
-  int64_t until_ns_ = 0;
+  progress::Deadline until_;
 };
 
 }  // namespace nupa::rsockets

@@ -3,7 +3,7 @@
 #include <ctime>
 
 #include "base/clock.h"
-#include "base/spin.h"
+#include "progress/waiter.h"
 
 namespace nupa::roce {
 namespace {
@@ -47,11 +47,11 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
 
 bool EndpointChannel::enter() {
   if (context_.try_enter()) return true;
-  base::Backoff backoff;
+  progress::Waiter waiter(progress::kLockPolicy);
   const int64_t begun = base::now_ns();
   for (int64_t waited = 0; waited < kEnterPatienceNs; waited = base::now_ns() - begun) {
     if (waited < kEnterYieldsNs)
-      backoff.pause();
+      waiter.turn();
     else
       nanosleep(&kEnterPause, nullptr);
     if (context_.try_enter()) return true;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../waiter.h"
-#include "base/spin.h"
 #include "fd_table.h"
+#include "progress/spin_lock.h"
 
 namespace nupa::sockets {
 
@@ -55,7 +55,7 @@ struct Set {
   int kick = -1;
   std::atomic<bool> has_items{false};
   std::atomic<int>& sleepers;
-  base::SpinLock signal_lock;
+  progress::SpinLock signal_lock;
   std::vector<Item*> signalled;
 
   uint64_t marker() const { return reinterpret_cast<uintptr_t>(this) | 1; }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// One way to wait. This folder is to be the only one that spins, yields, sleeps, polls descriptors, starts threads, or
+/// registers what runs at fork() and exit(): scripts/check-waits lists the places that do not use it yet. All other
+/// code says what it waits for and until when. Any thread may call it; a call that may wait says so. The data path
+/// calls only inline functions of it. It includes src/base and nothing else of the library, and so may be used
+/// everywhere. The design is docs/design/progress.md.
+#include "progress/clock.h"
+#include "progress/cpu.h"
+#include "progress/deadline.h"
+#include "progress/spin_lock.h"
+#include "progress/waiter.h"

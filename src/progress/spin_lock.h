@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+
+#include "progress/waiter.h"
+
+namespace nupa::progress {
+
+/// A lock for a few instructions' work that threads of one process contend for. Lockable for std::lock_guard. No system
+/// call may be made while it is held.
+class SpinLock {
+ public:
+  void lock() {
+    while (held_.exchange(true, std::memory_order_acquire)) [[unlikely]] {
+        Waiter waiter(kLockPolicy);
+        while (held_.load(std::memory_order_relaxed)) waiter.turn();
+      }
+  }
+  bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
+  void unlock() { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+}  // namespace nupa::progress
