@@ -20,7 +20,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/own_thread.h"
 #include "base/process_end.h"
 #include "cm/introduction.h"
 #include "cm/outbox.h"
@@ -28,6 +27,7 @@
 #include "cm/poller.h"
 #include "cm/runtime_dir.h"
 #include "cm/watches.h"
+#include "progress/thread.h"
 
 namespace nupa::cm {
 namespace {
@@ -85,7 +85,7 @@ class NodeImpl final : public Node {
   Result<void> send_mad(Peer& peer, const Mad& mad) override;
   Result<void> watch(int fd, std::function<void()> ready) override { return watches_.add(fd, std::move(ready)); }
   void unwatch(int fd) override { watches_.remove(fd); }
-  bool on_service_thread() const override { return running_ && pthread_equal(pthread_self(), thread_); }
+  bool on_service_thread() const override { return running_ && thread_.is_current(); }
   int internal_threads() const override { return 1; }
 
   void before_fork() {
@@ -120,10 +120,6 @@ class NodeImpl final : public Node {
     int64_t hello_deadline_ns = 0;
   };
 
-  static void* run(void* self) {
-    static_cast<NodeImpl*>(self)->loop();
-    return nullptr;
-  }
   void shut();
   void loop();
   void accept_all();
@@ -167,7 +163,7 @@ class NodeImpl final : public Node {
   PeerTable met_;
   std::array<int, Peer::kMaxChannels> channels_;
 
-  pthread_t thread_{};
+  progress::Thread thread_;
   bool running_ = false;
   bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
   std::atomic<bool> stop_{false};
@@ -235,10 +231,10 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 Result<void> NodeImpl::serve() {
   if (running_) return {};
   running_ = true;  // before the thread, which reads it
-  const int error = base::start_own_thread(&thread_, &NodeImpl::run, this);
-  if (error == 0) return {};
+  const auto started = thread_.start("nupa-host", [this] { loop(); });
+  if (started) return {};
   running_ = false;
-  return fail(error, "the service thread cannot be started");
+  return fail(started.error().code, "the service thread cannot be started");
 }
 
 void NodeImpl::say_goodbye() {
@@ -287,7 +283,7 @@ void NodeImpl::shut() {
   if (running_) {
     stop_ = true;
     kick();
-    pthread_join(thread_, nullptr);
+    thread_.join();
     running_ = false;
   }
   connections_.clear();
@@ -575,8 +571,6 @@ void NodeImpl::expire(int64_t now) {
 }
 
 void NodeImpl::loop() {
-  pthread_setname_np(pthread_self(), "nupa-service");
-  prctl(PR_SET_TIMERSLACK, 1);  // receiver-not-ready timers are as short as 10 us
   while (!stop_) {
     const int64_t now = base::now_ns();
     int64_t wake = events_.on_tick(now);

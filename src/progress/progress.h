@@ -9,4 +9,5 @@
 #include "progress/cpu.h"
 #include "progress/deadline.h"
 #include "progress/spin_lock.h"
+#include "progress/thread.h"
 #include "progress/waiter.h"

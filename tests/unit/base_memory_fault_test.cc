@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/memory_fault.h"
-#include "base/own_thread.h"
 #include "base/unique_fd.h"
+#include "progress/thread.h"
 
 namespace nupa::base {
 namespace {
@@ -92,12 +92,11 @@ TEST(MemoryFault, AThreadOfTheLibraryMayFailToo) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* memory = pages(1);
   take_away(memory, kPage);
-  pthread_t thread;
-  const auto run = [](void* to) -> void* { return write_to(static_cast<std::byte*>(to), kPage) ? to : nullptr; };
-  ASSERT_EQ(start_own_thread(&thread, run, memory), 0);
-  void* result = memory;
-  ASSERT_EQ(pthread_join(thread, &result), 0);
-  EXPECT_EQ(result, nullptr);
+  progress::Thread thread;
+  bool written = true;
+  ASSERT_TRUE(thread.start("nupa-test", [&] { written = write_to(memory, kPage); }));
+  thread.join();
+  EXPECT_FALSE(written);
   munmap(memory, kPage);
 }
 

@@ -26,7 +26,6 @@
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
-#include "base/own_thread.h"
 #include "base/parent_only.h"
 #include "base/process_end.h"
 #include "base/settings.h"
@@ -166,35 +165,6 @@ TEST(ParentOnly, AChildsOwnDescriptorWithTheSameNumberIsNotClosedByItsChild) {
               if (dup2(pipe.read.get(), pipe.write.get()) != pipe.write.get()) return 1;
               return in_child([&pipe] { return fcntl(pipe.write.get(), F_GETFD) == -1 ? 2 : 0; });
             }));
-}
-
-// Threads of the library.
-
-TEST(OwnThread, TakesNoSignalsButThoseOfFaults) {
-  sigset_t before;
-  sigemptyset(&before);
-  sigaddset(&before, SIGUSR2);
-  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, &before, nullptr));
-  static sigset_t inside;
-  pthread_t thread;
-  ASSERT_EQ(0, start_own_thread(
-                   &thread,
-                   [](void*) -> void* {
-                     pthread_sigmask(SIG_SETMASK, nullptr, &inside);
-                     return nullptr;
-                   },
-                   nullptr));
-  ASSERT_EQ(0, pthread_join(thread, nullptr));
-  sigset_t after;
-  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, nullptr, &after));
-  constexpr int kFirstOfTheCLibrary = 32;
-  for (int signal = 1; signal < kFirstOfTheCLibrary; ++signal) {
-    if (signal == SIGKILL || signal == SIGSTOP) continue;
-    EXPECT_EQ(signal == SIGSEGV || signal == SIGBUS ? 0 : 1, sigismember(&inside, signal)) << signal;
-    EXPECT_EQ(signal == SIGUSR2 ? 1 : 0, sigismember(&after, signal)) << signal;
-  }
-  sigemptyset(&before);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // Shared files.

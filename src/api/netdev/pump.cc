@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/gid.h"
-#include "base/own_thread.h"
 
 namespace nupa::netdev {
 namespace {
@@ -78,11 +77,8 @@ size_t Pump::Hash::operator()(const Gid& gid) const {
 Result<std::unique_ptr<Pump>> Pump::start(Device& device, int queue, const Own& own) {
   std::unique_ptr<Pump> pump(new Pump(device, queue, own));
   if (auto opened = pump->open(); !opened) return tl::unexpected(opened.error());
-  try {
-    pump->thread_ = std::thread([raw = pump.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    return fail(error.code().value(), "no thread can be started");
-  }
+  if (auto started = pump->thread_.start("nupa-net", [raw = pump.get()] { raw->run(); }); !started)
+    return tl::unexpected(started.error());
   return pump;
 }
 
@@ -101,10 +97,9 @@ Result<void> Pump::open() {
 }
 
 Pump::~Pump() {
-  if (thread_.joinable()) {
-    call([this] { stop_ = true; });
-    thread_.join();
-  }
+  if (!thread_.has_started()) return;
+  call([this] { stop_ = true; });
+  thread_.join();
 }
 
 void Pump::call(const std::function<void()>& what) {

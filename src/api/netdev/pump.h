@@ -6,12 +6,12 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 
 #include "api/netdev/lane.h"
 #include "api/netdev/prefix.h"
 #include "base/unique_fd.h"
+#include "progress/thread.h"
 
 namespace nupa::netdev {
 
@@ -151,7 +151,7 @@ class Pump {
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  std::thread thread_;
+  progress::Thread thread_;
 };
 
 }  // namespace nupa::netdev

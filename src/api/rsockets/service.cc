@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "base/own_thread.h"
+#include "progress/thread.h"
 
 namespace nupa::rsockets {
 
@@ -46,17 +46,8 @@ int Service::start() {
   wanted.data.fd = event_.get();
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &wanted) != 0) return -errno;
 
-  pthread_t thread;
-  const int rc = base::start_own_thread(
-      &thread,
-      [](void* self) -> void* {
-        static_cast<Service*>(self)->run();
-        return nullptr;
-      },
-      this);
-  if (rc != 0) return -rc;
-  pthread_setname_np(thread, "rsockets");
-  pthread_detach(thread);
+  const auto started = progress::start_detached("nupa-rsockets", [this] { run(); });
+  if (!started) return -started.error().code;
   started_ = true;
   return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace nupa::torch_backend {
@@ -53,20 +54,19 @@ void Watcher::stop() {
     ends_ = true;
   }
   added_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.has_started()) thread_.join();
 }
 
 void Watcher::add(std::shared_ptr<Watched> one) {
   {
     std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    if (!thread_.has_started()) start_thread(thread_, "nupa-torch-w", [this] { serve(); });
     all_.push_back(std::move(one));
   }
   added_.notify_one();
 }
 
 void Watcher::serve() {
-  block_signals();
   std::unique_lock lock(mutex_);
   while (true) {
     added_.wait(lock, [this] { return ends_ || !all_.empty(); });
@@ -133,14 +133,15 @@ void Group::retire(std::shared_ptr<Group> group) {
     std::lock_guard lock(retired.mutex);
     ++retired.left;
   }
-  std::thread([&retired, group = std::move(group)]() mutable {
-    block_signals();
-    group->leave();
-    group.reset();
+  auto leave = [&retired, held = std::move(group)]() mutable {
+    held->leave();
+    held.reset();
     std::lock_guard lock(retired.mutex);
     --retired.left;
     retired.changed.notify_all();
-  }).detach();
+  };
+  const auto started = progress::start_detached("nupa-torch-x", std::move(leave));
+  if (!started) throw std::system_error(started.error().code, std::generic_category(), started.error().what);
 }
 
 bool Group::await_retired(std::chrono::milliseconds limit) {

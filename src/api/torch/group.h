@@ -2,8 +2,10 @@
 #include <nupa/ccl.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "api/torch/queue.h"
@@ -36,7 +38,7 @@ class Watcher {
   std::condition_variable added_;
   std::list<std::shared_ptr<Watched>> all_;
   bool ends_ = false;
-  std::thread thread_;
+  progress::Thread thread_;
 };
 
 /// A communicator and what is under way on it. It outlives its process group, as long as other ranks need it.

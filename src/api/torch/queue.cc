@@ -1,7 +1,6 @@
 #include "api/torch/queue.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include <system_error>
 
 namespace nupa::torch_backend {
 namespace {
@@ -14,10 +13,9 @@ constexpr uint32_t kLooksInVain = 20;
 
 }  // namespace
 
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+void start_thread(progress::Thread& thread, progress::ThreadName name, std::function<void()> body) {
+  const auto started = thread.start(name, std::move(body));
+  if (!started) throw std::system_error(started.error().code, std::generic_category(), started.error().what);
 }
 
 void Queue::stop() {
@@ -26,14 +24,14 @@ void Queue::stop() {
     ends_ = true;
   }
   wanted_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.has_started()) thread_.join();
 }
 
 void Queue::add(std::shared_ptr<Job> job) {
   bool wake = false;
   {
     Lock lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    if (!thread_.has_started()) start_thread(thread_, "nupa-torch-q", [this] { serve(); });
     jobs_.push_back(std::move(job));
     ++added_;
     wake = is_asleep_;
@@ -113,7 +111,6 @@ void Queue::rest(Lock& lock) {
 }
 
 void Queue::serve() {
-  block_signals();
   Lock lock(mutex_);
   while (!ends_ || !jobs_.empty()) {
     if (is_due())

@@ -4,14 +4,16 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
+
+#include "progress/thread.h"
 
 namespace nupa::torch_backend {
 
-/// Of the calling thread: signals are for the program's threads, which they have to interrupt.
-void block_signals();
+/// Thread::start() for code that PyTorch calls. Throws std::system_error: there is no thread to be had.
+void start_thread(progress::Thread& thread, progress::ThreadName name, std::function<void()> body);
 
 /// Something that is done in its turn.
 class Job {
@@ -73,7 +75,7 @@ class Queue {
   bool is_running_ = false;
   bool is_asleep_ = false;  ///< the thread, until it is woken
   bool ends_ = false;
-  std::thread thread_;
+  progress::Thread thread_;
 };
 
 }  // namespace nupa::torch_backend

@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/own_thread.h"
 
 namespace nupa::ccl {
 namespace {
@@ -59,15 +58,8 @@ Outcome<void> Endpoint::open() {
   if (auto opened = open_mailbox(); !opened) return opened;
   kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!kick_) return fault(errno, "no descriptor for the communicators' thread");
-  const int error = base::start_own_thread(
-      &thread_,
-      [](void* self) -> void* {
-        static_cast<Endpoint*>(self)->run();
-        return nullptr;
-      },
-      this);
-  if (error != 0) return fault(error, "no thread for communicators");
-  has_thread_ = true;
+  if (const auto started = thread_.start("nupa-ccl-work", [this] { run(); }); !started)
+    return fault(started.error().code, "no thread for communicators");
   return {};
 }
 
@@ -124,11 +116,10 @@ Outcome<void> Endpoint::open_mailbox() {
 }
 
 Endpoint::~Endpoint() {
-  if (has_thread_) {
-    ends_.store(true);
-    kick();
-    pthread_join(thread_, nullptr);
-  }
+  if (!thread_.has_started()) return;
+  ends_.store(true);
+  kick();
+  thread_.join();
 }
 
 int Endpoint::enter(const CommunicatorId& id, uint32_t rank, MailSink* sink) {

@@ -1,7 +1,5 @@
 #pragma once
 #include <nupa/device.h>
-#include <pthread.h>
-
 #include <atomic>
 #include <map>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "ccl/card.h"
 #include "ccl/comm/mail.h"
 #include "ccl/memory/allocations.h"
+#include "progress/thread.h"
 
 namespace nupa::ccl {
 
@@ -82,8 +81,7 @@ class Endpoint {
   std::unique_ptr<QueuePair> mailbox_;
   base::UniqueFd kick_;
   std::atomic<bool> ends_{false};
-  pthread_t thread_{};
-  bool has_thread_ = false;
+  progress::Thread thread_;
 
   std::mutex sinks_mutex_;  ///< held while a sink is called
   std::map<Key, MailSink*> sinks_;

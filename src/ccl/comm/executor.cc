@@ -1,7 +1,5 @@
 #include "ccl/comm/executor.h"
 
-#include "base/own_thread.h"
-
 namespace nupa::ccl {
 
 Executor::~Executor() {
@@ -10,23 +8,15 @@ Executor::~Executor() {
     ends_ = true;
   }
   changed_.notify_all();
-  if (has_thread_) pthread_join(thread_, nullptr);
+  if (thread_.has_started()) thread_.join();
 }
 
 int Executor::add(std::shared_ptr<Job> job) {
   {
     std::lock_guard lock(mutex_);
-    if (!has_thread_) {
-      const int error = base::start_own_thread(
-          &thread_,
-          [](void* self) -> void* {
-            static_cast<Executor*>(self)->serve();
-            return nullptr;
-          },
-          this);
-      if (error != 0) return error;
-      has_thread_ = true;
-    }
+    if (!thread_.has_started())
+      if (const auto started = thread_.start("nupa-ccl-run", [this] { serve(); }); !started)
+        return started.error().code;
     queue_.push_back(std::move(job));
     queued_.store(queue_.size(), std::memory_order_seq_cst);
   }

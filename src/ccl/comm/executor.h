@@ -1,12 +1,12 @@
 #pragma once
-#include <pthread.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+
+#include "progress/thread.h"
 
 namespace nupa::ccl {
 
@@ -67,8 +67,7 @@ class Executor {
   std::condition_variable changed_;  ///< a job came, or is done, or the turn is free
   std::deque<std::shared_ptr<Job>> queue_;
   bool ends_ = false;
-  bool has_thread_ = false;
-  pthread_t thread_{};
+  progress::Thread thread_;
 };
 
 }  // namespace nupa::ccl

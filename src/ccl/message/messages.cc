@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/own_thread.h"
 
 namespace nupa::ccl {
 namespace {
@@ -34,7 +33,7 @@ Messages::Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroun
 Messages::~Messages() {
   ends_.store(true);
   tell_thread();
-  if (has_thread_) pthread_join(thread_, nullptr);
+  if (thread_.has_started()) thread_.join();
 }
 
 void Messages::tell_thread() { count_up(begun_, begun_.load() + 1, sleepers_, rules_); }
@@ -56,16 +55,9 @@ void Messages::begin(const Pointer& message) {
 
 int Messages::have_thread() {
   std::lock_guard lock(mutex_);
-  if (has_thread_) return 0;
-  const int error = base::start_own_thread(
-      &thread_,
-      [](void* self) -> void* {
-        static_cast<Messages*>(self)->serve();
-        return nullptr;
-      },
-      this);
-  has_thread_ = error == 0;
-  return error;
+  if (thread_.has_started()) return 0;
+  const auto started = thread_.start("nupa-ccl-msg", [this] { serve(); });
+  return started ? 0 : started.error().code;
 }
 
 int Messages::begin_alone(const Pointer& message) {

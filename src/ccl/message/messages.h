@@ -1,6 +1,4 @@
 #pragma once
-#include <pthread.h>
-
 #include <list>
 #include <memory>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include "ccl/lane/lane_group.h"
 #include "ccl/message/message_peer.h"
 #include "ccl/waiter.h"
+#include "progress/thread.h"
 
 namespace nupa::ccl {
 
@@ -57,8 +56,7 @@ class Messages {
   std::mutex mutex_;
   std::vector<MessagePeer> peers_;
   std::list<Pointer> receives_;  ///< that nothing has come for, in their order
-  bool has_thread_ = false;
-  pthread_t thread_{};
+  progress::Thread thread_;
   std::atomic<bool> ends_{false};
   std::atomic<uint32_t> begun_{0};  ///< counts whatever the thread may not know of
   std::atomic<uint32_t> sleepers_{0};

@@ -16,11 +16,11 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/own_thread.h"
 #include "base/unique_fd.h"
 #include "ccl/start/gathering.h"
 #include "ccl/start/meeting_wire.h"
 #include "ccl/start/socket_address.h"
+#include "progress/thread.h"
 
 namespace nupa::ccl {
 namespace {
@@ -143,8 +143,7 @@ class Root final : public MeetingRoot {
   UniqueId id_;
   base::UniqueFd listener_;
   base::UniqueFd stop_;
-  pthread_t thread_{};
-  bool running_ = false;
+  progress::Thread thread_;
   std::atomic<bool> finishing_{false};
   // Of the thread.
   int64_t accept_again_ns_ = 0;
@@ -175,26 +174,19 @@ Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Un
 Outcome<void> Root::run() {
   stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_) return fault(errno, "no descriptor for the meeting's root");
-  const auto serve = [](void* root) -> void* {
-    static_cast<Root*>(root)->serve();
-    return nullptr;
-  };
-  if (const int error = base::start_own_thread(&thread_, serve, this); error != 0)
-    return fault(error, "no thread for the meeting's root");
-  running_ = true;
+  if (const auto started = thread_.start("nupa-meeting", [this] { serve(); }); !started)
+    return fault(started.error().code, "no thread for the meeting's root");
   return {};
 }
 
 void Root::end() {
-  if (!running_) return;
+  if (!thread_.has_started()) return;
   const uint64_t one = 1;
   (void)!write(stop_.get(), &one, sizeof one);
-  pthread_join(thread_, nullptr);
-  running_ = false;
+  thread_.join();
 }
 
 void Root::serve() {
-  pthread_setname_np(pthread_self(), "nupa-meeting");
   while (look(true)) {
   }
   const int64_t end = base::now_ns() + kSilenceNs;

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/own_thread.h"
 #include "ccl/trace/trace_text.h"
+#include "progress/thread.h"
 
 namespace nupa::ccl {
 namespace {
@@ -59,13 +59,8 @@ void Trace::open(uint32_t rank) {
 
 int Trace::start() {
   file_.write(trace_head(rank_));
-  return base::start_own_thread(
-      &thread_,
-      [](void* self) -> void* {
-        static_cast<Trace*>(self)->serve();
-        return nullptr;
-      },
-      this);
+  const auto started = progress::start_detached("nupa-trace", [this] { serve(); });
+  return started ? 0 : started.error().code;
 }
 
 uint32_t Trace::add_communicator(uint32_t rank, uint32_t ranks) {

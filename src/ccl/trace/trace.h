@@ -1,6 +1,4 @@
 #pragma once
-#include <pthread.h>
-
 #include <atomic>
 #include <mutex>
 
@@ -44,7 +42,6 @@ class Trace {
   TraceFile file_;
   const uint32_t rank_;
   TraceRecords records_;
-  pthread_t thread_{};
 };
 
 }  // namespace nupa::ccl

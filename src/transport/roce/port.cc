@@ -120,7 +120,7 @@ Port::~Port() {
   if (running_) {
     stop_ = true;
     kick();
-    pthread_join(thread_, nullptr);
+    thread_.join();
   }
   // Threads that have sent by it keep it.
   if (own_ != nullptr) own_->socket().close();

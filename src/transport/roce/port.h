@@ -11,6 +11,7 @@
 #include "core/seam/poller.h"
 #include "base/unique_fd.h"
 #include "io/udp_socket.h"
+#include "progress/thread.h"
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
 #include "transport/roce/groups.h"
@@ -152,7 +153,6 @@ class Port final : public core::Poller {
 
  private:
   explicit Port(std::vector<io::UdpSocket> sockets);
-  static void* run(void* port);
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
@@ -246,7 +246,7 @@ class Port final : public core::Poller {
   std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll
   std::atomic<bool> datagrams_{false};    ///< some queue pair is for them
   std::mutex start_mutex_;
-  pthread_t thread_{};
+  progress::Thread thread_;
   bool running_ = false;
 };
 

@@ -12,7 +12,6 @@
 #include <ctime>
 
 #include "base/clock.h"
-#include "base/own_thread.h"
 #include "transport/roce/port.h"
 
 namespace nupa::roce {
@@ -67,15 +66,10 @@ void ask_for_short_slices() {
 Result<void> Port::start() {
   std::lock_guard lock(start_mutex_);
   if (running_) return {};
-  const int error = base::start_own_thread(&thread_, &Port::run, this);
-  if (error != 0) return fail(error, "cannot start the port's thread");
+  if (const auto started = thread_.start("nupa-roce", [this] { serve(); }); !started)
+    return fail(started.error().code, "cannot start the port's thread");
   running_ = true;
   return {};
-}
-
-void* Port::run(void* port) {
-  static_cast<Port*>(port)->serve();
-  return nullptr;
 }
 
 void Port::kick() {
@@ -115,8 +109,6 @@ void Port::linger(std::unique_lock<std::mutex>& lock) {
 }
 
 void Port::serve() {
-  pthread_setname_np(pthread_self(), "nupa-roce");
-  prctl(PR_SET_TIMERSLACK, 1);
   ask_for_short_slices();
   uint64_t polls = 0;
   uint64_t packets_seen = 0;

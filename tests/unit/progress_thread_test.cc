@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/thread.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <nupa/device.h>
+
+#include "progress/waiter.h"
+
+namespace nupa::progress {
+namespace {
+
+std::string own_name() {
+  char name[16] = {};
+  prctl(PR_GET_NAME, name);
+  return name;
+}
+
+TEST(ProgressThread, Start_NewThread_HasItsNameAndExactTimers) {
+  Thread thread;
+  std::string name;
+  int slack_ns = 0;
+  ASSERT_TRUE(thread.start("nupa-0123456789", [&] {
+    name = own_name();
+    slack_ns = prctl(PR_GET_TIMERSLACK);
+  }));
+  thread.join();
+  EXPECT_EQ("nupa-0123456789", name);
+  EXPECT_EQ(1, slack_ns);
+}
+
+TEST(ProgressThread, Start_NewThread_TakesNoSignalsButThoseOfFaults) {
+  sigset_t before;
+  sigemptyset(&before);
+  sigaddset(&before, SIGUSR2);
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, &before, nullptr));
+  sigset_t inside;
+  Thread thread;
+  ASSERT_TRUE(thread.start("nupa-test", [&] { pthread_sigmask(SIG_SETMASK, nullptr, &inside); }));
+  thread.join();
+  sigset_t after;
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, nullptr, &after));
+  constexpr int kFirstOfTheCLibrary = 32;
+  for (int signal = 1; signal < kFirstOfTheCLibrary; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) {
+      EXPECT_EQ(signal != SIGSEGV && signal != SIGBUS, sigismember(&inside, signal) == 1) << signal;
+    }
+    EXPECT_EQ(signal == SIGUSR2, sigismember(&after, signal) == 1) << signal;
+  }
+  sigemptyset(&before);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST(ProgressThread, IsCurrent_InItsBodyOnly_IsTrue) {
+  for (int i = 0; i < 100; ++i) {
+    Thread thread;
+    EXPECT_FALSE(thread.is_current());
+    bool inside = false;
+    ASSERT_TRUE(thread.start("nupa-test", [&] { inside = thread.is_current(); }));
+    EXPECT_TRUE(thread.has_started());
+    EXPECT_FALSE(thread.is_current());
+    thread.join();
+    EXPECT_TRUE(inside);
+    EXPECT_FALSE(thread.has_started());
+  }
+}
+
+TEST(ProgressThread, Start_AfterAJoin_StartsAnother) {
+  Thread thread;
+  int count = 0;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(thread.start("nupa-test", [&] { ++count; }));
+    thread.join();
+  }
+  EXPECT_EQ(2, count);
+}
+
+TEST(ProgressThread, Join_InAForksChild_Returns) {
+  std::atomic<bool> ends{false};
+  auto thread = std::make_unique<Thread>();
+  ASSERT_TRUE(
+      thread->start("nupa-test", [&] { wait_for([&] { return ends.load(); }, kPeerPolicy, Deadline::never()); }));
+  for (const bool joins : {true, false}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      // The destructor would end a process whose thread it is.
+      if (joins) thread->join();
+      thread.reset();
+      _exit(0);
+    }
+    int status = 1;
+    EXPECT_EQ(child, waitpid(child, &status, 0));
+    EXPECT_EQ(0, status);
+  }
+  ends = true;
+  thread->join();
+}
+
+TEST(ProgressThread, StartDetached_Runs) {
+  std::atomic<bool> ran{false};
+  std::string name;
+  ASSERT_TRUE(start_detached("nupa-test", [&] {
+    name = own_name();
+    ran = true;
+  }));
+  EXPECT_TRUE(wait_for([&] { return ran.load(); }, kPeerPolicy, Deadline::in_ms(60'000)));
+  EXPECT_EQ("nupa-test", name);
+}
+
+std::set<std::string> tasks() {
+  std::set<std::string> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) found.insert(task.path());
+  return found;
+}
+
+/// Names of this process's threads that are not in `before`.
+std::multiset<std::string> names_of_new_threads(const std::set<std::string>& before) {
+  std::multiset<std::string> names;
+  for (const std::string& task : tasks()) {
+    std::string name;
+    if (!before.contains(task) && std::getline(std::ifstream(task + "/comm"), name)) names.insert(name);
+  }
+  return names;
+}
+
+TEST(ProgressThreads, OfAProcessWithADevice_AreNamedNupa) {
+  const auto before = tasks();
+  const auto devices = list_devices();
+  ASSERT_FALSE(devices.empty());
+  const auto device = open_device(devices.front().name);
+  ASSERT_TRUE(device) << device.error().what;
+  std::multiset<std::string> names;
+  // A thread gives itself its name.
+  wait_for(
+      [&] {
+        names = names_of_new_threads(before);
+        return !names.empty() &&
+               std::all_of(names.begin(), names.end(), [](const auto& name) { return name.starts_with("nupa-"); });
+      },
+      kPeerPolicy, Deadline::in_ms(20'000));
+  EXPECT_TRUE(names.contains("nupa-host"));
+  for (const std::string& name : names) EXPECT_TRUE(name.starts_with("nupa-")) << name;
+}
+
+}  // namespace
+}  // namespace nupa::progress
