@@ -1,6 +1,5 @@
 #include "ccl/card.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +11,7 @@
 
 #include "base/boot_id.h"
 #include "base/unique_fd.h"
+#include "progress/descriptors.h"
 
 namespace nupa::ccl {
 namespace {
@@ -99,8 +99,7 @@ bool RankCard::sees_end_of(const RankCard& other) const {
   const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
   if (!there) return errno == ESRCH;
   // Readable from its end on, also while its parent has not asked for it.
-  pollfd wanted{there.get(), POLLIN, 0};
-  return poll(&wanted, 1, 0) == 1;
+  return progress::is_readable(there.get());
 }
 
 std::string RankCard::text() const { return "process " + std::to_string(process) + " on " + host_name; }

@@ -1,18 +1,19 @@
 #include <arpa/inet.h>
 #include <fmt/core.h>
 
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "commands.h"
 #include "core/device_table.h"
 #include "observe.h"
+#include "progress/waiter.h"
 #include "transport_alias.h"
 
 namespace nupa::cli {
 namespace {
+
+constexpr double kLongestWatch = 1e9;
 
 const char* name_of(QpType type) {
   switch (type) {
@@ -172,7 +173,7 @@ int stat(bool json, double watch_seconds) {
       fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer; is it stopped?\n", (*dir)->path(), slot);
     if (watch_seconds <= 0) return 0;
     std::fflush(stdout);
-    std::this_thread::sleep_for(std::chrono::duration<double>(watch_seconds));
+    progress::sleep_for(static_cast<int64_t>(std::min(watch_seconds, kLongestWatch) * progress::kNsPerSecond));
   }
 }
 

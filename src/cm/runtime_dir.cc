@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -26,9 +25,6 @@ namespace {
 constexpr int kBacklog = 256;
 /// Hundreds of processes may start at once, each of which holds it for some milliseconds on a busy machine.
 constexpr int64_t kLockPatienceNs = 20'000'000'000;
-/// Between two tries, doubled each time: else hundreds that wait leave no time to the one that has it.
-constexpr useconds_t kFirstPauseUs = 200;
-constexpr useconds_t kLongestPauseUs = 20'000;
 /// With more processes than that not each new one looks whether all the others live, but one in so many.
 constexpr size_t kFewProcesses = 64;
 constexpr int64_t kSweepOneIn = 16;
@@ -128,30 +124,14 @@ Result<std::unique_ptr<RuntimeDir>> RuntimeDir::open() {
               status.st_mode & 0777);
     return fail(EACCES, "the runtime directory is open to other users");
   }
-  return std::unique_ptr<RuntimeDir>(new RuntimeDir(path, std::move(fd)));
+  base::UniqueFd to_lock(openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!to_lock) return fail(errno, "the runtime directory cannot be opened for its lock");
+  return std::unique_ptr<RuntimeDir>(new RuntimeDir(path, std::move(fd), std::move(to_lock)));
 }
 
-bool RuntimeDir::lock() const {
-  const int64_t deadline = base::now_ns() + kLockPatienceNs;
-  useconds_t pause_us = kFirstPauseUs;
-  for (;;) {
-    // The file's lock is this object's, and no other thread's that has it.
-    if (threads_.try_lock()) {
-      if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return true;
-      const int error = errno;
-      threads_.unlock();
-      if (error != EWOULDBLOCK && error != EINTR) return false;
-    }
-    if (base::now_ns() > deadline) return false;
-    usleep(pause_us);
-    pause_us = std::min(2 * pause_us, kLongestPauseUs);
-  }
-}
+bool RuntimeDir::lock() const { return lock_.lock(progress::Deadline::in_ns(kLockPatienceNs)).has_value(); }
 
-void RuntimeDir::unlock() const {
-  flock(fd_.get(), LOCK_UN);
-  threads_.unlock();
-}
+void RuntimeDir::unlock() const { lock_.unlock(); }
 
 std::vector<uint32_t> RuntimeDir::list() const {
   std::vector<uint32_t> slots;

@@ -2,11 +2,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "progress/file_lock.h"
 #include <nupa/result.h>
 #include <nupa/types.h>
 
@@ -59,14 +59,15 @@ class RuntimeDir {
   std::vector<std::string> strangers() const;
 
  private:
-  RuntimeDir(std::string path, base::UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  RuntimeDir(std::string path, base::UniqueFd fd, base::UniqueFd to_lock)
+      : path_(std::move(path)), fd_(std::move(fd)), lock_(std::move(to_lock)) {}
   bool lock() const;
   void unlock() const;
   std::vector<uint32_t> sweep_locked(bool only_look);
 
   std::string path_;
   base::UniqueFd fd_;
-  mutable std::mutex threads_;  ///< held with the folder's lock
+  mutable progress::FileLock lock_;
 };
 
 }  // namespace nupa::cm

@@ -1,14 +1,12 @@
 #include "cm/wire.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "base/clock.h"
+#include "progress/descriptors.h"
 
 namespace nupa::cm {
 
@@ -81,16 +79,10 @@ Result<Received> receive_message(int socket) {
 }
 
 Result<void> wait_readable(int socket, int timeout_ms) {
-  constexpr int64_t kMillisecond = 1'000'000;
-  const int64_t deadline = base::now_ns() + timeout_ms * kMillisecond;
-  pollfd ready{socket, POLLIN, 0};
-  for (;;) {
-    const int64_t left = std::max<int64_t>(deadline - base::now_ns(), 0);
-    const int status = poll(&ready, 1, static_cast<int>((left + kMillisecond - 1) / kMillisecond));
-    if (status > 0) return {};
-    if (status == 0) return fail(ETIMEDOUT, "the other process does not answer");
-    if (errno != EINTR) return fail(errno, "cannot wait for an answer");
-  }
+  const auto waited = progress::wait_readable(socket, progress::Deadline::in_ms(timeout_ms));
+  if (waited) return {};
+  const int error = waited.error().code;
+  return fail(error, error == ETIMEDOUT ? "the other process does not answer" : "cannot wait for an answer");
 }
 
 Result<Credentials> peer_credentials(int socket) {

@@ -13,6 +13,7 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
+#include "progress/descriptors.h"
 
 namespace nupa::io {
 namespace {
@@ -212,12 +213,16 @@ Result<FoundRoute> ask(int fd, const UdpAddress& to, const Gid* from, uint32_t s
   } while (length < 0 && errno == EINTR);
   if (length < 0) return fail(errno, "cannot ask the kernel for a route");
   std::byte reply[kMaxReply];
+  const auto deadline = progress::Deadline::in_ns(kAnswerSeconds * progress::kNsPerSecond);
   for (int foreign = 0; foreign < kMaxForeign;) {
+    if (const auto ready = progress::wait_readable(fd, deadline); !ready)
+      return fail(ready.error().code, "the kernel does not answer what route there is");
     sockaddr_nl sender{};
     socklen_t sender_length = sizeof sender;
-    length = recvfrom(fd, reply, sizeof reply, MSG_TRUNC, reinterpret_cast<sockaddr*>(&sender), &sender_length);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0) return fail(errno == EAGAIN ? ETIMEDOUT : errno, "the kernel does not answer what route there is");
+    length = recvfrom(fd, reply, sizeof reply, MSG_TRUNC | MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&sender),
+                      &sender_length);
+    if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (length < 0) return fail(errno, "the kernel does not answer what route there is");
     if (static_cast<size_t>(length) > sizeof reply) return fail(EBADMSG, "an answer of the kernel is too long");
     ++foreign;
     if (sender.nl_pid != 0) continue;
@@ -267,8 +272,6 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
 
   base::UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   if (!fd) return fail(errno, "cannot open a netlink socket");
-  const timeval patience{kAnswerSeconds, 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   if (from != nullptr) {
     // The kernel believes any IPv6 source. A link-local one may be several interfaces'.
     const uint32_t scope = base::is_link_local(*from) ? target.scope : 0;

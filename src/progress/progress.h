@@ -6,8 +6,12 @@
 /// calls only inline functions of it. It includes src/base and nothing else of the library, and so may be used
 /// everywhere. The design is docs/design/progress.md.
 #include "progress/clock.h"
+#include "progress/condition.h"
 #include "progress/cpu.h"
 #include "progress/deadline.h"
+#include "progress/descriptors.h"
+#include "progress/file_lock.h"
 #include "progress/spin_lock.h"
 #include "progress/thread.h"
+#include "progress/wake_up.h"
 #include "progress/waiter.h"

@@ -4,16 +4,6 @@
 #include "shadow.h"
 #include "expect.h"
 
-namespace nupa::rsockets {
-
-/// Time goes by.
-inline int usleep(useconds_t) {
-  model::pause();
-  return 0;
-}
-
-}  // namespace nupa::rsockets
-
 // The lines that are checked.
 #include "api/rsockets/descriptor_table.cc"
 

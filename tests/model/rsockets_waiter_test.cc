@@ -4,7 +4,7 @@
 #include "shadow.h"
 #include "expect.h"
 
-namespace nupa::rsockets {
+namespace nupa::progress {
 
 /// eventfd(2): one word, which is read and written in one step. The waiter has the only one.
 constexpr int kFd = 1 << 30;
@@ -39,18 +39,22 @@ inline ssize_t read(int, void* to, size_t bytes) {
   errno = EAGAIN;
   return -1;
 }
-/// Of the waiter's descriptor, which is the first one, without a limit.
-inline int ppoll(pollfd* fds, size_t, const timespec*, ::std::nullptr_t) {
+/// For ppoll(2): of the thread's own descriptor, which is the first one, without a limit.
+inline int sleep_on_the_counter(pollfd* fds, size_t, const timespec*, const sigset_t*) {
   model::operations::await(&counter, 0, std::memory_order_acquire, [](uint64_t count) { return count != 0; });
   fds->revents = POLLIN;
   return 1;
 }
-}  // namespace nupa::rsockets
+}  // namespace nupa::progress
 
 // The lines that are checked.
 #include "api/rsockets/receive_ring.h"
 #include "api/rsockets/socket.cc"
 #include "api/rsockets/waiter.cc"
+#include "progress/wake_up.cc"
+// Its arguments' types would have the system's function found beside one of the same name.
+#define ppoll sleep_on_the_counter
+#include "progress/descriptors.cc"
 
 namespace nupa::rsockets {
 
@@ -113,7 +117,7 @@ class Words final : public Socket {
 };
 
 Words& make_socket(Case& made) {
-  ThreadWaiter::mine().reset();  // the only sleeper's; it outlives the execution
+  progress::WakeUp::of_thread().take();  // the only sleeper's; it outlives the execution
   return made.make<Words>();
 }
 
@@ -153,19 +157,20 @@ void sleeps_while_another_takes_completions(Case& made) {
 }
 
 /// A sleeper looks while it is being told: what it took and what it did not take fit together afterwards.
-void a_waiter_is_reset_while_it_is_told(Case& made) {
-  auto& waiter = ThreadWaiter::mine();
-  waiter.reset();
+void signals_are_taken_while_one_comes(Case& made) {
+  auto& wake_up = progress::WakeUp::of_thread();
+  wake_up.take();
   auto& told = made.make<std::atomic<bool>>(false);
   made.thread("sleeper", [&] {
-    waiter.reset();
+    wake_up.take();
     while (!told.load(std::memory_order_acquire)) nupa::_mm_pause();
-    waiter.reset();
+    wake_up.take();
     uint64_t count;
-    model::require(read(kFd, &count, sizeof count) < 0, "a descriptor that stays readable would keep sleepers awake");
+    model::require(progress::read(progress::kFd, &count, sizeof count) < 0,
+                   "a descriptor that stays readable would keep sleepers awake");
   });
   made.thread("tells", [&] {
-    waiter.changed();
+    wake_up.signal();
     told.store(true, std::memory_order_release);
   });
 }
@@ -203,22 +208,23 @@ TEST(ModelRsocketsWaiter, ChangeBeforeAnEdge_WakesTheSleeper) { model::expect_ho
 TEST(ModelRsocketsWaiter, CompletionsTakenByAnother_WakeTheSleeper) {
   model::expect_holds(sleeps_while_another_takes_completions);
 }
-TEST(ModelRsocketsWaiter, ResetWhileTold_LeavesNothingReadable) {
-  model::expect_holds(a_waiter_is_reset_while_it_is_told);
+TEST(ModelRsocketsWaiter, SignalsTakenWhileOneComes_LeaveNothingReadable) {
+  model::expect_holds(signals_are_taken_while_one_comes);
 }
 TEST(ModelRsocketsWaiter, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {sleeps_until_it_is_shut, sleeps_until_the_phase_changes,
-                         sleeps_while_another_takes_completions, a_waiter_is_reset_while_it_is_told};
-  EXPECT_EQ(model::needed_orders(cases, {"rsockets/waiter.h", "rsockets/waiter.cc", "base/fence.h"}),
-            (::std::vector<::std::string>{
-                "Observers::notify load seq_cst: x86 relaxed, C++ relaxed",
-                "Observers::add store seq_cst: x86 seq_cst, C++ relaxed",
-                "Observers::remove store seq_cst: x86 relaxed, C++ relaxed",
-                "ThreadWaiter::changed exchange seq_cst: x86 relaxed, C++ relaxed",
-                "ThreadWaiter::reset load seq_cst: x86 relaxed, C++ relaxed",
-                "ThreadWaiter::reset exchange seq_cst: x86 relaxed, C++ relaxed",
-                "base::fence_after_update fence seq_cst: x86 none, C++ seq_cst",
-            }));
+                         sleeps_while_another_takes_completions, signals_are_taken_while_one_comes};
+  EXPECT_EQ(
+      model::needed_orders(cases, {"rsockets/waiter.h", "rsockets/waiter.cc", "progress/wake_up.cc", "base/fence.h"}),
+      (::std::vector<::std::string>{
+          "Observers::notify load seq_cst: x86 relaxed, C++ relaxed",
+          "Observers::add store seq_cst: x86 seq_cst, C++ relaxed",
+          "Observers::remove store seq_cst: x86 relaxed, C++ relaxed",
+          "WakeUp::signal exchange seq_cst: x86 relaxed, C++ relaxed",
+          "WakeUp::take load seq_cst: x86 relaxed, C++ relaxed",
+          "WakeUp::take exchange seq_cst: x86 relaxed, C++ relaxed",
+          "base::fence_after_update fence seq_cst: x86 none, C++ seq_cst",
+      }));
 }
 
 TEST(ModelRsocketsReceiveRing, Buffer_UsedAgain_HoldsWholeBytes) { model::expect_holds(a_buffer_is_used_again); }

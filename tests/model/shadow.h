@@ -202,14 +202,22 @@ class Mutex {
 class Condition {
  public:
   void notify_all() { change(1); }
+  /// No case has several that sleep on a condition of which one is notified.
+  void notify_one() { change(1); }
+  void wait(std::unique_lock<Mutex>& lock) {
+    const uint64_t before = change(0);
+    lock.unlock();
+    operations::await(&calls_, 0, std::memory_order_relaxed, [before](uint64_t now) { return now != before; });
+    lock.lock();
+  }
   template <class Test>
   void wait(std::unique_lock<Mutex>& lock, Test test) {
-    while (!test()) {
-      const uint64_t before = change(0);
-      lock.unlock();
-      operations::await(&calls_, 0, std::memory_order_relaxed, [before](uint64_t now) { return now != before; });
-      lock.lock();
-    }
+    while (!test()) wait(lock);
+  }
+  template <class Time>
+  std::cv_status wait_until(std::unique_lock<Mutex>& lock, const Time&) {
+    wait(lock);
+    return std::cv_status::no_timeout;
   }
 
  private:

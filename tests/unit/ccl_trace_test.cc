@@ -224,13 +224,13 @@ TEST(CclTraceRecords, ManyWakeTheWriter) {
   constexpr size_t kMany = 4;
   TraceRecords records(kMany, 100);
   for (size_t i = 0; i + 1 < kMany; ++i) records.put({TraceRecord::Kind::kOperation, traced_event()});
-  records.wait_for_many(std::chrono::milliseconds(1));
+  records.wait_for_many(1'000'000);
   EXPECT_EQ(records.take().records.size(), kMany - 1) << "it waits no longer than that";
   constexpr auto kFarAway = std::chrono::seconds(60);
   std::chrono::nanoseconds waited{0};
   std::thread writer([&] {
     const int64_t begin_ns = base::now_ns();
-    records.wait_for_many(kFarAway);
+    records.wait_for_many(std::chrono::nanoseconds(kFarAway).count());
     waited = std::chrono::nanoseconds(base::now_ns() - begin_ns);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // mostly it sleeps by then

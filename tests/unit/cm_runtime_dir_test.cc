@@ -3,8 +3,10 @@
 // dead.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <cerrno>
@@ -13,6 +15,7 @@
 
 #include "cm/runtime_dir.h"
 #include "cm_fixture.h"
+#include "progress/waiter.h"
 #include "segment/layout.h"
 
 namespace nupa::cm::test {
@@ -301,6 +304,27 @@ TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForAnotherThreadOfItsProcess) {
   looking.join();
   EXPECT_TRUE(looked);
   EXPECT_FALSE(exists("9.sock"));
+}
+
+TEST_F(CmRuntimeDir, Claim_AChildOfAProcessThatDiedWithTheLockLives_GetsIt) {
+  int told[2];
+  ASSERT_EQ(0, pipe2(told, O_CLOEXEC));
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const auto dir = RuntimeDir::open();
+    if (!dir) _exit(1);
+    (void)(*dir)->claim([&](uint32_t) {
+      if (const pid_t child = fork(); child != 0 && ::write(told[1], &child, sizeof child) != sizeof child) _exit(1);
+      progress::sleep_for_ever();
+      return true;
+    });
+  }
+  pid_t child = 0;
+  ASSERT_EQ(sizeof child, static_cast<size_t>(::read(told[0], &child, sizeof child)));
+  ASSERT_EQ(0, kill(holder, SIGKILL));
+  ASSERT_EQ(holder, waitpid(holder, nullptr, 0));
+  EXPECT_TRUE(open()->claim());
+  EXPECT_EQ(0, kill(child, SIGKILL));
 }
 
 TEST_F(CmRuntimeDir, TheLockIsGivenBackByEachCall) {

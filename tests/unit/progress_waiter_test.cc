@@ -2,9 +2,7 @@
 #include "progress/waiter.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,33 +11,14 @@
 #include <vector>
 
 #include "progress/spin_lock.h"
+#include "progress_alarms.h"
 
 namespace nupa::progress {
 namespace {
 
 constexpr int64_t kSoonNs = 20'000'000;
 
-/// SIGALRM each millisecond, which interrupts system calls.
-class Alarms {
- public:
-  Alarms() {
-    struct sigaction action {};
-    action.sa_handler = [](int) { count.fetch_add(1); };
-    sigaction(SIGALRM, &action, &before_);
-    const itimerval each{{0, 1'000}, {0, 1'000}};
-    setitimer(ITIMER_REAL, &each, nullptr);
-  }
-  ~Alarms() {
-    const itimerval none{};
-    setitimer(ITIMER_REAL, &none, nullptr);
-    sigaction(SIGALRM, &before_, nullptr);
-  }
-
-  static inline std::atomic<int> count{0};
-
- private:
-  struct sigaction before_ {};
-};
+using test::Alarms;
 
 TEST(ProgressWaiter, WaitFor_SignalsWhileWaiting_KeepsTheDeadline) {
   const Alarms alarms;

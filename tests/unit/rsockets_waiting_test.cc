@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,51 +76,6 @@ TEST(RsocketsWaiting, ANotificationEndsTheSleepAndTheConditionIsTestedAgain) {
   EXPECT_EQ(socket.wait(Deadline::in_ms(60'000), [&] { return done.load(); }), 0);
   EXPECT_EQ(socket.wakes(), 0);
   other.join();
-}
-
-TEST(RsocketsWaiting, AChildDoesNotTakeItsParentsWakeUps) {
-  ThreadWaiter& waiter = ThreadWaiter::mine();
-  waiter.reset();
-  waiter.changed();
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    ThreadWaiter::mine().reset();
-    _exit(0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  pollfd entry{waiter.fd(), POLLIN, 0};
-  EXPECT_EQ(poll(&entry, 1, 0), 1);
-  waiter.reset();
-}
-
-/// Outlives the thread's other thread_local objects when it was made before them.
-struct AtTheVeryEnd {
-  ~AtTheVeryEnd() {
-    if (polled == nullptr) return;
-    pollfd entry{ThreadWaiter::mine().fd(), POLLIN, 0};
-    *polled = poll(&entry, 1, 0);
-  }
-  int* polled = nullptr;
-};
-
-TEST(RsocketsWaiting, AThreadsWaiterCanBeSleptOnAfterTheThreadsDestructorsHaveRun) {
-  int polled = -1;
-  std::thread([&] {
-    thread_local AtTheVeryEnd at_the_very_end;
-    at_the_very_end.polled = &polled;
-    ASSERT_GE(ThreadWaiter::mine().fd(), 0);
-  }).join();
-  EXPECT_EQ(polled, 0);  // 1: the descriptor is closed
-}
-
-TEST(RsocketsWaiting, Thread_ThatHasAWaiter_ClosesItsDescriptorAtItsEnd) {
-  int fd = -1;
-  std::thread([&] { fd = ThreadWaiter::mine().fd(); }).join();
-  ASSERT_GE(fd, 0);
-  EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "it is still open";
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
+#include "progress/descriptors.h"
 
 namespace nupa::netdev {
 namespace {
@@ -409,8 +410,7 @@ void Node::look_at(Target& target, int64_t now) {
   if (peer != peers_.end() && peer->second.session != 0) return target.asked.reset();
   Result<void> done;
   if (target.asked) {
-    pollfd answer{target.asked.get(), POLLIN, 0};
-    if (::poll(&answer, 1, 0) == 0 && now < target.next_ns) return;
+    if (!progress::is_readable(target.asked.get()) && now < target.next_ns) return;
     done = take_answer(target);
     target.asked.reset();
   } else {

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "api/netdev/virtio_header.h"
+#include "progress/descriptors.h"
 
 namespace nupa::netdev {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 /// Of linux/if_tun.h since 6.2, which older headers lack.
 constexpr unsigned kUso4 = 0x20;
 constexpr unsigned kUso6 = 0x40;
+constexpr int64_t kAnswerMs = 5'000;
 
 ifreq request_for(const std::string& name) {
   ifreq request{};
@@ -112,7 +114,9 @@ int TunDevice::add_address(const Prefix& prefix) const {
     nlmsgerr what;
     std::array<std::byte, sizeof request + 256> more;  // the request again, where it is refused, and words about it
   } answer{};
-  if (::recv(socket.get(), &answer, sizeof answer, 0) < 0) return errno;
+  if (const auto ready = progress::wait_readable(socket.get(), progress::Deadline::in_ms(kAnswerMs)); !ready)
+    return ready.error().code;
+  if (::recv(socket.get(), &answer, sizeof answer, MSG_DONTWAIT) < 0) return errno;
   return answer.head.nlmsg_type == NLMSG_ERROR ? -answer.what.error : EPROTO;
 }
 

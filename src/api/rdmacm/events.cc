@@ -7,11 +7,13 @@
 
 #include "base/gid.h"
 #include "id.h"
+#include "progress/condition.h"
+#include "progress/waiter.h"
 
 namespace nupa::rdmacm {
 namespace {
 
-std::condition_variable g_acknowledged;
+progress::Condition g_acknowledged;
 
 /// Under the events' lock: until `count`, of events that the program has, is 0. In a fork's child there are those that
 /// threads of the parent have: nobody will acknowledge them here.
@@ -216,7 +218,7 @@ std::mutex& events_mutex() {
   return *mutex;
 }
 
-void renew_events_in_child() { new (&g_acknowledged) std::condition_variable; }
+void renew_events_in_child() { g_acknowledged.renew_in_child(); }
 
 void push_locked(std::unique_ptr<Event> event) {
   Channel* channel = counted_by(*event).channel();
@@ -297,9 +299,7 @@ namespace {
 
 /// Programs close a channel on which another thread of theirs waits, as they end. With the kernel's descriptor that
 /// thread waits on, and would take an error for something to tell.
-[[noreturn]] void wait_for_the_end() {
-  for (;;) pause();
-}
+[[noreturn]] void wait_for_the_end() { nupa::progress::sleep_for_ever(); }
 
 /// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
 std::unique_ptr<Event> take_event(Channel& channel) {

@@ -1,7 +1,7 @@
 #include "datagram_path.h"
+#include "progress/descriptors.h"
 
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -23,11 +23,11 @@ uint32_t mtu_bytes(uint8_t mtu_code) { return 128u << mtu_code; }
 
 /// Waits for one event of the expected kind: 0 or a negative errno.
 int await(rdma_event_channel* channel, rdma_cm_event_type expected) {
+  const auto deadline = progress::Deadline::in_ms(kResolveMs);
   rdma_cm_event* event;
   while (rdma_get_cm_event(channel, &event) != 0) {
     if (errno != EAGAIN && errno != EINTR) return -errno;
-    pollfd wanted{channel->fd, POLLIN, 0};
-    if (::poll(&wanted, 1, kResolveMs) == 0) return -ETIMEDOUT;
+    if (const auto ready = progress::wait_readable(channel->fd, deadline); !ready) return -ready.error().code;
   }
   const int rc = event->event == expected ? 0 : -error_of(*event);
   rdma_ack_cm_event(event);

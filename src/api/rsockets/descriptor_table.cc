@@ -12,7 +12,7 @@ namespace nupa::rsockets {
 namespace {
 
 /// How often a close looks whether the last call has left.
-constexpr useconds_t kCloseLookUs = 200;
+constexpr int64_t kCloseLookNs = 200'000;
 constexpr int kCloseSpins = 1000;
 
 }  // namespace
@@ -85,7 +85,7 @@ int DescriptorTable::close(int fd) {
         progress::relax();
       } else {
         socket->observers().notify();
-        usleep(kCloseLookUs);
+        progress::sleep_for(kCloseLookNs);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "descriptor_table.h"
+#include "progress/descriptors.h"
 
 namespace nupa::rsockets {
 namespace {
@@ -50,8 +51,8 @@ class PollSet {
   }
   /// Waits for any of them once; then look() again. A negative errno, 0 after the deadline, 1 if something happened.
   int sleep(const Deadline& deadline, const sigset_t* mask) {
-    ThreadWaiter& waiter = ThreadWaiter::mine();
-    waiter.reset();
+    SleepingThread waiter;
+    waiter.take();
     std::vector<pollfd> all;
     all.push_back({waiter.fd(), POLLIN, 0});
     all.insert(all.end(), others_.begin(), others_.end());
@@ -65,9 +66,8 @@ class PollSet {
     }
     int result = look() != 0 ? 1 : 0;
     if (result == 0) {
-      timespec storage;
-      result = ::ppoll(all.data(), all.size(), deadline.left(&storage), mask);
-      result = result < 0 ? -errno : result == 0 ? 0 : 1;
+      const auto ready = progress::wait_descriptors(all, deadline, progress::Signals::kReturn, mask);
+      result = !ready ? -ready.error().code : *ready == 0 ? 0 : 1;
     }
     size_t at = first;
     for (nfds_t i = 0; i < count_; ++i) {

@@ -1,3 +1,4 @@
+#include "progress/descriptors.h"
 #include "socket.h"
 
 #include <fcntl.h>
@@ -27,10 +28,10 @@ size_t Pieces::bytes() const {
 }
 
 int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) {
-  ThreadWaiter& waiter = ThreadWaiter::mine();
+  SleepingThread waiter;
   std::vector<pollfd> fds;
   fds.reserve(kMostDescriptors);
-  waiter.reset();
+  waiter.take();
   observers_.add(&waiter);
   fds.push_back({waiter.fd(), POLLIN, 0});
   arm(&fds);
@@ -39,18 +40,16 @@ int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) 
     observers_.remove(&waiter);
     return 0;
   }
-  timespec storage;
-  const int count = ppoll(fds.data(), fds.size(), deadline.left(&storage), nullptr);
-  const int error = errno;
+  const auto count = progress::wait_descriptors(fds, deadline, progress::Signals::kReturn);
   observers_.remove(&waiter);
-  if (count < 0) return -error;
-  if (count > 0) {
+  if (!count) return -count.error().code;
+  if (*count > 0) {
     const auto is_ready = [](const pollfd& fd) { return fd.revents != 0; };
     if (std::any_of(fds.begin() + 1, fds.end(), is_ready)) wake();
     ready(0);
     if (test(context)) return 0;
   }
-  // The clock decides, not ppoll(): while one descriptor stays readable, ppoll() never reports that the time is over.
+  // The clock decides, not the sleep: while one descriptor stays readable, it never reports that the time is over.
   return deadline.passed() ? -EAGAIN : kLookAgain;
 }
 

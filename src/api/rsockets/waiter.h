@@ -8,6 +8,7 @@
 #include "base/fence.h"
 #include "progress/deadline.h"
 #include "progress/spin_lock.h"
+#include "progress/wake_up.h"
 
 namespace nupa::rsockets {
 
@@ -42,28 +43,16 @@ class Observers {
   std::vector<Observer*> list_;
 };
 
-/// What a thread sleeps on beside the descriptors of rsockets. One a thread.
-class ThreadWaiter final : public Observer {
+/// The calling thread, which sleeps on its wake-up beside the descriptors of rsockets. On the stack of one sleep.
+class SleepingThread final : public Observer {
  public:
-  static ThreadWaiter& mine();
-
-  void changed() override;
+  void changed() override { wake_up_.signal(); }
   /// Forgets what was told; then the caller looks once more, then it sleeps.
-  void reset();
-  int fd() const { return fd_; }
-
-  ThreadWaiter(const ThreadWaiter&) = delete;
-  ThreadWaiter& operator=(const ThreadWaiter&) = delete;
+  void take() { wake_up_.take(); }
+  int fd() const { return wake_up_.fd(); }
 
  private:
-  constexpr ThreadWaiter() = default;
-
-  void open();
-  void close();
-
-  int fd_ = -1;
-  int process_ = 0;  ///< a forked child must not share its parent's descriptor
-  std::atomic<bool> told_{false};
+  progress::WakeUp& wake_up_ = progress::WakeUp::of_thread();
 };
 
 using progress::Deadline;

@@ -1,11 +1,11 @@
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 
+#include "progress/condition.h"
 #include "progress/thread.h"
 
 namespace nupa::ccl {
@@ -64,7 +64,7 @@ class Executor {
   std::atomic<bool> running_{false};
   std::atomic<size_t> queued_{0};
   std::mutex mutex_;
-  std::condition_variable changed_;  ///< a job came, or is done, or the turn is free
+  progress::Condition changed_;  ///< a job came, or is done, or the turn is free
   std::deque<std::shared_ptr<Job>> queue_;
   bool ends_ = false;
   progress::Thread thread_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 #include "base/clock.h"
 #include "ccl/comm/communicator.h"
@@ -11,8 +10,8 @@ namespace nupa::ccl {
 namespace {
 
 /// Between two tellings, doubled each time.
-constexpr std::chrono::microseconds kFirstPause{500};
-constexpr std::chrono::microseconds kLongestPause{50'000};
+constexpr int64_t kFirstPauseNs = 500'000;
+constexpr int64_t kLongestPauseNs = 50'000'000;
 /// What is longer than this between two looks is not listening: the process or the machine was stopped.
 constexpr int64_t kLongestListeningNs = 200'000'000;
 /// A rank whose wire breaks while ranks agree may have ended the wire itself, and lives: then it tells more often.
@@ -96,7 +95,7 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
   std::unique_lock lock(mutex_);
   bool is_first = true;
   int64_t looked = base::now_ns();
-  auto pause = kFirstPause;
+  progress::Backoff pauses(kFirstPauseNs, kLongestPauseNs);
   while (!is_decided_) {
     lock.unlock();
     const Gone more = known();
@@ -112,8 +111,8 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
     if (gone_[rank_]) return fault(ECONNABORTED, "the other ranks have gone on without this one");
     is_decided_ = all_agree();
     if (is_decided_) break;
-    changed_.wait_for(lock, pause);
-    pause = std::min(2 * pause, kLongestPause);
+    changed_.wait(
+        lock, [this, seen = mails_] { return mails_ != seen; }, progress::Deadline::in_ns(pauses.next_ns()));
   }
   if (gone_[rank_]) return fault(ECONNABORTED, "the other ranks have gone on without this one");
   return gone_;
@@ -150,6 +149,7 @@ void Survivors::on_mail(const Mail& mail) {
     default:
       return;
   }
+  ++mails_;
   changed_.notify_all();
 }
 

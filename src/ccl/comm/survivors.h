@@ -1,10 +1,10 @@
 #pragma once
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <vector>
 
 #include "ccl/comm/endpoint.h"
+#include "progress/condition.h"
 
 namespace nupa::ccl {
 
@@ -60,7 +60,8 @@ class Survivors final : public MailSink {
   bool entered_ = false;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  progress::Condition changed_;
+  uint64_t mails_ = 0;  ///< so many have come
   std::vector<Peer> peers_;
   Gone gone_;
   bool is_decided_ = false;

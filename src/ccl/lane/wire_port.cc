@@ -2,16 +2,16 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "progress/descriptors.h"
 
 namespace nupa::ccl {
 namespace {
 
 constexpr int kAtOnce = 32;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 /// Of two threads that sleep one may take the other's event.
 constexpr int64_t kLongestSleepNs = 2'000'000;
 
@@ -96,10 +96,8 @@ void WirePort::sleep(int64_t limit_ns) {
   }
   if (broken != kNoRank) on_break_(broken);
   if (limit_ns == 0) return;
-  pollfd wanted{channel_->fd(), POLLIN, 0};
-  limit_ns = std::min(limit_ns, kLongestSleepNs);
-  const timespec limit{limit_ns / kNsPerSecond, limit_ns % kNsPerSecond};
-  ppoll(&wanted, 1, &limit, nullptr);
+  const auto deadline = progress::Deadline::in_ns(std::min(limit_ns, kLongestSleepNs));
+  (void)progress::wait_readable(channel_->fd(), deadline);  // late is as good: the caller looks either way
   while (channel_->wait()) {
   }
 }

@@ -11,33 +11,27 @@
 #include "ccl/start/meeting.h"
 #include "ccl/start/meeting_wire.h"
 #include "ccl/start/socket_address.h"
+#include "progress/descriptors.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
 
 /// A way that does not answer by then may be none: the next one is tried.
 constexpr int64_t kTryNs = 1'000'000'000;
-constexpr int64_t kPauseMs = 50;
+constexpr int64_t kPauseNs = 50'000'000;
 /// How often a rank that waits looks whether it still should.
 constexpr int64_t kLookNs = 200'000'000;
 /// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
 constexpr int kMostRefusals = 20;
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 /// Until `end`. False: errno says why.
 bool wait_for(int fd, short events, int64_t end) {
-  while (true) {
-    pollfd wanted{fd, events, 0};
-    const int64_t left = (end - base::now_ns() + kNsPerMs - 1) / kNsPerMs;
-    const int ready = poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, INT32_MAX)));
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return false;
-    if (base::now_ns() >= end) {
-      errno = ETIMEDOUT;
-      return false;
-    }
-  }
+  const auto deadline = progress::Deadline::at(end);
+  const auto ready = events == POLLIN ? progress::wait_readable(fd, deadline) : progress::wait_writable(fd, deadline);
+  if (!ready) errno = ready.error().code;
+  return ready.has_value();
 }
 
 /// -1: errno says why.
@@ -78,7 +72,7 @@ Outcome<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) 
       error = errno;
       if (error != ECONNREFUSED) refusals = 0;
     }
-    poll(nullptr, 0, kPauseMs);
+    progress::sleep_for(kPauseNs);
   }
   return fault(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
 }

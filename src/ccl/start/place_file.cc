@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -9,11 +8,12 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ccl/start/place.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
 
-constexpr int kPauseMs = 50;
+constexpr int64_t kPauseNs = 50'000'000;
 
 tl::unexpected<Fault> failed(int error, const std::string& path) {
   return fault(error, "the file " + path + ": " + std::strerror(error));
@@ -73,7 +73,7 @@ Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t wor
     if (!text) return tl::unexpected(text.error());
     const auto id = UniqueId::from_text(*text);
     if (!id || *text == past) {
-      poll(nullptr, 0, kPauseMs);
+      progress::sleep_for(kPauseNs);
       continue;
     }
     // Something else may listen where the root of a job before did, and say nothing for ever.

@@ -1,6 +1,5 @@
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <poll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -9,11 +8,12 @@
 #include "base/clock.h"
 #include "ccl/start/place.h"
 #include "ccl/start/socket_address.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
 
-constexpr int kPauseMs = 50;
+constexpr int64_t kPauseNs = 50'000'000;
 /// What listens there may be the root of a job before, on its way out.
 constexpr int64_t kLeavingNs = 5'000'000'000;
 /// Rounds in which a root that is there sends its visitor away: more than one that is leaving has.
@@ -67,7 +67,7 @@ Outcome<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64
   while (true) {
     auto root = MeetingRoot::start_at(limit_ns, address, place.port, secret_of(place.key));
     if (root || root.error().code != EADDRINUSE || base::now_ns() >= end) return root;
-    poll(nullptr, 0, kPauseMs);
+    progress::sleep_for(kPauseNs);
   }
 }
 
@@ -100,7 +100,7 @@ Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t wor
       return fault(why.code, where + "whoever listens there sends this rank away: is its key another one, or the job?");
     if (!is_rebuff && why.code != ECONNREFUSED && why.code != EHOSTUNREACH) return fault(why.code, where + why.text);
     if (base::now_ns() >= end) return fault(why.code, where + "rank 0 does not come: " + why.text);
-    poll(nullptr, 0, kPauseMs);
+    progress::sleep_for(kPauseNs);
   }
 }
 

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -14,6 +12,8 @@
 #include "base/clock.h"
 #include "ccl/start/pmix_abi.h"
 #include "ccl/start/roots.h"
+#include "progress/condition.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -22,7 +22,7 @@ using namespace pmix;
 
 constexpr char kLibrary[] = "libpmix.so.2";
 constexpr char kRootKey[] = "nupa.ccl.root";
-constexpr useconds_t kPauseUs = 20'000;
+constexpr int64_t kPauseNs = 20'000'000;
 /// What a server has of the job from the beginning, it has to tell by then.
 constexpr int64_t kSoonNs = 30'000'000'000;
 
@@ -68,7 +68,7 @@ Outcome<const Library*> Library::load() {
 /// Something that was asked for. Who asked may be gone when the answer comes: both have it.
 struct Question {
   std::mutex mutex;
-  std::condition_variable answered;
+  progress::Condition answered;
   std::optional<Status> status;
   std::string string;
   uint32_t number = 0;
@@ -76,8 +76,8 @@ struct Question {
   /// kTimeout: there is no answer by then.
   Status wait(int64_t end_ns) {
     std::unique_lock lock(mutex);
-    const std::chrono::nanoseconds left(std::max<int64_t>(end_ns - base::now_ns(), 0));
-    answered.wait_for(lock, left, [this] { return status.has_value(); });
+    answered.wait(
+        lock, [this] { return status.has_value(); }, progress::Deadline::at(end_ns));
     return status.value_or(kTimeout);
   }
 };
@@ -127,7 +127,7 @@ Outcome<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const cha
     // Servers wait for a rank's values for seconds, and not at all if it has told others of its values before.
     if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
     if (base::now_ns() >= end) return fault(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
-    usleep(kPauseUs);
+    progress::sleep_for(kPauseNs);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr auto kWriteAtLeastEvery = std::chrono::seconds(1);
+constexpr int64_t kWriteAtLeastEveryNs = 1'000'000'000;
 
 std::atomic<uint32_t> communicators{0};
 /// A child that is forked has its parent's records, and must not write them again.
@@ -94,7 +94,7 @@ void Trace::flush() {
 
 void Trace::serve() {
   while (true) {
-    records_.wait_for_many(kWriteAtLeastEvery);
+    records_.wait_for_many(kWriteAtLeastEveryNs);
     flush();
   }
 }

@@ -35,9 +35,10 @@ TraceRecords::Taken TraceRecords::take() {
   return taken;
 }
 
-void TraceRecords::wait_for_many(std::chrono::nanoseconds at_most) {
+void TraceRecords::wait_for_many(int64_t at_most_ns) {
   std::unique_lock lock(mutex_);
-  many_.wait_for(lock, at_most, [&] { return records_.size() >= kMany; });
+  many_.wait(
+      lock, [&] { return records_.size() >= kMany; }, progress::Deadline::in_ns(at_most_ns));
 }
 
 void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* file) {

@@ -1,11 +1,10 @@
 #pragma once
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
 #include "ccl/trace/observe.h"
+#include "progress/condition.h"
 
 namespace nupa::ccl {
 
@@ -32,14 +31,14 @@ class TraceRecords {
   void put(const TraceRecord& record);
   Taken take();
   /// Until there are many, or for so long.
-  void wait_for_many(std::chrono::nanoseconds at_most);
+  void wait_for_many(int64_t at_most_ns);
 
  private:
   const size_t kMany;
   const size_t kMost;
 
   std::mutex mutex_;
-  std::condition_variable many_;
+  progress::Condition many_;
   std::vector<TraceRecord> records_;
   uint64_t lost_ = 0;
 };

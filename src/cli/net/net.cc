@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/transport_alias.h"
+#include "progress/waiter.h"
 
 namespace nupa::cli {
 namespace {
@@ -236,6 +237,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
 }
 
 int down(const NetOptions& options) {
+  constexpr int64_t kLookNs = 10'000'000;
   const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
   if (nodes.empty()) return complain("there is no such node here (nupa net status shows all)");
   int status = 0;
@@ -243,9 +245,9 @@ int down(const NetOptions& options) {
     const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
     if (!answer) status = complain("node " + found.node + ": " + answer.error().what);
     // Until its interface is gone, so that the next one can have the name.
-    for (int i = 0; answer && i < kPatienceMs / 10; ++i) {
+    for (int64_t waited = 0; answer && waited < kPatienceMs * progress::kNsPerMs; waited += kLookNs) {
       if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
-      usleep(10'000);
+      progress::sleep_for(kLookNs);
     }
   }
   return status;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/file_lock.h"
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/parent_only.h"
+#include "progress/waiter.h"
+
+namespace nupa::progress {
+namespace {
+
+constexpr int64_t kFirstPauseNs = 200'000;
+constexpr int64_t kLongestPauseNs = 20'000'000;
+
+}  // namespace
+
+FileLock::FileLock(base::UniqueFd fd) : fd_(std::move(fd)), process_(getpid()) { base::close_in_children(fd_.get()); }
+
+FileLock::~FileLock() {
+  if (process_ == getpid())
+    base::forget_for_children(fd_.get());
+  else
+    fd_.release();  // it was closed, and the number may be another descriptor's
+}
+
+Result<void> FileLock::lock(Deadline deadline) {
+  if (process_ != getpid()) return fail(ENODEV, "the lock is a parent process's");
+  for (Backoff pauses(kFirstPauseNs, kLongestPauseNs);; sleep_for(pauses.next_ns())) {
+    // The file's lock is this object's, and no other thread's that has it.
+    if (threads_.try_lock()) {
+      if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return {};
+      const int error = errno;
+      threads_.unlock();
+      if (error != EWOULDBLOCK && error != EINTR) return fail(error, "a file cannot be locked");
+    }
+    if (deadline.passed()) return fail(EBUSY, "a file stays locked");
+  }
+}
+
+void FileLock::unlock() {
+  if (process_ == getpid()) flock(fd_.get(), LOCK_UN);
+  threads_.unlock();
+}
+
+}  // namespace nupa::progress

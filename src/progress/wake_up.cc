@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/wake_up.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace nupa::progress {
+
+WakeUp& WakeUp::of_thread() {
+  // It has no destructor itself: functions that atexit() registered may sleep after the destructors of the thread's
+  // other objects have run. They get a new descriptor, which the end of the process closes.
+  constinit thread_local WakeUp own;
+  struct CloseAtThreadExit {
+    ~CloseAtThreadExit() { own.close(); }
+  };
+  if (own.process_ != getpid()) {
+    thread_local CloseAtThreadExit close_at_thread_exit;
+    own.open();
+  }
+  return own;
+}
+
+void WakeUp::open() {
+  close();
+  fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  process_ = getpid();
+  signalled_.store(false);
+}
+
+void WakeUp::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  process_ = 0;
+}
+
+void WakeUp::signal() {
+  if (signalled_.exchange(true)) return;
+  const uint64_t one = 1;
+  if (write(fd_, &one, sizeof one) < 0) return;
+}
+
+void WakeUp::take() {
+  if (!signalled_.load()) return;
+  uint64_t count;
+  // Nothing to read yet: signal() is about to write, and signalled_ stays set so that a later take() reads it. Without
+  // a descriptor it stays set forever, which only leaves out writes that would fail.
+  if (read(fd_, &count, sizeof count) < 0) return;
+  // Only now: the look that follows sees each change that came before this line.
+  signalled_.exchange(false);
+}
+
+}  // namespace nupa::progress

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+
+#include <nupa/export.h>
+
+namespace nupa::progress {
+
+/// An eventfd that wakes one sleeper, beside the other descriptors that it sleeps on. The sleeper takes the signals,
+/// looks once more at what it waits for, and only then sleeps.
+class WakeUp {
+ public:
+  /// The calling thread's own, for sleeps in calls of the program. A forked child has one of its own, and so have
+  /// functions that run after the destructors of the thread's other objects.
+  NUPA_EXPORT static WakeUp& of_thread();
+
+  /// -1: there is no descriptor (EMFILE), and the sleeper has to look by itself.
+  int fd() const { return fd_; }
+  /// Any thread or signal handler. One write, or none if it is signalled already.
+  NUPA_EXPORT void signal();
+  /// Forgets the signals so far. The owner looks once more after this.
+  NUPA_EXPORT void take();
+
+  WakeUp(const WakeUp&) = delete;
+  WakeUp& operator=(const WakeUp&) = delete;
+
+ private:
+  constexpr WakeUp() = default;
+
+  void open();
+  void close();
+
+  int fd_ = -1;
+  int process_ = 0;  ///< whose descriptor it is
+  std::atomic<bool> signalled_{false};
+};
+
+}  // namespace nupa::progress

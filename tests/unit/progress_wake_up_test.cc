@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/wake_up.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "progress/descriptors.h"
+
+namespace nupa::progress {
+namespace {
+
+TEST(ProgressWakeUp, Signal_MakesItReadableUntilItIsTaken) {
+  WakeUp& own = WakeUp::of_thread();
+  own.take();
+  EXPECT_FALSE(is_readable(own.fd()));
+  own.signal();
+  own.signal();
+  EXPECT_TRUE(is_readable(own.fd()));
+  own.take();
+  EXPECT_FALSE(is_readable(own.fd()));
+  own.signal();
+  EXPECT_TRUE(is_readable(own.fd())) << "a signal after it was taken";
+  own.take();
+}
+
+TEST(ProgressWakeUp, OfThread_IsEachThreadsOwn) {
+  WakeUp& own = WakeUp::of_thread();
+  EXPECT_EQ(&own, &WakeUp::of_thread());
+  std::thread([&own] { EXPECT_NE(&own, &WakeUp::of_thread()); }).join();
+}
+
+TEST(ProgressWakeUp, Child_DoesNotTakeItsParentsSignals) {
+  WakeUp& own = WakeUp::of_thread();
+  own.take();
+  own.signal();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    WakeUp::of_thread().take();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+  EXPECT_TRUE(is_readable(own.fd()));
+  own.take();
+}
+
+/// Outlives the thread's other thread_local objects when it was made before them.
+struct AtTheVeryEnd {
+  ~AtTheVeryEnd() {
+    if (was_readable != nullptr) *was_readable = is_readable(WakeUp::of_thread().fd());
+  }
+  bool* was_readable = nullptr;
+};
+
+TEST(ProgressWakeUp, OfThread_AfterTheThreadsDestructorsHaveRun_CanBeSleptOn) {
+  bool was_readable = true;  // as a closed descriptor is
+  std::thread([&] {
+    thread_local AtTheVeryEnd at_the_very_end;
+    at_the_very_end.was_readable = &was_readable;
+    ASSERT_GE(WakeUp::of_thread().fd(), 0);
+  }).join();
+  EXPECT_FALSE(was_readable);
+}
+
+TEST(ProgressWakeUp, ThreadThatEnds_ClosesItsDescriptor) {
+  int fd = -1;
+  std::thread([&] { fd = WakeUp::of_thread().fd(); }).join();
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(-1, fcntl(fd, F_GETFD)) << "it is still open";
+}
+
+}  // namespace
+}  // namespace nupa::progress
