@@ -245,7 +245,8 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
   if (!packet || !is_consistent(header, *packet)) return link.traffic->malformed.add(1);
   if (std::find(link.addresses.begin(), link.addresses.end(), packet->source) == link.addresses.end()) {
     // Its kernel may look for others of its link by an address that it has made itself, or none: nobody answers.
-    const bool looks = is_multicast(packet->destination) && (base::is_link_local(packet->source) || packet->source == Gid{});
+    const bool looks =
+        is_multicast(packet->destination) && (base::is_link_local(packet->source) || packet->source == Gid{});
     if (!looks) link.traffic->wrong_source.add(1);
     return;
   }

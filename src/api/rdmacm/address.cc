@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -219,7 +220,16 @@ int use_stand_in(Id& id) {
   return route ? use_device(id, *route) : route.error().code;
 }
 
-extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest) { set_lowest_descriptor(lowest); }
+namespace {
+std::atomic<int> g_lowest_descriptor{0};
+}  // namespace
+
+int lowest_descriptor() { return g_lowest_descriptor.load(); }
+
+extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest) {
+  g_lowest_descriptor.store(lowest);
+  set_lowest_descriptor(lowest);
+}
 
 extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* shown) {
   Id* id = id_of(shown);

@@ -274,7 +274,7 @@ using namespace nupa::rdmacm;
 
 NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
   auto channel = std::make_unique<Channel>();
-  auto events = nupa::core::EventDescriptor::open();
+  auto events = nupa::core::EventDescriptor::open(lowest_descriptor());
   if (!events) {
     errno = events.error().code;
     return nullptr;

@@ -12,25 +12,12 @@ namespace {
 /// Acknowledging takes the queue's lock, so it is done for many events at once.
 constexpr unsigned int kAcknowledgeTogether = 256;
 
-int g_floor = 0;
-
-/// Best effort: above the limit of open files it stays where it is.
-void move_up(int* fd) {
-  if (g_floor == 0 || *fd >= g_floor) return;
-  const int moved = fcntl(*fd, F_DUPFD_CLOEXEC, g_floor);
-  if (moved < 0) return;
-  close(*fd);
-  *fd = moved;
-}
-
 int set_nonblocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
 }  // namespace
-
-void set_descriptor_floor(int floor) { g_floor = floor; }
 
 EventChannel::EventChannel(EventChannel&& other) noexcept : channel_(std::exchange(other.channel_, nullptr)) {}
 
@@ -46,7 +33,6 @@ EventChannel::~EventChannel() {
 int EventChannel::open() {
   channel_ = rdma_create_event_channel();
   if (channel_ == nullptr) return errno == 0 ? -ENODEV : -errno;
-  move_up(&channel_->fd);
   return set_nonblocking(channel_->fd);
 }
 

@@ -5,10 +5,6 @@
 
 namespace nupa::rsockets {
 
-/// Where event channels' descriptors are moved to that the program does not see, if somebody cares (the preload
-/// library: programs make tables and fd_sets by number). Set before anything else is called.
-void set_descriptor_floor(int floor);
-
 /// An event channel of its own, which does not block. Its descriptor is what a program knows a stream by.
 class EventChannel {
  public:

@@ -10,8 +10,8 @@ namespace nupa::ccl {
 namespace {
 
 /// Between two tellings, doubled each time.
-constexpr int64_t kFirstPauseNs = 500'000;
-constexpr int64_t kLongestPauseNs = 50'000'000;
+constexpr int64_t kFirstTellingPauseNs = 500'000;
+constexpr int64_t kLongestTellingPauseNs = 50'000'000;
 /// What is longer than this between two looks is not listening: the process or the machine was stopped.
 constexpr int64_t kLongestListeningNs = 200'000'000;
 /// A rank whose wire breaks while ranks agree may have ended the wire itself, and lives: then it tells more often.
@@ -95,7 +95,7 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
   std::unique_lock lock(mutex_);
   bool is_first = true;
   int64_t looked = base::now_ns();
-  progress::Backoff pauses(kFirstPauseNs, kLongestPauseNs);
+  progress::Backoff pauses(kFirstTellingPauseNs, kLongestTellingPauseNs);
   while (!is_decided_) {
     lock.unlock();
     const Gone more = known();

@@ -169,7 +169,6 @@ void forget_rsockets() {
 
 void set_floor(int floor) {
   g_floor = floor;
-  rsockets::set_descriptor_floor(floor);
   nupa_rdmacm_set_lowest_descriptor(floor);
 }
 
