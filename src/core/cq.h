@@ -93,7 +93,7 @@ class Cq final : public CompletionQueue {
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
-  const std::vector<Poller*>& pollers_;  ///< who polls in vain looks for transports' work
+  const std::vector<Poller*>& pollers_;  ///< a thread that polls in vain looks for transports' work
   progress::SpinLock lock_;
   uint64_t head_ = 0;
   NextStamp next_;  ///< of the entry at head_

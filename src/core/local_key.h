@@ -5,8 +5,8 @@
 
 namespace nupa::core {
 
-/// What a list's entry names in this process, if its key opens it in domain `pd` with `rights` (IBTA 10.6.3). kSuccess
-/// or kLocProtErr.
+/// Finds the memory that a list's entry names in this process, if its key opens it in domain `pd` with `rights`
+/// (IBTA 10.6.3). kSuccess or kLocProtErr.
 inline WcStatus find_local(const segment::MrShared* keys, uint32_t pd, const Sge& sge, uint32_t rights, Piece* piece) {
   const uint32_t index = segment::key_index(sge.lkey);
   if (__builtin_expect(sge.lkey == 0 || index >= segment::kMaxMr, 0)) return WcStatus::kLocProtErr;

@@ -9,11 +9,11 @@ namespace nupa::core {
 
 class Qp;
 
-/// What a transport sees of a queue pair: this process's keys, receives and completion queues. All calls come with the
+/// A queue pair as a transport sees it: this process's keys, receives and completion queues. All calls come with the
 /// queue pair's send lock held.
 class QpContextImpl final : public QpContext {
  public:
-  /// Of a queue pair that has its number and its place in the tables.
+  /// `qp` has its number and its place in the tables.
   explicit QpContextImpl(Qp& qp);
 
   bool locate(const Sge& sge, uint32_t rights, std::byte** data) override;

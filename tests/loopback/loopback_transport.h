@@ -37,7 +37,7 @@ class LoopbackEndpoint final : public core::Endpoint {
 
  private:
   friend class LoopbackTransport;
-  /// What the oldest request brings to its target, and back.
+  /// The oldest request on its way to its target and back.
   struct Message {
     SendWr wr;
     std::vector<std::byte> data;  ///< of a READ: what comes back
@@ -50,7 +50,7 @@ class LoopbackEndpoint final : public core::Endpoint {
   };
   /// With the send lock: begins the oldest request. False: nothing is to be brought to the target.
   bool begin(int64_t now_ns, Message* message);
-  /// With the send lock: what the target said. Returns when to try again; 0: at once, INT64_MAX: there is nothing.
+  /// With the send lock: handles the answer. Returns when to try again; 0: at once, INT64_MAX: there is nothing.
   int64_t finish(Message& message, int64_t now_ns);
   void end(WcStatus status, uint64_t length);
   bool is_reliable() const { return context_.type() != QpType::kUc; }

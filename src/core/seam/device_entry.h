@@ -12,7 +12,7 @@ namespace nupa::core {
 /// connections. Empty: all that there are, and each connection uses one.
 using Interfaces = std::vector<std::string>;
 
-/// What tells the devices of a process apart; all else they have in common.
+/// Properties in which the devices of a process differ.
 struct DeviceEntry {
   uint32_t index = 0;
   Interfaces interfaces;

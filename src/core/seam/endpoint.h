@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What carries the requests of one queue pair to its peer: a transport's half of the seam.
+/// Endpoints carry the requests of queue pairs to their peers: a transport's half of the seam.
 
 #include <nupa/queue_pair.h>
 #include <nupa/result.h>
@@ -14,7 +14,7 @@
 
 namespace nupa::core {
 
-/// What carries the requests of one queue pair. All calls are made with the queue pair's send lock held, by any thread,
+/// Carries the requests of one queue pair. All calls are made with the queue pair's send lock held, by any thread,
 /// unless a function says otherwise. No call waits longer than microseconds.
 ///
 /// Requests end in the order of post() (IBTA 10.8.5). After a request that ended with a status other than kSuccess and
@@ -62,7 +62,8 @@ class Endpoint {
   /// The service thread has seen a process of this host end. An endpoint that leads to it ends its oldest request with
   /// kRetryExcErr and calls QpContext::peer_gone(), unless the process had closed its device before.
   virtual void on_process_gone([[maybe_unused]] cm::Peer& process) {}
-  /// The queue pair is in RTR, and on_process_gone() reaches it from now on: what has ended before is to be seen here.
+  /// The queue pair is in RTR, and on_process_gone() reaches it from now on: a process that has ended before is seen
+  /// here.
   virtual void entered_rtr() {}
   /// As QueuePair::map_remote().
   virtual Result<std::shared_ptr<std::byte>> map_remote([[maybe_unused]] uint32_t rkey,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What the core lends to a transport of one queue pair: its identity, its lock, this process's memory by key, the
+/// The core's side of a queue pair, as a transport sees it: its identity, its lock, this process's memory by key, the
 /// completion of requests, and the operations of the responding half.
 
 #include <nupa/queue_pair.h>
@@ -12,7 +12,7 @@
 
 namespace nupa::core {
 
-/// What a receive's completion shows of a message.
+/// The part of a message that a receive's completion shows.
 struct Inbound {
   WcOpcode opcode = WcOpcode::kRecv;
   uint32_t imm_data = 0;  ///< as sent, or the invalidated key with wc_flag::kWithInv
@@ -57,7 +57,7 @@ class QpContext {
   QpState state() const { return segment::state_of(shared().state.load(std::memory_order_acquire)); }
   /// UC drops what it cannot deliver; all other services are answered.
   bool is_reliable() const { return type() != QpType::kUc && type() != QpType::kUd; }
-  /// Of UD.
+  /// UD only.
   uint32_t qkey() const { return shared().qkey.load(std::memory_order_relaxed); }
 
   // The send lock, for a thread of the transport that holds no other one.
@@ -87,7 +87,8 @@ class QpContext {
   /// with XRC until the next one of this queue pair, since it may be a copy. `srqn`: XRC, whose requests name their
   /// receive queue.
   virtual std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) = 0;
-  /// What reach() gave last has been written from its beginning. False: the memory is out of reach by now.
+  /// The engine has written `length` bytes to the memory that reach() returned last, from its beginning. False: the
+  /// memory is out of reach by now.
   virtual bool wrote([[maybe_unused]] uint32_t length) { return true; }
   using Atomic = AtomicOp;
   /// `operand` goes in as compare, add or new value and comes back as the value found. kSuccess; kRemAccessErr: as

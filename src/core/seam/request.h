@@ -10,7 +10,7 @@
 
 namespace nupa::core {
 
-/// What an atomic operation reads and writes, bytes (IBTA 9.4.5).
+/// Bytes that an atomic operation reads and writes (IBTA 9.4.5).
 constexpr uint64_t kAtomicBytes = 8;
 /// The longest message of a connected service, bytes (IBTA 9.3.2).
 constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
@@ -38,7 +38,7 @@ struct Request {
   WcStatus fault;               ///< not kSuccess: the request is not executed, it ends with this status in its turn
 };
 
-/// What Endpoint::post() did with a request. One word: a structure of bytes is written in parts and read as a whole,
+/// The outcome of Endpoint::post(). One word: a structure of bytes is written in parts and read as a whole,
 /// for which processors wait.
 class Posted {
  public:

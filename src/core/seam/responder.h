@@ -21,7 +21,7 @@ enum class Refusal : uint8_t {
   kInvalidation,
 };
 
-/// What follows from a refusal (IBTA 9.9.3).
+/// The consequences of a refusal at both ends (IBTA 9.9.3).
 struct RefusalRule {
   WcStatus requester;               ///< what a reliable requester's request ends with
   std::optional<EventType> event;   ///< at the target
@@ -49,7 +49,7 @@ constexpr RefusalRule rule_of(Refusal refusal) {
   return {WcStatus::kRemOpErr, EventType::kQpFatal, std::nullopt, false};
 }
 
-/// What a target does with a request or a part of one. One word, as Posted.
+/// The outcome of a request, or of a part of one, at its target. One word, as Posted.
 class Verdict {
  public:
   static constexpr Verdict accepted() { return Verdict(0); }
@@ -125,7 +125,7 @@ class Responder {
   /// `reliable`: the requester waits for an answer (not UC, not UD).
   Responder(Target& target, bool reliable) : target_(target), reliable_(reliable) {}
 
-  /// `inbound`: what the receive's completion shows; its byte_len is set here.
+  /// `inbound`: the message as the receive's completion shows it; its byte_len is set here.
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
     if (part.first) {
       if (!target_.select(part.srqn)) return refuse(Refusal::kInvalidRequest, inbound, message);

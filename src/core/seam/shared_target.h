@@ -23,7 +23,7 @@ class SharedTarget {
   using Receive = segment::ReceiveRing::Claim;
   using Range = host::RemoteRange;
 
-  /// What the program may have unmapped although it is registered: kOwnMemory makes a fault of its receive buffers an
+  /// The program may have unmapped memory that is registered: with kOwnMemory a fault in its receive buffers is an
   /// error of the request. Memory of other processes is a file that stays.
   enum class Guard : uint8_t { kNone, kOwnMemory };
   /// `due`: where the receiver's event is left until the sender has its own completion; null: it is raised at once.
@@ -41,7 +41,7 @@ class SharedTarget {
   cm::Peer& peer() const { return peer_; }
   segment::QpShared& remote() const { return *remote_; }
 
-  // What Responder calls, in its order.
+  // Called by Responder, in this order.
 
   /// XRC: the receive queue that a request names, which may be another process's. False: there is none in the domain.
   bool select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) || select_domain_queue(srqn); }
@@ -108,11 +108,11 @@ class SharedTarget {
   /// completion shows has none (IBTA 9.9.3, classes B and C).
   void fail(std::optional<EventType> event);
 
-  // What only some need.
+  // For some users only.
 
   /// Marks that a sender waits for a receive to be posted.
   void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
-  /// What holds the mapping of a range that was resolved by this key just now; null: the peer is this process.
+  /// Keeps the mapping of a range that was resolved by this key just now; null: the peer is this process.
   std::shared_ptr<host::MappedRegion> region_of(uint32_t rkey) const {
     return (xrc_ ? side_->keys : remote_keys_).region_of(rkey);
   }
@@ -145,7 +145,7 @@ class SharedTarget {
   WcStatus scatter(const Receive& receive, uint64_t offset, const Piece* pieces, uint64_t length,
                    const std::byte** behind);
 
-  // What each request looks at stands first, in one cache line; behind it what keys open.
+  // Members that each request reads stand first, in one cache line; the keys stand behind them.
   uint64_t accepted_ = ~uint64_t{0};
   segment::QpShared* remote_;
   cm::Peer& peer_;

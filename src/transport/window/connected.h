@@ -67,14 +67,14 @@ class Connected final : public core::Endpoint {
   /// After a window was invalidated: sets `copier_` if the peer is inside a post.
   void look_for_copier();
 
-  // What each request looks at.
+  // Members that each request reads.
   core::SharedTarget* target_ = nullptr;  ///< once it was met
   bool paused_ = false;
   const QpType type_;
   const uint32_t qp_num_;
   const uint32_t own_slot_;
   core::DeferredSends sends_;
-  // And what only some do.
+  // Members that only some read.
   core::QpContext& context_;
   const uint32_t remote_qpn_;
   std::optional<core::SharedTarget> met_;

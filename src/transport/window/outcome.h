@@ -1,5 +1,5 @@
 #pragma once
-/// What one try of a request came to.
+/// The outcome of one try of a request.
 
 #include <nupa/queue_pair.h>
 
