@@ -18,7 +18,8 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
   const uint32_t channel = cq.channel;
   if (channel == 0) return;
   if (owner.signal_channel(channel - 1)) return;
-  // The channel's descriptor has not arrived here yet: its owner wakes the sleeper itself.
+  // The channel's descriptor is not here: its owner wakes the sleepers itself, once for each event.
+  cq.unsignalled.fetch_add(1);
   call_attention(owner, segment::attention::kCq, cq_index);
 }
 

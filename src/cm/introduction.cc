@@ -19,6 +19,8 @@ Result<Introduced> check_hello(int socket, Received received) {
               credentials->uid);
     return fail(EACCES, "the process belongs to another user");
   }
+  if (static_cast<MessageKind>(received.message.kind) == MessageKind::kHello && received.truncated)
+    return fail(EMFILE, "this process has no descriptor free for another process");
   if (static_cast<MessageKind>(received.message.kind) != MessageKind::kHello || received.fd_count != kMaxFds ||
       received.message.slot < segment::kMinSlot || received.message.slot > segment::kMaxSlot)
     return fail(EPROTO, "not a hello");

@@ -7,7 +7,8 @@
 namespace nupa::cm {
 
 /// The checks of a hello: another user's process is refused (EACCES), a file that could shrink under the reader, has
-/// the wrong size or names another process is nonsense (EPROTO). Nothing of a stranger is mapped before that.
+/// the wrong size or names another process is nonsense (EPROTO). EMFILE: no room for its descriptors. Nothing of a
+/// stranger is mapped before that.
 struct Introduced {
   Message hello;
   Credentials credentials;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bitset>
 #include <deque>
 #include <cerrno>
 #include <cstdlib>
@@ -39,6 +40,9 @@ constexpr int64_t kLetGoNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
 /// How long a process that ends waits for its last messages to leave while no peer reads any of them.
 constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
+/// A channel that was asked for and has not come is asked for again with its next event after so long: its owner was
+/// stopped, or this process had no descriptor free.
+constexpr int64_t kAskAgainNs = 1'000'000'000;
 /// After so many messages from one peer others have their turn, and what waits for room.
 constexpr int kMessagesInTurn = 64;
 
@@ -62,7 +66,7 @@ void fork_parent();
 void fork_child();
 void process_ends();
 
-class NodeImpl final : public Node {
+class NodeImpl final : public Node, private Peer::Asker {
  public:
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
   ~NodeImpl() override { shut(); }
@@ -116,7 +120,8 @@ class NodeImpl final : public Node {
     Outbox outbox;
     Peer* peer = nullptr;
     bool observer = false;
-    uint32_t asked_slot = 0;  ///< not 0: this process connected to that slot and said hello first
+    std::bitset<Peer::kMaxChannels> channels;  ///< of this process, whose descriptors were sent
+    uint32_t asked_slot = 0;                   ///< not 0: this process connected to that slot and said hello first
     int64_t hello_deadline_ns = 0;
   };
 
@@ -129,6 +134,10 @@ class NodeImpl final : public Node {
   /// `lock`: of the mutex, held since it was seen that the connection ended.
   void drop(int fd, std::unique_lock<std::mutex> lock);
   void expire(int64_t now);
+  void channels_are_wanted() override;
+  /// Asks peers for the channels that were signalled without their descriptors.
+  void ask_for_channels(int64_t now);
+  void take_channel(Peer& peer, uint32_t index, Received& received);
   Message message_of(MessageKind kind, uint32_t index = 0) const;
   Result<void> say_hello(int fd);
   /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
@@ -139,7 +148,8 @@ class NodeImpl final : public Node {
   base::UniqueFd take_asked(uint32_t slot);
   Result<void> send(Connection& connection, const Message& message, int fd = -1, const Mad* mad = nullptr);
   void send_waiting(Connection& connection);
-  void send_channels(Connection& connection);
+  /// Answers a peer that wants the channel's descriptor.
+  void send_channel(Connection& connection, uint32_t index);
   void tell_all(const Message& message, int fd = -1);
   void send_rest();
   Connection& add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
@@ -168,6 +178,8 @@ class NodeImpl final : public Node {
   bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
   std::atomic<bool> stop_{false};
   int64_t accept_again_ns_ = 0;
+  std::atomic<bool> channels_wanted_{false};
+  int64_t ask_again_ns_ = 0;
   std::deque<std::pair<int64_t, Peer*>> gone_;  ///< whose segments are to be given back, and when: the service thread's
 };
 
@@ -338,9 +350,40 @@ void NodeImpl::tell_all(const Message& message, int fd) {
       auto sent = send(connection, message, fd);
 }
 
-void NodeImpl::send_channels(Connection& connection) {
-  for (uint32_t index = 0; index < channels_.size(); ++index)
-    if (channels_[index] >= 0 && !send(connection, message_of(MessageKind::kChannel, index), channels_[index])) return;
+void NodeImpl::send_channel(Connection& connection, uint32_t index) {
+  // A peer that asks again and again without reading gets the last answer only.
+  connection.outbox.forget_channel(index);
+  const bool there = channels_[index] >= 0;
+  if (there) connection.channels.set(index);
+  [[maybe_unused]] const auto sent =
+      send(connection, message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), channels_[index]);
+}
+
+void NodeImpl::channels_are_wanted() {
+  channels_wanted_.store(true);
+  kick();
+}
+
+void NodeImpl::ask_for_channels(int64_t now) {
+  std::lock_guard lock(mutex_);
+  const bool room = Peer::channels_held() < Peer::most_channels_held();
+  for (auto& [fd, connection] : connections_) {
+    if (connection.peer == nullptr) continue;
+    connection.peer->take_wanted([&](uint32_t index) {
+      if (room) [[maybe_unused]]
+        const auto sent = send(connection, message_of(MessageKind::kWantChannel, index));
+    });
+  }
+  if (ask_again_ns_ == 0) ask_again_ns_ = now + kAskAgainNs;
+}
+
+void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
+  if (index >= Peer::kMaxChannels) return;
+  if (received.fd_count == 1 && Peer::channels_held() < Peer::most_channels_held())
+    peer.set_channel(index, received.fds[0].release());
+  else if (received.fd_count <= 1)
+    NUPA_INFO("slot %u: no descriptor is free for its completion channel: its events go by its service thread",
+              peer.slot());
 }
 
 NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
@@ -408,7 +451,8 @@ Result<Peer*> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
     Peer* peer = met_.adopt(std::move(*introduced));
-    send_channels(add_connection(std::move(socket), peer, 0));
+    peer->set_asker(this);
+    add_connection(std::move(socket), peer, 0);
     return peer;
   }
 }
@@ -431,7 +475,6 @@ Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   *free = event_fd;
   const auto index = static_cast<uint32_t>(free - channels_.begin());
   self_->set_channel(index, event_fd);
-  tell_all(message_of(MessageKind::kChannel, index), event_fd);
   return index;
 }
 
@@ -439,8 +482,12 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
   channels_[index] = -1;
   self_->set_channel(index, -1);
-  for (auto& [fd, connection] : connections_) connection.outbox.forget_channel(index);
-  tell_all(message_of(MessageKind::kChannelGone, index));
+  for (auto& [fd, connection] : connections_) {
+    connection.outbox.forget_channel(index);
+    if (!connection.channels.test(index)) continue;
+    connection.channels.reset(index);
+    [[maybe_unused]] const auto sent = send(connection, message_of(MessageKind::kChannelGone, index));
+  }
 }
 
 void NodeImpl::kick() {
@@ -490,17 +537,16 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       return;
     }
     connection.peer = met_.adopt(std::move(*introduced));
-    send_channels(connection);
+    connection.peer->set_asker(this);
     return;
   }
   const uint32_t index = received.message.index;
   switch (kind) {
+    case MessageKind::kWantChannel:
+      if (index < Peer::kMaxChannels) send_channel(connection, index);
+      break;
     case MessageKind::kChannel:
-      if (index < Peer::kMaxChannels && received.fd_count == 1)
-        connection.peer->set_channel(index, received.fds[0].release());
-      if (received.fd_count == 0)
-        NUPA_WARN("slot %u: no descriptor is free for its completion channel: its events go by its service thread",
-                  connection.peer->slot());
+      take_channel(*connection.peer, index, received);
       break;
     case MessageKind::kChannelGone:
       if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);
@@ -574,6 +620,12 @@ void NodeImpl::loop() {
   while (!stop_) {
     const int64_t now = base::now_ns();
     int64_t wake = events_.on_tick(now);
+    if (channels_wanted_.exchange(false)) ask_for_channels(now);
+    if (ask_again_ns_ != 0 && ask_again_ns_ <= now) {
+      ask_again_ns_ = 0;
+      for (Peer* peer : peers()) peer->forget_asked();
+    }
+    if (ask_again_ns_ != 0) wake = std::min(wake, ask_again_ns_);
     bool handshaking = accept_again_ns_ != 0;
     {
       std::lock_guard lock(mutex_);

@@ -57,8 +57,8 @@ class Node {
   /// Slots of all processes in the runtime directory, this one among them (multicast looks for its members).
   virtual std::vector<uint32_t> slots() = 0;
 
-  /// A completion channel's eventfd, to be known to all peers, now and later. Returns its index; ENOSPC at
-  /// kMaxChannels.
+  /// A completion channel's eventfd. A peer gets it when it has the first event for that channel and asks for it; that
+  /// event goes by the service thread. Returns the channel's index; ENOSPC at kMaxChannels.
   virtual Result<uint32_t> publish_channel(int event_fd) = 0;
   virtual void withdraw_channel(uint32_t index) = 0;
 

@@ -1,9 +1,11 @@
 #include "cm/peer.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 
@@ -30,10 +32,33 @@ void Peer::ring_doorbell() {
 
 bool Peer::signal_channel(uint32_t index) {
   if (index >= kMaxChannels) return false;
-  std::lock_guard lock(channels_lock_);
-  const int fd = channel_fds_ == nullptr ? -1 : (*channel_fds_)[index].load(std::memory_order_relaxed);
-  const uint64_t one = 1;
-  return fd >= 0 && ::write(fd, &one, sizeof one) == sizeof one;
+  {
+    std::lock_guard lock(channels_lock_);
+    if (channel_fds_ == nullptr) return false;
+    const int fd = (*channel_fds_)[index].load(std::memory_order_relaxed);
+    const uint64_t one = 1;
+    if (fd >= 0) return ::write(fd, &one, sizeof one) == sizeof one;
+  }
+  want_channel(index);
+  return false;
+}
+
+void Peer::want_channel(uint32_t index) {
+  Asker* const asker = asker_.load(std::memory_order_acquire);
+  const uint64_t bit = uint64_t{1} << (index % 64);
+  if (asker == nullptr || self_ || (asked_[index / 64].fetch_or(bit) & bit) != 0) return;
+  wanted_[index / 64].fetch_or(bit);
+  asker->channels_are_wanted();
+}
+
+void Peer::forget_asked() {
+  for (auto& word : asked_) word.store(0);
+}
+
+uint32_t Peer::most_channels_held() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<uint32_t>(std::min<rlim_t>(limit.rlim_cur / kPartOfDescriptors, UINT32_MAX));
 }
 
 Peer::~Peer() {
@@ -43,7 +68,10 @@ Peer::~Peer() {
 void Peer::close_channels() {
   if (channel_fds_ == nullptr) return;
   for (auto& fd : *channel_fds_)
-    if (fd.load() >= 0) ::close(fd.load());
+    if (fd.load() >= 0) {
+      ::close(fd.load());
+      --channels_held_;
+    }
   channel_fds_.reset();
 }
 
@@ -71,7 +99,12 @@ void Peer::set_channel(uint32_t index, int fd) {
     return;
   }
   const int previous = (*channel_fds_)[index].exchange(fd, std::memory_order_relaxed);
-  if (previous >= 0 && !self_) ::close(previous);
+  asked_[index / 64].fetch_and(~(uint64_t{1} << (index % 64)));
+  if (self_) return;
+  if (fd >= 0) ++channels_held_;
+  if (previous < 0) return;
+  ::close(previous);
+  --channels_held_;
 }
 
 }  // namespace nupa::cm

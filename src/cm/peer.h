@@ -41,11 +41,26 @@ class Peer {
 
   /// Wakes its service thread (an eventfd write). Set the attention bits before.
   void ring_doorbell();
-  /// Writes to the eventfd of its completion channel `index` (0-based). False: that has not reached this process yet;
-  /// then set the attention bits of the completion queue and ring the doorbell.
+  /// Writes to the eventfd of its completion channel `index` (0-based). False: this process does not have that, and has
+  /// the node ask for it; then count the event as unsignalled, set the attention bits and ring the doorbell.
   bool signal_channel(uint32_t index);
 
   static constexpr uint32_t kMaxChannels = 1024;
+  /// Completion channels of all peers whose descriptors this process holds.
+  static uint32_t channels_held() { return channels_held_.load(std::memory_order_relaxed); }
+  /// Most of them: this part of the descriptors that the process may have (RLIMIT_NOFILE). Events of further channels
+  /// go by their owners' service threads.
+  static constexpr uint32_t kPartOfDescriptors = 8;
+  static uint32_t most_channels_held();
+
+  /// The node: channels are to be asked for. Any thread; waits for nobody.
+  class Asker {
+   public:
+    virtual void channels_are_wanted() = 0;
+
+   protected:
+    ~Asker() = default;
+  };
 
   // For the node alone.
   void mark_self(segment::Segment& own) {
@@ -58,12 +73,26 @@ class Peer {
   bool mark_gone();
   /// Some time after it has gone: nobody is still looking at its segment, and whoever does sees zeros.
   void let_go();
+  void set_asker(Asker* asker) { asker_.store(asker, std::memory_order_release); }
   /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone.
   void set_channel(uint32_t index, int fd);
+  /// Calls `ask` with each channel that was signalled and not asked for yet.
+  template <class Ask>
+  void take_wanted(Ask&& ask) {
+    for (uint32_t word = 0; word < wanted_.size(); ++word)
+      for (uint64_t bits = wanted_[word].exchange(0); bits != 0; bits &= bits - 1)
+        ask(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
+  }
+  /// What was asked for and has not come is asked for again with its next event.
+  void forget_asked();
 
  private:
   friend class PeerTable;
+  using Channels = std::array<std::atomic<int>, kMaxChannels>;
+  using Bits = std::array<std::atomic<uint64_t>, kMaxChannels / 64>;
   void close_channels();
+  void want_channel(uint32_t index);
+  static inline std::atomic<uint32_t> channels_held_{0};
   uint32_t slot_ = 0;
   uint64_t instance_ = 0;
   bool self_ = false;
@@ -80,8 +109,10 @@ class Peer {
   base::UniqueFd region_fd_;
   progress::SpinLock channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
-  using Channels = std::array<std::atomic<int>, kMaxChannels>;
   std::unique_ptr<Channels> channel_fds_;  ///< until it has gone
+  std::atomic<Asker*> asker_{nullptr};
+  Bits asked_{};   ///< signalled without its descriptor, until that comes
+  Bits wanted_{};  ///< of these, what the node has not asked for yet
 };
 
 }  // namespace nupa::cm

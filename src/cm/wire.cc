@@ -69,8 +69,9 @@ Result<Received> receive_message(int socket) {
   if (got == 0) return fail(ENOTCONN, "the other side hung up");
   const bool has_mad =
       got >= static_cast<ssize_t>(sizeof(Message)) && received.message.kind == static_cast<uint32_t>(MessageKind::kMad);
-  // MSG_CTRUNC is not looked at: with too many descriptors `too_many` is set, and otherwise this process has no room
-  // for those that are missing. The message is as it was sent, and its reader sees by fd_count what did not arrive.
+  // With too many descriptors `too_many` is set, and otherwise this process has no room for those that are missing. The
+  // message is as it was sent, and its reader sees by fd_count what did not arrive.
+  received.truncated = (header.msg_flags & MSG_CTRUNC) != 0;
   if (got != static_cast<ssize_t>(sizeof(Message) + (has_mad ? sizeof(Mad) : 0)) || too_many ||
       (header.msg_flags & MSG_TRUNC) != 0 || received.message.magic != kWireMagic ||
       received.message.version != kWireVersion)

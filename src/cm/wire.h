@@ -11,11 +11,20 @@ namespace nupa::cm {
 /// What processes say to each other on their sockets, one packet a message. Descriptors travel beside it.
 ///
 ///   kHello      segment, region file, doorbell   both sides, first; an observer sends none and gets all
+///   kWantChannel                                 index: its eventfd is wanted, answered by one of the next two
 ///   kChannel    the channel's eventfd            index
 ///   kChannelGone                                 index
 ///   kGoodbye
 ///   kMad        256 bytes behind it, of the communication manager
-enum class MessageKind : uint32_t { kHello = 1, kObserver = 2, kChannel = 3, kChannelGone = 4, kGoodbye = 5, kMad = 6 };
+enum class MessageKind : uint32_t {
+  kHello = 1,
+  kObserver = 2,
+  kChannel = 3,
+  kChannelGone = 4,
+  kGoodbye = 5,
+  kMad = 6,
+  kWantChannel = 7
+};
 
 struct Message {
   uint64_t magic;
@@ -28,14 +37,15 @@ struct Message {
 };
 static_assert(sizeof(Message) == 40);
 constexpr uint64_t kWireMagic = 0x3157494d4150554eull;  // little endian
-constexpr uint32_t kWireVersion = 2;
+constexpr uint32_t kWireVersion = 3;
 constexpr size_t kMaxFds = 3;
 
 struct Received {
   Message message{};
   std::array<base::UniqueFd, kMaxFds> fds;
   size_t fd_count = 0;
-  Mad mad;  ///< kMad
+  bool truncated = false;  ///< this process has no room for descriptors that were sent
+  Mad mad;                 ///< kMad
 };
 
 /// EAGAIN: would block; EPIPE, ECONNRESET: the other side is gone.

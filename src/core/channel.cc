@@ -35,11 +35,17 @@ void Channel::attach(Cq* cq) {
 void Channel::detach(Cq* cq) {
   std::lock_guard lock(mutex_);
   cqs_.erase(std::remove(cqs_.begin(), cqs_.end(), cq), cqs_.end());
-  while (cq->take_event())
-    if (!events_->take_back()) break;
+  // What the service thread has not come to wakes nobody: it must not take the wake-up of another queue along.
+  uint32_t unsignalled = cq->take_unsignalled();
+  while (cq->take_event()) {
+    if (unsignalled != 0)
+      --unsignalled;
+    else if (!events_->take_back())
+      break;
+  }
 }
 
-void Channel::wake() const { events_->count(); }
+void Channel::wake(uint32_t events) const { events_->count(events); }
 
 Cq* Channel::next_with_event() {
   std::lock_guard lock(mutex_);

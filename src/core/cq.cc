@@ -41,6 +41,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   look_at_next();
   shared_->armed.store(segment::pack_armed(0, Armed::kNo));
   shared_->events.store(0);
+  shared_->unsignalled.store(0);
   shared_->overrun.store(0);
   shared_->flags =
       (options.timestamps ? segment::kCqTimestamps : 0) | (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
@@ -250,7 +251,8 @@ void Cq::recover(uint32_t dead_tag) {
 void Cq::on_overrun() { device_.events().push({EventType::kCqErr, this, nullptr, nullptr, 1}); }
 
 void Cq::wake_channel() {
-  if (channel_ != nullptr) channel_->wake();
+  const uint32_t events = take_unsignalled();
+  if (channel_ != nullptr && events != 0) channel_->wake(events);
 }
 
 }  // namespace nupa::core

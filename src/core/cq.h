@@ -21,7 +21,7 @@ class Channel final : public CompletionChannel {
   void attach(Cq* cq);
   /// Also takes back the wake-ups of events that nobody will fetch any more.
   void detach(Cq* cq);
-  void wake() const;
+  void wake(uint32_t events = 1) const;
 
  private:
   Cq* next_with_event();
@@ -69,8 +69,10 @@ class Cq final : public CompletionQueue {
   /// True if the entry that a writer announced by `intent` was completed (or taken since).
   bool completed(uint64_t intent);
   void on_overrun();
-  /// Service thread: the event of a peer that could not reach the channel.
+  /// Service thread: the events of peers that do not have the channel's descriptor.
   void wake_channel();
+  /// How many of these nobody was woken for.
+  uint32_t take_unsignalled() { return shared_->unsignalled.exchange(0); }
 
   std::atomic<int> pending_qps{0};  ///< queue pairs with waiting requests that complete here
 

@@ -32,9 +32,9 @@ void EventDescriptor::hide() {
   if (!hidden_.exchange(true)) ::close(fd_);
 }
 
-void EventDescriptor::count() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &one, sizeof one);
+void EventDescriptor::count(uint32_t events) const {
+  const uint64_t more = events;
+  [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &more, sizeof more);
 }
 
 bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }

@@ -25,8 +25,8 @@ class EventDescriptor {
   /// The eventfd. Another process that has it adds an event by writing 1.
   int signal_fd() const { return signal_.get(); }
 
-  /// One event more. Any thread, signal handlers.
-  void count() const;
+  /// So many events more. Any thread, signal handlers.
+  void count(uint32_t events = 1) const;
   /// One event less, for one that is not to be told any more. False: a reader was faster, and will find nothing. Never
   /// waits.
   bool take_back() const;

@@ -225,6 +225,8 @@ struct alignas(64) CqShared {
   // Looked at by producers with each entry if there is a channel, written with each event.
   alignas(64) std::atomic<uint64_t> armed;  ///< pack_armed; who takes it back to kNo raises the event
   std::atomic<uint32_t> events;             ///< raised so far, wraps; never more than were disarmed
+  /// Events of those that were raised by a process without the channel's descriptor: the owner wakes the sleepers.
+  std::atomic<uint32_t> unsignalled;
 };
 static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
 constexpr uint32_t kCqTimestamps = 1;

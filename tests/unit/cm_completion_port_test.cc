@@ -181,6 +181,10 @@ TEST_F(CmCompletionPort, BeforeTheChannelArrivesTheOwnerWakesTheSleeper) {
   EXPECT_EQ(attention::kCq, header().attention.load());
   EXPECT_EQ(uint64_t{1} << (kQueue % 64), header().cq_attention[kQueue / 64].load());
   EXPECT_EQ(1u, doorbell());
+  EXPECT_EQ(1u, shared().unsignalled.load());
+  arm(segment::Armed::kNext);
+  ASSERT_EQ(Pushed::kYes, push(2));
+  EXPECT_EQ(2u, shared().unsignalled.load()) << "the owner looks once for both, and wakes twice";
 }
 
 TEST_F(CmCompletionPort, AQueueWithoutAChannelCountsAndWakesNobody) {

@@ -138,7 +138,7 @@ TEST_F(CmNode, AfterAKick_TheThreadSleepsAgain) {
 
 // Meeting.
 
-TEST_F(CmNode, AHello_IsAnsweredByAHelloAndTheChannels) {
+TEST_F(CmNode, AHello_IsAnsweredByAHello_AndAQuestionForAChannelByThat) {
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
   const base::UniqueFd socket = connect_to(socket_path());
@@ -151,6 +151,10 @@ TEST_F(CmNode, AHello_IsAnsweredByAHelloAndTheChannels) {
   EXPECT_EQ(node_->self().instance(), hello->message.instance);
   EXPECT_EQ(hello->message.instance, *reinterpret_cast<const uint64_t*>(hello->message.probe));
   EXPECT_EQ(kMaxFds, hello->fd_count);
+  settle(process_, socket.get());
+  const auto nothing = receive_message(socket.get());
+  EXPECT_FALSE(nothing) << "a descriptor that nobody needs";
+  send(socket.get(), process_.message(MessageKind::kWantChannel, 0));
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
   auto told = receive_message(socket.get());
   ASSERT_TRUE(told);
@@ -185,12 +189,17 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   EXPECT_TRUE(soon([&] { return (*node)->find(process_.header().slot) != nullptr; }));
 }
 
-TEST_F(CmNode, AChannelPublishedLaterIsToldToEachPeer) {
+TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
   const base::UniqueFd socket = enter(process_);
+  FakeProcess stranger(78);
+  const base::UniqueFd other = enter(stranger);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const auto index = node_->publish_channel(channel.get());
   ASSERT_TRUE(index);
+  send(socket.get(), process_.message(MessageKind::kWantChannel, *index));
+  settle(process_, socket.get());
   node_->withdraw_channel(*index);
+  EXPECT_FALSE(receive_message(other.get())) << "it has not asked";
   for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelGone}) {
     ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
     const auto told = receive_message(socket.get());
@@ -210,6 +219,9 @@ TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const auto index = node_->publish_channel(channel.get());
   ASSERT_TRUE(index);
+  // However often it asks, one answer waits.
+  for (int i = 0; i < 3; ++i) send(socket.get(), process_.message(MessageKind::kWantChannel, *index));
+  settle(process_, socket.get());
   node_->withdraw_channel(*index);
   for (uint32_t i = 0; i < mads; ++i) ASSERT_EQ(0, error_of_next(socket.get())) << i;
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
@@ -297,6 +309,89 @@ TEST_F(CmNode, OneThatSaysNothing_IsHungUpOn) {
   EXPECT_EQ(ENOTCONN, error_of_next(silent.get()));
   EXPECT_TRUE(met(process_)->alive()) << "whoever has said hello may be silent";
   EXPECT_TRUE(witness_.gone().empty());
+}
+
+// Channels of others.
+
+/// The messages that wait at a socket, by their kind and index.
+std::vector<std::pair<MessageKind, uint32_t>> read_all(int socket) {
+  std::vector<std::pair<MessageKind, uint32_t>> messages;
+  while (const auto message = receive_message(socket))
+    messages.emplace_back(static_cast<MessageKind>(message->message.kind), message->message.index);
+  return messages;
+}
+using Messages = std::vector<std::pair<MessageKind, uint32_t>>;
+
+TEST_F(CmNode, EventForAChannelThatIsNotHere_AsksForItOnce) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(peer->signal_channel(3));
+  EXPECT_FALSE(peer->signal_channel(64));
+  Messages asked;
+  ASSERT_TRUE(soon([&] {
+    for (const auto& each : read_all(socket.get())) asked.push_back(each);
+    return asked.size() >= 2;
+  }));
+  EXPECT_EQ(asked, (Messages{{MessageKind::kWantChannel, 3}, {MessageKind::kWantChannel, 64}}));
+  // The owner answers that there is none. A later event may be of a new channel.
+  send(socket.get(), process_.message(MessageKind::kChannelGone, 3));
+  settle(process_, socket.get());
+  EXPECT_FALSE(peer->signal_channel(3));
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  EXPECT_EQ(read_all(socket.get()), (Messages{{MessageKind::kWantChannel, 3}}));
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  send(socket.get(), process_.message(MessageKind::kChannel, 3), {channel.get()});
+  settle(process_, socket.get());
+  EXPECT_TRUE(peer->signal_channel(3));
+}
+
+TEST_F(CmNode, ChannelThatNeverCame_IsAskedForAgain) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  EXPECT_FALSE(peer->signal_channel(3));
+  ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
+  read_all(socket.get());
+  Messages asked;
+  EXPECT_TRUE(soon([&] {
+    EXPECT_FALSE(peer->signal_channel(3));
+    asked = read_all(socket.get());
+    return !asked.empty();
+  }));
+  EXPECT_EQ(asked, (Messages{{MessageKind::kWantChannel, 3}}));
+}
+
+TEST_F(CmNode, QuestionForAChannelThatIsNotThere_IsAnsweredSo) {
+  const base::UniqueFd socket = enter(process_);
+  send(socket.get(), process_.message(MessageKind::kWantChannel, 9));
+  send(socket.get(), process_.message(MessageKind::kWantChannel, Peer::kMaxChannels));
+  settle(process_, socket.get());
+  EXPECT_EQ(read_all(socket.get()), (Messages{{MessageKind::kChannelGone, 9}}));
+}
+
+TEST_F(CmNode, DescriptorsOfOthersChannels_TakeAPartOfTheProcesss) {
+  const base::UniqueFd socket = enter(process_);
+  Peer* const peer = met(process_);
+  const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  rlimit limit{};
+  ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
+  constexpr uint32_t kMost = 16;
+  const rlimit low{kMost * Peer::kPartOfDescriptors, limit.rlim_max};
+  const uint32_t before = Peer::channels_held();
+  ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &low));
+  for (uint32_t index = 0; index < kMost + 5; ++index)
+    send(socket.get(), process_.message(MessageKind::kChannel, index), {channel.get()});
+  settle(process_, socket.get());
+  EXPECT_EQ(kMost, Peer::channels_held());
+  EXPECT_TRUE(peer->signal_channel(0));
+  EXPECT_FALSE(peer->signal_channel(kMost - before));
+  EXPECT_TRUE(peer->alive());
+  // One that goes makes room for another one.
+  send(socket.get(), process_.message(MessageKind::kChannelGone, 0));
+  send(socket.get(), process_.message(MessageKind::kChannel, kMost + 1), {channel.get()});
+  settle(process_, socket.get());
+  EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
+  EXPECT_TRUE(peer->signal_channel(kMost + 1));
+  EXPECT_EQ(kMost, Peer::channels_held());
 }
 
 // Messages of a peer that breaks the rules.
@@ -515,6 +610,7 @@ TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
   std::atomic<uint32_t> heard{0};
   serve(77, [&](int socket) {
     EXPECT_TRUE(process_.say_hello(socket));
+    send(socket, process_.message(MessageKind::kWantChannel, 0));
     ASSERT_TRUE(wait_readable(socket, kSoonMs));
     const auto told = receive_message(socket);
     if (told && told->fd_count == 1) heard = told->message.kind;
@@ -572,6 +668,7 @@ TEST_F(CmNodeConnect, AnAnswerAfterTheTime_MeetsTheProcess) {
   serve(77, [&](int socket) {
     late.get_future().wait();
     EXPECT_TRUE(process_.say_hello(socket)) << "its socket is still open";
+    send(socket, process_.message(MessageKind::kWantChannel, 0));
     ASSERT_TRUE(wait_readable(socket, kSoonMs));
     const auto told = receive_message(socket);
     if (told && told->fd_count == 1) heard = told->message.kind;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What a completion queue in shared memory is told by others: an overrun, completions of their queue pairs.
 #ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
 #include <poll.h>
 
+#include "cm/completion_port.h"
 #include "cm/peer.h"
 #include "core_shm_fixture.h"
 
@@ -96,6 +98,48 @@ TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 1
     ASSERT_NO_FATAL_FAILURE(push(kWaiting, ring.capacity()));
     for (uint64_t i = 0; i < ring.capacity(); ++i) EXPECT_EQ(next(queue).wr_id, i);
   }
+}
+
+/// An event of a peer that does not have the channel's descriptor, for which nobody was woken yet.
+void add_unsignalled(segment::CqShared& shared) {
+  shared.events.fetch_add(1);
+  shared.unsignalled.fetch_add(1);
+}
+
+TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
+  auto channel = std::move(*handle->create_channel());
+  Cq* const queue = make_cq(4, channel.get());
+  ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
+  for (int i = 0; i < 2; ++i) add_unsignalled(tables().cq[queue->index()]);
+  cm::call_attention(runtime().node().self(), segment::attention::kCq, queue->index());
+  for (int i = 0; i < 2; ++i) {
+    pollfd ready{channel->fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, 20000), 1) << i;
+    const auto event = channel->wait();
+    ASSERT_TRUE(event) << i;
+    EXPECT_EQ(*event, queue);
+  }
+  // An attention of another kind, such as an overrun, wakes nobody.
+  cm::call_attention(runtime().node().self(), segment::attention::kCq, queue->index());
+  runtime().on_attention();
+  EXPECT_FALSE(channel->wait());
+  cqs.pop_back();
+}
+
+TEST_F(ShmCompletions, QueueThatGoesWithAnEventNobodyWasWokenFor_LeavesTheWakeUpsOfOthers) {
+  auto channel = std::move(*handle->create_channel());
+  Cq* const stays = make_cq(4, channel.get());
+  Cq* const goes = make_cq(4, channel.get());
+  ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
+  tables().cq[stays->index()].events.fetch_add(1);
+  ASSERT_TRUE(runtime().node().self().signal_channel(tables().cq[stays->index()].channel - 1));
+  add_unsignalled(tables().cq[goes->index()]);
+  cqs.pop_back();
+  const auto event = channel->wait();
+  ASSERT_TRUE(event) << "its wake-up went with the other queue";
+  EXPECT_EQ(*event, stays);
+  EXPECT_FALSE(channel->wait());
+  cqs.pop_back();
 }
 
 }  // namespace
