@@ -26,12 +26,6 @@ Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
   return std::unique_ptr<EventDescriptor>(new EventDescriptor(std::move(shown), std::move(signal)));
 }
 
-EventDescriptor::~EventDescriptor() { hide(); }
-
-void EventDescriptor::hide() {
-  if (!hidden_.exchange(true)) ::close(fd_);
-}
-
 void EventDescriptor::count(uint32_t events) const {
   const uint64_t more = events;
   [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &more, sizeof more);
@@ -39,9 +33,9 @@ void EventDescriptor::count(uint32_t events) const {
 
 bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }
 
-int EventDescriptor::take() const {
+int EventDescriptor::take(int shown) const {
   if (take_back()) return 0;
-  const int flags = hidden_ ? -1 : fcntl(fd_, F_GETFL);
+  const int flags = fcntl(shown, F_GETFL);
   if (flags < 0) return EBADF;
   if ((flags & O_NONBLOCK) != 0) return EAGAIN;
   // The eventfd itself blocks, so that the kernel restarts this after a signal as it restarts a read of its own event

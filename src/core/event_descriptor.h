@@ -1,8 +1,8 @@
 #pragma once
 #include <nupa/result.h>
 
-#include <atomic>
 #include <memory>
+#include <utility>
 
 #include "base/unique_fd.h"
 
@@ -16,12 +16,11 @@ class EventDescriptor {
  public:
   /// Both descriptors have numbers from `lowest` on, where there are such. EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<EventDescriptor>> open(int lowest = 0);
-  ~EventDescriptor();
-  EventDescriptor(const EventDescriptor&) = delete;
-  EventDescriptor& operator=(const EventDescriptor&) = delete;
 
   /// For the program.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
+  /// The same, which the caller closes: it is in a structure that the program may write to.
+  int release_fd() { return fd_.release(); }
   /// The eventfd. Another process that has it adds an event by writing 1.
   int signal_fd() const { return signal_.get(); }
 
@@ -30,20 +29,17 @@ class EventDescriptor {
   /// One event less, for one that is not to be told any more. False: a reader was faster, and will find nothing. Never
   /// waits.
   bool take_back() const;
-  /// Takes one event. Waits for it unless O_NONBLOCK is set on fd(), as read() does: a signal handler that was
-  /// installed with SA_RESTART does not end it. Returns 0; EAGAIN: none is there; EINTR; EBADF: the program closed the
-  /// descriptor.
-  int take() const;
-
-  /// Closes the program's descriptor. A thread that waits in take() waits on.
-  void hide();
+  /// Takes one event. Waits for it unless O_NONBLOCK is set on `shown`, which is fd() or what the program has in its
+  /// place. It waits as read() does: a signal handler that was installed with SA_RESTART does not end it, nor does the
+  /// end of the program's descriptor. Returns 0; EAGAIN: none is there; EINTR; EBADF: the descriptor was closed.
+  int take(int shown) const;
+  int take() const { return take(fd()); }
 
  private:
-  EventDescriptor(base::UniqueFd shown, base::UniqueFd signal) : fd_(shown.release()), signal_(std::move(signal)) {}
+  EventDescriptor(base::UniqueFd shown, base::UniqueFd signal) : fd_(std::move(shown)), signal_(std::move(signal)) {}
 
-  const int fd_;
+  base::UniqueFd fd_;
   const base::UniqueFd signal_;
-  std::atomic<bool> hidden_{false};
 };
 
 }  // namespace nupa::core

@@ -650,6 +650,18 @@ TEST_F(RdmaCmCalls, EventChannel_PolledForBoth_IsNeverWritable) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
+TEST_F(RdmaCmCalls, EventChannel_DescriptorThatTheProgramMoved_SaysWhetherACallWaits) {
+  Events events;
+  const int moved = fcntl(events.get()->fd, F_DUPFD_CLOEXEC, 200);
+  ASSERT_GE(moved, 200);
+  close(events.get()->fd);
+  events.get()->fd = moved;
+  ASSERT_EQ(fcntl(moved, F_SETFL, O_NONBLOCK), 0);
+  rdma_cm_event* event = nullptr;
+  EXPECT_EQ(rdma_get_cm_event(events.get(), &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
 TEST_F(RdmaCmCalls, Backlog_HasALimit) {
   constexpr int kLongest = 1024;  // rdma_listen() of rdma_ucm
   listen(RDMA_PS_TCP, "127.0.0.1", 1 << 20);

@@ -280,7 +280,7 @@ NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
     return nullptr;
   }
   channel->events = std::move(*events);
-  channel->shown.fd = channel->events->fd();
+  channel->shown.fd = channel->events->release_fd();
   return &channel.release()->shown;
 }
 
@@ -289,7 +289,7 @@ NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
   {
     std::lock_guard lock(events_mutex());
     channel->closed = true;
-    channel->events->hide();
+    ::close(shown->fd);
     if (channel->readers > 0) return;  // left to them
   }
   delete channel;
@@ -304,7 +304,7 @@ namespace {
 /// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
 std::unique_ptr<Event> take_event(Channel& channel) {
   for (;;) {
-    const int error = channel.events->take();
+    const int error = channel.events->take(channel.shown.fd);
     std::lock_guard lock(events_mutex());
     if (channel.closed) return nullptr;
     if (error != 0) {

@@ -89,7 +89,7 @@ struct Event {
 /// The structure that the program has comes first.
 struct Channel {
   rdma_event_channel shown{};
-  std::unique_ptr<core::EventDescriptor> events;  ///< whose descriptor is shown
+  std::unique_ptr<core::EventDescriptor> events;  ///< behind the descriptor that is shown
   std::deque<std::unique_ptr<Event>> waiting;
   uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
   bool closed = false;
