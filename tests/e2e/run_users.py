@@ -49,7 +49,7 @@ def ordinary_user():
     outcome(os.listdir(env["NUPA_RUNTIME_DIR"]) == [], "ordinary-user-leaves-nothing")
 
 
-OBSERVER = struct.pack("<QIIIIQQ", 0x3157494d4150554e, 2, 2, 0, 0, 0, 0)
+OBSERVER = struct.pack("<QIIIIQQ", 0x3157494d4150554e, 3, 2, 0, 0, 0, 0)
 
 
 def knock_as_nobody(path):
