@@ -80,8 +80,8 @@ class QueuePair {
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
   virtual QpType type() const = 0;
-  /// How the other end is reached, as `nupa stat` names it: "shm", "roce". Empty: not in RTR yet, or UD, where each
-  /// destination has a way of its own.
+  /// The transport that leads to the peer, as `nupa stat` names it: "shm", "roce". Empty: not in RTR yet, or UD, where
+  /// each destination may be reached by another one.
   virtual std::string_view transport() const { return {}; }
   virtual uint32_t handle() const = 0;
   virtual void* user_context() const = 0;

@@ -184,7 +184,7 @@ void Qp::complete_taken(const SendWr& wr, uint32_t position, WcStatus status, ui
   } else {
     report_failure(wr, position, status);
   }
-  if (__builtin_expect(finishes_first_, 0) && endpoint_->drained()) tell_drained();
+  if (__builtin_expect(finishes_first_, 0) && state() == QpState::kSqd && endpoint_->drained()) tell_drained();
 }
 
 int64_t Qp::progress(int64_t now_ns) {

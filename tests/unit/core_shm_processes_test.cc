@@ -818,6 +818,19 @@ TEST_F(ShmShared, AtomicOnMemoryThatIsReadOnlySince_IsAnErrorAndNotTheOwnersEnd)
 
 bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
 
+class ShmStopped : public ShmShared {
+ protected:
+  /// A child that has a queue pair `number` and is stopped before the two have met.
+  void start_and_stop(uint32_t* number) {
+    start(be_there);
+    ASSERT_TRUE(line.get(number));
+    int status = 0;
+    ASSERT_EQ(kill(child, SIGSTOP), 0);
+    ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+    ASSERT_TRUE(WIFSTOPPED(status));
+  }
+};
+
 TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   start(be_there);
   uint32_t number = 0;
@@ -833,14 +846,9 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   expect_good_end();
 }
 
-TEST_F(ShmShared, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
-  start(be_there);
+TEST_F(ShmStopped, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   uint32_t number = 0;
-  ASSERT_TRUE(line.get(&number));
-  int status = 0;
-  ASSERT_EQ(kill(child, SIGSTOP), 0);
-  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   ASSERT_EQ(end.runtime().node().find(segment::slot_of(number)), nullptr) << "they have met before";
   EXPECT_TRUE(end.shm().reaches({}, number));
   ASSERT_EQ(kill(child, SIGCONT), 0);
@@ -880,13 +888,9 @@ class CallTicks {
   struct sigaction before_ {};
 };
 
-TEST_F(ShmShared, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) {
-  start(be_there);
+TEST_F(ShmStopped, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) {
   uint32_t number = 0;
-  ASSERT_TRUE(line.get(&number));
-  int status = 0;
-  ASSERT_EQ(kill(child, SIGSTOP), 0);
-  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   Qp* qp = end.make_qp();
   constexpr Way kHalfASecond{.timeout = 17, .retry_cnt = 0};  // 0.54 s (IBTA 9.7.6.1.3)
   ASSERT_EQ(end.connect(*qp, number, kHalfASecond), 0);
@@ -904,13 +908,9 @@ TEST_F(ShmShared, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) {
   expect_good_end();
 }
 
-TEST_F(ShmShared, ProcessThatIsStopped_IsNotGone) {
-  start(be_there);
+TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
   uint32_t number = 0;
-  ASSERT_TRUE(line.get(&number));
-  int status = 0;
-  ASSERT_EQ(kill(child, SIGSTOP), 0);
-  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   Qp* qp = end.make_qp();
   roce::test::RecordingHost context;
   context.identity().shared = &end.shared(*qp);

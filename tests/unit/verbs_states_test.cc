@@ -325,8 +325,10 @@ TEST_F(VerbsStates, Draining_ErrorState_EndsIt) {  // 11.2.5.3: a queue pair dra
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);  // no receive
-  ASSERT_EQ(move(a, IBV_QPS_SQD), 0);
   ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
   ibv_qp_init_attr made{};
   ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
   EXPECT_EQ(attr.sq_draining, 1);
@@ -335,6 +337,7 @@ TEST_F(VerbsStates, Draining_ErrorState_EndsIt) {  // 11.2.5.3: a queue pair dra
   EXPECT_EQ(attr.qp_state, IBV_QPS_ERR);
   EXPECT_EQ(attr.sq_draining, 0);
   EXPECT_EQ(next().status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(next_event(0).event_type, kNoEvent) << "it has failed, not drained";
 }
 
 TEST_F(VerbsStates, Modify_NoWayToTheOtherEnd_ChangesNothing) {  // 11.2.5.2

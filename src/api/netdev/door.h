@@ -61,7 +61,7 @@ class Door {
   bool watch(int fd);
   /// There is no descriptor for a guest: the listener is left out for a while.
   void pause();
-  /// Whether the guest has been served or waits for its answer, or has gone.
+  /// True if the guest was served, waits for its answer or hung up.
   bool serve_guest(base::UniqueFd& guest, const Answer& answer);
 
   std::unique_ptr<cm::RuntimeDir> dir_;

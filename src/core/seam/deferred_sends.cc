@@ -84,7 +84,7 @@ bool DeferredSends::translate(const DeferredSend& send, QpContext& context, Piec
 int64_t DeferredSends::postpone(DeferredSend::Reason reason, uint32_t rnr_timer, const RetryLimits& limits,
                                 int64_t now_ns, WcStatus* status) {
   DeferredSend& oldest = front();
-  if (!oldest.begun() || oldest.reason != reason) oldest.first_try_ns = now_ns;
+  if (oldest.reason != reason) oldest.first_try_ns = now_ns;
   oldest.reason = reason;
   oldest.rnr_timer = rnr_timer;
   if (is_over(oldest, limits, now_ns, status)) return 0;

@@ -64,7 +64,9 @@ class DeferredSends {
     uint32_t count = 0;
     uint64_t length = 0;
     if (oldest.fault != WcStatus::kSuccess) return fault(oldest.fault);
-    if (!translate(oldest, context, pieces, &count, &length)) return fault(WcStatus::kLocProtErr);
+    // The list of a request that concerns this process alone means nothing.
+    if (!is_local(oldest.wr.opcode) && !translate(oldest, context, pieces, &count, &length))
+      return fault(WcStatus::kLocProtErr);
     return execute(Request{oldest.wr, oldest.has_vector ? &oldest.vector : nullptr, pieces, count, length,
                            oldest.position, WcStatus::kSuccess});
   }

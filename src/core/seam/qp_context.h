@@ -55,8 +55,6 @@ class QpContext {
   segment::QpShared& shared() const { return *identity_.shared; }
   segment::WireShared& statistics() const { return *identity_.statistics; }
   QpState state() const { return segment::state_of(shared().state.load(std::memory_order_acquire)); }
-  /// UC drops what it cannot deliver; all other services are answered.
-  bool is_reliable() const { return type() != QpType::kUc && type() != QpType::kUd; }
   /// UD only.
   uint32_t qkey() const { return shared().qkey.load(std::memory_order_relaxed); }
 

@@ -77,7 +77,7 @@ Posted Connected::keep_tried(const Request& request, Outcome outcome) {
 
 int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status) {
   const bool not_ready = outcome.verdict() == Verdict::kNotReady;
-  const bool counts = not_ready && (!sends_.front().begun() || sends_.front().reason != Reason::kNotReady);
+  const bool counts = not_ready && sends_.front().reason != Reason::kNotReady;
   context_.shared().counters.rnr.fetch_add(counts, std::memory_order_relaxed);
   // The request of a copier was executed, and has a limit of its own.
   const core::RetryLimits none{0, 0, 0};
