@@ -14,6 +14,7 @@
 #include <functional>
 #include <iterator>
 #include <thread>
+#include <vector>
 
 #include "rdmacm_fixture.h"
 
@@ -660,6 +661,31 @@ TEST_F(RdmaCmCalls, EventChannel_DescriptorThatTheProgramMoved_SaysWhetherACallW
   rdma_cm_event* event = nullptr;
   EXPECT_EQ(rdma_get_cm_event(events.get(), &event), -1);
   EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_F(RdmaCmCalls, GetCmEvent_ChannelWasDestroyed_WaitsForTheEnd) {
+  // rping's thread calls for the next event while its main thread ends.
+  EXPECT_TRUE(holds_in_child([] {
+    std::vector<std::vector<char>> others;
+    others.reserve(32);
+    rdma_event_channel* destroyed = rdma_create_event_channel();
+    rdma_destroy_event_channel(destroyed);
+    while (others.size() < 32) others.emplace_back(16 * (others.size() + 1));  // one of them where a freed channel was
+    std::atomic<pid_t> caller{0};
+    std::atomic<bool> returned{false};
+    std::thread([&] {
+      caller = gettid();
+      rdma_cm_event* event = nullptr;
+      rdma_get_cm_event(destroyed, &event);
+      returned = true;
+    }).detach();
+    while (caller == 0 || !stands_still(caller)) std::this_thread::yield();
+    Events events;
+    OwnId id = make_id(events.get());
+    EXPECT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
+    EXPECT_EQ(events.next().type, RDMA_CM_EVENT_ADDR_RESOLVED);
+    EXPECT_FALSE(returned);
+  }));
 }
 
 TEST_F(RdmaCmCalls, Backlog_HasALimit) {

@@ -33,15 +33,6 @@ int attach_with_a_step(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
 namespace nupa::test {
 namespace {
 
-/// Whether the thread has ended, or waits for something in the kernel (proc_pid_stat(5)).
-bool stands_still(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return true;
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'S';
-}
-
 ibv_gid gid_of(const char* ipv4) {
   ibv_gid gid{};
   gid.raw[10] = gid.raw[11] = 0xff;

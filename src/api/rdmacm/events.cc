@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/gid.h"
 #include "id.h"
@@ -14,6 +15,20 @@ namespace nupa::rdmacm {
 namespace {
 
 progress::Condition g_acknowledged;
+
+/// Under the events' lock: channels that the program has destroyed. They stay what they are, closed channels, until the
+/// program opens new ones: a thread of the program may come to rdma_get_cm_event() after another one has destroyed its
+/// channel, and must not read memory of something else.
+Channel* g_spare = nullptr;
+
+std::unique_ptr<Channel> take_spare() {
+  std::lock_guard lock(events_mutex());
+  if (g_spare == nullptr) return std::make_unique<Channel>();
+  std::unique_ptr<Channel> channel(std::exchange(g_spare, g_spare->next_spare));
+  channel->next_spare = nullptr;
+  channel->closed = false;
+  return channel;
+}
 
 /// Under the events' lock: until `count`, of events that the program has, is 0. In a fork's child there are those that
 /// threads of the parent have: nobody will acknowledge them here.
@@ -273,12 +288,12 @@ void settle_events(Id& id) {
 using namespace nupa::rdmacm;
 
 NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
-  auto channel = std::make_unique<Channel>();
   auto events = nupa::core::EventDescriptor::open(lowest_descriptor());
   if (!events) {
     errno = events.error().code;
     return nullptr;
   }
+  auto channel = take_spare();
   channel->events = std::move(*events);
   channel->shown.fd = channel->events->release_fd();
   return &channel.release()->shown;
@@ -286,19 +301,19 @@ NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
 
 NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
   auto* channel = reinterpret_cast<Channel*>(shown);
-  {
-    std::lock_guard lock(events_mutex());
-    channel->closed = true;
-    ::close(shown->fd);
-    if (channel->readers > 0) return;  // left to them
-  }
-  delete channel;
+  std::lock_guard lock(events_mutex());
+  channel->closed = true;
+  ::close(shown->fd);
+  if (channel->readers > 0) return;  // left to them
+  channel->events.reset();
+  channel->waiting.clear();
+  channel->next_spare = std::exchange(g_spare, channel);
 }
 
 namespace {
 
-/// Programs close a channel on which another thread of theirs waits, as they end. With the kernel's descriptor that
-/// thread waits on, and would take an error for something to tell.
+/// Programs close a channel on which another thread of theirs waits or is about to, as they end. With the kernel's
+/// descriptor that thread waits on, and would take an error for something to tell.
 [[noreturn]] void wait_for_the_end() { nupa::progress::sleep_for_ever(); }
 
 /// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
@@ -327,10 +342,12 @@ std::unique_ptr<Event> take_event(Channel& channel) {
 NUPA_RDMACM int rdma_get_cm_event(rdma_event_channel* shown, rdma_cm_event** event) {
   if (event == nullptr || shown == nullptr) return answer(EINVAL);
   auto* channel = reinterpret_cast<Channel*>(shown);
-  {
+  const bool open = [&] {
     std::lock_guard lock(events_mutex());
-    ++channel->readers;
-  }
+    if (!channel->closed) ++channel->readers;
+    return !channel->closed;
+  }();
+  if (!open) wait_for_the_end();
   for (;;) {
     std::unique_ptr<Event> next = take_event(*channel);
     const int error = errno;

@@ -93,6 +93,7 @@ struct Channel {
   std::deque<std::unique_ptr<Event>> waiting;
   uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
   bool closed = false;
+  Channel* next_spare = nullptr;
 };
 
 struct Membership {
