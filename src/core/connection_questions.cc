@@ -62,13 +62,12 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
     if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
   }
   cm::Way way;
-  if (uses_packets_) {
-    const DeviceEntry& device = runtime_.devices()[route.device];
+  if (mads_ != nullptr) {
     way.local = route.path.local;
     way.remote = route.path.remote;
-    way.port = roce::kUdpPort;
-    if (route.gid_index < device.gids.size())
-      way.interface = runtime_.packets()->exit_of(device, device.gids[route.gid_index], way.remote);
+    const HostWay to_host = mads_->way_to_host(runtime_.devices()[route.device], route.gid_index, way.remote);
+    way.port = to_host.port;
+    way.interface = to_host.interface;
     return way;
   }
   // Nobody here has the service: this process says so itself.

@@ -6,7 +6,6 @@
 #include "core/connections.h"
 #include "core/device_attr.h"
 #include "io/find_route.h"
-#include "io/route.h"
 
 namespace nupa::core {
 namespace {
@@ -66,7 +65,7 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
 
 Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
   // Who looks for a way polls no more, and its other ends wait for acknowledgements that the next poll would send.
-  if (uses_packets_) runtime_.port()->finish_poll();
+  for (Poller* poller : runtime_.pollers()) poller->finish_poll();
   const std::vector<DeviceEntry>& devices = runtime_.devices();
   if (is_loopback(to)) {
     auto route = find_address(from != nullptr ? *from : to);
@@ -97,10 +96,10 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   if (!route) return found ? route : tl::unexpected(found.error());
   route->path.remote = to;
   // What leads to another host may be narrower than the port.
-  if (uses_packets_ && !(found && found->local)) {
-    const auto way = io::route_mtu({to, roce::kUdpPort, scope});
+  if (!(found && found->local)) {
+    const auto way = runtime_.transports().mtu_code_to(to, scope);
     if (!way) return tl::unexpected(way.error());
-    if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(roce::mtu_code_of(*way)));
+    if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));
   }
   return route;
 }

@@ -41,8 +41,7 @@ uint64_t random_seed() {
 
 Connections::Connections(Runtime& runtime)
     : runtime_(runtime),
-      standard_(runtime_.packets() != nullptr && runtime_.packets()->speaks_standard()),
-      uses_packets_(runtime_.port() != nullptr),
+      mads_(runtime_.transports().mads()),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
   static const int registered =
       pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
@@ -52,14 +51,13 @@ Connections::Connections(Runtime& runtime)
 }
 
 Result<void> Connections::hear() {
-  if (!uses_packets_) return {};
+  if (mads_ == nullptr) return {};
   if (!relay_) {
     auto relay = cm::MadRelay::open();
     if (!relay) return tl::unexpected(relay.error());
     relay_ = std::move(*relay);
-    runtime_.port()->set_management([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
   }
-  return runtime_.packets()->start_for_management();
+  return mads_->listen([this](const MadDatagram& datagram) { on_datagram(datagram); });
 }
 
 Result<void> Connections::attach(ConnectionSink& sink) {
@@ -68,7 +66,7 @@ Result<void> Connections::attach(ConnectionSink& sink) {
     if (sink_ != nullptr) return fail(EBUSY, "the process has a communication manager");
     sink_ = &sink;
   }
-  if (uses_packets_ && slot_name_ == nullptr) {
+  if (mads_ != nullptr && slot_name_ == nullptr) {
     auto name = cm::MadName::take(cm::MadName::of_slot(runtime_.slot()));
     if (name) {
       slot_name_ = std::make_unique<Name>(std::move(*name));
@@ -108,16 +106,16 @@ Connections::~Connections() {
     // Their descriptors have been closed, and the numbers may be of something else by now.
     [[maybe_unused]] auto* left = new std::map<uint64_t, Service>(std::move(services_));
     [[maybe_unused]] auto* name = slot_name_.release();
-    [[maybe_unused]] auto* socket = standard_socket_.release();
+    [[maybe_unused]] auto* socket = host_socket_.release();
     [[maybe_unused]] auto* watch = watch_.release();
     if (relay_) [[maybe_unused]]
       auto* relay = new cm::MadRelay(std::move(*relay_));
     return;
   }
   detach();
-  if (runtime_.port() != nullptr) runtime_.port()->set_management(nullptr);
+  if (mads_ != nullptr) mads_->unlisten();
   if (slot_name_ != nullptr) runtime_.node().unwatch(slot_name_->name.fd());
-  if (standard_socket_) runtime_.node().unwatch(standard_socket_->fd());
+  if (host_socket_ != nullptr) runtime_.node().unwatch(host_socket_->fd());
   if (watch_ != nullptr) runtime_.node().unwatch(watch_->fd());
 }
 
@@ -138,13 +136,13 @@ void Connections::send(const cm::Way& way, const cm::Mad& mad) {
     if (peer == nullptr || peer->instance() != way.instance) return;
     if (auto sent = runtime_.node().send_mad(*peer, mad); !sent)
       NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);
-  } else if (uses_packets_) {
-    roce::ManagementDatagram datagram;
+  } else if (mads_ != nullptr) {
+    MadDatagram datagram;
     datagram.bytes = mad;
     datagram.local = way.local;
-    datagram.remote = {way.remote, way.port, way.interface};
-    datagram.of_nupa = !standard_;
-    if (!runtime_.port()->send_management(datagram)) NUPA_INFO("a message to another host cannot be sent");
+    datagram.remote = {way.remote, way.port};
+    datagram.interface = way.interface;
+    if (!mads_->send(datagram)) NUPA_INFO("a message to another host cannot be sent");
   }
 }
 
@@ -195,18 +193,18 @@ int64_t Connections::on_tick(int64_t now) {
   }
   ask_again(now);
   if (hears && now >= seek_again_ns_) {
-    seek_standard_port();
+    seek_host_socket();
     seek_again_ns_ = now + kSeekPauseNs;
   }
   const int64_t asks = watch_peers(now);
   std::lock_guard lock(mutex_);
   sleeps_until_ = std::min({engine_.deadline(), asks, ask_again_ns_});
-  if (hears && uses_packets_ && !standard_socket_) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
+  if (hears && mads_ != nullptr && host_socket_ == nullptr) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
   return sleeps_until_;
 }
 
 int64_t Connections::watch_peers(int64_t now) {
-  if (!uses_packets_ || standard_) return INT64_MAX;
+  if (mads_ == nullptr || !mads_->probes()) return INT64_MAX;
   if (!look_around_.exchange(false) && now < watch_again_ns_) return watch_again_ns_;
   std::vector<cm::Way> ways;
   {
@@ -216,9 +214,9 @@ int64_t Connections::watch_peers(int64_t now) {
   const auto gone = [this](const Gid& remote, uint16_t port) { process_gone(remote, port); };
   if (watch_ == nullptr) {
     if (ways.empty()) return watch_again_ns_ = INT64_MAX;
-    auto opened = PeerWatch::open();
-    if (!opened) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
-    watch_ = std::move(*opened);
+    auto socket = mads_->open_probe_socket();
+    if (!socket) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
+    watch_ = std::make_unique<PeerWatch>(std::move(*socket));
     const auto receive = [this, gone] {
       watch_->receive(gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
     };
@@ -245,29 +243,25 @@ void Connections::confirm(const Gid& remote, uint16_t port) {
   });
 }
 
-bool Connections::answer_probe(const roce::ManagementDatagram& datagram) {
+bool Connections::answer_probe(const MadDatagram& datagram) {
   const std::optional<cm::Probe> probe = cm::read_probe(datagram.bytes);
   if (!probe) return false;
   if (probe->is_echo) return true;
-  roce::ManagementDatagram echo = datagram;
+  MadDatagram echo = datagram;
   echo.bytes = cm::write_probe({true, probe->port, runtime_.node().self().instance()});
-  echo.of_nupa = true;
+  echo.remote.port = datagram.from_port;
   std::lock_guard lock(mutex_);
-  if (!abandoned_) runtime_.port()->send_management(echo);
+  if (!abandoned_) mads_->send(echo);
   return true;
 }
 
-uint16_t Connections::port_of(const roce::ManagementDatagram& datagram) const {
-  return datagram.of_nupa && !standard_ ? datagram.remote.port : roce::kUdpPort;
-}
-
-void Connections::on_datagram(const roce::ManagementDatagram& datagram) {
+void Connections::on_datagram(const MadDatagram& datagram) {
   cm::Way way;
   way.local = datagram.local;
   way.remote = datagram.remote.address;
-  way.interface = datagram.remote.scope;
-  way.port = port_of(datagram);
-  way.of_nupa = datagram.of_nupa && !standard_;
+  way.interface = datagram.interface;
+  way.port = datagram.remote.port;
+  way.of_nupa = datagram.of_nupa;
   if (answer_probe(datagram)) return;
   if (pass_on(way, datagram.bytes)) return;
   with_engine([&](cm::ConnectionEngine& engine) {
@@ -352,16 +346,15 @@ bool Connections::pass_on_request(const cm::Envelope& envelope, const cm::Way& w
   return pass(cm::MadName::of_service(service_id, *address)) || pass(cm::MadName::of_service(service_id, family));
 }
 
-void Connections::seek_standard_port() {
-  if (!uses_packets_ || standard_socket_ || runtime_.port()->socket().port() == roce::kUdpPort) return;
-  auto socket = roce::ManagementSocket::open();
+void Connections::seek_host_socket() {
+  if (mads_ == nullptr || host_socket_ != nullptr || mads_->receives_for_host()) return;
+  auto socket = mads_->open_host_socket();
   if (!socket) return;
-  NUPA_INFO("has UDP port %u for management", roce::kUdpPort);
-  standard_socket_ = std::make_unique<roce::ManagementSocket>(std::move(*socket));
+  host_socket_ = std::move(*socket);
   const auto receive = [this] {
-    standard_socket_->receive([this](const roce::ManagementDatagram& datagram) { on_datagram(datagram); });
+    host_socket_->receive([this](const MadDatagram& datagram) { on_datagram(datagram); });
   };
-  if (!runtime_.node().watch(standard_socket_->fd(), receive)) standard_socket_.reset();
+  if (!runtime_.node().watch(host_socket_->fd(), receive)) host_socket_.reset();
 }
 
 int Connections::accept(ConnectionId id, const ConnectionReply& reply) {

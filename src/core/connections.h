@@ -12,13 +12,13 @@
 #include "cm/mad_name.h"
 #include "core/peer_watch.h"
 #include "core/runtime.h"
-#include "transport/roce/management.h"
+#include "core/seam/mad_carrier.h"
 
 namespace nupa::core {
 
 /// The communication manager of this process: the engine, and what carries its messages (docs/connections.md):
-/// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. Whoever has the UDP port
-/// where standard peers look passes on what is for other processes, also if it has no connections itself.
+/// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. The process that
+/// receives what comes for the host passes on what is for other processes, also if it has no connections itself.
 class Connections final : public ConnectionManager, private cm::MadOutput, private ConnectionSink {
  public:
   explicit Connections(Runtime& runtime);
@@ -81,7 +81,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   std::optional<cm::Way> find_listener(uint64_t service_id, const Gid* address, const Gid& gid);
   Result<cm::Way> way_to(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route);
   /// From queue pair 1, wherever it was read.
-  void on_datagram(const roce::ManagementDatagram& datagram);
+  void on_datagram(const MadDatagram& datagram);
   /// True: it was for another process, which got it.
   bool pass_on(const cm::Way& way, const cm::Mad& mad);
   bool pass_on_request(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad);
@@ -90,14 +90,13 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   void note_passed_on(uint64_t ca_guid, uint32_t local_id, const std::string& name);
   void on_relayed(const cm::MadName& name);
   /// True: it was a question whether this process lives, and has been answered.
-  bool answer_probe(const roce::ManagementDatagram& datagram);
+  bool answer_probe(const MadDatagram& datagram);
   /// Returns when it wants to be called again.
   int64_t watch_peers(int64_t now);
   void process_gone(const Gid& remote, uint16_t port);
   void confirm(const Gid& remote, uint16_t port);
-  /// Tries to get the port where standard peers look, if nobody has it and this process has something to hear.
-  void seek_standard_port();
-  uint16_t port_of(const roce::ManagementDatagram& datagram) const;
+  /// Tries to receive for the host, if nobody does and this process has something to hear.
+  void seek_host_socket();
 
   enum class Asked : uint8_t { kConnection, kDatagramService };
   /// What is asked of others and not answered yet. Programs agree over TCP and connect while the other one is still on
@@ -172,8 +171,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   }
 
   Runtime& runtime_;
-  const bool standard_;  ///< nothing but the standard is spoken on the wire
-  const bool uses_packets_;
+  MadCarrier* const mads_;  ///< null: nothing leads to other hosts
 
   std::mutex mutex_;
   ConnectionSink* sink_ = nullptr;
@@ -200,7 +198,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
 
   // Service thread, or before anything can call it.
   std::unique_ptr<Name> slot_name_;
-  std::unique_ptr<roce::ManagementSocket> standard_socket_;
+  std::unique_ptr<MadSocket> host_socket_;
   int64_t seek_again_ns_ = 0;
   std::unique_ptr<PeerWatch> watch_;
   int64_t watch_again_ns_ = 0;

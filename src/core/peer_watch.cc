@@ -6,12 +6,6 @@
 
 namespace nupa::core {
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::open() {
-  auto socket = roce::ManagementSocket::open(0);
-  if (!socket) return tl::unexpected(socket.error());
-  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(*socket)));
-}
-
 void PeerWatch::lost(const Process& process, const Gone& gone) {
   processes_.erase(process);
   NUPA_INFO("the process at port %u of another host is gone", process.second);
@@ -36,12 +30,12 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
       continue;
     }
     pulse.asked();
-    roce::ManagementDatagram datagram;
+    MadDatagram datagram;
     datagram.bytes = cm::write_probe({false, way.port, 0});
     datagram.local = way.local;
-    datagram.remote = {way.remote, way.port, way.interface};
-    datagram.of_nupa = true;
-    socket_.send(datagram);
+    datagram.remote = {way.remote, way.port};
+    datagram.interface = way.interface;
+    socket_->send(datagram);
   }
   std::erase_if(processes_, [&](const auto& entry) { return asked.count(entry.first) == 0; });
   for (const Process& process : silent) lost(process, gone);
@@ -51,12 +45,11 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
 void PeerWatch::receive(const Gone& gone, const Doubted& doubted) {
   std::set<Process> ended;
   std::set<Process> new_ones;
-  io::UdpAddress where;
-  while (socket_.next_refusal(&where)) {
-    const auto known = processes_.find({where.address.raw, where.port});
+  while (const auto refused = socket_->next_refusal()) {
+    const auto known = processes_.find({refused->address.raw, refused->port});
     if (known != processes_.end() && !known->second.refused()) ended.insert(known->first);
   }
-  socket_.receive([&](const roce::ManagementDatagram& datagram) {
+  socket_->receive([&](const MadDatagram& datagram) {
     const std::optional<cm::Probe> echo = cm::read_probe(datagram.bytes);
     if (!echo || !echo->is_echo) return;
     const auto known = processes_.find({datagram.remote.address.raw, static_cast<uint16_t>(echo->port)});

@@ -5,17 +5,16 @@
 
 #include "cm/connection/engine.h"
 #include "cm/connection/probe.h"
-#include "transport/roce/management.h"
+#include "core/seam/mad_carrier.h"
 
 namespace nupa::core {
 
 /// Asks the processes of other hosts that connections lead to whether they live (cm/connection/probe.h). Its socket
-/// hears also what their hosts say of ports that nobody has, which the port's own must not. The service thread's.
+/// hears also what their hosts say of ports that nobody has, which the transport's own must not. The service thread's.
 class PeerWatch {
  public:
-  /// Errors of sockets.
-  static Result<std::unique_ptr<PeerWatch>> open();
-  int fd() const { return socket_.fd(); }
+  explicit PeerWatch(std::unique_ptr<MadSocket> socket) : socket_(std::move(socket)) {}
+  int fd() const { return socket_->fd(); }
 
   using Gone = std::function<void(const Gid& remote, uint16_t port)>;
   using Doubted = std::function<void(const Gid& remote, uint16_t port)>;
@@ -26,10 +25,9 @@ class PeerWatch {
 
  private:
   using Process = std::pair<decltype(Gid::raw), uint16_t>;
-  explicit PeerWatch(roce::ManagementSocket socket) : socket_(std::move(socket)) {}
   void lost(const Process& process, const Gone& gone);
 
-  roce::ManagementSocket socket_;
+  const std::unique_ptr<MadSocket> socket_;
   std::map<Process, cm::PeerPulse> processes_;
   int64_t next_ns_ = 0;
 };

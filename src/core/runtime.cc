@@ -90,13 +90,12 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
   if (auto opened = used.open(*runtime); !opened) return tl::unexpected(opened.error());
   runtime->pollers_ = used.pollers();
-  runtime->packets_ = static_cast<roce::RoceTransport*>(used.find("roce"));
   runtime->connections_ = std::make_unique<Connections>(*runtime);
   auto end = SuddenEnd::watch(*runtime->node_);
   if (!end) return tl::unexpected(end.error());
   runtime->sudden_end_ = std::move(*end);
-  // Who has the port where standard peers look hears for all processes of the host.
-  if (runtime->port() != nullptr && runtime->port()->socket().port() == roce::kUdpPort)
+  // What comes for the host is for all its processes: a process that wants no connections passes it on.
+  if (const MadCarrier* mads = used.mads(); mads != nullptr && mads->receives_for_host())
     if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());
   // The service thread calls the runtime from now on: everything that it may need is there.
   if (auto served = runtime->node_->serve(); !served) return tl::unexpected(served.error());

@@ -11,7 +11,6 @@
 #include "core/index_pool.h"
 #include "core/transports.h"
 #include "region/remapper.h"
-#include "transport/roce/roce_transport.h"
 
 namespace nupa::core {
 
@@ -40,9 +39,6 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   bool host_is_covered(const Transport& asking) const override;
   void count_thread(bool writes_memory) override;
   Connections& connections() { return *connections_; }
-  // The communication manager's datagrams still know that they are packets.
-  roce::RoceTransport* packets() { return packets_; }
-  roce::Port* port() { return packets_ == nullptr ? nullptr : &packets_->port(); }
   /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
   const std::vector<DeviceEntry>& devices() const { return devices_; }
   uint32_t slot() const { return slot_; }
@@ -130,7 +126,6 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   std::unique_ptr<cm::Node> node_;
   Transports transports_;
   std::vector<Poller*> pollers_;
-  roce::RoceTransport* packets_ = nullptr;
   std::unique_ptr<Connections> connections_;
   std::unique_ptr<SuddenEnd> sudden_end_;
   std::vector<Gid> own_addresses_;  ///< of this host

@@ -103,6 +103,16 @@ Result<uint32_t> Transports::mtu_code(const DeviceEntry& device) const {
   return largest;
 }
 
+Result<uint32_t> Transports::mtu_code_to(const Gid& host, uint32_t scope) const {
+  uint32_t smallest = 0;
+  for (const Used& each : used_) {
+    const auto code = each.transport->mtu_code_to(host, scope);
+    if (!code) return code;
+    if (*code != 0) smallest = smallest == 0 ? *code : std::min(smallest, *code);
+  }
+  return smallest;
+}
+
 bool Transports::share_memory() const {
   return std::any_of(used_.begin(), used_.end(), [](const Used& each) { return each.transport->shares_memory(); });
 }
@@ -118,6 +128,12 @@ std::vector<Poller*> Transports::pollers() const {
   for (const Used& each : used_)
     if (Poller* poller = each.transport->poller(); poller != nullptr) pollers.push_back(poller);
   return pollers;
+}
+
+MadCarrier* Transports::mads() const {
+  for (const Used& each : used_)
+    if (MadCarrier* mads = each.transport->mads(); mads != nullptr) return mads;
+  return nullptr;
 }
 
 Transport* Transports::find(std::string_view name) const {

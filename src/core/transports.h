@@ -40,11 +40,15 @@ class Transports {
   void leave(uint32_t qp_num, const Gid& group);
   /// The largest of theirs.
   Result<uint32_t> mtu_code(const DeviceEntry& device) const;
+  /// The smallest of theirs on the way to a host; 0: none is narrower than its port.
+  Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const;
   /// One of them leads to any process of this user on this host by memory that they share.
   bool share_memory() const;
   /// The same of one beside `asking`.
   bool share_memory_beside(const Transport& asking) const;
   std::vector<Poller*> pollers() const;
+  /// The first that carries datagrams to queue pair 1. Null: none does.
+  MadCarrier* mads() const;
   /// Null: it is not used.
   Transport* find(std::string_view name) const;
 

@@ -25,6 +25,7 @@
 #include "cm/connection/probe.h"
 #include "core/connections.h"
 #include "core/runtime.h"
+#include "transport/roce/port.h"
 #include "cm_fixture.h"
 
 namespace nupa::core {
@@ -848,20 +849,20 @@ TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsPar
 
 // Packets.
 
+uint16_t port_of(const Runtime& runtime) { return roce::Port::port_of_slot(runtime.slot()); }
+
 TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   const Transport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto runtime = *Runtime::acquire();
-  ASSERT_NE(nullptr, runtime->port());
   auto socket = roce::ManagementSocket::open(0);
   ASSERT_TRUE(socket);
   const auto ask = [&](bool is_echo, uint32_t port) {
-    roce::ManagementDatagram question;
+    MadDatagram question;
     question.bytes = cm::write_probe({is_echo, port, 5});
     question.local = loopback();
-    question.remote = {loopback(), runtime->port()->socket().port(), 0};
-    question.of_nupa = true;
+    question.remote = {loopback(), port_of(*runtime)};
     socket->send(question);
   };
   ask(true, 111);
@@ -870,7 +871,7 @@ TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   while (answers.empty()) {
     pollfd one{socket->fd(), POLLIN, 0};
     ASSERT_EQ(1, ::poll(&one, 1, kSoonMs));
-    socket->receive([&](const roce::ManagementDatagram& datagram) {
+    socket->receive([&](const MadDatagram& datagram) {
       const auto probe = cm::read_probe(datagram.bytes);
       ASSERT_TRUE(probe);
       EXPECT_TRUE(datagram.of_nupa);
@@ -907,7 +908,7 @@ class FarProcess {
     while (!asked) {
       pollfd one{socket_.fd(), POLLIN, 0};
       if (::poll(&one, 1, kSoonMs) != 1) return false;
-      socket_.receive([&](const roce::ManagementDatagram& datagram) {
+      socket_.receive([&](const MadDatagram& datagram) {
         const auto probe = cm::read_probe(datagram.bytes);
         asked = asked || (probe && !probe->is_echo);
       });
@@ -918,11 +919,10 @@ class FarProcess {
  private:
   static constexpr uint32_t kId = 5;
   void send(uint16_t port, const cm::Mad& mad) {
-    roce::ManagementDatagram datagram;
+    MadDatagram datagram;
     datagram.bytes = mad;
     datagram.local = loopback();
-    datagram.remote = {loopback(), port, 0};
-    datagram.of_nupa = true;
+    datagram.remote = {loopback(), port};
     socket_.send(datagram);
   }
   const uint64_t guid_;
@@ -934,8 +934,7 @@ TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLater
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto runtime = *Runtime::acquire();
-  ASSERT_NE(nullptr, runtime->port());
-  const uint16_t port = runtime->port()->socket().port();
+  const uint16_t port = port_of(*runtime);
   ASSERT_EQ(0, party.take(1, kPlain));
   ASSERT_EQ(0, party.manager->listen(1));
   FarProcess first(0x11), second(0x22);
@@ -955,12 +954,11 @@ TEST(CoreConnectionsPackets, AProcessThatWasStoppedForLong_KeepsItsConnections) 
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto runtime = *Runtime::acquire();
-  ASSERT_NE(nullptr, runtime->port());
   ASSERT_EQ(0, party.take(1, kPlain));
   ASSERT_EQ(0, party.manager->listen(1));
   FarProcess other(0x33);
   ConnectionId id = 0;
-  ASSERT_NO_FATAL_FAILURE(other.connect(party, runtime->port()->socket().port(), kPlain, &id));
+  ASSERT_NO_FATAL_FAILURE(other.connect(party, port_of(*runtime), kPlain, &id));
   ASSERT_TRUE(other.asked_whether_it_lives());
   // The time has gone on, and nobody was asked in it.
   ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 100 * cm::PeerPulse::kPauseNs));
@@ -979,8 +977,7 @@ class CoreConnectionsRelay : public ::testing::Test {
   void SetUp() override {
     ASSERT_NE(nullptr, party.manager);
     runtime = *Runtime::acquire();
-    ASSERT_NE(nullptr, runtime->port());
-    auto opened = roce::ManagementSocket::open(0);
+    auto opened = roce::ManagementSocket::open(0, false);
     ASSERT_TRUE(opened);
     socket.emplace(std::move(*opened));
     auto taken = cm::MadName::take(cm::MadName::of_service(kService, cm::MadName::Family::kIpv4));
@@ -988,10 +985,10 @@ class CoreConnectionsRelay : public ::testing::Test {
     other.emplace(std::move(*taken));
   }
   void send(const cm::Mad& mad) {
-    roce::ManagementDatagram datagram;
+    MadDatagram datagram;
     datagram.bytes = mad;
     datagram.local = loopback();
-    datagram.remote = {loopback(), runtime->port()->socket().port(), 0};
+    datagram.remote = {loopback(), port_of(*runtime)};
     socket->send(datagram);
   }
   /// `says_address`: with the header of IP, which says for which address it is.

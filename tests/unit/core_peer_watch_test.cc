@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/peer_watch.h"
+#include "transport/roce/management.h"
 
 namespace nupa::core {
 namespace {
@@ -48,16 +49,16 @@ class Asked {
     return way;
   }
   /// The questions that have come; at least `wanted` are waited for.
-  std::vector<roce::ManagementDatagram> questions(size_t wanted) {
-    std::vector<roce::ManagementDatagram> all;
+  std::vector<MadDatagram> questions(size_t wanted) {
+    std::vector<MadDatagram> all;
     do {
       if (wanted > 0 && !readable(socket_.fd())) break;
-      socket_.receive([&](const roce::ManagementDatagram& datagram) { all.push_back(datagram); });
+      socket_.receive([&](const MadDatagram& datagram) { all.push_back(datagram); });
     } while (all.size() < wanted);
     return all;
   }
-  void answer(const roce::ManagementDatagram& question, cm::Probe probe, Gid from = loopback()) {
-    roce::ManagementDatagram echo = question;
+  void answer(const MadDatagram& question, cm::Probe probe, Gid from = loopback()) {
+    MadDatagram echo = question;
     echo.bytes = cm::write_probe(probe);
     echo.local = from;
     socket_.send(echo);
@@ -90,7 +91,8 @@ class CorePeerWatch : public ::testing::Test {
   using Found = std::vector<std::pair<Gid, uint16_t>>;
   static constexpr uint64_t kInstance = 0x77;
 
-  std::unique_ptr<PeerWatch> watch_ = std::move(*PeerWatch::open());
+  std::unique_ptr<PeerWatch> watch_ =
+      std::make_unique<PeerWatch>(std::make_unique<roce::ManagementSocket>(*roce::ManagementSocket::open(0)));
   Found gone_, doubted_;
   Asked peer_;
 };

@@ -1010,23 +1010,24 @@ TEST_F(RoceDatagramsSent, Ibta98312_MessageLongerThanOnePacket_IsALocalLengthErr
 // ---- Management datagrams (3.9.4, 13.4).
 
 TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
-  const std::vector<std::byte> payload = pattern_bytes(kManagementBytes + 4);
+  const std::vector<std::byte> payload = pattern_bytes(MadDatagram::kBytes + 4);
   Packet good;
   good.opcode = opcode_of(Service::kUd, Operation::kSendOnly);
   good.dest_qpn = kManagementQpn;
   good.source_qpn = kManagementQpn;
   good.qkey = kManagementQkey;
   good.payload = payload.data();
-  good.payload_length = kManagementBytes;
+  good.payload_length = MadDatagram::kBytes;
   io::UdpSocket::Received received;
   received.from = {host_gid(2), 1234, 0};
   received.to = host_gid(1);
-  ManagementDatagram datagram;
+  MadDatagram datagram;
   ASSERT_TRUE(read_management(good, received, &datagram));
-  EXPECT_EQ(0, std::memcmp(datagram.bytes.data(), payload.data(), kManagementBytes));
+  EXPECT_EQ(0, std::memcmp(datagram.bytes.data(), payload.data(), MadDatagram::kBytes));
   EXPECT_EQ(datagram.local, host_gid(1));
   EXPECT_EQ(datagram.remote.address, host_gid(2));
-  EXPECT_EQ(datagram.remote.port, 1234);
+  EXPECT_EQ(datagram.from_port, 1234);
+  EXPECT_EQ(datagram.remote.port, kUdpPort) << "where standard peers look";
   EXPECT_FALSE(datagram.of_nupa);
   const auto refused = [&](auto change) {
     Packet bad = good;
@@ -1040,12 +1041,13 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
   EXPECT_TRUE(refused([](Packet& bad) { bad.source_qpn = 0; }));
   EXPECT_TRUE(refused([](Packet& bad) { bad.qkey = kManagementQkey + 1; }));
   EXPECT_TRUE(refused([](Packet& bad) { bad.pkey = 0xfffe; }));
-  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = kManagementBytes - 1; }));
-  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = kManagementBytes + 1; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = MadDatagram::kBytes - 1; }));
+  EXPECT_TRUE(refused([](Packet& bad) { bad.payload_length = MadDatagram::kBytes + 1; }));
   EXPECT_FALSE(refused([](Packet& fine) { fine.pkey = 0x7fff; }));
   good.mark = kNupaMark;
   ASSERT_TRUE(read_management(good, received, &datagram));
   EXPECT_TRUE(datagram.of_nupa);
+  EXPECT_EQ(datagram.remote.port, 1234);
 }
 
 }  // namespace

@@ -379,10 +379,10 @@ TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_IsBusy) {
 
 TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {
   std::vector<std::string> managed;
-  port->set_management([&](const ManagementDatagram& datagram) {
+  port->set_management([&](const MadDatagram& datagram) {
     managed.emplace_back(reinterpret_cast<const char*>(datagram.bytes.data()), 4);
   });
-  const std::string payload = "good" + std::string(kManagementBytes - 4, ' ');
+  const std::string payload = "good" + std::string(MadDatagram::kBytes - 4, ' ');
   send_raw(bytes_of(kDatagram, kManagementQpn, payload));
   send_raw(bytes_of(kDatagram, kManagementQpn, payload + "more"));
   std::vector<std::byte> damaged = bytes_of(kDatagram, kManagementQpn, payload);

@@ -12,6 +12,7 @@
 #include "cm/node.h"
 #include "core/seam/device_entry.h"
 #include "core/seam/endpoint.h"
+#include "core/seam/mad_carrier.h"
 #include "core/seam/poller.h"
 #include "core/seam/qp_context.h"
 #include "host/peer_memory.h"
@@ -82,10 +83,17 @@ class Transport {
 
   /// The code of the largest MTU of a device's port (IBTA 11.2.1.5): 1 to 5 for 256 to 4,096 bytes.
   virtual Result<uint32_t> mtu_code(const DeviceEntry& device) const = 0;
+  /// The code of the largest MTU on the way to a host; 0: that of the port. `scope`: the interface of a link-local
+  /// address. Errors: those of the system's routes.
+  virtual Result<uint32_t> mtu_code_to([[maybe_unused]] const Gid& host, [[maybe_unused]] uint32_t scope) const {
+    return 0;
+  }
   /// It leads to any process of this user on this host, by memory that they share.
   virtual bool shares_memory() const { return false; }
   /// Null: nothing to poll.
   virtual Poller* poller() { return nullptr; }
+  /// Null: it brings nothing to queue pair 1.
+  virtual MadCarrier* mads() { return nullptr; }
 };
 
 }  // namespace nupa::core

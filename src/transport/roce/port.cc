@@ -246,7 +246,7 @@ bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const
 void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t position,
                               const io::UdpSocket::Received& received) {
   Packet packet;
-  ManagementDatagram datagram;
+  MadDatagram datagram;
   if (!read(data, length, position, received, socket().port(), nullptr, &packet)) return;
   if (read_management(packet, received, &datagram))
     management_(datagram);
@@ -254,15 +254,15 @@ void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t p
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Port::set_management(ManagementHandler handler) {
+void Port::set_management(MadHandler handler) {
   const auto lock = claim_receiving();
   management_ = std::move(handler);
 }
 
-bool Port::send_management(const ManagementDatagram& datagram) {
+bool Port::send_management(const MadDatagram& datagram, bool marked) {
   if (management_burst_ == nullptr) management_burst_ = std::make_unique<Burst>(sockets_, false);
   const uint64_t refused = management_burst_->refused();
-  roce::send_management(*management_burst_, datagram);
+  roce::send_management(*management_burst_, datagram, marked);
   return management_burst_->refused() == refused;
 }
 

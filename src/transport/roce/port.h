@@ -121,9 +121,9 @@ class Port final : public core::Poller {
   void detach(uint32_t qp_num, const Gid& group);
   /// Who gets the datagrams to queue pair 1; null: nobody any more. Called while packets are received: soon back, and
   /// without a call of the port but send_management(). After this returns the one before is not called.
-  void set_management(ManagementHandler handler);
-  /// Sends one. One thread at a time, which may be at its very end. False: not now.
-  bool send_management(const ManagementDatagram& datagram);
+  void set_management(MadHandler handler);
+  /// Sends one, marked as NUPA's or not. One thread at a time, which may be at its very end. False: not now.
+  bool send_management(const MadDatagram& datagram, bool marked);
 
   /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
   void poll() override;
@@ -218,7 +218,7 @@ class Port final : public core::Poller {
   RouteStates routes_;
   std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
-  ManagementHandler management_;
+  MadHandler management_;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   bool own_was_last_ = false;                ///< something came by own_, not by socket()
   uint32_t looks_ = 0;

@@ -167,11 +167,46 @@ Result<uint32_t> RoceTransport::mtu_code(const core::DeviceEntry& device) const 
   return mtu_code_of(*mtu);
 }
 
-Result<void> RoceTransport::start_for_management() {
+Result<uint32_t> RoceTransport::mtu_code_to(const Gid& host, uint32_t scope) const {
+  const auto mtu = io::route_mtu({host, kUdpPort, scope});
+  if (!mtu) return tl::unexpected(mtu.error());
+  return *mtu == 0 ? 0 : mtu_code_of(*mtu);
+}
+
+Result<void> RoceTransport::listen(core::MadHandler handler) {
+  if (settings_.standard)
+    port_->set_management([handler = std::move(handler)](const MadDatagram& datagram) {
+      MadDatagram standard = datagram;
+      standard.of_nupa = false;
+      standard.remote.port = kUdpPort;
+      handler(standard);
+    });
+  else
+    port_->set_management(std::move(handler));
+  // Its thread touches no memory of the program's for management.
   std::lock_guard lock(start_mutex_);
   auto started = port_->start();
   if (started && !serves_queue_pairs_) process_->count_thread(false);
   return started;
+}
+
+core::HostWay RoceTransport::way_to_host(const core::DeviceEntry& device, uint32_t gid_index,
+                                         const Gid& address) const {
+  if (gid_index >= device.gids.size()) return {kUdpPort, 0};
+  return {kUdpPort, exit_of(device, device.gids[gid_index], address)};
+}
+
+Result<std::unique_ptr<core::MadSocket>> RoceTransport::open_host_socket() {
+  auto socket = ManagementSocket::open(kUdpPort);
+  if (!socket) return tl::unexpected(socket.error());
+  NUPA_INFO("has UDP port %u for management", kUdpPort);
+  return std::make_unique<ManagementSocket>(std::move(*socket));
+}
+
+Result<std::unique_ptr<core::MadSocket>> RoceTransport::open_probe_socket() {
+  auto socket = ManagementSocket::open(0);
+  if (!socket) return tl::unexpected(socket.error());
+  return std::make_unique<ManagementSocket>(std::move(*socket));
 }
 
 Result<void> RoceTransport::start_for_queue_pairs() {

@@ -10,7 +10,7 @@
 
 namespace nupa::roce {
 
-class RoceTransport final : public core::Transport {
+class RoceTransport final : public core::Transport, public core::MadCarrier {
  public:
   /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS. EINVAL (logged): one of them is wrong.
   static Result<std::unique_ptr<core::Transport>> create();
@@ -28,18 +28,25 @@ class RoceTransport final : public core::Transport {
   int join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) override;
   void leave(uint32_t qp_num, const Gid& group) override;
   Result<uint32_t> mtu_code(const core::DeviceEntry& device) const override;
+  Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const override;
   core::Poller* poller() override { return port_.get(); }
+  core::MadCarrier* mads() override { return this; }
 
-  Port& port() { return *port_; }
-  /// Nothing but the standard is spoken.
-  bool speaks_standard() const { return settings_.standard; }
-  /// The interface that packets from `source` to `peer` leave by.
-  uint32_t exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
-  /// The port's thread runs from now on, for management alone: it touches no memory of the program's. Errors of
-  /// threads.
-  Result<void> start_for_management();
+  Result<void> listen(core::MadHandler handler) override;
+  void unlisten() override { port_->set_management(nullptr); }
+  bool send(const core::MadDatagram& datagram) override {
+    return port_->send_management(datagram, !settings_.standard);
+  }
+  core::HostWay way_to_host(const core::DeviceEntry& device, uint32_t gid_index, const Gid& address) const override;
+  bool receives_for_host() const override { return port_->socket().port() == kUdpPort; }
+  Result<std::unique_ptr<core::MadSocket>> open_host_socket() override;
+  // Nobody else has the questions.
+  bool probes() const override { return !settings_.standard; }
+  Result<std::unique_ptr<core::MadSocket>> open_probe_socket() override;
 
  private:
+  /// The interface that packets from `source` to `peer` leave by.
+  uint32_t exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
   /// Its thread may touch the program's memory.
   Result<void> start_for_queue_pairs();
   Sources sources_of(const core::DeviceEntry& device) const;
