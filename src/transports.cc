@@ -4,6 +4,7 @@
 
 #include "core/transports.h"
 #include "transport/roce/roce_transport.h"
+#include "transport/roce/statistics.h"
 #include "transport/window/window.h"
 
 namespace nupa::core {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::array kTransports = {
     TransportEntry{"shm", "window", &window::Window::create},
-    TransportEntry{"roce", "", &roce::RoceTransport::create},
+    TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
 }  // namespace

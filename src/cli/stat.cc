@@ -1,4 +1,3 @@
-#include <arpa/inet.h>
 #include <fmt/core.h>
 
 #include <map>
@@ -6,6 +5,7 @@
 
 #include "commands.h"
 #include "core/device_table.h"
+#include "core/transports.h"
 #include "observe.h"
 #include "progress/waiter.h"
 #include "transport_alias.h"
@@ -36,66 +36,41 @@ const char* name_of(QpState state) {
   return static_cast<uint32_t>(state) < std::size(kNames) ? kNames[static_cast<uint32_t>(state)] : "?";
 }
 
-std::string address_text(const Gid& gid) {
-  char text[INET6_ADDRSTRLEN] = "";
-  const auto* raw = reinterpret_cast<const in6_addr*>(gid.raw.data());
-  if (IN6_IS_ADDR_V4MAPPED(raw))
-    inet_ntop(AF_INET, &gid.raw[12], text, sizeof text);
-  else
-    inet_ntop(AF_INET6, raw, text, sizeof text);
-  return text;
+nlohmann::json json_of(const core::StatFields& fields);
+
+nlohmann::json json_of(const core::StatValue& value) {
+  return std::visit(
+      [](const auto& held) -> nlohmann::json {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<Held, core::StatFields>) {
+          return json_of(held);
+        } else if constexpr (std::is_same_v<Held, core::StatList>) {
+          nlohmann::json list = nlohmann::json::array();
+          for (const core::StatValue& each : held) list.push_back(json_of(each));
+          return list;
+        } else {
+          return held;
+        }
+      },
+      value.value);
 }
 
-bool is_on_the_wire(const segment::QpShared& qp) {
-  return qp.carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce);
+nlohmann::json json_of(const core::StatFields& fields) {
+  nlohmann::json object = nlohmann::json::object();
+  for (const auto& [name, value] : fields) object[name] = json_of(value);
+  return object;
 }
 
-const char* name_of(segment::PathHealth health) {
-  switch (health) {
-    case segment::PathHealth::kUnproven:
-      return "unproven";
-    case segment::PathHealth::kAlive:
-      return "alive";
-    case segment::PathHealth::kDead:
-      return "dead";
-  }
-  return "?";
-}
-
-nlohmann::json paths_of(const segment::WireShared& wire) {
-  nlohmann::json paths = nlohmann::json::array();
-  const uint32_t count = std::min(wire.paths.load(), segment::kMaxWirePaths);
-  for (const segment::PathShared* path = wire.path; path != wire.path + count; ++path) {
-    const uint64_t window = path->window.load();
-    const uint32_t ports = path->ports.load();
-    paths.push_back({{"address", address_text(path->to)},
-                     {"port", ports & 0xffff},
-                     {"from_address", address_text(path->from)},
-                     {"from_port", ports >> 16},
-                     {"health", name_of(static_cast<segment::PathHealth>(path->health.load()))},
-                     {"round_trip_us", static_cast<double>(path->round_trip_ns.load()) / 1000},
-                     {"window", window == ~uint64_t{0} ? nlohmann::json() : nlohmann::json(window)},
-                     {"in_flight", path->in_flight.load()},
-                     {"rate", path->rate.load()},
-                     {"ecn_marked", path->marked.load()}});
-  }
-  return paths;
-}
-
-void add_wire(const segment::WireShared& wire, nlohmann::json* row) {
-  (*row)["paths"] = paths_of(wire);
-  (*row)["standard_peer"] = wire.standard.load() != 0;
-  (*row)["resent"] = {{"sequence", wire.resent_sequence.load()},
-                      {"selective", wire.resent_selective.load()},
-                      {"timeout", wire.resent_timeout.load()}};
-}
-
-/// Packets that changed nothing.
-nlohmann::json ignored_by(const segment::WireShared& wire) {
-  return {{"strangers", wire.strangers.load()},
-          {"duplicates", wire.duplicates.load()},
-          {"stray", wire.stray.load()},
-          {"dropped", wire.dropped.load()}};
+/// What the transport that carries the queue pair has noted of it. Nothing of one that this program does not know.
+core::Explanation explain(const segment::QpShared& qp, const segment::StatisticsShared& block) {
+  const uint64_t name = qp.transport.load();
+  if (name != block.transport.load()) return {};
+  for (const core::TransportEntry& entry : core::transport_entries())
+    if (entry.explain != nullptr && segment::pack_name(entry.name) == name)
+      return entry.explain(static_cast<QpType>(qp.type.load()), block);
+  return {};
 }
 
 nlohmann::json look(const std::vector<Observed>& processes) {
@@ -115,9 +90,8 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       const auto type = static_cast<QpType>(qp.type.load());
       const bool connected = type != QpType::kUd && peer != 0;
       std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
-      const segment::WireShared& wire = observed.process.tables.wire[i];
-      const bool connected_by_wire = is_on_the_wire(qp) && type != QpType::kUd;
-      if (connected_by_wire) other = address_text(wire.path[0].to);
+      const core::Explanation told = explain(qp, observed.process.tables.statistics[i]);
+      if (!told.peer.empty()) other = told.peer;
       rows.push_back({{"pid", header.pid},
                       {"command", header.command},
                       {"slot", header.slot},
@@ -125,7 +99,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"qp_num", qp.qp_num.load()},
                       {"type", name_of(type)},
                       {"state", name_of(segment::state_of(qp.state.load()))},
-                      {"transport", is_on_the_wire(qp) ? "roce" : "shm"},
+                      {"transport", segment::unpack_name(qp.transport.load())},
                       {"peer_qp_num", qp.remote_qpn.load()},
                       {"peer", other},
                       {"messages", qp.counters.messages.load()},
@@ -134,8 +108,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
                       {"errors", qp.counters.errors.load()},
                       {"rnr", qp.counters.rnr.load()}});
       add_transport_alias(&rows.back());
-      if (is_on_the_wire(qp)) rows.back()["ignored"] = ignored_by(wire);
-      if (connected_by_wire) add_wire(wire, &rows.back());
+      rows.back().update(json_of(told.fields));
     }
   }
   return rows;

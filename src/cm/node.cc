@@ -72,7 +72,7 @@ class NodeImpl final : public Node, private Peer::Asker {
   ~NodeImpl() override { shut(); }
 
   Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                     const std::function<bool(uint32_t slot)>& reserve, bool only_packets);
+                     const std::function<bool(uint32_t slot)>& reserve, bool shares_memory);
   Result<void> serve() override;
 
   segment::Segment& segment() override { return *segment_; }
@@ -184,7 +184,7 @@ class NodeImpl final : public Node, private Peer::Asker {
 };
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                             const std::function<bool(uint32_t slot)>& reserve, bool only_packets) {
+                             const std::function<bool(uint32_t slot)>& reserve, bool shares_memory) {
   channels_.fill(-1);
   region_fd_ = region_fd;
   auto dir = RuntimeDir::open();
@@ -208,7 +208,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   clock_gettime(CLOCK_REALTIME, &now);
   header.start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   command_name(header.command);
-  header.only_packets = only_packets ? 1 : 0;
+  header.shares_memory = shares_memory ? 1 : 0;
   header.device_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxDevices));
   for (uint32_t device = 0; device < header.device_count; ++device) {
     segment::GidTableShared& table = header.devices[device];
@@ -673,9 +673,9 @@ void process_ends() {
 }  // namespace
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
-                                         const std::function<bool(uint32_t slot)>& reserve, bool only_packets) {
+                                         const std::function<bool(uint32_t slot)>& reserve, bool shares_memory) {
   auto node = std::make_unique<NodeImpl>(events);
-  if (auto started = node->start(region_fd, gids, reserve, only_packets); !started)
+  if (auto started = node->start(region_fd, gids, reserve, shares_memory); !started)
     return tl::unexpected(started.error());
   return node;
 }

@@ -12,7 +12,9 @@ namespace nupa::core {
 /// of cost that leads there sends it. A multicast goes by all transports.
 class DatagramRouter final : public Endpoint {
  public:
-  explicit DatagramRouter(QpContext& context) : Endpoint({.copies_in_post = true}), context_(context) {}
+  /// `name`: of the first transport.
+  DatagramRouter(QpContext& context, std::string_view name)
+      : Endpoint({.copies_in_post = true}), context_(context), name_(name) {}
 
   /// Before the first request, in order of cost; at least one.
   void add(std::unique_ptr<DatagramSender> sender) { senders_.push_back(std::move(sender)); }
@@ -25,7 +27,7 @@ class DatagramRouter final : public Endpoint {
   void flush() override { sends_.flush(context_); }
   void withdraw() override;
   int64_t progress(int64_t now_ns) override;
-  std::string_view name() const override { return {}; }
+  std::string_view name() const override { return name_; }
 
  private:
   /// Which transport leads to an address, and until when it is not asked again.
@@ -40,6 +42,7 @@ class DatagramRouter final : public Endpoint {
   DatagramSender& sender_to(uint32_t qp_num, const AddressVector& vector);
 
   QpContext& context_;
+  const std::string_view name_;
   bool paused_ = false;
   DeferredSends sends_;
   std::vector<std::unique_ptr<DatagramSender>> senders_;

@@ -68,7 +68,7 @@ int Qp::open() {
   shared_->sender_waits.store(0);
   shared_->wake.store(0);
   shared_->established.store(0);
-  shared_->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
+  shared_->transport.store(0);
   segment::QpCounters& counters = shared_->counters;
   for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
     counter->store(0);
@@ -99,7 +99,10 @@ int Qp::open() {
 std::string_view Qp::transport() const {
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit || options_.type == QpType::kUd) return {};
-  return shared_->carrier.load() == static_cast<uint32_t>(segment::Carrier::kRoce) ? "roce" : "shm";
+  const uint64_t word = shared_->transport.load();
+  for (const TransportEntry& entry : transport_entries())
+    if (segment::pack_name(entry.name) == word) return entry.name;
+  return {};
 }
 
 Qp::~Qp() {
@@ -181,6 +184,7 @@ int Qp::to_rtr(const QpAttr& attr) {
   endpoint_ = std::move(*endpoint);
   batches_ = endpoint_->traits().batches;
   copies_in_post_ = endpoint_->traits().copies_in_post;
+  shared_->transport.store(segment::pack_name(endpoint_->name()));
   set_state(attr.state);
   endpoint_->entered_rtr();
   return 0;
@@ -207,7 +211,7 @@ int Qp::to_reset() {
     tells_drained_ = false;
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
-    shared_->carrier.store(static_cast<uint32_t>(segment::Carrier::kWindow));
+    shared_->transport.store(0);
   }
   if (endpoint != nullptr) endpoint->withdraw();
   runtime_.grace();

@@ -81,7 +81,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
   auto node = cm::Node::open(
-      runtime->remapper_->fd(), gids, *runtime, [&](uint32_t slot) { return used.reserve(slot); }, !shares);
+      runtime->remapper_->fd(), gids, *runtime, [&](uint32_t slot) { return used.reserve(slot); }, shares);
   if (!node) return tl::unexpected(node.error().code == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());

@@ -66,7 +66,7 @@ Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device,
 }
 
 Result<std::unique_ptr<Endpoint>> Transports::datagrams(const DeviceEntry& device, QpContext& context) {
-  auto router = std::make_unique<DatagramRouter>(context);
+  auto router = std::make_unique<DatagramRouter>(context, used_.front().transport->name());
   for (const Used& each : used_) {
     auto sender = each.transport->datagrams(device, context, router->due);
     if (!sender) return tl::unexpected(sender.error());

@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/seam/stat_fields.h"
 #include "core/seam/transport.h"
 
 namespace nupa::core {
@@ -13,6 +14,9 @@ struct TransportEntry {
   std::string_view old_name;  ///< still accepted; empty: none
   /// Reads and checks the transport's own settings, and opens nothing. EINVAL (logged): one of them is wrong.
   Result<std::unique_ptr<Transport>> (*create)();
+  /// Says what the transport has written about a queue pair of `type`. The bytes are another process's: not to be
+  /// trusted. Null: it writes nothing.
+  Explanation (*explain)(QpType type, const segment::StatisticsShared& block) = nullptr;
 };
 /// In order of cost. Defined by the composition root.
 std::span<const TransportEntry> transport_entries();

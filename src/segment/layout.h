@@ -10,7 +10,7 @@
 ///   +2 MiB      2 MiB    CqShared[kMaxCq]
 ///   +2 MiB      1 MiB    SrqShared[kMaxSrq]
 ///   8 MiB       32 MiB   MrShared[kMaxMr]
-///   40 MiB      2 MiB    WireShared[kMaxQp]
+///   40 MiB      2 MiB    StatisticsShared[kMaxQp]
 ///   44 MiB      192 KiB  ListenerShared[kMaxListeners]
 ///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
 
@@ -18,13 +18,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include <nupa/types.h>
 
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 9;
+constexpr uint32_t kLayoutVersion = 10;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
@@ -46,7 +48,7 @@ constexpr uint64_t kQpOffset = 64 << 10;
 constexpr uint64_t kCqOffset = kQpOffset + (2 << 20);
 constexpr uint64_t kSrqOffset = kCqOffset + (2 << 20);
 constexpr uint64_t kMrOffset = 8 << 20;
-constexpr uint64_t kWireOffset = 40 << 20;
+constexpr uint64_t kStatisticsOffset = 40 << 20;
 constexpr uint64_t kListenerOffset = 44 << 20;
 constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
@@ -115,9 +117,9 @@ struct alignas(64) SegmentHeader {
   uint64_t instance;  ///< random; tells this process from an earlier one in the same slot
   int32_t pid;        ///< in the owner's namespace; for people
   uint32_t uid;
-  uint64_t start_ns;      ///< CLOCK_REALTIME when it opened the device
-  char command[64];       ///< for people
-  uint32_t only_packets;  ///< 1: the process does without the window
+  uint64_t start_ns;       ///< CLOCK_REALTIME when it opened the device
+  char command[64];        ///< for people
+  uint32_t shares_memory;  ///< 1: other processes may reach it by memory that they share
   uint32_t device_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
@@ -279,38 +281,32 @@ struct QpCounters {
   std::atomic<uint64_t> rnr;
 };
 
-/// What carries a queue pair's requests.
-enum class Carrier : uint32_t { kWindow = 0, kRoce = 1 };
+/// A transport's name in one word, at most eight characters, the first in the lowest byte.
+constexpr uint64_t pack_name(std::string_view name) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < std::min<size_t>(name.size(), sizeof word); ++i)
+    word |= uint64_t{static_cast<uint8_t>(name[i])} << 8 * i;
+  return word;
+}
+/// The name again; a question mark for each character that is not printable: the word may be another process's.
+inline std::string unpack_name(uint64_t word) {
+  std::string name;
+  for (; word != 0; word >>= 8) {
+    const auto character = static_cast<char>(word & 0xff);
+    name += character > ' ' && character <= '~' ? character : '?';
+  }
+  return name;
+}
 
-/// How a queue pair does on the wire, for people: written by its owner, read by anybody.
-enum class PathHealth : uint32_t { kUnproven = 0, kAlive = 1, kDead = 2 };
-struct PathShared {
-  Gid from;
-  Gid to;
-  std::atomic<uint32_t> health;
-  std::atomic<uint32_t> ports;         ///< UDP, source in the upper half, destination in the lower
-  std::atomic<int64_t> round_trip_ns;  ///< smoothed; 0: not measured yet
-  std::atomic<uint64_t> window;        ///< bytes that may be under way, all bits set: no limit
-  std::atomic<uint64_t> in_flight;     ///< bytes
-  std::atomic<uint64_t> rate;          ///< bytes a second at which it is paced, 0: not paced
-  std::atomic<uint64_t> marked;        ///< packets that met a congested queue, as the peer tells
+/// What a transport notes of a queue pair, for people: written by its owner, read by anybody who knows the transport.
+struct alignas(64) StatisticsShared {
+  static constexpr uint32_t kBytes = 504;
+
+  std::atomic<uint64_t> transport;  ///< pack_name: whose the bytes are; 0: nobody has written any
+  std::byte bytes[kBytes];
 };
-constexpr uint32_t kMaxWirePaths = 4;
-struct alignas(64) WireShared {
-  std::atomic<uint32_t> paths;
-  std::atomic<uint32_t> standard;  ///< 1: the peer speaks nothing but the standard
-  // Packets sent again, by what made them so.
-  std::atomic<uint64_t> resent_sequence;
-  std::atomic<uint64_t> resent_selective;
-  std::atomic<uint64_t> resent_timeout;
-  // Packets that changed nothing, by what they were.
-  std::atomic<uint64_t> strangers;   ///< damaged, or from elsewhere, of another partition or with another Q_Key
-  std::atomic<uint64_t> duplicates;  ///< requests that had come before
-  std::atomic<uint64_t> stray;       ///< answers to nothing that waits for one
-  std::atomic<uint64_t> dropped;     ///< requests too far ahead, or without room to wait in
-  PathShared path[kMaxWirePaths];
-};
-static_assert(sizeof(WireShared) <= 512 && sizeof(WireShared) * kMaxQp <= kHeapOffset - kWireOffset);
+static_assert(sizeof(StatisticsShared) == 512 &&
+              sizeof(StatisticsShared) * kMaxQp <= kListenerOffset - kStatisticsOffset);
 
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
@@ -337,7 +333,7 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
   std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
-  std::atomic<uint32_t> carrier;            ///< Carrier
+  std::atomic<uint64_t> transport;          ///< pack_name; 0: not connected. UD: the first that is used
   std::atomic<uint32_t> device;             ///< index of the device that it was made by
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
@@ -385,7 +381,7 @@ struct alignas(64) MrShared {
   uint32_t generation;  ///< grows with each reuse of the entry
   MrPiece inline_pieces[kInlinePieces];
 };
-static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kWireOffset - kMrOffset);
+static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kStatisticsOffset - kMrOffset);
 
 constexpr uint32_t kKeyBits = 8;  ///< the low bits of a key, that the owner may choose (IBTA 10.6.3.4)
 constexpr uint32_t key_index(uint32_t key) { return key >> kKeyBits; }

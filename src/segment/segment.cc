@@ -20,7 +20,7 @@ Result<Tables> place_tables(MappedFile& file) {
                 reinterpret_cast<CqShared*>(bytes + kCqOffset),
                 reinterpret_cast<SrqShared*>(bytes + kSrqOffset),
                 reinterpret_cast<MrShared*>(bytes + kMrOffset),
-                reinterpret_cast<WireShared*>(bytes + kWireOffset),
+                reinterpret_cast<StatisticsShared*>(bytes + kStatisticsOffset),
                 reinterpret_cast<ListenerShared*>(bytes + kListenerOffset)};
 }
 

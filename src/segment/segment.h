@@ -16,7 +16,7 @@ struct Tables {
   CqShared* cq = nullptr;
   SrqShared* srq = nullptr;
   MrShared* mr = nullptr;
-  WireShared* wire = nullptr;
+  StatisticsShared* statistics = nullptr;
   ListenerShared* listeners = nullptr;
 };
 

@@ -71,9 +71,9 @@ class Doors {
   }
 
  private:
-  static LocalEnd end(GuardedHost& host, segment::QpShared& shared, segment::WireShared& wire, uint32_t number,
+  static LocalEnd end(GuardedHost& host, segment::QpShared& shared, segment::StatisticsShared& block, uint32_t number,
                       QpType type) {
-    host.identity() = {number, type, {}, true, &shared, &wire};
+    host.identity() = {number, type, {}, true, &shared, &block};
     host.identity().cap.max_send_wr = 4;
     host.identity().cap.max_send_sge = 1;
     return {&host, {Rail{.address = address(1), .port = kUdpPort}}, kMaxMtu, false};
@@ -112,7 +112,8 @@ class Doors {
         wrong = false;
     }
     shared.state.store(segment::pack_state(1, state));
-    const segment::WireShared& wire = &shared == &connected_shared_ ? connected_wire_ : datagram_wire_;
+    const auto& wire = *reinterpret_cast<const Statistics*>(
+        (&shared == &connected_shared_ ? connected_block_ : datagram_block_).bytes);
     const uint64_t strangers = wire.strangers.load();
     const uint64_t before = connected_host_.fingerprint() * 31 + datagram_host_.fingerprint();
     channel.deliver(packet, from, 1'000);
@@ -178,16 +179,16 @@ class Doors {
   GuardedHost datagram_host_;
   segment::QpShared connected_shared_{};
   segment::QpShared datagram_shared_{};
-  segment::WireShared connected_wire_{};
-  segment::WireShared datagram_wire_{};
+  segment::StatisticsShared connected_block_{};
+  segment::StatisticsShared datagram_block_{};
   io::UdpSocket::Received from_;
   ConnectedEndpoint connected_{port(),
-                               end(connected_host_, connected_shared_, connected_wire_, kConnected, QpType::kRc),
+                               end(connected_host_, connected_shared_, connected_block_, kConnected, QpType::kRc),
                                attributes(),
                                address(2),
                                {}};
   DatagramEndpoint datagrams_{
-      port(), end(datagram_host_, datagram_shared_, datagram_wire_, kDatagrams, QpType::kUd), {}, {}};
+      port(), end(datagram_host_, datagram_shared_, datagram_block_, kDatagrams, QpType::kUd), {}, {}};
   uint32_t psn_ = kFirstPsn;
   uint64_t written_ = 0;
   bool spoilt_ = false;  ///< something unknown was delivered: what the connection expects is not known

@@ -6,6 +6,7 @@
 
 #include "loopback/loopback_transport.h"
 #include "transport/roce/roce_transport.h"
+#include "transport/roce/statistics.h"
 #include "transport/window/window.h"
 
 namespace nupa::core {
@@ -15,7 +16,7 @@ namespace {
 constexpr std::array kTransports = {
     TransportEntry{"loopback", "", &loopback::LoopbackTransport::create},
     TransportEntry{"shm", "window", &window::Window::create},
-    TransportEntry{"roce", "", &roce::RoceTransport::create},
+    TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
 }  // namespace

@@ -410,7 +410,7 @@ TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
   EXPECT_EQ(segment::kMaxGids, header.devices[0].count);
   EXPECT_EQ(2u, header.devices[1].count);
   EXPECT_EQ(9, header.devices[1].gids[1].raw[15]);
-  EXPECT_EQ(1u, header.only_packets);
+  EXPECT_EQ(1u, header.shares_memory);
   EXPECT_EQ((*node)->slot(), header.slot);
   EXPECT_EQ(getpid(), header.pid);
   EXPECT_EQ(geteuid(), header.uid);

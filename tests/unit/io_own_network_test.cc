@@ -379,11 +379,11 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
       ASSERT_TRUE(port);
       roce::test::RecordingHost host;
       const auto shared = std::make_unique<segment::QpShared>();
-      const auto wire = std::make_unique<segment::WireShared>();
+      const auto statistics = std::make_unique<segment::StatisticsShared>();
       roce::LocalEnd end;
       end.context = &host;
       host.identity().shared = shared.get();
-      host.identity().statistics = wire.get();
+      host.identity().statistics = statistics.get();
       host.identity().number = 0x1105;
       host.identity().type = QpType::kUd;
       end.max_datagram = 1024;

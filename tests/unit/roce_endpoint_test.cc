@@ -47,7 +47,7 @@ class RoceEnd : public ::testing::Test {
     shared->qkey.store(kQkey);
     end.context = &host;
     host.identity().shared = shared.get();
-    host.identity().statistics = wire.get();
+    host.identity().statistics = block.get();
     host.identity().number = kOwnQpn;
     host.identity().cap = {16, 16, 2, 2, 64};
     end.max_datagram = 1024;
@@ -75,7 +75,8 @@ class RoceEnd : public ::testing::Test {
   std::unique_ptr<Port> port;
   RecordingHost host;
   std::unique_ptr<segment::QpShared> shared = std::make_unique<segment::QpShared>();
-  std::unique_ptr<segment::WireShared> wire = std::make_unique<segment::WireShared>();
+  std::unique_ptr<segment::StatisticsShared> block = std::make_unique<segment::StatisticsShared>();
+  const Statistics* const wire = reinterpret_cast<const Statistics*>(block->bytes);
   LocalEnd end;
   io::UdpSocket::Received from;
   std::list<std::vector<std::byte>> payloads;

@@ -72,7 +72,7 @@ class Endpoint {
                                                         [[maybe_unused]] uint32_t rights) {
     return fail(ENOTSUP, "the transport maps nothing");
   }
-  /// The transport's name, at most eight characters; empty: each request may go by another one. Any thread.
+  /// The transport's name, at most eight characters. UD: of the first that is used. Any thread.
   virtual std::string_view name() const = 0;
 
   /// Constant. Any thread.

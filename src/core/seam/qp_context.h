@@ -36,9 +36,9 @@ class QpContext {
     uint32_t number = 0;
     QpType type = QpType::kRc;
     QpCap cap = {};
-    bool hears_itself = true;                   ///< UD: gets its own datagrams to groups that it is a member of
-    segment::QpShared* shared = nullptr;        ///< its row in the tables that processes of this host see
-    segment::WireShared* statistics = nullptr;  ///< for `nupa stat`
+    bool hears_itself = true;                         ///< UD: gets its own datagrams to groups that it is a member of
+    segment::QpShared* shared = nullptr;              ///< its row in the tables that processes of this host see
+    segment::StatisticsShared* statistics = nullptr;  ///< for `nupa stat`; the transport that fills it names itself
   };
 
   QpContext() = default;
@@ -53,7 +53,7 @@ class QpContext {
   const QpCap& cap() const { return identity_.cap; }
   bool hears_itself() const { return identity_.hears_itself; }
   segment::QpShared& shared() const { return *identity_.shared; }
-  segment::WireShared& statistics() const { return *identity_.statistics; }
+  segment::StatisticsShared& statistics() const { return *identity_.statistics; }
   QpState state() const { return segment::state_of(shared().state.load(std::memory_order_acquire)); }
   /// UD only.
   uint32_t qkey() const { return shared().qkey.load(std::memory_order_relaxed); }

@@ -29,7 +29,6 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
  public:
   DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
       : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
-    context_.statistics().strangers.store(0);
     port.tell_more();
     port.add(*this);
   }

@@ -88,13 +88,8 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   for (Destination& destination : destinations_) destination.fields = {attr.av.traffic_class, 0, attr.av.flow_label};
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
-  segment::WireShared& wire = context_.statistics();
-  for (auto* counter : {&wire.resent_sequence, &wire.resent_selective, &wire.resent_timeout, &wire.strangers,
-                        &wire.duplicates, &wire.stray, &wire.dropped})
-    counter->store(0);
   publish();
   context_.shared().remote_slot.store(0);  // the peer is no process of this host's runtime directory
-  context_.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   port.add(*this);
 }
 
@@ -122,7 +117,7 @@ void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   destination.from = rail.address;
   destination.from_interface = rail.interface_index;
   destination.socket = rail.socket;
-  segment::PathShared& shown = context_.statistics().path[path];
+  PathStatistics& shown = statistics_.path[path];
   shown.from = rail.address;
   shown.to = to;
   shown.ports.store(static_cast<uint32_t>(rail.port) << 16);
@@ -243,7 +238,7 @@ void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burs
 }
 
 void ConnectedEndpoint::publish() {
-  segment::WireShared& wire = context_.statistics();
+  Statistics& wire = statistics_;
   const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   tell(wire.paths, paths_);
   tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
@@ -256,7 +251,7 @@ void ConnectedEndpoint::publish() {
   tell(wire.resent_timeout, counters.resent_timeout);
   for (uint32_t i = 0; i < paths_; ++i) {
     const Path& path = requester_->paths()[i];
-    segment::PathShared& shown = wire.path[i];
+    PathStatistics& shown = wire.path[i];
     tell(shown.health, static_cast<uint32_t>(path.health));
     tell(shown.ports, (shown.ports.load(std::memory_order_relaxed) & 0xffff0000) | destinations_[i].to.port);
     tell(shown.round_trip_ns, path.round_trip.smoothed());

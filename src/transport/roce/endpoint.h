@@ -6,6 +6,7 @@
 #include "transport/roce/connection.h"
 #include "transport/roce/introduction.h"
 #include "transport/roce/port.h"
+#include "transport/roce/statistics.h"
 
 namespace nupa::roce {
 
@@ -27,12 +28,13 @@ struct WireSettings {
 /// What both kinds of endpoint are to the port.
 class EndpointChannel : public Channel {
  public:
-  EndpointChannel(Port& port, const LocalEnd& end) : port_(port), end_(end), context_(*end.context) {}
+  EndpointChannel(Port& port, const LocalEnd& end)
+      : port_(port), end_(end), context_(*end.context), statistics_(Statistics::take(end.context->statistics())) {}
   uint32_t number() const override { return context_.number(); }
   bool enter() override;
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_stranger() override { context_.statistics().strangers.fetch_add(1, std::memory_order_relaxed); }
+  void count_stranger() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
@@ -45,6 +47,7 @@ class EndpointChannel : public Channel {
   Port& port_;
   const LocalEnd end_;
   core::QpContext& context_;
+  Statistics& statistics_;
 
  private:
   Deadline deadline_;
@@ -69,7 +72,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void flush() override;
   void stop() override;
   void withdraw() override { port_.remove(*this); }
-  std::string_view name() const override { return "roce"; }
+  std::string_view name() const override { return kTransportName; }
 
   void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t now, Burst& burst, bool answers) override;

@@ -151,7 +151,6 @@ Result<std::unique_ptr<core::DatagramSender>> RoceTransport::datagrams(const cor
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
   const bool only_other_hosts = process_->host_is_covered(*this);
   const LocalEnd end{&context, {}, 128u << mtu_code_of(*mtu), only_other_hosts};
-  if (!only_other_hosts) context.shared().carrier.store(static_cast<uint32_t>(segment::Carrier::kRoce));
   return std::make_unique<DatagramEndpoint>(*port_, end, sources_of(device), settings_);
 }
 

@@ -16,7 +16,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   static Result<std::unique_ptr<core::Transport>> create();
   explicit RoceTransport(const WireSettings& settings) : settings_(settings) {}
 
-  std::string_view name() const override { return "roce"; }
+  std::string_view name() const override { return kTransportName; }
   Slot reserve(uint32_t slot) override;
   Result<void> explain_no_slot() const override;
   Result<void> open(core::ProcessContext& process) override;

@@ -36,7 +36,7 @@ Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, s
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
   auto peer = process_->node().connect(slot, wait);
-  if (peer && (*peer)->tables().header->only_packets != 0)
+  if (peer && (*peer)->tables().header->shares_memory == 0)
     return fail(EHOSTUNREACH, "the process does without shared memory");
   if (!peer || !vector.is_global || segment::has_gid(*(*peer)->tables().header, vector.dgid)) return peer;
   return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/statistics.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "base/gid.h"
+
+namespace nupa::roce {
+namespace {
+
+using core::StatFields;
+using core::StatList;
+using core::StatValue;
+
+std::string text_of(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (base::is_ipv4(gid))
+    inet_ntop(AF_INET, &gid.raw[12], text, sizeof text);
+  else
+    inet_ntop(AF_INET6, gid.raw.data(), text, sizeof text);
+  return text;
+}
+
+std::string name_of(PathHealth health) {
+  switch (health) {
+    case PathHealth::kUnproven:
+      return "unproven";
+    case PathHealth::kAlive:
+      return "alive";
+    case PathHealth::kDead:
+      return "dead";
+  }
+  return "?";
+}
+
+template <class Value>
+void add(StatFields* to, const char* name, Value value) {
+  to->emplace_back(name, StatValue{std::move(value)});
+}
+
+StatFields fields_of(const PathStatistics& path) {
+  const uint64_t window = path.window.load();
+  const uint64_t ports = path.ports.load();
+  StatFields fields;
+  add(&fields, "address", text_of(path.to));
+  add(&fields, "port", ports & 0xffff);
+  add(&fields, "from_address", text_of(path.from));
+  add(&fields, "from_port", ports >> 16);
+  add(&fields, "health", name_of(static_cast<PathHealth>(path.health.load())));
+  add(&fields, "round_trip_us", static_cast<double>(path.round_trip_ns.load()) / 1000);
+  if (window == ~uint64_t{0})
+    add(&fields, "window", std::monostate{});
+  else
+    add(&fields, "window", window);
+  add(&fields, "in_flight", path.in_flight.load());
+  add(&fields, "rate", path.rate.load());
+  add(&fields, "ecn_marked", path.marked.load());
+  return fields;
+}
+
+StatFields ignored_by(const Statistics& seen) {
+  StatFields fields;
+  add(&fields, "strangers", seen.strangers.load());
+  add(&fields, "duplicates", seen.duplicates.load());
+  add(&fields, "stray", seen.stray.load());
+  add(&fields, "dropped", seen.dropped.load());
+  return fields;
+}
+
+StatFields resent_by(const Statistics& seen) {
+  StatFields fields;
+  add(&fields, "sequence", seen.resent_sequence.load());
+  add(&fields, "selective", seen.resent_selective.load());
+  add(&fields, "timeout", seen.resent_timeout.load());
+  return fields;
+}
+
+}  // namespace
+
+Statistics& Statistics::take(segment::StatisticsShared& block) {
+  auto& taken = *reinterpret_cast<Statistics*>(block.bytes);
+  block.transport.store(0);
+  for (auto* flag : {&taken.paths, &taken.standard}) flag->store(0);
+  for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
+                        &taken.duplicates, &taken.stray, &taken.dropped})
+    counter->store(0);
+  block.transport.store(segment::pack_name(kTransportName));
+  return taken;
+}
+
+core::Explanation explain(QpType type, const segment::StatisticsShared& block) {
+  const Statistics& seen = *reinterpret_cast<const Statistics*>(block.bytes);
+  core::Explanation told;
+  add(&told.fields, "ignored", ignored_by(seen));
+  if (type == QpType::kUd) return told;
+  told.peer = text_of(seen.path[0].to);
+  StatList paths;
+  const uint32_t count = std::min(seen.paths.load(), kMaxPaths);
+  for (const PathStatistics* path = seen.path; path != seen.path + count; ++path) paths.push_back({fields_of(*path)});
+  add(&told.fields, "paths", std::move(paths));
+  add(&told.fields, "standard_peer", seen.standard.load() != 0);
+  add(&told.fields, "resent", resent_by(seen));
+  return told;
+}
+
+}  // namespace nupa::roce
