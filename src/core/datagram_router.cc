@@ -2,7 +2,7 @@
 #include "core/datagram_router.h"
 
 #include "base/clock.h"
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::core {
 
@@ -24,7 +24,7 @@ Posted DatagramRouter::post(const Request& request) {
 
 WcStatus DatagramRouter::send(const Request& request) {
   if (senders_.size() == 1) return senders_.front()->send(request);
-  if (!request.vector->is_global || !transport::names_group(request.vector->dgid))
+  if (!request.vector->is_global || !names_group(request.vector->dgid))
     return sender_to(request.wr.remote_qpn, *request.vector).send(request);
   WcStatus status = WcStatus::kSuccess;
   for (const auto& sender : senders_)

@@ -2,12 +2,12 @@
 #include <cerrno>
 
 #include "core/qp.h"
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::core {
 
 int Qp::attach_multicast(const Gid& gid, uint16_t) {
-  if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;
+  if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
   segment::SegmentHeader& header = *runtime_.tables().header;
   std::lock_guard lock(attr_mutex_);
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
@@ -31,7 +31,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
 }
 
 int Qp::detach_multicast(const Gid& gid, uint16_t) {
-  if (options_.type != QpType::kUd || !transport::names_group(gid)) return EINVAL;
+  if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
   segment::SegmentHeader& header = *runtime_.tables().header;
   std::lock_guard lock(attr_mutex_);
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {

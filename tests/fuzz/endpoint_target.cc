@@ -2,7 +2,7 @@
 // and is counted; what is for them is received, before and after.
 #include "guarded_host.h"
 #include "targets.h"
-#include "transport/grh.h"
+#include "core/seam/grh.h"
 #include "transport/roce/datagram_endpoint.h"
 
 namespace nupa::fuzz {
@@ -159,7 +159,7 @@ class Doors {
     packet.payload = payload.data();
     packet.payload_length = static_cast<uint32_t>(payload.size());
     if (!deliver(datagrams_, datagram_shared_, packet, fault, input)) return;
-    const bool fits = payload.size() + transport::kGrhBytes <= kReceiveBytes;
+    const bool fits = payload.size() + core::kGrhBytes <= kReceiveBytes;
     require((datagram_host_.received == received + 1) == fits, "a datagram that fits is received, another is not");
   }
 

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/memory_fault.h"
-#include "transport/grh.h"
-#include "transport/group_address.h"
+#include "core/seam/grh.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::loopback {
 
@@ -187,13 +187,12 @@ core::DatagramSender::Reach LoopbackDatagrams::leads_to(const AddressVector& vec
 
 WcStatus LoopbackDatagrams::send(const Request& request) {
   const AddressVector& vector = *request.vector;
-  if (vector.is_global && transport::names_group(vector.dgid)) return WcStatus::kSuccess;
+  if (vector.is_global && core::names_group(vector.dgid)) return WcStatus::kSuccess;
   LoopbackTransport::Datagram datagram{request.wr.remote_qpn, request.wr.remote_qkey,
-                                       inbound_of(request.wr, context_.number()),
-                                       gather(request, transport::kGrhBytes)};
+                                       inbound_of(request.wr, context_.number()), gather(request, core::kGrhBytes)};
   if ((datagram.qkey & 0x80000000u) != 0) datagram.qkey = context_.qkey();  // IBTA 10.2.5
   const Gid& source = gids_[std::min<size_t>(vector.sgid_index, gids_.size() - 1)].gid;
-  const auto header = transport::make_route_header(vector, source, vector.dgid, request.length);
+  const auto header = core::make_route_header(vector, source, vector.dgid, request.length);
   std::copy(header.begin(), header.end(), datagram.bytes.begin());
   datagram.inbound.sl = vector.sl;
   datagram.inbound.slid = vector.is_global ? 0 : vector.dlid;

@@ -3,13 +3,13 @@
 #ifndef NUPA_TEST_DROPIN
 #include "base/clock.h"
 #include "core_shm_fixture.h"
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::core {
 namespace {
 
-using transport::ack_timeout_ns;
-using transport::rnr_timer_ns;
+using core::ack_timeout_ns;
+using core::rnr_timer_ns;
 
 class ShmRetries : public ShmTest {
  protected:

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
-namespace nupa::transport {
+namespace nupa::core {
 namespace {
 
 static_assert(rnr_timer_ns(0) == 655'360'000, "usable at compile time");
@@ -28,4 +28,4 @@ TEST(Ibta97613LocalAckTimeout, IsFourMicrosecondsAndABitTimesAPowerOfTwo) {
 TEST(Ibta97613LocalAckTimeout, ZeroMeansNone) { EXPECT_EQ(0, ack_timeout_ns(0)); }
 
 }  // namespace
-}  // namespace nupa::transport
+}  // namespace nupa::core

@@ -16,10 +16,10 @@
 #include "core/qp_context_impl.h"
 #include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
-#include "transport/grh.h"
+#include "core/seam/grh.h"
 #include "transport/roce/datagram_endpoint.h"
 #include "transport/roce/endpoint.h"
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::roce::test {
 namespace {

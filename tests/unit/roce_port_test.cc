@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/crc32.h"
 #include "base/memory_fault.h"
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 #include "transport/roce/port.h"
 
 namespace nupa::roce {
@@ -462,7 +462,7 @@ TEST_F(RocePortFromOutside, GroupsDatagram_ComesToItsMembersAndNobodyElse) {
     int error = 0;
     ASSERT_EQ(batch.flush(*outside, &error), 0u) << strerror(error);
   };
-  send_to_group(bytes_of(kDatagram, transport::kGroupQpn));
+  send_to_group(bytes_of(kDatagram, core::kGroupQpn));
   send_to_group(bytes_of(kDatagram, kNumber));  // IBTA 10.5.2: not the number of everybody in a group
   expect_handled(2);
   EXPECT_EQ(recorder.came, (Came{"payload!"}));

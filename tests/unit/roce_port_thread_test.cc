@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 #include "transport/roce/port.h"
 
 namespace nupa::roce {
@@ -227,7 +227,7 @@ TEST_F(RocePortThread, WaitsForAGroupsPacketsToo) {
   ASSERT_TRUE(is_asleep());
   Packet packet;
   packet.opcode = opcode_of(Service::kUd, Operation::kSendOnly);
-  packet.dest_qpn = transport::kGroupQpn;
+  packet.dest_qpn = core::kGroupQpn;
   way.place = 2;
   way.to = {group, kUdpPort, 1};
   way.from_interface = 1;

@@ -6,14 +6,14 @@
 
 #include "roce_engine_fixture.h"
 #include "transport/roce/requester.h"
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::roce::test {
 namespace {
 
 constexpr int64_t kStart = 1'000'000'000;
 constexpr uint8_t kTimeoutCode = 8;
-constexpr int64_t kTimeout = transport::ack_timeout_ns(kTimeoutCode);
+constexpr int64_t kTimeout = core::ack_timeout_ns(kTimeoutCode);
 
 using Done = std::vector<RecordingHost::Done>;
 
@@ -441,7 +441,7 @@ TEST_F(RoceRequester, Ibta97528_RnrNaksOneMoreThanRnrRetry_EndTheRequest) {
       rnr(kFirstPsn, 5);
       if (nak < retries) {
         EXPECT_EQ(sends(), Texts{}) << "the responder's timer runs";
-        EXPECT_EQ(requester->deadline(), now + transport::rnr_timer_ns(5));
+        EXPECT_EQ(requester->deadline(), now + core::rnr_timer_ns(5));
         ASSERT_TRUE(wait());
       }
     }
@@ -1301,9 +1301,9 @@ TEST_F(RoceSelectiveRequester, RnrNak_SendsOnePacketAgainAfterItsTimer) {
   send_messages(3);
   const uint8_t not_ready = syndrome(AckKind::kRnrNak, 5);
   receive(selective(kFirstPsn - 1, {2, 3}, not_ready));
-  EXPECT_EQ(requester->deadline(), now + transport::rnr_timer_ns(5));
+  EXPECT_EQ(requester->deadline(), now + core::rnr_timer_ns(5));
   EXPECT_EQ(sends(), Texts{});
-  now += transport::rnr_timer_ns(5);
+  now += core::rnr_timer_ns(5);
   requester->on_timer(now);
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"}));
   EXPECT_EQ(done(), Done{});
@@ -1462,7 +1462,7 @@ TEST_F(RoceSelectiveRequester, OldRnrNakOfWhatWasExecuted_HoldsNothingUp) {
   send_messages(1);
   receive(selective(kFirstPsn + 1));
   receive(selective(kFirstPsn, {}, syndrome(AckKind::kRnrNak, 5)));  // later ones overtook it
-  now += transport::rnr_timer_ns(5);
+  now += core::rnr_timer_ns(5);
   requester->on_timer(now);
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 101 8 bytes asks"}));
   receive(selective(kFirstPsn + 1));

@@ -4,13 +4,13 @@
 
 #include "core/gid_table.h"
 #include "core/qp_state.h"
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::core {
 namespace {
 
-using transport::ack_timeout_ns;
-using transport::rnr_timer_ns;
+using core::ack_timeout_ns;
+using core::rnr_timer_ns;
 
 QpAttr good_path() {
   QpAttr attr;

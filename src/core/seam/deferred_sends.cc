@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::core {
 
@@ -20,10 +20,10 @@ bool is_over(const DeferredSend& send, const RetryLimits& limits, int64_t now_ns
   const int64_t waited = now_ns - send.first_try_ns;
   if (send.reason == DeferredSend::Reason::kNotReady) {
     *status = WcStatus::kRnrRetryExcErr;
-    return limits.rnr_retry != kRnrForEver && waited >= limits.rnr_retry * transport::rnr_timer_ns(send.rnr_timer);
+    return limits.rnr_retry != kRnrForEver && waited >= limits.rnr_retry * rnr_timer_ns(send.rnr_timer);
   }
   *status = WcStatus::kRetryExcErr;
-  return limits.timeout != 0 && waited >= (limits.retry_cnt + 1) * transport::ack_timeout_ns(limits.timeout);
+  return limits.timeout != 0 && waited >= (limits.retry_cnt + 1) * ack_timeout_ns(limits.timeout);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ int64_t DeferredSends::postpone(DeferredSend::Reason reason, uint32_t rnr_timer,
   oldest.rnr_timer = rnr_timer;
   if (is_over(oldest, limits, now_ns, status)) return 0;
   if (reason == DeferredSend::Reason::kNoAnswer) return now_ns + kNoAnswerPauseNs;
-  return now_ns + std::max(transport::rnr_timer_ns(rnr_timer), kShortestRnrPauseNs);
+  return now_ns + std::max(rnr_timer_ns(rnr_timer), kShortestRnrPauseNs);
 }
 
 }  // namespace nupa::core

@@ -3,7 +3,7 @@
 #include <netinet/in.h>
 
 #include "base/gid.h"
-#include "transport/grh.h"
+#include "core/seam/grh.h"
 
 namespace nupa::roce {
 namespace {
@@ -29,7 +29,7 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   destination.to.scope = source.interface_index;
   const uint32_t slot = segment::slot_of(wr.remote_qpn);
   const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  const bool group = vector.is_global && transport::names_group(vector.dgid);
+  const bool group = vector.is_global && core::names_group(vector.dgid);
   // Packets to a group that leave from the loopback come back to this host, and go nowhere else.
   if (group && end_.only_other_hosts && is_loopback(source.gid)) return WcStatus::kSuccess;
   destination.to.port = named && !group ? Port::port_of_slot(slot) : kUdpPort;
@@ -43,7 +43,7 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   packet.opcode = opcode_of(Service::kUd, imm ? Operation::kSendOnlyImm : Operation::kSendOnly);
   packet.mark = settings_.standard ? 0 : kNupaMark;
   packet.solicited = (wr.flags & send_flag::kSolicited) != 0;
-  packet.dest_qpn = group ? transport::kGroupQpn : wr.remote_qpn;
+  packet.dest_qpn = group ? core::kGroupQpn : wr.remote_qpn;
   packet.psn = psn_++ & kPsnMask;
   packet.imm = wr.imm_or_rkey;
   packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? context_.qkey() : wr.remote_qkey;
@@ -71,8 +71,7 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
   vector.traffic_class = from.traffic_class;
   vector.hop_limit = from.hop_limit;
   vector.flow_label = from.flow_label;
-  transport::RouteHeader header =
-      transport::make_route_header(vector, from.from.address, from.to, packet.payload_length);
+  core::RouteHeader header = core::make_route_header(vector, from.from.address, from.to, packet.payload_length);
   Inbound inbound;
   inbound.src_qp = packet.source_qpn;
   inbound.solicited = packet.solicited;
@@ -87,7 +86,7 @@ void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& fr
   core::ContextTarget target(context_);
   core::Responder<core::ContextTarget>::Message message;
   core::Responder<core::ContextTarget>(target, false)
-      .send({true, true, pieces, 2, packet.payload_length + transport::kGrhBytes, 0, false, 0}, &inbound, &message);
+      .send({true, true, pieces, 2, packet.payload_length + core::kGrhBytes, 0, false, 0}, &inbound, &message);
 }
 
 }  // namespace nupa::roce

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 #include "transport/roce/endpoint.h"
 
 namespace nupa::roce {
@@ -18,7 +18,7 @@ struct Sources {
     return pinned && std::find(host.begin(), host.end(), address) == host.end() ? source.interface_index : 0;
   }
   /// Whether what comes to `address` is for this port.
-  bool takes(const Gid& address) const { return !pinned || transport::names_group(address) || has(address); }
+  bool takes(const Gid& address) const { return !pinned || core::names_group(address) || has(address); }
   bool has(const Gid& address) const {
     return std::any_of(gids.begin(), gids.end(), [&](const GidEntry& entry) { return entry.gid == address; });
   }
@@ -48,7 +48,7 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
  private:
   /// A datagram to a group that this queue pair has sent. On one host no other has its number.
   bool is_own(const Packet& packet, const io::UdpSocket::Received& from) const {
-    return packet.source_qpn == context_.number() && transport::names_group(from.to) && sources_.has(from.from.address);
+    return packet.source_qpn == context_.number() && core::names_group(from.to) && sources_.has(from.from.address);
   }
 
   const Sources sources_;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::roce {
 namespace {
@@ -43,8 +43,7 @@ bool Introduction::receive(const Packet& packet) {
     std::memcpy(&port, from + sizeof rail.address.raw, sizeof port);
     rail.port = be16toh(port);
     // Packets of one connection are of one family, and for one host.
-    if (base::is_ipv4(rail.address) != base::is_ipv4(mine_[0].address) || transport::names_group(rail.address))
-      return false;
+    if (base::is_ipv4(rail.address) != base::is_ipv4(mine_[0].address) || core::names_group(rail.address)) return false;
     theirs.push_back(rail);
   }
   theirs_ = std::move(theirs);

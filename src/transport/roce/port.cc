@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process_end.h"
-#include "transport/group_address.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::roce {
 namespace {
@@ -268,7 +268,7 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
                                   const io::UdpSocket::Received& received, int64_t now) {
-  if (length < kShortestPacket || length > kMaxPacketBytes || number_in(data) != transport::kGroupQpn) {
+  if (length < kShortestPacket || length > kMaxPacketBytes || number_in(data) != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::roce {
 namespace {
@@ -322,7 +322,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
 }
 
 int64_t Requester::timeout_ns() const {
-  const int64_t given = transport::ack_timeout_ns(patience_.timeout);
+  const int64_t given = core::ack_timeout_ns(patience_.timeout);
   if (!selective_) return given;
   constexpr uint32_t kMostBackoff = 6;
   int64_t timeout = paths_.timeout();

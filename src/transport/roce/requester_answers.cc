@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "transport/roce/requester.h"
-#include "transport/timers.h"
+#include "core/seam/timers.h"
 
 namespace nupa::roce {
 namespace {
@@ -179,7 +179,7 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
     if (patience_.rnr_retry != kForever && rnr_tries_ >= patience_.rnr_retry)
       return fail(queue_.find(failing), WcStatus::kRnrRetryExcErr);
     ++rnr_tries_;
-    rnr_until_ = now + transport::rnr_timer_ns(ack_value_of(syndrome));
+    rnr_until_ = now + core::rnr_timer_ns(ack_value_of(syndrome));
     if (!selective_) return go_back(failing);
     return lose(failing);
   }
@@ -420,7 +420,7 @@ bool Requester::probe_tail() {
 void Requester::on_timeout(int64_t now) {
   // While this process was stopped or got no processor it asked nobody: that is no silence of the peer.
   progress_ns_ += now - (timer_from_ + timeout_ns());
-  const int64_t given = transport::ack_timeout_ns(patience_.timeout);
+  const int64_t given = core::ack_timeout_ns(patience_.timeout);
   const bool hopeless = selective_ ? given != 0 && now - progress_ns_ >= (patience_.retry_cnt + 1) * given
                                    : retries_ >= patience_.retry_cnt;
   if (hopeless) return fail(queue_.find(una_), WcStatus::kRetryExcErr);

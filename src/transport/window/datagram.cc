@@ -4,15 +4,15 @@
 #include <cerrno>
 
 #include "core/seam/responder.h"
-#include "transport/grh.h"
-#include "transport/group_address.h"
+#include "core/seam/grh.h"
+#include "core/seam/group_address.h"
 
 namespace nupa::window {
 
+using core::kGrhBytes;
 using core::Piece;
 using core::Request;
 using core::SharedTarget;
-using transport::kGrhBytes;
 
 Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Known** known) {
   const auto found = targets_.find(qpn);
@@ -59,8 +59,8 @@ const Gid& Datagram::source_of(const Request& request) const {
 void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qkey) {
   if (!target.ready(0, 0) || target.remote().type != static_cast<uint32_t>(QpType::kUd)) return;
   if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
-  transport::RouteHeader header =
-      transport::make_route_header(*request.vector, source_of(request), request.vector->dgid, request.length);
+  core::RouteHeader header =
+      core::make_route_header(*request.vector, source_of(request), request.vector->dgid, request.length);
 
   constexpr uint32_t kInPlace = 8;
   Piece few[kInPlace];
@@ -116,7 +116,7 @@ WcStatus Datagram::send(const Request& request) {
   const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
   const uint32_t qkey = own_qkey ? context_.qkey() : request.wr.remote_qkey;
   SharedTarget* target = nullptr;
-  if (request.vector->is_global && transport::names_group(request.vector->dgid))
+  if (request.vector->is_global && core::names_group(request.vector->dgid))
     deliver_multicast(request, qkey);
   else if (find(request.wr.remote_qpn, *request.vector, &target) == Reach::kYes)
     deliver(*target, request, qkey);

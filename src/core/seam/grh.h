@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <arpa/inet.h>
 
@@ -7,7 +8,7 @@
 
 #include <nupa/types.h>
 
-namespace nupa::transport {
+namespace nupa::core {
 
 /// Before the payload of each datagram stand 40 bytes (IBTA 11.4.1.2): a global route header. Over UDP and IPv4 an
 /// adapter would show the IPv4 header in the last 20 of them and tell so beside the completion in a way of its own;
@@ -32,4 +33,4 @@ inline RouteHeader make_route_header(const AddressVector& vector, const Gid& sou
   return header;
 }
 
-}  // namespace nupa::transport
+}  // namespace nupa::core

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <cstdint>
 
 #include "base/time_code.h"
 
-namespace nupa::transport {
+namespace nupa::core {
 
 /// Local ACK timeout code to nanoseconds: 0 means none (IBTA 9.7.6.1.3).
 constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : base::time_of_code(code); }
@@ -17,4 +18,4 @@ constexpr int64_t rnr_timer_ns(uint32_t code) {
   return kTensOfMicroseconds[code & 31] * 10'000;
 }
 
-}  // namespace nupa::transport
+}  // namespace nupa::core

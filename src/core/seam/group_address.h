@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "base/gid.h"
 
-namespace nupa::transport {
+namespace nupa::core {
 
 /// Queue pair number of everybody in a group (IBTA 10.5.2).
 constexpr uint32_t kGroupQpn = 0xffffff;
@@ -14,4 +15,4 @@ inline bool names_group(const Gid& gid) {
   return gid.raw[0] == kIpv6Group || (base::is_ipv4(gid) && (gid.raw[12] & 0xf0) == kIpv4Groups);
 }
 
-}  // namespace nupa::transport
+}  // namespace nupa::core
