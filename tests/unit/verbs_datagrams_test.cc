@@ -90,7 +90,7 @@ TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
   ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.byte_len, kGrh + 8);
   EXPECT_EQ(wc.src_qp, a->qp_num);
-  if (!over_wire()) {
+  if (!sends_packets()) {
     EXPECT_EQ(wc.sl, 4);  // RoCEv2 has no field for it
   }
   EXPECT_NE(wc.wc_flags & IBV_WC_GRH, 0u);
@@ -99,7 +99,7 @@ TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
   EXPECT_EQ(std::memcmp(&grh->sgid, &own, 16), 0);
   EXPECT_EQ(std::memcmp(&grh->dgid, &own, 16), 0);
   // A packet of IPv4 has no flow label; nor has one of a host where some program has leased a label to itself.
-  const bool labelled = !over_wire() || path().grh.sgid_index == 0;
+  const bool labelled = !sends_packets() || path().grh.sgid_index == 0;
   EXPECT_EQ(be32toh(grh->version_tclass_flow), 6u << 28 | 0x5au << 20 | (labelled ? 0x54321u : 0u));
   EXPECT_EQ(grh->hop_limit, 17);
   EXPECT_EQ(grh->next_hdr, 0x1b);
@@ -187,7 +187,7 @@ TEST_F(VerbsDatagrams, LargerThanThePathIsALocalError) {  // 9.8.3: a datagram i
   ibv_port_attr port{};
   ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
   const uint32_t largest = 128u << port.active_mtu;
-  if (!over_wire()) {
+  if (!sends_packets()) {
     EXPECT_EQ(largest, 4096u);
   }
   ASSERT_EQ(receive(b, 7, 8192, 8192), 0);
@@ -265,7 +265,7 @@ TEST_F(VerbsDatagrams, GroupsAreLeftOneByOne) {
 }
 
 TEST_F(VerbsDatagrams, AGroupThatCannotBeJoinedTakesNoPlace) {
-  if (!over_wire()) GTEST_SKIP() << "members that share memory need no socket";
+  if (!sends_packets()) GTEST_SKIP() << "members that share memory need no socket";
   constexpr int kPlaces = 1024;
   ibv_gid group = make_group();
   rlimit before;

@@ -18,10 +18,13 @@ namespace nupa::test {
 constexpr std::chrono::seconds kPatience{10};
 
 /// Requests leave as packets (NUPA_TRANSPORT=roce): what they do is seen some time after the post, not when it returns.
-inline bool over_wire() {
+inline bool sends_packets() {
   const char* transport = std::getenv("NUPA_TRANSPORT");
   return transport != nullptr && std::strcmp(transport, "roce") == 0;
 }
+
+/// A post has copied its data when it returns, so inline data may have any length.
+inline bool copies_in_post() { return !sends_packets(); }
 
 /// Whether packets can come from a GID of IPv6: an address of an interface.
 inline bool is_own_address(const ibv_gid& gid) {
@@ -113,7 +116,7 @@ class Verbs : public ::testing::Test {
     attr.port_num = 1;
     attr.grh.hop_limit = 1;
     EXPECT_EQ(ibv_query_gid(context, 1, 0, &attr.grh.dgid), 0);
-    if (towards != nullptr || (over_wire() && !is_own_address(attr.grh.dgid))) {
+    if (towards != nullptr || (sends_packets() && !is_own_address(attr.grh.dgid))) {
       attr.grh.sgid_index = 1;
       EXPECT_EQ(ibv_query_gid(towards != nullptr ? towards : context, 1, 1, &attr.grh.dgid), 0);
     }

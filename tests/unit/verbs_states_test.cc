@@ -146,7 +146,7 @@ TEST_F(VerbsStates, DrainingLetsTheRequestThatWaitsForItsReceiverEnd) {  // 10.3
   EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);
   // What has begun ends too; on the wire the second one's packet may have left with the first one's.
   ibv_wc wc{};
-  const bool both = over_wire() && ibv_poll_cq(cq, 1, &wc) == 1;
+  const bool both = sends_packets() && ibv_poll_cq(cq, 1, &wc) == 1;
   EXPECT_TRUE(stays_empty(cq)) << "the second has not begun";
   ASSERT_EQ(ibv_query_qp(a, &attr, IBV_QP_STATE, &made), 0);
   EXPECT_EQ(attr.sq_draining, 0);
@@ -174,9 +174,9 @@ TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsToldAfterTheSecond) { 
   ASSERT_EQ(receive(b, 11, 8192, 64), 0);
   EXPECT_EQ(next().wr_id, 1u);
   ASSERT_EQ(move(a, IBV_QPS_SQD), 0);  // after the thread that completed it has let go of the queue pair
-  // Over shm the second request has not begun.
-  EXPECT_EQ(next_event(0).event_type, over_wire() ? kNoEvent : IBV_EVENT_SQ_DRAINED);
-  if (!over_wire()) return;
+  // Without packets the second request has not begun.
+  EXPECT_EQ(next_event(0).event_type, sends_packets() ? kNoEvent : IBV_EVENT_SQ_DRAINED);
+  if (!sends_packets()) return;
   ASSERT_EQ(receive(b, 12, 8256, 64), 0);
   EXPECT_EQ(next().wr_id, 2u);
   EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);

@@ -13,7 +13,7 @@ class VerbsUnmapped : public VerbsPair {
   static constexpr size_t kLength = 3 * 4096;
 
   void SetUp() override {
-    if (!over_wire()) GTEST_SKIP() << "peers write to the region file, which stays; within a process nobody does";
+    if (!sends_packets()) GTEST_SKIP() << "peers write to the region file, which stays; within a process nobody does";
     VerbsPair::SetUp();
     gone = static_cast<char*>(mmap(nullptr, kLength, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(gone, MAP_FAILED);
@@ -22,7 +22,7 @@ class VerbsUnmapped : public VerbsPair {
     ASSERT_NE(gone_mr, nullptr);
   }
   void TearDown() override {
-    if (!over_wire()) return;
+    if (!sends_packets()) return;
     VerbsPair::TearDown();
     munmap(gone, kLength);
   }

@@ -107,6 +107,28 @@ TEST_F(VerbsWindows, LocalInvalidationEndsIt) {  // 10.6.7.2.3
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_REM_ACCESS_ERR);
 }
 
+TEST_F(VerbsWindows, LocalRequestsBehindASendThatWaits_TheirListsMeanNothing) {
+  const uint32_t rkey = bind();
+  const uint32_t next_rkey = ibv_inc_rkey(rkey);
+  ibv_sge sge = span(0, 8), nobodys{8, 64, 0};            // no key opens it
+  ASSERT_EQ(post(b, request(IBV_WR_SEND, 93, &sge)), 0);  // no receive is posted
+  ibv_send_wr invalidation = request(IBV_WR_LOCAL_INV, 94, &nobodys);
+  invalidation.invalidate_rkey = rkey;
+  ASSERT_EQ(post(b, invalidation), 0);
+  ibv_send_wr again = binding(95, next_rkey, 4096, 64, IBV_ACCESS_REMOTE_WRITE);
+  again.sg_list = &nobodys;
+  again.num_sge = 1;
+  ASSERT_EQ(post(b, again), 0);
+  ASSERT_EQ(receive(a, 7, 8192, 64), 0);
+  for (const uint64_t id : {93, 94, 95}) {
+    const ibv_wc wc = next(other_cq);
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+  }
+  EXPECT_EQ(next().wr_id, 7u);
+  EXPECT_EQ(write(next_rkey, address(4096)), IBV_WC_SUCCESS);
+}
+
 TEST_F(VerbsWindows, SendWithInvalidateEndsItAndTellsWhich) {  // 9.4.1.1.3
   const uint32_t rkey = bind();
   ASSERT_EQ(receive(b, 7, 8192, 64), 0);
