@@ -138,6 +138,16 @@ bool Qp::set_state(QpState state) {
   return true;
 }
 
+void Qp::enter_error(std::optional<EventType> event) {
+  const uint64_t word = shared_->state.load();
+  if (segment::state_of(word) != QpState::kErr) {
+    // Before the state: the service thread that sees the state takes the event.
+    if (event) shared_->error.store(segment::pack_error(segment::epoch_of(word), *event), std::memory_order_release);
+    set_state(QpState::kErr);
+  }
+  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+}
+
 void Qp::next_epoch() {
   uint64_t word = shared_->state.load();
   while (

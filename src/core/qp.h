@@ -96,16 +96,13 @@ class alignas(64) Qp final : public QueuePair {
   int submit(const Request& request);
   [[gnu::noinline]] int end_post(const Request& request, Posted posted);
   void finish(const SendWr& wr, uint32_t position, uint64_t length);
-  /// A request that the endpoint took has ended.
-  void complete_taken(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  /// A request has ended: its completion and counters, and with a fault the state.
+  void complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   WcStatus run_local(const SendWr& wr);
-  void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
-  /// The state, completion and counters of a request that failed.
-  void report_failure(const SendWr& wr, uint32_t position, WcStatus status);
-  /// The same, and the requests behind it are flushed.
-  void fail_send(const SendWr& wr, uint32_t position, WcStatus status);
-  /// A completion found no room (IBTA 11.6.3.2, local work queue catastrophic error).
-  void fail_for_overrun();
+  void write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  /// Under the send lock: a fault of this end, with an event if one is named and no fault came before. The service
+  /// thread flushes the receives, since a peer may be filling one, and raises the event.
+  [[gnu::cold]] void enter_error(std::optional<EventType> event);
   void flush_sends();
 
   // qp_receive.cc

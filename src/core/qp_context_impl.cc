@@ -31,17 +31,14 @@ bool QpContextImpl::locate(const Sge& sge, uint32_t rights, std::byte** data) {
 WcStatus QpContextImpl::run_local(const SendWr& wr) { return qp_.run_local(wr); }
 
 void QpContextImpl::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  qp_.complete_taken(wr, position, status, length);
+  qp_.complete(wr, position, status, length);
 }
 
 void QpContextImpl::wake() { qp_.runtime_.add_pending(&qp_, true); }
 
 void QpContextImpl::wake_at(int64_t) { qp_.runtime_.add_pending(&qp_, false); }
 
-void QpContextImpl::peer_gone() {
-  qp_.set_state(QpState::kErr);
-  cm::call_attention(qp_.runtime_.node().self(), segment::attention::kQp, qp_.index_);
-}
+void QpContextImpl::peer_gone() { qp_.enter_error(std::nullopt); }
 
 SharedTarget& QpContextImpl::target() {
   if (!target_)
@@ -121,7 +118,7 @@ void QpContextImpl::return_receive() {
 
 bool QpContextImpl::invalidate(uint32_t rkey) { return target().invalidate(rkey); }
 
-void QpContextImpl::refuse(std::optional<EventType> event) { target().fail(event); }
+void QpContextImpl::refuse(std::optional<EventType> event) { qp_.enter_error(event); }
 
 uint8_t QpContextImpl::rnr_timer() const {
   return static_cast<uint8_t>(qp_.shared_->rnr_timer.load(std::memory_order_relaxed));

@@ -128,7 +128,7 @@ void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
   segment::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
-  if (signal_all_ || (wr.flags & send_flag::kSignaled) != 0) complete_send(wr, position, WcStatus::kSuccess, length);
+  if (signal_all_ || (wr.flags & send_flag::kSignaled) != 0) write_completion(wr, position, WcStatus::kSuccess, length);
 }
 
 inline int Qp::submit(const Request& request) {
@@ -145,7 +145,8 @@ int Qp::end_post(const Request& request, Posted posted) {
     --send_head_;
     return ENOMEM;
   }
-  fail_send(request.wr, request.position, posted.status());
+  complete(request.wr, request.position, posted.status(), 0);
+  flush_sends();
   endpoint_->due.raise();
   return 0;
 }
@@ -158,7 +159,7 @@ int Qp::post(const SendWr& wr) {
   const uint32_t position = ++send_head_;
   if (__builtin_expect(now > QpState::kSqd, 0)) {
     flush_sends();
-    complete_send(wr, position, WcStatus::kWrFlushErr, 0);
+    complete(wr, position, WcStatus::kWrFlushErr, 0);
     return 0;
   }
   if (__builtin_expect(wr.num_sge != 1 || wr.sg_list->length == 0 || is_local(wr.opcode), 0))
@@ -175,14 +176,20 @@ int Qp::post(const SendWr& wr) {
   return submit({wr, vector, &piece, 1, sge.length, position, fault});
 }
 
-void Qp::complete_taken(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+void Qp::complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   if (state() == QpState::kReset) return;  // what is left of a queue pair's life before RESET has no completion
   if (status == WcStatus::kSuccess) {
     finish(wr, position, length);
-  } else if (status == WcStatus::kWrFlushErr) {
-    complete_send(wr, position, status, 0);
   } else {
-    report_failure(wr, position, status);
+    if (status != WcStatus::kWrFlushErr) {
+      shared_->counters.errors.fetch_add(1, std::memory_order_relaxed);
+      // IBTA 10.3.1: an error stops RC in the error state; UC and UD stop their send queue only.
+      if (options_.type == QpType::kRc || options_.type == QpType::kXrcSend)
+        enter_error(std::nullopt);
+      else
+        set_state(QpState::kSqe);
+    }
+    write_completion(wr, position, status, 0);
   }
   if (__builtin_expect(finishes_first_, 0) && state() == QpState::kSqd && endpoint_->drained()) tell_drained();
 }
@@ -195,7 +202,7 @@ int64_t Qp::progress(int64_t now_ns) {
   return wanted;
 }
 
-void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   segment::CqEntry entry;
   entry.wr_id = wr.wr_id;
   entry.byte_len = static_cast<uint32_t>(length);
@@ -204,30 +211,8 @@ void Qp::complete_send(const SendWr& wr, uint32_t position, WcStatus status, uin
   entry.status = static_cast<uint8_t>(status);
   entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
   const auto pushed = send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, entry);
-  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail_for_overrun();
-}
-
-void Qp::fail_for_overrun() {
-  if (state() == QpState::kErr) return;
-  shared_->error.store(segment::pack_error(segment::epoch_of(shared_->state.load()), EventType::kQpFatal),
-                       std::memory_order_release);
-  set_state(QpState::kErr);
-  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
-}
-
-void Qp::report_failure(const SendWr& wr, uint32_t position, WcStatus status) {
-  shared_->counters.errors.fetch_add(1, std::memory_order_relaxed);
-  const bool connected = options_.type == QpType::kRc || options_.type == QpType::kXrcSend;
-  // IBTA 10.3.1: an error stops RC in the error state; UC and UD stop their send queue only.
-  set_state(connected ? QpState::kErr : QpState::kSqe);
-  complete_send(wr, position, status, 0);
-  // Receives are flushed by the service thread: this thread holds the send lock, and a peer may be filling one.
-  if (connected) cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
-}
-
-void Qp::fail_send(const SendWr& wr, uint32_t position, WcStatus status) {
-  report_failure(wr, position, status);
-  flush_sends();
+  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0))
+    enter_error(EventType::kQpFatal);  // IBTA 11.6.3.2, local work queue catastrophic error
 }
 
 void Qp::flush_sends() {
