@@ -64,7 +64,7 @@ class DatagramRouterTest : public ::testing::Test {
 
   segment::QpShared shared{};
   roce::test::RecordingHost context;
-  DatagramRouter router{context};
+  DatagramRouter router{context, "first"};
   FakeSender* first = nullptr;
   FakeSender* second = nullptr;
   AddressVector vector;
