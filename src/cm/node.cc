@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bitset>
 #include <deque>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -120,8 +121,8 @@ class NodeImpl final : public Node, private Peer::Asker {
     Outbox outbox;
     Peer* peer = nullptr;
     bool observer = false;
-    std::bitset<Peer::kMaxChannels> channels;  ///< of this process, whose descriptors were sent
-    uint32_t asked_slot = 0;                   ///< not 0: this process connected to that slot and said hello first
+    std::set<uint32_t> channels;  ///< of this process, whose descriptors were sent
+    uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and said hello first
     int64_t hello_deadline_ns = 0;
   };
 
@@ -171,7 +172,8 @@ class NodeImpl final : public Node, private Peer::Asker {
   std::mutex mutex_;
   std::unordered_map<int, Connection> connections_;
   PeerTable met_;
-  std::array<int, Peer::kMaxChannels> channels_;
+  std::vector<int> channels_;  ///< eventfds by index, -1: free
+  size_t first_free_ = 0;      ///< no index below it is free
 
   progress::Thread thread_;
   bool running_ = false;
@@ -185,7 +187,6 @@ class NodeImpl final : public Node, private Peer::Asker {
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
                              const std::function<bool(uint32_t slot)>& reserve, bool shares_memory) {
-  channels_.fill(-1);
   region_fd_ = region_fd;
   auto dir = RuntimeDir::open();
   if (!dir) return tl::unexpected(dir.error());
@@ -353,10 +354,11 @@ void NodeImpl::tell_all(const Message& message, int fd) {
 void NodeImpl::send_channel(Connection& connection, uint32_t index) {
   // A peer that asks again and again without reading gets the last answer only.
   connection.outbox.forget_channel(index);
-  const bool there = channels_[index] >= 0;
-  if (there) connection.channels.set(index);
+  const int fd = index < channels_.size() ? channels_[index] : -1;
+  const bool there = fd >= 0;
+  if (there) connection.channels.insert(index);
   [[maybe_unused]] const auto sent =
-      send(connection, message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), channels_[index]);
+      send(connection, message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), fd);
 }
 
 void NodeImpl::channels_are_wanted() {
@@ -369,10 +371,9 @@ void NodeImpl::ask_for_channels(int64_t now) {
   const bool room = Peer::channels_held() < Peer::most_channels_held();
   for (auto& [fd, connection] : connections_) {
     if (connection.peer == nullptr) continue;
-    connection.peer->take_wanted([&](uint32_t index) {
+    for (const uint32_t index : connection.peer->take_wanted())
       if (room) [[maybe_unused]]
         const auto sent = send(connection, message_of(MessageKind::kWantChannel, index));
-    });
   }
   if (ask_again_ns_ == 0) ask_again_ns_ = now + kAskAgainNs;
 }
@@ -470,10 +471,11 @@ base::UniqueFd NodeImpl::take_asked(uint32_t slot) {
 
 Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   std::lock_guard lock(mutex_);
-  const auto free = std::find(channels_.begin(), channels_.end(), -1);
-  if (free == channels_.end()) return fail(ENOSPC, "all completion channels of this process are in use");
-  *free = event_fd;
-  const auto index = static_cast<uint32_t>(free - channels_.begin());
+  while (first_free_ < channels_.size() && channels_[first_free_] >= 0) ++first_free_;
+  if (first_free_ == Peer::kMaxChannels) return fail(ENOSPC, "all completion channels of this process are in use");
+  if (first_free_ == channels_.size()) channels_.push_back(-1);
+  const auto index = static_cast<uint32_t>(first_free_);
+  channels_[index] = event_fd;
   self_->set_channel(index, event_fd);
   return index;
 }
@@ -481,11 +483,11 @@ Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
 void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
   channels_[index] = -1;
+  first_free_ = std::min<size_t>(first_free_, index);
   self_->set_channel(index, -1);
   for (auto& [fd, connection] : connections_) {
     connection.outbox.forget_channel(index);
-    if (!connection.channels.test(index)) continue;
-    connection.channels.reset(index);
+    if (connection.channels.erase(index) == 0) continue;
     [[maybe_unused]] const auto sent = send(connection, message_of(MessageKind::kChannelGone, index));
   }
 }

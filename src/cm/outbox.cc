@@ -25,14 +25,14 @@ Result<void> Outbox::send(int socket, const Message& message, int fd, const Mad*
     ++lost_;
     return fail(EAGAIN, "the other process does not read");
   }
-  waiting_.push_back({message, fd, mad == nullptr ? std::nullopt : std::optional<Mad>(*mad)});
+  waiting_.push_back({message, fd, mad == nullptr ? nullptr : std::make_unique<Mad>(*mad)});
   return {};
 }
 
 void Outbox::send_waiting(int socket) {
   while (!waiting_.empty()) {
     const Waiting& first = waiting_.front();
-    const auto sent = try_to_send(socket, first.message, first.fd, first.mad ? &*first.mad : nullptr);
+    const auto sent = try_to_send(socket, first.message, first.fd, first.mad.get());
     if (!sent && sent.error().code == EAGAIN) return;
     if (!sent && (sent.error().code == EPIPE || sent.error().code == ECONNRESET)) return clear();
     if (!sent) ++lost_;  // no memory, too many descriptors under way: the next one may be sent

@@ -1,6 +1,6 @@
 #pragma once
 #include <deque>
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "cm/peer.h"
@@ -15,8 +15,9 @@ class Outbox {
   /// So many messages may wait before those of the communication manager are lost. A connection has one on its way, and
   /// another one where the first is repeated or the connection ends at once; there are no more than queue pairs.
   static constexpr size_t kMostMessages = 2 * size_t{segment::kMaxQp};
-  /// Their memory: what another process costs this one while it is stopped.
-  static constexpr size_t kMostBytes = size_t{4} << 20;
+  /// Their memory: what another process costs this one while it is stopped. Most of it only where that one has the
+  /// descriptors of all channels that there can be.
+  static constexpr size_t kMostBytes = size_t{10} << 20;
 
   /// `fd`, unless it is -1, travels with the message; a channel's stays open until forget_channel().
   /// EAGAIN: too much waits, the message is lost; EPIPE, ECONNRESET: the other process is gone.
@@ -35,10 +36,11 @@ class Outbox {
   struct Waiting {
     Message message;
     int fd;
-    std::optional<Mad> mad;
+    std::unique_ptr<Mad> mad;
   };
   /// Of each channel two messages wait at most: that it is there, that it is gone.
-  static_assert((kMostMessages + 2 * size_t{Peer::kMaxChannels}) * sizeof(Waiting) < kMostBytes);
+  static_assert(kMostMessages * (sizeof(Waiting) + sizeof(Mad)) + 2 * size_t{Peer::kMaxChannels} * sizeof(Waiting) <
+                kMostBytes);
 
   std::deque<Waiting> waiting_;
   size_t lost_ = 0;

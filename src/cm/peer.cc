@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <new>
+#include <utility>
 
 namespace nupa::cm {
 
@@ -30,29 +32,69 @@ void Peer::ring_doorbell() {
   [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
 }
 
-bool Peer::signal_channel(uint32_t index) {
-  if (index >= kMaxChannels) return false;
+Peer::ChannelBlock* Peer::block_of(uint32_t index) {
+  auto& place = channels_[index / ChannelBlock::kChannels];
   {
     std::lock_guard lock(channels_lock_);
-    if (channel_fds_ == nullptr) return false;
-    const int fd = (*channel_fds_)[index].load(std::memory_order_relaxed);
-    const uint64_t one = 1;
-    if (fd >= 0) return ::write(fd, &one, sizeof one) == sizeof one;
+    if (place != nullptr || channels_closed_) return place.get();
   }
-  want_channel(index);
+  // Without the lock, for whoever waits for it spins.
+  std::unique_ptr<ChannelBlock> made(new (std::nothrow) ChannelBlock);
+  if (made == nullptr) return nullptr;
+  made->fds.fill(-1);
+  std::lock_guard lock(channels_lock_);
+  if (place == nullptr && !channels_closed_) place = std::move(made);
+  return place.get();
+}
+
+bool Peer::signal_channel(uint32_t index) {
+  if (index >= kMaxChannels) return false;
+  auto& place = channels_[index / ChannelBlock::kChannels];
+  std::unique_lock lock(channels_lock_);
+  if (place == nullptr) {
+    lock.unlock();
+    if (block_of(index) == nullptr) return false;
+    lock.lock();
+    if (place == nullptr) return false;  // it has gone meanwhile
+  }
+  const int fd = place->fds[index % ChannelBlock::kChannels];
+  const uint64_t one = 1;
+  if (fd >= 0) return ::write(fd, &one, sizeof one) == sizeof one;
+  const bool ask = want_channel(*place, index % ChannelBlock::kChannels);
+  lock.unlock();
+  if (!ask) return false;
+  asker_.load(std::memory_order_acquire)->channels_are_wanted();
   return false;
 }
 
-void Peer::want_channel(uint32_t index) {
-  Asker* const asker = asker_.load(std::memory_order_acquire);
+bool Peer::want_channel(ChannelBlock& block, uint32_t index) const {
   const uint64_t bit = uint64_t{1} << (index % 64);
-  if (asker == nullptr || self_ || (asked_[index / 64].fetch_or(bit) & bit) != 0) return;
-  wanted_[index / 64].fetch_or(bit);
-  asker->channels_are_wanted();
+  if (asker_.load(std::memory_order_acquire) == nullptr || self_ || (block.asked[index / 64] & bit) != 0) return false;
+  block.asked[index / 64] |= bit;
+  block.wanted[index / 64] |= bit;
+  return true;
+}
+
+std::vector<uint32_t> Peer::take_wanted() {
+  std::vector<uint32_t> wanted;
+  for (uint32_t first = 0; first < kMaxChannels; first += ChannelBlock::kChannels) {
+    ChannelBlock::Bits bits{};
+    {
+      std::lock_guard lock(channels_lock_);
+      if (ChannelBlock* const block = channels_[first / ChannelBlock::kChannels].get(); block != nullptr)
+        std::swap(bits, block->wanted);
+    }
+    for (uint32_t word = 0; word < bits.size(); ++word)
+      for (; bits[word] != 0; bits[word] &= bits[word] - 1)
+        wanted.push_back(first + word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits[word])));
+  }
+  return wanted;
 }
 
 void Peer::forget_asked() {
-  for (auto& word : asked_) word.store(0);
+  std::lock_guard lock(channels_lock_);
+  for (auto& block : channels_)
+    if (block != nullptr) block->asked = {};
 }
 
 uint32_t Peer::most_channels_held() {
@@ -66,13 +108,16 @@ Peer::~Peer() {
 }
 
 void Peer::close_channels() {
-  if (channel_fds_ == nullptr) return;
-  for (auto& fd : *channel_fds_)
-    if (fd.load() >= 0) {
-      ::close(fd.load());
+  channels_closed_ = true;
+  for (auto& block : channels_) {
+    if (block == nullptr) continue;
+    for (const int fd : block->fds) {
+      if (fd < 0) continue;
+      ::close(fd);
       --channels_held_;
     }
-  channel_fds_.reset();
+    block.reset();
+  }
 }
 
 void Peer::let_go() { file_->let_go(); }
@@ -93,13 +138,16 @@ bool Peer::mark_gone() {
 }
 
 void Peer::set_channel(uint32_t index, int fd) {
+  [[maybe_unused]] const auto* const there = block_of(index);
   std::lock_guard lock(channels_lock_);
-  if (!alive() && !self_) {
-    if (fd >= 0) ::close(fd);
+  ChannelBlock* const block = channels_[index / ChannelBlock::kChannels].get();
+  if (block == nullptr) {
+    if (fd >= 0 && !self_) ::close(fd);
     return;
   }
-  const int previous = (*channel_fds_)[index].exchange(fd, std::memory_order_relaxed);
-  asked_[index / 64].fetch_and(~(uint64_t{1} << (index % 64)));
+  const uint32_t place = index % ChannelBlock::kChannels;
+  const int previous = std::exchange(block->fds[place], fd);
+  block->asked[place / 64] &= ~(uint64_t{1} << (place % 64));
   if (self_) return;
   if (fd >= 0) ++channels_held_;
   if (previous < 0) return;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "progress/spin_lock.h"
@@ -45,7 +46,7 @@ class Peer {
   /// the node ask for it; then count the event as unsignalled, set the attention bits and ring the doorbell.
   bool signal_channel(uint32_t index);
 
-  static constexpr uint32_t kMaxChannels = 1024;
+  static constexpr uint32_t kMaxChannels = 1 << 16;
   /// Completion channels of all peers whose descriptors this process holds.
   static uint32_t channels_held() { return channels_held_.load(std::memory_order_relaxed); }
   /// Most of them: this part of the descriptors that the process may have (RLIMIT_NOFILE). Events of further channels
@@ -74,24 +75,29 @@ class Peer {
   /// Some time after it has gone: nobody is still looking at its segment, and whoever does sees zeros.
   void let_go();
   void set_asker(Asker* asker) { asker_.store(asker, std::memory_order_release); }
-  /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone.
+  /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone. Without memory for it, it
+  /// is closed.
   void set_channel(uint32_t index, int fd);
-  /// Calls `ask` with each channel that was signalled and not asked for yet.
-  template <class Ask>
-  void take_wanted(Ask&& ask) {
-    for (uint32_t word = 0; word < wanted_.size(); ++word)
-      for (uint64_t bits = wanted_[word].exchange(0); bits != 0; bits &= bits - 1)
-        ask(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
-  }
+  /// The channels that were signalled and not asked for yet; each is told once.
+  std::vector<uint32_t> take_wanted();
   /// What was asked for and has not come is asked for again with its next event.
   void forget_asked();
 
  private:
   friend class PeerTable;
-  using Channels = std::array<std::atomic<int>, kMaxChannels>;
-  using Bits = std::array<std::atomic<uint64_t>, kMaxChannels / 64>;
+  /// What is known of its channels: of so many as have been used, in blocks.
+  struct ChannelBlock {
+    static constexpr uint32_t kChannels = 256;
+    using Bits = std::array<uint64_t, kChannels / 64>;
+    std::array<int, kChannels> fds;
+    Bits asked{};   ///< signalled without its descriptor, until that comes
+    Bits wanted{};  ///< of these, what the node has not asked for yet
+  };
+  /// Its block; null without memory, or where it has gone. Any thread.
+  ChannelBlock* block_of(uint32_t index);
   void close_channels();
-  void want_channel(uint32_t index);
+  /// Under the channels' lock. False: that is known already.
+  bool want_channel(ChannelBlock& block, uint32_t index) const;
   static inline std::atomic<uint32_t> channels_held_{0};
   uint32_t slot_ = 0;
   uint64_t instance_ = 0;
@@ -109,10 +115,9 @@ class Peer {
   base::UniqueFd region_fd_;
   progress::SpinLock channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
-  std::unique_ptr<Channels> channel_fds_;  ///< until it has gone
+  std::array<std::unique_ptr<ChannelBlock>, kMaxChannels / ChannelBlock::kChannels> channels_;
+  bool channels_closed_ = false;  ///< it has gone
   std::atomic<Asker*> asker_{nullptr};
-  Bits asked_{};   ///< signalled without its descriptor, until that comes
-  Bits wanted_{};  ///< of these, what the node has not asked for yet
 };
 
 }  // namespace nupa::cm

@@ -38,8 +38,6 @@ std::unique_ptr<Peer> PeerTable::make(Introduced introduced, bool cma) {
   peer->tables_ = introduced.tables;
   peer->region_fd_ = std::move(introduced.region);
   peer->doorbell_ = std::move(introduced.doorbell);
-  peer->channel_fds_ = std::make_unique<Peer::Channels>();
-  for (auto& fd : *peer->channel_fds_) fd.store(-1);
   return peer;
 }
 

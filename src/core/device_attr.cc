@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "cm/peer.h"
 #include "nupa_config.h"
 #include "segment/layout.h"
 
@@ -169,6 +170,7 @@ std::vector<Capability> explain_capabilities() {
       {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},
       {"max_cq", number(attr.max_cq), "size of the segment's completion queue table"},
       {"max_cqe", number(attr.max_cqe), "choice: a ring of 64 MiB"},
+      {"comp_channels", number(cm::Peer::kMaxChannels), "choice: each takes two descriptors of the process"},
       {"max_mr", number(attr.max_mr), "size of the segment's key table, shared with windows"},
       {"max_mw", number(attr.max_mw), "size of the segment's key table, shared with regions"},
       {"max_mr_size", "2^64-1", "the address space"},

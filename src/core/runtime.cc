@@ -28,13 +28,6 @@ int g_owner_pid = 0;
 
 constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
-template <class T, size_t N>
-void raise_high_water(std::atomic<uint32_t>& high_water, uint32_t index, const std::array<T, N>&) {
-  uint32_t seen = high_water.load();
-  while (seen <= index && !high_water.compare_exchange_weak(seen, index + 1)) {
-  }
-}
-
 }  // namespace
 
 // Number 0 of each kind stays unused: a zero never means an object. Queue pairs 0 and 1 are management's.
@@ -42,7 +35,10 @@ Runtime::Runtime()
     : qp_numbers_(2, segment::kMaxQp),
       cq_numbers_(1, segment::kMaxCq),
       srq_numbers_(1, segment::kMaxSrq),
-      mr_numbers_(1, segment::kMaxMr) {}
+      mr_numbers_(1, segment::kMaxMr),
+      qps_(segment::kMaxQp),
+      cqs_(segment::kMaxCq),
+      srqs_(segment::kMaxSrq) {}
 
 Runtime::~Runtime() {
   std::unique_ptr<Connections> last;
@@ -113,36 +109,34 @@ void Runtime::count_thread(bool writes_memory) {
 
 void Runtime::enter(Qp* qp, uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  qps_[index].store(qp, std::memory_order_release);
+  qps_.enter(index, qp);
 }
 
 void Runtime::enter(Cq* cq, uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  cqs_[index].store(cq, std::memory_order_release);
-  raise_high_water(cq_high_water_, index, cqs_);
+  cqs_.enter(index, cq);
 }
 
 void Runtime::enter(Srq* srq, uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  srqs_[index].store(srq, std::memory_order_release);
-  raise_high_water(srq_high_water_, index, srqs_);
+  srqs_.enter(index, srq);
 }
 
 void Runtime::leave_qp(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  Qp* qp = qps_[index].exchange(nullptr);
+  Qp* qp = qps_.leave(index);
   if (qp == nullptr) return;
   remove_pending(qp);
 }
 
 void Runtime::leave_cq(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  cqs_[index].store(nullptr);
+  cqs_.leave(index);
 }
 
 void Runtime::leave_srq(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  srqs_[index].store(nullptr);
+  srqs_.leave(index);
 }
 
 void Runtime::add_pending(Qp* qp, bool by_pollers) {
@@ -210,13 +204,15 @@ void Runtime::on_attention() {
   if ((kinds & segment::attention::kAgent) != 0) memories_->agent().serve();
   std::lock_guard lock(objects_mutex_);
   const auto each = [](auto& words, auto&& visit) {
-    for (uint32_t word = 0; word < std::size(words); ++word)
+    for (uint32_t word = 0; word < std::size(words); ++word) {
+      if (words[word].load() == 0) continue;  // most are
       for (uint64_t bits = words[word].exchange(0); bits != 0; bits &= bits - 1)
         visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
+    }
   };
   if ((kinds & segment::attention::kQp) != 0) {
     each(header.qp_attention, [&](uint32_t index) {
-      Qp* qp = qps_[index].load();
+      Qp* qp = qps_.at(index);
       if (qp == nullptr) return;
       if (tables().qp[index].wake.exchange(0) != 0) qp->progress(base::now_ns());
       qp->tell_established();
@@ -225,12 +221,12 @@ void Runtime::on_attention() {
   }
   if ((kinds & segment::attention::kSrq) != 0) {
     each(header.srq_attention, [&](uint32_t index) {
-      if (Srq* srq = srqs_[index].load(); srq != nullptr) srq->on_limit();
+      if (Srq* srq = srqs_.at(index); srq != nullptr) srq->on_limit();
     });
   }
   if ((kinds & segment::attention::kCq) != 0) {
     each(header.cq_attention, [&](uint32_t index) {
-      Cq* cq = cqs_[index].load();
+      Cq* cq = cqs_.at(index);
       if (cq == nullptr) return;
       if (tables().cq[index].overrun.load() == 1) {
         tables().cq[index].overrun.store(2);  // told once
@@ -243,11 +239,11 @@ void Runtime::on_attention() {
 
 void Runtime::recover_from(cm::Peer& peer) {
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
-  for (uint32_t i = 0; i < srq_high_water_.load(); ++i)
-    if (Srq* srq = srqs_[i].load(); srq != nullptr) srq->recover(dead);
+  for (uint32_t i = 0; i < srqs_.high_water(); ++i)
+    if (Srq* srq = srqs_.at(i); srq != nullptr) srq->recover(dead);
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i)
-    if (Qp* qp = qps_[i].load(); qp != nullptr) qp->recover(dead);
+    if (Qp* qp = qps_.at(i); qp != nullptr) qp->recover(dead);
 }
 
 void Runtime::on_mad(cm::Peer& peer, const cm::Mad& mad) {
@@ -266,7 +262,7 @@ void Runtime::bury(cm::Peer& peer) {
   recover_from(peer);
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i) {
-    Qp* qp = qps_[i].load();
+    Qp* qp = qps_.at(i);
     if (qp == nullptr || !qp->connected_to(peer)) continue;
     // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
     progress::Waiter waiter(progress::kLockPolicy);
@@ -275,8 +271,8 @@ void Runtime::bury(cm::Peer& peer) {
       failed_.insert(i);
   }
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
-  for (uint32_t i = 0; i < cq_high_water_.load(); ++i)
-    if (Cq* cq = cqs_[i].load(); cq != nullptr) cq->recover(dead);
+  for (uint32_t i = 0; i < cqs_.high_water(); ++i)
+    if (Cq* cq = cqs_.at(i); cq != nullptr) cq->recover(dead);
   if (!failed_.empty()) node_->kick();
 }
 
@@ -292,7 +288,7 @@ int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
   std::lock_guard lock(objects_mutex_);
   int64_t wanted = INT64_MAX;
   for (auto failed = failed_.begin(); failed != failed_.end();) {
-    Qp* qp = qps_[*failed].load();
+    Qp* qp = qps_.at(*failed);
     if (qp == nullptr || qp->handle_error()) {
       failed = failed_.erase(failed);
     } else {

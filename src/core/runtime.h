@@ -9,6 +9,7 @@
 #include "cm/node.h"
 #include "core/device_table.h"
 #include "core/index_pool.h"
+#include "core/object_table.h"
 #include "core/transports.h"
 #include "region/remapper.h"
 
@@ -59,8 +60,8 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   void leave_cq(uint32_t index);
   void leave_srq(uint32_t index);
   /// Valid while the object is not destroyed, which the caller has to know. One load.
-  Qp* qp_at(uint32_t index) { return qps_[index].load(std::memory_order_acquire); }
-  Srq* srq_at(uint32_t index) { return srqs_[index].load(std::memory_order_acquire); }
+  Qp* qp_at(uint32_t index) { return qps_.at(index); }
+  Srq* srq_at(uint32_t index) { return srqs_.at(index); }
 
   /// Queue pairs whose endpoint has something to go on with. `by_pollers`: threads that poll for the completions of its
   /// sends try as well, not only the service thread. Any thread.
@@ -105,11 +106,9 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
 
   /// Held by the service thread while it touches objects, and by whoever removes one.
   std::mutex objects_mutex_;
-  std::array<std::atomic<Qp*>, segment::kMaxQp> qps_{};
-  std::array<std::atomic<Cq*>, segment::kMaxCq> cqs_{};
-  std::array<std::atomic<Srq*>, segment::kMaxSrq> srqs_{};
-  std::atomic<uint32_t> cq_high_water_{0};
-  std::atomic<uint32_t> srq_high_water_{0};
+  ObjectTable<Qp> qps_;
+  ObjectTable<Cq> cqs_;
+  ObjectTable<Srq> srqs_;
 
   std::mutex pending_mutex_;
   std::map<Qp*, bool> pending_;  ///< and whether pollers try

@@ -7,11 +7,11 @@
 ///   offset      size     what
 ///   0           64 KiB   SegmentHeader
 ///   64 KiB      2 MiB    QpShared[kMaxQp]
-///   +2 MiB      2 MiB    CqShared[kMaxCq]
-///   +2 MiB      1 MiB    SrqShared[kMaxSrq]
-///   8 MiB       32 MiB   MrShared[kMaxMr]
-///   40 MiB      2 MiB    StatisticsShared[kMaxQp]
-///   44 MiB      192 KiB  ListenerShared[kMaxListeners]
+///   +2 MiB      8 MiB    CqShared[kMaxCq]
+///   +8 MiB      1 MiB    SrqShared[kMaxSrq]
+///   12 MiB      32 MiB   MrShared[kMaxMr]
+///   44 MiB      2 MiB    StatisticsShared[kMaxQp]
+///   47 MiB      192 KiB  ListenerShared[kMaxListeners]
 ///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
 
 #include <algorithm>
@@ -26,13 +26,13 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 10;
+constexpr uint32_t kLayoutVersion = 11;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
 constexpr uint32_t kIndexBits = 12;
 constexpr uint32_t kMaxQp = 1u << kIndexBits;
 constexpr uint32_t kMaxSrq = 1u << kIndexBits;
-constexpr uint32_t kMaxCq = 1u << 14;
+constexpr uint32_t kMaxCq = 1u << 16;
 constexpr uint32_t kMaxMr = 1u << 18;
 constexpr uint32_t kMinSlot = 1;
 constexpr uint32_t kMaxSlot = 4094;
@@ -46,10 +46,10 @@ constexpr uint32_t index_of(uint32_t number) { return number & (kMaxQp - 1); }
 constexpr uint64_t kHeaderOffset = 0;
 constexpr uint64_t kQpOffset = 64 << 10;
 constexpr uint64_t kCqOffset = kQpOffset + (2 << 20);
-constexpr uint64_t kSrqOffset = kCqOffset + (2 << 20);
-constexpr uint64_t kMrOffset = 8 << 20;
-constexpr uint64_t kStatisticsOffset = 40 << 20;
-constexpr uint64_t kListenerOffset = 44 << 20;
+constexpr uint64_t kSrqOffset = kCqOffset + (8 << 20);
+constexpr uint64_t kMrOffset = 12 << 20;
+constexpr uint64_t kStatisticsOffset = 44 << 20;
+constexpr uint64_t kListenerOffset = 47 << 20;
 constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
 

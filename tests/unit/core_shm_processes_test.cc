@@ -466,6 +466,31 @@ bool take_events_of_channels(ShmEnd& end, const ShmLine& line) {
   return good;
 }
 
+constexpr uint32_t kChannelsBefore = 1100;
+
+/// The same behind more channels than a table of 1,024 has, and with completion queues beyond 16,384.
+bool take_events_of_late_channels(ShmEnd& end, const ShmLine& line) {
+  constexpr size_t kQueuesBefore = 16400;
+  constexpr rlim_t kDescriptors = 4096;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kDescriptors));
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  std::vector<std::unique_ptr<CompletionChannel>> channels;
+  while (channels.size() < kChannelsBefore) {
+    auto channel = end.handle->create_channel();
+    if (!channel) return false;
+    channels.push_back(std::move(*channel));
+  }
+  std::vector<std::unique_ptr<CompletionQueue>> queues;
+  while (queues.size() < kQueuesBefore) {
+    auto queue = end.handle->create_cq({.entries = 1});
+    if (!queue) return false;
+    queues.push_back(std::move(*queue));
+  }
+  return take_events_of_channels(end, line);
+}
+
 /// Has so many connections to the other process send in each round. False: something failed.
 bool send_to_channels(ShmEnd& end, const ShmLine& line, uint32_t connected) {
   if (!line.give(connected)) return false;
@@ -497,6 +522,18 @@ TEST_F(ShmShared, ProcessWithoutDescriptors_ItsEventsReachEachOfManyChannelsAndN
   }
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   for (const auto& qp : end.qps) EXPECT_EQ(end.state_of(static_cast<Qp&>(*qp)), QpState::kRts);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+TEST_F(ShmShared, ChannelsBehindAThousandOthers_HaveTheirEvents) {
+  constexpr uint32_t kConnected = 3;
+  start(take_events_of_late_channels);
+  ASSERT_TRUE(send_to_channels(end, line, kConnected));
+  for (int round = 0; round < kEventRounds; ++round) ASSERT_TRUE(send_round(end, line));
+  EXPECT_TRUE(soon([] { return cm::Peer::channels_held() == kConnected; })) << cm::Peer::channels_held();
+  ASSERT_EQ(end.runtime().node().peers().size(), 1u);
+  EXPECT_TRUE(end.runtime().node().peers().front()->signal_channel(kChannelsBefore)) << "the first of them";
   ASSERT_TRUE(line.go());
   expect_good_end();
 }

@@ -152,8 +152,8 @@ TEST(Capabilities, EachIsExplainedOnceWithItsValue) {
       EXPECT_EQ(std::to_string(port_attr().gid_tbl_len), c.value);
     }
   }
-  for (const char* name : {"max_qp", "max_qp_wr", "max_sge", "max_cq", "max_cqe", "max_mr", "max_srq", "max_srq_wr",
-                           "max_pd", "max_ah", "max_mcast_grp", "core_clock_khz", "gid_tbl_len"})
+  for (const char* name : {"max_qp", "max_qp_wr", "max_sge", "max_cq", "max_cqe", "comp_channels", "max_mr", "max_srq",
+                           "max_srq_wr", "max_pd", "max_ah", "max_mcast_grp", "core_clock_khz", "gid_tbl_len"})
     EXPECT_EQ(1u, names.count(name)) << name;
 }
 

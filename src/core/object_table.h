@@ -1,0 +1,40 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace nupa::core {
+
+/// The objects of one kind by number. Its memory grows with the highest number that was used, page by page. One thread
+/// at a time changes it (Runtime::objects_mutex_), any thread reads.
+template <class T>
+class ObjectTable {
+ public:
+  /// Throws std::bad_alloc.
+  explicit ObjectTable(uint32_t size) : places_(static_cast<Place*>(std::calloc(size, sizeof(Place)))) {
+    if (places_ == nullptr) throw std::bad_alloc();
+  }
+
+  /// Null: there is none. `number` is below the size.
+  T* at(uint32_t number) const { return places_.get()[number].load(std::memory_order_acquire); }
+  void enter(uint32_t number, T* object) {
+    places_.get()[number].store(object, std::memory_order_release);
+    if (number >= high_water()) high_water_.store(number + 1, std::memory_order_release);
+  }
+  /// What was there.
+  T* leave(uint32_t number) { return places_.get()[number].exchange(nullptr); }
+  /// Numbers at and above were never used.
+  uint32_t high_water() const { return high_water_.load(std::memory_order_acquire); }
+
+ private:
+  using Place = std::atomic<T*>;
+  struct Free {
+    void operator()(Place* places) const { std::free(places); }
+  };
+  std::unique_ptr<Place, Free> places_;
+  std::atomic<uint32_t> high_water_{0};
+};
+
+}  // namespace nupa::core
