@@ -344,7 +344,7 @@ void Qp::tell_established() {
 bool Qp::handle_error() {
   if (state() != QpState::kErr) return true;
   {
-    // Never blocks: see docs/architecture.md.
+    // Never blocks: docs/design/threads-and-locks.md, rule 3.
     std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock()) return false;
     flush_sends();
