@@ -7,7 +7,7 @@
 
 namespace nupa::core {
 
-Channel::Channel(DeviceImpl& device, std::unique_ptr<EventDescriptor> events, uint32_t index)
+Channel::Channel(DeviceImpl& device, std::unique_ptr<progress::EventDescriptor> events, uint32_t index)
     : device_(device), events_(std::move(events)), index_(index) {
   device_.users.add();
 }
@@ -68,7 +68,7 @@ Result<CompletionQueue*> Channel::wait() {
 }
 
 Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
-  auto events = EventDescriptor::open(base::lowest_descriptor());
+  auto events = progress::EventDescriptor::open(base::lowest_descriptor());
   if (!events) return tl::unexpected(events.error());
   auto index = runtime_->node().publish_channel((*events)->signal_fd());
   if (!index) return tl::unexpected(index.error());

@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "core/event_descriptor.h"
+#include "progress/event_descriptor.h"
 #include "core/next_stamp.h"
 #include "core/objects.h"
 #include "progress/spin_lock.h"
@@ -11,7 +11,7 @@ namespace nupa::core {
 
 class Channel final : public CompletionChannel {
  public:
-  Channel(DeviceImpl& device, std::unique_ptr<EventDescriptor> events, uint32_t index);
+  Channel(DeviceImpl& device, std::unique_ptr<progress::EventDescriptor> events, uint32_t index);
   ~Channel() override;
   int fd() const override { return events_->fd(); }
   Result<CompletionQueue*> wait() override;
@@ -27,7 +27,7 @@ class Channel final : public CompletionChannel {
   Cq* next_with_event();
 
   DeviceImpl& device_;
-  const std::unique_ptr<EventDescriptor> events_;
+  const std::unique_ptr<progress::EventDescriptor> events_;
   uint32_t index_;
   std::mutex mutex_;
   std::vector<Cq*> cqs_;

@@ -79,7 +79,7 @@ int Xrcd::close() {
 
 Result<std::unique_ptr<EventQueue>> EventQueue::create() {
   auto queue = std::make_unique<EventQueue>();
-  auto descriptor = EventDescriptor::open(base::lowest_descriptor());
+  auto descriptor = progress::EventDescriptor::open(base::lowest_descriptor());
   if (!descriptor) return tl::unexpected(descriptor.error());
   queue->descriptor_ = std::move(*descriptor);
   return queue;

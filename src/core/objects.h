@@ -8,7 +8,7 @@
 
 #include <nupa/device.h>
 #include "base/unique_fd.h"
-#include "core/event_descriptor.h"
+#include "progress/event_descriptor.h"
 #include "core/runtime.h"
 
 namespace nupa::core {
@@ -85,7 +85,7 @@ class EventQueue {
   void forget(const void* object);
 
  private:
-  std::unique_ptr<EventDescriptor> descriptor_;
+  std::unique_ptr<progress::EventDescriptor> descriptor_;
   std::mutex mutex_;
   std::deque<AsyncEvent> events_;
 };

@@ -288,7 +288,7 @@ void settle_events(Id& id) {
 using namespace nupa::rdmacm;
 
 NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
-  auto events = nupa::core::EventDescriptor::open(lowest_descriptor());
+  auto events = nupa::progress::EventDescriptor::open(lowest_descriptor());
   if (!events) {
     errno = events.error().code;
     return nullptr;

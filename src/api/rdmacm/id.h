@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "core/event_descriptor.h"
+#include "progress/event_descriptor.h"
 
 #define NUPA_RDMACM extern "C" __attribute__((visibility("default")))
 
@@ -89,7 +89,7 @@ struct Event {
 /// The structure that the program has comes first.
 struct Channel {
   rdma_event_channel shown{};
-  std::unique_ptr<core::EventDescriptor> events;  ///< behind the descriptor that is shown
+  std::unique_ptr<progress::EventDescriptor> events;  ///< behind the descriptor that is shown
   std::deque<std::unique_ptr<Event>> waiting;
   uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
   bool closed = false;

@@ -1,4 +1,4 @@
-#include "core/event_descriptor.h"
+#include "progress/event_descriptor.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -12,7 +12,7 @@
 #include "base/event_count.h"
 #include "base/lowest_descriptor.h"
 
-namespace nupa::core {
+namespace nupa::progress {
 Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
   base::UniqueFd signal = base::out_of_the_way(base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)), lowest);
   if (!signal) return fail(errno, "no descriptor for events");
@@ -44,4 +44,4 @@ int EventDescriptor::take(int shown) const {
   return ::read(signal_.get(), &one, sizeof one) == sizeof one ? 0 : errno;
 }
 
-}  // namespace nupa::core
+}  // namespace nupa::progress

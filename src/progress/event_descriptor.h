@@ -1,4 +1,5 @@
 #pragma once
+#include <nupa/export.h>
 #include <nupa/result.h>
 
 #include <memory>
@@ -6,13 +7,13 @@
 
 #include "base/unique_fd.h"
 
-namespace nupa::core {
+namespace nupa::progress {
 
 /// A descriptor of the program that is readable while an event waits, and never writable: an epoll descriptor in front
 /// of an eventfd, which counts the events. The kernel's own event descriptors report readability only, and a program
 /// that polls one for both would spin. The program may poll it, select it, add it to an epoll set (edge-triggered: each
 /// event is an edge) and set O_NONBLOCK on it. It costs two descriptors, both close-on-exec. Any thread.
-class EventDescriptor {
+class NUPA_EXPORT EventDescriptor {
  public:
   /// Both descriptors have numbers from `lowest` on, where there are such. EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<EventDescriptor>> open(int lowest = 0);
@@ -42,4 +43,4 @@ class EventDescriptor {
   const base::UniqueFd signal_;
 };
 
-}  // namespace nupa::core
+}  // namespace nupa::progress
