@@ -26,12 +26,12 @@
 #include <string>
 #include <vector>
 
-#include "io/simulated_link.h"
+#include "tests/sim/simulated_link.h"
 
 namespace {
 
-using nupa::io::LinkOptions;
-using nupa::io::SimulatedLink;
+using nupa::sim::LinkOptions;
+using nupa::sim::SimulatedLink;
 
 constexpr size_t kMostBytes = 65536;
 /// Read in one go from one end, so that what is due on the other is not late.

@@ -140,7 +140,7 @@ TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
   };
   for (size_t i = 1; i <= 50; ++i) ASSERT_TRUE(write(i));
   // The other end is away for longer than the timeout, and loses nothing.
-  io::LinkOptions late = options.link;
+  sim::LinkOptions late = options.link;
   late.delay_ns = kWay + 3 * kMillisecond;
   world.link_to_a(0).set_options(late);
   ASSERT_TRUE(write(51));
@@ -162,7 +162,7 @@ TEST(RoceCongestionEngine, ALostTailCostsOneSilence) {
     return world.run([&] { return world.a.host.done.size() == count; });
   };
   for (size_t i = 1; i <= 20; ++i) ASSERT_TRUE(write(8, i));
-  io::LinkOptions dead = options.link;
+  sim::LinkOptions dead = options.link;
   dead.faults.loss = 1;
   world.to_b.set_options(dead);
   world.plan(world.now + kMillisecond, [&] { world.to_b.set_options(options.link); });

@@ -139,14 +139,14 @@ class Bottleneck {
   static constexpr int64_t kSampleNs = 5'000;
   static constexpr int64_t kPlotNs = 250'000;
 
-  static io::LinkOptions way_back(const Port& port) {
-    io::LinkOptions options;
+  static sim::LinkOptions way_back(const Port& port) {
+    sim::LinkOptions options;
     options.delay_ns = port.delay_ns;
     options.faults.loss = port.loss;
     return options;
   }
-  static io::LinkOptions link_options(const Port& port) {
-    io::LinkOptions options;
+  static sim::LinkOptions link_options(const Port& port) {
+    sim::LinkOptions options;
     options.delay_ns = port.delay_ns;
     options.rate = port.rate;
     options.queue_bytes = port.queue_bytes;
@@ -237,7 +237,7 @@ class Bottleneck {
     }
     flow.deadline = flow.sender.deadline();
   }
-  static bool read(const io::SimulatedLink::Arrival& arrival, Packet* packet) {
+  static bool read(const sim::SimulatedLink::Arrival& arrival, Packet* packet) {
     return decode(arrival.bytes.data(), static_cast<uint32_t>(arrival.bytes.size()), packet);
   }
   void step(int64_t until) {
@@ -293,8 +293,8 @@ class Bottleneck {
   int64_t now_ = 0;
   std::mt19937_64 random_;
   PacketPool pool_;
-  io::SimulatedLink forth_;
-  io::SimulatedLink back_;
+  sim::SimulatedLink forth_;
+  sim::SimulatedLink back_;
   std::vector<std::unique_ptr<Flow>> flows_;
   int64_t next_sample_ = 0;
   int64_t next_plot_ = 0;

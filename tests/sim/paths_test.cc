@@ -12,8 +12,8 @@ constexpr uint32_t kMessage = 1 << 20;
 constexpr uint32_t kMtu = 4096;
 constexpr int64_t kMillisecond = 1'000'000;
 
-io::LinkOptions link_of(uint64_t rate, int64_t delay_ns) {
-  io::LinkOptions link;
+sim::LinkOptions link_of(uint64_t rate, int64_t delay_ns) {
+  sim::LinkOptions link;
   link.rate = rate;
   link.delay_ns = delay_ns;
   link.queue_bytes = 1 << 20;
@@ -23,7 +23,7 @@ io::LinkOptions link_of(uint64_t rate, int64_t delay_ns) {
 /// Keeps requests of 1 MiB posted.
 class Stream {
  public:
-  Stream(Opcode opcode, std::string_view congestion, std::vector<io::LinkOptions> more, bool slow_first = false)
+  Stream(Opcode opcode, std::string_view congestion, std::vector<sim::LinkOptions> more, bool slow_first = false)
       : opcode_(opcode), world_(options(congestion, std::move(more), slow_first), 1) {
     for (size_t i = 0; i < world_.a.host.memory.size(); ++i)
       source().memory[i] = static_cast<std::byte>(i * 7 + i / kMtu);
@@ -52,7 +52,7 @@ class Stream {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  static World::Options options(std::string_view congestion, std::vector<io::LinkOptions> more, bool slow_first) {
+  static World::Options options(std::string_view congestion, std::vector<sim::LinkOptions> more, bool slow_first) {
     World::Options options;
     options.mtu = kMtu;
     options.memory = 2 * kMessage;
@@ -94,7 +94,7 @@ struct Case {
 
 class RocePaths : public ::testing::TestWithParam<Case> {
  protected:
-  std::vector<io::LinkOptions> other() const {
+  std::vector<sim::LinkOptions> other() const {
     return {GetParam().slow_first ? link_of(kFastRate, 20'000) : link_of(kSlowRate, 20'000)};
   }
 };
@@ -117,7 +117,7 @@ TEST_P(RocePaths, OneIsCutAndComesBack) {
     Stream stream(GetParam().opcode, GetParam().congestion, other(), GetParam().slow_first);
     World& world = stream.world();
     stream.run(10 * kMillisecond);
-    io::LinkOptions cut = link_of(0, 1000);
+    sim::LinkOptions cut = link_of(0, 1000);
     cut.faults.loss = 1;
     world.change_path(which, cut);
     const int64_t at = world.now;
@@ -146,7 +146,7 @@ TEST_P(RocePaths, OneIsCutAndComesBack) {
 }
 
 TEST_P(RocePaths, LossOnOneDoesNotKillIt) {
-  std::vector<io::LinkOptions> more = other();
+  std::vector<sim::LinkOptions> more = other();
   more[0].faults.loss = 0.01;
   Stream stream(GetParam().opcode, GetParam().congestion, more, GetParam().slow_first);
   int alive = 0;

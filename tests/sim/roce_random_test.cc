@@ -365,7 +365,7 @@ struct Scenario {
     world.patience.max_rd_atomic = static_cast<uint8_t>(1 + below(8));
     world.patience.timeout = 10;  // 4.2 ms
     constexpr double kLosses[] = {0, 0, 0.01, 0.05, 0.2};
-    io::LinkFaults& faults = world.link.faults;
+    sim::LinkFaults& faults = world.link.faults;
     faults.loss = kLosses[below(5)];
     faults.duplication = below(2) == 0 ? 0 : 0.02;
     faults.corruption = below(2) == 0 ? 0 : 0.02;
@@ -385,7 +385,7 @@ struct Scenario {
     if (!several_paths) return;
     world.mark_a = world.mark_b = kNupaMark;
     for (uint64_t more = 1 + below(3); more > 0; --more) {
-      io::LinkOptions link = world.link;
+      sim::LinkOptions link = world.link;
       link.delay_ns = static_cast<int64_t>(1'000 + below(200'000));
       link.rate = below(2) == 0 ? 0 : 30'000'000 + below(1'000'000'000);
       link.faults.loss = kLosses[below(5)];
@@ -419,12 +419,12 @@ struct Tally {
 
 /// Cuts a path at a random moment, and mends it.
 void plan_cut(World& world, const Scenario& scenario, int64_t when) {
-  io::LinkOptions cut;
+  sim::LinkOptions cut;
   cut.faults.loss = 1;
   world.plan(when, [&world, &scenario, cut] { world.change_path(scenario.cut, cut); });
   if (scenario.cut_for == 0) return;
   const auto& given = scenario.world;
-  const io::LinkOptions mended = scenario.cut == 0 ? given.link : given.more_paths[scenario.cut - 1];
+  const sim::LinkOptions mended = scenario.cut == 0 ? given.link : given.more_paths[scenario.cut - 1];
   world.plan(when + scenario.cut_for, [&world, &scenario, mended] { world.change_path(scenario.cut, mended); });
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/crc32.h"
-#include "io/simulated_link.h"
+#include "simulated_link.h"
 #include "transport/roce/connection.h"
 #include "transport/roce/icrc.h"
 
@@ -127,7 +127,7 @@ inline Gid gid_of(uint8_t host) {
 class SimOutput final : public Output {
  public:
   /// `links`: one a path.
-  SimOutput(const std::vector<io::SimulatedLink*>& links, const Route& route) : links_(links), route_(route) {}
+  SimOutput(const std::vector<sim::SimulatedLink*>& links, const Route& route) : links_(links), route_(route) {}
   Sent send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
     std::vector<std::byte> bytes;
     bytes.reserve(kMaxPacketBytes);
@@ -156,7 +156,7 @@ class SimOutput final : public Output {
   std::function<void(const Packet&)> watch;
 
  private:
-  std::vector<io::SimulatedLink*> links_;
+  std::vector<sim::SimulatedLink*> links_;
   Route route_;
   RouteStates routes_;
 };
@@ -169,12 +169,12 @@ struct EndOptions {
 /// One end: host, engine, and the way out.
 class End {
  public:
-  End(size_t memory, const EndOptions& options, const std::vector<io::SimulatedLink*>& out, const Route& route,
+  End(size_t memory, const EndOptions& options, const std::vector<sim::SimulatedLink*>& out, const Route& route,
       PacketPool& pool)
       : host(memory), output(out, route), connection(host, options.requester, options.responder, pool) {}
 
   /// A packet from the wire. False: it was not one that the engine may see.
-  bool receive(const io::SimulatedLink::Arrival& arrival, const Route& route, uint32_t own_qpn, uint8_t path,
+  bool receive(const sim::SimulatedLink::Arrival& arrival, const Route& route, uint32_t own_qpn, uint8_t path,
                int64_t now) {
     const auto length = static_cast<uint32_t>(arrival.bytes.size());
     Packet packet;
@@ -214,8 +214,8 @@ class World {
     uint8_t mark_b = kNupaMark;
     uint32_t pool = 1024;
     Patience patience{.timeout = 8, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
-    io::LinkOptions link;
-    std::vector<io::LinkOptions> more_paths;  ///< beside `link`
+    sim::LinkOptions link;
+    std::vector<sim::LinkOptions> more_paths;  ///< beside `link`
     std::string_view congestion = "none";
     uint32_t receive_window = 0;  ///< bytes that each end says it is ready for; 0: nothing is said
   };
@@ -290,10 +290,10 @@ class World {
     return true;
   }
   uint32_t path_count() const { return static_cast<uint32_t>(links_to_b_.size()); }
-  io::SimulatedLink& link_to_b(uint32_t path) { return *links_to_b_[path]; }
-  io::SimulatedLink& link_to_a(uint32_t path) { return *links_to_a_[path]; }
+  sim::SimulatedLink& link_to_b(uint32_t path) { return *links_to_b_[path]; }
+  sim::SimulatedLink& link_to_a(uint32_t path) { return *links_to_a_[path]; }
   /// What both directions of a path do from now on.
-  void change_path(uint32_t path, const io::LinkOptions& link) {
+  void change_path(uint32_t path, const sim::LinkOptions& link) {
     links_to_b_[path]->set_options(link);
     links_to_a_[path]->set_options(link);
   }
@@ -302,8 +302,8 @@ class World {
   int64_t now = 1'000'000;
   bool b_frozen = false;
   PacketPool pool;
-  io::SimulatedLink to_b;
-  io::SimulatedLink to_a;
+  sim::SimulatedLink to_b;
+  sim::SimulatedLink to_a;
   std::vector<std::pair<int64_t, std::function<void()>>> plans;
 
  private:
@@ -321,17 +321,17 @@ class World {
     end.responder.window = options.receive_window;
     return end;
   }
-  static std::vector<io::SimulatedLink*> make_links(io::SimulatedLink& first, const Options& options, uint64_t seed,
-                                                    std::deque<io::SimulatedLink>& more) {
-    std::vector<io::SimulatedLink*> links{&first};
-    for (const io::LinkOptions& link : options.more_paths)
+  static std::vector<sim::SimulatedLink*> make_links(sim::SimulatedLink& first, const Options& options, uint64_t seed,
+                                                     std::deque<sim::SimulatedLink>& more) {
+    std::vector<sim::SimulatedLink*> links{&first};
+    for (const sim::LinkOptions& link : options.more_paths)
       links.push_back(&more.emplace_back(link, seed + 1000 * links.size()));
     return links;
   }
-  std::deque<io::SimulatedLink> more_to_b_;
-  std::deque<io::SimulatedLink> more_to_a_;
-  std::vector<io::SimulatedLink*> links_to_b_;
-  std::vector<io::SimulatedLink*> links_to_a_;
+  std::deque<sim::SimulatedLink> more_to_b_;
+  std::deque<sim::SimulatedLink> more_to_a_;
+  std::vector<sim::SimulatedLink*> links_to_b_;
+  std::vector<sim::SimulatedLink*> links_to_a_;
   Route route_to_b_;
   Route route_to_a_;
 

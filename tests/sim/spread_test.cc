@@ -25,8 +25,8 @@ constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kPacketNs = (kMtu + kBthBytes + kIcrcBytes + kLowerHeaders) * 10 / 125;
 
 /// Packets take paths that differ by up to `spread_ns`: all, or this share of them while the others take the shortest.
-io::LinkOptions link_with_spread(int64_t spread_ns, double share = 1) {
-  io::LinkOptions link;
+sim::LinkOptions link_with_spread(int64_t spread_ns, double share = 1) {
+  sim::LinkOptions link;
   link.delay_ns = kDelayNs;
   link.rate = kRate;
   link.overhead = kLowerHeaders;
@@ -38,7 +38,7 @@ io::LinkOptions link_with_spread(int64_t spread_ns, double share = 1) {
 /// Sends by a link, while little waits for its wire.
 class PortOutput final : public Output {
  public:
-  explicit PortOutput(io::SimulatedLink& link) : link_(link) {}
+  explicit PortOutput(sim::SimulatedLink& link) : link_(link) {}
   Sent send(uint8_t, const Packet& packet, const Fragment* payload, uint32_t fragments) override {
     if (link_.queued(now) > kOwnQueue) {
       full = true;
@@ -60,7 +60,7 @@ class PortOutput final : public Output {
   std::function<bool(const Packet&)> on_send;  ///< false: the packet is lost
 
  private:
-  io::SimulatedLink& link_;
+  sim::SimulatedLink& link_;
 };
 
 /// A sender of RDMA WRITEs or READs and the other end.
@@ -183,8 +183,8 @@ class Flow {
   const Opcode opcode_;
   bool answers_wait_ = false;
   PacketPool pool_{kBitmapBits};
-  io::SimulatedLink forth_;
-  io::SimulatedLink back_;
+  sim::SimulatedLink forth_;
+  sim::SimulatedLink back_;
 
  public:
   SimHost source;

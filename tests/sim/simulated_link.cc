@@ -1,9 +1,9 @@
-#include "io/simulated_link.h"
+#include "simulated_link.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace nupa::io {
+namespace nupa::sim {
 
 uint64_t SimulatedLink::queued(int64_t now) const {
   constexpr double kSecond = 1e9;
@@ -57,4 +57,4 @@ SimulatedLink::Arrival SimulatedLink::take() {
   return arrival;
 }
 
-}  // namespace nupa::io
+}  // namespace nupa::sim

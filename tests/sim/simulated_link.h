@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-namespace nupa::io {
+namespace nupa::sim {
 
 /// What a simulated link does to packets. Chances are per packet, from 0 to 1; times in nanoseconds.
 struct LinkFaults {
@@ -72,4 +72,4 @@ class SimulatedLink {
   uint64_t lost_ = 0;
 };
 
-}  // namespace nupa::io
+}  // namespace nupa::sim
