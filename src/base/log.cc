@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/settings.h"
@@ -13,13 +12,13 @@
 namespace nupa::base {
 namespace {
 
-constexpr const char* kNames[] = {"error", "warn", "info", "debug"};
+constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
 
 LogLevel threshold() {
   static const LogLevel level = [] {
-    const char* wanted = base::setting("NUPA_LOG");
-    for (int i = 0; wanted != nullptr && i < 4; ++i)
-      if (std::string_view(wanted) == kNames[i]) return static_cast<LogLevel>(i);
+    const auto wanted = word_setting("NUPA_LOG", static_cast<size_t>(LogLevel::kWarn), kNames);
+    if (wanted) return static_cast<LogLevel>(*wanted);
+    std::fprintf(stderr, "nupa[%d] warn: %s: warn it is\n", static_cast<int>(getpid()), wanted.error().c_str());
     return LogLevel::kWarn;
   }();
   return level;
@@ -34,8 +33,8 @@ void log(LogLevel level, const char* format, ...) {
   // A log line must not disturb the errno that the caller is about to report.
   const int saved_errno = errno;
   char line[512];
-  int used =
-      std::snprintf(line, sizeof line, "nupa[%d] %s: ", static_cast<int>(getpid()), kNames[static_cast<int>(level)]);
+  int used = std::snprintf(line, sizeof line, "nupa[%d] %s: ", static_cast<int>(getpid()),
+                           kNames[static_cast<int>(level)].data());
   va_list arguments;
   va_start(arguments, format);
   const int body = std::vsnprintf(line + used, sizeof line - static_cast<size_t>(used) - 1, format, arguments);

@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +34,16 @@ const std::vector<std::string>& remembered() {
 
 [[gnu::constructor]] void remember() { remembered(); }
 
+/// nullptr also for a variable that is empty: `NAME= program` asks for what is usual.
+const char* value_of(const char* name) {
+  const char* const text = setting(name);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
+tl::unexpected<std::string> wrong(const char* name, const char* text, const std::string& accepted) {
+  return tl::unexpected<std::string>(std::string(name) + "=" + text + ": expected " + accepted);
+}
+
 }  // namespace
 
 const char* setting(const char* name) {
@@ -41,6 +54,38 @@ const char* setting(const char* name) {
       return entry.c_str() + wanted.size() + 1;
   }
   return nullptr;
+}
+
+Setting<bool> boolean_setting(const char* name, bool usual) {
+  const char* const text = value_of(name);
+  if (text == nullptr) return usual;
+  const std::string_view value = text;
+  if (value == "on" || value == "yes" || value == "true" || value == "1") return true;
+  if (value == "off" || value == "no" || value == "false" || value == "0") return false;
+  return wrong(name, text, "on or off (also yes or no, true or false, 1 or 0)");
+}
+
+Setting<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most) {
+  const char* const text = value_of(name);
+  if (text == nullptr) return usual;
+  const std::string_view value = text;
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.begin(), value.end(), number);
+  if (error == std::errc() && end == value.end() && number >= least && number <= most) return number;
+  return wrong(name, text, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+Setting<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words) {
+  const char* const text = value_of(name);
+  if (text == nullptr) return usual;
+  const auto found = std::find(words.begin(), words.end(), std::string_view(text));
+  if (found != words.end()) return static_cast<size_t>(std::distance(words.begin(), found));
+  std::string accepted;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i != 0) accepted += i + 1 == words.size() ? " or " : ", ";
+    accepted += words[i];
+  }
+  return wrong(name, text, accepted);
 }
 
 }  // namespace nupa::base

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <new>
-#include <string_view>
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -32,11 +30,10 @@ bool mapped_as_asked(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t en
 }  // namespace
 
 Policy policy_from_environment() {
-  const char* text = base::setting("NUPA_REMAP");
-  const std::string_view wanted = text == nullptr ? "auto" : text;
-  if (wanted == "always") return Policy::kAlways;
-  if (wanted == "never") return Policy::kNever;
-  if (wanted != "auto") NUPA_WARN("NUPA_REMAP is auto, always or never, not '%s': auto it is", text);
+  constexpr Policy kPolicies[] = {Policy::kAuto, Policy::kAlways, Policy::kNever};
+  const auto wanted = base::word_setting("NUPA_REMAP", 0, {"auto", "always", "never"});
+  if (wanted) return kPolicies[*wanted];
+  NUPA_WARN("%s: auto it is", wanted.error().c_str());
   return Policy::kAuto;
 }
 

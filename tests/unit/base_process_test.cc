@@ -368,6 +368,20 @@ TEST(Log, DISABLED_PrintsWarningsUnlessTold) {
   EXPECT_TRUE(log_enabled(LogLevel::kWarn));
   EXPECT_FALSE(log_enabled(LogLevel::kInfo));
 }
+TEST(Log, DISABLED_SaysThatItsLevelIsUnknown) {
+  Pipe pipe;
+  const UniqueFd before(dup(STDERR_FILENO));
+  ASSERT_EQ(STDERR_FILENO, dup2(pipe.write.get(), STDERR_FILENO));
+  EXPECT_FALSE(log_enabled(LogLevel::kInfo));
+  EXPECT_FALSE(log_enabled(LogLevel::kInfo));  // once
+  dup2(before.get(), STDERR_FILENO);
+  char text[4096];
+  const ssize_t got = read(pipe.read.get(), text, sizeof text);
+  ASSERT_GT(got, 0);
+  EXPECT_EQ(std::string(text, static_cast<size_t>(got)),
+            "nupa[" + std::to_string(getpid()) +
+                "] warn: NUPA_LOG=nonsense: expected error, warn, info or debug: warn it is\n");
+}
 TEST(Log, DISABLED_PrintsErrorsAlone) {
   EXPECT_TRUE(log_enabled(LogLevel::kError));
   EXPECT_FALSE(log_enabled(LogLevel::kWarn));
@@ -377,6 +391,7 @@ TEST(Log, PrintsWhatTheUserWants) {
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsOneLineAndKeepsErrno", {"NUPA_LOG=info"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {"NUPA_LOG=nonsense"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_SaysThatItsLevelIsUnknown", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsErrorsAlone", {"NUPA_LOG=error"}));
 }
 

@@ -206,8 +206,8 @@ TEST_F(CclOptions, AreRead) {
   setenv("NUPA_CCL_TIMEOUT", "7", 1);
   setenv("NUPA_CCL_SLOT_BYTES", "4097", 1);
   setenv("NUPA_CCL_MAPPED_RANKS", "512", 1);
-  setenv("NUPA_CCL_CHECK", "1", 1);
-  setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
+  setenv("NUPA_CCL_CHECK", "yes", 1);
+  setenv("NUPA_CCL_DETERMINISTIC", "on", 1);
   setenv("NUPA_CCL_READS", "no", 1);
   setenv("NUPA_CCL_ALGO", "all_reduce=ring,reduce=binomial,scan=", 1);
   const auto options = CommunicatorOptions::from_environment();
@@ -228,10 +228,10 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
     const char* name;
     std::vector<const char*> values;
   };
-  for (const Wrong& wrong : {Wrong{"NUPA_CCL_TIMEOUT", {"", "0", "-1", "2147483648", "1s", " 1"}},
+  for (const Wrong& wrong : {Wrong{"NUPA_CCL_TIMEOUT", {"0", "-1", "2147483648", "1s", " 1"}},
                              Wrong{"NUPA_CCL_SLOT_BYTES", {"0", "1073741825", "4k"}},
-                             Wrong{"NUPA_CCL_MAPPED_RANKS", {"0", "513"}}, Wrong{"NUPA_CCL_CHECK", {"", "2", "yes"}},
-                             Wrong{"NUPA_CCL_DETERMINISTIC", {"true"}}, Wrong{"NUPA_CCL_READS", {"0", "1"}}}) {
+                             Wrong{"NUPA_CCL_MAPPED_RANKS", {"0", "513"}}, Wrong{"NUPA_CCL_CHECK", {"2", "Yes"}},
+                             Wrong{"NUPA_CCL_DETERMINISTIC", {"always"}}, Wrong{"NUPA_CCL_READS", {"never"}}}) {
     for (const char* const value : wrong.values) {
       setenv(wrong.name, value, 1);
       const auto options = CommunicatorOptions::from_environment();

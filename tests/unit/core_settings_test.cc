@@ -37,7 +37,7 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
       {"NUPA_TRANSPORT", {"auto", "shm", "roce", "shm,roce", "roce,shm", "window", "window,roce"}},
       {"NUPA_CONGESTION", {"", "tolerant", "none", "dcqcn", "swift", "cubic"}},
       {"NUPA_ROCE_SOURCE_PORTS", {"", "1", std::to_string(roce::kMaxPaths)}},
-      {"NUPA_ROCE_ICRC", {"", "on", "off"}},
+      {"NUPA_ROCE_ICRC", {"", "on", "off", "yes", "no", "true", "false", "1", "0"}},
       {"NUPA_ROCE_PEERS", {"", "any"}},
       {"NUPA_DEVICES", {"", "lo"}}};
   for (const auto& [name, values] : known)
@@ -52,7 +52,7 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
       {"NUPA_ROCE_SOURCE_PORTS",
        {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many", " 2", "+2", "2 ", "4294967297",
         "-18446744073709551614", "18446744073709551618"}},
-      {"NUPA_ROCE_ICRC", {"no", "1", "ON"}},
+      {"NUPA_ROCE_ICRC", {"maybe", "2", "ON"}},
       {"NUPA_ROCE_PEERS", {"all", "Standard", "none"}},
       {"NUPA_DEVICES", {"lo,", "+lo", "lo,lo", "lo+lo"}}};
   for (const auto& [name, values] : unknown)

@@ -231,5 +231,6 @@ TEST(RsocketsRules, TheTimeToConnectIsANumberOfMilliseconds) {
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "2500", in_tenths), 25);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "0", in_tenths), 10);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "-3", in_tenths), 10);
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "2500ms", in_tenths), 10);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", in_tenths), 10);
 }

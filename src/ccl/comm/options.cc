@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 
+#include "base/settings.h"
 #include "ccl/reduce/reduce.h"
 
 namespace nupa::ccl {
@@ -19,24 +17,15 @@ constexpr uint32_t kMostMapped = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kLargestSlot = size_t{1} << 30;
 
-/// A whole number of the environment; `usual` if it is not there.
-Outcome<size_t> number_from(const char* name, size_t usual, size_t largest) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return usual;
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-  if (error != std::errc() || *end != 0 || value == 0 || value > largest)
-    return fault(EINVAL, std::string(name) + " is not a number from 1 to " + std::to_string(largest));
-  return value;
+/// What base/settings.h read, with errno.
+template <class T>
+Outcome<T> checked(base::Setting<T> read) {
+  if (!read) return fault(EINVAL, read.error());
+  return *read;
 }
 
-/// One of two words of the environment; `usual` if it is not there.
-Outcome<bool> choice_from(const char* name, bool usual, const char* no, const char* yes) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return usual;
-  if (std::strcmp(text, yes) == 0) return true;
-  if (std::strcmp(text, no) == 0) return false;
-  return fault(EINVAL, std::string(name) + " is not " + no + " or " + yes);
+Outcome<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
+  return checked(base::number_setting(name, usual, 1, most));
 }
 
 }  // namespace
@@ -52,16 +41,16 @@ Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
   const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
   if (!mapped) return tl::unexpected(mapped.error());
   options.mapped_ranks = static_cast<uint32_t>(*mapped);
-  const auto checks = choice_from("NUPA_CCL_CHECK", false, "0", "1");
+  const auto checks = checked(base::boolean_setting("NUPA_CCL_CHECK", false));
   if (!checks) return tl::unexpected(checks.error());
   options.checks = *checks;
-  const auto deterministic = choice_from("NUPA_CCL_DETERMINISTIC", false, "0", "1");
+  const auto deterministic = checked(base::boolean_setting("NUPA_CCL_DETERMINISTIC", false));
   if (!deterministic) return tl::unexpected(deterministic.error());
   options.deterministic = *deterministic;
-  const auto reads = choice_from("NUPA_CCL_READS", true, "no", "yes");
+  const auto reads = checked(base::boolean_setting("NUPA_CCL_READS", true));
   if (!reads) return tl::unexpected(reads.error());
   options.reads = *reads;
-  if (const char* const text = std::getenv("NUPA_CCL_ALGO")) options.algorithms = text;
+  if (const char* const text = base::setting("NUPA_CCL_ALGO")) options.algorithms = text;
   return options;
 }
 

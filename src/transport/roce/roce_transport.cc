@@ -3,8 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
+#include <string_view>
 
 #include "base/gid.h"
 #include "base/log.h"
@@ -18,48 +17,34 @@ namespace {
 /// What is asked of the kernel for packets that wait to be read or sent, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
-/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS; nothing where one of them is wrong.
-std::optional<WireSettings> settings_from_environment() {
+/// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS.
+base::Setting<WireSettings> settings_from_environment() {
   WireSettings settings;
-  if (const char* wanted = base::setting("NUPA_CONGESTION"); wanted != nullptr && *wanted != '\0') {
-    const auto names = congestion_names();
-    const auto found = std::find(names.begin(), names.end(), wanted);
-    if (found == names.end()) {
-      NUPA_ERROR("NUPA_CONGESTION is tolerant, none, dcqcn, swift or cubic, not '%s'", wanted);
-      return std::nullopt;
-    }
-    settings.congestion = *found;
-  }
-  if (const char* ports = base::setting("NUPA_ROCE_SOURCE_PORTS"); ports != nullptr && *ports != '\0') {
-    uint32_t count = 0;  // which a number that is too large leaves as it is
-    const char* const end = ports + std::strlen(ports);
-    if (std::from_chars(ports, end, count).ptr != end || count == 0 || count > kMaxPaths) {
-      NUPA_ERROR("NUPA_ROCE_SOURCE_PORTS is 1 to %u, not '%s'", kMaxPaths, ports);
-      return std::nullopt;
-    }
-    settings.source_ports = count;
-  }
-  if (const char* icrc = base::setting("NUPA_ROCE_ICRC"); icrc != nullptr && *icrc != '\0') {
-    settings.unchecked = std::strcmp(icrc, "off") == 0;
-    if (!settings.unchecked && std::strcmp(icrc, "on") != 0) {
-      NUPA_ERROR("NUPA_ROCE_ICRC is on or off, not '%s'", icrc);
-      return std::nullopt;
-    }
-  }
-  const char* peers = base::setting("NUPA_ROCE_PEERS");
-  if (peers == nullptr || *peers == '\0' || std::strcmp(peers, "any") == 0) return settings;
-  settings.standard = std::strcmp(peers, "standard") == 0;
-  if (settings.standard) return settings;
-  NUPA_ERROR("NUPA_ROCE_PEERS is any or standard, not '%s'", peers);
-  return std::nullopt;
+  const auto names = congestion_names();
+  const auto usual = std::find(names.begin(), names.end(), std::string_view(settings.congestion));
+  const auto congestion = base::word_setting("NUPA_CONGESTION", static_cast<size_t>(usual - names.begin()), names);
+  if (!congestion) return tl::unexpected(congestion.error());
+  settings.congestion = names[*congestion];
+  const auto ports = base::number_setting("NUPA_ROCE_SOURCE_PORTS", settings.source_ports, 1, kMaxPaths);
+  if (!ports) return tl::unexpected(ports.error());
+  settings.source_ports = static_cast<uint32_t>(*ports);
+  const auto icrc = base::boolean_setting("NUPA_ROCE_ICRC", !settings.unchecked);
+  if (!icrc) return tl::unexpected(icrc.error());
+  settings.unchecked = !*icrc;
+  const auto peers = base::word_setting("NUPA_ROCE_PEERS", settings.standard ? 1 : 0, {"any", "standard"});
+  if (!peers) return tl::unexpected(peers.error());
+  settings.standard = *peers == 1;
+  return settings;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<core::Transport>> RoceTransport::create() {
   const auto settings = settings_from_environment();
-  if (!settings)
+  if (!settings) {
+    NUPA_ERROR("%s", settings.error().c_str());
     return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
+  }
   return std::make_unique<RoceTransport>(*settings);
 }
 

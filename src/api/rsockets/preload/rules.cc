@@ -4,8 +4,8 @@
 #include <netinet/in.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/settings.h"
 
 namespace nupa::sockets {
 namespace {
@@ -37,7 +38,7 @@ bool matches(const std::string& pattern, const char* value) { return fnmatch(pat
 
 Rules read_rules() {
   Rules rules;
-  const char* path = std::getenv("NUPA_SOCKETS_CONFIG");
+  const char* path = base::setting("NUPA_SOCKETS_CONFIG");
   if (path == nullptr) return rules;
   rules.any = false;
   std::FILE* file = std::fopen(path, "re");
@@ -98,9 +99,10 @@ bool allowed(int domain) {
 
 int64_t connect_ms() {
   static const int64_t ms = [] {
-    const char* given = std::getenv("NUPA_SOCKETS_CONNECT_MS");
-    const int64_t number = given == nullptr ? 0 : std::atoll(given);
-    return number > 0 ? number : kConnectMs;
+    const auto given = base::number_setting("NUPA_SOCKETS_CONNECT_MS", kConnectMs, 1, INT32_MAX);
+    if (given) return static_cast<int64_t>(*given);
+    std::fprintf(stderr, "nupa: %s: %lld it is\n", given.error().c_str(), static_cast<long long>(kConnectMs));
+    return int64_t{kConnectMs};
   }();
   return ms;
 }
