@@ -226,12 +226,12 @@ std::atomic<int> g_lowest_descriptor{0};
 
 int lowest_descriptor() { return g_lowest_descriptor.load(); }
 
-extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest) {
+NUPA_RDMACM void nupa_rdmacm_set_lowest_descriptor(int lowest) {
   g_lowest_descriptor.store(lowest);
   set_lowest_descriptor(lowest);
 }
 
-extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* shown) {
+NUPA_RDMACM int nupa_rdmacm_use_stand_in(rdma_cm_id* shown) {
   Id* id = id_of(shown);
   if (id == nullptr) return -1;
   std::lock_guard lock(id->mutex);

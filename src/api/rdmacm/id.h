@@ -21,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "api/rdmacm/private.h"
 #include "base/unique_fd.h"
 #include "progress/event_descriptor.h"
 
@@ -178,11 +179,6 @@ Id* id_of(const rdma_cm_id* id);
 
 /// The number from which on descriptors of this library lie, where there are such.
 int lowest_descriptor();
-
-/// For the preload library: nupa::set_lowest_descriptor(), and lowest_descriptor() of this library.
-extern "C" __attribute__((visibility("default"))) void nupa_rdmacm_set_lowest_descriptor(int lowest);
-/// For rsockets: use_stand_in(). 0, or -1 with errno.
-extern "C" __attribute__((visibility("default"))) int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
 
 // events.cc
 std::mutex& events_mutex();

@@ -1,4 +1,5 @@
 #include "datagram_path.h"
+#include "api/rdmacm/private.h"
 #include "progress/descriptors.h"
 
 #include <netinet/in.h>
@@ -8,9 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-
-/// Of the same library (src/api/rdmacm).
-extern "C" int nupa_rdmacm_use_stand_in(rdma_cm_id* id);
 
 namespace nupa::rsockets {
 namespace {

@@ -2,7 +2,7 @@
 #include "ccl/reduce/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ccl/reduce/kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h
 #include <hwy/highway.h>

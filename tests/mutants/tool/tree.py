@@ -267,7 +267,7 @@ class Tree:
         if not path.is_absolute():
             path = self.build / path
         try:
-            return str(pathlib.Path(os.path.normpath(path)).relative_to(self.tree))
+            return str(path.resolve().relative_to(self.tree.resolve()))  # headers are seen through build/sees
         except ValueError:
             return ""
 

@@ -17,13 +17,12 @@
 
 #include "../endpoint.h"
 #include "../stream.h"
+#include "api/rdmacm/private.h"
 #include "base/clock.h"
 #include "epoll_set.h"
 #include "fd_table.h"
 #include "next.h"
 #include "rules.h"
-
-extern "C" void nupa_rdmacm_set_lowest_descriptor(int lowest);
 
 namespace nupa::sockets {
 namespace {

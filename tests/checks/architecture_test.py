@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/check-architecture reports of a small tree, and of this one with a fault in it.
+
+usage: tests/checks/architecture_test.py [BUILD]      BUILD: also asks the compiler, with a folder that cmake configured
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
+
+FLOORS = """# lowest first
+base:
+io: base
+core/seam: base
+core: base io core/seam
+"""
+FILES = {
+    "src/base/log.h": "#pragma once\n",
+    "src/io/socket.h": '#include "base/log.h"\n',
+    "src/core/seam/endpoint.h": '#include <vector>\n#include "base/log.h"\n',
+    "src/core/qp.h": '#include "base/log.h"\n#include "core/seam/endpoint.h"\n#include "io/socket.h"\n',
+    "src/core/qp.cc": '#include "core/qp.h"\n',
+}
+PLACE = ("<!-- scripts/check-architecture --picture: begin -->\n"
+         "<!-- scripts/check-architecture --picture: end -->\n")
+
+
+class Tree(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for name, text in FILES.items():
+            self.write(name, text)
+        self.write("scripts/architecture.txt", FLOORS)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def add(self, name, text):
+        self.write(name, (self.root / name).read_text() + text)
+
+    def check(self, *options):
+        done = subprocess.run([ROOT / "scripts" / "check-architecture", "--root", self.root, *options], capture_output=True, text=True)
+        self.assertEqual(done.stderr, "")
+        return done.returncode, done.stdout
+
+    def assertReports(self, *lines):
+        status, text = self.check()
+        self.assertEqual(text.splitlines(), list(lines))
+        self.assertEqual(status, 1)
+
+    def test_arrows_that_point_down_pass(self):
+        self.assertEqual(self.check(), (0, ""))
+
+    def test_an_include_that_points_up_is_reported_with_its_line(self):
+        self.add("src/io/socket.h", '\n  #  include "core/seam/endpoint.h"\n')
+        self.assertReports("src/io/socket.h:3: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+
+    def test_an_include_by_a_relative_path_is_followed(self):
+        self.add("src/io/socket.h", '#include "../core/seam/endpoint.h"\n')
+        self.assertReports("src/io/socket.h:2: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+
+    def test_a_folder_inside_another_is_one_of_its_own(self):
+        self.add("src/core/seam/endpoint.h", '#include "core/other.h"\n')
+        self.write("src/core/other.h", "")
+        self.assertReports("src/core/seam/endpoint.h:3: core/seam may not include core/other.h: see scripts/architecture.txt",
+                           "a circle: core, core/seam")
+
+    def test_a_circle_of_three_is_reported(self):
+        self.add("src/base/log.h", '#include "core/qp.h"\n')
+        self.assertReports("src/base/log.h:2: base may not include core/qp.h: see scripts/architecture.txt",
+                           "a circle: base, core, core/seam, io")
+
+    def test_an_include_in_a_comment_line_is_none(self):
+        self.add("src/io/socket.h", '// #include "core/qp.h"\n')
+        self.assertEqual(self.check(), (0, ""))
+
+    def test_a_list_that_names_a_folder_of_a_line_below_is_wrong(self):
+        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io: base core"))
+        self.add("src/io/socket.h", '#include "core/qp.h"\n')
+        self.assertReports("scripts/architecture.txt:3: io may not include core: no line above is for that folder", "a circle: core, io")
+
+    def test_an_entry_that_nothing_needs_is_reported(self):
+        self.write("src/core/qp.h", '#include "base/log.h"\n#include "core/seam/endpoint.h"\n')
+        self.assertReports("scripts/architecture.txt:5: core does not include io any more")
+
+    def test_an_exception_holds_for_its_file_alone(self):
+        self.add("scripts/architecture.txt", "except io/socket.h core/seam until it moves\n")
+        self.add("src/io/socket.h", '#include "core/seam/endpoint.h"\n')
+        self.assertEqual(self.check(), (0, ""))
+        self.write("src/io/other.h", '#include "core/seam/endpoint.h"\n')
+        self.assertReports("src/io/other.h:1: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+
+    def test_an_exception_that_nothing_needs_is_reported(self):
+        self.add("scripts/architecture.txt", "except io/socket.h core/seam until it moves\n")
+        self.assertReports("scripts/architecture.txt:6: io/socket.h needs no exception for core/seam any more")
+
+    def test_an_exception_without_a_reason_is_wrong(self):
+        self.add("scripts/architecture.txt", "except io/socket.h core/seam\n")
+        self.assertReports("scripts/architecture.txt:6: an exception has a file, a folder and a reason")
+
+    def test_one_header_of_a_folder_can_be_allowed(self):
+        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io: base/log.h"))
+        self.assertEqual(self.check(), (0, ""))
+        self.write("src/base/other.h", "")
+        self.add("src/io/socket.h", '#include "base/other.h"\n')
+        self.assertReports("src/io/socket.h:2: io may not include base/other.h: see scripts/architecture.txt")
+
+    def test_a_folder_without_a_line_is_reported(self):
+        self.write("src/quic/quic.cc", '#include "base/log.h"\n')
+        self.assertReports("quic: no line in scripts/architecture.txt")
+
+    def test_a_line_without_a_folder_is_reported(self):
+        self.add("scripts/architecture.txt", "quic:\n")
+        self.assertReports("scripts/architecture.txt:6: there is no folder quic")
+
+    def test_the_picture_in_the_docs_is_that_of_the_code(self):
+        stale = "docs/design/overview.md: the picture is not the one of the code: run scripts/check-architecture --picture"
+        self.write("docs/design/overview.md", "Before.\n" + PLACE + "After.\n")
+        self.assertReports(stale)
+        self.assertEqual(self.check("--picture"), (0, ""))
+        text = (self.root / "docs/design/overview.md").read_text()
+        self.assertTrue(text.startswith("Before.\n") and text.endswith("After.\n"))
+        arrows = re.findall(r"  (\w+) --> (\w+)", text)
+        # From core to base by way of the others.
+        self.assertEqual(arrows, [("core", "core_seam"), ("core", "io"), ("core_seam", "base"), ("io", "base")])
+        self.assertEqual(self.check(), (0, ""))
+        self.write("src/io/socket.h", "")
+        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io:"))
+        self.assertReports(stale)
+
+    def test_arrows_are_printed_with_their_number(self):
+        status, text = self.check("--arrows")
+        self.assertEqual(status, 0)
+        self.assertIn("core: base 1, core/seam 1, io 1\n", text)
+        self.assertIn("  1  io  core/seam\n", text)
+
+
+class OfThisTree(unittest.TestCase):
+    """A copy of this tree, with faults put into it."""
+
+    add, check, write = Tree.add, Tree.check, Tree.write
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for name in ("src", "include"):
+            shutil.copytree(ROOT / name, self.root / name)
+        for name in ("scripts/architecture.txt", "docs/design/overview.md"):
+            self.write(name, (ROOT / name).read_text())
+
+    def test_it_has_no_fault(self):
+        self.assertEqual(self.check(), (0, ""))
+
+    def test_a_transport_that_includes_the_core_is_reported(self):
+        self.add("src/transport/roce/port.cc", '#include "core/qp.h"\n')
+        status, text = self.check()
+        self.assertEqual(status, 1)
+        self.assertIn("transport/roce may not include core/qp.h", text)
+
+    def test_a_circle_of_folders_is_reported(self):
+        self.add("src/transport/roce/congestion/congestion.h", '#include "transport/roce/port.h"\n')
+        status, text = self.check()
+        self.assertEqual(status, 1)
+        self.assertIn("a circle: transport/roce, transport/roce/congestion", text)
+
+
+@unittest.skipIf(BUILD is None, "no build folder was named")
+class Compiler(unittest.TestCase):
+    """With the command that builds src/transport/roce/port.cc."""
+
+    def compiles(self, text):
+        entries = json.loads((BUILD / "compile_commands.json").read_text())
+        for entry in entries:
+            source = Path(entry["directory"], entry["file"]).resolve()
+            if re.search("/sees/", entry["command"]) and source.name in ("port.cc", "unity_0_cxx.cxx") and "transport_roce.dir" in entry["command"]:
+                break
+        else:
+            self.fail("no command for src/transport/roce")
+        with tempfile.NamedTemporaryFile("w", suffix=".cc") as written:
+            written.write(text)
+            written.flush()
+            words = [word for word in shlex.split(entry["command"]) if Path(entry["directory"], word).resolve() != source]
+            at = words.index("-o")
+            command = [*words[:at], *words[at + 2 :], "-fsyntax-only", written.name]
+            return subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True,
+                                  env={**os.environ, "CCACHE_DISABLE": "1", "LC_ALL": "C"})
+
+    def test_an_include_from_below_compiles(self):
+        done = self.compiles('#include "base/log.h"\n#include "core/seam/endpoint.h"\n#include "transport/roce/congestion/congestion.h"\n')
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_an_include_from_above_does_not_compile(self):
+        done = self.compiles('#include "core/qp.h"\n')
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("core/qp.h: No such file", done.stderr)
+
+    def test_another_transport_is_not_found(self):
+        done = self.compiles('#include "transport/window/connected.h"\n')
+        self.assertIn("transport/window/connected.h: No such file", done.stderr)
+
+    def test_no_folder_sees_another_than_the_list_allows(self):
+        done = subprocess.run([ROOT / "scripts" / "check-architecture", BUILD], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+
+    def test_a_build_that_shows_a_folder_too_many_is_reported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = (BUILD / "compile_commands.json").read_text()
+            (Path(folder) / "compile_commands.json").write_text(
+                re.sub(r"-I\S+/sees/nupa_transport_window", lambda match: f"-I{ROOT}/src {match.group(0)}", text))
+            done = subprocess.run([ROOT / "scripts" / "check-architecture", folder], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("src/transport/window: the build lets it include core/", done.stdout)
+        self.assertNotIn("src/transport/roce: the build", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
