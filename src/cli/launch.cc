@@ -18,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "ccl/start/meeting.h"
 #include "commands.h"
+#include "progress/clock.h"
 
 namespace nupa::cli {
 namespace {
@@ -25,8 +26,8 @@ namespace {
 /// What is passed on to all ranks; the first four end a job.
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int kPassedOn[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
-constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr int64_t kNsPerMs = 1'000'000;
+using progress::kNsPerMs;
+using progress::kNsPerSecond;
 /// A line that is longer is shown in parts.
 constexpr size_t kLongestLine = 64 << 10;
 /// How long ranks of one meeting may come after each other.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <new>
 
+#include "api/netdev/queue_pair_states.h"
 #include "base/clock.h"
 
 namespace nupa::netdev {
@@ -70,30 +71,19 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
 LaneCard Lane::card() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
 
 int Lane::connect(const LanePath& path, const LaneCard& peer) {
-  using namespace qp_attr;
   peer_ = peer;
-  QpAttr attr;
-  attr.state = QpState::kInit;
-  attr.access_flags = access::kRemoteWrite | access::kRemoteRead;
-  if (const int error = qp_->modify(attr, kState | kPkeyIndex | kPort | kAccessFlags); error != 0) return error;
+  if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)
     if (!post_receive()) return error_;
-  attr.state = QpState::kRtr;
-  attr.av = path.vector;
-  attr.path_mtu = path.mtu;
-  attr.dest_qp_num = peer.qp_num;
-  attr.rq_psn = psn_;
-  attr.max_dest_rd_atomic = attr.max_rd_atomic = 1;
-  constexpr uint8_t kRnrTimer = 1;  // 0.01 ms (IBTA table 45): receives are there again at once
-  attr.min_rnr_timer = kRnrTimer;
-  int error = qp_->modify(attr, kState | kAv | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
-  if (error != 0) return error;
-  attr.state = QpState::kRts;
-  attr.sq_psn = peer.psn;
+  constexpr uint8_t kRnrTimer = 1;     // 0.01 ms (IBTA table 45): receives are there again at once
   constexpr uint8_t kAckTimeout = 16;  // 0.27 s; seven repetitions are two seconds
-  attr.timeout = kAckTimeout;
-  attr.retry_cnt = attr.rnr_retry = 7;
-  return qp_->modify(attr, kState | kSqPsn | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic);
+  return connect_initialised(*qp_, {.vector = path.vector,
+                                    .mtu = path.mtu,
+                                    .qp_num = peer.qp_num,
+                                    .rq_psn = psn_,
+                                    .sq_psn = peer.psn,
+                                    .min_rnr_timer = kRnrTimer,
+                                    .timeout = kAckTimeout});
 }
 
 void Lane::start_sending() {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "api/netdev/queue_pair_states.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -175,10 +176,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
 }
 
 int Session::bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn) {
-  using namespace qp_attr;
-  QpAttr attr;
-  attr.state = QpState::kInit;
-  if (const int error = qp_->modify(attr, kState | kPkeyIndex | kPort | kAccessFlags); error != 0) return error;
+  if (const int error = initialise(*qp_, 0); error != 0) return error;
   for (uint32_t i = 0; i < kMessages; ++i) {
     const Sge room{reinterpret_cast<uint64_t>(buffers_->addr()) + i * kMessageBytes, kMessageBytes, buffers_->lkey()};
     if (const int error = qp_->post_recv({.wr_id = owner_ << 1, .sg_list = &room, .num_sge = 1}); error != 0)
@@ -189,20 +187,14 @@ int Session::bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn) {
   vector_.sgid_index = static_cast<uint8_t>(gid_index);
   vector_.hop_limit = path_.hop_limit;
   vector_.traffic_class = path_.traffic_class;
-  attr.state = QpState::kRtr;
-  attr.av = vector_;
-  attr.path_mtu = path_.mtu;
-  attr.dest_qp_num = qp_num;
-  attr.rq_psn = psn_;
-  attr.min_rnr_timer = 12;
-  attr.max_dest_rd_atomic = attr.max_rd_atomic = 1;
-  int error = qp_->modify(attr, kState | kAv | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
-  if (error != 0) return error;
-  attr.state = QpState::kRts;
-  attr.sq_psn = psn;
-  attr.timeout = path_.ack_timeout;
-  attr.retry_cnt = attr.rnr_retry = 7;
-  return qp_->modify(attr, kState | kSqPsn | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic);
+  constexpr uint8_t kRnrTimer = 12;  // 0.64 ms (IBTA table 45)
+  return connect_initialised(*qp_, {.vector = vector_,
+                                    .mtu = path_.mtu,
+                                    .qp_num = qp_num,
+                                    .rq_psn = psn_,
+                                    .sq_psn = psn,
+                                    .min_rnr_timer = kRnrTimer,
+                                    .timeout = path_.ack_timeout});
 }
 
 Result<void> Session::make_lanes(uint32_t queues_there) {

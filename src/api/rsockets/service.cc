@@ -12,12 +12,13 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "progress/clock.h"
 #include "progress/thread.h"
 
 namespace nupa::rsockets {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr int64_t kNsPerMs = 1'000'000;
+using progress::kNsPerMs;
+using progress::kNsPerSecond;
 
 Service& Service::instance() {
   // Never destroyed: the thread may outlive static objects at exit.

@@ -18,6 +18,7 @@
 #include "epoll_set.h"
 #include "next.h"
 #include "overlay.h"
+#include "progress/clock.h"
 #include "rules.h"
 
 using namespace nupa::sockets;
@@ -28,7 +29,7 @@ using Mode = Overlay::Mode;
 
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
+using nupa::progress::kNsPerMs;
 
 int option_of(int fd, int name) {
   int value = 0;

@@ -11,6 +11,7 @@
 #include "epoll_set.h"
 #include "next.h"
 #include "overlay.h"
+#include "progress/clock.h"
 
 using namespace nupa::sockets;
 using nupa::rsockets::Deadline;
@@ -18,8 +19,8 @@ using Mode = Overlay::Mode;
 
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
+using nupa::progress::kNsPerMs;
+using nupa::progress::kNsPerSecond;
 
 int64_t to_ns(const timespec* time) { return time == nullptr ? -1 : time->tv_sec * kNsPerSecond + time->tv_nsec; }
 

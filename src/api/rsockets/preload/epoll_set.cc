@@ -12,6 +12,7 @@
 #include "epoll_members.h"
 #include "next.h"
 #include "overlay.h"
+#include "progress/clock.h"
 #include "rules.h"
 
 namespace nupa::sockets {
@@ -19,7 +20,7 @@ namespace {
 
 using rsockets::Spin;
 
-constexpr int64_t kNsPerMs = 1'000'000;
+using progress::kNsPerMs;
 
 /// Takes our own entry out of what the kernel told. True: it was there.
 bool take_marker(const Set* set, epoll_event* events, int* count) {
