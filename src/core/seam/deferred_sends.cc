@@ -23,7 +23,7 @@ bool is_over(const DeferredSend& send, const RetryLimits& limits, int64_t now_ns
     return limits.rnr_retry != kRnrForEver && waited >= limits.rnr_retry * rnr_timer_ns(send.rnr_timer);
   }
   *status = WcStatus::kRetryExcErr;
-  return limits.timeout != 0 && waited >= (limits.retry_cnt + 1) * ack_timeout_ns(limits.timeout);
+  return limits.timeout != 0 && waited >= patience_ns(limits.timeout, limits.retry_cnt);
 }
 
 }  // namespace

@@ -10,6 +10,15 @@ namespace nupa::core {
 /// Local ACK timeout code to nanoseconds: 0 means none (IBTA 9.7.6.1.3).
 constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : base::time_of_code(code); }
 
+/// A requester waits for an answer for at least one timeout and at most so many (IBTA 9.7.6.1.3).
+constexpr int64_t kMostTimeouts = 4;
+
+/// After how long without an answer a request ends, of a peer that may answer late because its process has to wait for
+/// a processor: the longest that the specification has. 0: never.
+constexpr int64_t patience_ns(uint32_t timeout, uint32_t retry_cnt) {
+  return (int64_t{retry_cnt} + 1) * kMostTimeouts * ack_timeout_ns(timeout);
+}
+
 /// RNR NAK timer code to nanoseconds (IBTA table 45; the table is in units of 10 us).
 constexpr int64_t rnr_timer_ns(uint32_t code) {
   constexpr std::array<int64_t, 32> kTensOfMicroseconds = {

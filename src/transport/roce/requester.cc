@@ -323,7 +323,8 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
 
 int64_t Requester::timeout_ns() const {
   const int64_t given = core::ack_timeout_ns(patience_.timeout);
-  if (!selective_) return given;
+  // The first repetition is soon; a peer that stays silent may have to wait for a processor.
+  if (!selective_) return given * std::min(int64_t{1} << std::min(retries_, 8u), core::kMostTimeouts);
   constexpr uint32_t kMostBackoff = 6;
   int64_t timeout = paths_.timeout();
   // While nothing is measured, the program may know better; else its patience could end before a single repetition.

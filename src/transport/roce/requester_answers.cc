@@ -420,9 +420,8 @@ bool Requester::probe_tail() {
 void Requester::on_timeout(int64_t now) {
   // While this process was stopped or got no processor it asked nobody: that is no silence of the peer.
   progress_ns_ += now - (timer_from_ + timeout_ns());
-  const int64_t given = core::ack_timeout_ns(patience_.timeout);
-  const bool hopeless = selective_ ? given != 0 && now - progress_ns_ >= (patience_.retry_cnt + 1) * given
-                                   : retries_ >= patience_.retry_cnt;
+  const int64_t most = core::patience_ns(patience_.timeout, patience_.retry_cnt);
+  const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= patience_.retry_cnt;
   if (hopeless) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
   timer_from_ = now;
   if (retries_++ == 0 && probe_tail()) return;
