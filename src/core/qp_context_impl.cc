@@ -38,8 +38,6 @@ void QpContextImpl::wake() { qp_.runtime_.add_pending(&qp_, true); }
 
 void QpContextImpl::wake_at(int64_t) { qp_.runtime_.add_pending(&qp_, false); }
 
-void QpContextImpl::peer_gone() { qp_.enter_error(std::nullopt); }
-
 SharedTarget& QpContextImpl::target() {
   if (!target_)
     target_.emplace(qp_.runtime_.node(), qp_.runtime_.memories(), qp_.runtime_.node().self(), qp_.index_, nullptr,

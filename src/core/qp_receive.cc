@@ -73,8 +73,8 @@ void Qp::drop_receives() {
 }
 
 void Qp::recover(uint32_t dead_tag) {
-  // A connected queue pair goes to the error state and drain() takes care; datagrams go on.
-  if (options_.type == QpType::kUd && queue_ != nullptr) queue_->recover(dead_tag, completion_test());
+  // The queue pair may receive on: datagrams of others; what was posted stays posted until it is in the error state.
+  if (queue_ != nullptr) queue_->recover(dead_tag, completion_test());
 }
 
 }  // namespace nupa::core

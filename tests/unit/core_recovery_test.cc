@@ -234,17 +234,20 @@ TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
   EXPECT_EQ(claim.slot->claim_qp.load(), 0u);
 }
 
-TEST_F(ShmRecovery, DatagramQueuePairGetsItsReceiveBack) {
-  Qp* qp = make_qp(QpType::kUd);
-  ASSERT_EQ(connect(*qp, 0), 0);
-  ASSERT_EQ(receive(*qp, 1), 0);
-  ReceiveRing ring = ring_of(*qp);
-  ASSERT_TRUE(ring.claim(kDead));
-  qp->recover(kDead);
-  const auto again = ring.claim(runtime().tag());
-  ASSERT_TRUE(again);
-  EXPECT_EQ(again.slot->wr_id, 1u);
-  ring.put_back(again);
+TEST_F(ShmRecovery, QueuePairGetsItsReceiveBack) {
+  // A connected one stays connected when its peer dies.
+  for (const QpType type : {QpType::kUd, QpType::kRc, QpType::kUc}) {
+    Qp* qp = make_qp(type);
+    ASSERT_EQ(connect(*qp, type == QpType::kUd ? 0 : qp->number()), 0);
+    ASSERT_EQ(receive(*qp, 1), 0);
+    ReceiveRing ring = ring_of(*qp);
+    ASSERT_TRUE(ring.claim(kDead));
+    qp->recover(kDead);
+    const auto again = ring.claim(runtime().tag());
+    ASSERT_TRUE(again) << static_cast<int>(type);
+    EXPECT_EQ(again.slot->wr_id, 1u);
+    ring.put_back(again);
+  }
 }
 
 TEST_F(ShmRecovery, ReceiveOfTheDeadIsFlushedOnce) {

@@ -259,7 +259,7 @@ inline bool meet(ShmEnd& end, const ShmLine& line, Qp& qp, ShmAddress* peer, uin
 /// A second process with an end of its own, made before this one opens the device. Its status is 0 if `play` says so.
 class ShmProcesses : public ::testing::Test {
  protected:
-  void start(bool (*play)(ShmEnd& end, const ShmLine& line)) {
+  void start(bool (*play)(ShmEnd& end, const ShmLine& line), const char* transport = "shm") {
     int down[2], up[2];
     ASSERT_EQ(pipe(down), 0);
     ASSERT_EQ(pipe(up), 0);
@@ -270,14 +270,14 @@ class ShmProcesses : public ::testing::Test {
       ::close(up[0]);
       alarm(60);
       ShmEnd own;
-      const bool good = own.open() && play(own, {down[0], up[1]});
+      const bool good = own.open(transport) && play(own, {down[0], up[1]});
       own.close();
       _exit(good && !HasFailure() ? 0 : 1);
     }
     ::close(down[0]);
     ::close(up[1]);
     line = {up[0], down[1]};
-    ASSERT_TRUE(end.open());
+    ASSERT_TRUE(end.open(transport));
   }
   void kill_child() {
     ASSERT_EQ(kill(child, SIGKILL), 0);

@@ -22,7 +22,6 @@
 namespace nupa::core {
 namespace {
 
-class ShmDeath : public ShmProcesses {};
 class ShmShared : public ShmProcesses {};
 
 /// The other process's node, as this one reaches it.
@@ -30,6 +29,18 @@ cm::Peer* peer_of(ShmEnd& end, uint32_t qp_num) {
   auto met = end.runtime().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
   return met ? *met : nullptr;
 }
+
+class ShmDeath : public ShmProcesses {
+ protected:
+  /// The child dies, and this process has done about it what it does. `qp_num`: of the child's.
+  void kill_and_settle(uint32_t qp_num) {
+    cm::Peer* const other = peer_of(end, qp_num);
+    ASSERT_NE(other, nullptr);
+    kill_child();
+    ASSERT_TRUE(soon([&] { return !other->alive(); }));
+    end.runtime().on_peer_gone(*other);  // once more than the service thread, which may be in the middle of it
+  }
+};
 
 /// Of regions, this process's and others', that are mapped here.
 uint64_t mapped_region_bytes() {
@@ -74,18 +85,7 @@ TEST_F(ShmDeath, FailsTheConnectionsToItAndNoOther) {
   EXPECT_EQ(end.next().status, WcStatus::kSuccess);
 }
 
-TEST_F(ShmDeath, FailsAConnectionOnWhichNothingIsSent) {
-  start(connect_and_wait);
-  ShmAddress peer;
-  Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
-  ASSERT_EQ(end.receive(*qp, 3), 0);
-  kill_child();
-  EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
-  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
-}
-
-TEST_F(ShmDeath, FailsAQueuePairThatIsReadyToReceive) {
+TEST_F(ShmDeath, QueuePairThatIsReadyToReceive_StaysSoUntilItSends) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
@@ -94,9 +94,126 @@ TEST_F(ShmDeath, FailsAQueuePairThatIsReadyToReceive) {
   ASSERT_EQ(end.to_init(*qp), 0);
   ASSERT_EQ(end.to_rtr(*qp, peer.qp_num), 0);
   ASSERT_TRUE(line.go() && line.wait());
-  kill_child();
-  EXPECT_TRUE(soon([&] { return end.state_of(*qp) == QpState::kErr; }));
+  ASSERT_NO_FATAL_FAILURE(kill_and_settle(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kRtr);
+  ASSERT_EQ(end.to_rts(*qp), 0);
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
 }
+
+TEST_F(ShmDeath, RequestThatADrainingQueueHoldsBack_FailsWhenItsTurnComes) {  // IBTA 10.3.1.5
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.move(*qp, QpState::kSqd), 0);
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_and_settle(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kSqd);
+  EXPECT_TRUE(end.is_empty());
+  ASSERT_EQ(end.move(*qp, QpState::kRts), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+}
+
+bool connect_unreliably_and_wait(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  if (!meet(end, line, *qp, &peer)) return false;
+  line.wait();
+  return true;
+}
+
+bool receive_datagrams(ShmEnd& end, const ShmLine& line) {
+  Qp* qp = end.make_qp(QpType::kUd);
+  return end.connect(*qp, 0) == 0 && line.give(qp->number()) && line.wait();
+}
+
+/// The rules of an adapter, whichever transport it is.
+class PeerDeath : public ShmDeath, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void kill_peer(uint32_t qp_num) {
+    if (GetParam() == std::string("shm"))
+      kill_and_settle(qp_num);
+    else
+      kill_child();
+  }
+};
+
+TEST_P(PeerDeath, NothingIsSent_TheNextRequestSaysWhyAndOthersAreFlushed) {
+  start(connect_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+  EXPECT_TRUE(end.is_empty()) << "the receive is flushed before anything has failed";
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  const WorkCompletion why = end.next();
+  EXPECT_EQ(why.wr_id, 1u);
+  EXPECT_EQ(why.status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  ASSERT_EQ(end.write(*qp, 2, peer.addr, peer.rkey), 0);
+  uint64_t flushed = 0;
+  for (int i = 0; i < 2; ++i) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
+    flushed += wc.wr_id;
+  }
+  EXPECT_EQ(flushed, 2u + 3u);
+}
+
+TEST_P(PeerDeath, UnreliableConnection_RequestsEndWell) {  // IBTA 9.8.2: nobody answers in any case
+  start(connect_unreliably_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_EQ(end.send(*qp, 2), 0);
+  for (const uint64_t id : {1, 2}) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  }
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+  EXPECT_TRUE(end.is_empty());
+}
+
+TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
+  start(receive_datagrams, GetParam());
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  Qp* qp = end.make_qp(QpType::kUd);
+  ASSERT_EQ(end.connect(*qp, 0), 0);
+  AddressVector there;
+  there.is_global = true;
+  there.dgid = end.handle->query_gid(1, 1)->gid;
+  there.sgid_index = 1;
+  there.port_num = 1;
+  auto ah = std::move(*end.handle->create_ah(*end.pd, there));
+  const auto send = [&](uint64_t id) {
+    const Sge sge = end.span(0, 8);
+    SendWr wr{.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend, .flags = send_flag::kSignaled};
+    wr.ah = ah.get();
+    wr.remote_qpn = number;
+    wr.remote_qkey = ShmEnd::kQkey;
+    EXPECT_EQ(qp->post_send(wr), 0);
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  };
+  send(1);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(number));
+  send(2);
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   start(connect_and_wait);
@@ -954,9 +1071,12 @@ TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
   QpAttr attr;
   attr.dest_qp_num = number;
   const auto endpoint = std::move(*end.shm().connect(end.runtime().devices()[0], context, attr, false));
+  const SendWr nothing{.opcode = Opcode::kSend};
+  ASSERT_TRUE(endpoint->post({nothing, nullptr, nullptr, 0, 0, 1, WcStatus::kSuccess}).is_taken());
   constexpr int64_t kLong = 1'000'000'000;  // a process that died would count as gone
-  EXPECT_EQ(endpoint->progress(base::now_ns() + kLong), INT64_MAX);
-  EXPECT_EQ(context.peers_gone, 0);
+  endpoint->progress(base::now_ns() + kLong);
+  endpoint->progress(base::now_ns() + kLong);
+  EXPECT_TRUE(context.done.empty()) << "the request waits for it";
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_TRUE(soon([&] {
     endpoint->progress(base::now_ns());

@@ -722,16 +722,31 @@ TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
   EXPECT_EQ(state_of(*qp), QpState::kErr);
 }
 
-TEST_F(ShmTarget, ReceivesForAPeerThatIsNotThere_AreFlushedThoughNothingIsSent) {
-  Qp* qp = make_qp();
+TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails) {
+  constexpr int64_t kLong = 1'000'000'000;
   const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
-  ASSERT_EQ(to_init(*qp), 0);
-  ASSERT_EQ(receive(*qp, 3), 0);
-  ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
-  const WorkCompletion wc = next();
-  EXPECT_EQ(wc.wr_id, 3u);
-  EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
-  EXPECT_EQ(state_of(*qp), QpState::kErr);
+  for (const QpType type : {QpType::kRc, QpType::kUc}) {
+    Qp* qp = make_qp(type);
+    ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
+    ASSERT_EQ(receive(*qp, 3), 0);
+    try_by_hand(*qp);
+    ASSERT_TRUE(soon([&] { return qp->progress(base::now_ns() + kLong) == INT64_MAX; })) << "it is looked for no more";
+    EXPECT_EQ(state_of(*qp), QpState::kRts);
+    EXPECT_TRUE(is_empty());
+    ASSERT_EQ(write(*qp, 1), 0);
+    const WorkCompletion wc = next();
+    EXPECT_EQ(wc.wr_id, 1u);
+    if (type == QpType::kUc) {  // IBTA 9.8.2: nobody answers in any case
+      EXPECT_EQ(wc.status, WcStatus::kSuccess);
+      EXPECT_EQ(state_of(*qp), QpState::kRts);
+      continue;
+    }
+    EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
+    const WorkCompletion flushed = next();
+    EXPECT_EQ(flushed.wr_id, 3u);
+    EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(state_of(*qp), QpState::kErr);
+  }
 }
 
 TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {

@@ -32,8 +32,6 @@ inline std::vector<std::byte> pattern_bytes(size_t length) {
 class RecordingHost final : public Host {
  public:
   Identity& identity() { return identity_; }
-  void peer_gone() override { ++peers_gone; }
-  int peers_gone = 0;
 
   struct Done {
     uint64_t wr_id;

@@ -19,8 +19,8 @@ constexpr uint8_t kAckTimeout = 17;
 /// Local ACK timeout to a process that this one can watch: the queue pair fails after 17 s. Such a peer is alive, but
 /// may wait for a processor for several seconds where ranks outnumber cores.
 constexpr uint8_t kWatchedAckTimeout = 19;
-/// Local ACK timeout between ranks that share memory: none. NUPA notices there when a process dies, and a process that
-/// lives may take any time to connect.
+/// Local ACK timeout between ranks that share memory: none. A request to a process that has died fails there at once,
+/// and a process that lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
 /// Between two looks at the same link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
@@ -98,7 +98,7 @@ int Links::make(Link& link) {
   CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
   QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
   options.cap = {.max_send_wr = by_wire ? places_.wires->sends() : WirePort::kProbes,
-                 .max_recv_wr = by_wire ? places_.wires->receives() : 1,
+                 .max_recv_wr = by_wire ? places_.wires->receives() : 0,
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
                  .max_inline_data = 0};
@@ -120,8 +120,7 @@ int Links::connect_to(Link& link) {
                                .sgid_index = endpoint_.gid_index(),
                                .timeout = ack_timeout_to(link.rank)};
   if (const int error = connect(*link.qp, options); error != 0) return error;
-  // Where memory is shared a receive is for nothing but to be flushed when the other end has died.
-  const int error = shares_memory_with(link.rank) ? link.qp->post_recv({}) : lay_wires(link);
+  const int error = shares_memory_with(link.rank) ? 0 : lay_wires(link);
   link.connected = error == 0;
   return error;
 }

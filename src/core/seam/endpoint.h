@@ -59,8 +59,9 @@ class Endpoint {
   /// polls the completion queue of the sends. Returns when it wants the next call (CLOCK_MONOTONIC, ns); INT64_MAX: at
   /// the next wake_at().
   virtual int64_t progress([[maybe_unused]] int64_t now_ns) { return INT64_MAX; }
-  /// The service thread has seen a process of this host end. An endpoint that leads to it ends its oldest request with
-  /// kRetryExcErr and calls QpContext::peer_gone(), unless the process had closed its device before.
+  /// The service thread has seen a process of this host end. An endpoint that leads to it ends its oldest request, if
+  /// there is one, as one that was never answered: with kRetryExcErr where the service is reliable. Without a request
+  /// nothing changes: the queue pair stays in its state, and the next post() finds out.
   virtual void on_process_gone([[maybe_unused]] cm::Peer& process) {}
   /// The queue pair is in RTR, and on_process_gone() reaches it from now on: a process that has ended before is seen
   /// here.

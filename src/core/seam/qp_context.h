@@ -76,8 +76,6 @@ class QpContext {
   virtual void wake() {}
   /// The same at `when_ns` (CLOCK_MONOTONIC), by the service thread alone.
   virtual void wake_at([[maybe_unused]] int64_t when_ns) {}
-  /// The process at the other end has died.
-  virtual void peer_gone() {}
 
   // The responder, where the target's own thread serves it.
   /// The memory that a request names, if the queue pair and the key give it `rights` (IBTA 9.4.1.1.3); else null.

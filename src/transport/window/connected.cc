@@ -136,21 +136,14 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   const bool here = vector_.is_global ? window_.has_gid(vector_.dgid) : true;
   const uint32_t slot = segment::slot_of(remote_qpn_);
   const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  if (search_error_ == EHOSTUNREACH && here && possible) lose_peer();
+  missing_ = search_error_ == EHOSTUNREACH && here && possible;
+  if (missing_) try_waiting(now_ns);
   return INT64_MAX;
 }
 
-void Connected::lose_peer() {
-  if (!sends_.empty()) end_oldest(WcStatus::kRetryExcErr, 0);
-  context_.peer_gone();
-}
-
 void Connected::on_process_gone(cm::Peer& process) {
-  if (target_ == nullptr || &target_->peer() != &process) return;
-  // What waits for a process that closed its device fails when it is tried next; posted receives stay, as on an
-  // adapter.
-  if (process.left_politely()) return;
-  lose_peer();
+  // A request finds out, as an adapter's does: without one nothing happens.
+  if (target_ != nullptr && &target_->peer() == &process) try_waiting(base::now_ns());
 }
 
 void Connected::entered_rtr() {
@@ -220,7 +213,7 @@ Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t
 inline Outcome Connected::execute(const Request& request) {
   if (__builtin_expect(core::is_local(request.wr.opcode), 0)) return run_local(request);
   if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_num_), 0)) {
-    if (const Outcome outcome = not_answering(); !outcome.succeeded()) return outcome;
+    if (const std::optional<Outcome> outcome = not_answering()) return *outcome;
   }
   switch (request.wr.opcode) {
     case Opcode::kRdmaWrite:
@@ -242,10 +235,15 @@ inline Outcome Connected::execute(const Request& request) {
   }
 }
 
-Outcome Connected::not_answering() {
-  if (!target_ && !find_target({})) return kUnanswered;
-  if (target_->ready(own_slot_, qp_num_)) return kSucceeded;
-  return target_->peer().alive() ? kUnanswered : Outcome::done(WcStatus::kRetryExcErr);
+std::optional<Outcome> Connected::not_answering() {
+  if (!target_ && !find_target({})) return missing_ ? lost() : kUnanswered;
+  if (target_->ready(own_slot_, qp_num_)) return std::nullopt;
+  return target_->peer().alive() ? kUnanswered : lost();
+}
+
+Outcome Connected::lost() const {
+  // UC: nobody answers in any case (IBTA 9.8.2).
+  return Outcome::done(is_reliable() ? WcStatus::kRetryExcErr : WcStatus::kSuccess);
 }
 
 inline Outcome Connected::outcome_of(core::Verdict verdict) {
@@ -255,7 +253,7 @@ inline Outcome Connected::outcome_of(core::Verdict verdict) {
 
 Outcome Connected::refused(core::Verdict verdict) {
   if (verdict.is_not_ready()) return not_ready();
-  if (verdict.is_lost()) return Outcome::done(WcStatus::kRetryExcErr);
+  if (verdict.is_lost()) return lost();
   if (verdict.is_dropped() || !is_reliable()) return kSucceeded;
   return Outcome::done(core::rule_of(verdict.refusal()).requester);
 }

@@ -46,15 +46,13 @@ class Connected final : public core::Endpoint {
   [[gnu::noinline]] core::Posted keep_tried(const core::Request& request, Outcome outcome);
   /// Tries the requests that wait, as long as one ends. Returns when to try again.
   int64_t try_waiting(int64_t now_ns);
-  /// The oldest request fails, and the queue pair.
-  void lose_peer();
   /// Tries the oldest request that waits. Returns when to try again; 0: it has ended.
   int64_t try_oldest(int64_t now_ns);
   /// Ends the oldest request that waits; after a failure all others as well.
   void end_oldest(WcStatus status, uint64_t length);
   /// When the oldest request is to be tried again; 0: it ends with *status.
   int64_t postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status);
-  /// Looks for the peer's process at times, and fails the queue pair if there is none. Returns when to look again.
+  /// Looks for the peer's process at times; requests that wait end if there is none. Returns when to look again.
   int64_t look_for_peer(int64_t now_ns);
   bool find_target(std::chrono::milliseconds limit);
   bool is_reliable() const { return type_ != QpType::kUc; }
@@ -62,7 +60,10 @@ class Connected final : public core::Endpoint {
   /// Of a verdict that is not accepted(): RC and XRC report it on both sides, to UC nothing comes back.
   [[gnu::cold]] Outcome refused(core::Verdict verdict);
   [[gnu::cold]] Outcome not_ready();
-  [[gnu::cold]] Outcome not_answering();
+  /// What a request ends with that finds no peer ready for it; none: it is ready by now.
+  [[gnu::cold]] std::optional<Outcome> not_answering();
+  /// Of a request to a process that is gone.
+  [[gnu::cold]] Outcome lost() const;
   core::Inbound inbound_of(const core::Request& request) const;
   /// After a window was invalidated: sets `copier_` if the peer is inside a post.
   void look_for_copier();
@@ -84,6 +85,7 @@ class Connected final : public core::Endpoint {
   const int64_t made_ns_;
   int64_t next_search_ns_ = 0;
   int search_error_ = 0;
+  bool missing_ = false;  ///< the peer must be on this host, and was not found for long
   /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
   /// it holds its send lock since before.
   struct Copier {
