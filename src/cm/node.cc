@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
-/// Until the segment of a process that has gone is given back: longer than anybody who met it alive still looks there.
+/// Until the memory of a process that has gone is given back though a queue pair that leads to it is not reset.
 constexpr int64_t kLetGoNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
 /// How long a process that ends waits for its last messages to leave while no peer reads any of them.
@@ -80,9 +80,9 @@ class NodeImpl final : public Node, private Peer::Asker {
   uint32_t slot() const override { return slot_; }
   MemoryDomain domain() const override { return dir_->domain(); }
   Peer& self() override { return *self_; }
-  Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
-  Peer* find(uint32_t slot) override;
-  std::vector<Peer*> peers() override;
+  Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
+  PeerRef find(uint32_t slot) override;
+  std::vector<PeerRef> peers() override;
   std::vector<uint32_t> slots() override { return dir_->list(); }
   Result<uint32_t> publish_channel(int event_fd) override;
   void withdraw_channel(uint32_t index) override;
@@ -119,7 +119,7 @@ class NodeImpl final : public Node, private Peer::Asker {
   struct Connection {
     base::UniqueFd fd;
     Outbox outbox;
-    Peer* peer = nullptr;
+    PeerRef peer;
     bool observer = false;
     std::set<uint32_t> channels;  ///< of this process, whose descriptors were sent
     uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and said hello first
@@ -143,7 +143,7 @@ class NodeImpl final : public Node, private Peer::Asker {
   Result<void> say_hello(int fd);
   /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
   /// `timeout`.
-  Result<Peer*> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
+  Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
   // Under the mutex.
   /// A socket on which the process in `slot` has not answered yet, or none.
   base::UniqueFd take_asked(uint32_t slot);
@@ -153,7 +153,7 @@ class NodeImpl final : public Node, private Peer::Asker {
   void send_channel(Connection& connection, uint32_t index);
   void tell_all(const Message& message, int fd = -1);
   void send_rest();
-  Connection& add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline);
+  Connection& add_connection(base::UniqueFd fd, PeerRef peer, int64_t deadline);
 
   NodeEvents& events_;
   std::unique_ptr<RuntimeDir> dir_;
@@ -165,7 +165,7 @@ class NodeImpl final : public Node, private Peer::Asker {
   Poller poller_;
   base::UniqueFd doorbell_;
   base::UniqueFd kick_;
-  std::unique_ptr<Peer> self_;
+  PeerRef self_;
 
   Watches watches_{poller_};  ///< its lock before mutex_
 
@@ -182,7 +182,8 @@ class NodeImpl final : public Node, private Peer::Asker {
   int64_t accept_again_ns_ = 0;
   std::atomic<bool> channels_wanted_{false};
   int64_t ask_again_ns_ = 0;
-  std::deque<std::pair<int64_t, Peer*>> gone_;  ///< whose segments are to be given back, and when: the service thread's
+  /// Whose memory is to be given back though somebody keeps them, and when: the service thread's.
+  std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> gone_;
 };
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
@@ -387,29 +388,29 @@ void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
               peer.slot());
 }
 
-NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, Peer* peer, int64_t deadline) {
+NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer, int64_t deadline) {
   const int number = fd.get();
   Connection& connection = connections_[number];
   connection.fd = std::move(fd);
-  connection.peer = peer;
+  connection.peer = std::move(peer);
   connection.hello_deadline_ns = deadline;
   poller_.add(number);
   return connection;
 }
 
-Peer* NodeImpl::find(uint32_t slot) {
-  if (slot == slot_) return self_.get();
+PeerRef NodeImpl::find(uint32_t slot) {
+  if (slot == slot_) return self_;
   std::lock_guard lock(mutex_);
   return met_.find(slot);
 }
 
-std::vector<Peer*> NodeImpl::peers() {
+std::vector<PeerRef> NodeImpl::peers() {
   std::lock_guard lock(mutex_);
   return met_.alive();
 }
 
-Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
-  if (Peer* known = find(slot); known != nullptr) return known;
+Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
+  if (PeerRef known = find(slot); known != nullptr) return known;
   if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
   base::UniqueFd asked;
   {
@@ -430,7 +431,7 @@ Result<Peer*> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout
   return wait_for_hello(std::move(*socket), slot, timeout);
 }
 
-Result<Peer*> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout) {
+Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout) {
   const int64_t deadline = base::now_ns() + std::chrono::nanoseconds(timeout).count();
   for (;;) {
     const int64_t left = (deadline - base::now_ns()) / 1'000'000;
@@ -451,7 +452,7 @@ Result<Peer*> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std
     if (!introduced) return tl::unexpected(introduced.error());
     if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
     std::lock_guard lock(mutex_);
-    Peer* peer = met_.adopt(std::move(*introduced));
+    PeerRef peer = met_.adopt(std::move(*introduced));
     peer->set_asker(this);
     add_connection(std::move(socket), peer, 0);
     return peer;
@@ -500,7 +501,7 @@ void NodeImpl::kick() {
 Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
-    if (connection.peer == &peer && peer.alive()) return send(connection, message_of(MessageKind::kMad), -1, &mad);
+    if (connection.peer.get() == &peer && peer.alive()) return send(connection, message_of(MessageKind::kMad), -1, &mad);
   return fail(EPIPE, "the other process is gone");
 }
 
@@ -574,7 +575,7 @@ void NodeImpl::on_socket(int fd) {
     if (found == connections_.end()) return;
     auto received = receive_message(fd);
     if (received) {
-      Peer* sender = found->second.peer;
+      const PeerRef sender = found->second.peer;
       if (sender != nullptr && received->message.kind == static_cast<uint32_t>(MessageKind::kMad)) {
         lock.unlock();
         events_.on_mad(*sender, received->mad);
@@ -593,13 +594,16 @@ void NodeImpl::on_socket(int fd) {
 void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   const auto found = connections_.find(fd);
   if (found == connections_.end()) return;
-  Peer* gone = found->second.peer;
+  PeerRef gone = std::move(found->second.peer);
   connections_.erase(found);
   if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
   lock.unlock();
   if (gone == nullptr) return;
   NUPA_INFO("slot %u is gone%s", gone->slot(), gone->left_politely() ? "" : " without a word");
   events_.on_peer_gone(*gone);
+  lock.lock();
+  met_.forget(*gone);
+  lock.unlock();
   gone_.emplace_back(base::now_ns() + kLetGoNs, gone);
   dir_->sweep();
 }
@@ -625,7 +629,7 @@ void NodeImpl::loop() {
     if (channels_wanted_.exchange(false)) ask_for_channels(now);
     if (ask_again_ns_ != 0 && ask_again_ns_ <= now) {
       ask_again_ns_ = 0;
-      for (Peer* peer : peers()) peer->forget_asked();
+      for (const PeerRef& peer : peers()) peer->forget_asked();
     }
     if (ask_again_ns_ != 0) wake = std::min(wake, ask_again_ns_);
     bool handshaking = accept_again_ns_ != 0;
@@ -652,7 +656,8 @@ void NodeImpl::loop() {
       }
     }
     if (handshaking) expire(base::now_ns());
-    for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front()) gone_.front().second->let_go();
+    for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front())
+      if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
   }
 }
 

@@ -49,11 +49,11 @@ class Node {
   /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer.
   /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped). A
   /// process that answers later is met then, and find() has it.
-  virtual Result<Peer*> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
+  virtual Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
   /// The process in `slot` if it was met before and lives, else null.
-  virtual Peer* find(uint32_t slot) = 0;
+  virtual PeerRef find(uint32_t slot) = 0;
   /// All peers that live, this process not among them.
-  virtual std::vector<Peer*> peers() = 0;
+  virtual std::vector<PeerRef> peers() = 0;
   /// Slots of all processes in the runtime directory, this one among them (multicast looks for its members).
   virtual std::vector<uint32_t> slots() = 0;
 

@@ -13,10 +13,10 @@
 namespace nupa::cm {
 
 /// Another process of this host and user that this one has met (or this process itself): its segment, its region
-/// file, the ways to wake it, whether it lives. Owned by the Node until the process closes the device; pointers to it
-/// and into its segment stay valid until then, also after its death, but the segment has zeros soon after that. All
-/// calls from any thread.
-class Peer {
+/// file, the ways to wake it, whether it lives. Pointers into its segment stay valid as long as somebody has a PeerRef,
+/// also after its death, but the segment has zeros soon after that. The Node has one while the process lives: a server
+/// meets any number of processes, and what it has mapped of them goes with the last PeerRef. All calls from any thread.
+class Peer : public std::enable_shared_from_this<Peer> {
  public:
   ~Peer();
   uint32_t slot() const { return slot_; }
@@ -69,10 +69,10 @@ class Peer {
     own_segment_ = &own;
   }
   void mark_polite() { polite_.store(true, std::memory_order_release); }
-  /// False if it was gone already. Its descriptors are closed, for a server meets any number of processes; what it has
-  /// mapped of them goes by let_go().
+  /// False if it was gone already. Its descriptors are closed, whoever has a PeerRef.
   bool mark_gone();
-  /// Some time after it has gone: nobody is still looking at its segment, and whoever does sees zeros.
+  /// Some time after it has gone: its memory is given back though somebody has a PeerRef, as an idle queue pair does;
+  /// whoever still looks there sees zeros.
   void let_go();
   void set_asker(Asker* asker) { asker_.store(asker, std::memory_order_release); }
   /// Takes the descriptor over, unless this is the process itself; -1: the channel is gone. Without memory for it, it
@@ -119,5 +119,8 @@ class Peer {
   bool channels_closed_ = false;  ///< it has gone
   std::atomic<Asker*> asker_{nullptr};
 };
+
+/// Keeps a peer and what is mapped of it.
+using PeerRef = std::shared_ptr<Peer>;
 
 }  // namespace nupa::cm

@@ -4,32 +4,36 @@
 
 namespace nupa::cm {
 
-Peer* PeerTable::adopt(Introduced introduced) {
+PeerRef PeerTable::adopt(Introduced introduced) {
   for (auto& peer : peers_)
     if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance && peer->alive())
-      return peer.get();
+      return peer;
   const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
   NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
             cma ? "work" : "do not work: its service thread will copy");
   peers_.push_back(make(std::move(introduced), cma));
-  return peers_.back().get();
+  return peers_.back();
 }
 
-Peer* PeerTable::find(uint32_t slot) const {
+PeerRef PeerTable::find(uint32_t slot) const {
   for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
-    if ((*peer)->slot() == slot && (*peer)->alive()) return peer->get();
+    if ((*peer)->slot() == slot && (*peer)->alive()) return *peer;
   return nullptr;
 }
 
-std::vector<Peer*> PeerTable::alive() const {
-  std::vector<Peer*> alive;
+std::vector<PeerRef> PeerTable::alive() const {
+  std::vector<PeerRef> alive;
   for (auto& peer : peers_)
-    if (peer->alive()) alive.push_back(peer.get());
+    if (peer->alive()) alive.push_back(peer);
   return alive;
 }
 
-std::unique_ptr<Peer> PeerTable::make(Introduced introduced, bool cma) {
-  auto peer = std::make_unique<Peer>();
+void PeerTable::forget(const Peer& peer) {
+  std::erase_if(peers_, [&](const PeerRef& known) { return known.get() == &peer; });
+}
+
+PeerRef PeerTable::make(Introduced introduced, bool cma) {
+  auto peer = std::make_shared<Peer>();
   peer->slot_ = introduced.hello.slot;
   peer->instance_ = introduced.hello.instance;
   peer->pid_ = introduced.credentials.pid;

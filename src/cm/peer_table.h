@@ -7,21 +7,23 @@
 
 namespace nupa::cm {
 
-/// The processes that were met, the dead among them: pointers to them stay valid. Under its owner's lock.
+/// The processes that were met, until they are forgotten. Under its owner's lock.
 class PeerTable {
  public:
   /// The process that said hello. It is the same peer as before, unless that one was given up: what this process had of
   /// it is closed, and it is met again.
-  Peer* adopt(Introduced introduced);
+  PeerRef adopt(Introduced introduced);
   /// Who has the slot and lives; null: nobody.
-  Peer* find(uint32_t slot) const;
-  std::vector<Peer*> alive() const;
+  PeerRef find(uint32_t slot) const;
+  std::vector<PeerRef> alive() const;
+  /// It is gone: who has a PeerRef keeps it, nobody else.
+  void forget(const Peer& peer);
 
   /// `cma`: whether copies from and to its memory work.
-  static std::unique_ptr<Peer> make(Introduced introduced, bool cma);
+  static PeerRef make(Introduced introduced, bool cma);
 
  private:
-  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<PeerRef> peers_;
 };
 
 }  // namespace nupa::cm

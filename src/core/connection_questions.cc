@@ -43,7 +43,7 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
   };
   if (listens(node.self())) return way_of(node.self());
   std::vector<uint32_t> met{runtime_.slot()};
-  for (cm::Peer* peer : node.peers()) {
+  for (const cm::PeerRef& peer : node.peers()) {
     if (listens(*peer)) return way_of(*peer);
     met.push_back(peer->slot());
   }
@@ -74,7 +74,7 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
   way.slot = runtime_.slot();
   way.instance = runtime_.node().self().instance();
   if (segment::has_gid(*runtime_.tables().header, route.path.remote)) return way;
-  for (cm::Peer* peer : runtime_.node().peers())
+  for (const cm::PeerRef& peer : runtime_.node().peers())
     if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
   return fail(EHOSTUNREACH, "no transport leads to the other end");
 }

@@ -86,7 +86,7 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
   } else if (runtime_.transports().share_memory()) {
     // A process that shares the runtime directory but no network has the address.
-    for (cm::Peer* peer : runtime_.node().peers())
+    for (const cm::PeerRef& peer : runtime_.node().peers())
       if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {
         const Place own = stand_in(devices, base::is_ipv4(to));
         route = find_address(own.entry->gid);

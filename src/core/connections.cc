@@ -132,7 +132,7 @@ void Connections::send(const cm::Way& way, const cm::Mad& mad) {
   if (way.slot == runtime_.slot()) {
     to_self_.push_back(mad);
   } else if (way.is_local()) {
-    cm::Peer* peer = runtime_.node().find(way.slot);
+    const cm::PeerRef peer = runtime_.node().find(way.slot);
     if (peer == nullptr || peer->instance() != way.instance) return;
     if (auto sent = runtime_.node().send_mad(*peer, mad); !sent)
       NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);

@@ -80,6 +80,10 @@ int64_t DatagramRouter::progress(int64_t) {
   return INT64_MAX;
 }
 
+void DatagramRouter::on_process_gone(cm::Peer& process) {
+  for (const auto& sender : senders_) sender->on_process_gone(process);
+}
+
 void DatagramRouter::withdraw() {
   for (const auto& sender : senders_) sender->withdraw();
 }

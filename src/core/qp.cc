@@ -325,8 +325,7 @@ int Qp::query(QpAttr* attr, QpOptions* options) const {
 
 bool Qp::connected_to(const cm::Peer& peer) const {
   const QpState now = state();
-  return options_.type != QpType::kUd && now >= QpState::kRtr && now != QpState::kErr &&
-         shared_->remote_slot.load() == peer.slot();
+  return now >= QpState::kRtr && now != QpState::kErr && shared_->remote_slot.load() == peer.slot();
 }
 
 void Qp::tell_drained() {
@@ -356,7 +355,7 @@ bool Qp::handle_error() {
 }
 
 bool Qp::handle_peer_gone(cm::Peer& peer) {
-  if (!connected_to(peer)) return true;
+  if (!datagram_ && !connected_to(peer)) return true;
   if (!send_lock_.try_lock()) return false;
   // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.
   if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);

@@ -68,7 +68,8 @@ class alignas(64) Qp final : public QueuePair {
   void tell_established();
   /// Service thread: a peer moved this queue pair to the error state. False: busy, call again.
   bool handle_error();
-  /// Service thread: the process is gone, and if this queue pair is connected to it, it fails.
+  /// Service thread: the process is gone, and if this queue pair is connected to it, its requests fail; one of
+  /// datagrams forgets it. False: busy, call again.
   bool handle_peer_gone(cm::Peer& peer);
   /// To the process, or to another one in its slot.
   bool connected_to(const cm::Peer& peer) const;

@@ -24,7 +24,7 @@ int Qp::post_recv(const RecvWr& wr) {
 void Qp::wake_sender() {
   if (shared_->sender_waits.exchange(0) == 0) return;
   const uint32_t slot = shared_->remote_slot.load();
-  cm::Peer* peer = slot == runtime_.slot() ? &runtime_.node().self() : runtime_.node().find(slot);
+  const cm::PeerRef peer = runtime_.node().find(slot);
   if (peer == nullptr) return;
   const uint32_t index = segment::index_of(shared_->remote_qpn.load());
   peer->tables().qp[index].wake.store(1);
@@ -34,7 +34,7 @@ void Qp::wake_sender() {
 std::function<bool(uint32_t)> Qp::death_test() {
   return [this](uint32_t tag) {
     if (tag == runtime_.tag()) return false;
-    const cm::Peer* peer = runtime_.node().find(tag & 0xfff);
+    const cm::PeerRef peer = runtime_.node().find(tag & 0xfff);
     return peer == nullptr || segment::owner_tag(peer->slot(), peer->instance()) != tag;
   };
 }

@@ -191,7 +191,7 @@ bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
 bool Runtime::grace() {
   segment::SendLock::fence_after_revoking();
   bool all = grace_of(tables(), nullptr);
-  for (cm::Peer* peer : node_->peers()) all = grace_of(peer->tables(), peer) && all;
+  for (const cm::PeerRef& peer : node_->peers()) all = grace_of(peer->tables(), peer.get()) && all;
   return all;
 }
 
@@ -263,7 +263,7 @@ void Runtime::bury(cm::Peer& peer) {
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i) {
     Qp* qp = qps_.at(i);
-    if (qp == nullptr || !qp->connected_to(peer)) continue;
+    if (qp == nullptr) continue;
     // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
     progress::Waiter waiter(progress::kLockPolicy);
     for (int turn = 0; turn < 100000 && !qp->handle_peer_gone(peer); ++turn) waiter.turn();

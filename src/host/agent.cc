@@ -158,7 +158,7 @@ void Agent::serve() {
     uint64_t bits = mine.agent_attention[word].exchange(0);
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t slot = word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-      cm::Peer* peer = node_.find(slot);
+      const cm::PeerRef peer = node_.find(slot);
       if (peer == nullptr) continue;
       for (AgentShared& request : peer->tables().header->agents) {
         if (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kAsked)) continue;

@@ -145,9 +145,12 @@ MappedRegion::~MappedRegion() {
 
 std::shared_ptr<PeerMemory> PeerMemories::of(cm::Peer& peer) {
   std::lock_guard lock(mutex_);
-  std::weak_ptr<PeerMemory>& known = memories_[&peer];
-  auto memory = known.lock();
-  if (memory == nullptr) known = memory = std::make_shared<PeerMemory>(peer, agent_);
+  if (const auto known = memories_.find(&peer); known != memories_.end())
+    if (auto memory = known->second.lock()) return memory;
+  // A server meets any number of processes: those that nobody leads to any more are forgotten.
+  std::erase_if(memories_, [](const auto& entry) { return entry.second.expired(); });
+  auto memory = std::make_shared<PeerMemory>(peer, agent_);
+  memories_[&peer] = memory;
   return memory;
 }
 
@@ -178,19 +181,19 @@ std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generatio
 }
 
 std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
-  const MrShared& mr = peer_.tables().mr[index];
+  const MrShared& mr = peer_->tables().mr[index];
   const uint32_t count = __atomic_load_n(&mr.piece_count, __ATOMIC_RELAXED);
   std::vector<MrPiece> pieces;
   if (count <= segment::kInlinePieces) {
     pieces.assign(mr.inline_pieces, mr.inline_pieces + count);
   } else {
-    auto list = peer_.heap(mr.pieces, count * sizeof(MrPiece));
+    auto list = peer_->heap(mr.pieces, count * sizeof(MrPiece));
     if (list) {
       const auto* first = static_cast<const MrPiece*>(*list);
       pieces.assign(first, first + count);
     }
   }
-  return are_pages(pieces) ? map_pieces(peer_, pieces) : nothing();
+  return are_pages(pieces) ? map_pieces(*peer_, pieces) : nothing();
 }
 
 std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {

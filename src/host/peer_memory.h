@@ -36,8 +36,8 @@ class MappedRegion {
 /// and fault in its pages, for every request. Any thread.
 class PeerMemory {
  public:
-  PeerMemory(cm::Peer& peer, Agent& agent) : peer_(peer), agent_(agent) {}
-  cm::Peer& peer() const { return peer_; }
+  PeerMemory(cm::Peer& peer, Agent& agent) : peer_(peer.shared_from_this()), agent_(agent) {}
+  cm::Peer& peer() const { return *peer_; }
   Agent& agent() const { return agent_; }
   /// The mapping of region `index` in its present generation. Never null; may be empty.
   std::shared_ptr<MappedRegion> map(uint32_t index, uint32_t generation);
@@ -55,7 +55,7 @@ class PeerMemory {
   /// Null: the system refuses.
   std::shared_ptr<MappedRegion> read_and_map(uint32_t index);
 
-  cm::Peer& peer_;
+  const cm::PeerRef peer_;
   Agent& agent_;
   std::mutex mutex_;
   Entries kept_;  ///< the last used first
@@ -69,6 +69,11 @@ class PeerMemories {
   /// One of each peer, shared by all that lead to it.
   std::shared_ptr<PeerMemory> of(cm::Peer& peer);
   Agent& agent() { return agent_; }
+  /// How many are known, those among them that nobody uses any more.
+  size_t known() {
+    std::lock_guard lock(mutex_);
+    return memories_.size();
+  }
 
  private:
   Agent agent_;

@@ -65,7 +65,7 @@ struct Pair {
   std::atomic<uint32_t>* send_lock = nullptr;  ///< the sender's
   ::std::unique_ptr<ReceiveQueue> queue;
   cm::DueEvent due;
-  ::std::unique_ptr<cm::Peer> peer;
+  cm::PeerRef peer;
   ::std::unique_ptr<cm::Node> node;
   ::std::unique_ptr<Runtime> runtime;
   ::std::unique_ptr<host::PeerMemories> memories;
@@ -126,7 +126,7 @@ Pair& make_pair(Case& made, bool is_shared) {
   tables.qp = pair.qp;
   tables.srq = pair.srq;
   ring_memory = made.memory(ReceiveRing::stride_for(1) << kLog2);
-  pair.peer = ::std::make_unique<cm::Peer>(tables);
+  pair.peer = ::std::make_shared<cm::Peer>(tables);
   pair.node = ::std::make_unique<cm::Node>(*pair.peer);
   pair.runtime = ::std::make_unique<Runtime>(segment::Segment::Block{4096, 4096, ring_memory});
   pair.memories = ::std::make_unique<host::PeerMemories>(*pair.node);

@@ -58,7 +58,7 @@ class CmCompletionPort : public ::testing::Test {
   Ends ends_ = make_pair();
   PeerTable table_;
   FakeProcess owner_;
-  Peer* peer_ = nullptr;
+  PeerRef peer_;
   segment::CompletionRing ring_;
   CompletionPort port_;
   segment::CqEntry entry_;

@@ -387,7 +387,7 @@ TEST_F(CmWire, CredentialsAreThoseOfTheOtherSide) {
 
 class CmPeers : public ::testing::Test {
  protected:
-  Peer* meet(FakeProcess& process) {
+  PeerRef meet(FakeProcess& process) {
     auto introduced = check_hello(ends_.one.get(), process.received_hello());
     EXPECT_TRUE(introduced);
     return introduced ? table_.adopt(std::move(*introduced)) : nullptr;
@@ -399,7 +399,7 @@ class CmPeers : public ::testing::Test {
 };
 
 TEST_F(CmPeers, MetTwice_AProcessIsOnePeer) {
-  Peer* const first = meet(process_);
+  const PeerRef first = meet(process_);
   EXPECT_EQ(first, meet(process_));
   EXPECT_EQ(1u, table_.alive().size());
   EXPECT_EQ(first, table_.find(77));
@@ -407,15 +407,15 @@ TEST_F(CmPeers, MetTwice_AProcessIsOnePeer) {
 }
 
 TEST_F(CmPeers, AfterItsDeath_ASlotIsAnotherProcesss) {
-  Peer* const first = meet(process_);
+  const PeerRef first = meet(process_);
   ASSERT_TRUE(first->mark_gone());
   EXPECT_EQ(nullptr, table_.find(77));
   EXPECT_TRUE(table_.alive().empty());
   FakeProcess next(77, process_.header().instance + 1);
-  Peer* const second = meet(next);
+  const PeerRef second = meet(next);
   EXPECT_NE(first, second);
   EXPECT_EQ(second, table_.find(77));
-  EXPECT_EQ(std::vector<Peer*>{second}, table_.alive());
+  EXPECT_EQ(std::vector<PeerRef>{second}, table_.alive());
   EXPECT_EQ(next.header().instance, second->instance());
   EXPECT_FALSE(first->alive());
 }
@@ -423,7 +423,7 @@ TEST_F(CmPeers, AfterItsDeath_ASlotIsAnotherProcesss) {
 TEST_F(CmPeers, BeforeItsDeathIsSeen_ASlotIsTheNewerProcesss) {
   meet(process_);
   FakeProcess next(77, process_.header().instance + 1);
-  Peer* const second = meet(next);
+  const PeerRef second = meet(next);
   EXPECT_EQ(second, table_.find(77));
   second->mark_gone();
   EXPECT_EQ(process_.header().instance, table_.find(77)->instance());
@@ -441,7 +441,7 @@ TEST_F(CmPeers, CrossMemoryCopiesWork_WhereTheNumberIsFound) {
 }
 
 TEST_F(CmPeers, Gone_IsSeenOnce) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   EXPECT_TRUE(peer->alive());
   EXPECT_TRUE(peer->mark_gone());
   EXPECT_FALSE(peer->mark_gone());
@@ -449,7 +449,7 @@ TEST_F(CmPeers, Gone_IsSeenOnce) {
 }
 
 TEST_F(CmPeers, GoneWhileClosing_IsACleanExit) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   process_.header().closing.store(1);
   EXPECT_FALSE(peer->left_politely());
   peer->mark_gone();
@@ -462,7 +462,7 @@ TEST_F(CmPeers, Gone_KeepsNoDescriptorAndMapsNothing) {
   received.fds[2] = doorbell.take();
   auto introduced = check_hello(ends_.one.get(), std::move(received));
   ASSERT_TRUE(introduced);
-  Peer* const peer = table_.adopt(std::move(*introduced));
+  const PeerRef peer = table_.adopt(std::move(*introduced));
   peer->set_channel(9, channel.take().release());
   void* const place = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_TRUE(base::grow_shared_file(process_.region_fd(), 4096));
@@ -482,7 +482,7 @@ TEST_F(CmPeers, Gone_KeepsNoDescriptorAndMapsNothing) {
 }
 
 TEST_F(CmPeers, Gone_ClosesADescriptorWithTheLowestNumberToo) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   const base::UniqueFd input(dup(STDIN_FILENO));
   close(STDIN_FILENO);
   const int lowest = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -497,7 +497,7 @@ TEST_F(CmPeers, Gone_ClosesADescriptorWithTheLowestNumberToo) {
 }
 
 TEST_F(CmPeers, AChannelIsSignalled_FromItsArrivalToItsEnd) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   EXPECT_FALSE(peer->signal_channel(Peer::kMaxChannels - 1)) << "it has not arrived";
   peer->set_channel(Peer::kMaxChannels - 1, dup(channel.get()));
@@ -512,7 +512,7 @@ TEST_F(CmPeers, AChannelIsSignalled_FromItsArrivalToItsEnd) {
 }
 
 TEST_F(CmPeers, AChannelIndexUsedAgain_ClosesTheFormerDescriptor) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   Token former, next;
   peer->set_channel(0, former.take().release());
   peer->set_channel(0, next.take().release());
@@ -523,7 +523,7 @@ TEST_F(CmPeers, AChannelIndexUsedAgain_ClosesTheFormerDescriptor) {
 }
 
 TEST_F(CmPeers, TheDoorbellRingsAtItsOwner) {
-  Peer* const peer = meet(process_);
+  const PeerRef peer = meet(process_);
   peer->ring_doorbell();
   uint64_t count = 0;
   EXPECT_EQ(8, ::read(process_.doorbell_fd(), &count, sizeof count));

@@ -36,27 +36,32 @@ class Witness : public NodeEvents {
   void on_attention() override { ++attentions; }
   void on_peer_gone(Peer& peer) override {
     std::lock_guard lock(mutex_);
-    gone_.push_back(&peer);
+    gone_.push_back(peer.shared_from_this());
   }
   void on_mad(Peer& peer, const Mad&) override {
     std::lock_guard lock(mutex_);
-    mads_.push_back(&peer);
+    mads_.push_back(peer.shared_from_this());
   }
   int64_t on_tick(int64_t now) override {
     std::lock_guard lock(mutex_);
     ticks_.push_back(now);
     return wake_at;
   }
-  std::vector<Peer*> gone() {
+  std::vector<PeerRef> gone() {
     std::lock_guard lock(mutex_);
     return gone_;
+  }
+  void forget() {
+    std::lock_guard lock(mutex_);
+    gone_.clear();
+    mads_.clear();
   }
   /// The times of all ticks.
   std::vector<int64_t> ticks() {
     std::lock_guard lock(mutex_);
     return ticks_;
   }
-  std::vector<Peer*> mads() {
+  std::vector<PeerRef> mads() {
     std::lock_guard lock(mutex_);
     return mads_;
   }
@@ -66,7 +71,7 @@ class Witness : public NodeEvents {
 
  private:
   std::mutex mutex_;
-  std::vector<Peer*> gone_, mads_;
+  std::vector<PeerRef> gone_, mads_;
   std::vector<int64_t> ticks_;
 };
 
@@ -99,8 +104,8 @@ class CmNode : public ::testing::Test {
     EXPECT_EQ(0, error_of_next(socket.get()));
     return socket;
   }
-  Peer* met(FakeProcess& process) {
-    Peer* peer = nullptr;
+  PeerRef met(FakeProcess& process) {
+    PeerRef peer;
     EXPECT_TRUE(soon([&] { return (peer = node_->find(process.header().slot)) != nullptr; }));
     return peer;
   }
@@ -167,8 +172,8 @@ TEST_F(CmNode, AHello_IsAnsweredByAHello_AndAQuestionForAChannelByThat) {
   // The doorbell that came with the hello is the one that the service thread answers.
   ASSERT_EQ(8, ::write(hello->fds[2].get(), &one, sizeof one));
   EXPECT_TRUE(soon([&] { return witness_.attentions > 0; }));
-  Peer* const peer = met(process_);
-  EXPECT_EQ(std::vector<Peer*>{peer}, node_->peers());
+  const PeerRef peer = met(process_);
+  EXPECT_EQ(std::vector<PeerRef>{peer}, node_->peers());
   node_->withdraw_channel(0);
 }
 
@@ -212,7 +217,7 @@ TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
 
 TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
   uint32_t mads = 0;
   while (node_->send_mad(*peer, Mad{})) ++mads;  // until the socket is full, and as much waits as may
@@ -263,11 +268,11 @@ TEST_F(CmNode, WhateverIsSaidBeforeAHello_EndsTheConnection) {
 
 TEST_F(CmNode, AMessageOfAnotherProtocol_EndsTheConnectionOfAPeerToo) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   Message wrong = process_.message(MessageKind::kGoodbye);
   wrong.magic ^= 1;
   send(socket.get(), wrong);
-  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{peer}; }));
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<PeerRef>{peer}; }));
   EXPECT_FALSE(peer->left_politely());
 }
 
@@ -324,7 +329,7 @@ using Messages = std::vector<std::pair<MessageKind, uint32_t>>;
 
 TEST_F(CmNode, EventForAChannelThatIsNotHere_AsksForItOnce) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(peer->signal_channel(3));
   EXPECT_FALSE(peer->signal_channel(64));
   Messages asked;
@@ -347,7 +352,7 @@ TEST_F(CmNode, EventForAChannelThatIsNotHere_AsksForItOnce) {
 
 TEST_F(CmNode, ChannelThatNeverCame_IsAskedForAgain) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   EXPECT_FALSE(peer->signal_channel(3));
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
   read_all(socket.get());
@@ -370,7 +375,7 @@ TEST_F(CmNode, QuestionForAChannelThatIsNotThere_IsAnsweredSo) {
 
 TEST_F(CmNode, DescriptorsOfOthersChannels_TakeAPartOfTheProcesss) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   rlimit limit{};
   ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
@@ -398,7 +403,7 @@ TEST_F(CmNode, DescriptorsOfOthersChannels_TakeAPartOfTheProcesss) {
 
 TEST_F(CmNode, AChannelIndexOutOfRange_IsIgnored) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   Token far, farther;
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   send(socket.get(), process_.message(MessageKind::kChannel, Peer::kMaxChannels - 1), {channel.get()});
@@ -416,7 +421,7 @@ TEST_F(CmNode, AChannelIndexOutOfRange_IsIgnored) {
 
 TEST_F(CmNode, AChannelComesWithOneDescriptor) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   Token first, second;
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   send(socket.get(), process_.message(MessageKind::kChannel, 3), {channel.get()});
@@ -439,7 +444,7 @@ TEST_F(CmNode, AChannelComesWithOneDescriptor) {
 
 TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsDoorbell) {
   const base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   rlimit limit{};
   ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
@@ -472,7 +477,7 @@ TEST_F(CmNode, MessagesArriveFromThePeerThatSentThem) {
   const base::UniqueFd one = enter(process_), two = enter(other);
   settle(process_, one.get());
   settle(other, two.get());
-  EXPECT_EQ((std::vector<Peer*>{met(process_), met(other)}), witness_.mads());
+  EXPECT_EQ((std::vector<PeerRef>{met(process_), met(other)}), witness_.mads());
 }
 
 TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
@@ -496,7 +501,7 @@ TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
 
 TEST_F(CmNode, AfterAGoodbye_TheEndIsNoFault) {
   base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   send(socket.get(), process_.message(MessageKind::kGoodbye));
   settle(process_, socket.get());
   EXPECT_TRUE(peer->alive()) << "a goodbye is not the end";
@@ -507,7 +512,7 @@ TEST_F(CmNode, AfterAGoodbye_TheEndIsNoFault) {
 
 TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
   base::UniqueFd socket = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   socket.reset();
   ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
   EXPECT_FALSE(peer->left_politely());
@@ -520,9 +525,26 @@ TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
   EXPECT_EQ(EPIPE, sent.error().code);
 }
 
+TEST_F(CmNode, AProcessThatIsGone_IsKeptByItsUsersAlone) {
+  base::UniqueFd socket = enter(process_);
+  PeerRef kept = met(process_);
+  const std::weak_ptr<Peer> known = kept;
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  witness_.forget();
+  FakeProcess other(78, 5);
+  const base::UniqueFd later = enter(other);
+  settle(other, later.get());
+  witness_.forget();
+  EXPECT_EQ(1, known.use_count()) << "the node has forgotten it";
+  EXPECT_EQ(77u, kept->tables().header->slot);
+  kept.reset();
+  EXPECT_TRUE(known.expired());
+}
+
 TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
   base::UniqueFd one = enter(process_), two = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   EXPECT_EQ(1u, node_->peers().size());
   two.reset();
   one.reset();
@@ -530,7 +552,7 @@ TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
   FakeProcess other(78, 5);
   const base::UniqueFd later = enter(other);
   settle(other, later.get());
-  EXPECT_EQ(std::vector<Peer*>{peer}, witness_.gone());
+  EXPECT_EQ(std::vector<PeerRef>{peer}, witness_.gone());
 }
 
 TEST_F(CmNode, TheSocketsOfTheDeadAreRemovedWhenADeathIsSeen) {
@@ -544,13 +566,13 @@ TEST_F(CmNode, TheSocketsOfTheDeadAreRemovedWhenADeathIsSeen) {
 
 TEST_F(CmNode, AnotherProcessInADeadOnesSlotIsAnotherPeer) {
   base::UniqueFd first = enter(process_);
-  Peer* const old = met(process_);
+  const PeerRef old = met(process_);
   FakeProcess next(77, process_.header().instance + 1);
   const base::UniqueFd second = enter(next);
-  Peer* peer = nullptr;
+  PeerRef peer;
   ASSERT_TRUE(soon([&] { return (peer = node_->find(77)) != nullptr && peer != old; }));
   first.reset();
-  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{old}; }));
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<PeerRef>{old}; }));
   EXPECT_EQ(peer, node_->find(77)) << "the death of the old one is not its own";
   EXPECT_TRUE(peer->alive());
   const Mad mad{};
@@ -559,13 +581,13 @@ TEST_F(CmNode, AnotherProcessInADeadOnesSlotIsAnotherPeer) {
 
 TEST_F(CmNode, AProcessThatWasGivenUp_IsMetAgainWhenItSaysHello) {
   const base::UniqueFd first = enter(process_);
-  Peer* const old = met(process_);
+  const PeerRef old = met(process_);
   Message wrong = process_.message(MessageKind::kGoodbye);
   wrong.magic ^= 1;
   send(first.get(), wrong);
-  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<Peer*>{old}; }));
+  ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<PeerRef>{old}; }));
   const base::UniqueFd second = enter(process_);
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
   EXPECT_NE(old, peer) << "its closed descriptors stay closed";
   EXPECT_FALSE(old->alive());
@@ -619,7 +641,7 @@ TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
   ASSERT_TRUE(peer) << peer.error().what;
   EXPECT_EQ(77u, (*peer)->slot());
   EXPECT_EQ(*peer, *node_->connect(77, kMeeting)) << "met before";
-  EXPECT_EQ(&node_->self(), *node_->connect(node_->slot(), kMeeting));
+  EXPECT_EQ(&node_->self(), node_->connect(node_->slot(), kMeeting)->get());
   EXPECT_TRUE(soon([&] { return heard == static_cast<uint32_t>(MessageKind::kChannel); }))
       << "of what was there before";
   finish();
@@ -675,7 +697,7 @@ TEST_F(CmNodeConnect, AnAnswerAfterTheTime_MeetsTheProcess) {
   });
   EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
   late.set_value();
-  Peer* const peer = met(process_);
+  const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
   EXPECT_EQ(peer, *node_->connect(77, kAtOnce));
   EXPECT_TRUE(soon([&] { return heard == static_cast<uint32_t>(MessageKind::kChannel); }));

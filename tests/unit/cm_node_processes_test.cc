@@ -126,7 +126,7 @@ class CmProcesses : public ::testing::Test {
   Folder folder_;
   std::unique_ptr<Own> here_;
   uint32_t slot_ = 0;
-  Peer* peer_ = nullptr;
+  PeerRef peer_;
 };
 
 TEST_F(CmProcesses, AProcessThatIsKilled_IsGoneWithoutAGoodbye) {
@@ -218,7 +218,7 @@ TEST_F(CmProcesses, AChildThatExits_EndsNothingOfItsParents) {
       if (waitpid(child, &status, 0) != child || status != 0) _exit(80);
     }
     const Mad mad{};
-    Peer* const peer = own.node->peers().empty() ? nullptr : own.node->peers().front();
+    const PeerRef peer = own.node->peers().empty() ? nullptr : own.node->peers().front();
     if (peer == nullptr || !own.node->send_mad(*peer, mad)) _exit(81);
     self.tell(2);
     self.hear();
@@ -324,7 +324,7 @@ TEST_F(CmProcesses, AProcessThatIsStoppedWhileItIsAsked_IsMetWhenItGoesOn) {
   Process stopped([](Process& self) {
     auto* own = new Own;
     self.tell(own->node == nullptr ? 0 : own->node->slot());
-    const Peer* const asker = own->node->find(self.hear());
+    const PeerRef asker = own->node->find(self.hear());
     self.tell(asker == nullptr ? 3 : own->events.gone != 0 || !asker->alive() ? 2 : 1);
     self.hear();
   });

@@ -115,7 +115,7 @@ class NodeTest : public testing::Test {
   std::string folder_, before_;
   base::UniqueFd region_;
   End here_, there_;
-  Peer* peer_ = nullptr;
+  PeerRef peer_;
 };
 
 TEST_F(NodeTest, MessagesToAStoppedProcessArriveInOrderWhenItGoesOn) {
@@ -137,7 +137,7 @@ TEST_F(NodeTest, MessagesToAStoppedProcessArriveInOrderWhenItGoesOn) {
 
 TEST_F(NodeTest, TwoProcessesWithFullSocketsDoNotHoldEachOtherUp) {
   constexpr uint32_t kEach = 3000;
-  Peer* back = nullptr;
+  PeerRef back;
   ASSERT_TRUE(soon([&] { return (back = there_.node->find(here_.node->slot())) != nullptr; }));
   here_.answers_each = there_.answers_each = true;
   here_.stopped = there_.stopped = true;

@@ -554,7 +554,7 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   cm::test::FakeProcess next(slot_, process_.header().instance + 1);
   enter(next);
   ASSERT_TRUE(cm::test::soon([&] {
-    const cm::Peer* const now = runtime_->node().find(slot_);
+    const cm::PeerRef now = runtime_->node().find(slot_);
     return now != nullptr && now->instance() == next.header().instance;
   }));
   party_.manager->release(id);  // tells the other end

@@ -8,11 +8,14 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <fstream>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "core_shm_fixture.h"
@@ -25,7 +28,7 @@ namespace {
 class ShmShared : public ShmProcesses {};
 
 /// The other process's node, as this one reaches it.
-cm::Peer* peer_of(ShmEnd& end, uint32_t qp_num) {
+cm::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
   auto met = end.runtime().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
   return met ? *met : nullptr;
 }
@@ -34,7 +37,7 @@ class ShmDeath : public ShmProcesses {
  protected:
   /// The child dies, and this process has done about it what it does. `qp_num`: of the child's.
   void kill_and_settle(uint32_t qp_num) {
-    cm::Peer* const other = peer_of(end, qp_num);
+    const cm::PeerRef other = peer_of(end, qp_num);
     ASSERT_NE(other, nullptr);
     kill_child();
     ASSERT_TRUE(soon([&] { return !other->alive(); }));
@@ -207,9 +210,92 @@ TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
     EXPECT_EQ(wc.status, WcStatus::kSuccess);
   };
   send(1);
+  const std::weak_ptr<cm::Peer> other = end.runtime().node().find(segment::slot_of(number));
+  EXPECT_EQ(other.expired(), GetParam() != std::string("shm"));
   ASSERT_NO_FATAL_FAILURE(kill_peer(number));
+  EXPECT_TRUE(soon([&] { return other.expired(); })) << "the queue pair keeps what is mapped of the dead";
   send(2);
   EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+}
+
+/// Address space of this process, bytes.
+uint64_t address_bytes() {
+  std::ifstream status("/proc/self/status");
+  uint64_t kibibytes = 0;
+  for (std::string line; std::getline(status, line);)
+    if (std::sscanf(line.c_str(), "VmSize: %" SCNu64, &kibibytes) == 1) break;
+  return kibibytes << 10;
+}
+
+/// Many processes that are met one after the other.
+class ShmCrowd : public ::testing::Test {
+ protected:
+  static constexpr int kCrowd = 25, kFew = 5;
+  struct Member {
+    pid_t child = 0;
+    ShmLine line;
+  };
+  /// Before this one opens the device. Each begins when it is told to.
+  void SetUp() override {
+    for (Member& member : crowd) {
+      int down[2], up[2];
+      ASSERT_EQ(pipe2(down, O_CLOEXEC), 0);
+      ASSERT_EQ(pipe2(up, O_CLOEXEC), 0);
+      member.child = fork();
+      ASSERT_GE(member.child, 0);
+      if (member.child == 0) be_met({down[0], up[1]});
+      ::close(down[0]);
+      ::close(up[1]);
+      member.line = {up[0], down[1]};
+    }
+    ASSERT_TRUE(end.open());
+  }
+  [[noreturn]] static void be_met(const ShmLine& line) {
+    alarm(120);
+    ShmEnd own;
+    const bool good = line.wait() && own.open() && connect_and_wait(own, line);
+    own.close();
+    _exit(good ? 0 : 1);
+  }
+  /// Connects to the member, writes to it, lets the queue pair go and then the process.
+  void meet_and_end(Member& member, bool killed) {
+    ShmAddress peer;
+    ASSERT_TRUE(member.line.go());
+    Qp* qp = end.make_qp();
+    ASSERT_TRUE(meet(end, member.line, *qp, &peer));
+    ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+    EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+    const std::weak_ptr<cm::Peer> other = peer_of(end, peer.qp_num);
+    end.qps.pop_back();
+    EXPECT_FALSE(other.expired()) << "it lives";
+    ASSERT_TRUE(killed ? kill(member.child, SIGKILL) == 0 : member.line.go());
+    waitpid(std::exchange(member.child, 0), nullptr, 0);
+    EXPECT_TRUE(soon([&] { return other.expired(); }));
+  }
+  void TearDown() override {
+    for (Member& member : crowd) {
+      ::close(member.line.in);
+      ::close(member.line.out);
+      if (member.child <= 0) continue;
+      kill(member.child, SIGKILL);
+      waitpid(member.child, nullptr, 0);
+    }
+    end.close();
+  }
+
+  ShmEnd end;
+  std::array<Member, kCrowd> crowd;
+};
+
+TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
+  uint64_t after_few = 0;
+  for (int i = 0; i < kCrowd; ++i) {
+    ASSERT_NO_FATAL_FAILURE(meet_and_end(crowd[static_cast<size_t>(i)], i % 2 == 0)) << i;
+    if (i + 1 == kFew) after_few = address_bytes();
+  }
+  // Each has tables of 65 MB.
+  EXPECT_LT(address_bytes(), after_few + (64 << 20));
+  EXPECT_LE(end.runtime().memories().known(), 2u) << "the last one, and this process itself";
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
@@ -221,7 +307,7 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
-  const cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -245,7 +331,7 @@ TEST_F(ShmDeath, CleanExit_TimeoutZero_ARequestFailsAllTheSame) {
   ASSERT_TRUE(line.give(mine) && line.get(&peer));
   ASSERT_EQ(end.connect(*qp, peer.qp_num, {.timeout = 0}), 0);  // it would wait for an answer for ever
   ASSERT_TRUE(line.go() && line.wait());
-  const cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -259,7 +345,7 @@ TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   cm::DueEvent due;
   Runtime& here = end.runtime();
@@ -275,7 +361,7 @@ bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  cm::Peer* parent = peer_of(end, peer.qp_num);
+  const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto ring = open_ring(*parent, parent->tables().srq[peer.index].recv);
   if (!ring.valid() || !ring.claim(end.runtime().tag())) return false;
@@ -311,7 +397,7 @@ TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  const cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(end.receive(*qp, 3), 0);
   auto ring = open_ring(end.runtime().node().self(), end.shared(*qp).recv);
@@ -329,7 +415,7 @@ bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  cm::Peer* parent = peer_of(end, peer.qp_num);
+  const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   segment::CqShared& shared = parent->tables().cq[peer.index];
   const uint64_t where = shared.where.load();
@@ -442,7 +528,7 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   const uint32_t index = segment::key_index(peer.rkey);
   segment::MrShared& theirs = other->tables().mr[index];
@@ -478,7 +564,7 @@ TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) 
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  cm::Peer* other = peer_of(end, peer.qp_num);
+  const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   const uint32_t index = segment::key_index(peer.rkey);
   segment::MrShared& theirs = other->tables().mr[index];
@@ -829,7 +915,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  cm::Peer* parent = peer_of(end, peer.qp_num);
+  const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto bounce = end.runtime().allocate(segment::kBounceBytes);
   if (!bounce) return false;
@@ -901,7 +987,7 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
 constexpr uint64_t kLongCopy = segment::kBounceBytes + 12345;
 
 /// Connects to the parent, which then gives an address in its memory. Null: it did not.
-cm::Peer* meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
+cm::PeerRef meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   return meet(end, line, *qp, &peer) && line.get(address) ? peer_of(end, peer.qp_num) : nullptr;
@@ -910,7 +996,7 @@ cm::Peer* meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
 /// Reads the parent's memory through its service thread, and writes each byte's complement back.
 bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
-  cm::Peer* parent = meet_parent(end, line, &address);
+  const cm::PeerRef parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
   host::Agent& agent = end.runtime().memories().agent();
   std::vector<std::byte> bytes(kLongCopy);
@@ -937,7 +1023,7 @@ TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
 /// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
 bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
-  cm::Peer* parent = meet_parent(end, line, &word);
+  const cm::PeerRef parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
   host::Agent& agent = end.runtime().memories().agent();
   using segment::AgentOp;

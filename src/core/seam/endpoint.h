@@ -103,6 +103,8 @@ class DatagramSender {
   /// Sends a request without a fault to its destination, which may be a multicast group. kSuccess also where nobody
   /// receives it; else a fault of this end. The data has been copied when it returns.
   virtual WcStatus send(const Request& request) = 0;
+  /// The service thread has seen a process of this host end: what is known of it is to be forgotten.
+  virtual void on_process_gone([[maybe_unused]] const cm::Peer& process) {}
   /// As Endpoint::withdraw().
   virtual void withdraw() {}
 };

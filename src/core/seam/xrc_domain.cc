@@ -17,18 +17,14 @@ ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring) {
 std::optional<DomainQueue> find_domain_queue(cm::Node& node, uint32_t number, uint64_t xrcd) {
   constexpr std::chrono::milliseconds kPatience{200};
   const uint32_t slot = segment::slot_of(number);
-  cm::Peer* owner = slot == node.slot() ? &node.self() : nullptr;
-  if (owner == nullptr) {
-    auto met = node.connect(slot, kPatience);
-    if (!met) return {};
-    owner = *met;
-  }
+  auto owner = node.connect(slot, kPatience);
+  if (!owner) return {};
   const uint32_t index = segment::index_of(number);
-  segment::SrqShared& srq = owner->tables().srq[index];
+  segment::SrqShared& srq = (*owner)->tables().srq[index];
   if (srq.in_use.load() == 0 || srq.number != number || srq.type != static_cast<uint32_t>(SrqType::kXrc) ||
       srq.xrcd != xrcd || srq.cq >= segment::kMaxCq)
     return {};
-  return DomainQueue{owner, &srq, index, number, srq.recv.where.load(std::memory_order_acquire)};
+  return DomainQueue{std::move(*owner), &srq, index, number, srq.recv.where.load(std::memory_order_acquire)};
 }
 
 bool DomainQueue::stands() const {

@@ -18,7 +18,7 @@ struct DomainQueue {
   /// the queue.
   bool stands() const;
 
-  cm::Peer* owner;
+  cm::PeerRef owner;
   segment::SrqShared* shared;
   uint32_t index;
   uint32_t number;

@@ -52,6 +52,14 @@ Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num)
   return find(qp_num, vector, &target);
 }
 
+void Datagram::on_process_gone(const cm::Peer& process) {
+  last_ = nullptr;
+  told_.reset();
+  std::erase_if(targets_, [&](const auto& entry) {
+    return entry.second.target != nullptr && &entry.second.target->peer() == &process;
+  });
+}
+
 const Gid& Datagram::source_of(const Request& request) const {
   return own_gids_[std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1)];
 }
@@ -91,13 +99,10 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
 
 void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
   for (const uint32_t slot : window_.node().slots()) {
-    cm::Peer* peer = nullptr;
-    if (slot == window_.node().slot()) {
-      peer = &window_.node().self();
-    } else if (auto met = window_.node().connect(slot, std::chrono::milliseconds(100)); met) {
-      peer = *met;
-    }
-    if (peer == nullptr) continue;
+    const auto met = window_.node().connect(slot, std::chrono::milliseconds(100));
+    if (!met) continue;
+    cm::Peer* const peer = met->get();
+    told_ = *met;
     const bool skips_itself = slot == window_.node().slot() && !context_.hears_itself();
     const segment::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);

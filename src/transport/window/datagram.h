@@ -22,6 +22,7 @@ class Datagram final : public core::DatagramSender {
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   WcStatus send(const core::Request& request) override;
+  void on_process_gone(const cm::Peer& process) override;
 
  private:
   /// The GID that the request's address handle names, as the source.
@@ -53,6 +54,7 @@ class Datagram final : public core::DatagramSender {
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;
+  cm::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
 };
 
 }  // namespace nupa::window

@@ -32,7 +32,7 @@ bool Window::has_gid(const Gid& gid) const {
   return segment::has_gid(*process_->node().segment().tables().header, gid);
 }
 
-Result<cm::Peer*> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
+Result<cm::PeerRef> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
   auto peer = process_->node().connect(slot, wait);

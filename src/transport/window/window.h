@@ -28,7 +28,7 @@ class Window final : public core::Transport {
 
   /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.
   /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect.
-  Result<cm::Peer*> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
+  Result<cm::PeerRef> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
 
   /// True if `gid` is one of this host's, as this process knows them.
   bool has_gid(const Gid& gid) const;
