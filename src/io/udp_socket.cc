@@ -114,6 +114,19 @@ sockaddr_in plain_of(const sockaddr_in6& mapped) {
   return made;
 }
 
+/// What a host or the kernel says has become of a message; 0: nothing, it is a copy.
+uint32_t error_of(msghdr& message) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    const bool tells = (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_RECVERR) ||
+                       (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_RECVERR);
+    if (!tells) continue;
+    sock_extended_err error;
+    std::memcpy(&error, CMSG_DATA(header), sizeof error);
+    return error.ee_origin == SO_EE_ORIGIN_TIMESTAMPING ? 0 : error.ee_errno;
+  }
+  return 0;
+}
+
 /// Hands each message's copy that the kernel has kept for this socket to `take`.
 template <class Take>
 void take_copies(int fd, Take&& take) {
@@ -128,7 +141,7 @@ void take_copies(int fd, Take&& take) {
     message.msg_controllen = control.size();
     const ssize_t length = recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
     if (length < 0) return;
-    take(copy.data(), static_cast<size_t>(length));
+    if (error_of(message) == 0) take(copy.data(), static_cast<size_t>(length));
   }
 }
 
@@ -296,10 +309,6 @@ Result<uint16_t> UdpSocket::learn_identification() const {
   return *found;
 }
 
-void UdpSocket::forget_copies() const {
-  take_copies(fd(), [](const uint8_t*, size_t) {});
-}
-
 void UdpSocket::tell_addresses() const {
   if (dual_)
     set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // tells of both families
@@ -314,17 +323,17 @@ void UdpSocket::tell_more() const {
   set(fd_.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
 }
 
-void UdpSocket::tell_refusals() const {
+void UdpSocket::tell_refusals() {
   set(fd_.get(), IPPROTO_IP, IP_RECVERR, 1);
   if (dual_) set(fd_.get(), IPPROTO_IPV6, IPV6_RECVERR, 1);
+  tells_refusals_ = true;
 }
 
-bool UdpSocket::next_refusal(UdpAddress* where) const {
+bool UdpSocket::next_refusal(Refusal* refusal) const {
   for (;;) {
     sockaddr_in6 to{};
     alignas(cmsghdr) char control[512];
-    std::byte sent;
-    iovec part{&sent, sizeof sent};
+    iovec part{refusal->quoted.data(), refusal->quoted.size()};
     msghdr message{};
     message.msg_name = &to;
     message.msg_namelen = sizeof to;
@@ -332,17 +341,12 @@ bool UdpSocket::next_refusal(UdpAddress* where) const {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    if (receive_message(fd_.get(), &message, MSG_DONTWAIT | MSG_ERRQUEUE) < 0) return false;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-      const bool tells = (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_RECVERR) ||
-                         (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_RECVERR);
-      if (!tells) continue;
-      sock_extended_err error;
-      std::memcpy(&error, CMSG_DATA(header), sizeof error);
-      if (error.ee_errno != ECONNREFUSED) continue;
-      *where = address_in(to);
-      return true;
-    }
+    const ssize_t length = receive_message(fd_.get(), &message, MSG_DONTWAIT | MSG_ERRQUEUE);
+    if (length < 0) return false;
+    if (error_of(message) != ECONNREFUSED) continue;
+    refusal->to = address_in(to);
+    refusal->quoted_length = static_cast<uint32_t>(length);
+    return true;
   }
 }
 
@@ -481,7 +485,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
   uint32_t lost = 0;
-  bool told = !socket.leads_somewhere();
+  bool told = !socket.tells_of_others();
   for (uint32_t done = 0; done < messages_;) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     int sent = 1;
@@ -495,7 +499,7 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     }
     if (errno == EINTR) continue;
     *error = errno;
-    // What had become of an earlier message, of a socket that leads somewhere: nothing is the matter with this one.
+    // What had become of an earlier message: nothing is the matter with this one.
     if (!std::exchange(told, true)) continue;
     if (uint32_t& label = list_[done].fields.flow_label;
         errno == EINVAL && label != 0 && !base::is_ipv4(list_[done].from)) {

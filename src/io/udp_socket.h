@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -61,16 +62,21 @@ class UdpSocket {
   /// of a message not counted: sockets that lead somewhere count them from a random number. Sends an empty datagram,
   /// whose headers the kernel tells. One thread, and nobody sends meanwhile. ENOTSUP: the kernel does not tell.
   Result<uint16_t> learn_identification() const;
-  /// A copy that came too late for that (the message had waited for the peer's hardware address) is thrown away: else
-  /// poll() would tell of it for ever.
-  void forget_copies() const;
 
   /// From now on also what only datagrams' receivers ask for: hop limit and flow label. Each costs with every receive.
   void tell_more() const;
   /// From now on next_refusal() knows which ports nobody has.
-  void tell_refusals() const;
-  /// Where something was sent in vain: the host there says that nobody has the port. False: no more are known.
-  bool next_refusal(UdpAddress* where) const;
+  void tell_refusals();
+  /// A datagram that was sent in vain: the host there says that nobody has the port. Anybody may say so who knows the
+  /// addresses and ports.
+  struct Refusal {
+    UdpAddress to;
+    std::array<std::byte, 16> quoted;  ///< how the datagram begins
+    uint32_t quoted_length = 0;
+  };
+  /// False: no more are known. A copy that came too late for learn_identification() (the message had waited for the
+  /// peer's hardware address) is thrown away: else poll() would tell of it for ever.
+  bool next_refusal(Refusal* refusal) const;
   /// Whether what is sent to a multicast group reaches sockets of this host as well, as at first.
   void set_group_loop(bool loop) const;
 
@@ -81,6 +87,8 @@ class UdpSocket {
   bool is_dual() const { return dual_; }
   bool has_address() const { return has_address_; }
   bool leads_somewhere() const { return leads_somewhere_; }
+  /// Whether a send may fail for what has become of an earlier message.
+  bool tells_of_others() const { return leads_somewhere_ || tells_refusals_; }
   void close() { fd_.reset(); }
 
   /// What one recvmsg brought: `length` bytes, in datagrams of `segment` bytes but for the last.
@@ -111,6 +119,7 @@ class UdpSocket {
   bool dual_;
   uint32_t buffer_bytes_;
   bool leads_somewhere_ = false;
+  bool tells_refusals_ = false;
   bool has_address_ = false;  ///< all is for `address_`
   Gid address_;
 };

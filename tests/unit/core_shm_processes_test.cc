@@ -168,6 +168,21 @@ TEST_P(PeerDeath, NothingIsSent_TheNextRequestSaysWhyAndOthersAreFlushed) {
   EXPECT_EQ(flushed, 2u + 3u);
 }
 
+TEST_P(PeerDeath, LongPatience_RequestEndsSoonAllTheSame) {
+  start(connect_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), 0};
+  ASSERT_TRUE(line.give(mine) && line.get(&peer));
+  ASSERT_EQ(end.connect(*qp, peer.qp_num, {.timeout = 24}), 0);  // eight times 69 s
+  ASSERT_TRUE(line.go() && line.wait());
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_EQ(end.next().status, WcStatus::kSuccess);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  ASSERT_EQ(end.write(*qp, 2, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr) << "its host knows that the process is gone";
+}
+
 TEST_P(PeerDeath, UnreliableConnection_RequestsEndWell) {  // IBTA 9.8.2: nobody answers in any case
   start(connect_unreliably_and_wait, GetParam());
   ShmAddress peer;

@@ -509,7 +509,7 @@ TEST_F(OwnNetworkMads, OneProcessReceivesForTheHost) {
 
 TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
   within({"link set lo mtu 1500"}, [] {
-    const auto socket = UdpSocket::open(0, 1 << 16);
+    auto socket = UdpSocket::open(0, 1 << 16);
     auto gone = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(socket && gone);
     const UdpAddress nobody{gid("127.0.0.1"), gone->port(), 0};
@@ -524,8 +524,8 @@ TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
     EXPECT_EQ(EMSGSIZE, error);
     pollfd told{socket->fd(), 0, 0};
     ASSERT_EQ(1, poll(&told, 1, kSoonMs)) << "the kernel keeps the error";
-    UdpAddress where;
-    EXPECT_FALSE(socket->next_refusal(&where));
+    UdpSocket::Refusal refusal;
+    EXPECT_FALSE(socket->next_refusal(&refusal));
     EXPECT_EQ(0, poll(&told, 1, 0)) << "and has told it";
     // Behind it a refusal is found.
     batch.begin(1, nobody, gid("127.0.0.1"), 0, {}, 2000);
@@ -534,8 +534,8 @@ TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
     batch.add("lost", 4);
     batch.flush(*socket, &error);
     ASSERT_EQ(1, poll(&told, 1, kSoonMs));
-    ASSERT_TRUE(socket->next_refusal(&where));
-    EXPECT_EQ(nobody.port, where.port);
+    ASSERT_TRUE(socket->next_refusal(&refusal));
+    EXPECT_EQ(nobody.port, refusal.to.port);
   });
 }
 

@@ -606,10 +606,10 @@ TEST_F(UdpWithoutIpv6, RefusalsAreTold) {
   EXPECT_EQ(0u, batch.flush(*from_, &error));
   pollfd told{from_->fd(), 0, 0};
   ASSERT_EQ(1, poll(&told, 1, kSoonMs));
-  UdpAddress where;
-  ASSERT_TRUE(from_->next_refusal(&where));
-  EXPECT_EQ(host(1), where.address);
-  EXPECT_EQ(port, where.port);
+  UdpSocket::Refusal refusal;
+  ASSERT_TRUE(from_->next_refusal(&refusal));
+  EXPECT_EQ(host(1), refusal.to.address);
+  EXPECT_EQ(port, refusal.to.port);
 }
 
 // Refusals: what the host of a port that nobody has says.
@@ -629,6 +629,9 @@ class UdpRefusals : public ::testing::Test {
     int error = 0;
     EXPECT_EQ(0u, batch.flush(*socket_, &error)) << strerror(error);
   }
+  static std::string quoted(const UdpSocket::Refusal& refusal) {
+    return {reinterpret_cast<const char*>(refusal.quoted.data()), refusal.quoted_length};
+  }
   void wait_for_error() const {
     pollfd told{socket_->fd(), 0, 0};
     ASSERT_EQ(1, poll(&told, 1, HasFailure() ? 0 : kSoonMs));
@@ -638,22 +641,36 @@ class UdpRefusals : public ::testing::Test {
 };
 
 TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
-  UdpAddress where;
+  UdpSocket::Refusal refusal;
   send_to(host(1), host(1));
-  EXPECT_FALSE(socket_->next_refusal(&where)) << "nobody has asked";
+  EXPECT_FALSE(socket_->next_refusal(&refusal)) << "nobody has asked";
   socket_->tell_refusals();
   send_to(host(1), host(1));
   wait_for_error();
-  ASSERT_TRUE(socket_->next_refusal(&where));
-  EXPECT_EQ(host(1), where.address);
-  EXPECT_EQ(port_, where.port);
-  EXPECT_FALSE(socket_->next_refusal(&where));
+  ASSERT_TRUE(socket_->next_refusal(&refusal));
+  EXPECT_EQ(host(1), refusal.to.address);
+  EXPECT_EQ(port_, refusal.to.port);
+  EXPECT_EQ("lost", quoted(refusal));
+  EXPECT_FALSE(socket_->next_refusal(&refusal));
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
   send_to(host6(), host6());
   wait_for_error();
-  ASSERT_TRUE(socket_->next_refusal(&where));
-  EXPECT_EQ(host6(), where.address);
-  EXPECT_EQ(port_, where.port);
+  ASSERT_TRUE(socket_->next_refusal(&refusal));
+  EXPECT_EQ(host6(), refusal.to.address);
+  EXPECT_EQ(port_, refusal.to.port);
+  EXPECT_EQ("lost", quoted(refusal));
+}
+
+TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
+  auto there = UdpSocket::open(0, kRoom);
+  ASSERT_TRUE(there);
+  socket_->tell_refusals();
+  send_to(host(1), host(1));
+  wait_for_error();
+  port_ = there->port();
+  send_to(host(1), host(1));
+  pollfd came{there->fd(), POLLIN, 0};
+  EXPECT_EQ(1, poll(&came, 1, kSoonMs)) << "it has not left";
 }
 
 TEST_F(UdpRefusals, OfOneFamilyAreToldToo) {
@@ -668,10 +685,10 @@ TEST_F(UdpRefusals, OfOneFamilyAreToldToo) {
   EXPECT_EQ(0u, batch.flush(*own, &error));
   pollfd told{own->fd(), 0, 0};
   ASSERT_EQ(1, poll(&told, 1, kSoonMs));
-  UdpAddress where;
-  ASSERT_TRUE(own->next_refusal(&where));
-  EXPECT_EQ(host(1), where.address);
-  EXPECT_EQ(port_, where.port);
+  UdpSocket::Refusal refusal;
+  ASSERT_TRUE(own->next_refusal(&refusal));
+  EXPECT_EQ(host(1), refusal.to.address);
+  EXPECT_EQ(port_, refusal.to.port);
 }
 
 // Sockets that lead somewhere.
@@ -762,7 +779,8 @@ TEST(UdpSocketLeads, ACopyThatComesLateIsForgotten) {
   for (int i = 0; i < 2; ++i) ASSERT_EQ(4, ::send(own->fd(), "copy", 4, MSG_DONTWAIT));
   pollfd told{own->fd(), 0, 0};
   ASSERT_EQ(1, poll(&told, 1, kSoonMs));
-  own->forget_copies();
+  UdpSocket::Refusal refusal;
+  EXPECT_FALSE(own->next_refusal(&refusal));
   EXPECT_EQ(0, poll(&told, 1, 0)) << "poll() would tell of it for ever";
 }
 

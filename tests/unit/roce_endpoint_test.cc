@@ -307,6 +307,74 @@ TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
   EXPECT_EQ(destination_port(), kPeerPort);
 }
 
+const io::UdpAddress kNumbered{host_gid(2), kPeerPort, 0}, kStandard{host_gid(2), kUdpPort, 0};
+
+TEST_F(RoceConnected, RefusalConcernsIt_IfItQuotesAPacketUnderWay) {
+  connect();
+  EXPECT_TRUE(endpoint->may_lead_to(kNumbered));
+  EXPECT_TRUE(endpoint->may_lead_to(kStandard));
+  EXPECT_FALSE(endpoint->may_lead_to({host_gid(3), kPeerPort, 0}));
+  EXPECT_FALSE(endpoint->may_lead_to({host_gid(2), kPeerPort + 1, 0}));
+  const PacketName right{kNupaPeerQpn, kFirstPsn};
+  EXPECT_FALSE(endpoint->is_under_way(kNumbered, right)) << "it does not send yet";
+  start();
+  EXPECT_FALSE(endpoint->is_under_way(kNumbered, std::nullopt)) << "nothing is under way";
+  post();
+  endpoint->send();
+  EXPECT_TRUE(endpoint->is_under_way(kNumbered, right));
+  EXPECT_TRUE(endpoint->is_under_way(kStandard, right)) << "where the peer is is not known yet";
+  EXPECT_TRUE(endpoint->is_under_way(kNumbered, std::nullopt)) << "the host quotes less";
+  EXPECT_FALSE(endpoint->is_under_way(kNumbered, PacketName{kNupaPeerQpn + 1, kFirstPsn}));
+  EXPECT_FALSE(endpoint->is_under_way(kNumbered, PacketName{kNupaPeerQpn, kFirstPsn + 1}));
+  EXPECT_FALSE(endpoint->is_under_way(kNumbered, PacketName{kNupaPeerQpn, kFirstPsn - 1}));
+  deliver(send_of(kFirstPsn));
+  EXPECT_TRUE(endpoint->is_under_way(kNumbered, right));
+  EXPECT_FALSE(endpoint->is_under_way(kStandard, right)) << "the peer is at the other port";
+}
+
+TEST_F(RoceConnected, PeerIsGone_WhenItsPortIsRefusedAndARepetitionStaysUnanswered) {
+  connect();
+  start();
+  deliver(send_of(kFirstPsn));
+  post();
+  endpoint->send();
+  int64_t now = base::now_ns();
+  endpoint->doubt_peer(kStandard);
+  for (int i = 0; i < 2; ++i) {
+    endpoint->on_timer(now += 1'000'000'000);
+    transmit();
+  }
+  EXPECT_TRUE(host.done.empty()) << "that is not where the peer is";
+  endpoint->doubt_peer(kNumbered);
+  endpoint->on_timer(now += 1'000'000'000);
+  EXPECT_TRUE(host.done.empty()) << "it is asked once more";
+  transmit();
+  endpoint->on_timer(now += 1'000'000'000);
+  ASSERT_EQ(host.done.size(), 1u);
+  EXPECT_EQ(host.done[0].status, WcStatus::kRetryExcErr);
+}
+
+TEST_F(RoceConnected, PeerThatWasNeverHeard_IsGoneWhenBothPortsAreRefused) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  int64_t now = base::now_ns();
+  endpoint->doubt_peer(kNumbered);
+  for (int i = 0; i < 3; ++i) {
+    endpoint->on_timer(now += 1'000'000'000);
+    transmit();
+  }
+  EXPECT_TRUE(host.done.empty()) << "it may be at the standard's port";
+  endpoint->doubt_peer(kStandard);
+  for (int i = 0; i < 2; ++i) {
+    endpoint->on_timer(now += 1'000'000'000);
+    transmit();
+  }
+  ASSERT_EQ(host.done.size(), 1u);
+  EXPECT_EQ(host.done[0].status, WcStatus::kRetryExcErr);
+}
+
 TEST_F(RoceConnected, EndOfTheStandard_LooksForASilentPeerAtTheStandardsPortOnly) {
   connect(true);
   start();

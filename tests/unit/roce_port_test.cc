@@ -2,6 +2,7 @@
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -45,6 +46,13 @@ class Recorder final : public Channel {
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return INT64_MAX; }
   bool takes_unchecked() const override { return unchecked; }
+  bool may_lead_to(const io::UdpAddress& to) const override { return to.port == sends_to; }
+  bool is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const override {
+    return to.port == sends_to && packet && packet->dest_qpn == kNumber && packet->psn == 1;
+  }
+  void doubt_peer(const io::UdpAddress& to) override { doubted.push_back(to); }
+  std::vector<io::UdpAddress> doubted;
+  uint16_t sends_to = 0;
   std::vector<std::string> came;
   uint8_t hop_limit = 0;   ///< of the last packet
   uint16_t from_port = 0;  ///< the same
@@ -128,6 +136,77 @@ class RocePort : public ::testing::Test {
 };
 
 using Came = std::vector<std::string>;
+
+/// Packets that go where nobody is.
+class RoceRefusals : public RocePort {
+ protected:
+  void SetUp() override {
+    RocePort::SetUp();
+    auto gone = io::UdpSocket::open(0, 1 << 16);
+    ASSERT_TRUE(gone);
+    destination.to.port = recorder.sends_to = gone->port();
+  }
+  /// Whether it comes to that, by what the port does for threads that poll.
+  bool doubts() {
+    const int64_t end = base::now_ns() + 10'000'000'000;
+    while (recorder.doubted.empty() && base::now_ns() < end) {
+      port->look_for_refusals();
+      port->expect(base::now_ns());
+      port->poll();
+    }
+    return !recorder.doubted.empty();
+  }
+};
+
+TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
+  const Gid v6{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  for (const Gid& address : {destination.from, v6}) {
+    if (address == v6 && !io::UdpSocket::open_address(v6, recorder.sends_to, 1 << 16)) GTEST_SKIP() << "no IPv6 here";
+    recorder.doubted.clear();
+    destination.from = destination.to.address = address;
+    ++destination.place;
+    burst->aim(&destination);
+    ASSERT_EQ(send("lost", 4), Sent::kYes);
+    burst->flush();
+    ASSERT_TRUE(doubts());
+    EXPECT_EQ(recorder.doubted[0].address, address);
+    EXPECT_EQ(recorder.doubted[0].port, recorder.sends_to);
+  }
+}
+
+TEST_F(RoceRefusals, PortThatNobodyHas_IsToldByTheThreadToo) {
+  ASSERT_EQ(send("lost", 4), Sent::kYes);
+  burst->flush();
+  ASSERT_TRUE(port->start());
+  const int64_t end = base::now_ns() + 10'000'000'000;
+  const auto told = [&] {
+    port->barrier();
+    return !recorder.doubted.empty();
+  };
+  while (!told() && base::now_ns() < end) {
+  }
+  EXPECT_TRUE(told());
+}
+
+TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
+  Packet other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 2);
+  burst->send(0, other, nullptr, 0);
+  other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
+  other.dest_qpn = kNumber + 1;
+  burst->send(0, other, nullptr, 0);
+  burst->flush();
+  const int64_t end = base::now_ns() + 10'000'000'000;
+  pollfd told{port->socket().fd(), 0, 0};
+  while (poll(&told, 1, 0) == 0 && base::now_ns() < end) {
+  }
+  for (int i = 0; i < 100; ++i) {
+    port->look_for_refusals();
+    port->expect(base::now_ns());
+    port->poll();
+  }
+  EXPECT_EQ(poll(&told, 1, 0), 0) << "they were not looked at";
+  EXPECT_TRUE(recorder.doubted.empty());
+}
 
 TEST_F(RocePort, AnAcknowledgementThatCameAlongIsToldBeforeItsPacket) {
   EXPECT_EQ(acknowledge(7), Sent::kYes);

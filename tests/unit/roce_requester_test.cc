@@ -525,6 +525,80 @@ TEST_F(RoceRequester, Ibta97613_RetryCntRepetitionsThenTheRequestEnds) {
   }
 }
 
+// ---- A host that says that the process is gone, or somebody who forges that.
+
+TEST_F(RoceRequester, PeerInDoubt_OneMoreRepetitionUnansweredEndsTheRequest) {
+  post(Opcode::kSend, 8);
+  post(Opcode::kSend, 8);
+  sends();
+  requester->doubt_peer();
+  requester->doubt_peer();  // what is said again and again says no more
+  EXPECT_EQ(requester->deadline(), now + kTimeout);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(done(), Done{}) << "a forged message alone ends nothing";
+  EXPECT_EQ(sends().size(), 2u);
+  requester->doubt_peer();
+  EXPECT_EQ(requester->deadline(), now + kTimeout) << "an answer has its time";
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}, {1, WcStatus::kWrFlushErr, 0}}));
+}
+
+TEST_F(RoceRequester, PeerInDoubt_AnAnswerEndsTheDoubt) {
+  for (const bool asked : {false, true}) {
+    begin(options);
+    post(Opcode::kSend, 8);
+    post(Opcode::kSend, 8);
+    sends();
+    requester->doubt_peer();
+    if (asked) {
+      ASSERT_TRUE(wait());
+      sends();
+    }
+    ack(kFirstPsn);
+    for (int round = 0; round < 7; ++round) {
+      ASSERT_TRUE(wait());
+      sends();
+      EXPECT_EQ(done().size(), 1u) << "it has all its repetitions";
+    }
+    ASSERT_TRUE(wait());
+    EXPECT_EQ(done().back().status, WcStatus::kRetryExcErr);
+  }
+}
+
+TEST_F(RoceRequester, DoubtWhileNothingIsUnderWay_IsNone) {
+  requester->doubt_peer();
+  post(Opcode::kSend, 8);
+  sends();
+  for (int round = 0; round < 7; ++round) {
+    ASSERT_TRUE(wait());
+    sends();
+    EXPECT_EQ(done(), Done{});
+  }
+}
+
+TEST_F(RoceRequester, PeerInDoubt_WithoutATimeoutItIsAskedAllTheSame) {
+  set_patience({.timeout = 0, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
+  post(Opcode::kSend, 8);
+  sends();
+  EXPECT_EQ(requester->deadline(), INT64_MAX);
+  requester->doubt_peer();
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends().size(), 1u);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}}));
+}
+
+TEST_F(RoceRequester, UnderWay_IsWhatWaitsForAnAnswer) {
+  EXPECT_FALSE(requester->is_under_way(kFirstPsn));
+  send_first(2, 3);
+  EXPECT_FALSE(requester->is_under_way(kFirstPsn - 1));
+  EXPECT_TRUE(requester->is_under_way(kFirstPsn));
+  EXPECT_TRUE(requester->is_under_way(kFirstPsn + 1));
+  EXPECT_FALSE(requester->is_under_way(kFirstPsn + 2)) << "it was not sent";
+  ack(kFirstPsn);
+  EXPECT_FALSE(requester->is_under_way(kFirstPsn)) << "it was answered";
+}
+
 TEST_F(RoceRequester, ProgressBeginsTheCountOfRetriesAnew) {
   set_patience({.timeout = kTimeoutCode, .retry_cnt = 1, .rnr_retry = 7, .max_rd_atomic = 4});
   for (int i = 0; i < 4; ++i) post(Opcode::kSend, 8);
@@ -1693,6 +1767,30 @@ TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilen
   }
   EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}}));
   EXPECT_EQ(counters().resent_timeout, kRounds);
+}
+
+TEST_F(RoceSelectiveRequester, PeerInDoubt_HasATimeForItsAnswerThatDoesNotDependOnTheWay) {
+  constexpr uint8_t kLong = 20;  // 4.3 s
+  set_patience({.timeout = kLong, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
+  send_messages(1);
+  now += 10'000;
+  Packet ack = selective(kFirstPsn);
+  ack.trigger_valid = true;
+  ack.trigger = kFirstPsn;
+  receive(ack);
+  ASSERT_EQ(done().size(), 1u);
+  ASSERT_TRUE(requester->paths().measured());
+  send_messages(1);
+  requester->doubt_peer();
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(sends().size(), 1u);
+  const int64_t asked = now;
+  while (done().size() == 1) {
+    ASSERT_TRUE(wait());
+    EXPECT_EQ(sends(), Texts{});
+  }
+  EXPECT_EQ(now, asked + 200'000'000) << "it may only be without a processor";
+  EXPECT_EQ(done().back().status, WcStatus::kRetryExcErr);
 }
 
 TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {

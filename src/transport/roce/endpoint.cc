@@ -150,11 +150,14 @@ int ConnectedEndpoint::path_of(const io::UdpSocket::Received& from) const {
   return from.from.address == peer_ && from.to == destinations_[0].from ? 0 : -1;
 }
 
+uint16_t ConnectedEndpoint::numbered_port() const {
+  const uint32_t slot = segment::slot_of(requester_options_.dest_qpn);
+  return slot >= segment::kMinSlot && slot <= segment::kMaxSlot ? Port::port_of_slot(slot) : kUdpPort;
+}
+
 void ConnectedEndpoint::choose_port(bool standard) {
   standard_ = standard;
-  const uint32_t slot = segment::slot_of(requester_options_.dest_qpn);
-  const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
-  const uint16_t port = standard || !possible ? kUdpPort : Port::port_of_slot(slot);
+  const uint16_t port = standard ? kUdpPort : numbered_port();
   for (Destination& destination : destinations_) destination.to.port = port;
   std::shared_ptr<Peer> process = port_.peer_at(peer_, port);
   // Standard processes say nothing of their room.
@@ -373,10 +376,28 @@ void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   set_next(now, more);
 }
 
+bool ConnectedEndpoint::is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const {
+  const bool guesses = !heard_ && !settings_.standard;
+  if (!requester_ || !requester_->waits() || (!guesses && to.port != destinations_[0].to.port)) return false;
+  return !packet || (packet->dest_qpn == requester_options_.dest_qpn && requester_->is_under_way(packet->psn));
+}
+
+void ConnectedEndpoint::doubt_peer(const io::UdpAddress& to) {
+  if (!requester_) return;
+  refused_standard_ = refused_standard_ || to.port == kUdpPort;
+  refused_numbered_ = refused_numbered_ || to.port == numbered_port();
+  // Before anything was heard the port is a guess, and repetitions go to both by turns: a peer that has neither is gone.
+  const bool guesses = !heard_ && !settings_.standard;
+  if (guesses ? !refused_standard_ || !refused_numbered_ : to.port != destinations_[0].to.port) return;
+  requester_->doubt_peer();
+  set_deadline(std::min(deadline(), requester_->deadline()));
+}
+
 void ConnectedEndpoint::on_timer(int64_t now) {
   if (!requester_) return;
   const uint64_t before = requester_->counters().resent_timeout;
   requester_->on_timer(now);
+  if (requester_->counters().resent_timeout != before || requester_->lost() != 0) port_.look_for_refusals();
   // Nobody answers where the number says: perhaps it is no NUPA peer, whose numbers say nothing.
   if (!heard_ && requester_->counters().resent_timeout != before) choose_port(!standard_ || settings_.standard);
 }

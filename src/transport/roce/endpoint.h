@@ -82,6 +82,11 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void leave_lines() override;
   const std::byte* next_place() const override { return next_place_.load(std::memory_order_relaxed); }
   Peer* peer() override { return process_.get(); }
+  bool may_lead_to(const io::UdpAddress& to) const override {
+    return to.address == peer_ && (to.port == numbered_port() || to.port == kUdpPort);
+  }
+  bool is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const override;
+  void doubt_peer(const io::UdpAddress& to) override;
   bool takes_unchecked() const override { return settings_.unchecked; }
 
  private:
@@ -92,6 +97,8 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
     bool in_line = false;
   };
   void choose_port(bool standard);
+  /// That of a NUPA process with such a queue pair; the standard's, if it can be none.
+  uint16_t numbered_port() const;
   /// Sends requests, as far as there is room for them. True: there is more to send at once. `turn`: it was its turn.
   bool transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn);
   void take_room(Share& share, const SharedWindow* turn);
@@ -130,6 +137,9 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;     ///< something came from the peer
+  // Before that its host has said that nobody has the port
+  bool refused_standard_ = false;  ///< of the standard
+  bool refused_numbered_ = false;  ///< that the queue pair's number names
   bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
 };
 

@@ -66,9 +66,9 @@ Result<ManagementSocket> ManagementSocket::open(uint16_t port, bool marked) {
 int ManagementSocket::fd() const { return socket_->front().fd(); }
 
 std::optional<core::MadPeer> ManagementSocket::next_refusal() {
-  io::UdpAddress where;
-  if (!socket_->front().next_refusal(&where)) return std::nullopt;
-  return core::MadPeer{where.address, where.port};
+  io::UdpSocket::Refusal refusal;
+  if (!socket_->front().next_refusal(&refusal)) return std::nullopt;
+  return core::MadPeer{refusal.to.address, refusal.to.port};
 }
 
 void ManagementSocket::send(const MadDatagram& datagram) {

@@ -22,6 +22,7 @@ std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, 
   }
   // Less room than has been promised would lose packets.
   if (opened->buffer_bytes() < least_buffer) return nullptr;
+  opened->tell_refusals();
   try {
     return std::make_shared<PeerSocket>(std::move(*opened), address);
   } catch (const std::bad_alloc&) {
@@ -61,9 +62,9 @@ bool PeerSocket::learn() {
   return usable_;
 }
 
-void PeerSocket::forget_copies() {
+bool PeerSocket::next_refusal(io::UdpSocket::Refusal* refusal) {
   const std::unique_lock lock(copies_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) socket_.forget_copies();
+  return lock.owns_lock() && socket_.next_refusal(refusal);
 }
 
 void PeerSocket::release(const void* sender) {

@@ -39,8 +39,8 @@ class PeerSocket : public std::enable_shared_from_this<PeerSocket> {
   /// The sender's: so many messages have left, or `lost` of them have not.
   void sent(uint32_t messages, uint32_t lost);
 
-  /// UdpSocket::forget_copies(), unless they are wanted just now. Any thread.
-  void forget_copies();
+  /// As UdpSocket's, unless copies are wanted just now. Any thread.
+  bool next_refusal(io::UdpSocket::Refusal* refusal);
 
  private:
   bool learn();

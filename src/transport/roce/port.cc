@@ -43,6 +43,8 @@ constexpr uint32_t kShutOutPolls = 32;
 /// many.
 constexpr uint32_t kPeerRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
+/// Of hosts that say that nobody has a port.
+constexpr uint32_t kRefusalsAtOnce = 32;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
@@ -63,10 +65,13 @@ void fork_child() {
   if (Port* port = g_port.exchange(nullptr); port != nullptr) port->after_fork_child();
 }
 
-uint32_t number_in(const std::byte* data) {
-  return std::to_integer<uint32_t>(data[5]) << 16 | std::to_integer<uint32_t>(data[6]) << 8 |
-         std::to_integer<uint32_t>(data[7]);
+/// Three bytes of a packet's first header (IBTA 9.2).
+uint32_t field_in(const std::byte* at) {
+  return std::to_integer<uint32_t>(at[0]) << 16 | std::to_integer<uint32_t>(at[1]) << 8 |
+         std::to_integer<uint32_t>(at[2]);
 }
+uint32_t number_in(const std::byte* data) { return field_in(data + 5); }
+PacketName name_in(const std::byte* data) { return {number_in(data), field_in(data + 9)}; }
 
 }  // namespace
 
@@ -110,6 +115,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       buffer_(lines_[1].bytes - kBthBytes),
       room_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_, false)) {
+  for (io::UdpSocket& each : sockets_) each.tell_refusals();
   touched_.reserve(segment::kMaxQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
@@ -531,8 +537,46 @@ void Port::run_timers(int64_t now) {
     }
     earliest = std::min(earliest, channel->deadline());
   }
+  if (std::exchange(wants_refusals_, false)) take_refusals();
   // Also to the port's thread: it may have fallen asleep while nothing was expected.
   expect(earliest);
+}
+
+void Port::take_refusals() {
+  io::UdpSocket::Refusal refusal;
+  // Anybody may send these: what is not looked at now waits for the next time.
+  uint32_t looks = kRefusalsAtOnce;
+  for (const io::UdpSocket& socket : sockets_)
+    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
+  if (own_ == nullptr) return;
+  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
+}
+
+void Port::refused(const io::UdpSocket::Refusal& refusal) {
+  // A host that quotes no more than it has to (RFC 792) names no queue pair.
+  std::optional<PacketName> packet;
+  if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
+  const auto each = [&](auto&& visit) {
+    const uint32_t count = high_water_.load();
+    for (uint32_t i = 0; i < count; ++i) {
+      Channel* channel = channels_[i].load(std::memory_order_acquire);
+      if (channel == nullptr || !channel->may_lead_to(refusal.to) || !hold(channel)) continue;
+      const bool goes_on = visit(*channel);
+      release();
+      if (!goes_on) return;
+    }
+  };
+  bool known = false;
+  each([&](const Channel& channel) {
+    known = channel.is_under_way(refusal.to, packet);
+    return !known;
+  });
+  if (!known) return;
+  // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
+  each([&](Channel& channel) {
+    channel.doubt_peer(refusal.to);
+    return true;
+  });
 }
 
 bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/seam/poller.h"
@@ -28,6 +29,12 @@ struct Peer {
   explicit Peer(uint64_t bytes) : window(bytes) {}
   SharedWindow window;  ///< what its socket has room for
   uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
+};
+
+/// What a packet's first header says of it.
+struct PacketName {
+  uint32_t dest_qpn = 0;
+  uint32_t psn = 0;
 };
 
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
@@ -54,6 +61,12 @@ class Channel {
   virtual Peer* peer() = 0;
   /// Where a packet's payload will probably be copied to; null: not known. Any time.
   virtual const std::byte* next_place() const { return nullptr; }
+  /// Whether its packets may go there. Any time.
+  virtual bool may_lead_to(const io::UdpAddress&) const { return false; }
+  /// Whether a packet that was sent there (none: it is not known which) is one that waits for an answer.
+  virtual bool is_under_way(const io::UdpAddress&, const std::optional<PacketName>&) const { return false; }
+  /// The host says that nobody has that port.
+  virtual void doubt_peer(const io::UdpAddress&) {}
   /// Packets without CRC are good as well.
   virtual bool takes_unchecked() const { return false; }
   /// When on_timer() is wanted; may be asked at any time.
@@ -133,6 +146,8 @@ class Port final : public core::Poller {
   /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
   /// packets wake the port's thread, unless others poll.
   void program_sleeps() override;
+  /// A packet was repeated: perhaps the peer's host has said why nobody answers.
+  void look_for_refusals() { wants_refusals_ = true; }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
   /// The earliest of what is expected.
@@ -189,6 +204,9 @@ class Port final : public core::Poller {
   void serve_waiters(int64_t now);
   void serve_line(SharedWindow& window, int64_t now);
   void run_timers(int64_t now);
+  /// Tells the channels of the processes whose hosts say that they are gone.
+  void take_refusals();
+  void refused(const io::UdpSocket::Refusal& refusal);
   void kick();
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
@@ -227,6 +245,7 @@ class Port final : public core::Poller {
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
   uint32_t vain_polls_ = 0;
+  bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
   uint32_t owed_bytes_ = 0;    ///< of a stream, not answered yet
   int64_t owed_since_ns_ = 0;  ///< the last of them

@@ -91,7 +91,8 @@ int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket().fd(); 
 
 bool Port::has_packets() const {
   pollfd ready[] = {{socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
-  return poll_now(ready, std::size(ready)) > 0;
+  if (poll_now(ready, std::size(ready)) <= 0) return false;
+  return std::any_of(std::begin(ready), std::end(ready), [](const pollfd& one) { return (one.revents & POLLIN) != 0; });
 }
 
 void Port::linger(std::unique_lock<std::mutex>& lock) {
@@ -141,14 +142,17 @@ void Port::serve() {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
     }
-    if (!watches && (ready[2].revents & POLLERR) != 0) own()->forget_copies();
+    const bool refusals = !watches && ((ready[1].revents | ready[2].revents) & POLLERR) != 0;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
       // Whoever has the lock does what there is to do.
       std::unique_lock lock(receive_mutex_, std::defer_lock);
       if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
-      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = handle(false);
+      if (watches ? lock.try_lock() : (lock.lock(), true)) {
+        if (refusals) take_refusals();
+        worked = handle(false);
+      }
       if (worked && streams_ && !polled) linger(lock);
     }
     if (watches) {

@@ -11,6 +11,10 @@ namespace {
 constexpr uint32_t kFirstWindowPackets = 4;
 constexpr uint32_t kMaxFragments = 64;
 constexpr Seq kFewResponses = 16;
+/// How long a peer that is said to be gone has for an answer, at least: it may only be without a processor.
+constexpr int64_t kDoubtNs = 200'000'000;
+/// The same where nobody knows how long an answer takes.
+constexpr int64_t kUnknownWayNs = 1'000'000'000;
 
 uint64_t left(uint64_t most, uint64_t used) { return most - std::min(most, used); }
 
@@ -321,8 +325,24 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
   return true;
 }
 
+bool Requester::is_under_way(uint32_t psn) const {
+  const Seq seq = nearest(una_, psn);
+  return waits() && seq >= una_ && seq < high_;
+}
+
+void Requester::doubt_peer() {
+  if (waits() && doubt_ == Doubt::kNone) doubt_ = Doubt::kTold;
+}
+
+int64_t Requester::doubt_ns() const {
+  const int64_t given = core::ack_timeout_ns(patience_.timeout);
+  if (!selective_ || !paths_.measured()) return given == 0 ? kUnknownWayNs : given;
+  return std::max(paths_.timeout(), given == 0 ? kDoubtNs : std::min(given, kDoubtNs));
+}
+
 int64_t Requester::timeout_ns() const {
   const int64_t given = core::ack_timeout_ns(patience_.timeout);
+  if (doubt_ != Doubt::kNone && (doubt_ == Doubt::kAsked || given == 0)) return doubt_ns();
   // The first repetition is soon; a peer that stays silent may have to wait for a processor.
   if (!selective_) return given * std::min(int64_t{1} << std::min(retries_, 8u), core::kMostTimeouts);
   constexpr uint32_t kMostBackoff = 6;

@@ -83,6 +83,14 @@ class Requester {
   bool transmit(int64_t now, Output& output, uint32_t budget);
   /// An answer: kAcknowledge, kAtomicAcknowledge, READ responses, kSelectiveAck, kPathEcho; or a notification (CNP).
   void receive(const Packet& packet, int64_t now);
+  /// Whether packets wait for an answer.
+  bool waits() const { return !failed_ && una_ < send_; }
+  /// Whether the one of that number does, as the wire shows it.
+  bool is_under_way(uint32_t psn) const;
+  /// The peer's host says that nobody has the port that packets go to, and quotes one that is under way here, or by
+  /// another queue pair that leads to the same process. Anybody may have forged that: unless something is heard of the
+  /// peer, a request ends when one more repetition has stayed without an answer for a while.
+  void doubt_peer();
   /// When transmit() or on_timer() has something to do next without a packet coming in; INT64_MAX: never.
   int64_t deadline() const;
   void on_timer(int64_t now);
@@ -103,6 +111,11 @@ class Requester {
 
  private:
   using State = Flight::State;
+  enum class Doubt : uint8_t {
+    kNone,
+    kTold,   ///< its host says that the process is gone
+    kAsked,  ///< and it was asked once more since
+  };
   enum class Loss : uint8_t {
     kSeen,     ///< what the other end has told means that it is not there
     kSilence,  ///< the other end has told nothing
@@ -181,7 +194,8 @@ class Requester {
   /// The request cannot go on for a reason of this end: it ends when all before it have (IBTA 10.8.5).
   void fail_in_turn(uint32_t index, WcStatus status);
   int64_t timeout_ns() const;
-  bool waits() const { return una_ < send_; }
+  /// How long a peer in doubt has for an answer.
+  int64_t doubt_ns() const;
 
   Host& host_;
   const RequesterOptions options_;
@@ -218,6 +232,7 @@ class Requester {
   uint32_t backoff_ = 0;
   uint32_t retries_ = 0;
   uint32_t rnr_tries_ = 0;
+  Doubt doubt_ = Doubt::kNone;
   int64_t rnr_until_ = 0;
   int64_t pacing_until_ = 0;
   uint32_t duplicates_seen_ = 0;  ///< packets that came twice, as the other end counts

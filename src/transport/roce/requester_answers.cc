@@ -26,6 +26,7 @@ WcStatus status_of(NakCode code) {
 
 void Requester::receive(const Packet& packet, int64_t now) {
   if (failed_ || !reliable()) return;
+  doubt_ = Doubt::kNone;  // somebody is there
   if (packet.opcode == kCnpOpcode) {
     ++counters_.notifications;
     return paths_[std::min<uint32_t>(packet.path, paths_.count() - 1)].congestion->on_notification(now);
@@ -422,7 +423,8 @@ void Requester::on_timeout(int64_t now) {
   progress_ns_ += now - (timer_from_ + timeout_ns());
   const int64_t most = core::patience_ns(patience_.timeout, patience_.retry_cnt);
   const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= patience_.retry_cnt;
-  if (hopeless) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
+  if (hopeless || doubt_ == Doubt::kAsked) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
+  if (doubt_ == Doubt::kTold) doubt_ = Doubt::kAsked;
   timer_from_ = now;
   if (retries_++ == 0 && probe_tail()) return;
   ++backoff_;
