@@ -234,6 +234,32 @@ TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
 }
 
 /// Address space of this process, bytes.
+uint64_t address_bytes();
+
+TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), 0, 0, 0};
+  ASSERT_TRUE(line.get(&peer));  // the child does not know of this process yet
+  ASSERT_EQ(end.to_init(*qp), 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = address_bytes() + (8 << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), ENOMEM);
+  EXPECT_EQ(end.state_of(*qp), QpState::kInit);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), 0) << "it is met when there is room";
+  EXPECT_EQ(end.to_rts(*qp), 0);
+  ASSERT_TRUE(line.give(mine) && line.go() && line.wait());
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
 uint64_t address_bytes() {
   std::ifstream status("/proc/self/status");
   uint64_t kibibytes = 0;

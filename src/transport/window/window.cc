@@ -14,7 +14,10 @@ Result<void> Window::open(core::ProcessContext& process) {
 
 Result<std::unique_ptr<core::Endpoint>> Window::connect(const core::DeviceEntry&, core::QpContext& context,
                                                         const QpAttr& attr, bool) {
-  return std::make_unique<Connected>(*this, context, attr.av, attr.dest_qp_num, kAnswerLimit);
+  // Waiting does not help where this process has no addresses left for the other one's tables.
+  const auto peer = find_peer(attr.dest_qp_num, attr.av, kAnswerLimit);
+  if (!peer && peer.error().code == ENOMEM) return tl::unexpected(peer.error());
+  return std::make_unique<Connected>(*this, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
 }
 
 Result<std::unique_ptr<core::DatagramSender>> Window::datagrams(const core::DeviceEntry&, core::QpContext& context,
@@ -24,8 +27,8 @@ Result<std::unique_ptr<core::DatagramSender>> Window::datagrams(const core::Devi
 
 bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   const auto peer = find_peer(remote_qpn, vector, kAnswerLimit);
-  // One that is there and does not answer is met later.
-  return peer || peer.error().code == ETIMEDOUT;
+  // One that is there and does not answer is met later; one that this process cannot map is an error of connect().
+  return peer || peer.error().code == ETIMEDOUT || peer.error().code == ENOMEM;
 }
 
 bool Window::has_gid(const Gid& gid) const {
