@@ -1,7 +1,6 @@
 #include "cm/node.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -22,14 +21,16 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/process_end.h"
 #include "cm/introduction.h"
 #include "cm/outbox.h"
 #include "cm/peer_table.h"
 #include "cm/poller.h"
 #include "cm/runtime_dir.h"
 #include "cm/watches.h"
+#include "progress/descriptors.h"
+#include "progress/lifecycle.h"
 #include "progress/thread.h"
+#include "progress/waiter.h"
 
 namespace nupa::cm {
 namespace {
@@ -41,6 +42,8 @@ constexpr int64_t kLetGoNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kServicePatience{5};
 /// How long a process that ends waits for its last messages to leave while no peer reads any of them.
 constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
+/// How long it waits for the lock of the runtime directory, which processes that end together take in turn.
+constexpr int64_t kSweepPatienceNs = 2'000'000'000;
 /// A channel that was asked for and has not come is asked for again with its next event after so long: its owner was
 /// stopped, or this process had no descriptor free.
 constexpr int64_t kAskAgainNs = 1'000'000'000;
@@ -65,7 +68,6 @@ NodeImpl* g_node = nullptr;
 void fork_prepare();
 void fork_parent();
 void fork_child();
-void process_ends();
 
 class NodeImpl final : public Node, private Peer::Asker {
  public:
@@ -91,7 +93,8 @@ class NodeImpl final : public Node, private Peer::Asker {
   Result<void> watch(int fd, std::function<void()> ready) override { return watches_.add(fd, std::move(ready)); }
   void unwatch(int fd) override { watches_.remove(fd); }
   bool on_service_thread() const override { return running_ && thread_.is_current(); }
-  int internal_threads() const override { return 1; }
+  /// The service thread, and the one that waits for the end of the process.
+  int internal_threads() const override { return 2; }
 
   void before_fork() {
     watches_.lock();
@@ -102,18 +105,6 @@ class NodeImpl final : public Node, private Peer::Asker {
     watches_.unlock();
   }
   void after_fork_child();
-  void say_goodbye();
-  /// Buries who was killed before anybody met it. The kernel closes a killed process's descriptors one after the
-  /// other: another one may have told of the death before the socket refuses, so who goes looks twice.
-  void sweep() {
-    constexpr int kLooks = 3;
-    constexpr useconds_t kPauseUs = 1000;
-    for (int look = 0; look < kLooks; ++look) {
-      dir_->sweep();
-      if (dir_->list().empty()) return;
-      usleep(kPauseUs);
-    }
-  }
 
  private:
   struct Connection {
@@ -127,6 +118,12 @@ class NodeImpl final : public Node, private Peer::Asker {
   };
 
   void shut();
+  /// Without a lock: peers that see this process gone know that it was a clean exit, and new ones do not find it.
+  void stop_being_found();
+  void say_goodbye();
+  /// Removes sockets of processes that were killed before anybody met them. The kernel closes the descriptors of a
+  /// killed process one after the other: a peer may report its death before its socket refuses, so this looks again.
+  void sweep();
   void loop();
   void accept_all();
   void on_socket(int fd);
@@ -235,9 +232,15 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
   if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
-  static const int registered =
-      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(process_ends);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
   if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
+  const progress::ExitAction goodbye{[](void* node) {
+                                       static_cast<NodeImpl*>(node)->say_goodbye();
+                                       static_cast<NodeImpl*>(node)->sweep();
+                                     },
+                                     this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
+  if (const int error = progress::at_exit(progress::ExitStage::kHost, goodbye); error != 0)
+    return fail(error, "the end of the process cannot be prepared");
   g_node = this;
   return {};
 }
@@ -251,15 +254,31 @@ Result<void> NodeImpl::serve() {
   return fail(started.error().code, "the service thread cannot be started");
 }
 
-void NodeImpl::say_goodbye() {
+void NodeImpl::stop_being_found() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   segment_->tables().header->closing.store(1);
   if (dir_ != nullptr) dir_->remove(slot_);
+}
+
+void NodeImpl::say_goodbye() {
+  if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
+  stop_being_found();
   {
     std::lock_guard lock(mutex_);
     tell_all(message_of(MessageKind::kGoodbye));
   }
   send_rest();
+}
+
+void NodeImpl::sweep() {
+  constexpr int kLooks = 3;
+  constexpr int64_t kPauseNs = 1'000'000;
+  for (int look = 0; look < kLooks; ++look) {
+    progress::put_off_exit(progress::Deadline::in_ns(kSweepPatienceNs));
+    dir_->sweep();
+    if (dir_->list().empty()) return;
+    progress::sleep_for(kPauseNs);
+  }
 }
 
 void NodeImpl::send_rest() {
@@ -280,17 +299,18 @@ void NodeImpl::send_rest() {
     const int64_t now = base::now_ns();
     if (waiting < fewest) deadline = now + kFarewellPatienceNs;
     fewest = std::min(fewest, waiting);
-    const int64_t left = deadline - now;
-    if (left <= 0) {
+    if (now >= deadline) {
       NUPA_INFO("%zu messages are lost: others do not read them", waiting);
       return;
     }
-    constexpr int64_t kMillisecond = 1'000'000;
-    ::poll(full.data(), full.size(), static_cast<int>((left + kMillisecond - 1) / kMillisecond));
+    progress::put_off_exit(progress::Deadline::at(deadline + progress::kActionNs));
+    [[maybe_unused]] const auto ready =
+        progress::wait_descriptors(full, progress::Deadline::at(deadline), progress::Signals::kIgnore);
   }
 }
 
 void NodeImpl::shut() {
+  progress::forget_at_exit(this);
   if (g_node == this) g_node = nullptr;
   if (abandoned_) return;
   say_goodbye();
@@ -670,11 +690,6 @@ void fork_parent() {
 void fork_child() {
   if (g_node != nullptr) g_node->after_fork_child();
   g_node = nullptr;
-}
-void process_ends() {
-  if (g_node == nullptr) return;
-  g_node->say_goodbye();
-  g_node->sweep();
 }
 
 }  // namespace

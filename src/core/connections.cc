@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
-#include "base/process_end.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::core {
 namespace {
@@ -27,10 +27,6 @@ void fork_child() {
   g_connections = nullptr;
   g_mutex.unlock();
 }
-void end_of_process() {
-  std::lock_guard lock(g_mutex);
-  if (g_connections != nullptr) g_connections->process_ends();
-}
 
 uint64_t random_seed() {
   uint64_t seed;
@@ -43,9 +39,11 @@ Connections::Connections(Runtime& runtime)
     : runtime_(runtime),
       mads_(runtime_.transports().mads()),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
-  static const int registered =
-      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
   if (registered != 0) NUPA_ERROR("no memory for process handlers");
+  const progress::ExitAction ends{[](void* mine) { static_cast<Connections*>(mine)->process_ends(); }, this};
+  if (progress::at_exit(progress::ExitStage::kConnections, ends) != 0)
+    NUPA_ERROR("peers will not learn of the end of the process");
   std::lock_guard lock(g_mutex);
   g_connections = this;
 }
@@ -98,6 +96,7 @@ void Connections::detach() {
 }
 
 Connections::~Connections() {
+  progress::forget_at_exit(this);
   {
     std::lock_guard lock(g_mutex);
     if (g_connections == this) g_connections = nullptr;

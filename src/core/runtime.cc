@@ -15,7 +15,6 @@
 #include "core/gid_table.h"
 #include "core/qp.h"
 #include "core/srq.h"
-#include "core/sudden_end.h"
 #include "progress/waiter.h"
 
 namespace nupa::core {
@@ -87,9 +86,6 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   if (auto opened = used.open(*runtime); !opened) return tl::unexpected(opened.error());
   runtime->pollers_ = used.pollers();
   runtime->connections_ = std::make_unique<Connections>(*runtime);
-  auto end = SuddenEnd::watch(*runtime->node_);
-  if (!end) return tl::unexpected(end.error());
-  runtime->sudden_end_ = std::move(*end);
   // What comes for the host is for all its processes: a process that wants no connections passes it on.
   if (const MadCarrier* mads = used.mads(); mads != nullptr && mads->receives_for_host())
     if (auto heard = runtime->connections_->hear(); !heard) return tl::unexpected(heard.error());

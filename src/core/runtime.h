@@ -16,7 +16,6 @@
 namespace nupa::core {
 
 class Connections;
-class SuddenEnd;
 class Cq;
 class Qp;
 class Srq;
@@ -126,7 +125,6 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   Transports transports_;
   std::vector<Poller*> pollers_;
   std::unique_ptr<Connections> connections_;
-  std::unique_ptr<SuddenEnd> sudden_end_;
   std::vector<Gid> own_addresses_;  ///< of this host
 };
 

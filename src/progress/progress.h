@@ -11,6 +11,7 @@
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
 #include "progress/file_lock.h"
+#include "progress/lifecycle.h"
 #include "progress/spin_lock.h"
 #include "progress/thread.h"
 #include "progress/wake_up.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library does at the end of a process, around fork, to signals and to descriptors.
+// What the library does around fork, to signals and to descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -27,7 +27,6 @@
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "base/parent_only.h"
-#include "base/process_end.h"
 #include "base/settings.h"
 #include "base/shared_file.h"
 #include "base/time_code.h"
@@ -64,62 +63,6 @@ struct Pipe {
     write.reset(ends[1]);
   }
 };
-
-// The end of a process. Each test in one of its own, where nothing is registered yet.
-
-class ProcessEnd : public ::testing::Test {
- protected:
-  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
-};
-
-template <char kLetter>
-void say() {
-  const char letter = kLetter;
-  if (write(STDERR_FILENO, &letter, 1) != 1) std::_Exit(99);
-}
-
-TEST_F(ProcessEnd, AtExitTheHandlersRunTheLastOneFirst) {
-  EXPECT_EXIT(
-      {
-        if (at_process_end(say<'a'>) + at_process_end(say<'b'>) + at_process_end(say<'c'>) != 0) std::_Exit(1);
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(0), "^cba$");
-}
-
-TEST_F(ProcessEnd, BeforeExitTheHandlersRunOnce) {
-  EXPECT_EXIT(
-      {
-        at_process_end(say<'a'>);
-        at_process_end(say<'b'>);
-        run_process_end();
-        say<'|'>();
-        run_process_end();
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(0), "^ba\\|$");
-}
-
-TEST_F(ProcessEnd, WithoutExitTheyDoNotRun) {
-  EXPECT_EXIT(
-      {
-        at_process_end(say<'a'>);
-        say<'|'>();
-        std::_Exit(0);
-      },
-      ::testing::ExitedWithCode(0), "^\\|$");
-}
-
-TEST_F(ProcessEnd, ThereIsRoomForEight) {
-  EXPECT_EXIT(
-      {
-        for (int i = 0; i < 8; ++i)
-          if (at_process_end(say<'x'>) != 0) std::_Exit(1);
-        if (at_process_end(say<'y'>) != ENOMEM) std::_Exit(2);
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(0), "^xxxxxxxx$");
-}
 
 // fork().
 

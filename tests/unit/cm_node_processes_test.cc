@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 
 #include <atomic>
 #include <cerrno>
@@ -11,9 +12,9 @@
 #include <mutex>
 #include <vector>
 
-#include "base/process_end.h"
 #include "cm/node.h"
 #include "cm_fixture.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::cm::test {
 namespace {
@@ -169,7 +170,7 @@ TEST_F(CmProcesses, AProcessThatEndsWithoutExit_SaysNoGoodbye) {
 TEST_F(CmProcesses, AProcessThatRunsItsEndBeforeExit_SaysGoodbye) {
   auto process = met_process([](Process& self, Own&) {
     self.hear();
-    base::run_process_end();
+    progress::run_exit_actions();
     _exit(0);
   });
   meet(*process);
@@ -177,6 +178,30 @@ TEST_F(CmProcesses, AProcessThatRunsItsEndBeforeExit_SaysGoodbye) {
   EXPECT_EQ(0, process->wait());
   ASSERT_TRUE(is_gone());
   EXPECT_TRUE(peer_->left_politely());
+}
+
+/// A signal handler.
+void exit_now(int) { exit(0); }
+
+TEST_F(CmProcesses, AProcessThatExitsInASignalHandler_EndsAndSaysGoodbye_WhateverItWasDoing) {
+  // The signal comes while the program holds the node's lock, or does not: in some rounds of these it does.
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    auto process = met_process([](Process& self, Own& own) {
+      self.hear();
+      signal(SIGPROF, exit_now);
+      const itimerval soon{{0, 0}, {0, 5000}};
+      setitimer(ITIMER_PROF, &soon, nullptr);
+      for (;;) own.node->peers();
+    });
+    meet(*process);
+    process->tell(1);
+    ASSERT_EQ(0, process->wait()) << "in round " << round << " it was ended by its alarm";
+    EXPECT_FALSE(socket_exists());
+    ASSERT_TRUE(is_gone());
+    EXPECT_TRUE(peer_->left_politely());
+    here_.reset();
+  }
 }
 
 TEST_F(CmProcesses, AParentThatDies_IsGoneThoughItsChildLives) {

@@ -759,6 +759,21 @@ TEST_F(CoreConnectionsPair, WhenAProcessExits_ItsConnectionsEnd) {
   EXPECT_EQ(0, other.wait());
 }
 
+TEST_F(CoreConnectionsPair, WhenAProcessExitsInASignalHandlerWithTheManagersLock_ItEnds_AndItsConnectionsToo) {
+  Other other(accepting(kIpTcp + 7046, [](Other& self, Party& party, ConnectionId) {
+    self.hear();
+    signal(SIGTERM, [](int) { exit(3); });
+    party.sink.at_request = [] { raise(SIGTERM); };
+    ConnectionId id = 0;
+    if (party.take(2, kIpTcp + 7047) != 0 || party.manager->listen(2) != 0) _exit(4);
+    party.connect(3, kIpTcp + 7047, &id);
+  }));
+  connect(other, kIpTcp + 7046);
+  other.say(1);
+  EXPECT_EQ(3, other.wait()) << "its alarm ended it";
+  EXPECT_EQ(Told::kDisconnected, party().sink.next().what);
+}
+
 TEST_F(CoreConnectionsPair, WhenAManagerGoes_ItsConnectionsEnd) {
   Other other(accepting(kIpTcp + 7044, [](Other& self, Party& party, ConnectionId) {
     self.say(party.sink.next().what == Told::kDisconnected ? 5 : 6);

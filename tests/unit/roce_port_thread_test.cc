@@ -32,7 +32,7 @@ constexpr Gid kThreadHost{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 
 constexpr uint32_t kThreadQpn = 0x1105;
 
 /// Counts what the port does with a queue pair.
-class CountingChannel final : public Channel {
+class CountingChannel : public Channel {
  public:
   explicit CountingChannel(uint32_t number = kThreadQpn) : number_(number) {}
   uint32_t number() const override { return number_; }
@@ -322,6 +322,40 @@ TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    /// The port calls it with its lock held.
+    class Raising final : public CountingChannel {
+     public:
+      void deliver(Packet&, const io::UdpSocket::Received&, int64_t) override { raise(SIGTERM); }
+    } raising;
+    signal(SIGTERM, [](int) { std::exit(3); });
+    auto socket = io::UdpSocket::open(0, 1 << 16);
+    auto port = socket ? Port::open(std::move(*socket)) : tl::unexpected(socket.error());
+    auto outside = io::UdpSocket::open(0, 1 << 16);
+    if (!port || !outside) _exit(1);
+    (*port)->add(raising);
+    std::vector<io::UdpSocket> sockets;
+    sockets.push_back(std::move(*outside));
+    Burst burst(sockets, false);
+    Destination to;
+    to.to = {kThreadHost, (*port)->socket().port(), 0};
+    to.from = kThreadHost;
+    burst.aim(&to);
+    Packet packet;
+    packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
+    packet.dest_qpn = kThreadQpn;
+    burst.send(0, packet, nullptr, 0);
+    burst.flush();
+    for (;;) (*port)->poll();
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), 3) << "its alarm ended it";
 }
 
 TEST_F(RocePortThread, StreamsPacketsAreAnsweredTogether) {

@@ -1,9 +1,8 @@
 #include "ccl/start/pmix.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
-
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include "ccl/start/pmix_abi.h"
 #include "ccl/start/roots.h"
 #include "progress/condition.h"
+#include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
 namespace nupa::ccl {
@@ -25,6 +25,8 @@ constexpr char kRootKey[] = "nupa.ccl.root";
 constexpr int64_t kPauseNs = 20'000'000;
 /// What a server has of the job from the beginning, it has to tell by then.
 constexpr int64_t kSoonNs = 30'000'000'000;
+/// How long the end of the process waits for the server to say goodbye.
+constexpr int64_t kFinalizeNs = 10'000'000'000;
 
 struct Library {
   Status (*init)(Process* self, void* info, size_t count);
@@ -101,7 +103,6 @@ struct PmixJob::Client {
   const Library* library = nullptr;
   Process self{};
   uint32_t ranks = 0;
-  pid_t pid = getpid();
   std::mutex mutex;
   std::optional<UniqueId> root;  ///< once it is known
 
@@ -171,10 +172,14 @@ Outcome<PmixJob*> PmixJob::enter() {
   }
   client->ranks = (*size)->number;
   job = new PmixJob(client.release());
-  std::atexit([] {
-    // A child that was forked has no connection of its own.
-    if (getpid() == job->client_->pid) job->client_->library->finalize(nullptr, 0);
-  });
+  // A child that was forked has no connection of its own, and no part in this.
+  const progress::ExitAction finalize{[](void* of) {
+                                        progress::put_off_exit(progress::Deadline::in_ns(kFinalizeNs));
+                                        static_cast<const Client*>(of)->library->finalize(nullptr, 0);
+                                      },
+                                      job->client_};
+  if (progress::at_exit(progress::ExitStage::kLauncher, finalize) != 0)
+    std::fprintf(stderr, "nupa: ccl: PMIx: the launcher will take the end of this process for a failure\n");
   return job;
 }
 

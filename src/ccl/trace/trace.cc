@@ -1,12 +1,11 @@
 #include "ccl/trace/trace.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "ccl/trace/trace_text.h"
+#include "progress/lifecycle.h"
 #include "progress/thread.h"
 
 namespace nupa::ccl {
@@ -15,13 +14,6 @@ namespace {
 constexpr int64_t kWriteAtLeastEveryNs = 1'000'000'000;
 
 std::atomic<uint32_t> communicators{0};
-/// A child that is forked has its parent's records, and must not write them again.
-pid_t owner = 0;
-
-void flush_at_exit() {
-  Trace* const trace = Trace::get();
-  if (trace != nullptr && getpid() == owner) trace->flush();
-}
 
 void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
   auto file = TraceFile::open(name, rank);
@@ -29,11 +21,13 @@ void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace
     std::fprintf(stderr, "nupa: ccl: no trace: %s\n", file.error().text.c_str());
     return;
   }
-  owner = getpid();
   made->store(make(std::move(*file), rank));
   if (made->load() == nullptr) return;
   is_anybody_observing.store(true);
-  std::atexit(flush_at_exit);
+  // A child that is forked has its parent's records, and does not write them again.
+  const progress::ExitAction flush{[](void* trace) { static_cast<Trace*>(trace)->flush(); }, made->load()};
+  if (const int error = progress::at_exit(progress::ExitStage::kTraces, flush); error != 0)
+    std::fprintf(stderr, "nupa: ccl: the end of the trace will be lost: %s\n", std::strerror(error));
 }
 
 }  // namespace

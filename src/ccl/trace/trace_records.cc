@@ -4,6 +4,7 @@
 
 #include "ccl/trace/trace_file.h"
 #include "ccl/trace/trace_text.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::ccl {
 namespace {
@@ -47,6 +48,7 @@ void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* f
     trace_text(record, rank, &text);
     if (text.size() < kPieceBytes) continue;
     file->write(text);
+    progress::put_off_exit(progress::Deadline::in_ns(progress::kActionNs));  // if it is the process's last words
     text.clear();
   }
   if (taken.lost > 0) trace_text_of_lost(taken.lost, taken.records.back().event.end_ns, rank, &text);

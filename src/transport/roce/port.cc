@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/process_end.h"
 #include "core/seam/group_address.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::roce {
 namespace {
@@ -52,9 +52,6 @@ constexpr uint32_t kPollsAClock = 8;
 std::atomic<Port*> g_port{nullptr};
 std::atomic<uint64_t> g_ports{0};  // ever
 
-void end_of_process() {
-  if (Port* port = g_port; port != nullptr) port->process_ends();
-}
 void fork_prepare() {
   if (Port* port = g_port; port != nullptr) port->before_fork();
 }
@@ -86,9 +83,11 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
-  static const int registered =
-      pthread_atfork(fork_prepare, fork_parent, fork_child) + base::at_process_end(end_of_process);
+  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
   if (registered != 0) return fail(registered, "no memory for process handlers");
+  const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
+  if (const int error = progress::at_exit(progress::ExitStage::kPackets, answers); error != 0)
+    return fail(error, "the end of the process cannot be prepared");
   g_port = port.get();
   return port;
 }
@@ -121,6 +120,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
 }
 
 Port::~Port() {
+  progress::forget_at_exit(this);
   Port* self = this;
   g_port.compare_exchange_strong(self, nullptr);
   if (running_) {

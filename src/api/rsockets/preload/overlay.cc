@@ -22,6 +22,7 @@
 #include "epoll_set.h"
 #include "fd_table.h"
 #include "next.h"
+#include "progress/lifecycle.h"
 #include "rules.h"
 
 namespace nupa::sockets {
@@ -59,6 +60,7 @@ void for_each_connection(Each each) {
 void say_goodbye() {
   for_each_connection([](Stream* stream) { stream->say_goodbye(); });
   const auto deadline = rsockets::Deadline::in_ms(kGoodbyeMs);
+  progress::put_off_exit(deadline);
   for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
 }
 
@@ -76,7 +78,8 @@ void start_library() {
     rclose(first);
   }
   for (const int fd : taken) next::close(fd);
-  std::atexit(say_goodbye);  // after the library's own, so it runs before them
+  const progress::ExitAction goodbye{[](void*) { say_goodbye(); }, &table};
+  [[maybe_unused]] const int error = progress::at_exit(progress::ExitStage::kStreams, goodbye);
 }
 
 /// TCP takes over from the rsocket of a connection that was not made. The program waits for the end of an attempt:

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <semaphore.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "progress/lifecycle.h"
+#include "progress/thread.h"
+#include "progress/waiter.h"
+
+/// The preload library's, if it is there: _exit() calls it first. A program of which `nupa run` knows and which ends
+/// so, as the children of servers do, runs no exit handler, and still leaves as if it had.
+extern "C" __attribute__((weak, visibility("default"))) std::atomic<void (*)()> nupa_before_exit;
+
+namespace nupa::progress {
+namespace {
+
+constexpr size_t kStages = 6;
+constexpr size_t kMost = 64;  ///< actions a stage
+/// How much longer the exiting thread waits than the thread that looks after the actions, which has to run meanwhile.
+constexpr int64_t kSlackNs = kActionNs;
+constexpr int64_t kForgetNs = kNsPerSecond;
+
+/// An action, or a free place: then `object` is null.
+struct Place {
+  std::atomic<void*> object{nullptr};
+  std::atomic<void (*)(void*)> run{nullptr};
+  std::atomic<void (*)(void*)> at_once{nullptr};
+  std::atomic<uint32_t> inside{0};  ///< threads that run one of the two, or are about to look at `object`
+
+  /// Unless the object goes: counted first, looked second; forget() takes out first and looks at the count second.
+  void call(std::atomic<void (*)(void*)> Place::*function) {
+    inside.fetch_add(1);
+    if (void* const found = object.load(); found != nullptr)
+      if (auto* const wanted = (this->*function).load(); wanted != nullptr) wanted(found);
+    inside.fetch_sub(1);
+  }
+};
+
+using Places = std::array<Place, kStages * kMost>;
+Places g_places;
+
+std::mutex g_mutex;  ///< of those that join and leave; the exiting thread does not take it
+size_t g_actions = 0;
+/// Whose the actions are. A child of vfork() has everything of its parent but the number, and one in a PID namespace of
+/// its own may have the number too.
+std::atomic<pid_t> g_process{0};
+std::atomic<uint32_t> g_generation{0};
+std::atomic<bool> g_begun{false};
+std::atomic<bool> g_stop{false};
+std::atomic<int64_t> g_until_ns{0};  ///< when the action that runs is late
+sem_t g_asked;
+sem_t g_over;
+/// In memory that no destructor runs for: a child has a new one in its place.
+alignas(Thread) std::byte g_thread[sizeof(Thread)];
+
+Thread& thread() { return *std::launder(reinterpret_cast<Thread*>(g_thread)); }
+
+bool are_here() { return g_process.load() == getpid() && g_generation.load() == process_generation(); }
+
+/// Over fork() nobody is about to join or leave.
+class Exits final : public ForkParticipant {
+ public:
+  void before_fork() override { g_mutex.lock(); }
+  void in_parent() override { g_mutex.unlock(); }
+  bool in_child() override {
+    for (Place& place : g_places) {
+      place.object.store(nullptr);
+      place.inside.store(0);
+    }
+    g_actions = 0;
+    g_mutex.unlock();
+    return true;
+  }
+};
+
+/// False: the deadline, which may move meanwhile, has passed.
+bool wait(sem_t* semaphore, const std::atomic<int64_t>& until_ns, int64_t slack_ns) {
+  for (;;) {
+    const int64_t until = until_ns.load() + slack_ns;
+    const timespec end{until / kNsPerSecond, until % kNsPerSecond};
+    if (sem_clockwait(semaphore, CLOCK_MONOTONIC, &end) == 0) return true;
+    if (errno == ETIMEDOUT && until_ns.load() + slack_ns <= until) return false;
+    if (errno != ETIMEDOUT && errno != EINTR) return false;
+  }
+}
+
+/// What several threads have of the way through the actions: one that is stuck leaves the rest to the next one.
+struct Walk {
+  std::atomic<size_t> next{0};      ///< place
+  std::atomic<uint32_t> walker{0};  ///< the number of the thread whose turn it is
+  sem_t over;
+
+  Walk() { sem_init(&over, 0, 0); }
+
+  void go(uint32_t me) {
+    for (;;) {
+      if (walker.load() != me) return;
+      const size_t place = next.fetch_add(1);
+      if (place >= g_places.size()) break;
+      g_until_ns.store(now_ns() + kActionNs);
+      g_places[place].call(&Place::run);
+    }
+    sem_post(&over);
+  }
+};
+
+/// Each action runs on a thread that may get stuck. The first one that does is left behind, as are its locks.
+void run_all() {
+  g_until_ns.store(now_ns() + kActionNs);
+  // Those that are left behind have it.
+  const auto walk = std::make_shared<Walk>();
+  for (uint32_t me = 0; walk->next.load() < g_places.size(); ++me) {
+    walk->walker.store(me);
+    g_until_ns.store(now_ns() + kActionNs);
+    if (!start_detached("nupa-exit", [walk, me] { walk->go(me); })) return walk->go(me);
+    if (wait(&walk->over, g_until_ns, 0)) return;
+  }
+}
+
+void serve() {
+  while (sem_wait(&g_asked) != 0) {
+  }
+  if (g_stop.load()) return;
+  run_all();
+  sem_post(&g_over);
+}
+
+void hook_into_sudden_exit(void (*before)()) {
+  // The linker knows no address of what nobody defines; the compiler believes that each object has one.
+  std::atomic<void (*)()>* volatile const hook = &nupa_before_exit;
+  if (hook != nullptr) hook->store(before);
+}
+
+/// An errno value.
+int start() {
+  if (!are_here()) {
+    static Exits exits;
+    static const int registered = std::atexit(run_exit_actions) + join_forks(ForkStage::kDescriptors, &exits);
+    if (registered != 0) return ENOMEM;
+    new (g_thread) Thread;
+    g_begun.store(false);
+    g_generation.store(process_generation());
+    g_process.store(getpid());
+  }
+  g_stop.store(false);
+  sem_init(&g_asked, 0, 0);
+  sem_init(&g_over, 0, 0);
+  const auto started = thread().start("nupa-exit", serve);
+  if (!started) return started.error().code;
+  hook_into_sudden_exit(run_exit_actions);
+  return 0;
+}
+
+}  // namespace
+
+int at_exit(ExitStage stage, const ExitAction& action) {
+  std::lock_guard lock(g_mutex);
+  const size_t first = static_cast<size_t>(stage) * kMost;
+  const auto begin = g_places.begin() + static_cast<ptrdiff_t>(first);
+  const auto free = std::find_if(begin, begin + kMost, [](const Place& place) {
+    return place.object.load() == nullptr && place.inside.load() == 0;
+  });
+  if (free == begin + kMost) return ENOMEM;
+  if (g_actions == 0)
+    if (const int error = start(); error != 0) return error;
+  ++g_actions;
+  free->run.store(action.run);
+  free->at_once.store(action.at_once);
+  free->object.store(action.object);
+  return 0;
+}
+
+void forget_at_exit(void* object) {
+  if (!are_here()) return;
+  // The destructors of static objects run after the actions, in a thread that may have been interrupted with the lock.
+  std::unique_lock lock(g_mutex, std::defer_lock);
+  if (!g_begun.load()) lock.lock();
+  for (Place& place : g_places) {
+    void* expected = object;
+    if (!place.object.compare_exchange_strong(expected, nullptr)) continue;
+    wait_for([&] { return place.inside.load() == 0; }, kPeerPolicy, Deadline::in_ns(kForgetNs));
+    if (!lock.owns_lock() || --g_actions != 0 || g_begun.load()) continue;
+    hook_into_sudden_exit(nullptr);
+    g_stop.store(true);
+    sem_post(&g_asked);
+    thread().join();
+  }
+}
+
+void run_exit_actions() {
+  if (!are_here() || g_begun.exchange(true)) return;
+  for (Place& place : g_places) place.call(&Place::at_once);
+  g_until_ns.store(now_ns() + kActionNs);
+  sem_post(&g_asked);
+  wait(&g_over, g_until_ns, kSlackNs);
+}
+
+void put_off_exit(Deadline until) {
+  int64_t before = g_until_ns.load();
+  while (before < until.at_ns() && !g_until_ns.compare_exchange_weak(before, until.at_ns())) {
+  }
+}
+
+}  // namespace nupa::progress
