@@ -63,13 +63,7 @@ void command_name(char (&out)[64]) {
   std::fclose(file);
 }
 
-class NodeImpl;
-NodeImpl* g_node = nullptr;
-void fork_prepare();
-void fork_parent();
-void fork_child();
-
-class NodeImpl final : public Node, private Peer::Asker {
+class NodeImpl final : public Node, private Peer::Asker, private progress::ForkParticipant {
  public:
   explicit NodeImpl(NodeEvents& events) : events_(events) {}
   ~NodeImpl() override { shut(); }
@@ -96,15 +90,15 @@ class NodeImpl final : public Node, private Peer::Asker {
   /// The service thread, and the one that waits for the end of the process.
   int internal_threads() const override { return 2; }
 
-  void before_fork() {
+  void before_fork() override {
     watches_.lock();
     mutex_.lock();
   }
-  void after_fork_parent() {
+  void in_parent() override {
     mutex_.unlock();
     watches_.unlock();
   }
-  void after_fork_child();
+  bool in_child() override;
 
  private:
   struct Connection {
@@ -232,8 +226,8 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
   if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
     return fail(errno, "the service thread cannot watch its descriptors");
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
-  if (registered != 0) return fail(ENOMEM, "no memory for process handlers");
+  if (const int error = progress::join_forks(progress::ForkStage::kHost, this); error != 0)
+    return fail(error, "no memory to prepare for forks");
   const progress::ExitAction goodbye{[](void* node) {
                                        static_cast<NodeImpl*>(node)->say_goodbye();
                                        static_cast<NodeImpl*>(node)->sweep();
@@ -241,7 +235,6 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
                                      this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
   if (const int error = progress::at_exit(progress::ExitStage::kHost, goodbye); error != 0)
     return fail(error, "the end of the process cannot be prepared");
-  g_node = this;
   return {};
 }
 
@@ -311,7 +304,7 @@ void NodeImpl::send_rest() {
 
 void NodeImpl::shut() {
   progress::forget_at_exit(this);
-  if (g_node == this) g_node = nullptr;
+  progress::leave_forks(this);
   if (abandoned_) return;
   say_goodbye();
   if (running_) {
@@ -324,7 +317,7 @@ void NodeImpl::shut() {
   if (dir_ != nullptr) sweep();
 }
 
-void NodeImpl::after_fork_child() {
+bool NodeImpl::in_child() {
   // Sockets that this child kept open would hide the parent's death from its peers.
   abandoned_ = true;
   running_ = false;
@@ -338,6 +331,7 @@ void NodeImpl::after_fork_child() {
   kick_.reset();
   mutex_.unlock();
   watches_.unlock_in_child();
+  return false;
 }
 
 Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
@@ -679,17 +673,6 @@ void NodeImpl::loop() {
     for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front())
       if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
   }
-}
-
-void fork_prepare() {
-  if (g_node != nullptr) g_node->before_fork();
-}
-void fork_parent() {
-  if (g_node != nullptr) g_node->after_fork_parent();
-}
-void fork_child() {
-  if (g_node != nullptr) g_node->after_fork_child();
-  g_node = nullptr;
 }
 
 }  // namespace

@@ -17,17 +17,6 @@ namespace {
 
 constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
 
-Connections* g_connections = nullptr;
-std::mutex g_mutex;
-
-void fork_prepare() { g_mutex.lock(); }
-void fork_parent() { g_mutex.unlock(); }
-void fork_child() {
-  if (g_connections != nullptr) g_connections->after_fork_child();
-  g_connections = nullptr;
-  g_mutex.unlock();
-}
-
 uint64_t random_seed() {
   uint64_t seed;
   return getrandom(&seed, sizeof seed, 0) == sizeof seed ? seed : base::ticks();
@@ -39,13 +28,10 @@ Connections::Connections(Runtime& runtime)
     : runtime_(runtime),
       mads_(runtime_.transports().mads()),
       engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
-  if (registered != 0) NUPA_ERROR("no memory for process handlers");
+  if (progress::join_forks(progress::ForkStage::kHost, this) != 0) NUPA_ERROR("no memory to prepare for forks");
   const progress::ExitAction ends{[](void* mine) { static_cast<Connections*>(mine)->process_ends(); }, this};
   if (progress::at_exit(progress::ExitStage::kConnections, ends) != 0)
     NUPA_ERROR("peers will not learn of the end of the process");
-  std::lock_guard lock(g_mutex);
-  g_connections = this;
 }
 
 Result<void> Connections::hear() {
@@ -97,10 +83,7 @@ void Connections::detach() {
 
 Connections::~Connections() {
   progress::forget_at_exit(this);
-  {
-    std::lock_guard lock(g_mutex);
-    if (g_connections == this) g_connections = nullptr;
-  }
+  progress::leave_forks(this);
   if (abandoned_) {
     // Their descriptors have been closed, and the numbers may be of something else by now.
     [[maybe_unused]] auto* left = new std::map<uint64_t, Service>(std::move(services_));
@@ -123,7 +106,10 @@ void Connections::process_ends() {
   if (!abandoned_) engine_.release_all(base::now_ns());
 }
 
-void Connections::after_fork_child() { abandoned_ = true; }
+bool Connections::in_child() {
+  abandoned_ = true;
+  return false;
+}
 
 // Sending and receiving.
 

@@ -7,19 +7,22 @@
 #include <optional>
 #include <string>
 
-#include "base/parent_only.h"
 #include "cm/connection/engine.h"
 #include "cm/mad_name.h"
 #include "core/peer_watch.h"
 #include "core/runtime.h"
 #include "core/seam/mad_carrier.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::core {
 
 /// The communication manager of this process: the engine, and what carries its messages (docs/connections.md):
 /// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. The process that
 /// receives what comes for the host passes on what is for other processes, also if it has no connections itself.
-class Connections final : public ConnectionManager, private cm::MadOutput, private ConnectionSink {
+class Connections final : public ConnectionManager,
+                          private cm::MadOutput,
+                          private ConnectionSink,
+                          private progress::ForkParticipant {
  public:
   explicit Connections(Runtime& runtime);
   ~Connections() override;
@@ -53,8 +56,10 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   /// Returns when it wants to be called again.
   int64_t on_tick(int64_t now);
 
-  /// fork(): the child has no connections.
-  void after_fork_child();
+  /// fork(): the child has no connections. Its locks may be held for ever: calls return before they take one.
+  void before_fork() override {}
+  void in_parent() override {}
+  bool in_child() override;
   void process_ends();
 
  private:
@@ -124,7 +129,7 @@ class Connections final : public ConnectionManager, private cm::MadOutput, priva
   struct Name {
     explicit Name(cm::MadName taken) : name(std::move(taken)), parent_only(name.fd()) {}
     cm::MadName name;
-    base::ParentOnly parent_only;
+    progress::ParentOnly parent_only;
   };
   struct Service {
     ListenerAddress address;

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/parent_only.h"
+#include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
 namespace nupa::progress {
@@ -18,11 +18,11 @@ constexpr int64_t kLongestPauseNs = 20'000'000;
 
 }  // namespace
 
-FileLock::FileLock(base::UniqueFd fd) : fd_(std::move(fd)), process_(getpid()) { base::close_in_children(fd_.get()); }
+FileLock::FileLock(base::UniqueFd fd) : fd_(std::move(fd)), process_(getpid()) { close_in_children(fd_.get()); }
 
 FileLock::~FileLock() {
   if (process_ == getpid())
-    base::forget_for_children(fd_.get());
+    forget_for_children(fd_.get());
   else
     fd_.release();  // it was closed, and the number may be another descriptor's
 }

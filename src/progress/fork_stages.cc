@@ -14,7 +14,7 @@
 namespace nupa::progress {
 namespace {
 
-constexpr size_t kStages = 4;
+constexpr size_t kStages = 5;
 std::atomic<uint32_t> g_generation{0};
 
 /// Lives as long as the process: fork() may run while static objects are being destroyed.

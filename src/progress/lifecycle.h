@@ -23,8 +23,8 @@ class OfThisProcess {
 
 /// Before a fork in this order, in the child too; in the parent in reverse. So nothing else of the library is locked
 /// while fork() waits for memory to stand still, or for a child to copy; and a child has pages of its own before
-/// anything writes to them. kHost: node, ports and connections. kEvents: of rdmacm. kDescriptors: leaf locks.
-enum class ForkStage : uint8_t { kMemory, kHost, kEvents, kDescriptors };
+/// anything writes to them. kEvents: of rdmacm. kDescriptors: leaf locks.
+enum class ForkStage : uint8_t { kMemory, kPackets, kHost, kEvents, kDescriptors };
 
 class ForkParticipant {
  public:
@@ -42,6 +42,23 @@ class ForkParticipant {
 NUPA_EXPORT int join_forks(ForkStage stage, ForkParticipant* participant);
 /// Nothing where it has not joined.
 NUPA_EXPORT void leave_forks(ForkParticipant* participant);
+
+/// A descriptor that a forked child must not keep: it would hold a name or a port whose owner is gone. The child's copy
+/// is closed as it starts. A leaf lock. Any thread.
+NUPA_EXPORT void close_in_children(int fd);
+/// Before the descriptor is closed.
+NUPA_EXPORT void forget_for_children(int fd);
+/// The same for as long as it lives.
+class ParentOnly {
+ public:
+  explicit ParentOnly(int fd) : fd_(fd) { close_in_children(fd); }
+  ~ParentOnly() { forget_for_children(fd_); }
+  ParentOnly(const ParentOnly&) = delete;
+  ParentOnly& operator=(const ParentOnly&) = delete;
+
+ private:
+  int fd_;
+};
 
 // exit(). A program may call it in a signal handler, and the interrupted code may hold any lock, of the library or of
 // malloc. The exiting thread therefore takes no lock and allocates nothing: it wakes a thread, "nupa-exit", which does

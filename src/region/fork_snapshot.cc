@@ -1,7 +1,6 @@
 #include "region/fork_snapshot.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,37 +8,45 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "progress/lifecycle.h"
 #include "region/raw_mapping.h"
 
 namespace nupa::region {
 namespace {
 
 /// Lives as long as the process: fork() may run while static objects are being destroyed.
-struct Forks {
+class Forks final : public progress::ForkParticipant {
+ public:
+  static Forks& instance() {
+    static Forks* const all = new Forks;
+    return *all;
+  }
+  Forks() : joined(progress::join_forks(progress::ForkStage::kMemory, this)) {}
+  void before_fork() override;
+  void in_parent() override;
+  bool in_child() override;
+
+  const int joined;  ///< an errno value
   std::mutex mutex;
-  std::vector<ForkParticipant*> participants;
-  int read_end = -1;
-  int write_end = -1;
+  std::vector<region::ForkParticipant*> participants;
+
+ private:
+  int read_end_ = -1;
+  int write_end_ = -1;
 };
 
-Forks& forks() {
-  static Forks* const all = new Forks;
-  return *all;
-}
-
-void prepare() {
-  Forks& all = forks();
-  all.mutex.lock();
+void Forks::before_fork() {
+  mutex.lock();
   bool shared = false;
-  for (ForkParticipant* participant : all.participants) {
+  for (region::ForkParticipant* participant : participants) {
     participant->before_fork();
     shared |= !participant->fork_pieces().empty();
   }
   if (!shared) return;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) == 0) {
-    all.read_end = ends[0];
-    all.write_end = ends[1];
+    read_end_ = ends[0];
+    write_end_ = ends[1];
   } else {
     NUPA_WARN(
         "fork: no descriptor left (errno %d): what is written to registered memory at once may "
@@ -48,20 +55,20 @@ void prepare() {
   }
 }
 
-void in_parent() {
-  Forks& all = forks();
-  if (all.read_end >= 0) {
+/// Last of all in the parent: everything else of the library is at work again while the child copies.
+void Forks::in_parent() {
+  if (read_end_ >= 0) {
     // The child closes its end when it has its copies, or dies, which closes it too. Without a
     // child nobody has it.
-    close(all.write_end);
+    close(write_end_);
     char nothing;
-    while (read(all.read_end, &nothing, 1) < 0 && errno == EINTR) {
+    while (read(read_end_, &nothing, 1) < 0 && errno == EINTR) {
     }
-    close(all.read_end);
-    all.read_end = all.write_end = -1;
+    close(read_end_);
+    read_end_ = write_end_ = -1;
   }
-  for (ForkParticipant* participant : all.participants) participant->after_fork_in_parent();
-  all.mutex.unlock();
+  for (region::ForkParticipant* participant : participants) participant->after_fork_in_parent();
+  mutex.unlock();
 }
 
 void copy_for_child(const RegionFile& file, const Piece& piece) {
@@ -74,33 +81,33 @@ void copy_for_child(const RegionFile& file, const Piece& piece) {
   raw_munmap(reinterpret_cast<void*>(piece.begin), piece.length());
 }
 
-void in_child() {
-  Forks& all = forks();
-  for (const ForkParticipant* participant : all.participants)
+/// First of all in the child: until then what it writes may reach its parent.
+bool Forks::in_child() {
+  for (const region::ForkParticipant* participant : participants)
     for (const Piece& piece : participant->fork_pieces()) copy_for_child(participant->fork_file(), piece);
-  for (ForkParticipant* participant : all.participants) participant->after_fork_in_child();
-  all.participants.clear();
-  if (all.read_end >= 0) {
-    close(all.read_end);
-    close(all.write_end);
-    all.read_end = all.write_end = -1;
+  for (region::ForkParticipant* participant : participants) participant->after_fork_in_child();
+  participants.clear();
+  if (read_end_ >= 0) {
+    close(read_end_);
+    close(write_end_);
+    read_end_ = write_end_ = -1;
   }
-  all.mutex.unlock();
+  mutex.unlock();
+  return true;
 }
 
 }  // namespace
 
 int join_forks(ForkParticipant* participant) {
-  static const int installed = pthread_atfork(prepare, in_parent, in_child);
-  if (installed != 0) return installed;
-  Forks& all = forks();
+  Forks& all = Forks::instance();
+  if (all.joined != 0) return all.joined;
   std::lock_guard lock(all.mutex);
   all.participants.push_back(participant);
   return 0;
 }
 
 void leave_forks(ForkParticipant* participant) {
-  Forks& all = forks();
+  Forks& all = Forks::instance();
   std::lock_guard lock(all.mutex);
   all.participants.erase(std::remove(all.participants.begin(), all.participants.end(), participant),
                          all.participants.end());

@@ -26,14 +26,17 @@
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
-#include "base/parent_only.h"
 #include "base/settings.h"
 #include "base/shared_file.h"
 #include "base/time_code.h"
 #include "base/unique_fd.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::base {
 namespace {
+
+using progress::close_in_children;
+using progress::ParentOnly;
 
 constexpr int kSoonMs = 20'000;
 

@@ -1,10 +1,10 @@
 /// Ids: made, destroyed, and their options.
 #include "id.h"
 
-#include <pthread.h>
-
 #include <cstring>
 #include <unordered_set>
+
+#include "progress/lifecycle.h"
 
 namespace nupa::rdmacm {
 namespace {
@@ -27,25 +27,32 @@ void renew_in_child(Id& id) {
   id.has_service = false;
 }
 
-/// Over fork() events and the list of ids are in nobody's hands, so that a child may destroy what it has. Registered
-/// before the communication manager's handlers, so these locks are taken after its own, as everywhere. The locks of
-/// ids, of devices and of the manager are held while verbs and the manager are called, too long to be waited for, and
-/// before locks that the fork has taken already: the child gets new ones.
-void fork_prepare() {
-  events_mutex().lock();
-  living().mutex.lock();
+/// Over fork() events and the list of ids are in nobody's hands, so that a child may destroy what it has. The stage
+/// comes after those of the communication manager, whose locks are taken first everywhere. The locks of ids, of devices
+/// and of the manager are held while verbs and the manager are called, too long to be waited for, and before locks that
+/// the fork has taken already: the child gets new ones.
+class Ids final : public progress::ForkParticipant {
+ public:
+  void before_fork() override {
+    events_mutex().lock();
+    living().mutex.lock();
+  }
+  void in_parent() override {
+    living().mutex.unlock();
+    events_mutex().unlock();
+  }
+  bool in_child() override {
+    for (const rdma_cm_id* shown : living().ids) renew_in_child(*as_id(shown));
+    in_parent();
+    renew_events_in_child();
+    renew_devices_in_child();
+    return true;
+  }
+};
+[[gnu::constructor]] void join_forks() {
+  static Ids* const ids = new Ids;  // forks may come while static objects are destroyed
+  progress::join_forks(progress::ForkStage::kEvents, ids);
 }
-void fork_parent() {
-  living().mutex.unlock();
-  events_mutex().unlock();
-}
-void fork_child() {
-  for (const rdma_cm_id* shown : living().ids) renew_in_child(*as_id(shown));
-  fork_parent();
-  renew_events_in_child();
-  renew_devices_in_child();
-}
-[[gnu::constructor]] void register_fork_handlers() { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
 }  // namespace
 

@@ -1,11 +1,11 @@
 #include "descriptor_table.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <new>
 
+#include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
 namespace nupa::rsockets {
@@ -19,13 +19,21 @@ constexpr int kCloseSpins = 1000;
 
 DescriptorTable& DescriptorTable::instance() {
   // Never destroyed: other threads may be inside at exit.
-  constinit static DescriptorTable* made = nullptr;
-  static auto* table = [] {
-    made = new DescriptorTable;
-    pthread_atfork(nullptr, nullptr, [] { made->forget_calls(); });
-    return made;
+  struct Forked final : progress::ForkParticipant {
+    DescriptorTable table;
+    void before_fork() override {}
+    void in_parent() override {}
+    bool in_child() override {
+      table.forget_calls();
+      return true;
+    }
+  };
+  static auto* made = [] {
+    auto* forked = new Forked;
+    progress::join_forks(progress::ForkStage::kDescriptors, forked);
+    return forked;
   }();
-  return *table;
+  return made->table;
 }
 
 DescriptorTable::Lease::~Lease() {

@@ -50,7 +50,7 @@ ManagementSocket::ManagementSocket(io::UdpSocket socket, bool marked)
       socket_(std::make_unique<std::vector<io::UdpSocket>>()),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {
   socket.tell_refusals();
-  parent_only_ = std::make_unique<base::ParentOnly>(socket.fd());
+  parent_only_ = std::make_unique<progress::ParentOnly>(socket.fd());
   socket_->push_back(std::move(socket));
 }
 

@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/parent_only.h"
 #include "core/seam/mad_carrier.h"
 #include "io/udp_socket.h"
+#include "progress/lifecycle.h"
 #include "transport/roce/wire.h"
 
 namespace nupa::roce {
@@ -42,7 +42,7 @@ class ManagementSocket final : public core::MadSocket {
   std::unique_ptr<std::vector<io::UdpSocket>> socket_;  ///< one, in the form that a burst wants
   std::unique_ptr<std::byte[]> buffer_;
   std::unique_ptr<Burst> burst_;
-  std::unique_ptr<base::ParentOnly> parent_only_;
+  std::unique_ptr<progress::ParentOnly> parent_only_;
 };
 
 }  // namespace nupa::roce

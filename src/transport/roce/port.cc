@@ -48,19 +48,7 @@ constexpr uint32_t kRefusalsAtOnce = 32;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
-/// A process has one port; a new one is opened when the old one is gone.
-std::atomic<Port*> g_port{nullptr};
 std::atomic<uint64_t> g_ports{0};  // ever
-
-void fork_prepare() {
-  if (Port* port = g_port; port != nullptr) port->before_fork();
-}
-void fork_parent() {
-  if (Port* port = g_port; port != nullptr) port->after_fork_parent();
-}
-void fork_child() {
-  if (Port* port = g_port.exchange(nullptr); port != nullptr) port->after_fork_child();
-}
 
 /// Three bytes of a packet's first header (IBTA 9.2).
 uint32_t field_in(const std::byte* at) {
@@ -83,12 +71,11 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
-  static const int registered = pthread_atfork(fork_prepare, fork_parent, fork_child);
-  if (registered != 0) return fail(registered, "no memory for process handlers");
+  if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
+    return fail(error, "no memory to prepare for forks");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
   if (const int error = progress::at_exit(progress::ExitStage::kPackets, answers); error != 0)
     return fail(error, "the end of the process cannot be prepared");
-  g_port = port.get();
   return port;
 }
 
@@ -97,13 +84,14 @@ void Port::process_ends() {
   if (!touched_.empty()) answer(base::now_ns(), true);
 }
 
-void Port::after_fork_child() {
+bool Port::in_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
   if (own_ != nullptr) own_->socket().close();
   kick_.reset();
   receive_mutex_.unlock();
+  return false;
 }
 
 Port::Port(std::vector<io::UdpSocket> sockets)
@@ -121,8 +109,7 @@ Port::Port(std::vector<io::UdpSocket> sockets)
 
 Port::~Port() {
   progress::forget_at_exit(this);
-  Port* self = this;
-  g_port.compare_exchange_strong(self, nullptr);
+  progress::leave_forks(this);
   if (running_) {
     stop_ = true;
     kick();

@@ -12,6 +12,7 @@
 #include "core/seam/poller.h"
 #include "base/unique_fd.h"
 #include "io/udp_socket.h"
+#include "progress/lifecycle.h"
 #include "progress/thread.h"
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
@@ -88,7 +89,7 @@ struct PortCounters {
 };
 
 /// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
-class Port final : public core::Poller {
+class Port final : public core::Poller, public progress::ForkParticipant {
  public:
   /// The port of the process in `slot`: 4791 for the first one of a host, so that standard peers reach it, else one
   /// above Linux' range of ephemeral ports (docs/roce.md).
@@ -160,9 +161,9 @@ class Port final : public core::Poller {
   void tell_more();
 
   // fork(): the child has no thread and no port; what it closes stays open in the parent.
-  void before_fork() { claim_receiving().release(); }
-  void after_fork_parent() { receive_mutex_.unlock(); }
-  void after_fork_child();
+  void before_fork() override { claim_receiving().release(); }
+  void in_parent() override { receive_mutex_.unlock(); }
+  bool in_child() override;
   /// What is owed to others is sent while there is somebody to do it.
   void process_ends();
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library does around fork(): in which order, and what goes on meanwhile.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/shared_file.h"
+#include "cm/node.h"
+#include "cm_fixture.h"
+#include "progress/lifecycle.h"
+#include "progress/waiter.h"
+#include "region/fork_snapshot.h"
+#include "transport/roce/port.h"
+
+namespace nupa::progress {
+namespace {
+
+constexpr unsigned kLimitSeconds = 60;
+
+/// Runs `body` in a child, whose exit status it returns; killed by a signal: 1000 and its number.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kLimitSeconds);  // a process that hangs is killed by it
+    _exit(body());
+  }
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+std::string g_said;
+
+/// Says when it is called: 'a' before, 'A' in the parent, '1' in the child; the next one 'b', and so on.
+class Speaker final : public ForkParticipant {
+ public:
+  Speaker(ForkStage stage, char number, bool stays = true) : number_(number), stays_(stays) {
+    EXPECT_EQ(0, join_forks(stage, this));
+  }
+  ~Speaker() override { leave_forks(this); }
+  void before_fork() override { g_said += static_cast<char>('a' + number_); }
+  void in_parent() override { g_said += static_cast<char>('A' + number_); }
+  bool in_child() override {
+    g_said += static_cast<char>('1' + number_);
+    return stays_;
+  }
+
+ private:
+  const char number_;
+  const bool stays_;
+};
+
+class ProgressFork : public ::testing::Test {
+ protected:
+  void SetUp() override { g_said.clear(); }
+};
+
+TEST_F(ProgressFork, Stages_RunInOrder_AndInReverseInTheParent) {
+  const Speaker descriptors(ForkStage::kDescriptors, 5), events(ForkStage::kEvents, 4), host(ForkStage::kHost, 3),
+      packets(ForkStage::kPackets, 2), memory(ForkStage::kMemory, 0), second(ForkStage::kMemory, 1);
+  EXPECT_EQ(0, in_child([] { return g_said == "abcdef123456" ? 0 : 1; }));
+  EXPECT_EQ("abcdefFEDCBA", g_said);
+}
+
+TEST_F(ProgressFork, ParticipantThatDoesNotStay_IsNotInForksOfTheChild) {
+  const Speaker goes(ForkStage::kHost, 0, false), stays(ForkStage::kHost, 1);
+  EXPECT_EQ(0, in_child([] {
+              g_said.clear();
+              const int child = in_child([] { return g_said == "b2" ? 0 : 1; });
+              return child == 0 && g_said == "bB" ? 0 : 1;
+            }));
+}
+
+TEST_F(ProgressFork, ParticipantThatHasLeft_IsNotCalled) {
+  { const Speaker left(ForkStage::kHost, 0); }
+  EXPECT_EQ(0, in_child([] { return 0; }));
+  EXPECT_EQ("", g_said);
+}
+
+TEST_F(ProgressFork, Generation_IsAnotherOneInTheChild) {
+  const uint32_t here = process_generation();
+  const OfThisProcess object;
+  EXPECT_EQ(0, in_child([&] {
+              if (object.holds() || process_generation() != here + 1) return 1;
+              const OfThisProcess own;
+              return own.holds() ? 0 : 2;
+            }));
+  EXPECT_TRUE(object.holds());
+  EXPECT_EQ(here, process_generation());
+}
+
+/// Memory whose part in a fork lasts until it is let go.
+class SlowMemory final : public region::ForkParticipant {
+ public:
+  SlowMemory(bool before, bool in_parent) : before_(before), in_parent_(in_parent) {
+    EXPECT_EQ(0, region::join_forks(this));
+  }
+  ~SlowMemory() override { region::leave_forks(this); }
+  void before_fork() override { hold(before_); }
+  void after_fork_in_parent() override { hold(in_parent_); }
+  void after_fork_in_child() override {}
+  bool is_held() const { return held_; }
+  void let_go() { go_on_ = true; }
+
+ private:
+  void hold(bool wanted) {
+    if (!wanted) return;
+    held_ = true;
+    while (!go_on_) sleep_for(1'000'000);
+  }
+  const bool before_, in_parent_;
+  std::atomic<bool> held_{false}, go_on_{false};
+};
+
+class Quiet final : public cm::NodeEvents {
+ public:
+  void on_attention() override {}
+  void on_peer_gone(cm::Peer&) override {}
+  void on_mad(cm::Peer&, const cm::Mad&) override {}
+  int64_t on_tick(int64_t) override { return INT64_MAX; }
+};
+
+/// In a process of its own: a node and a port, and a fork whose memory is slow. 0: both were usable meanwhile.
+int use_beside_a_fork(bool before, bool in_parent) {
+  const cm::test::Folder folder;
+  auto file = base::make_shared_file("nupa-fork-test");
+  Quiet events;
+  auto node = cm::Node::open(file->get(), {}, events);
+  auto socket = io::UdpSocket::open(0, 1 << 16);
+  if (!node || !socket) return 1;
+  auto port = roce::Port::open(std::move(*socket));
+  if (!port) return 2;
+  SlowMemory memory(before, in_parent);
+  std::thread forks([] { in_child([] { return 0; }); });
+  while (!memory.is_held()) sleep_for(1'000'000);
+  (*node)->peers();
+  (*port)->barrier();
+  memory.let_go();
+  forks.join();
+  return 0;
+}
+
+TEST_F(ProgressFork, WhileItWaitsForMemory_NodeAndPortAreFree) {
+  EXPECT_EQ(0, in_child([] { return use_beside_a_fork(true, false); }));
+}
+
+TEST_F(ProgressFork, WhileTheChildCopies_NodeAndPortAreFree) {
+  EXPECT_EQ(0, in_child([] { return use_beside_a_fork(false, true); }));
+}
+
+}  // namespace
+}  // namespace nupa::progress
