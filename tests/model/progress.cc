@@ -20,3 +20,12 @@ inline int time_goes_by(clockid_t, int, const timespec*, timespec*) {
 #define clock_nanosleep time_goes_by
 #include "progress/condition.cc"
 #include "progress/waiter.cc"
+#include "progress/lifecycle.h"
+
+namespace nupa::progress {
+
+/// No case forks.
+int join_forks(ForkStage, ForkParticipant*) { return 0; }
+void leave_forks(ForkParticipant*) {}
+
+}  // namespace nupa::progress

@@ -21,13 +21,13 @@
 namespace nupa::progress {
 namespace {
 
-constexpr unsigned kLimitSeconds = 60;
+constexpr unsigned kForkLimitSeconds = 60;
 
 /// Runs `body` in a child, whose exit status it returns; killed by a signal: 1000 and its number.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kLimitSeconds);  // a process that hangs is killed by it
+    alarm(kForkLimitSeconds);  // a process that hangs is killed by it
     _exit(body());
   }
   int status = -1;
