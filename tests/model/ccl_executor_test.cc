@@ -12,7 +12,7 @@ inline std::function<void()> own_thread;
 }  // namespace nupa::ccl
 
 // The lines that are checked.
-#include "ccl/comm/executor.cc"
+#include "ccl/communicator/executor.cc"
 
 namespace nupa::progress {
 
@@ -137,7 +137,7 @@ TEST(ModelCclExecutor, Turn_TakenWhileNobodyWaits_LeavesTheJobToTheOwnThread) {
 
 TEST(ModelCclExecutor, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {two_wait, one_takes_the_turn, one_takes_the_turn_and_nobody_waits};
-  EXPECT_EQ(model::needed_orders(cases, {"ccl/comm/executor.h", "ccl/comm/executor.cc"}),
+  EXPECT_EQ(model::needed_orders(cases, {"ccl/communicator/executor.h", "ccl/communicator/executor.cc"}),
             (::std::vector<::std::string>{
                 "Job::is_done load acquire: x86 relaxed, C++ acquire",
                 "Executor::try_take load relaxed: x86 relaxed, C++ relaxed",

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
+#include "../support/ccl_calls.h"
 
-// The lines that are checked; those of ccl/waiter.cc are in ccl_waiter_test.cc.
-#include "ccl/mapped/barrier.cc"
-#include "ccl/mapped/broadcast.cc"
-#include "ccl/mapped/group.cc"
+// The lines that are checked; those of ccl/coroutine/waiter.cc are in ccl_waiter_test.cc.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"  // of what is usually no included file
-#include "ccl/mapped/parts.cc"
+#include "ccl/algorithms/all_gather/shm_line.cc"
+#include "ccl/algorithms/barrier/shm.cc"
+#include "ccl/algorithms/broadcast/shm_line.cc"
+#include "ccl/algorithms/broadcast/shm_slots.cc"
+#include "ccl/algorithms/depart/shm.cc"
+#include "ccl/algorithms/shm/parts.cc"
+#include "ccl/channel/shm_group.cc"
 #pragma GCC diagnostic pop
 
 namespace nupa::ccl::mapped {
@@ -78,7 +82,8 @@ void data_crosses_a_barrier(Case& made) {
 void a_line_is_broadcast(Case& made) {
   auto& ranks = make_ranks(made);
   add_ranks(made, ranks, [&ranks](MappedGroup& group) {
-    run(broadcast_line(group, {0, ranks.data[group.rank()], 8}));
+    const Call call = broadcast_call(0, ranks.data[group.rank()], 8);
+    run(broadcast_line(group, call));
   });
 }
 
@@ -86,7 +91,8 @@ void a_line_is_broadcast(Case& made) {
 void slots_are_broadcast(Case& made) {
   auto& ranks = make_ranks(made);
   add_ranks(made, ranks, [&ranks](MappedGroup& group) {
-    run(broadcast_slots(group, {0, ranks.data[group.rank()], kArrayBytes}));
+    const Call call = broadcast_call(0, ranks.data[group.rank()], kArrayBytes);
+    run(broadcast_slots(group, call));
   });
 }
 
@@ -107,7 +113,7 @@ TEST(ModelCclMapped, Depart_LeavesNoReader) { model::expect_holds(ranks_depart);
 
 TEST(ModelCclMapped, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {data_crosses_a_barrier, a_line_is_broadcast, slots_are_broadcast, ranks_depart};
-  EXPECT_EQ(model::needed_orders(cases, {"mapped/group.h", "mapped/group.cc", "ccl/steps.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"channel/shm_group.h", "channel/shm_group.cc", "coroutine/steps.h"}),
             (::std::vector<::std::string>{
                 "MappedGroup::leave fetch_add release: x86 relaxed, C++ release",
                 "MappedGroup::have_all_begun load acquire: x86 relaxed, C++ acquire",

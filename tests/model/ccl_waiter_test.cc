@@ -74,7 +74,7 @@ inline long syscall(long, int command, int, int) {
 }  // namespace nupa::ccl
 
 // The lines that are checked.
-#include "ccl/waiter.cc"
+#include "ccl/coroutine/waiter.cc"
 
 namespace nupa::ccl {
 namespace {
@@ -184,7 +184,7 @@ TEST(ModelCclWaiter, OwnCores_NoMembarrier_TheSleeperLooksAgain) {
 
 TEST(ModelCclWaiter, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {sleeps_for_one_value<true>, sleeps_for_one_value<false>, sleeps_for_the_second_value<true>};
-  EXPECT_EQ(model::needed_orders(cases, {"ccl/steps.h", "ccl/waiter.cc", "base/fence.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"ccl/coroutine/steps.h", "ccl/coroutine/waiter.cc", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "Wait::is_over load acquire: x86 relaxed, C++ acquire",
                 "Sleep::run load acquire: x86 relaxed, C++ relaxed",

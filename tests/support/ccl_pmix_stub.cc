@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ccl/start/pmix_abi.h"
+#include "ccl/bootstrap/pmix_abi.h"
 #include "ccl_pmix_stub.h"
 
 #define STUB_EXPORT __attribute__((visibility("default")))

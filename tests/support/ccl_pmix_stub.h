@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "ccl/start/pmix_abi.h"
+#include "ccl/bootstrap/pmix_abi.h"
 
 namespace nupa::ccl {
 

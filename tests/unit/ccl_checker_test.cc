@@ -2,13 +2,15 @@
 /// The checking mode's verdict on a table of calls: each field, who is named, and with what words.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "ccl/check/checker.h"
-#include "ccl/check/description.h"
+#include "ccl/diagnostics/checker.h"
+#include "ccl/diagnostics/description.h"
 
 namespace nupa::ccl {
 namespace {
@@ -102,11 +104,16 @@ TEST(CclDescription, TextsSayWhatWasCalled) {
   EXPECT_EQ(described(Call{}).text(), "barrier");
 }
 
-Counts counts_of(const std::vector<size_t>& bytes) {
-  Counts counts;
-  counts.counts = bytes;
-  counts.offsets.assign(bytes.size(), 0);
-  return counts;
+std::shared_ptr<const BlockLists> lists_of(const std::vector<size_t>& in, const std::vector<size_t>& out) {
+  auto lists = std::make_shared<BlockLists>();
+  lists->held = in;
+  lists->held.insert(lists->held.end(), out.begin(), out.end());
+  const size_t offsets = lists->held.size();
+  lists->held.resize(offsets + std::max(in.size(), out.size()));
+  const size_t* const held = lists->held.data();
+  lists->in = {0, held, held + offsets};
+  lists->out = {0, held + in.size(), held + offsets};
+  return lists;
 }
 
 TEST(CclFlows, AreWhatEachRankGivesAndTakes) {
@@ -114,8 +121,7 @@ TEST(CclFlows, AreWhatEachRankGivesAndTakes) {
   call.equal = false;
   call.elements = 5;
   call.root = 1;
-  call.in_counts = counts_of({1, 2, 3});
-  call.out_counts = counts_of({4, 5, 6});
+  call.lists = lists_of({1, 2, 3}, {4, 5, 6});
   using Flows = std::vector<uint64_t>;
   const auto flows = [&](Operation operation, uint32_t rank) {
     call.operation = operation;
@@ -214,7 +220,7 @@ Call gatherv_of(size_t bytes, const std::vector<size_t>& at_root) {
   call.operation = Operation::kGather;
   call.equal = false;
   call.elements = bytes;
-  if (!at_root.empty()) call.out_counts = counts_of(at_root);
+  if (!at_root.empty()) call.lists = lists_of({}, at_root);
   return call;
 }
 
@@ -233,7 +239,7 @@ TEST_F(CclChecker, ListsAgreeWhereWhatIsGivenIsWhatIsTaken) {
 Call scatterv_of(size_t bytes, const std::vector<size_t>& at_root) {
   Call call = gatherv_of(bytes, {});
   call.operation = Operation::kScatter;
-  if (!at_root.empty()) call.in_counts = counts_of(at_root);
+  if (!at_root.empty()) call.lists = lists_of(at_root, {});
   return call;
 }
 
@@ -248,7 +254,7 @@ Call all_gatherv_of(const std::vector<size_t>& bytes) {
   Call call;
   call.operation = Operation::kAllGather;
   call.equal = false;
-  call.out_counts = counts_of(bytes);
+  call.lists = lists_of({}, bytes);
   return call;
 }
 

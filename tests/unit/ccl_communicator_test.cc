@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "ccl/api/handles.h"
-#include "ccl/comm/communicator.h"
-#include "ccl/lane/link_speed.h"
-#include "ccl/lane/wire_port.h"
-#include "ccl/mapped/arena.h"
-#include "ccl/trace/observe.h"
+#include "ccl/communicator/communicator.h"
+#include "ccl/planner/link_speed.h"
+#include "ccl/channel/rdma_port.h"
+#include "ccl/channel/arena.h"
+#include "ccl/diagnostics/observe.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

@@ -17,14 +17,15 @@
 #include <string>
 #include <vector>
 
-#include "ccl/lane/algorithms.h"
-#include "ccl/lane/direct.h"
-#include "ccl/lane/folded.h"
-#include "ccl/lane/mapped_lane.h"
-#include "ccl/lane/transfer.h"
-#include "ccl/lane/wire_lane.h"
-#include "ccl/message/message_peer.h"
-#include "ccl/plan/algorithms.h"
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/direct.h"
+#include "ccl/algorithms/messages/folded.h"
+#include "ccl/channel/shm_lane.h"
+#include "ccl/algorithms/messages/transfer.h"
+#include "ccl/channel/rdma_lane.h"
+#include "ccl/p2p/message_peer.h"
+#include "ccl/planner/planner.h"
+#include "../support/ccl_calls.h"
 
 namespace nupa::ccl {
 namespace {
@@ -298,9 +299,10 @@ TEST(CclLanePieces, OfAnotherLengthAreAnError) {
   std::byte to[16] = {};
   std::byte own[16] = {};
   const Reducer sum{{Type::kInt32, Operator::kSum}};
+  const Call sums = reduce_call(sum, own, to, 2);
   const auto receives = [&](LaneGroup& group) { return lanes::receive_array(group, 1, to, 8); };
   const auto flows = [&](LaneGroup& group) { return lanes::flow(group, {1, nullptr, 0, 1, to, 8, &sum}); };
-  const auto reduces = [&](LaneGroup& group) { return lanes::reduce_direct(group, {sum, own, to, 2}); };
+  const auto reduces = [&](LaneGroup& group) { return lanes::reduce_direct(group, sums); };
   for (const std::function<Steps(LaneGroup&)>& one :
        {std::function<Steps(LaneGroup&)>(receives), std::function<Steps(LaneGroup&)>(flows),
         std::function<Steps(LaneGroup&)>(reduces)}) {
@@ -436,14 +438,12 @@ TEST(CclLoans, AreNotOfArraysThatAreWrittenToMeanwhile) {
   std::vector<std::byte> out(2 * kBytes);
   const Reducer sum{{Type::kUint32, Operator::kSum}};
   const auto exchanges = [&](std::byte* to) {
-    return given_by([&, to](LaneGroup& group) {
-      return lanes::all_to_all_direct(group, {in.data(), {kBytes}, to, {kBytes}, true});
-    });
+    const Call call = exchange_call(in.data(), {kBytes}, to, {kBytes});
+    return given_by([&](LaneGroup& group) { return lanes::all_to_all_direct(group, call); });
   };
   const auto reduces = [&](std::byte* to) {
-    return given_by([&, to](LaneGroup& group) {
-      return lanes::all_reduce_one_shot(group, {sum, in.data(), to, kBytes / sizeof(uint32_t)});
-    });
+    const Call call = reduce_call(sum, in.data(), to, kBytes / sizeof(uint32_t));
+    return given_by([&](LaneGroup& group) { return lanes::all_reduce_one_shot(group, call); });
   };
   EXPECT_TRUE(exchanges(out.data()).lent > 0 && exchanges(out.data()).sent == 0);
   EXPECT_TRUE(exchanges(in.data()).lent == 0 && exchanges(in.data()).sent > 0);
@@ -512,7 +512,7 @@ Numbers sum_of(uint32_t begin, uint32_t end, size_t elements) {
   return sum;
 }
 
-using Reduce = Steps (*)(LaneGroup&, ReduceTask);
+using Reduce = Steps (*)(LaneGroup&, const Call&);
 enum class Which : uint8_t { kAll, kRoot, kBeforeAndOwn, kBefore };
 
 /// Each rank has its numbers in `in` and as much room in `out`, unless it is done in place.
@@ -523,13 +523,15 @@ void expect_reduced(const char* name, Reduce algorithm, Which which) {
         LaneWorld world(ranks);
         std::vector<Numbers> in;
         std::vector<Numbers> out(ranks, Numbers(elements));
+        KeptCalls calls;
         std::vector<Steps> all;
         const uint32_t root = ranks / 2;
         for (uint32_t rank = 0; rank < ranks; ++rank) in.push_back(numbers_of(rank, elements));
         for (uint32_t rank = 0; rank < ranks; ++rank) {
           auto* const to = in_place ? in[rank].data() : out[rank].data();
-          all.push_back(
-              algorithm(world.group(rank), {kSum, in[rank].data(), to, elements, root, {}, which == Which::kBefore}));
+          const Operation operation = which == Which::kBefore ? Operation::kExscan : Operation::kScan;
+          const Call& call = calls.keep(reduce_call(kSum, in[rank].data(), to, elements, root, {}, operation));
+          all.push_back(algorithm(world.group(rank), call));
         }
         ASSERT_TRUE(play(all, ranks)) << name << " of " << elements << " at " << ranks << " ranks";
         for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -550,10 +552,10 @@ TEST(CclLaneAlgorithms, ReductionsOfManyPieces) {
   expect_reduced("ring", all_reduce_ring, Which::kAll);
   expect_reduced("direct", reduce_direct, Which::kRoot);
   expect_reduced(
-      "binomial", [](LaneGroup& group, ReduceTask task) { return reduce_tree(group, task, Tree::kBinomial); },
+      "binomial", [](LaneGroup& group, const Call& call) { return reduce_tree(group, call, Tree::kBinomial); },
       Which::kRoot);
   expect_reduced(
-      "four-ary", [](LaneGroup& group, ReduceTask task) { return reduce_tree(group, task, Tree::kFourAry); },
+      "four-ary", [](LaneGroup& group, const Call& call) { return reduce_tree(group, call, Tree::kFourAry); },
       Which::kRoot);
   for (const Reduce scan : {scan_direct, scan_doubling}) {
     expect_reduced("scan", scan, Which::kBeforeAndOwn);
@@ -587,13 +589,14 @@ void put(const Numbers& block, size_t offset, Numbers* to) {
   std::copy(block.begin(), block.end(), to->begin() + static_cast<ptrdiff_t>(offset / sizeof(uint32_t)));
 }
 
-void expect_exchanged(Steps (*algorithm)(LaneGroup&, ExchangeTask), uint32_t ranks, bool in_place) {
+void expect_exchanged(Steps (*algorithm)(LaneGroup&, const Call&), uint32_t ranks, bool in_place) {
   LaneWorld world(ranks);
   std::vector<Lists> gives;
   std::vector<Lists> gets;
   std::vector<Numbers> in;
   std::vector<Numbers> out;
   std::vector<Numbers> expected;
+  KeptCalls calls;
   std::vector<Steps> all;
   // In place both lists are the same.
   const auto given = [&](uint32_t from, uint32_t to) {
@@ -618,8 +621,8 @@ void expect_exchanged(Steps (*algorithm)(LaneGroup&, ExchangeTask), uint32_t ran
   }
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     auto* const to = in_place ? in[rank].data() : out[rank].data();
-    all.push_back(
-        algorithm(world.group(rank), {in[rank].data(), gives[rank].blocks(), to, gets[rank].blocks(), false}));
+    const Call& call = calls.keep(exchange_call(in[rank].data(), gives[rank].blocks(), to, gets[rank].blocks(), false));
+    all.push_back(algorithm(world.group(rank), call));
   }
   ASSERT_TRUE(play(all, ranks)) << ranks;
   EXPECT_EQ(in_place ? in : out, expected) << ranks << (in_place ? " in place" : "");
@@ -635,7 +638,7 @@ TEST(CclLaneAlgorithms, BlocksOfDifferentLengthsAreExchanged) {
 
 TEST(CclLaneAlgorithms, BlocksOfDifferentLengthsAreGatheredByAll) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u})
-    for (Steps (*const algorithm)(LaneGroup&, GatherTask) : {lanes::all_gather_direct, lanes::all_gather_ring}) {
+    for (Steps (*const algorithm)(LaneGroup&, const Call&) : {lanes::all_gather_direct, lanes::all_gather_ring}) {
       LaneWorld world(ranks);
       std::vector<size_t> lengths;
       for (uint32_t rank = 0; rank < ranks; ++rank) lengths.push_back(length_of(rank, 1));
@@ -643,12 +646,14 @@ TEST(CclLaneAlgorithms, BlocksOfDifferentLengthsAreGatheredByAll) {
       Numbers expected(lists.room(), kGap);
       std::vector<Numbers> out(ranks, expected);
       std::vector<Numbers> in;
+      KeptCalls calls;
       std::vector<Steps> all;
       for (uint32_t rank = 0; rank < ranks; ++rank) {
         in.push_back(block_of(rank, 0, lengths[rank]));
         put(in[rank], lists.offsets[rank], &expected);
-        all.push_back(algorithm(world.group(rank),
-                                {0, in[rank].data(), lists.lengths[rank], out[rank].data(), lists.blocks(), false}));
+        const Call& call =
+            calls.keep(gather_call(0, in[rank].data(), lists.lengths[rank], out[rank].data(), lists.blocks(), false));
+        all.push_back(algorithm(world.group(rank), call));
       }
       ASSERT_TRUE(play(all, ranks)) << ranks;
       for (uint32_t rank = 0; rank < ranks; ++rank) ASSERT_EQ(out[rank], expected) << rank << " of " << ranks;
@@ -665,12 +670,13 @@ TEST(CclLaneAlgorithms, BlocksOfDifferentLengthsAreReducedAndScattered) {
       const size_t whole = lists.room() - 3;
       std::vector<Numbers> in;
       std::vector<Numbers> out;
+      KeptCalls calls;
       std::vector<Steps> all;
       for (uint32_t rank = 0; rank < ranks; ++rank) {
         in.push_back(numbers_of(rank, whole));
         out.emplace_back(lengths[rank]);
-        all.push_back(
-            algorithm(world.group(rank), {kSum, in[rank].data(), out[rank].data(), whole, 0, lists.blocks()}));
+        const Call& call = calls.keep(reduce_call(kSum, in[rank].data(), out[rank].data(), whole, 0, lists.blocks()));
+        all.push_back(algorithm(world.group(rank), call));
       }
       ASSERT_TRUE(play(all, ranks)) << ranks;
       const Numbers sum = sum_of(0, ranks, whole);
@@ -705,37 +711,42 @@ TEST(CclLaneAlgorithms, EqualBlocksFromAndToEachRoot) {
           LaneWorld world(ranks);
           std::vector<Numbers> data(ranks, Numbers(elements, kGap));
           data[root] = numbers_of(root, elements);
+          KeptCalls calls;
           std::vector<Steps> all;
           for (uint32_t rank = 0; rank < ranks; ++rank) {
-            const BroadcastTask task{root, data[rank].data(), bytes};
+            const Call& call = calls.keep(broadcast_call(root, data[rank].data(), bytes));
             const Tree tree = kind == 1 ? Tree::kBinomial : Tree::kFourAry;
-            all.push_back(kind == 0 ? broadcast_direct(world.group(rank), task)
-                                    : broadcast_tree(world.group(rank), task, tree));
+            all.push_back(kind == 0 ? broadcast_direct(world.group(rank), call)
+                                    : broadcast_tree(world.group(rank), call, tree));
           }
           ASSERT_TRUE(play(all, ranks)) << "broadcast of " << text;
           for (const Numbers& one : data) ASSERT_EQ(one, numbers_of(root, elements)) << "broadcast of " << text;
         }
-        for (Steps (*const algorithm)(LaneGroup&, GatherTask) : {gather_direct, gather_tree}) {
+        for (Steps (*const algorithm)(LaneGroup&, const Call&) : {gather_direct, gather_tree}) {
           LaneWorld world(ranks);
           std::vector<Numbers> in;
           Numbers out(whole.size(), kGap);
+          KeptCalls calls;
           std::vector<Steps> all;
           for (uint32_t rank = 0; rank < ranks; ++rank) {
             in.push_back(numbers_of(rank, elements));
-            all.push_back(algorithm(
-                world.group(rank), {root, in[rank].data(), bytes, rank == root ? out.data() : nullptr, {bytes}, true}));
+            const Call& call =
+                calls.keep(gather_call(root, in[rank].data(), bytes, rank == root ? out.data() : nullptr, {bytes}));
+            all.push_back(algorithm(world.group(rank), call));
           }
           ASSERT_TRUE(play(all, ranks)) << "gather of " << text;
           ASSERT_EQ(out, whole) << "gather of " << text;
         }
-        for (Steps (*const algorithm)(LaneGroup&, ScatterTask) : {scatter_direct, scatter_tree}) {
+        for (Steps (*const algorithm)(LaneGroup&, const Call&) : {scatter_direct, scatter_tree}) {
           LaneWorld world(ranks);
           std::vector<Numbers> out(ranks, Numbers(elements, kGap));
+          KeptCalls calls;
           std::vector<Steps> all;
-          for (uint32_t rank = 0; rank < ranks; ++rank)
-            all.push_back(
-                algorithm(world.group(rank),
-                          {root, rank == root ? whole.data() : nullptr, {bytes}, out[rank].data(), bytes, true}));
+          for (uint32_t rank = 0; rank < ranks; ++rank) {
+            const void* const from = rank == root ? whole.data() : nullptr;
+            const Call& call = calls.keep(scatter_call(root, from, {bytes}, out[rank].data(), bytes));
+            all.push_back(algorithm(world.group(rank), call));
+          }
           ASSERT_TRUE(play(all, ranks)) << "scatter of " << text;
           for (uint32_t rank = 0; rank < ranks; ++rank)
             ASSERT_EQ(out[rank], numbers_of(rank, elements)) << "scatter of " << text;
@@ -749,14 +760,16 @@ TEST(CclLaneAlgorithms, EqualBlocksOfAll) {
     for (const size_t elements : kElements) {
       const size_t bytes = elements * sizeof(uint32_t);
       const Numbers whole = whole_of(ranks, elements);
-      for (Steps (*const algorithm)(LaneGroup&, GatherTask) : {all_gather_direct, all_gather_bruck, all_gather_ring}) {
+      for (Steps (*const algorithm)(LaneGroup&, const Call&) : {all_gather_direct, all_gather_bruck, all_gather_ring}) {
         LaneWorld world(ranks);
         std::vector<Numbers> in;
         std::vector<Numbers> out(ranks, Numbers(whole.size(), kGap));
+        KeptCalls calls;
         std::vector<Steps> all;
         for (uint32_t rank = 0; rank < ranks; ++rank) {
           in.push_back(numbers_of(rank, elements));
-          all.push_back(algorithm(world.group(rank), {0, in[rank].data(), bytes, out[rank].data(), {bytes}, true}));
+          const Call& call = calls.keep(gather_call(0, in[rank].data(), bytes, out[rank].data(), {bytes}));
+          all.push_back(algorithm(world.group(rank), call));
         }
         ASSERT_TRUE(play(all, ranks)) << elements << " at " << ranks;
         for (const Numbers& one : out) ASSERT_EQ(one, whole) << elements << " at " << ranks;
@@ -764,10 +777,12 @@ TEST(CclLaneAlgorithms, EqualBlocksOfAll) {
       LaneWorld world(ranks);
       std::vector<Numbers> in;
       std::vector<Numbers> out(ranks, Numbers(whole.size(), kGap));
+      KeptCalls calls;
       std::vector<Steps> all;
       for (uint32_t rank = 0; rank < ranks; ++rank) {
         in.push_back(numbers_of(rank, whole.size()));
-        all.push_back(all_to_all_bruck(world.group(rank), {in[rank].data(), {bytes}, out[rank].data(), {bytes}, true}));
+        const Call& call = calls.keep(exchange_call(in[rank].data(), {bytes}, out[rank].data(), {bytes}));
+        all.push_back(all_to_all_bruck(world.group(rank), call));
       }
       ASSERT_TRUE(play(all, ranks)) << elements << " at " << ranks;
       for (uint32_t rank = 0; rank < ranks; ++rank)

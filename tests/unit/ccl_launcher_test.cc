@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "ccl/start/launcher.h"
-#include "ccl/start/place.h"
+#include "ccl/bootstrap/launcher.h"
+#include "ccl/bootstrap/place.h"
 
 namespace nupa::ccl {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "ccl/comm/endpoint.h"
-#include "ccl/comm/links.h"
-#include "ccl/mapped/arena.h"
+#include "ccl/connect/endpoint.h"
+#include "ccl/connect/links.h"
+#include "ccl/channel/arena.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ccl/comm/endpoint.h"
+#include "ccl/connect/endpoint.h"
 
 namespace nupa::ccl::mail_test {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/comm/endpoint.h"
+#include "ccl/connect/endpoint.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

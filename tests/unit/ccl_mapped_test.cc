@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ccl/mapped/algorithms.h"
-#include "ccl/mapped/at_once.h"
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/shm/at_once.h"
+#include "../support/ccl_calls.h"
 
 namespace nupa::ccl {
 namespace {
@@ -90,7 +91,7 @@ class Job {
   std::vector<std::unique_ptr<Player>> players_;
 };
 
-using Algorithm = Steps (*)(MappedGroup&, ReduceTask);
+using Algorithm = Steps (*)(MappedGroup&, const Call&);
 
 /// What rank r brings to the n-th operation.
 std::vector<float> input_of(uint32_t rank, uint32_t operation, size_t elements) {
@@ -116,7 +117,8 @@ void all_reduce_once(Player& player, Algorithm algorithm, uint32_t operation, si
   MappedGroup& group = player.group;
   std::vector<float> in = input_of(group.rank(), operation, elements);
   std::vector<float> out(elements, -1);
-  Steps steps = algorithm(group, {{reduction}, in.data(), in_place ? in.data() : out.data(), elements});
+  const Call call = reduce_call({reduction}, in.data(), in_place ? in.data() : out.data(), elements);
+  Steps steps = algorithm(group, call);
   ASSERT_EQ(player.run(steps), 0);
   const auto expected = expected_of(group.ranks(), operation, reduction, elements);
   const auto& result = in_place ? in : out;
@@ -182,7 +184,8 @@ TEST(CclMappedAllReduce, EveryTypeGoesThrough) {
       // The smallest number that is not 0, three times, is the same in every order.
       for (size_t i = 0; i < elements; ++i) in[i * size_of(type)] = std::byte{1};
       std::vector<std::byte> out(in.size());
-      Steps steps = all_reduce_slices(player.group, {{{type, Operator::kMax}}, in.data(), out.data(), elements});
+      const Call call = reduce_call({{type, Operator::kMax}}, in.data(), out.data(), elements);
+      Steps steps = all_reduce_slices(player.group, call);
       ASSERT_EQ(player.run(steps), 0);
       ASSERT_EQ(out, in) << t;
     });
@@ -228,14 +231,15 @@ TEST(CclMappedGroup, OperationsOfAllKindsFollowEachOther) {
           const Reducer sum{{Type::kInt32, Operator::kSum}};
           switch (same() % 6) {
             case 0: {
-              Steps steps = bytes <= FlagLine::kPayload ? broadcast_line(group, {root, data.data(), bytes})
-                                                        : broadcast_slots(group, {root, data.data(), bytes});
+              const Call call = broadcast_call(root, data.data(), bytes);
+              Steps steps = bytes <= FlagLine::kPayload ? broadcast_line(group, call) : broadcast_slots(group, call);
               ASSERT_EQ(player.run(steps), 0);
               ASSERT_EQ(data, std::vector<int32_t>(elements, static_cast<int32_t>(operation * 16 + root)));
               break;
             }
             case 1: {
-              Steps steps = gather(group, {root, data.data(), bytes, many.data(), {bytes}, true});
+              const Call call = gather_call(root, data.data(), bytes, many.data(), {bytes});
+              Steps steps = gather(group, call);
               ASSERT_EQ(player.run(steps), 0);
               for (uint32_t rank = 0; self == root && rank < ranks; ++rank)
                 for (size_t i = 0; i < elements; ++i)
@@ -243,7 +247,8 @@ TEST(CclMappedGroup, OperationsOfAllKindsFollowEachOther) {
               break;
             }
             case 2: {
-              Steps steps = reduce_slots(group, {sum, data.data(), data.data(), elements, root});
+              const Call call = reduce_call(sum, data.data(), data.data(), elements, root);
+              Steps steps = reduce_slots(group, call);
               ASSERT_EQ(player.run(steps), 0);
               const auto n = static_cast<int32_t>(ranks);
               const auto all = static_cast<int32_t>(operation * 16) * n + n * (n - 1) / 2;
@@ -251,7 +256,8 @@ TEST(CclMappedGroup, OperationsOfAllKindsFollowEachOther) {
               break;
             }
             case 3: {
-              Steps steps = scan(group, {sum, data.data(), data.data(), elements});
+              const Call call = reduce_call(sum, data.data(), data.data(), elements);
+              Steps steps = scan(group, call);
               ASSERT_EQ(player.run(steps), 0);
               const auto n = static_cast<int32_t>(self + 1);
               ASSERT_EQ(data,
@@ -278,11 +284,12 @@ TEST(CclMappedGroup, ARankThatDoesNotComeEndsAllInTime) {
     job.run([&](Player& player) {
       if (player.group.rank() == 1) return;
       float value = 1;
-      Steps steps = algorithm(player.group, {{kSum}, &value, &value, 1});
+      const Call call = reduce_call({kSum}, &value, &value, 1);
+      Steps steps = algorithm(player.group, call);
       EXPECT_EQ(player.run(steps, kShortNs), ETIMEDOUT);
       EXPECT_TRUE(steps.is_done());
       // And so does all that comes later.
-      Steps next = algorithm(player.group, {{kSum}, &value, &value, 1});
+      Steps next = algorithm(player.group, call);
       EXPECT_EQ(player.run(next), ETIMEDOUT);
     });
     EXPECT_EQ(job.player(1).ended().error, ETIMEDOUT);
@@ -297,7 +304,8 @@ TEST(CclMappedGroup, WhoeverSleepsIsWokenByTheEnd) {
     job.player(1).end({ECONNRESET, 1});
   });
   float value = 1;
-  Steps steps = all_reduce_lines(job.player(0).group, {{kSum}, &value, &value, 1});
+  const Call call = reduce_call({kSum}, &value, &value, 1);
+  Steps steps = all_reduce_lines(job.player(0).group, call);
   const int64_t began = base::now_ns();
   EXPECT_EQ(job.player(0).run(steps), ECONNRESET);
   EXPECT_LT(base::now_ns() - began, kPatienceNs);
@@ -322,10 +330,10 @@ TEST(CclMappedGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
   std::vector<std::byte> data(kSmallSlotBytes + 1, std::byte{7});
   for (const bool by_line : {true, false}) {
     Job job(2);
+    const Call call = broadcast_call(0, data.data(), by_line ? FlagLine::kPayload : kSmallSlotBytes);
     const auto give = [&](uint32_t rank) {
-      const BroadcastTask task{0, data.data(), by_line ? FlagLine::kPayload : kSmallSlotBytes};
       MappedGroup& group = job.player(rank).group;
-      return by_line ? broadcast_line(group, task) : broadcast_slots(group, task);
+      return by_line ? broadcast_line(group, call) : broadcast_slots(group, call);
     };
     for (uint32_t i = 0; i + 1 < kSmallTurns; ++i) {
       Steps steps = give(0);
@@ -341,9 +349,10 @@ TEST(CclMappedGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
   }
   // Two parts, in the two large slots.
   Job job(2);
-  Steps given = broadcast_slots(job.player(0).group, {0, data.data(), data.size()});
+  const Call call = broadcast_call(0, data.data(), data.size());
+  Steps given = broadcast_slots(job.player(0).group, call);
   EXPECT_FALSE(given.go_on()) << "the second part is a turn ahead";
-  Steps taken = broadcast_slots(job.player(1).group, {0, data.data(), data.size()});
+  Steps taken = broadcast_slots(job.player(1).group, call);
   EXPECT_FALSE(taken.go_on());
   EXPECT_TRUE(given.go_on());
   EXPECT_TRUE(taken.go_on());
@@ -423,8 +432,9 @@ TEST(CclMappedGroup, PartsOfAllRanksFitIntoASlot_WithMoreRanksThanItHasCacheLine
 
     Job scattering(ranks);
     std::vector<std::vector<uint64_t>> parts(ranks, std::vector<uint64_t>(elements));
+    KeptCalls calls;
     ASSERT_NO_FATAL_FAILURE(run_in_turns(scattering, [&](MappedGroup& group) {
-      return scatter(group, {0, in[0].data(), {bytes}, parts[group.rank()].data(), bytes, true});
+      return scatter(group, calls.keep(scatter_call(0, in[0].data(), {bytes}, parts[group.rank()].data(), bytes)));
     }));
     for (uint32_t rank = 0; rank < ranks; ++rank)
       for (size_t i = 0; i < elements; ++i) ASSERT_EQ(parts[rank][i], element(0, rank, i)) << rank << " of " << ranks;
@@ -432,7 +442,8 @@ TEST(CclMappedGroup, PartsOfAllRanksFitIntoASlot_WithMoreRanksThanItHasCacheLine
     Job exchanging(ranks);
     std::vector<std::vector<uint64_t>> out(ranks, std::vector<uint64_t>(elements * ranks));
     ASSERT_NO_FATAL_FAILURE(run_in_turns(exchanging, [&](MappedGroup& group) {
-      return all_to_all(group, {in[group.rank()].data(), {bytes}, out[group.rank()].data(), {bytes}, true});
+      const uint32_t rank = group.rank();
+      return all_to_all(group, calls.keep(exchange_call(in[rank].data(), {bytes}, out[rank].data(), {bytes})));
     }));
     for (uint32_t rank = 0; rank < ranks; ++rank)
       for (uint32_t from = 0; from < ranks; ++from)
@@ -442,9 +453,8 @@ TEST(CclMappedGroup, PartsOfAllRanksFitIntoASlot_WithMoreRanksThanItHasCacheLine
     Job reducing(ranks);
     const Reducer sum{{Type::kUint64, Operator::kSum}};
     ASSERT_NO_FATAL_FAILURE(run_in_turns(reducing, [&](MappedGroup& group) {
-      ReduceTask task{sum, in[group.rank()].data(), parts[group.rank()].data(), elements * ranks};
-      task.blocks.each = bytes;
-      return reduce_scatter(group, task);
+      const uint32_t rank = group.rank();
+      return reduce_scatter(group, calls.keep(reduce_call(sum, in[rank].data(), parts[rank].data(), elements)));
     }));
     for (uint32_t rank = 0; rank < ranks; ++rank)
       for (size_t i = 0; i < elements; ++i) {

@@ -20,10 +20,10 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "ccl/start/gathering.h"
-#include "ccl/start/meeting.h"
-#include "ccl/start/meeting_wire.h"
-#include "ccl/start/roots.h"
+#include "ccl/bootstrap/gathering.h"
+#include "ccl/bootstrap/rendezvous.h"
+#include "ccl/bootstrap/rendezvous_wire.h"
+#include "ccl/bootstrap/roots.h"
 
 namespace nupa::ccl {
 namespace {

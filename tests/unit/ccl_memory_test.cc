@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/comm/endpoint.h"
-#include "ccl/comm/process_reads.h"
-#include "ccl/memory/allocations.h"
+#include "ccl/connect/endpoint.h"
+#include "ccl/connect/process_reads.h"
+#include "ccl/connect/allocations.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

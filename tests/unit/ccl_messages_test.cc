@@ -20,7 +20,7 @@
 #include <memory>
 #include <thread>
 
-#include "ccl/message/messages.h"
+#include "ccl/p2p/messages.h"
 
 namespace nupa::ccl {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "ccl/start/place.h"
+#include "ccl/bootstrap/place.h"
 
 namespace nupa::ccl {
 namespace {

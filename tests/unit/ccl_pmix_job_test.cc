@@ -14,8 +14,8 @@
 #include <string>
 
 #include "../support/ccl_pmix_stub.h"
-#include "ccl/start/pmix.h"
-#include "ccl/start/unique_id.h"
+#include "ccl/bootstrap/pmix.h"
+#include "ccl/bootstrap/unique_id.h"
 
 namespace nupa::ccl {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <pmix.h>
 
-#include "ccl/start/pmix_abi.h"
+#include "ccl/bootstrap/pmix_abi.h"
 
 namespace nupa::ccl::pmix {
 namespace {

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/comm/communicator.h"
-#include "ccl/comm/endpoint.h"
-#include "ccl/comm/survivors.h"
+#include "ccl/communicator/communicator.h"
+#include "ccl/connect/endpoint.h"
+#include "ccl/communicator/survivors.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

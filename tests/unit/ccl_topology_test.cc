@@ -14,14 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "ccl/card.h"
-#include "ccl/comm/options.h"
-#include "ccl/lane/lane_group.h"
-#include "ccl/mapped/group.h"
-#include "ccl/plan/algorithms.h"
+#include "ccl/connect/peer_info.h"
+#include "ccl/communicator/options.h"
+#include "ccl/channel/lane_group.h"
+#include "ccl/channel/shm_group.h"
+#include "ccl/planner/planner.h"
 #include "ccl/reduce/reduce.h"
-#include "ccl/topology.h"
-#include "ccl/two_level/group.h"
+#include "ccl/connect/topology_of.h"
+#include "ccl/channel/hierarchical_group.h"
 
 namespace nupa::ccl {
 namespace {
@@ -267,7 +267,7 @@ class Place {
         local_(0, std::vector<std::byte*>(topology_.local().size(), static_cast<std::byte*>(arena_.get())),
                topology_.local(), kCacheLine, topology_.rules),
         all_(0, std::vector<uint32_t>(topology_.ranks), ways_),
-        two_level(topology_, local_, all_, nullptr) {}
+        two_level(topology_, local_, all_, nullptr, kBestParts) {}
 
   MappedGroup& local() { return local_; }
 

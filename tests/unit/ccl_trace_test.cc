@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ccl/names.h"
-#include "ccl/trace/observe.h"
-#include "ccl/trace/trace.h"
-#include "ccl/trace/trace_file.h"
-#include "ccl/trace/trace_records.h"
-#include "ccl/trace/trace_text.h"
+#include "ccl/reduce/names.h"
+#include "ccl/diagnostics/observe.h"
+#include "ccl/diagnostics/trace.h"
+#include "ccl/diagnostics/trace_file.h"
+#include "ccl/diagnostics/trace_records.h"
+#include "ccl/diagnostics/trace_text.h"
 
 namespace nupa::ccl {
 namespace {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ccl/comm/executor.h"
-#include "ccl/mapped/arena.h"
-#include "ccl/waiter.h"
+#include "ccl/communicator/executor.h"
+#include "ccl/channel/arena.h"
+#include "ccl/coroutine/waiter.h"
 
 namespace nupa::ccl {
 namespace {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/comm/endpoint.h"
-#include "ccl/lane/wire_port.h"
+#include "ccl/connect/endpoint.h"
+#include "ccl/channel/rdma_port.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {

@@ -3,10 +3,10 @@
 #include <functional>
 
 #include "ccl/api/handles.h"
-#include "ccl/start/launcher.h"
-#include "ccl/start/place.h"
-#include "ccl/start/roots.h"
-#include "ccl/trace/trace.h"
+#include "ccl/bootstrap/launcher.h"
+#include "ccl/bootstrap/place.h"
+#include "ccl/bootstrap/roots.h"
+#include "ccl/diagnostics/trace.h"
 
 namespace nupa::ccl {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "ccl/names.h"
+#include "ccl/reduce/names.h"
 
 namespace nupa::ccl {
 namespace {
@@ -71,7 +71,6 @@ int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
     request->all.push_back(message);
   }
   for (auto& [communicator, call] : group.collectives) {
-    set_factor(call);
     auto job = communicator->start(std::move(call));
     if (!job) return say(job.error());
     request->all.push_back({communicator, std::move(*job), nullptr});
@@ -112,10 +111,6 @@ int say(const Begun& begun, int error) {
                          ", rank " + std::to_string(begun.communicator->rank()) + " receives " + name_of(begun.type));
 }
 
-void set_factor(Call& call) {
-  if (call.reducer.factor != nullptr) call.reducer.factor = &call.factor;
-}
-
 int take_group(CallGroup* group) {
   if (t_group_depth == 0) return say(EINVAL, "no group was begun");
   if (--t_group_depth > 0) return say(EINVAL, "this group is a part of another one");
@@ -141,15 +136,11 @@ int run_or_start(CallGroup group, nupa_ccl_request** request) {
   return error != 0 ? error : ended;
 }
 
-int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request) {
-  if (__builtin_expect(t_group_depth > 0, 0)) {
+int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** request) {
+  if (t_group_depth > 0) {
     if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
     group_of_thread().collectives.push_back({&communicator, std::move(call)});
     return 0;
-  }
-  if (request == nullptr) {
-    const int error = communicator.run(call);
-    return __builtin_expect(error == 0, 1) ? 0 : say(communicator, error);
   }
   auto job = communicator.start(std::move(call));
   if (!job) return say(job.error());

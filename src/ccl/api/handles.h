@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ccl/comm/communicator.h"
+#include "ccl/communicator/communicator.h"
 
 struct nupa_ccl_comm {
   std::unique_ptr<nupa::ccl::Communicator> communicator;
@@ -53,14 +53,18 @@ int say(const Begun& begun, int error);
 /// Groups that this thread has begun and not ended.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;
 
-/// A call's factor has moved with it.
-void set_factor(Call& call);
 /// Ends this thread's outermost group: what it has called since. EINVAL: there is none, or this was an inner one.
 int take_group(CallGroup* group);
 /// Does all of it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
 int run_or_start(CallGroup group, nupa_ccl_request** request);
 /// Does it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
-int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request);
+[[gnu::noinline]] int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** request);
+inline int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request) {
+  if (request != nullptr || t_group_depth > 0) [[unlikely]]
+    return start_or_keep(communicator, call, request);
+  const int error = communicator.run(call);
+  return __builtin_expect(error == 0, 1) ? 0 : say(communicator, error);
+}
 int run_or_start(const Begun& message, nupa_ccl_request** request);
 
 }  // namespace nupa::ccl

@@ -20,6 +20,7 @@ constexpr const char* kNoData = "data is null, but its count is not 0";
 struct Asked {
   nupa_ccl_comm* comm;
   Call call;
+  BlockLists* lists = nullptr;  ///< the call's, while they are made
   const char* wrong = nullptr;
 
   Asked(nupa_ccl_comm* on, Operation operation, nupa_ccl_type type) : comm(on) {
@@ -40,7 +41,9 @@ struct Asked {
 
   void set_elements(size_t count) {
     if (wrong != nullptr) return;
-    if (count > SIZE_MAX / 2 / size() / ranks()) return refuse("an array cannot be so large");
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(count, size() * ranks(), &bytes) || bytes > SIZE_MAX / 2)
+      return refuse("an array cannot be so large");
     call.elements = count;
   }
   void set_root(uint32_t root) {
@@ -58,28 +61,32 @@ struct Asked {
     call.in = in;
     call.out = out;
   }
-  void set_equal(Counts* counts, size_t each) {
-    if (wrong == nullptr) counts->each = each * size();
-  }
   /// Without offsets: one after the other.
-  void set_counts(Counts* made, const size_t* counts, const size_t* offsets, bool has_offsets) {
+  void set_counts(Blocks BlockLists::*which, const size_t* counts, const size_t* offsets, bool has_offsets) {
     if (wrong != nullptr) return;
     if (counts == nullptr || (has_offsets && offsets == nullptr)) return refuse("counts or offsets are nowhere");
+    if (lists == nullptr) {
+      auto made = std::make_shared<BlockLists>();
+      // Lengths and offsets of what goes in, and the same of what comes out.
+      made->held.resize(4 * size_t{ranks()});
+      lists = made.get();
+      call.lists = std::move(made);
+    }
+    size_t* const made = lists->held.data() + (which == &BlockLists::in ? 0 : 2 * size_t{ranks()});
     const size_t most = SIZE_MAX / 4 / size();
     size_t end = 0;
     for (uint32_t rank = 0; rank < ranks(); ++rank) {
       const size_t offset = has_offsets ? offsets[rank] : end;
       if (counts[rank] > most || offset > most) return refuse("an array cannot be so large");
-      made->counts.push_back(counts[rank] * size());
-      made->offsets.push_back(offset * size());
+      made[rank] = counts[rank] * size();
+      made[ranks() + rank] = offset * size();
       end = offset + counts[rank];
     }
+    lists->*which = {0, made, made + ranks()};
   }
 
   /// Of all ranks together, as far as it matters: the sum may be more than a size_t holds.
-  static size_t largest_of(const Counts& made) {
-    return made.counts.empty() ? 0 : *std::max_element(made.counts.begin(), made.counts.end());
-  }
+  size_t largest_of(Blocks BlockLists::*which) const { return lists == nullptr ? 0 : (lists->*which).longest(ranks()); }
 
   void set_op(nupa_ccl_op op, bool gives_parts) {
     if (wrong != nullptr) return;
@@ -101,8 +108,7 @@ struct Asked {
     }
     if (made->type != call.reducer.reduction.type) return refuse("the operator's factor is of another type");
     call.reducer.reduction.op = Operator::kPremultipliedSum;
-    call.factor = made->factor;
-    call.reducer.factor = &call.factor;
+    call.reducer.factor = made->factor;
   }
 
   int run(nupa_ccl_request** request) {
@@ -168,7 +174,6 @@ NUPA_EXPORT int nupa_ccl_gather(const void* in, void* out, size_t count, nupa_cc
   asked.set_elements(count);
   asked.set_root(root);
   if (asked.wrong == nullptr) asked.set_arrays(in, count, out, asked.is_root() ? count : 0);
-  asked.set_equal(&asked.call.out_counts, count);
   return asked.run(request);
 }
 
@@ -178,8 +183,8 @@ NUPA_EXPORT int nupa_ccl_gatherv(const void* in, size_t count, void* out, const 
   asked.set_elements(count);
   asked.set_root(root);
   asked.call.equal = false;
-  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.out_counts, counts, offsets, true);
-  asked.set_arrays(in, count, out, Asked::largest_of(asked.call.out_counts));
+  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&BlockLists::out, counts, offsets, true);
+  asked.set_arrays(in, count, out, asked.largest_of(&BlockLists::out));
   return asked.run(request);
 }
 
@@ -189,7 +194,6 @@ NUPA_EXPORT int nupa_ccl_scatter(const void* in, void* out, size_t count, nupa_c
   asked.set_elements(count);
   asked.set_root(root);
   if (asked.wrong == nullptr) asked.set_arrays(in, asked.is_root() ? count : 0, out, count);
-  asked.set_equal(&asked.call.in_counts, count);
   return asked.run(request);
 }
 
@@ -199,8 +203,8 @@ NUPA_EXPORT int nupa_ccl_scatterv(const void* in, const size_t* counts, const si
   asked.set_elements(count);
   asked.set_root(root);
   asked.call.equal = false;
-  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&asked.call.in_counts, counts, offsets, true);
-  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, count);
+  if (asked.wrong == nullptr && asked.is_root()) asked.set_counts(&BlockLists::in, counts, offsets, true);
+  asked.set_arrays(in, asked.largest_of(&BlockLists::in), out, count);
   return asked.run(request);
 }
 
@@ -214,17 +218,16 @@ NUPA_EXPORT int nupa_ccl_all_gather(const void* in, void* out, size_t count, nup
   Asked asked(comm, Operation::kAllGather, type);
   asked.set_elements(count);
   asked.set_arrays(in, count, out, count);
-  asked.set_equal(&asked.call.out_counts, count);
   return asked.run(request);
 }
 
 NUPA_EXPORT int nupa_ccl_all_gatherv(const void* in, void* out, const size_t* counts, const size_t* offsets,
                                      nupa_ccl_type type, nupa_ccl_comm* comm, nupa_ccl_request** request) {
   Asked asked(comm, Operation::kAllGather, type);
-  asked.set_counts(&asked.call.out_counts, counts, offsets, true);
+  asked.set_counts(&BlockLists::out, counts, offsets, true);
   if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
   asked.call.equal = false;
-  asked.set_arrays(in, asked.call.elements, out, Asked::largest_of(asked.call.out_counts));
+  asked.set_arrays(in, asked.call.elements, out, asked.largest_of(&BlockLists::out));
   return asked.run(request);
 }
 
@@ -233,8 +236,6 @@ NUPA_EXPORT int nupa_ccl_all_to_all(const void* in, void* out, size_t count, nup
   Asked asked(comm, Operation::kAllToAll, type);
   asked.set_elements(count);
   asked.set_arrays(in, count, out, count);
-  asked.set_equal(&asked.call.in_counts, count);
-  asked.set_equal(&asked.call.out_counts, count);
   return asked.run(request);
 }
 
@@ -243,9 +244,9 @@ NUPA_EXPORT int nupa_ccl_all_to_allv(const void* in, const size_t* in_counts, co
                                      nupa_ccl_comm* comm, nupa_ccl_request** request) {
   Asked asked(comm, Operation::kAllToAll, type);
   asked.call.equal = false;
-  asked.set_counts(&asked.call.in_counts, in_counts, in_offsets, true);
-  asked.set_counts(&asked.call.out_counts, out_counts, out_offsets, true);
-  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, Asked::largest_of(asked.call.out_counts));
+  asked.set_counts(&BlockLists::in, in_counts, in_offsets, true);
+  asked.set_counts(&BlockLists::out, out_counts, out_offsets, true);
+  asked.set_arrays(in, asked.largest_of(&BlockLists::in), out, asked.largest_of(&BlockLists::out));
   return asked.run(request);
 }
 
@@ -280,18 +281,17 @@ NUPA_EXPORT int nupa_ccl_reduce_scatter(const void* in, void* out, size_t count,
   asked.set_elements(count);
   asked.set_op(op, false);
   asked.set_arrays(in, count, out, count);
-  asked.set_equal(&asked.call.in_counts, count);
   return asked.run(request);
 }
 
 NUPA_EXPORT int nupa_ccl_reduce_scatterv(const void* in, void* out, const size_t* counts, nupa_ccl_type type,
                                          nupa_ccl_op op, nupa_ccl_comm* comm, nupa_ccl_request** request) {
   Asked asked(comm, Operation::kReduceScatter, type);
-  asked.set_counts(&asked.call.in_counts, counts, nullptr, false);
+  asked.set_counts(&BlockLists::in, counts, nullptr, false);
   if (asked.wrong == nullptr) asked.set_elements(counts[asked.rank()]);
   asked.set_op(op, false);
   asked.call.equal = false;
-  asked.set_arrays(in, Asked::largest_of(asked.call.in_counts), out, asked.call.elements);
+  asked.set_arrays(in, asked.largest_of(&BlockLists::in), out, asked.call.elements);
   return asked.run(request);
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "ccl/task.h"
+#include "ccl/reduce/reducer.h"
 
 namespace nupa::ccl {
 

@@ -36,7 +36,6 @@ NUPA_EXPORT int nupa_ccl_group_keep(nupa_ccl_persistent** kept) {
   if (kept == nullptr) return say(EINVAL, "no place for the calls");
   auto made = std::make_unique<nupa_ccl_persistent>();
   made->calls = std::move(calls);
-  for (auto& [communicator, call] : made->calls.collectives) set_factor(call);
   if (made->is_one_collective()) made->line = line_call(made->calls.collectives.front().call);
   *kept = made.release();
   return 0;

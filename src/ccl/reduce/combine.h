@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "ccl/task.h"
+#include "ccl/reduce/reducer.h"
 
 namespace nupa::ccl {
 
@@ -14,11 +14,6 @@ struct Factors {
   std::vector<uint64_t> of_rank;
   const void* at(uint32_t rank) const { return of_rank.empty() ? nullptr : &of_rank[rank]; }
 };
-
-/// Whether exchange_factors() has anything to do.
-inline bool has_factors(const Reducer& reducer) {
-  return reducer.reduction.op == Operator::kPremultipliedSum && reducer.function == nullptr;
-}
 
 /// Combines what `data_of` names for each rank below `count`. Not part of a coroutine, in whose frame the list would
 /// lie; and a long list is not made where a short one does.

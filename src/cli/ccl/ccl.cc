@@ -6,7 +6,7 @@
 #include <memory>
 #include <unistd.h>
 
-#include "ccl/start/launcher.h"
+#include "ccl/bootstrap/launcher.h"
 #include "cli/ccl/bench.h"
 #include "cli/commands.h"
 

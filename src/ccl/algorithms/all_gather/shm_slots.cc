@@ -1,0 +1,11 @@
+/// all_gather: all ranks read each rank's slot, or its array from where it lies, as in broadcast/shm_slots.cc.
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/shm/parts.h"
+
+namespace nupa::ccl::mapped {
+
+Steps all_gather(MappedGroup& group, const Call& call) {
+  co_return co_await gather_blocks(group, call, call.out_blocks().longest(group.ranks()), true, true);
+}
+
+}  // namespace nupa::ccl::mapped

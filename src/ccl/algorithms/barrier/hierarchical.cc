@@ -1,0 +1,16 @@
+/// barrier of two levels: within each node, between the first ranks of the nodes, within each node. Karonis et al.,
+/// "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/hierarchical.h"
+
+namespace nupa::ccl::two_level {
+
+Steps barrier(TwoLevelGroup& group) {
+  if (const int error = co_await mapped::barrier(group.local()); error != 0) co_return error;
+  if (group.local().rank() == 0)
+    if (const int error = co_await lanes::barrier(*group.column()); error != 0) co_return error;
+  co_return co_await mapped::barrier(group.local());
+}
+
+}  // namespace nupa::ccl::two_level

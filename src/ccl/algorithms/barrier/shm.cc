@@ -1,0 +1,18 @@
+/// barrier: each rank has a flag and looks at all others'. Mellor-Crummey and Scott, "Algorithms for scalable
+/// synchronization on shared-memory multiprocessors" (1991), discuss flags that one processor writes and others spin
+/// on.
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/shm/parts.h"
+
+namespace nupa::ccl::mapped {
+
+Steps barrier(MappedGroup& group) {
+  const uint32_t step = group.begin(1) + 1;
+  group.tell(step);
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+    if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
+  group.all_met();
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::mapped

@@ -1,0 +1,25 @@
+/// broadcast: the root sends to each rank. No paper.
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/transfer.h"
+
+namespace nupa::ccl::lanes {
+
+Steps broadcast_direct(LaneGroup& group, const Call& call) {
+  if (group.rank() != call.root) co_return co_await receive_array(group, call.root, call.out, call.bytes());
+  if (const int error = co_await reach_all(group); error != 0) co_return error;
+  Loans loans(group, true, call.bytes());
+  size_t begin = 0;
+  size_t length = 0;
+  do {
+    for (uint32_t i = 1; i < group.ranks(); ++i) {
+      Lane& lane = group.lane((call.root + i) % group.ranks());
+      if (const int error = co_await lane.can_send(); error != 0) co_return error;
+      length = part_length(call.bytes(), begin, lane.piece_bytes());
+      loans.send(lane, bytes_at(call.out, begin), length);
+    }
+    begin += group.ranks() == 1 ? call.bytes() : length;
+  } while (begin < call.bytes());
+  co_return co_await loans.settle();
+}
+
+}  // namespace nupa::ccl::lanes

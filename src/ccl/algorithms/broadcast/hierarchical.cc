@@ -1,0 +1,27 @@
+/// broadcast of two levels: one message to each node, and from there to its ranks. Karonis et al., "Exploiting
+/// hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+#include "ccl/algorithms/hierarchical/parts.h"
+
+namespace nupa::ccl::two_level {
+
+/// By the root's column; where it has none, the first one, which then has the data from the root's memory.
+Steps broadcast(TwoLevelGroup& group, const Call& call) {
+  const uint32_t self = group.local().rank();
+  const uint32_t root_memory = group.memory_of(call.root);
+  const uint32_t root_index = group.index_of(call.root);
+  const uint32_t column = root_index < group.columns() ? root_index : 0;
+  const bool comes_first = group.topology().memory == root_memory && root_index != column;
+  Call within = part_of(call, Operation::kBroadcast);
+  within.root = comes_first ? root_index : column;
+  if (comes_first)
+    if (const int error = co_await group.run_within(within); error != 0) co_return error;
+  if (self == column) {
+    Call between = part_of(call, Operation::kBroadcast);
+    between.root = root_memory;
+    if (const int error = co_await group.run_between(between); error != 0) co_return error;
+  }
+  if (comes_first) co_return 0;
+  co_return co_await group.run_within(within);
+}
+
+}  // namespace nupa::ccl::two_level

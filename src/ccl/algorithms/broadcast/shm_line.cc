@@ -1,0 +1,23 @@
+/// broadcast of what fits beside the root's flag: data and flag come in one cache line. No paper.
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/shm/parts.h"
+
+namespace nupa::ccl::mapped {
+
+Steps broadcast_line(MappedGroup& group, const Call& call) {
+  const uint32_t step = group.begin(1) + 1;
+  const uint32_t turn = group.next_turn(step);
+  if (group.rank() != call.root) {
+    group.tell(step);
+    if (const int error = co_await group.wrote_line(call.root, turn, step); error != 0) co_return error;
+    copy_array(call.out, group.line_of(call.root, turn).payload, call.bytes());
+    co_return 0;
+  }
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
+  group.write_line(turn, call.out, call.bytes(), step);
+  group.tell(step);
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::mapped

@@ -1,0 +1,34 @@
+/// broadcast along a tree, binomial or of four children each, piece by piece. Thakur, Rabenseifner and Gropp,
+/// "Optimization of collective communication operations in MPICH" (2005), 4.2, for the binomial one.
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/tree.h"
+
+namespace nupa::ccl::lanes {
+
+Steps broadcast_tree(LaneGroup& group, const Call& call, Tree tree) {
+  const TreePlace place = place_in(group, call.root, tree);
+  if (const int error = co_await reach_place(group, place); error != 0) co_return error;
+  if (group.ranks() == 1) co_return 0;
+  const uint32_t any = place.parent != kNoRank ? place.parent : place.children.front();
+  const size_t at_once = group.lane(any).piece_bytes();
+  Loans loans(group, true, call.bytes());
+  size_t begin = 0;
+  do {
+    const size_t length = part_length(call.bytes(), begin, at_once);
+    std::byte* const data = bytes_at(call.out, begin);
+    if (place.parent != kNoRank) {
+      Lane& lane = group.lane(place.parent);
+      if (const int error = co_await lane.can_receive(); error != 0) co_return error;
+      if (const int error = take_piece(lane, data, length); error != 0) co_return error;
+    }
+    for (const uint32_t child : place.children) {
+      Lane& lane = group.lane(child);
+      if (const int error = co_await lane.can_send(); error != 0) co_return error;
+      loans.send(lane, data, length);
+    }
+    begin += length;
+  } while (begin < call.bytes());
+  co_return co_await loans.settle();
+}
+
+}  // namespace nupa::ccl::lanes

@@ -1,0 +1,26 @@
+/// The end of a communicator among ranks that send messages.
+#include <vector>
+
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/transfer.h"
+
+namespace nupa::ccl::lanes {
+
+Steps depart(LaneGroup& group) {
+  // By now whoever has got anything from this rank knows it, too.
+  std::vector<uint32_t> others;
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+    if (rank != group.rank() && group.is_used(rank)) others.push_back(rank);
+  for (const uint32_t rank : others)
+    if (const int error = co_await send_array(group, rank, nullptr, 0); error != 0) co_return error;
+  for (const uint32_t rank : others) {
+    Lane& lane = group.lane(rank);
+    if (const int error = co_await lane.can_receive(); error != 0) co_return error;
+    lane.pop_last();
+  }
+  for (const uint32_t rank : others)
+    if (const int error = co_await group.lane(rank).all_arrived(); error != 0) co_return error;
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::lanes

@@ -1,0 +1,12 @@
+/// The end of a communicator among ranks that map each other's arenas.
+#include "ccl/algorithms/shm.h"
+
+namespace nupa::ccl::mapped {
+
+Steps depart(MappedGroup& group) {
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+    if (rank != group.rank()) group.leave(rank);
+  co_return co_await group.all_left();
+}
+
+}  // namespace nupa::ccl::mapped

@@ -1,0 +1,24 @@
+/// gather: each rank sends to the root. No paper.
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/transfer.h"
+
+namespace nupa::ccl::lanes {
+
+Steps gather_direct(LaneGroup& group, const Call& call) {
+  if (group.rank() != call.root) {
+    Loans loans(group, true, call.bytes());
+    if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &loans); error != 0)
+      co_return error;
+    co_return co_await loans.settle();
+  }
+  copy_unless_same(bytes_at(call.out, call.out_blocks().offset(group.rank())), call.in, call.bytes());
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
+    if (rank == call.root) continue;
+    void* const to = bytes_at(call.out, call.out_blocks().offset(rank));
+    if (const int error = co_await receive_array(group, rank, to, call.out_blocks().length(rank)); error != 0)
+      co_return error;
+  }
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::lanes

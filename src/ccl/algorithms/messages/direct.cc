@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <cerrno>
+
+#include "ccl/algorithms/messages.h"
+#include "ccl/algorithms/messages/direct.h"
+
+namespace nupa::ccl::lanes {
+namespace {
+
+/// Until there is room for a piece to `rank`, then sends it that part of a block; nothing where there is none.
+Steps send_part(LaneGroup& group, Loans& loans, uint32_t rank, const void* block, size_t length, size_t begin) {
+  Lane& lane = group.lane(rank);
+  const size_t part = part_length(length, begin, lane.piece_bytes());
+  if (part == 0) co_return 0;
+  if (const int error = co_await lane.can_send(); error != 0) co_return error;
+  loans.send(lane, bytes_at(block, begin), part);
+  co_return 0;
+}
+
+Steps receive_part(LaneGroup& group, uint32_t rank, void* block, size_t length, size_t begin) {
+  Lane& lane = group.lane(rank);
+  const size_t part = part_length(length, begin, lane.piece_bytes());
+  if (part == 0) co_return 0;
+  if (const int error = co_await lane.can_receive(); error != 0) co_return error;
+  co_return take_piece(lane, bytes_at(block, begin), part);
+}
+
+}  // namespace
+
+Steps pieces_of(LaneGroup& group, uint32_t begin, uint32_t end, size_t bytes) {
+  for (uint32_t rank = begin; rank < end; ++rank) {
+    if (rank == group.rank()) continue;
+    Lane& lane = group.lane(rank);
+    if (const int error = co_await lane.can_receive(); error != 0) co_return error;
+    if (lane.front_bytes() != bytes) co_return EPROTO;
+  }
+  co_return 0;
+}
+
+void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
+                    uint32_t count, size_t elements) {
+  combine_ranks(reducer, factors, out, count, elements,
+                [&](uint32_t rank) -> const void* { return rank == group.rank() ? own : group.lane(rank).front(); });
+  for (uint32_t rank = 0; rank < count; ++rank)
+    if (rank != group.rank()) group.lane(rank).pop();
+}
+
+size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all) {
+  if (group.ranks() == 1) return std::max<size_t>(all, 1);
+  return group.lane(group.rank() == 0 ? 1 : 0).piece_bytes() / reducer.element_bytes();
+}
+
+Steps send_to_all(LaneGroup& group, Loans& loans, const void* data, size_t bytes) {
+  for (uint32_t i = 1; i < group.ranks(); ++i) {
+    Lane& lane = group.lane((group.rank() + i) % group.ranks());
+    if (const int error = co_await lane.can_send(); error != 0) co_return error;
+    loans.send(lane, data, bytes);
+  }
+  co_return 0;
+}
+
+Steps exchange_blocks(LaneGroup& group, const void* in, const Blocks& in_blocks, void* out, const Blocks& out_blocks,
+                      bool stays) {
+  if (const int error = co_await reach_all(group); error != 0) co_return error;
+  const uint32_t ranks = group.ranks();
+  const size_t longest = std::max(in_blocks.longest(ranks), out_blocks.longest(ranks));
+  const size_t at_once = ranks == 1 ? longest : group.lane(group.rank() == 0 ? 1 : 0).piece_bytes();
+  Loans loans(group, stays, in_blocks.longest(ranks));
+  size_t sent = 0;
+  for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
+    for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
+      for (uint32_t i = 1; i < ranks; ++i) {
+        const uint32_t to = (group.rank() + i) % ranks;
+        const int error =
+            co_await send_part(group, loans, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), sent);
+        if (error != 0) co_return error;
+      }
+    for (uint32_t i = 1; i < ranks; ++i) {
+      const uint32_t from = (group.rank() + ranks - i) % ranks;
+      const int error =
+          co_await receive_part(group, from, bytes_at(out, out_blocks.offset(from)), out_blocks.length(from), begin);
+      if (error != 0) co_return error;
+    }
+  }
+  co_return co_await loans.settle();
+}
+
+}  // namespace nupa::ccl::lanes

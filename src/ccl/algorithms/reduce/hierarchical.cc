@@ -1,0 +1,38 @@
+/// reduce of two levels: one message from each node, of what its ranks have together. Karonis et al., "Exploiting
+/// hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+#include "ccl/algorithms/hierarchical/parts.h"
+
+namespace nupa::ccl::two_level {
+
+/// By the root's column; where it has none, the first one, whose rank in the root's memory hands it on.
+Steps reduce(TwoLevelGroup& group, const Call& call) {
+  const uint32_t self = group.topology().rank;
+  const uint32_t root_memory = group.memory_of(call.root);
+  const uint32_t root_index = group.index_of(call.root);
+  const uint32_t column = root_index < group.columns() ? root_index : 0;
+  const uint32_t last = group.topology().memories[root_memory][column];
+  const bool is_between = group.local().rank() == column;
+  std::vector<std::byte> own(is_between && self != call.root ? call.bytes() : 0);
+  void* const sum = self == call.root ? call.out : own.data();
+  Call within = part_of(call, Operation::kReduce);
+  within.root = column;
+  within.out = is_between ? sum : nullptr;
+  if (const int error = co_await group.run_within(within); error != 0) co_return error;
+  if (is_between) {
+    Call between = second_part_of(call, Operation::kReduce);
+    between.root = root_memory;
+    between.in = sum;
+    between.out = sum;
+    if (const int error = co_await group.run_between(between); error != 0) co_return error;
+  }
+  if (last != call.root && call.elements > 0) {
+    if (self == last) co_return co_await lanes::send_array(group.all(), call.root, sum, call.bytes());
+    if (self == call.root)
+      if (const int error = co_await lanes::receive_array(group.all(), last, sum, call.bytes()); error != 0)
+        co_return error;
+  }
+  if (self == call.root) lanes::end_with(call.reducer, call.out, call.elements);
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::two_level

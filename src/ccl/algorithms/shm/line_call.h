@@ -1,0 +1,29 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+
+#include "ccl/call/call.h"
+#include "ccl/channel/arena.h"
+
+namespace nupa::ccl {
+
+/// A collective that fits into a line: what of a Call is needed then, without its lists.
+struct LineCall {
+  Operation operation;  ///< kBarrier, kBroadcast (by which `in` is `out`), kAllGather or kAllReduce
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t elements = 0;
+  Reduction reduction{Type::kUint8, Operator::kSum};
+  uint32_t root = 0;
+
+  size_t bytes() const { return elements * size_of(reduction.type); }
+  bool fits() const {
+    return elements <= FlagLine::kPayload && bytes() <= FlagLine::kPayload &&
+           (elements == 0 || (in != nullptr && out != nullptr));
+  }
+};
+
+/// The same of a call that may be done so.
+std::optional<LineCall> line_call(const Call& call);
+
+}  // namespace nupa::ccl

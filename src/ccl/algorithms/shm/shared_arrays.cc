@@ -1,0 +1,141 @@
+#include "ccl/algorithms/shm/shared_arrays.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "ccl/algorithms/shm.h"
+#include "ccl/algorithms/shm/parts.h"
+
+namespace nupa::ccl::mapped {
+namespace {
+
+/// In a Place: others do not need this array.
+constexpr uint64_t kNotNeeded = UINT64_MAX;
+
+/// What a rank tells in its line.
+struct Told {
+  uint64_t in_serial;
+  uint64_t in_offset;
+  uint64_t out_serial;
+  uint64_t out_offset;
+  uint64_t in_address;  ///< 0: not to be read
+  uint32_t in_entry;
+  uint32_t out_entry;
+  uint32_t signal_ns;  ///< how long a line's way takes, as this rank has seen it
+
+  Place in() const { return {in_serial, in_offset, in_entry}; }
+  Place out() const { return {out_serial, out_offset, out_entry}; }
+};
+static_assert(sizeof(Told) <= FlagLine::kPayload);
+
+// A slot's lines come from core to core, while the system copies by the caches that cores share. Which is faster
+// depends on how far the cores are from each other, which may change: systems and hypervisors move what they run.
+constexpr size_t kReadFromNear = 32768;
+constexpr size_t kReadFromFar = 8192;
+constexpr uint32_t kFarNs = 130;
+/// Measured anew after so many operations: the better of so many tries of so many signals.
+constexpr uint32_t kMeasuredEvery = 256;
+constexpr int kTries = 2;
+constexpr int kSignals = 8;
+
+/// Each rank signals and waits for the next one's, in turn: as often as a line goes either way.
+Steps exchange_signals(MappedGroup& group, int count) {
+  const uint32_t next = (group.rank() + 1) % group.ranks();
+  for (int i = 0; i < count; ++i) {
+    const uint32_t step = group.begin(1) + 1;
+    group.tell(step);
+    if (const int error = co_await group.reached(next, step); error != 0) co_return error;
+  }
+  co_return 0;
+}
+
+Steps measure_signals(MappedGroup& group) {
+  // Whoever never comes is named by all.
+  if (const int error = co_await barrier(group); error != 0) co_return error;
+  int64_t best = UINT32_MAX;
+  for (int i = 0; i < kTries; ++i) {
+    // Whoever is late is not what is measured.
+    if (const int error = co_await exchange_signals(group, 1); error != 0) co_return error;
+    const int64_t began = base::now_ns();
+    if (const int error = co_await exchange_signals(group, kSignals); error != 0) co_return error;
+    best = std::min(best, (base::now_ns() - began) / kSignals);
+  }
+  group.set_signal_ns(static_cast<uint32_t>(best));
+  co_return 0;
+}
+
+Place place_of(MappedGroup& group, const Shown& shown) {
+  if (!shown.is_needed) return {.serial = kNotNeeded};
+  return group.windows()->publish(shown.data, shown.bytes);
+}
+
+Told told_by(const MappedGroup& group, uint32_t rank, uint32_t turn) {
+  Told told;
+  std::memcpy(&told, group.line_of(rank, turn).payload, sizeof told);
+  return told;
+}
+
+/// False: it cannot be mapped, though its owner has said so.
+bool map(MappedGroup& group, uint32_t rank, const Place& place, const Shown& own, std::byte** mapped) {
+  *mapped = nullptr;
+  if (place.serial == kNotNeeded) return true;
+  *mapped =
+      rank == group.rank() ? static_cast<std::byte*>(const_cast<void*>(own.data)) : group.windows()->find(rank, place);
+  return *mapped != nullptr;
+}
+
+}  // namespace
+
+int SharedArrays::read(MappedGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const {
+  if (bytes == 0) return 0;
+  if (!are_mapped) return group.reads()->read(rank, to, in_addresses[rank] + offset, bytes);
+  std::memcpy(to, in[rank] + offset, bytes);
+  return 0;
+}
+
+Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays) {
+  if (group.reads() != nullptr && group.count_shown() % kMeasuredEvery == 0)
+    if (const int error = co_await measure_signals(group); error != 0) co_return error;
+  const uint32_t step = group.begin(1) + 1;
+  const uint32_t turn = group.next_turn(step);
+  const Place in_at = place_of(group, in);
+  const Place out_at = place_of(group, out);
+  const Told own{in_at.serial, in_at.offset, out_at.serial,    out_at.offset, reinterpret_cast<uint64_t>(in.data),
+                 in_at.entry,  out_at.entry, group.signal_ns()};
+  if (!group.may_write(kSmallTurns))
+    if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
+  group.write_line(turn, &own, sizeof own, step);
+  bool are_mapped = true;
+  bool are_far = false;
+  bool are_readable = group.reads() != nullptr && !out.is_needed;
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
+    if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;
+    const Told told = told_by(group, rank, turn);
+    are_far = are_far || told.signal_ns >= kFarNs;
+    are_mapped = are_mapped && told.in_serial != 0 && told.out_serial != 0;
+    are_readable =
+        are_readable && told.out_serial == kNotNeeded && (told.in_address != 0 || told.in_serial == kNotNeeded);
+  }
+  group.all_met();
+  arrays->read_from = are_far ? kReadFromFar : kReadFromNear;
+  if (!are_mapped) {
+    for (uint32_t rank = 0; are_readable && rank < group.ranks(); ++rank)
+      arrays->in_addresses.push_back(told_by(group, rank, turn).in_address);
+    co_return 0;
+  }
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
+    const Told told = told_by(group, rank, turn);
+    std::byte* mapped_in;
+    std::byte* mapped_out;
+    if (!map(group, rank, told.in(), in, &mapped_in) || !map(group, rank, told.out(), out, &mapped_out))
+      co_return EFAULT;
+    arrays->in.push_back(mapped_in);
+    arrays->out.push_back(mapped_out);
+  }
+  arrays->are_mapped = true;
+  co_return 0;
+}
+
+}  // namespace nupa::ccl::mapped

@@ -1,0 +1,58 @@
+#include "ccl/bootstrap/gathering.h"
+
+#include <cerrno>
+#include <utility>
+
+namespace nupa::ccl {
+namespace {
+
+/// Of ranks that are missing so many are named.
+constexpr size_t kMostNamed = 8;
+
+}  // namespace
+
+Outcome<void> Gathering::join(uint32_t rank, uint32_t world, Card card) {
+  if (world != cards_.size())
+    return fault(EINVAL, "rank " + std::to_string(rank) + " says that there are " + std::to_string(world) +
+                             " ranks, others say " + std::to_string(cards_.size()));
+  if (present_[rank]) return fault(EEXIST, "somebody else is rank " + std::to_string(rank));
+  present_[rank] = true;
+  cards_[rank] = std::move(card);
+  ++came_;
+  return {};
+}
+
+void Gathering::leave(uint32_t rank) {
+  if (!present_[rank]) return;
+  present_[rank] = false;
+  --came_;
+}
+
+std::string Gathering::table() const {
+  std::string table;
+  for (const Card& card : cards_) {
+    const auto length = static_cast<uint32_t>(card.size());
+    table.append(reinterpret_cast<const char*>(&length), sizeof length);
+    table.append(reinterpret_cast<const char*>(card.data()), card.size());
+  }
+  return table;
+}
+
+std::string Gathering::missing() const {
+  std::string text = "missing: rank";
+  size_t named = 0;
+  for (size_t rank = 0; rank < present_.size(); ++rank) {
+    if (present_[rank]) continue;
+    if (named++ == kMostNamed) {
+      text += " and ";
+      text += std::to_string(present_.size() - came_ - kMostNamed);
+      text += " more";
+      break;
+    }
+    text += named == 1 ? " " : ", ";
+    text += std::to_string(rank);
+  }
+  return text;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,65 @@
+#include "ccl/bootstrap/place.h"
+
+#include <cerrno>
+#include <charconv>
+
+namespace nupa::ccl {
+namespace {
+
+constexpr std::string_view kTcp = "tcp://";
+constexpr std::string_view kFile = "file://";
+constexpr std::string_view kKey = "key=";
+
+tl::unexpected<Fault> wrong(std::string_view text) {
+  std::string said(text);
+  said += ": this is not tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
+  return fault(EINVAL, std::move(said));
+}
+
+Outcome<MeetingPlace> port_of(std::string_view text) {
+  std::string_view rest = text.substr(kTcp.size());
+  MeetingPlace place;
+  if (const size_t query = rest.find('?'); query != rest.npos) {
+    const std::string_view key = rest.substr(query + 1);
+    if (!key.starts_with(kKey) || key.size() == kKey.size()) return wrong(text);
+    place.key = key.substr(kKey.size());
+    rest = rest.substr(0, query);
+  }
+  const size_t colon = rest.rfind(':');
+  if (colon == rest.npos) return wrong(text);
+  std::string_view host = rest.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != host.npos)
+    return wrong(text);
+  const char* const end = rest.data() + rest.size();
+  const auto [read, error] = std::from_chars(rest.data() + colon + 1, end, place.port);
+  if (error != std::errc{} || read != end || place.port == 0 || host.empty()) return wrong(text);
+  place.host = host;
+  return place;
+}
+
+}  // namespace
+
+Outcome<MeetingPlace> MeetingPlace::parse(std::string_view text) {
+  if (text.starts_with(kTcp)) return port_of(text);
+  // Where a process happens to be is no place that others know.
+  if (!text.starts_with(kFile) || text.substr(kFile.size(), 1) != "/" || text.ends_with('/')) return wrong(text);
+  MeetingPlace place;
+  place.path = text.substr(kFile.size());
+  return place;
+}
+
+Outcome<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
+  if (place.path.empty()) return meet_at_port(place, rank, world, card, limit_ns);
+  return meet_by_file(place, rank, world, card, limit_ns);
+}
+
+Outcome<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns) {
+  auto met = meet(root.id(), 0, 0, world, card, {limit_ns, limit_ns + kAnswerNs});
+  // Also of a meeting that has failed the others are told why.
+  root.finish();
+  return met;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,95 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "ccl/bootstrap/place.h"
+#include "progress/waiter.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kPauseNs = 50'000'000;
+
+tl::unexpected<Fault> failed(int error, const std::string& path) {
+  return fault(error, "the file " + path + ": " + std::strerror(error));
+}
+
+/// The whole file or none is ever seen, by this user only.
+Outcome<void> write_file(const std::string& path, const std::string& text) {
+  std::string beside = path + ".XXXXXX";
+  const base::UniqueFd fd(mkostemp(beside.data(), O_CLOEXEC));
+  if (!fd) return failed(errno, beside);
+  const bool written = write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fsync(fd.get()) == 0 && rename(beside.c_str(), path.c_str()) == 0;
+  if (written) return {};
+  const int error = errno;
+  unlink(beside.c_str());
+  return failed(error, path);
+}
+
+/// Empty: there is none.
+Outcome<std::string> read_file(const std::string& path) {
+  const base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // On a file system of the network it may have been replaced while it was opened.
+  if (!fd && (errno == ENOENT || errno == ESTALE)) return std::string();
+  if (!fd) return failed(errno, path);
+  struct stat about;
+  if (fstat(fd.get(), &about) != 0) return failed(errno, path);
+  if (about.st_uid != geteuid()) return fault(EACCES, "the file " + path + " is another user's");
+  char text[2 * UniqueId::kBytes + 1];
+  const ssize_t length = read(fd.get(), text, sizeof text);
+  if (length < 0 && errno != ESTALE) return failed(errno, path);
+  return std::string(text, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+}
+
+Outcome<Met> be_first(const std::string& path, uint32_t world, const Card& card, int64_t limit_ns) {
+  auto root = MeetingRoot::start(limit_ns);
+  if (!root) return tl::unexpected(root.error());
+  const std::string text = (*root)->id().text();
+  if (auto written = write_file(path, text); !written) return tl::unexpected(written.error());
+  auto met = meet_at_own(**root, world, card, limit_ns);
+  if (const auto left = read_file(path); left && *left == text) unlink(path.c_str());
+  return met;
+}
+
+/// The root of a job before: nobody listens any more, or somebody else does.
+bool is_of_the_past(int error) { return error == ECONNREFUSED || error == ECONNABORTED || error == EALREADY; }
+
+}  // namespace
+
+Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card,
+                          int64_t limit_ns) {
+  const std::string& path = place.path;
+  if (rank == 0) return be_first(path, world, card, limit_ns);
+  const int64_t end = base::now_ns() + limit_ns;
+  std::string past;
+  while (base::now_ns() < end) {
+    const auto text = read_file(path);
+    if (!text) return tl::unexpected(text.error());
+    const auto id = UniqueId::from_text(*text);
+    if (!id || *text == past) {
+      progress::sleep_for(kPauseNs);
+      continue;
+    }
+    // Something else may listen where the root of a job before did, and say nothing for ever.
+    const auto is_newest = [&] {
+      const auto now = read_file(path);
+      return !now || now->empty() || *now == *text;
+    };
+    auto met = meet(*id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest});
+    if (met) return met;
+    if (is_of_the_past(met.error().code))
+      past = *text;
+    else if (met.error().code != ECANCELED)
+      return fault(met.error().code, "by the file " + path + ": " + met.error().text);
+  }
+  return fault(ETIMEDOUT, "rank 0 does not come: the file " + path +
+                              (past.empty() ? " tells of no root" : " tells of a root that is no longer there"));
+}
+
+}  // namespace nupa::ccl

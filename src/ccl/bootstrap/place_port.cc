@@ -1,0 +1,107 @@
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/clock.h"
+#include "ccl/bootstrap/place.h"
+#include "ccl/bootstrap/socket_address.h"
+#include "progress/waiter.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kPauseNs = 50'000'000;
+/// What listens there may be the root of a job before, on its way out.
+constexpr int64_t kLeavingNs = 5'000'000'000;
+/// Rounds in which a root that is there sends its visitor away: more than one that is leaving has.
+constexpr int kMostRebuffs = 100;
+
+/// FNV-1a of 128 bits. A key crosses the network as this, and whoever reads it there may take part: no stronger hash
+/// would help.
+decltype(UniqueId::secret) secret_of(const std::string& key) {
+  __extension__ using Wide = unsigned __int128;
+  constexpr Wide kPrime = Wide{1} << 88 | 0x13b;
+  Wide hash = Wide{0x6c62272e07bb0142} << 64 | 0x62b821756295c58d;
+  for (const char one : key) hash = (hash ^ static_cast<unsigned char>(one)) * kPrime;
+  decltype(UniqueId::secret) secret;
+  std::memcpy(secret.data(), &hash, sizeof hash);
+  return secret;
+}
+
+std::optional<Gid> number_of(const std::string& host) {
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return gid_of(v4);
+  Gid gid;
+  if (inet_pton(AF_INET6, host.c_str(), gid.raw.data()) == 1) return gid;
+  return {};
+}
+
+Outcome<std::vector<Gid>> resolve(const std::string& host) {
+  if (const auto number = number_of(host)) return std::vector<Gid>{*number};
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    return fault(EHOSTUNREACH, "the name '" + host + "': " + gai_strerror(error));
+  std::vector<Gid> addresses;
+  for (const addrinfo* at = found; at != nullptr && addresses.size() < UniqueId::kMaxAddresses; at = at->ai_next)
+    if (at->ai_family == AF_INET || at->ai_family == AF_INET6) addresses.push_back(gid_of(at->ai_addr));
+  freeaddrinfo(found);
+  return addresses;
+}
+
+/// A name may stand for another address on its own host than elsewhere (Debian's 127.0.1.1): all are listened at. Only
+/// `localhost` is the same everywhere.
+Gid address_to_listen_at(const std::string& host) {
+  if (const auto number = number_of(host)) return *number;
+  if (host == "localhost") return gid_of(in_addr{htonl(INADDR_LOOPBACK)});
+  return Gid{};
+}
+
+Outcome<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64_t limit_ns) {
+  const Gid address = address_to_listen_at(place.host);
+  const int64_t end = base::now_ns() + std::min(limit_ns, kLeavingNs);
+  while (true) {
+    auto root = MeetingRoot::start_at(limit_ns, address, place.port, secret_of(place.key));
+    if (root || root.error().code != EADDRINUSE || base::now_ns() >= end) return root;
+    progress::sleep_for(kPauseNs);
+  }
+}
+
+}  // namespace
+
+Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card,
+                          int64_t limit_ns) {
+  if (rank == 0) {
+    auto root = open_root(place, limit_ns);
+    if (!root) return tl::unexpected(root.error());
+    return meet_at_own(**root, world, card, limit_ns);
+  }
+  const int64_t end = base::now_ns() + limit_ns;
+  int rebuffs = 0;
+  while (true) {
+    Outcome<Met> met = fault(0, "");
+    // The name, too, may be known only when rank 0 is there.
+    if (auto addresses = resolve(place.host)) {
+      const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
+      met = meet(id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs});
+      if (met) return met;
+    } else {
+      met = tl::unexpected(addresses.error());
+    }
+    const Fault why = met.error();
+    const std::string where = place.host + ":" + std::to_string(place.port) + ": ";
+    const bool is_rebuff = why.code == ECONNABORTED || why.code == EALREADY;
+    rebuffs = is_rebuff ? rebuffs + 1 : 0;
+    if (rebuffs == kMostRebuffs)
+      return fault(why.code, where + "whoever listens there sends this rank away: is its key another one, or the job?");
+    if (!is_rebuff && why.code != ECONNREFUSED && why.code != EHOSTUNREACH) return fault(why.code, where + why.text);
+    if (base::now_ns() >= end) return fault(why.code, where + "rank 0 does not come: " + why.text);
+    progress::sleep_for(kPauseNs);
+  }
+}
+
+}  // namespace nupa::ccl

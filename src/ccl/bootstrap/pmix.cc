@@ -1,0 +1,197 @@
+#include "ccl/bootstrap/pmix.h"
+
+#include <dlfcn.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.h"
+#include "ccl/bootstrap/pmix_abi.h"
+#include "ccl/bootstrap/roots.h"
+#include "progress/condition.h"
+#include "progress/lifecycle.h"
+#include "progress/waiter.h"
+
+namespace nupa::ccl {
+namespace {
+
+using namespace pmix;
+
+constexpr char kLibrary[] = "libpmix.so.2";
+constexpr char kRootKey[] = "nupa.ccl.root";
+constexpr int64_t kPauseNs = 20'000'000;
+/// What a server has of the job from the beginning, it has to tell by then.
+constexpr int64_t kSoonNs = 30'000'000'000;
+/// How long the end of the process waits for the server to say goodbye.
+constexpr int64_t kFinalizeNs = 10'000'000'000;
+
+struct Library {
+  Status (*init)(Process* self, void* info, size_t count);
+  Status (*finalize)(const void* info, size_t count);
+  Status (*put)(uint8_t scope, const char* key, Value* value);
+  Status (*commit)();
+  Status (*get)(const Process* of, const char* key, const void* info, size_t count, OnValue done, void* argument);
+  const char* (*describe)(Status status);
+
+  /// Never unloaded: it has a thread.
+  static Outcome<const Library*> load();
+
+  Outcome<void> check(Status status, const char* what) const {
+    if (status == kSuccess) return {};
+    return fault(EIO, std::string("PMIx: ") + what + ": " + describe(status));
+  }
+};
+
+template <class Function>
+bool find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+Outcome<const Library*> Library::load() {
+  // Plugins of the library may look for it among what is visible to all.
+  void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    const char* const why = dlerror();
+    return fault(ENOSYS, std::string("a PMIx server started this process, which needs ") + kLibrary +
+                             " (Debian: libpmix2) to ask it: " + (why == nullptr ? "" : why));
+  }
+  static Library library;
+  if (find(handle, "PMIx_Init", &library.init) && find(handle, "PMIx_Finalize", &library.finalize) &&
+      find(handle, "PMIx_Put", &library.put) && find(handle, "PMIx_Commit", &library.commit) &&
+      find(handle, "PMIx_Get_nb", &library.get) && find(handle, "PMIx_Error_string", &library.describe))
+    return &library;
+  return fault(ENOSYS, std::string(kLibrary) + " is not PMIx");
+}
+
+/// Something that was asked for. Who asked may be gone when the answer comes: both have it.
+struct Question {
+  std::mutex mutex;
+  progress::Condition answered;
+  std::optional<Status> status;
+  std::string string;
+  uint32_t number = 0;
+
+  /// kTimeout: there is no answer by then.
+  Status wait(int64_t end_ns) {
+    std::unique_lock lock(mutex);
+    answered.wait(
+        lock, [this] { return status.has_value(); }, progress::Deadline::at(end_ns));
+    return status.value_or(kTimeout);
+  }
+};
+
+/// In a thread of the library's; `value` is its own.
+void on_value(Status status, const Value* value, void* argument) {
+  const std::unique_ptr<std::shared_ptr<Question>> held(static_cast<std::shared_ptr<Question>*>(argument));
+  Question& question = **held;
+  const std::lock_guard lock(question.mutex);
+  question.status = status;
+  if (status == kSuccess && value != nullptr) {
+    if (value->type == kString && value->string != nullptr) question.string = value->string;
+    if (value->type == kUint32) question.number = value->number;
+  }
+  question.answered.notify_all();
+}
+
+}  // namespace
+
+struct PmixJob::Client {
+  const Library* library = nullptr;
+  Process self{};
+  uint32_t ranks = 0;
+  std::mutex mutex;
+  std::optional<UniqueId> root;  ///< once it is known
+
+  Outcome<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
+  Outcome<UniqueId> hear_root(int64_t limit_ns) const;
+  Outcome<void> tell_root(const UniqueId& id) const;
+};
+
+/// Waits for values that are not there yet.
+Outcome<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char* key, int64_t limit_ns) const {
+  Process of = self;
+  of.rank = rank;
+  const int64_t end = base::now_ns() + limit_ns;
+  while (true) {
+    auto question = std::make_shared<Question>();
+    auto held = std::make_unique<std::shared_ptr<Question>>(question);
+    Status status = library->get(&of, key, nullptr, 0, on_value, held.get());
+    if (status == kSuccess) {
+      held.release();
+      status = question->wait(end);
+    }
+    if (status == kSuccess) return question;
+    // Servers wait for a rank's values for seconds, and not at all if it has told others of its values before.
+    if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
+    if (base::now_ns() >= end) return fault(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
+    progress::sleep_for(kPauseNs);
+  }
+}
+
+Outcome<UniqueId> PmixJob::Client::hear_root(int64_t limit_ns) const {
+  const auto told = get(0, kRootKey, limit_ns);
+  if (!told) return tl::unexpected(told.error());
+  return UniqueId::from_text((*told)->string);
+}
+
+Outcome<void> PmixJob::Client::tell_root(const UniqueId& id) const {
+  std::string text = id.text();
+  Value value{};
+  value.type = kString;
+  value.string = text.data();
+  if (auto put = library->check(library->put(kGlobal, kRootKey, &value), "PMIx_Put"); !put) return put;
+  return library->check(library->commit(), "PMIx_Commit");
+}
+
+uint32_t PmixJob::rank() const { return client_->self.rank; }
+uint32_t PmixJob::ranks() const { return client_->ranks; }
+
+Outcome<PmixJob*> PmixJob::enter() {
+  static std::mutex mutex;
+  static PmixJob* job = nullptr;
+  const std::lock_guard lock(mutex);
+  if (job != nullptr) return job;
+  const auto library = Library::load();
+  if (!library) return tl::unexpected(library.error());
+  auto client = std::make_unique<Client>();
+  client->library = *library;
+  const auto entered = client->library->check(client->library->init(&client->self, nullptr, 0), "PMIx_Init");
+  if (!entered) return tl::unexpected(entered.error());
+  const auto size = client->get(kAnyRank, kJobSize, kSoonNs);
+  if (!size) {
+    client->library->finalize(nullptr, 0);
+    return tl::unexpected(size.error());
+  }
+  if ((*size)->number == 0) {
+    client->library->finalize(nullptr, 0);
+    return fault(EPROTO, std::string("PMIx: ") + kJobSize + " is no number of ranks");
+  }
+  client->ranks = (*size)->number;
+  job = new PmixJob(client.release());
+  // A child that was forked has no connection of its own, and no part in this.
+  const progress::ExitAction finalize{[](void* of) {
+                                        progress::put_off_exit(progress::Deadline::in_ns(kFinalizeNs));
+                                        static_cast<const Client*>(of)->library->finalize(nullptr, 0);
+                                      },
+                                      job->client_};
+  if (progress::at_exit(progress::ExitStage::kLauncher, finalize) != 0)
+    std::fprintf(stderr, "nupa: ccl: PMIx: the launcher will take the end of this process for a failure\n");
+  return job;
+}
+
+Outcome<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
+  const std::lock_guard lock(client_->mutex);
+  if (client_->root) return *client_->root;
+  auto id = rank() == 0 ? root_here() : client_->hear_root(limit_ns);
+  if (!id) return id;
+  if (rank() == 0)
+    if (auto told = client_->tell_root(*id); !told) return tl::unexpected(told.error());
+  client_->root = *id;
+  return id;
+}
+
+}  // namespace nupa::ccl

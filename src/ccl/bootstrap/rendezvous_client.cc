@@ -1,0 +1,175 @@
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "ccl/bootstrap/rendezvous.h"
+#include "ccl/bootstrap/rendezvous_wire.h"
+#include "ccl/bootstrap/socket_address.h"
+#include "progress/descriptors.h"
+#include "progress/waiter.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// A way that does not answer by then may be none: the next one is tried.
+constexpr int64_t kTryNs = 1'000'000'000;
+constexpr int64_t kPauseNs = 50'000'000;
+/// How often a rank that waits looks whether it still should.
+constexpr int64_t kLookNs = 200'000'000;
+/// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
+constexpr int kMostRefusals = 20;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+/// Until `end`. False: errno says why.
+bool wait_for(int fd, short events, int64_t end) {
+  const auto deadline = progress::Deadline::at(end);
+  const auto ready = events == POLLIN ? progress::wait_readable(fd, deadline) : progress::wait_writable(fd, deadline);
+  if (!ready) errno = ready.error().code;
+  return ready.has_value();
+}
+
+/// -1: errno says why.
+base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
+  SocketAddress to(address, port);
+  base::UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  int error = 0;
+  if (connect(fd.get(), to.get(), to.length()) != 0) {
+    if (errno != EINPROGRESS) return {};
+    if (!wait_for(fd.get(), POLLOUT, end)) return {};
+    socklen_t size = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error != 0) {
+    errno = error;
+    return {};
+  }
+  return fd;
+}
+
+Outcome<void> ask(const Patience& patience) {
+  if (!patience.may_go_on || patience.may_go_on()) return {};
+  return fault(ECANCELED, "the meeting is no longer wanted");
+}
+
+/// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
+Outcome<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
+  const int64_t end = base::now_ns() + patience.root_ns;
+  int error = ETIMEDOUT;
+  int refusals = 0;
+  while (base::now_ns() < end && refusals < kMostRefusals) {
+    ++refusals;
+    if (auto may = ask(patience); !may) return tl::unexpected(may.error());
+    for (const Gid& address : id.addresses) {
+      base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
+      if (fd) return fd;
+      error = errno;
+      if (error != ECONNREFUSED) refusals = 0;
+    }
+    progress::sleep_for(kPauseNs);
+  }
+  return fault(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
+}
+
+class Talk {
+ public:
+  Talk(base::UniqueFd fd, const Patience& patience)
+      : fd_(std::move(fd)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
+
+  Outcome<void> say(const std::vector<std::byte>& what) {
+    for (size_t said = 0; said < what.size();) {
+      const ssize_t sent = send(fd_.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
+      if (sent > 0)
+        said += static_cast<size_t>(sent);
+      else if (auto may = may_go_on(sent, POLLOUT); !may)
+        return may;
+    }
+    return {};
+  }
+  Outcome<void> hear(std::vector<std::byte>* what, size_t length) {
+    const size_t begin = what->size();
+    what->resize(begin + length);
+    for (size_t heard = 0; heard < length;) {
+      const ssize_t got = recv(fd_.get(), what->data() + begin + heard, length - heard, 0);
+      if (got > 0)
+        heard += static_cast<size_t>(got);
+      else if (auto may = may_go_on(got, POLLIN); !may)
+        return may;
+    }
+    return {};
+  }
+
+ private:
+  Outcome<void> may_go_on(ssize_t moved, short events) {
+    if (moved == 0) return fault(ECONNABORTED, "the meeting's root has gone");
+    if (errno == EINTR) return {};
+    if (errno != EAGAIN) return fault(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
+    while (!wait_for(fd_.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
+      if (errno != ETIMEDOUT || base::now_ns() >= end_) return fault(errno, "the meeting's root does not answer");
+      if (auto may = ask(patience_); !may) return may;
+    }
+    return {};
+  }
+
+  base::UniqueFd fd_;
+  const Patience& patience_;
+  int64_t end_;
+};
+
+}  // namespace
+
+Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
+                  const Patience& patience) {
+  if (rank >= world || world > kMaxRanks)
+    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (card.size() > kMaxCardBytes) return fault(EINVAL, "a rank's card is too large");
+  auto fd = find_root(id, patience);
+  if (!fd) return tl::unexpected(fd.error());
+  Talk talk(std::move(*fd), patience);
+  std::vector<std::byte> telling(kTellingBytes + card.size());
+  write_at(&telling, kMagicAt, kMeetingMagic);
+  write_at(&telling, kVersionAt, kMeetingVersion);
+  const int64_t limit_s = (patience.missing_ns + kNsPerSecond - 1) / kNsPerSecond;
+  write_at(&telling, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
+  write_at(&telling, kSecretAt, id.secret);
+  write_at(&telling, kMeetingAt, meeting);
+  write_at(&telling, kRankAt, rank);
+  write_at(&telling, kWorldAt, world);
+  write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));
+  std::copy(card.begin(), card.end(), telling.begin() + kTellingBytes);
+  if (auto said = talk.say(telling); !said) return tl::unexpected(said.error());
+  std::vector<std::byte> head;
+  if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
+  const auto status = read_at<uint32_t>(head, 0);
+  const auto length = read_at<uint32_t>(head, 4);
+  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
+    return fault(EPROTO, "the meeting's root says nonsense");
+  std::vector<std::byte> body;
+  if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
+  if (status != 0) {
+    const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
+    return fault(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
+  }
+  Met met;
+  if (body.size() < kNameBytes) return fault(EPROTO, "the meeting's root says too little");
+  met.name = read_at<decltype(met.name)>(body, 0);
+  met.cards.resize(world);
+  size_t at = kNameBytes;
+  for (Card& one : met.cards) {
+    if (body.size() - at < 4) return fault(EPROTO, "the meeting's root says too little");
+    const auto size = read_at<uint32_t>(body, at);
+    at += 4;
+    if (size > body.size() - at) return fault(EPROTO, "the meeting's root says too little");
+    one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
+    at += size;
+  }
+  return met;
+}
+
+}  // namespace nupa::ccl

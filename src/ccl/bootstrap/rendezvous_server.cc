@@ -1,0 +1,332 @@
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "ccl/bootstrap/gathering.h"
+#include "ccl/bootstrap/rendezvous_wire.h"
+#include "ccl/bootstrap/socket_address.h"
+#include "progress/thread.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int kBacklog = 1024;
+/// Until the listener is looked at again when there was no descriptor for a rank.
+constexpr int64_t kAcceptPauseNs = 100'000'000;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+
+/// Good beyond this host first.
+std::vector<Gid> own_addresses() {
+  std::vector<Gid> ipv4;
+  std::vector<Gid> ipv6;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) list = nullptr;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (at->ifa_addr->sa_family == AF_INET) {
+      ipv4.push_back(gid_of(at->ifa_addr));
+    } else if (at->ifa_addr->sa_family == AF_INET6) {
+      if (IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr)) continue;
+      ipv6.push_back(gid_of(at->ifa_addr));
+    }
+  }
+  if (list != nullptr) freeifaddrs(list);
+  ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
+  if (ipv4.size() >= UniqueId::kMaxAddresses) ipv4.resize(UniqueId::kMaxAddresses - 1);
+  ipv4.push_back(kLoopback);
+  return ipv4;
+}
+
+/// `port` 0: any free one, which it becomes. Not open: errno says why.
+base::UniqueFd listen_at(const Gid& address, uint16_t* port) {
+  SocketAddress at(address, *port);
+  base::UniqueFd fd(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  // Connections of a job before may still be dying there.
+  const int on = 1;
+  const int off = 0;
+  if (*port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (at.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (bind(fd.get(), at.get(), at.length()) != 0 || listen(fd.get(), kBacklog) != 0) return {};
+  socklen_t length = at.length();
+  getsockname(fd.get(), at.get(), &length);
+  *port = at.port();
+  return fd;
+}
+
+/// Of IPv6 for both families, or of IPv4 where there is no other.
+base::UniqueFd listen_anywhere(uint16_t* port) {
+  base::UniqueFd fd = listen_at({}, port);
+  if (!fd && errno != EADDRINUSE) fd = listen_at(gid_of(in_addr{INADDR_ANY}), port);
+  return fd;
+}
+
+/// Somebody who has connected.
+struct Visitor {
+  base::UniqueFd fd;
+  int64_t since_ns;
+  std::vector<std::byte> heard;
+  bool has_told = false;  ///< it is a rank of a meeting
+  uint64_t meeting = 0;
+  uint32_t rank = 0;
+  std::shared_ptr<const std::string> to_say;  ///< one for all who are told the same; it leaves when that is said
+  size_t said = 0;
+};
+
+/// With its head.
+std::shared_ptr<const std::string> answer_of(int status, const std::string& text) {
+  const uint32_t head[] = {static_cast<uint32_t>(status), static_cast<uint32_t>(text.size())};
+  static_assert(sizeof head == kAnswerBytes);
+  auto answer = std::make_shared<std::string>(reinterpret_cast<const char*>(head), sizeof head);
+  *answer += text;
+  return answer;
+}
+
+std::string random_name() {
+  std::string name(kNameBytes, 0);
+  // What the kernel has been asked for before it does not refuse.
+  (void)!getrandom(name.data(), name.size(), 0);
+  return name;
+}
+
+class Root final : public MeetingRoot {
+ public:
+  Root(int64_t limit_ns, int64_t silence_ns) : limit_ns_(limit_ns), silence_ns_(silence_ns) {}
+  ~Root() override { end(); }
+  void finish() override {
+    finishing_.store(true, std::memory_order_release);
+    end();
+    listener_.reset();
+  }
+  const UniqueId& id() const override { return id_; }
+
+  /// Where nobody knows it yet.
+  Outcome<void> open(std::vector<Gid> addresses);
+  Outcome<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
+
+ private:
+  Outcome<void> run();
+  /// The thread's.
+  void end();
+  void serve();
+  /// One round. False: it is to end. Not `open`: nobody is let in.
+  bool look(bool open);
+  void take_visitors();
+  void listen_to(Visitor& visitor);
+  /// What a visitor has said is whole: it takes part, or is told why not.
+  Outcome<void> seat(Visitor& visitor);
+  void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
+  /// Of meetings that are complete, or have waited long enough.
+  void tell_all(int64_t now);
+  /// False: it is gone.
+  static bool speak(Visitor& visitor);
+
+  const int64_t limit_ns_;
+  const int64_t silence_ns_;
+  UniqueId id_;
+  base::UniqueFd listener_;
+  base::UniqueFd stop_;
+  progress::Thread thread_;
+  std::atomic<bool> finishing_{false};
+  // Of the thread.
+  int64_t accept_again_ns_ = 0;
+  std::vector<std::unique_ptr<Visitor>> visitors_;
+  std::map<uint64_t, Gathering> meetings_;
+  std::set<uint64_t> over_;
+};
+
+Outcome<void> Root::open(std::vector<Gid> addresses) {
+  listener_ = listen_anywhere(&id_.port);
+  if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
+  id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
+  if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
+    return fault(EIO, "the kernel gives no random numbers");
+  return run();
+}
+
+Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
+  const bool anywhere = address == Gid{};
+  id_ = {secret, port, {anywhere ? kLoopback : address}};
+  listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
+  if (!listener_)
+    return fault(errno,
+                 "the meeting's root cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
+  return run();
+}
+
+Outcome<void> Root::run() {
+  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) return fault(errno, "no descriptor for the meeting's root");
+  if (const auto started = thread_.start("nupa-meeting", [this] { serve(); }); !started)
+    return fault(started.error().code, "no thread for the meeting's root");
+  return {};
+}
+
+void Root::end() {
+  if (!thread_.has_started()) return;
+  const uint64_t one = 1;
+  (void)!write(stop_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void Root::serve() {
+  while (look(true)) {
+  }
+  const int64_t end = base::now_ns() + kSilenceNs;
+  const auto waits = [](const auto& visitor) { return visitor->to_say != nullptr; };
+  if (!finishing_.load(std::memory_order_acquire)) return;
+  while (std::any_of(visitors_.begin(), visitors_.end(), waits) && base::now_ns() < end) look(false);
+  visitors_.clear();
+}
+
+bool Root::look(bool open) {
+  std::vector<pollfd> fds;
+  fds.push_back({open ? stop_.get() : -1, POLLIN, 0});
+  fds.push_back({open && base::now_ns() >= accept_again_ns_ ? listener_.get() : -1, POLLIN, 0});
+  for (const auto& visitor : visitors_)
+    fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
+  constexpr int kLookMs = 500;
+  poll(fds.data(), fds.size(), kLookMs);
+  if (fds[0].revents != 0) return false;
+  const int64_t now = base::now_ns();
+  for (size_t i = 0; i < visitors_.size(); ++i) {
+    Visitor& visitor = *visitors_[i];
+    if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
+    if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
+    if (!visitor.has_told && now - visitor.since_ns > silence_ns_) visitor.fd.reset();
+  }
+  std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
+  if ((fds[1].revents & POLLIN) != 0) take_visitors();
+  tell_all(now);
+  return true;
+}
+
+void Root::take_visitors() {
+  while (true) {
+    base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (base::is_out_of_descriptors(errno)) accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
+      return;
+    }
+    auto visitor = std::make_unique<Visitor>();
+    visitor->fd = std::move(fd);
+    visitor->since_ns = base::now_ns();
+    visitors_.push_back(std::move(visitor));
+  }
+}
+
+void Root::listen_to(Visitor& visitor) {
+  std::byte buffer[4096];
+  while (true) {
+    const ssize_t got = recv(visitor.fd.get(), buffer, sizeof buffer, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    if (got <= 0) {
+      // A rank that goes before the meeting is complete may come again.
+      if (const auto found = meetings_.find(visitor.meeting); visitor.has_told && found != meetings_.end()) {
+        found->second.leave(visitor.rank);
+        if (found->second.is_empty()) meetings_.erase(found);
+      }
+      return visitor.fd.reset();
+    }
+    if (visitor.has_told || visitor.to_say != nullptr) continue;
+    visitor.heard.insert(visitor.heard.end(), buffer, buffer + got);
+    if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return visitor.fd.reset();
+  }
+  if (visitor.has_told || visitor.to_say != nullptr || visitor.heard.size() < kTellingBytes) return;
+  const auto length = read_at<uint32_t>(visitor.heard, kLengthAt);
+  if (read_at<uint32_t>(visitor.heard, kMagicAt) != kMeetingMagic || length > kMaxCardBytes ||
+      std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
+    return visitor.fd.reset();
+  if (visitor.heard.size() < kTellingBytes + length) return;
+  if (const auto seated = seat(visitor); !seated) visitor.to_say = answer_of(seated.error().code, seated.error().text);
+}
+
+Outcome<void> Root::seat(Visitor& visitor) {
+  const auto meeting = read_at<uint64_t>(visitor.heard, kMeetingAt);
+  const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
+  const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
+  if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion)
+    return fault(EINVAL, "the root speaks another version");
+  if (world > kMaxRanks || rank >= world)
+    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
+  const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
+  const int64_t deadline = base::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
+  const auto place = meetings_.try_emplace(meeting, world, deadline).first;
+  const auto card_at = visitor.heard.begin() + kTellingBytes;
+  Card card(card_at, card_at + read_at<uint32_t>(visitor.heard, kLengthAt));
+  if (auto joined = place->second.join(rank, world, std::move(card)); !joined) return joined;
+  // Before any rank gives up, so that each one is told who is missing.
+  place->second.end_by(deadline);
+  visitor.has_told = true;
+  visitor.meeting = meeting;
+  visitor.rank = rank;
+  return {};
+}
+
+void Root::tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer) {
+  for (const auto& visitor : visitors_)
+    if (visitor->has_told && visitor->meeting == meeting) visitor->to_say = answer;
+  over_.insert(meeting);
+}
+
+void Root::tell_all(int64_t now) {
+  for (auto it = meetings_.begin(); it != meetings_.end();) {
+    const auto& [meeting, gathering] = *it;
+    if (gathering.is_complete()) {
+      tell(meeting, answer_of(0, random_name() + gathering.table()));
+    } else if (now >= gathering.deadline()) {
+      tell(meeting, answer_of(ETIMEDOUT, gathering.missing()));
+    } else {
+      ++it;
+      continue;
+    }
+    it = meetings_.erase(it);
+  }
+}
+
+bool Root::speak(Visitor& visitor) {
+  while (visitor.said < visitor.to_say->size()) {
+    const ssize_t sent = send(visitor.fd.get(), visitor.to_say->data() + visitor.said,
+                              visitor.to_say->size() - visitor.said, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (sent <= 0) return false;
+    visitor.said += static_cast<size_t>(sent);
+  }
+  return false;
+}
+
+}  // namespace
+
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses,
+                                                         int64_t silence_ns) {
+  auto root = std::make_unique<Root>(limit_ns, silence_ns);
+  if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
+  return root;
+}
+
+Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
+                                                            const decltype(UniqueId::secret)& secret) {
+  auto root = std::make_unique<Root>(limit_ns, kSilenceNs);
+  if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
+  return root;
+}
+
+}  // namespace nupa::ccl

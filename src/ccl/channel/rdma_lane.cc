@@ -1,0 +1,58 @@
+#include "ccl/channel/rdma_lane.h"
+
+#include <netinet/in.h>
+
+namespace nupa::ccl {
+namespace {
+
+uint32_t immediate_of(const WireNote& note) { return htonl(note.packed()); }
+
+}  // namespace
+
+void WireLane::post(SendWr& wr) {
+  wr.opcode = Opcode::kRdmaWriteWithImm;
+  wr.flags = send_flag::kSignaled;
+  wr.wr_id = static_cast<uint64_t>(kind_) + 1;
+  wr.rkey = there_.rkey;
+  // What a queue pair refuses it has an error for, which whoever polls gets to see.
+  qp_.post_send(wr);
+  ++posted_;
+}
+
+void WireLane::send_from(const void* data, size_t bytes, uint32_t lkey) {
+  const Sge sge{reinterpret_cast<uint64_t>(data), static_cast<uint32_t>(bytes), lkey};
+  SendWr wr{.sg_list = &sge, .num_sge = bytes == 0 ? 0u : 1u};
+  wr.imm_or_rkey = immediate_of({kind_, false, static_cast<uint32_t>(bytes)});
+  wr.remote_addr = there_.channel + layout_.in_slot(sent_);
+  post(wr);
+  ++sent_;
+}
+
+void WireLane::pop() {
+  ++received_;
+  if (++untold_ < layout_.told_after()) return;
+  SendWr wr{};
+  wr.imm_or_rkey = immediate_of({kind_, true, untold_});
+  wr.remote_addr = there_.channel;
+  post(wr);
+  untold_ = 0;
+}
+
+bool WireLane::note_break() {
+  if (!parted_.load(std::memory_order_acquire)) return true;
+  // More than can be under way: whoever waits for the last one goes on.
+  completed_.fetch_add(layout_.wire_requests(), std::memory_order_release);
+  return false;
+}
+
+void WireLane::note(const WireNote& note) {
+  if (note.is_taken) {
+    taken_.store(taken_.load(std::memory_order_relaxed) + note.value, std::memory_order_release);
+    return;
+  }
+  const uint32_t piece = arrived_.load(std::memory_order_relaxed);
+  lengths_[piece % layout_.pieces()] = note.value;
+  arrived_.store(piece + 1, std::memory_order_release);
+}
+
+}  // namespace nupa::ccl

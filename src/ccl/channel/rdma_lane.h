@@ -1,0 +1,93 @@
+#pragma once
+#include <nupa/device.h>
+
+#include <atomic>
+
+#include "ccl/channel/lane.h"
+
+namespace nupa::ccl {
+
+/// What the immediate of a wire's messages says: the lane, and either how long a piece is or how many were taken.
+struct WireNote {
+  LaneKind lane;
+  bool is_taken;
+  uint32_t value;
+
+  uint32_t packed() const { return static_cast<uint32_t>(lane) << 31 | static_cast<uint32_t>(is_taken) << 30 | value; }
+  static WireNote unpacked(uint32_t word) {
+    return {static_cast<LaneKind>(word >> 31), (word >> 30 & 1) != 0, word & 0x3fffffff};
+  }
+};
+
+/// A lane by RDMA WRITE with immediate: pieces go from this rank's channel to the other's. Whoever polls the
+/// completions tells it what came.
+class WireLane final : public Lane {
+ public:
+  /// This end of the lane.
+  struct Here {
+    std::byte* channel;
+    uint32_t lkey;         ///< of the channel
+    uint32_t memory_lkey;  ///< of all memory
+  };
+  /// Where the other end of the lane is, as its queue pair knows it.
+  struct There {
+    uint64_t channel;
+    uint32_t rkey;
+  };
+  WireLane(QueuePair& qp, LaneKind kind, const Here& here, const There& there, uint32_t rank,
+           const ChannelLayout& layout)
+      : qp_(qp), kind_(kind), here_(here), there_(there), rank_(rank), layout_(layout) {}
+
+  size_t piece_bytes() const override { return layout_.piece_bytes(); }
+  Wait can_send() const override { return {&taken_, sent_ + 1 - layout_.pieces(), rank_, nullptr}; }
+  std::byte* room() override { return here_.channel + layout_.out_slot(sent_); }
+  void send(size_t bytes) override { send_from(room(), bytes, here_.lkey); }
+  bool lend(const void* data, size_t bytes) override {
+    send_from(data, bytes, here_.memory_lkey);
+    lent_ = posted_;
+    return true;
+  }
+  bool has_loans() const override {
+    return static_cast<int32_t>(lent_ - completed_.load(std::memory_order_acquire)) > 0;
+  }
+  Wait can_receive() const override { return {&arrived_, received_ + 1, rank_, nullptr}; }
+  const std::byte* front() const override { return here_.channel + layout_.in_slot(received_); }
+  size_t front_bytes() const override { return lengths_[received_ % layout_.pieces()]; }
+  void pop() override;
+  bool is_used() const override { return posted_ != 0 || arrived_.load(std::memory_order_acquire) != 0; }
+  void pop_last() override {
+    ++received_;
+    parted_.store(true, std::memory_order_release);
+  }
+  Wait all_arrived() const override { return {&completed_, posted_, rank_, nullptr}; }
+
+  /// By whoever polls: what came.
+  void note(const WireNote& note);
+  /// One that was sent has arrived.
+  void note_arrived() { completed_.fetch_add(1, std::memory_order_release); }
+  /// The wire has broken. False: the other end has said before that it needs no more.
+  bool note_break();
+
+ private:
+  void send_from(const void* data, size_t bytes, uint32_t lkey);
+  void post(SendWr& wr);
+
+  QueuePair& qp_;
+  const LaneKind kind_;
+  const Here here_;
+  const There there_;
+  const uint32_t rank_;
+  const ChannelLayout layout_;
+  uint32_t sent_ = 0;
+  uint32_t received_ = 0;
+  uint32_t posted_ = 0;
+  std::atomic<uint32_t> completed_{0};
+  uint32_t lent_ = 0;  ///< requests posted with the last one that was lent
+  std::atomic<bool> parted_{false};
+  uint32_t untold_ = 0;  ///< pieces taken that the other end does not know of
+  std::atomic<uint32_t> arrived_{0};
+  std::atomic<uint32_t> taken_{0};
+  uint32_t lengths_[kMostPieces] = {};
+};
+
+}  // namespace nupa::ccl

@@ -1,0 +1,25 @@
+#include "ccl/channel/shm_group.h"
+
+namespace nupa::ccl {
+
+MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside,
+                         size_t slot_bytes, const WaitRules& rules)
+    : rank_(rank),
+      arenas_(std::move(arenas)),
+      ranks_outside_(std::move(ranks_outside)),
+      head_(&head_of(rank)),
+      slot_bytes_(slot_bytes),
+      rules_(rules),
+      seen_(arenas_.size()) {
+  prepare_waiting();
+}
+
+void MappedGroup::refresh(uint32_t step) {
+  // It has come through all steps before this one; a line that says so is none that anybody waits for.
+  tell(step);
+  for (FlagLine& line : head().lines)
+    if (static_cast<int32_t>(step - line.step.load(std::memory_order_relaxed)) > 0)
+      count_up(line.step, step, head().sleepers, rules_);
+}
+
+}  // namespace nupa::ccl

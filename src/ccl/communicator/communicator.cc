@@ -1,0 +1,234 @@
+#include "ccl/communicator/communicator.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "ccl/connect/topology_of.h"
+#include "ccl/algorithms/shm/at_once.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr size_t kPage = 4096;
+
+}  // namespace
+
+/// One call, in its turn.
+class Communicator::Task final : public Job {
+ public:
+  Task(Communicator& communicator, Call call) : communicator_(communicator), call_(std::move(call)) {
+    if (is_observed()) queued_ns_ = base::now_ns();
+  }
+  int run() override { return communicator_.run_now(call_, queued_ns_); }
+
+ private:
+  Communicator& communicator_;
+  const Call call_;
+  int64_t queued_ns_ = 0;  ///< when it came (CLOCK_MONOTONIC), if somebody observes
+};
+
+/// The lanes of one kind that links have.
+class Communicator::LaneWays final : public LaneGroup::Ways {
+ public:
+  LaneWays(Links& links, LaneKind kind) : links_(links), kind_(kind) {}
+  void want(uint32_t rank) override { links_.want(rank); }
+  Wait ready(uint32_t rank) override { return links_.ready(rank); }
+  Lane& lane(uint32_t rank) override { return links_.lane(rank, kind_); }
+  uint32_t ahead() const override { return links_.channels().ahead(); }
+  bool is_used(uint32_t rank) const override {
+    return links_.ready(rank).is_over() &&
+           (links_.lane(rank, LaneKind::kCollective).is_used() || links_.lane(rank, LaneKind::kMessage).is_used());
+  }
+
+ private:
+  Links& links_;
+  const LaneKind kind_;
+};
+
+Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
+                           const CommunicatorOptions& options)
+    : endpoint_(std::move(endpoint)), id_(id), cards_(std::move(cards)), options_(options) {}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                                                          uint32_t rank, std::vector<RankCard> cards,
+                                                          const CommunicatorOptions& options) {
+  std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(cards), options));
+  made->topology_ = topology_of(rank, made->cards_);
+  if (auto opened = made->open(); !opened) return tl::unexpected(opened.error());
+  return made;
+}
+
+Outcome<void> Communicator::open() {
+  if (options_.deterministic && ranks() > kMaxSources)
+    return fault(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
+  const ChannelLayout channels(ranks());
+  const size_t channels_at = arena_bytes(options_.slot_bytes);
+  // Ranks that differ in these would wait for each other: links refuse arenas of another length.
+  const size_t bytes =
+      channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
+  auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
+                                            access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+  if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
+  arena_ = std::move(*arena);
+  head_ = static_cast<const ArenaHead*>(arena_->addr());
+  if (!topology_.is_one_memory()) {
+    auto wires = WirePort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
+      // A rank that has told its end may have ended its wires since, and lives.
+      if (!links_->has_ended(rank)) on_end({ECONNRESET, rank});
+    });
+    if (!wires) return tl::unexpected(wires.error());
+    wires_ = std::move(*wires);
+  }
+  const Links::Places places{cards_, *arena_, channels_at, channels, wires_.get()};
+  links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
+                                   [this](const Cause& cause) { on_end(cause); });
+  if (const int error = links_->open(); error != 0)
+    return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
+  collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
+  message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
+  groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), cards_, topology_, options_, *links_,
+                                                    *collective_ways_, *this, [this](uint32_t rank) {
+                                                      on_end({ECONNRESET, rank});
+                                                    }});
+  begin_observing();
+  return {};
+}
+
+Communicator::~Communicator() = default;
+
+Cause Communicator::ended() const { return Cause::unpacked(head_->ended.load(std::memory_order_acquire)); }
+
+void Communicator::on_long_wait(const Wait& wait, bool is_late) {
+  if (wait.rank != kNoRank) links_->probe(wait.rank, is_late);
+}
+
+Cause Communicator::on_timeout(const Wait& wait) {
+  end({ETIMEDOUT, links_->last_waited_for(wait.rank)});
+  return ended();
+}
+
+std::string Communicator::text_of(const Cause& cause) const {
+  if (!cause) return "";
+  if (cause.error == EPROTO && checker_ != nullptr && !checker_->text().empty()) return checker_->text();
+  if (cause.rank >= cards_.size()) return std::strerror(cause.error);
+  const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
+  if (cause.error == ECONNRESET) return who + " is gone";
+  if (cause.error == ETIMEDOUT)
+    return who + " was waited for in vain for " + std::to_string(options_.limit_ns / kNsPerSecond) + " s";
+  if (cause.error == ECANCELED) return who + " has aborted";
+  if (cause.error == EPROTO)
+    return who +
+           " has called something else, or has other settings (NUPA_CCL_...); NUPA_CCL_CHECK=1 on all ranks says more";
+  return who + ": " + std::strerror(cause.error);
+}
+
+Messages& Communicator::messages() {
+  std::call_once(messages_once_, [this] {
+    messages_.reset(new Messages(rank(), ranks(), *message_ways_, *this, topology_.rules, options_.limit_ns));
+  });
+  return *messages_;
+}
+
+void Communicator::look() {
+  if (wires_ != nullptr) wires_->poll();
+}
+
+void Communicator::sleep(int64_t limit_ns) {
+  if (wires_ != nullptr)
+    wires_->sleep(limit_ns);
+  else
+    Surroundings::sleep(limit_ns);
+}
+
+inline int Communicator::run_now(const Call& call, int64_t queued_ns) {
+  if (const Cause cause = Cause::unpacked(head_->ended.load(std::memory_order_acquire)); cause) return cause.error;
+  if (is_observed()) return run_observed(call, queued_ns);
+  return do_now(call);
+}
+
+int Communicator::do_now(const Call& call) {
+  const int error = groups_->use(call, [&](const auto& algorithm, auto& group) {
+    algorithm_ = algorithm.name;
+    Steps steps = algorithm.start(group, call);
+    return run_steps(steps, topology_.rules, *this, options_.limit_ns);
+  });
+  return __builtin_expect(error == 0, 1) ? 0 : end_by(error);
+}
+
+int Communicator::end_by(int error) {
+  // What one rank has stopped at, the others would wait for.
+  if (!ended()) end({error, rank()});
+  links_->call_in_loans();
+  return error;
+}
+
+int Communicator::run(const Call& call) {
+  if (__builtin_expect(!executor_.try_take(), 0)) return run_in_turn(call);
+  const int error = run_now(call, 0);
+  executor_.give_back();
+  return error;
+}
+
+int Communicator::run_line(const LineCall& call) {
+  if (groups_->inline_group() == nullptr || is_observed() || !executor_.try_take()) return kNotNow;
+  MappedGroup& group = *groups_->inline_group();
+  int error = ended().error;
+  if (error == 0) error = mapped::may_begin(group, call) ? exchange_lines(group, call) : kNotNow;
+  executor_.give_back();
+  return error;
+}
+
+int Communicator::exchange_lines(MappedGroup& group, const LineCall& call) {
+  const mapped::Exchange exchange = mapped::begin_line(group, call);
+  if (!mapped::all_came(group, exchange)) {
+    Steps steps = mapped::until_all_came(group, exchange);
+    if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
+      if (!ended()) end({error, rank()});
+      return error;
+    }
+  }
+  mapped::end_line(group, call, exchange);
+  return 0;
+}
+
+int Communicator::run_in_turn(const Call& call) {
+  auto job = start(call);
+  return job ? wait(*job) : job.error().code;
+}
+
+Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {
+  auto job = std::make_shared<Task>(*this, std::move(call));
+  if (const int error = executor_.add(job); error != 0) return fault(error, "no thread for a communicator");
+  return job;
+}
+
+std::string Communicator::plan_of(const Call& call) {
+  while (!executor_.try_take()) std::this_thread::yield();
+  std::string text;
+  groups_->use(call, [&](const auto& algorithm, const auto& group) {
+    text = explain(algorithm, group);
+    return 0;
+  });
+  executor_.give_back();
+  return text;
+}
+
+void Communicator::on_end(const Cause& cause) {
+  if (cause.error == ECONNRESET && is_leaving_.load()) {
+    int64_t none = 0;
+    first_left_ns_.compare_exchange_strong(none, base::now_ns());
+    return;
+  }
+  if (cause.error == ECONNRESET && cause.rank < ranks()) {
+    std::lock_guard lock(gone_mutex_);
+    gone_.resize(ranks());
+    gone_[cause.rank] = true;
+  }
+  end(cause);
+}
+
+}  // namespace nupa::ccl

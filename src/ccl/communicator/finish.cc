@@ -1,0 +1,63 @@
+/// The end of a communicator: all ranks come to it, and leave.
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "base/clock.h"
+#include "ccl/communicator/communicator.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// When one rank has left and the others say nothing more for so long, they have left too.
+constexpr int64_t kLeavingNs = 500'000'000;
+
+}  // namespace
+
+/// Goes on without ranks that have left before this one.
+class Communicator::Leaving final : public Surroundings {
+ public:
+  explicit Leaving(Communicator& communicator) : communicator_(communicator) {}
+  Cause ended() const override {
+    const Cause cause = communicator_.ended();
+    if (cause) return cause;
+    const int64_t left_ns = communicator_.first_left_ns_.load(std::memory_order_acquire);
+    if (left_ns == 0 || base::now_ns() - left_ns < kLeavingNs) return {};
+    return {ECONNRESET, kNoRank};
+  }
+  void look() override { communicator_.look(); }
+  void sleep(int64_t limit_ns) override { communicator_.sleep(std::min(limit_ns, kLeavingNs)); }
+  void on_long_wait(const Wait& wait, bool is_late) override { communicator_.on_long_wait(wait, is_late); }
+  void note_long_wait_for(uint32_t rank) override { communicator_.note_long_wait_for(rank); }
+  Cause on_timeout(const Wait& wait) override { return communicator_.on_timeout(wait); }
+
+ private:
+  Communicator& communicator_;
+};
+
+int Communicator::finish() {
+  if (ranks() == 1) return 0;
+  while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
+  int error = ended().error;
+  if (error == 0 && checker_ != nullptr) {
+    Call call;
+    call.purpose = Purpose::kDestroy;
+    error = check(call);
+  }
+  if (error == 0) {
+    Steps all_here = groups_->all_here();
+    error = run_steps(all_here, topology_.rules, *this, options_.limit_ns);
+  }
+  if (error == 0) {
+    // From here on whoever is gone has left: it had all that it needed.
+    is_leaving_.store(true);
+    Leaving around(*this);
+    Steps steps = groups_->depart();
+    error = run_steps(steps, topology_.rules, around, options_.limit_ns);
+    if (error == ECONNRESET) error = 0;
+  }
+  executor_.give_back();
+  return error;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,70 @@
+#include "ccl/communicator/options.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/settings.h"
+#include "ccl/reduce/reduce.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kDefaultLimitSeconds = 300;
+constexpr size_t kDefaultSlotBytes = 256 << 10;
+/// More ranks than that do not all look at each other.
+constexpr uint32_t kMostMapped = 64;
+constexpr size_t kPage = 4096;
+constexpr size_t kLargestSlot = size_t{1} << 30;
+
+/// What base/settings.h read, with errno.
+template <class T>
+Outcome<T> checked(base::Setting<T> read) {
+  if (!read) return fault(EINVAL, read.error());
+  return *read;
+}
+
+Outcome<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
+  return checked(base::number_setting(name, usual, 1, most));
+}
+
+}  // namespace
+
+Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
+  CommunicatorOptions options;
+  const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
+  if (!seconds) return tl::unexpected(seconds.error());
+  options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
+  const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
+  if (!slot) return tl::unexpected(slot.error());
+  options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
+  const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
+  if (!mapped) return tl::unexpected(mapped.error());
+  options.mapped_ranks = static_cast<uint32_t>(*mapped);
+  const auto checks = checked(base::boolean_setting("NUPA_CCL_CHECK", false));
+  if (!checks) return tl::unexpected(checks.error());
+  options.checks = *checks;
+  const auto deterministic = checked(base::boolean_setting("NUPA_CCL_DETERMINISTIC", false));
+  if (!deterministic) return tl::unexpected(deterministic.error());
+  options.deterministic = *deterministic;
+  const auto reads = checked(base::boolean_setting("NUPA_CCL_READS", true));
+  if (!reads) return tl::unexpected(reads.error());
+  options.reads = *reads;
+  if (const char* const text = base::setting("NUPA_CCL_ALGO")) options.algorithms = text;
+  return options;
+}
+
+std::string CommunicatorOptions::wanted(Operation operation) const {
+  if (algorithms.empty()) return "";
+  const std::string key = std::string(name_of(operation)) + "=";
+  size_t at = 0;
+  while (at < algorithms.size()) {
+    const size_t end = std::min(algorithms.find(',', at), algorithms.size());
+    const std::string one = algorithms.substr(at, end - at);
+    if (one.starts_with(key)) return one.substr(key.size());
+    at = end + 1;
+  }
+  return "";
+}
+
+}  // namespace nupa::ccl

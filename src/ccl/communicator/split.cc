@@ -1,0 +1,105 @@
+/// How ranks of one communicator become another one: by choice, or because some of them are gone.
+#include <algorithm>
+#include <cerrno>
+
+#include "ccl/communicator/communicator.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// splitmix64's finisher: every bit depends on every other.
+uint64_t mix(uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+  value = (value ^ value >> 27) * 0x94d049bb133111eb;
+  return value ^ value >> 31;
+}
+
+/// In names: no number of a split.
+constexpr uint64_t kShrinking = UINT64_MAX;
+
+}  // namespace
+
+CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second) {
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  const uint64_t low = mix(id[0] + mix(first + kGolden) + 2 * mix(second + 2 * kGolden));
+  return {low, mix(id[1] + mix(low) + mix(second + 3 * kGolden))};
+}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
+  struct Wish {
+    int64_t color;
+    int64_t key;
+  };
+  const uint64_t number = ++splits_;
+  const Wish mine{color, key};
+  std::vector<Wish> all(ranks());
+  Call call;
+  call.operation = Operation::kAllGather;
+  call.in = &mine;
+  call.out = all.data();
+  call.elements = sizeof mine;
+  call.purpose = purpose;
+  if (const int error = run(call); error != 0) return fault(error, text_of(ended()));
+  if (color == kNoColor) return nullptr;
+  std::vector<uint32_t> members;
+  for (uint32_t rank = 0; rank < ranks(); ++rank)
+    if (all[rank].color == color) members.push_back(rank);
+  std::stable_sort(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return all[a].key < all[b].key; });
+  std::vector<RankCard> cards;
+  uint32_t own = 0;
+  for (const uint32_t member : members) {
+    if (member == rank()) own = static_cast<uint32_t>(cards.size());
+    cards.push_back(cards_[member]);
+  }
+  return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(cards), options_);
+}
+
+std::vector<bool> Communicator::gone() const {
+  std::vector<bool> all;
+  {
+    std::lock_guard lock(gone_mutex_);
+    all = gone_;
+  }
+  all.resize(ranks());
+  for (uint32_t other = 0; other < ranks(); ++other)
+    if (other != rank() && cards_[rank()].sees_end_of(cards_[other])) all[other] = true;
+  const Cause cause = ended();
+  if ((cause.error == ECONNRESET || cause.error == ETIMEDOUT) && cause.rank < ranks()) all[cause.rank] = true;
+  return all;
+}
+
+Outcome<std::unique_ptr<Communicator>> Communicator::shrink() {
+  const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
+  auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
+  if (const int error = survivors->open(); error != 0) return fault(error, "this communicator is being shrunk already");
+  const auto known_now = [this] {
+    // Nobody else may look at the wires any more: those that break meanwhile would not be seen.
+    look();
+    return gone();
+  };
+  const auto is_gone = survivors->agree(known_now, options_.limit_ns);
+  if (!is_gone) return tl::unexpected(is_gone.error());
+  std::vector<RankCard> cards;
+  uint32_t own = 0;
+  Cause late;
+  const std::vector<bool> known = gone();
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if ((*is_gone)[rank]) continue;
+    if (rank == this->rank())
+      own = static_cast<uint32_t>(cards.size());
+    else if (known[rank])
+      late = {ECONNRESET, static_cast<uint32_t>(cards.size())};
+    cards.push_back(cards_[rank]);
+  }
+  auto made = make(endpoint_, derive(id, 0, 0), own, std::move(cards), options_);
+  if (!made) return made;
+  (*made)->survivors_ = std::move(survivors);
+  // Whoever died after it was counted is the new communicator's affair, as if it had died a moment later.
+  if (late) (*made)->end(late);
+  // Nobody gives the old one up while others still look who lives there.
+  Call barrier;
+  (*made)->run(barrier);
+  return made;
+}
+
+}  // namespace nupa::ccl

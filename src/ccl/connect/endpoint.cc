@@ -1,0 +1,218 @@
+#include "ccl/connect/endpoint.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr uint32_t kReceives = 256;
+constexpr uint32_t kSends = 64;
+constexpr uint32_t kLinkCompletions = 8192;
+constexpr size_t kGrhBytes = 40;
+constexpr size_t kBufferBytes = 128;
+static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
+/// All mailboxes have the same: what keeps strangers out is the communicator's name.
+constexpr uint32_t kMailKey = 0x4e55434c;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+tl::unexpected<Fault> failed(const Error& error) { return fault(error.code, error.what); }
+
+}  // namespace
+
+Outcome<std::shared_ptr<Endpoint>> Endpoint::acquire() {
+  static std::mutex mutex;
+  static std::weak_ptr<Endpoint> known;
+  std::lock_guard lock(mutex);
+  if (auto endpoint = known.lock()) return endpoint;
+  std::shared_ptr<Endpoint> endpoint(new Endpoint);
+  if (auto opened = endpoint->open(); !opened) return tl::unexpected(opened.error());
+  known = endpoint;
+  return endpoint;
+}
+
+Outcome<void> Endpoint::open() {
+  card_ = card_of_this_process();
+  const auto devices = list_devices();
+  if (devices.empty()) return fault(ENODEV, "NUPA_DEVICES names no device");
+  auto device = open_device(devices.front().name);
+  if (!device) return failed(device.error());
+  device_ = std::move(*device);
+  card_.memory_domain = device_->memory_domain();
+  if (auto found = find_address(); !found) return found;
+  auto pd = device_->alloc_pd();
+  if (!pd) return failed(pd.error());
+  pd_ = std::move(*pd);
+  auto memory = device_->reg_mr(*pd_, nullptr, SIZE_MAX, 0, access::kOnDemand);
+  if (!memory) return failed(memory.error());
+  memory_ = std::move(*memory);
+  allocations_ = std::make_unique<Allocations>(*device_, *pd_);
+  if (auto opened = open_mailbox(); !opened) return opened;
+  kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!kick_) return fault(errno, "no descriptor for the communicators' thread");
+  if (const auto started = thread_.start("nupa-ccl-work", [this] { run(); }); !started)
+    return fault(started.error().code, "no thread for communicators");
+  return {};
+}
+
+/// The host's IPv4 address if it has one, as verbs programs take it.
+Outcome<void> Endpoint::find_address() {
+  for (const uint8_t index : {1, 0})
+    if (auto entry = device_->query_gid(1, index)) {
+      gid_index_ = index;
+      card_.gid = entry->gid;
+      return {};
+    }
+  return fault(EADDRNOTAVAIL, "the device has no address");
+}
+
+Outcome<void> Endpoint::open_mailbox() {
+  auto channel = device_->create_channel();
+  if (!channel) return failed(channel.error());
+  channel_ = std::move(*channel);
+  fcntl(channel_->fd(), F_SETFL, fcntl(channel_->fd(), F_GETFL) | O_NONBLOCK);
+  auto mail_cq = device_->create_cq({.entries = kReceives + kSends, .channel = channel_.get()});
+  if (!mail_cq) return failed(mail_cq.error());
+  mail_cq_ = std::move(*mail_cq);
+  auto link_cq = device_->create_cq({.entries = kLinkCompletions, .channel = channel_.get()});
+  if (!link_cq) return failed(link_cq.error());
+  link_cq_ = std::move(*link_cq);
+  auto buffers = device_->alloc_mr(*pd_, kReceives * kBufferBytes, access::kLocalWrite);
+  if (!buffers) return failed(buffers.error());
+  buffers_ = std::move(*buffers);
+  QpOptions options{.type = QpType::kUd, .send_cq = mail_cq_.get(), .recv_cq = mail_cq_.get()};
+  options.cap = {.max_send_wr = kSends,
+                 .max_recv_wr = kReceives,
+                 .max_send_sge = 1,
+                 .max_recv_sge = 1,
+                 .max_inline_data = sizeof(Mail)};
+  auto mailbox = device_->create_qp(pd_.get(), options);
+  if (!mailbox) return failed(mailbox.error());
+  mailbox_ = std::move(*mailbox);
+  using namespace qp_attr;
+  QpAttr attr;
+  attr.qkey = kMailKey;
+  constexpr std::pair<QpState, uint32_t> kWay[] = {
+      {QpState::kInit, kState | kPkeyIndex | kPort | kQkey}, {QpState::kRtr, kState}, {QpState::kRts, kState | kSqPsn}};
+  for (const auto& [state, mask] : kWay) {
+    attr.state = state;
+    if (const int error = mailbox_->modify(attr, mask); error != 0) return fault(error, "no mailbox for communicators");
+  }
+  card_.mailbox = mailbox_->number();
+  for (uint32_t i = 0; i < kReceives; ++i) {
+    const Sge sge{reinterpret_cast<uint64_t>(buffers_->addr()) + i * kBufferBytes, kBufferBytes, buffers_->lkey()};
+    if (const int error = mailbox_->post_recv({i, &sge, 1}); error != 0)
+      return fault(error, "no receives for the mailbox of communicators");
+  }
+  return {};
+}
+
+Endpoint::~Endpoint() {
+  if (!thread_.has_started()) return;
+  ends_.store(true);
+  kick();
+  thread_.join();
+}
+
+int Endpoint::enter(const CommunicatorId& id, uint32_t rank, MailSink* sink) {
+  std::lock_guard lock(sinks_mutex_);
+  return sinks_.emplace(Key{id, rank}, sink).second ? 0 : EEXIST;
+}
+
+void Endpoint::leave(const CommunicatorId& id, uint32_t rank) {
+  std::lock_guard lock(sinks_mutex_);
+  sinks_.erase(Key{id, rank});
+}
+
+AddressHandle* Endpoint::way_to(const Gid& gid) {
+  auto& way = ways_[gid.raw];
+  if (way == nullptr) {
+    AddressVector vector{.dgid = gid};
+    vector.sgid_index = gid_index_;
+    vector.hop_limit = 64;
+    vector.is_global = true;
+    if (auto made = device_->create_ah(*pd_, vector)) way = std::move(*made);
+  }
+  return way.get();
+}
+
+void Endpoint::send(const RankCard& to, const Mail& mail) {
+  std::lock_guard lock(send_mutex_);
+  AddressHandle* const way = way_to(to.gid);
+  if (way == nullptr) return;
+  const Sge sge{reinterpret_cast<uint64_t>(&mail), sizeof mail, 0};
+  SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
+  wr.flags = send_flag::kInline | send_flag::kSignaled;
+  wr.remote_qpn = to.mailbox;
+  wr.remote_qkey = kMailKey;
+  wr.ah = way;
+  // A full queue is a lost datagram.
+  mailbox_->post_send(wr);
+}
+
+void Endpoint::kick() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(kick_.get(), &one, sizeof one);
+}
+
+void Endpoint::read_mailbox() {
+  WorkCompletion completion;
+  while (mail_cq_->poll(&completion, 1) > 0) {
+    if (completion.opcode != WcOpcode::kRecv || completion.status != WcStatus::kSuccess) continue;
+    const uint64_t buffer = reinterpret_cast<uint64_t>(buffers_->addr()) + completion.wr_id * kBufferBytes;
+    Mail mail;
+    const bool whole = completion.byte_len == kGrhBytes + sizeof mail;
+    if (whole) std::memcpy(&mail, reinterpret_cast<const std::byte*>(buffer) + kGrhBytes, sizeof mail);
+    const Sge sge{buffer, kBufferBytes, buffers_->lkey()};
+    mailbox_->post_recv({completion.wr_id, &sge, 1});
+    if (!whole || mail.magic != Mail::kMagic || mail.version != Mail::kVersion) continue;
+    std::lock_guard lock(sinks_mutex_);
+    if (const auto found = sinks_.find(Key{mail.communicator, mail.to}); found != sinks_.end())
+      found->second->on_mail(mail);
+  }
+}
+
+void Endpoint::read_links() {
+  WorkCompletion completion;
+  while (link_cq_->poll(&completion, 1) > 0) {
+    std::lock_guard lock(sinks_mutex_);
+    for (const auto& [key, sink] : sinks_) sink->on_completion(completion);
+  }
+}
+
+int64_t Endpoint::run_timers() {
+  std::lock_guard lock(sinks_mutex_);
+  const int64_t now = base::now_ns();
+  int64_t next = INT64_MAX;
+  for (const auto& [key, sink] : sinks_) next = std::min(next, sink->on_timer(now));
+  return next;
+}
+
+void Endpoint::run() {
+  while (!ends_.load()) {
+    mail_cq_->arm(false);
+    link_cq_->arm(false);
+    // What came before they were armed raises no event.
+    read_mailbox();
+    read_links();
+    const int64_t next = run_timers();
+    pollfd wanted[] = {{channel_->fd(), POLLIN, 0}, {kick_.get(), POLLIN, 0}};
+    const int64_t left = std::max<int64_t>(next == INT64_MAX ? kNsPerSecond : next - base::now_ns(), 0);
+    const timespec limit{left / kNsPerSecond, left % kNsPerSecond};
+    ppoll(wanted, 2, next == INT64_MAX ? nullptr : &limit, nullptr);
+    uint64_t kicks;
+    [[maybe_unused]] const ssize_t taken = read(kick_.get(), &kicks, sizeof kicks);
+    while (channel_->wait()) {
+    }
+  }
+}
+
+}  // namespace nupa::ccl

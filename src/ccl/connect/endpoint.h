@@ -1,0 +1,92 @@
+#pragma once
+#include <nupa/device.h>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "ccl/connect/peer_info.h"
+#include "ccl/connect/mail.h"
+#include "ccl/connect/allocations.h"
+#include "progress/thread.h"
+
+namespace nupa::ccl {
+
+/// What the endpoint's thread calls for one communicator.
+class MailSink {
+ public:
+  virtual ~MailSink() = default;
+  virtual void on_mail(const Mail& mail) = 0;
+  /// A completion of a queue pair that completes to the endpoint's queue.
+  virtual void on_completion(const WorkCompletion& completion) = 0;
+  /// Returns when it wants to be called again (CLOCK_MONOTONIC ns), or INT64_MAX.
+  virtual int64_t on_timer(int64_t now_ns) = 0;
+};
+
+/// This process's end of all its communicators: the device, a queue pair for datagrams (the mailbox), and a thread that
+/// reads it and makes links. The thread sleeps while nothing of that happens. All calls from any thread.
+class Endpoint {
+ public:
+  /// The one of this process, made if there is none. Errors: those of open_device() and of threads.
+  static Outcome<std::shared_ptr<Endpoint>> acquire();
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  Device& device() { return *device_; }
+  ProtectionDomain& pd() { return *pd_; }
+  /// Where links complete that the endpoint's thread looks after.
+  CompletionQueue& cq() { return *link_cq_; }
+  Allocations& allocations() { return *allocations_; }
+  /// To send from any memory of this process.
+  uint32_t memory_lkey() const { return memory_->lkey(); }
+  const RankCard& card() const { return card_; }
+  /// Of card().gid in the port's table.
+  uint8_t gid_index() const { return gid_index_; }
+
+  /// EEXIST: a rank of this process has entered it already.
+  int enter(const CommunicatorId& id, uint32_t rank, MailSink* sink);
+  /// After this returns the sink is not called any more.
+  void leave(const CommunicatorId& id, uint32_t rank);
+  /// A datagram; it may be lost.
+  void send(const RankCard& to, const Mail& mail);
+  /// on_timer() of all is called soon.
+  void kick();
+
+ private:
+  using Key = std::pair<CommunicatorId, uint32_t>;
+
+  Endpoint() = default;
+  Outcome<void> open();
+  Outcome<void> open_mailbox();
+  Outcome<void> find_address();
+  void run();
+  void read_mailbox();
+  void read_links();
+  int64_t run_timers();
+  AddressHandle* way_to(const Gid& gid);
+
+  RankCard card_;
+  uint8_t gid_index_ = 1;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ProtectionDomain> pd_;
+  std::unique_ptr<MemoryRegion> memory_;
+  std::unique_ptr<Allocations> allocations_;
+  std::unique_ptr<CompletionChannel> channel_;
+  std::unique_ptr<CompletionQueue> mail_cq_;
+  std::unique_ptr<CompletionQueue> link_cq_;
+  std::unique_ptr<MemoryRegion> buffers_;
+  std::unique_ptr<QueuePair> mailbox_;
+  base::UniqueFd kick_;
+  std::atomic<bool> ends_{false};
+  progress::Thread thread_;
+
+  std::mutex sinks_mutex_;  ///< held while a sink is called
+  std::map<Key, MailSink*> sinks_;
+  std::mutex send_mutex_;
+  std::map<decltype(Gid::raw), std::unique_ptr<AddressHandle>> ways_;
+};
+
+}  // namespace nupa::ccl

@@ -1,0 +1,107 @@
+#include "ccl/connect/peer_info.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+
+#include "base/boot_id.h"
+#include "base/unique_fd.h"
+#include "progress/descriptors.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// As it lies in a card, in little-endian numbers.
+struct Wire {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t name_length;
+  uint8_t gid[16];
+  uint8_t memory_domain[16];
+  uint8_t host[16];
+  uint32_t mailbox;
+  uint32_t process;
+  uint64_t process_space;
+  uint64_t processors[RankCard::kMaxProcessors / 64];
+};
+static_assert(sizeof(Wire) == 200 && std::is_trivially_copyable_v<Wire>);
+
+constexpr uint32_t kMagic = 0x4443434e;  // "NCCD"
+constexpr uint16_t kVersion = 2;
+constexpr size_t kLongestName = 64;
+
+}  // namespace
+
+RankCard card_of_this_process() {
+  RankCard card;
+  card.host = base::boot_id();
+  card.process = static_cast<uint32_t>(getpid());
+  struct stat seen {};
+  if (stat("/proc/self/ns/pid", &seen) == 0) card.process_space = seen.st_ino;
+  char name[kLongestName + 1] = {};
+  if (gethostname(name, kLongestName) == 0) card.host_name = name;
+  cpu_set_t may;
+  CPU_ZERO(&may);
+  if (sched_getaffinity(0, sizeof may, &may) == 0)
+    for (size_t i = 0; i < RankCard::kMaxProcessors; ++i)
+      if (CPU_ISSET(i, &may)) card.processors[i / 64] |= uint64_t{1} << i % 64;
+  return card;
+}
+
+Card RankCard::encode() const {
+  Wire wire{};
+  wire.magic = kMagic;
+  wire.version = kVersion;
+  wire.name_length = static_cast<uint16_t>(host_name.size());
+  std::memcpy(wire.gid, gid.raw.data(), sizeof wire.gid);
+  std::memcpy(wire.memory_domain, memory_domain.data(), sizeof wire.memory_domain);
+  std::memcpy(wire.host, host.data(), sizeof wire.host);
+  wire.mailbox = mailbox;
+  wire.process = process;
+  wire.process_space = process_space;
+  std::memcpy(wire.processors, processors.data(), sizeof wire.processors);
+  Card card(sizeof wire + host_name.size());
+  std::memcpy(card.data(), &wire, sizeof wire);
+  std::memcpy(card.data() + sizeof wire, host_name.data(), host_name.size());
+  return card;
+}
+
+Outcome<RankCard> RankCard::decode(const Card& from) {
+  Wire wire{};
+  if (from.size() < sizeof wire) return fault(EPROTO, "a rank's card is too short");
+  std::memcpy(&wire, from.data(), sizeof wire);
+  if (wire.magic != kMagic || wire.version != kVersion || wire.name_length > kLongestName ||
+      from.size() != sizeof wire + wire.name_length)
+    return fault(EPROTO, "a rank's card is not one of this version");
+  RankCard card;
+  std::memcpy(card.gid.raw.data(), wire.gid, sizeof wire.gid);
+  std::memcpy(card.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);
+  std::memcpy(card.host.data(), wire.host, sizeof wire.host);
+  std::memcpy(card.processors.data(), wire.processors, sizeof wire.processors);
+  card.mailbox = wire.mailbox;
+  card.process = wire.process;
+  card.process_space = wire.process_space;
+  card.host_name.assign(reinterpret_cast<const char*>(from.data()) + sizeof wire, wire.name_length);
+  return card;
+}
+
+bool RankCard::can_watch(const RankCard& other) const {
+  return host == other.host && process_space != 0 && process_space == other.process_space;
+}
+
+bool RankCard::sees_end_of(const RankCard& other) const {
+  if (!can_watch(other)) return false;
+  const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
+  if (!there) return errno == ESRCH;
+  // Readable from its end on, also while its parent has not asked for it.
+  return progress::is_readable(there.get());
+}
+
+std::string RankCard::text() const { return "process " + std::to_string(process) + " on " + host_name; }
+
+}  // namespace nupa::ccl

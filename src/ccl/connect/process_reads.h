@@ -1,0 +1,25 @@
+#pragma once
+#include <sys/types.h>
+
+#include <functional>
+#include <vector>
+
+#include "ccl/channel/peer_reads.h"
+
+namespace nupa::ccl {
+
+/// By process_vm_readv(). The system may refuse it: to other users, to processes that are no relatives (Yama), in
+/// containers.
+class ProcessReads final : public Reads {
+ public:
+  /// `processes`: by rank of the group. `on_gone`: a rank's process is.
+  ProcessReads(std::vector<pid_t> processes, std::function<void(uint32_t rank)> on_gone)
+      : processes_(std::move(processes)), on_gone_(std::move(on_gone)) {}
+  int read(uint32_t rank, void* to, uint64_t address, size_t bytes) override;
+
+ private:
+  const std::vector<pid_t> processes_;
+  const std::function<void(uint32_t)> on_gone_;
+};
+
+}  // namespace nupa::ccl

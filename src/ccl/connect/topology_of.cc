@@ -1,0 +1,49 @@
+#include "ccl/connect/topology_of.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace nupa::ccl {
+namespace {
+
+/// A rank that has a core for itself may spin so long before it sleeps. One that lets others run meanwhile takes less
+/// of a processor than being woken would, and there may be many others.
+constexpr int64_t kSpinNs = 100'000;
+constexpr int64_t kYieldNs = 1'000'000;
+
+bool share_cores(uint32_t rank, std::span<const RankCard> cards) {
+  RankCard::Processors all{};
+  size_t ranks = 0;
+  for (const RankCard& card : cards) {
+    if (card.host != cards[rank].host) continue;
+    ++ranks;
+    for (size_t i = 0; i < all.size(); ++i) all[i] |= card.processors[i];
+  }
+  size_t processors = 0;
+  for (const uint64_t word : all) processors += static_cast<size_t>(std::popcount(word));
+  return ranks > processors;
+}
+
+}  // namespace
+
+Topology topology_of(uint32_t rank, std::span<const RankCard> cards) {
+  Topology topology;
+  topology.rank = rank;
+  topology.ranks = static_cast<uint32_t>(cards.size());
+  for (uint32_t other = 0; other < cards.size(); ++other) {
+    const auto found = std::find_if(topology.memories.begin(), topology.memories.end(), [&](const auto& memory) {
+      return cards[memory.front()].shares_memory_with(cards[other]);
+    });
+    auto& memory = found == topology.memories.end() ? topology.memories.emplace_back() : *found;
+    if (other == rank) {
+      topology.memory = static_cast<uint32_t>(&memory - topology.memories.data());
+      topology.local_index = static_cast<uint32_t>(memory.size());
+    }
+    memory.push_back(other);
+  }
+  topology.rules.shares_cores = share_cores(rank, cards);
+  topology.rules.spin_ns = topology.rules.shares_cores ? kYieldNs : kSpinNs;
+  return topology;
+}
+
+}  // namespace nupa::ccl

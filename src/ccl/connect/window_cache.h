@@ -1,0 +1,39 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ccl/connect/links.h"
+#include "ccl/channel/mapped_regions.h"
+#include "ccl/connect/allocations.h"
+
+namespace nupa::ccl {
+
+/// What a communicator has mapped of other ranks' allocations. One thread at a time.
+class WindowCache final : public Windows {
+ public:
+  /// `ranks`: of the mapped group, as the communicator calls them.
+  WindowCache(const Allocations& allocations, Links& links, uint32_t rank, std::vector<uint32_t> ranks)
+      : allocations_(allocations), links_(links), rank_(rank), ranks_(std::move(ranks)), mapped_(ranks_.size()) {}
+
+  Place publish(const void* data, size_t bytes) override;
+  std::byte* find(uint32_t rank, const Place& place) override;
+
+ private:
+  /// Of one rank, by serial. What was freed meanwhile stays until there are too many.
+  using Mapped = std::map<uint64_t, std::shared_ptr<std::byte>>;
+  static constexpr size_t kMostMapped = 64;
+
+  PublishedRegion* table_of(uint32_t rank) const;
+
+  const Allocations& allocations_;
+  Links& links_;
+  const uint32_t rank_;
+  const std::vector<uint32_t> ranks_;
+  std::vector<Mapped> mapped_;
+  std::map<uint64_t, uint32_t> published_;  ///< entries by serial
+  uint32_t next_entry_ = 0;
+};
+
+}  // namespace nupa::ccl

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "ccl/diagnostics/observe.h"
+#include "progress/condition.h"
+
+namespace nupa::ccl {
+
+class TraceFile;
+
+/// One line of a trace, before it is text.
+struct TraceRecord {
+  enum class Kind : uint8_t { kOperation, kMessage, kWait, kCheck, kCommunicator };
+  Kind kind;
+  Event event;  ///< kWait, kCheck: begin, end, communicator, and in `root` the rank that was waited for
+};
+
+/// Records that are not in the file yet, up to a limit: those above it are counted only. Any thread.
+class TraceRecords {
+ public:
+  /// `many`: this number of records wakes the writer. `most`: the limit.
+  TraceRecords(size_t many, size_t most) : kMany(many), kMost(most) {}
+
+  struct Taken {
+    std::vector<TraceRecord> records;
+    uint64_t lost = 0;  ///< number of records that found no room; 0 if `records` is empty
+  };
+
+  void put(const TraceRecord& record);
+  Taken take();
+  /// Until there are many, or for so long.
+  void wait_for_many(int64_t at_most_ns);
+
+ private:
+  const size_t kMany;
+  const size_t kMost;
+
+  std::mutex mutex_;
+  progress::Condition many_;
+  std::vector<TraceRecord> records_;
+  uint64_t lost_ = 0;
+};
+
+/// `rank`: what the process is called.
+void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* file);
+
+}  // namespace nupa::ccl

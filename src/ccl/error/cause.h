@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdint>
+
+namespace nupa::ccl {
+
+constexpr uint32_t kNoRank = UINT32_MAX;
+
+/// Why operations end: an errno value, and the rank of the communicator that it is because of.
+struct Cause {
+  int error = 0;
+  uint32_t rank = kNoRank;
+
+  explicit operator bool() const { return error != 0; }
+  /// As one word of memory that ranks share; no cause is 0.
+  uint64_t packed() const { return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(error); }
+  static Cause unpacked(uint64_t word) {
+    if (word == 0) return {};
+    return {static_cast<int>(static_cast<uint32_t>(word)), static_cast<uint32_t>(word >> 32)};
+  }
+};
+
+}  // namespace nupa::ccl

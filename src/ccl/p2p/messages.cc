@@ -1,0 +1,206 @@
+#include "ccl/p2p/messages.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kProbeNs = 100'000'000;
+
+void finish(Message& message, int error) {
+  message.error = error;
+  message.finish();
+}
+
+/// Of a thread that has no message to move: the end of its communicator does not wake it again and again.
+class WithoutMessages final : public Surroundings {
+ public:
+  Cause ended() const override { return {}; }
+  Cause on_timeout(const Wait&) override { return {}; }
+};
+
+}  // namespace
+
+Messages::Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroundings& around, const WaitRules& rules,
+                   int64_t limit_ns)
+    : rank_(rank), ways_(ways), around_(around), rules_(rules), limit_ns_(limit_ns) {
+  prepare_waiting();
+  for (uint32_t peer = 0; peer < ranks; ++peer) peers_.emplace_back(peer);
+}
+
+Messages::~Messages() {
+  ends_.store(true);
+  tell_thread();
+  if (thread_.has_started()) thread_.join();
+}
+
+void Messages::tell_thread() { count_up(begun_, begun_.load() + 1, sleepers_, rules_); }
+
+void Messages::begin(const Pointer& message) {
+  std::lock_guard lock(mutex_);
+  if (message->is_send && message->peer == rank_) {
+    peers_[rank_].keep(*message);
+    message->finish();
+  } else if (message->is_send) {
+    peers_[message->peer].add_send(message);
+  } else {
+    for (MessagePeer& peer : peers_)
+      if (peer.give_kept(*message)) return;
+    receives_.push_back(message);
+  }
+  progress();
+}
+
+int Messages::have_thread() {
+  std::lock_guard lock(mutex_);
+  if (thread_.has_started()) return 0;
+  const auto started = thread_.start("nupa-ccl-msg", [this] { serve(); });
+  return started ? 0 : started.error().code;
+}
+
+int Messages::begin_alone(const Pointer& message) {
+  // Before the message: one that was refused must not write to the program's array later.
+  if (const int error = have_thread(); error != 0) return error;
+  begin(message);
+  std::lock_guard lock(mutex_);
+  tell_thread();
+  return 0;
+}
+
+bool Messages::wants_from(uint32_t rank) const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [&](const Pointer& receive) { return receive->peer == kNoRank || receive->peer == rank; });
+}
+
+bool Messages::wants_of(uint32_t rank) const {
+  return std::any_of(receives_.begin(), receives_.end(), [&](const Pointer& receive) { return receive->peer == rank; });
+}
+
+bool Messages::is_idle() const {
+  return receives_.empty() && std::none_of(peers_.begin(), peers_.end(), [](const MessagePeer& peer) {
+           return peer.has_sends() || peer.is_coming();
+         });
+}
+
+void Messages::give_kept(MessagePeer& peer) {
+  for (auto receive = receives_.begin(); receive != receives_.end();)
+    receive = peer.give_kept(**receive) ? receives_.erase(receive) : std::next(receive);
+}
+
+bool Messages::progress() {
+  around_.look();
+  if (const Cause cause = around_.ended(); cause) {
+    end_all(cause.error);
+    return false;
+  }
+  bool moved = false;
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    MessagePeer& peer = peers_[rank];
+    if (rank == rank_) {
+      give_kept(peer);
+      continue;
+    }
+    const bool wants = wants_from(rank);
+    if (!peer.has_sends() && !wants && !peer.is_coming()) continue;
+    if (!peer.has_lane()) {
+      // Whoever receives from anybody takes what leads here.
+      if (peer.has_sends() || wants_of(rank)) ways_.want(rank);
+      if (!ways_.ready(rank).is_over()) continue;
+      peer.set_lane(&ways_.lane(rank));
+    }
+    moved = peer.push() || moved;
+    const auto match = [&](uint32_t source, int32_t tag) -> Pointer {
+      const auto found = std::find_if(receives_.begin(), receives_.end(),
+                                      [&](const Pointer& receive) { return receive->takes(source, tag); });
+      if (found == receives_.end()) return nullptr;
+      Pointer taken = std::move(*found);
+      receives_.erase(found);
+      return taken;
+    };
+    while (peer.pull(match, [&] { return wants_from(rank); })) {
+      moved = true;
+      give_kept(peer);
+    }
+  }
+  return moved;
+}
+
+void Messages::end_all(int error) {
+  for (MessagePeer& peer : peers_) peer.end([&](Message& message) { finish(message, error); });
+  for (const Pointer& receive : receives_) finish(*receive, error);
+  receives_.clear();
+}
+
+std::vector<Wait> Messages::all_waits() {
+  std::vector<Wait> waits;
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    MessagePeer& peer = peers_[rank];
+    const bool wants = wants_from(rank) || peer.is_coming();
+    if (rank == rank_ || (!peer.has_sends() && !wants)) continue;
+    if (!peer.has_lane()) {
+      waits.push_back(ways_.ready(rank));
+      continue;
+    }
+    if (peer.has_sends()) waits.push_back(peer.lane().can_send());
+    if (wants) waits.push_back(peer.lane().can_receive());
+  }
+  return waits;
+}
+
+int Messages::wait(const Pointer& message) {
+  const int64_t first = base::now_ns();
+  int64_t began = first;
+  int64_t probed = first;
+  uint32_t peer = kNoRank;  // as long as it has not come, which any thread may find
+  for (int turn = 0; !message->done.load(std::memory_order_acquire); ++turn) {
+    std::vector<Wait> waits;
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+      if (progress()) {
+        turn = -1;
+        began = base::now_ns();
+      }
+      if (message->done.load(std::memory_order_acquire)) break;
+      waits = all_waits();
+      peer = message->peer;
+    }
+    const int64_t now = base::now_ns();
+    if (now - began >= limit_ns_) {
+      around_.on_timeout({.rank = peer});
+      continue;
+    }
+    if (now - probed >= kProbeNs) {
+      probed = now;
+      around_.note_long_wait_for(peer);
+      for (const Wait& wait : waits) around_.on_long_wait(wait, now - began >= limit_ns_ / 2);
+    }
+    if (turn >= 0 && !waits.empty()) wait_a_turn(waits, rules_, around_, turn, began, limit_ns_ - (now - began));
+  }
+  if (probed != first) around_.note_long_wait_for(kNoRank);
+  return message->error;
+}
+
+void Messages::serve() {
+  WithoutMessages without;
+  while (!ends_.load()) {
+    std::vector<Wait> waits;
+    const uint32_t begun = begun_.load(std::memory_order_acquire);
+    bool idle = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (!is_idle() && progress()) continue;
+      idle = is_idle();
+      if (!idle) waits = all_waits();
+    }
+    waits.push_back({&begun_, begun + 1, kNoRank, &sleepers_});
+    // Whoever waits for a message looks faster: this is for when nobody does.
+    constexpr int kAtOnce = INT32_MAX;
+    constexpr int64_t kLongestNs = 100'000'000;
+    Surroundings& around = idle ? static_cast<Surroundings&>(without) : around_;
+    // With the rules of those who count up: where they execute no fence, the sleeper has to order their stores.
+    wait_a_turn(waits, {0, rules_.shares_cores}, around, kAtOnce, 0, kLongestNs);
+  }
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,54 @@
+#include "ccl/planner/planner.h"
+#include "ccl/algorithms/hierarchical.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// From here on the work of one rank of each memory takes longer than two more steps of all.
+constexpr size_t kColumnsFrom = 32768;
+
+bool fits_always(const Call&, const TwoLevelGroup&) { return true; }
+/// A function of the program may not commute.
+bool fits_order(const Call& call, const TwoLevelGroup& group) {
+  return call.reducer.function == nullptr || group.is_in_order();
+}
+bool fits_blocks(const Call& call, const TwoLevelGroup& group) { return call.equal && group.is_in_order(); }
+bool fits_even_blocks(const Call& call, const TwoLevelGroup& group) {
+  return call.equal && group.is_in_order() && group.is_even();
+}
+bool fits_columns(const Call& call, const TwoLevelGroup& group) {
+  return group.columns() > 1 && fits_order(call, group);
+}
+
+double any_size(const Call&, const TwoLevelGroup&) { return 1; }
+double large(const Call& call, const TwoLevelGroup&) { return call.bytes() >= kColumnsFrom ? 0 : 2; }
+
+using enum Operation;
+using enum Order;
+namespace two = two_level;
+
+constexpr Algorithm<TwoLevelGroup> kAlgorithms[] = {
+    {kBarrier, "two-level", "within each memory, between their first ranks, within each memory", kOfRanks, fits_always,
+     any_size, [](TwoLevelGroup& group, const Call&) { return two::barrier(group); }},
+    {kBroadcast, "two-level", "one message to each memory, and from there to its ranks", kOfRanks, fits_always,
+     any_size, two::broadcast},
+    {kReduce, "two-level", "one message from each memory, of what its ranks have together", kOther, fits_order,
+     any_size, two::reduce},
+    {kAllReduce, "two-level", "the first rank of each memory exchanges what its ranks have together", kOther,
+     fits_order, any_size, two::all_reduce_by_first},
+    {kAllReduce, "columns", "a rank of each memory exchanges a slice of what its ranks have together", kOther,
+     fits_columns, large, two::all_reduce_by_columns},
+    {kAllGather, "two-level", "the first rank of each memory exchanges what its ranks have", kOfRanks, fits_blocks,
+     any_size, two::all_gather},
+    {kReduceScatter, "two-level", "a rank of each memory exchanges its blocks of what its ranks have together", kOther,
+     fits_even_blocks, any_size, two::reduce_scatter},
+};
+
+}  // namespace
+
+template <>
+std::span<const Algorithm<TwoLevelGroup>> algorithms() {
+  return kAlgorithms;
+}
+
+}  // namespace nupa::ccl

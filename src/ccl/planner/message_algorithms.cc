@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+#include "ccl/algorithms/messages.h"
+#include "ccl/planner/planner.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// With more ranks, not all of them exchange messages with all unless they must: each link costs memory and the time to
+/// make it.
+constexpr uint32_t kDirectRanks = 16;
+
+bool fits_always(const Call&, const LaneGroup&) { return true; }
+bool fits_few(const Call&, const LaneGroup& group) { return group.ranks() <= kDirectRanks; }
+bool fits_sources(const Call&, const LaneGroup& group) { return group.ranks() <= kMaxSources; }
+bool fits_equal(const Call& call, const LaneGroup&) { return call.equal; }
+bool fits_commuting(const Call& call, const LaneGroup&) { return call.reducer.function == nullptr; }
+
+/// A call's cost by the links' speed. Lengths that not all ranks know are left out.
+struct Cost {
+  double ranks;
+  double bytes;
+  LinkSpeed link;
+  Cost(const Call& call, const LaneGroup& group)
+      : ranks(group.ranks()), bytes(call.equal ? static_cast<double>(call.bytes()) : 0), link(group.speed()) {}
+
+  /// Rounds of an algorithm that doubles.
+  double rounds() const { return std::bit_width(static_cast<uint32_t>(ranks) - 1); }
+  bool is_power_of_two() const { return std::has_single_bit(static_cast<uint32_t>(ranks)); }
+  /// Messages of so many bytes one after the other.
+  double messages(double count, double bytes_each) const {
+    return count * (link.message_ns + bytes_each * link.byte_ns);
+  }
+  /// One to or from each other rank, all under way at once.
+  double all_others(double bytes_each) const {
+    return link.message_ns + std::max(ranks - 2, 0.0) * link.more_ns +
+           std::max(ranks - 1, 0.0) * bytes_each * link.byte_ns;
+  }
+  /// Where the number of ranks is no power of two, some hand all they have to others before and after.
+  double folded(double cost) const { return is_power_of_two() ? cost : cost + messages(2, bytes); }
+  /// Each byte is sent by each rank, and once more.
+  double twice() const { return 2 * bytes * (ranks - 1) / ranks * link.byte_ns; }
+  /// A tree whose root has so many children, with pieces under way at each level.
+  double tree(double levels, double children) const {
+    const double piece = std::min(bytes, kPiece);
+    return messages(levels, piece) + levels * (children - 1) * link.more_ns + children * bytes * link.byte_ns;
+  }
+  static constexpr double kPiece = 65536;
+};
+
+double direct(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.all_others(cost.bytes);
+}
+/// More ranks than are to be linked with each other use it where there is nothing better.
+double of_few(double cost, const Call& call, const LaneGroup& group) {
+  return group.ranks() <= kDirectRanks ? cost : 1000 * direct(call, group);
+}
+double direct_of_any(const Call& call, const LaneGroup& group) { return of_few(direct(call, group), call, group); }
+double binomial(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.tree(cost.rounds(), cost.rounds());
+}
+double four_ary(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  double levels = 0;
+  for (double reached = 1, width = 1; reached < cost.ranks; ++levels) reached += width *= 4;
+  return cost.tree(levels, std::min(cost.ranks - 1, 4.0));
+}
+/// Blocks that are put together, or taken apart, on their way.
+double block_tree(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.messages(cost.rounds(), 0) + (cost.ranks - 1) * cost.bytes * cost.link.byte_ns;
+}
+double all_gather_ring(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.messages(cost.ranks - 1, cost.bytes);
+}
+double all_to_all_bruck(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.messages(cost.rounds(), cost.ranks / 2 * cost.bytes);
+}
+double slices(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return 2 * cost.all_others(0) + cost.twice();
+}
+double slices_of_any(const Call& call, const LaneGroup& group) { return of_few(slices(call, group), call, group); }
+double doubling(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.folded(cost.messages(cost.rounds(), cost.bytes));
+}
+double halving(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.folded(cost.messages(2 * cost.rounds(), 0) + cost.twice());
+}
+double all_reduce_ring(const Call& call, const LaneGroup& group) {
+  const Cost cost(call, group);
+  return cost.messages(2 * (cost.ranks - 1), 0) + cost.twice();
+}
+
+using enum Operation;
+using enum Order;
+using lanes::Tree;
+
+/// Reductions of few ranks are in the order of the ranks; other ones are for more than those, or by name.
+double of_many(double cost, const LaneGroup& group) { return group.ranks() <= kDirectRanks ? 1000 * cost : cost; }
+template <auto kCost>
+double if_many(const Call& call, const LaneGroup& group) {
+  return of_many(kCost(call, group), group);
+}
+
+constexpr Algorithm<LaneGroup> kAlgorithms[] = {
+    {kBarrier, "dissemination", "each rank tells log2(N) others", kOfRanks, fits_always, direct,
+     [](LaneGroup& group, const Call&) { return lanes::barrier(group); }},
+    {kBroadcast, "direct", "the root sends to all", kOfRanks, fits_few, direct, lanes::broadcast_direct},
+    {kBroadcast, "binomial", "log2(N) messages after each other", kOfRanks, fits_always, binomial,
+     [](LaneGroup& group, const Call& call) { return lanes::broadcast_tree(group, call, Tree::kBinomial); }},
+    {kBroadcast, "four-ary", "pieces go down a tree of four children each", kOfRanks, fits_always, four_ary,
+     [](LaneGroup& group, const Call& call) { return lanes::broadcast_tree(group, call, Tree::kFourAry); }},
+    {kGather, "direct", "all send to the root", kOfRanks, fits_always, direct_of_any, lanes::gather_direct},
+    {kGather, "binomial", "blocks are put together on their way to the root", kOfRanks, fits_equal, block_tree,
+     lanes::gather_tree},
+    {kScatter, "direct", "the root sends to each", kOfRanks, fits_always, direct_of_any, lanes::scatter_direct},
+    {kScatter, "binomial", "blocks are taken apart on their way from the root", kOfRanks, fits_equal, block_tree,
+     lanes::scatter_tree},
+    {kAllGather, "direct", "all send to all", kOfRanks, fits_few, direct, lanes::all_gather_direct},
+    {kAllGather, "bruck", "log2(N) messages of more blocks each time", kOfRanks, fits_equal, block_tree,
+     lanes::all_gather_bruck},
+    {kAllGather, "ring", "each block goes around once", kOfRanks, fits_always, all_gather_ring, lanes::all_gather_ring},
+    {kAllToAll, "direct", "all send to all", kOfRanks, fits_few, direct, lanes::all_to_all_direct},
+    {kAllToAll, "bruck", "log2(N) messages of half of the blocks", kOfRanks, fits_equal, all_to_all_bruck,
+     lanes::all_to_all_bruck},
+    {kAllToAll, "pairwise", "one partner after the other", kOfRanks, fits_always, all_gather_ring,
+     lanes::all_to_all_pairwise},
+    {kReduce, "direct", "all send to the root", kOfRanks, fits_sources, direct_of_any, lanes::reduce_direct},
+    {kReduce, "binomial", "log2(N) messages after each other", kOther, fits_always, if_many<binomial>,
+     [](LaneGroup& group, const Call& call) { return lanes::reduce_tree(group, call, Tree::kBinomial); }},
+    {kReduce, "four-ary", "pieces go up a tree of four children each", kOther, fits_always, if_many<four_ary>,
+     [](LaneGroup& group, const Call& call) { return lanes::reduce_tree(group, call, Tree::kFourAry); }},
+    {kAllReduce, "one-shot", "all send to all: one message's time", kOfRanks, fits_few, direct,
+     lanes::all_reduce_one_shot},
+    {kAllReduce, "slices", "each rank reduces a slice and sends it to all", kOfRanks, fits_sources, slices_of_any,
+     lanes::all_reduce_slices},
+    {kAllReduce, "doubling", "log2(N) exchanges of everything", kOther, fits_always, if_many<doubling>,
+     lanes::all_reduce_doubling},
+    {kAllReduce, "halving", "halves are exchanged, reduced and put together again", kOther, fits_always,
+     if_many<halving>, lanes::all_reduce_halving},
+    {kAllReduce, "ring", "each slice goes around twice", kOther, fits_commuting, if_many<all_reduce_ring>,
+     lanes::all_reduce_ring},
+    {kReduceScatter, "direct", "each rank sends each other one its block", kOfRanks, fits_sources, direct_of_any,
+     lanes::reduce_scatter_direct},
+    {kReduceScatter, "ring", "each block goes around once", kOther, fits_commuting, if_many<all_gather_ring>,
+     lanes::reduce_scatter_ring},
+    {kScan, "direct", "each rank sends to those after it", kOfRanks, fits_sources, direct_of_any, lanes::scan_direct},
+    {kScan, "doubling", "log2(N) exchanges", kOther, fits_always, if_many<doubling>, lanes::scan_doubling},
+    {kExscan, "direct", "each rank sends to those after it", kOfRanks, fits_sources, direct_of_any, lanes::scan_direct},
+    {kExscan, "doubling", "log2(N) exchanges", kOther, fits_always, if_many<doubling>, lanes::scan_doubling},
+};
+
+}  // namespace
+
+template <>
+std::span<const Algorithm<LaneGroup>> algorithms() {
+  return kAlgorithms;
+}
+
+std::string explain(const Algorithm<LaneGroup>& chosen, const LaneGroup& group) {
+  constexpr double kNsPerUs = 1000;
+  constexpr double kMebibyte = 1 << 20;
+  char speed[96];
+  std::snprintf(speed, sizeof speed, " (a message takes %.1f us, 1 MiB %.0f us)", group.speed().message_ns / kNsPerUs,
+                group.speed().byte_ns * kMebibyte / kNsPerUs);
+  return std::string(chosen.name) + ": " + chosen.why + speed;
+}
+
+}  // namespace nupa::ccl

@@ -1,0 +1,64 @@
+#include "ccl/algorithms/shm.h"
+#include "ccl/planner/planner.h"
+
+namespace nupa::ccl {
+namespace {
+
+/// Up to here one barrier fewer is worth more than reducing each element once only.
+constexpr size_t kSlotsUpTo = 8192;
+/// The same for the root of a reduce, while it has few sources.
+constexpr size_t kReduceSlotsUpTo = 32768;
+
+bool fits_always(const Call&, const MappedGroup&) { return true; }
+bool fits_line(const Call& call, const MappedGroup&) { return call.bytes() <= FlagLine::kPayload && call.equal; }
+
+// Costs that say which is better than which.
+double any_size(const Call&, const MappedGroup&) { return 1; }
+template <size_t kLargest>
+double up_to(const Call& call, const MappedGroup&) {
+  return call.bytes() <= kLargest ? 0 : 2;
+}
+constexpr auto kLine = up_to<FlagLine::kPayload>;
+
+using enum Operation;
+namespace m = mapped;
+
+constexpr Algorithm<MappedGroup> kAlgorithms[] = {
+    {kBarrier, "marks", "each rank tells its mark and looks at all others'", Order::kOfRanks, fits_always, any_size,
+     [](MappedGroup& group, const Call&) { return m::barrier(group); }},
+    {kBroadcast, "line", "the bytes fit beside the root's mark", Order::kOfRanks, fits_line, kLine, m::broadcast_line},
+    {kBroadcast, "slots", "the root fills a slot while the others read the one before", Order::kOfRanks, fits_always,
+     any_size, m::broadcast_slots},
+    {kGather, "slots", "the root reads each rank's slot", Order::kOfRanks, fits_always, any_size, m::gather},
+    {kScatter, "slots", "each rank reads its part of the root's slot", Order::kOfRanks, fits_always, any_size,
+     m::scatter},
+    {kAllGather, "lines", "the bytes fit beside each rank's mark", Order::kOfRanks, fits_line, kLine,
+     m::all_gather_lines},
+    {kAllGather, "slots", "all read each rank's slot", Order::kOfRanks, fits_always, any_size, m::all_gather},
+    {kAllToAll, "slots", "each rank reads its part of all slots", Order::kOfRanks, fits_always, any_size,
+     m::all_to_all},
+    {kReduce, "slots", "the root reduces all slots: one barrier", Order::kOfRanks, fits_always, up_to<kReduceSlotsUpTo>,
+     m::reduce_slots},
+    {kReduce, "slices", "each rank reduces a slice of all slots, the root copies them", Order::kOfRanks, fits_always,
+     any_size, m::reduce_slices},
+    {kAllReduce, "lines", "the bytes fit beside each rank's mark", Order::kOfRanks, fits_line, kLine,
+     m::all_reduce_lines},
+    {kAllReduce, "slots", "each rank reduces all slots: one barrier", Order::kOfRanks, fits_always, up_to<kSlotsUpTo>,
+     m::all_reduce_slots},
+    {kAllReduce, "slices", "each rank reduces a slice of all slots: each element is reduced once", Order::kOfRanks,
+     fits_always, any_size, m::all_reduce_slices},
+    {kReduceScatter, "slots", "each rank reduces its block of all slots", Order::kOfRanks, fits_always, any_size,
+     m::reduce_scatter},
+    {kScan, "slots", "each rank reduces the slots of those before it", Order::kOfRanks, fits_always, any_size, m::scan},
+    {kExscan, "slots", "each rank reduces the slots of those before it", Order::kOfRanks, fits_always, any_size,
+     m::scan},
+};
+
+}  // namespace
+
+template <>
+std::span<const Algorithm<MappedGroup>> algorithms() {
+  return kAlgorithms;
+}
+
+}  // namespace nupa::ccl
