@@ -126,6 +126,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   /// `lock`: of the mutex, held since it was seen that the connection ended.
   void drop(int fd, std::unique_lock<std::mutex> lock);
   void expire(int64_t now);
+  /// Of the processes that have gone some time ago, what was kept.
+  void let_go();
   void channels_are_wanted() override;
   /// Asks peers for the channels that were signalled without their descriptors.
   void ask_for_channels(int64_t now);
@@ -515,7 +517,8 @@ void NodeImpl::kick() {
 Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
-    if (connection.peer.get() == &peer && peer.alive()) return send(connection, message_of(MessageKind::kMad), -1, &mad);
+    if (connection.peer.get() == &peer && peer.alive())
+      return send(connection, message_of(MessageKind::kMad), -1, &mad);
   return fail(EPIPE, "the other process is gone");
 }
 
@@ -622,6 +625,17 @@ void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   dir_->sweep();
 }
 
+void NodeImpl::let_go() {
+  bool some = false;
+  for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front()) {
+    if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
+    some = true;
+  }
+  // The kernel closes a killed process's descriptors one after the other: when its death was seen its socket in the
+  // runtime directory may have accepted still.
+  if (some) dir_->sweep();
+}
+
 void NodeImpl::expire(int64_t now) {
   std::vector<int> late;
   {
@@ -670,8 +684,7 @@ void NodeImpl::loop() {
       }
     }
     if (handshaking) expire(base::now_ns());
-    for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front())
-      if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
+    let_go();
   }
 }
 

@@ -23,7 +23,7 @@ extern "C" __attribute__((weak, visibility("default"))) std::atomic<void (*)()> 
 namespace nupa::progress {
 namespace {
 
-constexpr size_t kStages = 6;
+constexpr size_t kExitStages = 6;
 constexpr size_t kMost = 64;  ///< actions a stage
 /// How much longer the exiting thread waits than the thread that looks after the actions, which has to run meanwhile.
 constexpr int64_t kSlackNs = kActionNs;
@@ -45,7 +45,7 @@ struct Place {
   }
 };
 
-using Places = std::array<Place, kStages * kMost>;
+using Places = std::array<Place, kExitStages * kMost>;
 Places g_places;
 
 std::mutex g_mutex;  ///< of those that join and leave; the exiting thread does not take it
@@ -53,7 +53,7 @@ size_t g_actions = 0;
 /// Whose the actions are. A child of vfork() has everything of its parent but the number, and one in a PID namespace of
 /// its own may have the number too.
 std::atomic<pid_t> g_process{0};
-std::atomic<uint32_t> g_generation{0};
+std::atomic<uint32_t> g_begun_in{0};
 std::atomic<bool> g_begun{false};
 std::atomic<bool> g_stop{false};
 std::atomic<int64_t> g_until_ns{0};  ///< when the action that runs is late
@@ -64,7 +64,7 @@ alignas(Thread) std::byte g_thread[sizeof(Thread)];
 
 Thread& thread() { return *std::launder(reinterpret_cast<Thread*>(g_thread)); }
 
-bool are_here() { return g_process.load() == getpid() && g_generation.load() == process_generation(); }
+bool are_here() { return g_process.load() == getpid() && g_begun_in.load() == process_generation(); }
 
 /// Over fork() nobody is about to join or leave.
 class Exits final : public ForkParticipant {
@@ -148,7 +148,7 @@ int start() {
     if (registered != 0) return ENOMEM;
     new (g_thread) Thread;
     g_begun.store(false);
-    g_generation.store(process_generation());
+    g_begun_in.store(process_generation());
     g_process.store(getpid());
   }
   g_stop.store(false);

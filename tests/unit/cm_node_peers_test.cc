@@ -555,6 +555,20 @@ TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
   EXPECT_EQ(std::vector<PeerRef>{peer}, witness_.gone());
 }
 
+TEST_F(CmNode, SocketOfTheDeadThatAcceptsStill_IsRemovedLater) {
+  base::UniqueFd socket = enter(process_);
+  const std::string name = folder_.file("77.sock");
+  base::UniqueFd listener = socket_at(name, kBacklog);
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  // The next process is let in when the death has been seen to.
+  FakeProcess other(78, 5);
+  const base::UniqueFd later = enter(other);
+  ASSERT_EQ(0, ::access(name.c_str(), F_OK));
+  listener.reset();
+  EXPECT_TRUE(soon([&] { return ::access(name.c_str(), F_OK) != 0; }));
+}
+
 TEST_F(CmNode, TheSocketsOfTheDeadAreRemovedWhenADeathIsSeen) {
   base::UniqueFd socket = enter(process_);
   const std::string name = folder_.file("77.sock");
