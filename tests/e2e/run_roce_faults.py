@@ -246,14 +246,22 @@ def killed_with_patience():
     nupa("clean")
 
 
+def silent_host(host):
+    """From now on the host says nothing of processes that it does not have."""
+    for name in ("icmp_msgs_per_sec", "icmp_msgs_burst"):
+        subprocess.run([*inside(host), "sysctl", "-qw", "net.ipv4.%s=0" % name], check=True, capture_output=True)
+
+
 def reborn():
-    """A client dies and the next one has its queue pair number, while the first one's server still sends to that."""
+    """A client dies and the next one has its queue pair number, while the first one's server still sends to that, since the
+    host does not tell it of the death."""
+    silent_host(THERE)
     young_command = lasting("ibv_rc_pingpong -g 1 -c", 15)
     # Clients are alone in a runtime directory, as on a host of their own: the second finds the first one's place free.
     there = {"NUPA_RUNTIME_DIR": OTHER_DIR}
     client_before = (*urgently(THERE), "env", "NUPA_RUNTIME_DIR=" + OTHER_DIR)
     port = free_port()
-    command = "ib_write_bw -F -x 1 -s 4096 -b -n 5000000 -u 19 -d nupa0 -p %d" % port
+    command = "ib_write_bw -F -x 1 -s 4096 -b -n 5000000 -u 17 -d nupa0 -p %d" % port
     with Pair(command, "%s %s" % (command, ADDRESS[HERE]), port, ENV, urgently(HERE), client_before) as old:
         before = flowing(old.client, 100, there) if old.client else None
         if not before:
