@@ -386,7 +386,8 @@ void ConnectedEndpoint::doubt_peer(const io::UdpAddress& to) {
   if (!requester_) return;
   refused_standard_ = refused_standard_ || to.port == kUdpPort;
   refused_numbered_ = refused_numbered_ || to.port == numbered_port();
-  // Before anything was heard the port is a guess, and repetitions go to both by turns: a peer that has neither is gone.
+  // Before anything was heard the port is a guess, and repetitions go to both by turns: a peer that has neither is
+  // gone.
   const bool guesses = !heard_ && !settings_.standard;
   if (guesses ? !refused_standard_ || !refused_numbered_ : to.port != destinations_[0].to.port) return;
   requester_->doubt_peer();

@@ -136,11 +136,11 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   uint32_t paths_ = 1;
   int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
-  bool heard_ = false;     ///< something came from the peer
+  bool heard_ = false;  ///< something came from the peer
   // Before that its host has said that nobody has the port
   bool refused_standard_ = false;  ///< of the standard
   bool refused_numbered_ = false;  ///< that the queue pair's number names
-  bool standard_ = false;  ///< the peer is (or, while nothing was heard, may be) at the standard's port
+  bool standard_ = false;          ///< the peer is (or, while nothing was heard, may be) at the standard's port
 };
 
 }  // namespace nupa::roce
