@@ -1,13 +1,15 @@
 /// What UDP sockets give without anything on top, for comparison: a stream of segmented sends (UDP_SEGMENT, UDP_GRO),
-/// or datagrams to and fro by non-blocking calls.
+/// or datagrams to and fro: by non-blocking calls (pingpong), by the same with a yield after each that found nothing
+/// (yielding), or by calls that sleep until one comes (blocking).
 ///
-///   raw_udp stream|pingpong PORT BYTES SECONDS [SERVER]
+///   raw_udp stream|pingpong|yielding|blocking PORT BYTES SECONDS [SERVER]
 ///
 /// Without SERVER it waits for the other one: it says on TCP port PORT that it is there. The stream's server prints
 /// GB/s, the ping-pong's client half of the round trip in us, median and 99th percentile.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -38,6 +40,8 @@ int open_socket(uint16_t port) {
   const int one = 1;
   for (const int option : {SO_RCVBUFFORCE, SO_SNDBUFFORCE})
     setsockopt(fd, SOL_SOCKET, option, &kBufferBytes, sizeof(int));
+  constexpr timeval kSilence{kSilenceMs / 1000, 0};  // of calls that sleep
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kSilence, sizeof kSilence);
   setsockopt(fd, IPPROTO_UDP, kUdpGro, &one, sizeof one);
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -81,29 +85,43 @@ void send_stream(int fd, size_t segment, double seconds) {
     for (int i = 0; i < 16; ++i) send(fd, data.data(), data.size(), 0);
 }
 
-void echo(int fd) {
+/// How to wait for a datagram.
+struct Wait {
+  int flags;  ///< of the call
+  bool yields;
+  void turn() const {
+    if (yields) sched_yield();
+  }
+};
+
+void echo(int fd, Wait wait) {
   std::vector<char> buffer(65536);
   double last = now_s();
   while (now_s() - last < kSilenceMs / 1e3) {
     sockaddr_in from{};
     socklen_t length = sizeof from;
     const ssize_t got =
-        recvfrom(fd, buffer.data(), buffer.size(), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
-    if (got <= 0) continue;
+        recvfrom(fd, buffer.data(), buffer.size(), wait.flags, reinterpret_cast<sockaddr*>(&from), &length);
+    if (got <= 0) {
+      wait.turn();
+      continue;
+    }
     if (got == 1) return;
     sendto(fd, buffer.data(), static_cast<size_t>(got), 0, reinterpret_cast<sockaddr*>(&from), length);
     last = now_s();
   }
 }
 
-void ping(int fd, size_t bytes, double seconds) {
+void ping(int fd, size_t bytes, double seconds, Wait wait) {
   std::vector<char> buffer(65536);
   std::vector<double> halves;
   for (const double until = now_s() + seconds; now_s() < until;) {
     const double begun = now_s();
     send(fd, buffer.data(), bytes, 0);
-    while (recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT) <= 0)
+    while (recv(fd, buffer.data(), buffer.size(), wait.flags) <= 0) {
       if (now_s() - begun > 1) give_up("no answer");
+      wait.turn();
+    }
     halves.push_back((now_s() - begun) / 2);
   }
   send(fd, buffer.data(), 1, 0);
@@ -115,10 +133,11 @@ void ping(int fd, size_t bytes, double seconds) {
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fprintf(stderr, "usage: raw_udp stream|pingpong PORT BYTES SECONDS [SERVER]\n");
+    std::fprintf(stderr, "usage: raw_udp stream|pingpong|yielding|blocking PORT BYTES SECONDS [SERVER]\n");
     return 2;
   }
   const bool stream = std::strcmp(argv[1], "stream") == 0;
+  const Wait wait{std::strcmp(argv[1], "blocking") == 0 ? 0 : MSG_DONTWAIT, std::strcmp(argv[1], "yielding") == 0};
   const auto port = static_cast<uint16_t>(std::atoi(argv[2]));
   const auto bytes = static_cast<size_t>(std::atoi(argv[3]));
   const double seconds = std::atof(argv[4]);
@@ -128,7 +147,7 @@ int main(int argc, char** argv) {
     if (stream)
       receive_stream(fd, seconds);
     else
-      echo(fd);
+      echo(fd, wait);
     return 0;
   }
   const int fd = open_socket(0);
@@ -141,6 +160,6 @@ int main(int argc, char** argv) {
   if (stream)
     send_stream(fd, bytes, seconds);
   else
-    ping(fd, bytes, seconds);
+    ping(fd, bytes, seconds, wait);
   return 0;
 }
