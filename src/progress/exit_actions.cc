@@ -140,12 +140,16 @@ void hook_into_sudden_exit(void (*before)()) {
   if (hook != nullptr) hook->store(before);
 }
 
+/// Once in a process and its children, without the lock: fork() has the stages' lock before this one. False: no memory.
+bool register_once() {
+  static Exits exits;
+  static const int registered = std::atexit(run_exit_actions) + join_forks(ForkStage::kDescriptors, &exits);
+  return registered == 0;
+}
+
 /// An errno value.
 int start() {
   if (!are_here()) {
-    static Exits exits;
-    static const int registered = std::atexit(run_exit_actions) + join_forks(ForkStage::kDescriptors, &exits);
-    if (registered != 0) return ENOMEM;
     new (g_thread) Thread;
     g_begun.store(false);
     g_begun_in.store(process_generation());
@@ -163,6 +167,7 @@ int start() {
 }  // namespace
 
 int at_exit(ExitStage stage, const ExitAction& action) {
+  if (!register_once()) return ENOMEM;
   std::lock_guard lock(g_mutex);
   const size_t first = static_cast<size_t>(stage) * kMost;
   const auto begin = g_places.begin() + static_cast<ptrdiff_t>(first);
