@@ -76,7 +76,7 @@ int Lane::connect(const LanePath& path, const LaneCard& peer) {
   for (uint32_t i = 0; i < kQueueEntries; ++i)
     if (!post_receive()) return error_;
   constexpr uint8_t kRnrTimer = 1;     // 0.01 ms (IBTA table 45): receives are there again at once
-  constexpr uint8_t kAckTimeout = 16;  // 0.27 s; seven repetitions are two seconds
+  constexpr uint8_t kAckTimeout = 14;  // 67 ms; seven repetitions, of four timeouts each, are two seconds
   return connect_initialised(*qp_, {.vector = path.vector,
                                     .mtu = path.mtu,
                                     .qp_num = peer.qp_num,

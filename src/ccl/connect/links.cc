@@ -13,12 +13,12 @@ namespace nupa::ccl {
 namespace {
 
 constexpr uint32_t kAccess = access::kRemoteRead | access::kRemoteWrite;
-/// Local ACK timeout, in the code of IBTA 9.7.6.1.3. With seven retries a queue pair fails after 4.3 s without an
-/// answer.
-constexpr uint8_t kAckTimeout = 17;
+/// Local ACK timeout, in the code of IBTA 9.7.6.1.3. With seven retries, of four timeouts each, a queue pair fails
+/// after 4.3 s without an answer.
+constexpr uint8_t kAckTimeout = 15;
 /// Local ACK timeout to a process that this one can watch: the queue pair fails after 17 s. Such a peer is alive, but
 /// may wait for a processor for several seconds where ranks outnumber cores.
-constexpr uint8_t kWatchedAckTimeout = 19;
+constexpr uint8_t kWatchedAckTimeout = 17;
 /// Local ACK timeout between ranks that share memory: none. A request to a process that has died fails there at once,
 /// and a process that lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
