@@ -129,7 +129,7 @@ def on_one_host():
 def one_goes_down():
     """Its connection fails, that of the other device does not notice."""
     ports = [free_port(), free_port()]
-    commands = ["ib_write_bw -F -x 1 -s 65536 -D %d -u 18 -d %s -p %d" % (seconds, device, port)
+    commands = ["ib_write_bw -F -x 1 -s 65536 -D %d -u 16 -d %s -p %d" % (seconds, device, port)
                 for seconds, device, port in ((25, "nupa0", ports[0]), (6, "nupa1", ports[1]))]
     with Pair(commands[0], "%s %s" % (commands[0], CONTROL), ports[0], ENV, inside(HERE), inside(THERE)) as first, \
          Pair(commands[1], "%s %s" % (commands[1], CONTROL), ports[1], ENV, inside(HERE), inside(THERE)) as second:

@@ -94,9 +94,10 @@ def stat_rows():
     return json.loads(nupa("stat", "--json").stdout or "[]")
 
 
-def killed_in_its_namespace(name, options, victim_is_server):
+def killed_in_its_namespace(name, program, options, victim_is_server):
+    """Both sides send all the time, so that the survivor has something under way."""
     port = free_port()
-    server, client = pingpong("rc", options, port)
+    server, client = perftest(program, options, port)
     with Pair(server, client, port, None, ALONE, ALONE) as pair:
         # A server whose client dies before that waits for the next one.
         if pair.client is None or not wait_for(lambda: [row["messages"] > 0 for row in stat_rows()] == [True, True]):
@@ -214,10 +215,10 @@ else:
         all_cases("profile, separate-pids", FEW, (*ALONE, *profile), (*ALONE, *profile))
         all_cases("profile, one container", FEW, profile, profile)
         all_cases("profile on one side", FEW[:2], profile, ())
-    for options in ("-n 2000000000", "-e -n 2000000000"):
+    for how, program, options in (("polling", "ib_write_bw", "-b -s 4096 -n 100000000"),
+                                  ("sleeping", "ib_send_bw", "-b -e -s 4096 -n 100000000")):
         for server in (True, False):
-            killed_in_its_namespace("kill-9 %s %s" % ("server" if server else "client", "sleeping" if "-e" in options
-                                                       else "polling"), options, server)
+            killed_in_its_namespace("kill-9 %s %s" % ("server" if server else "client", how), program, options, server)
     for program in ("ib_write_bw", "ib_read_bw", "ib_atomic_bw"):
         killed_while_it_serves(program, True)
     killed_while_it_serves("ib_read_bw", False)

@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "../support/soon.h"
 #include "base/clock.h"
 #include "base/shared_file.h"
 #include "cm/wire.h"
@@ -30,13 +31,7 @@ constexpr int64_t kSoonNs = 20'000'000'000;  // a sanitizer on a busy machine
 constexpr int kSoonMs = 20'000;
 constexpr uid_t kNobody = 65534;
 
-inline bool soon(const std::function<bool()>& holds) {
-  for (const int64_t end = base::now_ns() + kSoonNs; !holds();) {
-    if (base::now_ns() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
+using nupa::test::soon;
 
 /// NUPA_RUNTIME_DIR for as long as it lives.
 class Folder {

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../support/soon.h"
 #include "base/clock.h"
 #include "base/shared_file.h"
 #include "cm/node.h"
@@ -20,8 +20,9 @@
 namespace nupa::cm {
 namespace {
 
-constexpr int64_t kSoonNs = 20'000'000'000;  // a sanitizer on a busy machine
 constexpr std::chrono::milliseconds kMeeting{5000};
+
+using nupa::test::soon;
 
 struct Letter {
   uint32_t sender;
@@ -103,13 +104,6 @@ class NodeTest : public testing::Test {
   bool send(uint32_t sender, uint32_t number) { return send(here_, *peer_, sender, number); }
   static bool send(End& from, Peer& to, uint32_t sender, uint32_t number) {
     return from.node->send_mad(to, mad_of({sender, number, 0})).has_value();
-  }
-  static bool soon(const std::function<bool()>& holds) {
-    for (const int64_t end = base::now_ns() + kSoonNs; !holds();) {
-      if (base::now_ns() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
   }
 
   std::string folder_, before_;

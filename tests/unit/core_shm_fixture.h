@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "../support/soon.h"
 #include "core/qp.h"
 #include "transport/window/window.h"
 
@@ -23,15 +24,7 @@ namespace nupa::core {
 constexpr uint32_t kEveryRight =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
-/// Whether `holds` does before a long time has passed; only a test that fails waits so long.
-inline bool soon(const std::function<bool()>& holds) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+using test::soon;
 
 /// How one end is connected, and how long it tries.
 struct Way {

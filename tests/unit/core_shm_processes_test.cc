@@ -334,8 +334,8 @@ TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
     ASSERT_NO_FATAL_FAILURE(meet_and_end(crowd[static_cast<size_t>(i)], i % 2 == 0)) << i;
     if (i + 1 == kFew) after_few = address_bytes();
   }
-  // Each has tables of 65 MB.
-  EXPECT_LT(address_bytes(), after_few + (64 << 20));
+  // Each has tables of 65 MB. Those of the last one may be unmapped a moment after nobody holds it any more.
+  EXPECT_TRUE(soon([&] { return address_bytes() < after_few + (64 << 20); }));
   EXPECT_LE(end.runtime().memories().known(), 2u) << "the last one, and this process itself";
 }
 
