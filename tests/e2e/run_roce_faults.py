@@ -103,22 +103,31 @@ def lasting(command, seconds):
 BY_CLOCK = "-D 100"
 
 
-def catches(process, number):
-    """Whether a process has a handler for the signal."""
+def signals_of(process, kind):
+    """A set of signals of a process: "SigCgt", which it catches; "SigPnd" and "ShdPnd", which have yet to reach it."""
     with open("/proc/%d/status" % process.pid, encoding="ascii") as status:
-        caught = next((line for line in status if line.startswith("SigCgt:")), "SigCgt: 0")
-    return int(caught.split()[1], 16) >> (number - 1) & 1
+        found = next((line for line in status if line.startswith(kind + ":")), "%s: 0" % kind)
+    return int(found.split()[1], 16)
+
+
+def is_ready_for(process, number):
+    """Whether a process has a handler for the signal, and the last one has reached it."""
+    pending = signals_of(process, "SigPnd") | signals_of(process, "ShdPnd")
+    return (signals_of(process, "SigCgt") & ~pending) >> (number - 1) & 1
 
 
 def end_by_clock(pair, seconds=60):
     """Brings a pair of perftest with BY_CLOCK to its regular end, by its clock's signals: the first ends the warm-up,
-    the second the measurement, the third the traffic. An end that only waits for the other has no clock. Empty, or what
-    went wrong."""
+    the second the measurement, the third the traffic. It crashes at a fourth. An end that only waits for the other has
+    no clock. Empty, or what went wrong."""
+    told = dict.fromkeys((pair.client, pair.server), 0)
+
     def ended():
-        going = [process for process in (pair.client, pair.server) if process.poll() is None]
+        going = [process for process in told if process.poll() is None]
         for process in going:
-            if catches(process, signal.SIGALRM):
+            if told[process] < 3 and is_ready_for(process, signal.SIGALRM):
                 process.send_signal(signal.SIGALRM)
+                told[process] += 1
         return not going
     wait_for(ended, seconds)
     return pair.wait(1)
