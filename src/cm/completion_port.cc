@@ -1,5 +1,7 @@
 #include "cm/completion_port.h"
 
+#include "progress/late_events.h"
+
 namespace nupa::cm {
 
 void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
@@ -13,6 +15,8 @@ void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
 }
 
 void raise_cq_event(Peer& owner, uint32_t cq_index) {
+  const auto later = [](void* whose, uint32_t index) { raise_cq_event(*static_cast<Peer*>(whose), index); };
+  if (progress::LateEvents::keep(later, &owner, cq_index)) return;
   segment::CqShared& cq = owner.tables().cq[cq_index];
   if (!segment::CompletionRing::count_event(cq)) return;
   const uint32_t channel = cq.channel;

@@ -60,8 +60,16 @@ Cq* Channel::next_with_event() {
 }
 
 Result<CompletionQueue*> Channel::wait() {
+  const auto take_packets = [&](int event_fd) {
+    for (Poller* poller : device_.runtime().pollers()) {
+      const Poller::Slept slept = poller->sleep(event_fd);
+      if (slept == Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
+      if (slept == Poller::Slept::kSignal) return EINTR;
+    }
+    return 0;
+  };
   for (;;) {
-    if (const int error = events_->take(); error != 0) return fail(error, "no completion event");
+    if (const int error = events_->take(fd(), take_packets); error != 0) return fail(error, "no completion event");
     if (Cq* cq = next_with_event(); cq != nullptr) return cq;
     // The wake-up belonged to a queue that is gone by now: wait for the next.
   }

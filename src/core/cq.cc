@@ -11,6 +11,7 @@
 #include "core/device_attr.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "progress/neighbours.h"
 
 namespace nupa::core {
 
@@ -111,9 +112,16 @@ int Cq::nothing_there() {
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
   if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
+  bool packets = false;
   for (Poller* poller : pollers_)
-    if (__builtin_expect(poller->is_warm(), 0)) poller->poll();
-  if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0)) sched_yield();
+    if (__builtin_expect(poller->is_warm(), 0)) {
+      packets = true;
+      poller->poll();
+    }
+  if (__builtin_expect(packets, 0))
+    progress::Neighbours::of_thread().polled_in_vain(empty);
+  else if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0))
+    sched_yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
   return 0;
 }

@@ -33,11 +33,14 @@ void EventDescriptor::count(uint32_t events) const {
 
 bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }
 
-int EventDescriptor::take(int shown) const {
-  if (take_back()) return 0;
+int EventDescriptor::check_waits(int shown) {
   const int flags = fcntl(shown, F_GETFL);
   if (flags < 0) return EBADF;
   if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+  return 0;
+}
+
+int EventDescriptor::read_one() const {
   // The eventfd itself blocks, so that the kernel restarts this after a signal as it restarts a read of its own event
   // descriptors.
   uint64_t one;

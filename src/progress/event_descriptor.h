@@ -33,10 +33,29 @@ class NUPA_EXPORT EventDescriptor {
   /// Takes one event. Waits for it unless O_NONBLOCK is set on `shown`, which is fd() or what the program has in its
   /// place. It waits as read() does: a signal handler that was installed with SA_RESTART does not end it, nor does the
   /// end of the program's descriptor. Returns 0; EAGAIN: none is there; EINTR; EBADF: the descriptor was closed.
-  int take(int shown) const;
+  int take(int shown) const {
+    return take(shown, [](int) { return 0; });
+  }
   int take() const { return take(fd()); }
+  /// The same. Before it sleeps it calls `instead(fd)`, which may sleep in its place until `fd` is readable. That
+  /// returns kReadable when it was; an errno value that ends the wait; or 0: it does not sleep.
+  static constexpr int kReadable = -1;
+  template <class Instead>
+  int take(int shown, Instead instead) const {
+    for (;;) {
+      if (take_back()) return 0;
+      if (const int error = check_waits(shown); error != 0) return error;
+      const int slept = instead(signal_.get());
+      if (slept == 0) return read_one();
+      if (slept != kReadable) return slept;
+    }
+  }
 
  private:
+  /// EAGAIN: O_NONBLOCK is set on `shown`; EBADF.
+  static int check_waits(int shown);
+  int read_one() const;
+
   EventDescriptor(base::UniqueFd shown, base::UniqueFd signal) : fd_(std::move(shown)), signal_(std::move(signal)) {}
 
   base::UniqueFd fd_;

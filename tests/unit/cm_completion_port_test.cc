@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cm/completion_port.h"
+#include "progress/late_events.h"
 #include "cm/peer_table.h"
 #include "cm_fixture.h"
 
@@ -253,6 +254,39 @@ TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
   ring.limit.store(3);
   ring.consumed.store(11);
   EXPECT_TRUE(told()) << "the hint may run ahead";
+}
+
+TEST_F(CmCompletionPort, EventRaisedWhileAQueuePairIsHeld_WaitsUntilItIsLetGo) {
+  add_channel(true);
+  for (int turn = 0; turn < 2; ++turn) {
+    arm(segment::Armed::kNext);
+    progress::LateEvents::begin();
+    EXPECT_EQ(push(1), CompletionPort::Pushed::kYes);
+    EXPECT_EQ(rung(channel_.get()), 0u);
+    progress::LateEvents::end();
+    EXPECT_EQ(rung(channel_.get()), 1u);
+    progress::LateEvents::end();
+    EXPECT_EQ(rung(channel_.get()), 0u) << "once";
+    arm(segment::Armed::kNext);
+    EXPECT_EQ(push(2), CompletionPort::Pushed::kYes);
+    EXPECT_EQ(rung(channel_.get()), 1u) << "nothing is held";
+  }
+}
+
+TEST_F(CmCompletionPort, MoreEventsThanWait_AreRaisedAtOnce) {
+  add_channel(true);
+  shared().where.store(new_ring(2));
+  progress::LateEvents::begin();
+  constexpr uint64_t kEvents = 20;
+  for (uint64_t i = 0; i < kEvents; ++i) {
+    arm(segment::Armed::kNext);
+    ASSERT_TRUE(ring_.needs_event(false));
+    raise_cq_event(*peer_, kQueue);
+  }
+  const uint64_t at_once = rung(channel_.get());
+  EXPECT_GT(at_once, 0u);
+  progress::LateEvents::end();
+  EXPECT_EQ(at_once + rung(channel_.get()), kEvents);
 }
 
 }  // namespace

@@ -449,12 +449,14 @@ TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
   EXPECT_TRUE(recorder.came.empty());
 }
 
-TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_IsBusy) {
+TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_WaitsInItsInbox) {
   recorder.busy = true;
   send_raw(bytes_of(kSendOnly, kNumber));
   expect_handled(1);
-  EXPECT_EQ(counts(), (Counts{0, 0, 0, 1}));
+  EXPECT_EQ(counts(), (Counts{0, 0, 0, 0}));
   EXPECT_TRUE(recorder.came.empty());
+  recorder.busy = false;
+  EXPECT_EQ(receive(1), (Came{"payload!"}));
 }
 
 TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {

@@ -2,15 +2,29 @@
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "verbs_fixture.h"
+
+namespace {
+thread_local uint64_t t_yields = 0;
+}
+/// Those of the library come here, too.
+extern "C" [[gnu::visibility("default")]] int sched_yield() noexcept {
+  ++t_yields;
+  return static_cast<int>(syscall(SYS_sched_yield));
+}
 
 namespace nupa::test {
 namespace {
@@ -146,6 +160,22 @@ TEST_F(VerbsCq, ExtendedPollReadsEveryField) {
   EXPECT_EQ(ibv_start_poll(ex, &poll), ENOENT);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
+}
+
+TEST_F(VerbsCq, EmptyPolls_GiveTheCoreAway) {
+  ibv_qp* qp = loop(cq);
+  ASSERT_EQ(write(qp, 1), 0);
+  ibv_wc wc;
+  while (ibv_poll_cq(cq, 1, &wc) == 0) {
+  }
+  // Over packets, where an empty poll is a system call, sooner and oftener.
+  const char* const transport = getenv("NUPA_TRANSPORT");
+  const bool packets = transport != nullptr && std::string(transport) == "roce";
+  constexpr uint64_t kPolls = 2048;
+  t_yields = 0;
+  for (uint64_t i = 0; i < kPolls; ++i) ASSERT_EQ(ibv_poll_cq(cq, 1, &wc), 0);
+  EXPECT_GE(t_yields, packets ? kPolls / 64 - 1 : kPolls / 512);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
 TEST_F(VerbsCq, ExtendedQueueRefusesWhatItHasNot) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <atomic>
+#include <cstdint>
 
 namespace nupa::core {
 
@@ -16,6 +17,14 @@ class Poller {
   virtual void finish_poll() = 0;
   /// The program armed a completion queue with a channel: it will sleep.
   virtual void program_sleeps() = 0;
+  enum class Slept : uint8_t {
+    kReady,   ///< the descriptor is readable
+    kSignal,  ///< a signal came whose handler ends a read()
+    kCannot,  ///< the transport's own thread does the work now: the caller sleeps without it
+  };
+  /// The thread sleeps until the descriptor `event_fd` is readable, which an event of a completion queue makes it, and
+  /// does the transport's work meanwhile, so that no other thread has to be woken for it. Any thread, with no lock.
+  virtual Slept sleep([[maybe_unused]] int event_fd) { return Slept::kCannot; }
 
  protected:
   std::atomic<bool> warm_{false};

@@ -1,19 +1,10 @@
 #include "transport/roce/endpoint.h"
 
-#include <ctime>
-
 #include "base/clock.h"
-#include "progress/waiter.h"
 
 namespace nupa::roce {
 namespace {
 
-/// A thread that holds a queue pair does so for microseconds, unless it was preempted just there. Beside programs that
-/// never sleep it then comes back after some slices of the scheduler, sooner if this thread sleeps and does not only
-/// yield. A packet that waited longer than the patience is lost, which programs take for the network's fault.
-constexpr int64_t kEnterPatienceNs = 1'000'000'000;
-constexpr int64_t kEnterYieldsNs = 200'000;
-constexpr timespec kEnterPause{0, 100'000};
 constexpr uint32_t kBudget = 64;
 constexpr int kRounds = 16;
 
@@ -44,20 +35,6 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
 }
 
 }  // namespace
-
-bool EndpointChannel::enter() {
-  if (context_.try_enter()) return true;
-  progress::Waiter waiter(progress::kLockPolicy);
-  const int64_t begun = base::now_ns();
-  for (int64_t waited = 0; waited < kEnterPatienceNs; waited = base::now_ns() - begun) {
-    if (waited < kEnterYieldsNs)
-      waiter.turn();
-    else
-      nanosleep(&kEnterPause, nullptr);
-    if (context_.try_enter()) return true;
-  }
-  return false;
-}
 
 bool EndpointChannel::receives() const {
   const QpState state = context_.state();

@@ -31,7 +31,7 @@ class EndpointChannel : public Channel {
   EndpointChannel(Port& port, const LocalEnd& end)
       : port_(port), end_(end), context_(*end.context), statistics_(Statistics::take(end.context->statistics())) {}
   uint32_t number() const override { return context_.number(); }
-  bool enter() override;
+  bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
   void count_stranger() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }

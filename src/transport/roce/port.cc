@@ -12,7 +12,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "core/seam/group_address.h"
+#include "progress/late_events.h"
 #include "progress/lifecycle.h"
+#include "progress/waiter.h"
+#include "transport/roce/port_waits.h"
 
 namespace nupa::roce {
 namespace {
@@ -27,8 +30,15 @@ constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
 /// What may be under way to a process of which nothing is known.
 constexpr uint64_t kFirstWindow = 256 << 10;
-/// When somebody else is in a queue pair that has something to do, the next try comes so much later.
-constexpr int64_t kBusyNs = 250'000;
+/// A thread that holds a queue pair is mostly about to leave it. One that does not was preempted there, or sends much:
+/// the port tries again at its next turn, and at the latest after the first of these, and then after twice as long each
+/// time.
+constexpr int64_t kHoldNs = 2'000;
+/// In a stream of one queue pair none of others stands behind, and to wait is cheaper than to copy.
+constexpr int64_t kHoldAloneNs = 2'000'000;
+constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses only
+constexpr int64_t kFirstTryNs = 50'000;
+constexpr int64_t kLongestTryNs = 1'000'000;
 /// So many packets at once are a stream's.
 constexpr uint32_t kStreamPackets = 8;
 /// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
@@ -45,6 +55,9 @@ constexpr uint32_t kPeerRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
 /// Of hosts that say that nobody has a port.
 constexpr uint32_t kRefusalsAtOnce = 32;
+/// The port's thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
+/// that is woken may take the core of the one that wakes it.
+constexpr int64_t kSoonNs = 20'000;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
@@ -71,6 +84,10 @@ Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_p
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->kick_) return fail(errno, "cannot make an eventfd");
+  progress::ReceiveRight& right = port->waits_->right;
+  if (auto opened = right.open(); !opened) return tl::unexpected(opened.error());
+  if (auto opened = port->waits_->watchdog.open(); !opened) return tl::unexpected(opened.error());
+  if (auto added = right.add(port->socket().fd()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
     return fail(error, "no memory to prepare for forks");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
@@ -90,6 +107,8 @@ bool Port::in_child() {
   groups_.close();
   if (own_ != nullptr) own_->socket().close();
   kick_.reset();
+  waits_->right.close();
+  waits_->watchdog.close();
   receive_mutex_.unlock();
   return false;
 }
@@ -100,10 +119,14 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       pool_(kPoolPackets),
       lines_(std::make_unique_for_overwrite<Line[]>(io::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
       buffer_(lines_[1].bytes - kBthBytes),
+      held_packets_(pool_),
+      next_try_ns_(kFirstTryNs),
       room_(socket().buffer_bytes()),
-      burst_(std::make_unique<Burst>(sockets_, false)) {
+      burst_(std::make_unique<Burst>(sockets_, false)),
+      waits_(std::make_unique<Waits>()) {
   for (io::UdpSocket& each : sockets_) each.tell_refusals();
   touched_.reserve(segment::kMaxQp);
+  held_up_.reserve(segment::kMaxQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
@@ -132,6 +155,10 @@ void Port::remove(Channel& channel) {
   const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
+  std::erase(held_up_, &channel);
+  held_packets_.drop_all(channel.inbox_);
+  if (waits_->latest == &channel) waits_->latest = nullptr;
+  channel.held_up_ = false;
   channel.leave_lines();
 }
 
@@ -140,8 +167,12 @@ int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::
   {
     const auto lock = claim_receiving();
     error = groups_.attach(qp_num, group, device, interfaces);
+    if (error == 0)
+      if (auto added = waits_->right.add(groups_.fd()); !added) {
+        groups_.detach(qp_num, group);
+        error = added.error().code;
+      }
   }
-  kick();  // there may be one thing more to wait for
   return error;
 }
 
@@ -175,17 +206,87 @@ Burst* Port::burst() {
 bool Port::hold(Channel* channel) {
   if (held_ == channel) return true;
   release();
-  if (!channel->enter()) {
-    counters_.busy.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  held_ = channel;
+  if (!channel->enter() && !hold_soon(*channel)) return false;
+  entered(*channel);
   return true;
 }
 
+inline void Port::entered(Channel& channel) {
+  held_ = &channel;
+  progress::LateEvents::begin();
+  if (channel.held_up_) [[unlikely]]
+    catch_up(channel);
+}
+
+bool Port::hold_soon(Channel& channel) {
+  if (!channel.held_up_ && comes_free(channel)) return true;
+  note_held_up(channel);
+  return false;
+}
+
+bool Port::comes_free(Channel& channel) const {
+  const int64_t now = base::now_ns();
+  const bool alone = waits_->is_alone(channel, now);
+  return progress::wait_for([&] { return channel.enter(); }, alone ? progress::kHolderPolicy : kHoldPolicy,
+                            progress::Deadline::in_ns(alone ? kHoldAloneNs : kHoldNs, now));
+}
+
+void Port::note_held_up(Channel& channel) {
+  if (channel.held_up_) return;
+  channel.held_up_ = true;
+  held_up_.push_back(&channel);
+  expect(base::now_ns() + next_try_ns_);
+}
+
+void Port::catch_up(Channel& channel) {
+  channel.held_up_ = false;
+  std::erase(held_up_, &channel);
+  next_try_ns_ = kFirstTryNs;
+  const uint32_t packets =
+      held_packets_.take_all(channel.inbox_, [&](Packet& packet, const io::UdpSocket::Received& from, int64_t came_ns) {
+        channel.deliver(packet, from, came_ns);
+      });
+  caught_up_ += packets;
+  if (packets > 0) touch(channel);
+}
+
+uint32_t Port::try_held_up() {
+  caught_up_ = 0;
+  // Its packets stay in the socket meanwhile, which has room for all that may be under way.
+  if (held_up_.size() == 1 && waits_->is_alone(*held_up_[0], base::now_ns()) && comes_free(*held_up_[0]))
+    entered(*held_up_[0]);
+  // The last one first: those that are taken leave the list.
+  for (size_t i = held_up_.size(); i-- > 0;) hold(held_up_[i]);
+  release();
+  return caught_up_;
+}
+
+void Port::keep(Channel& channel, const Packet& packet, const io::UdpSocket::Received& received, int64_t now) {
+  note_held_up(channel);
+  bool kept = true;
+  if (packet.carried != nullptr) kept = held_packets_.keep(channel.inbox_, decode_carried(packet), received, now);
+  if (!kept || !held_packets_.keep(channel.inbox_, packet, received, now))
+    counters_.busy.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Port::bring(Channel& channel, Packet& packet, const io::UdpSocket::Received& received, int64_t now) {
+  waits_->came_for(channel, now);
+  if (!hold(&channel)) [[unlikely]]
+    return keep(channel, packet, received, now);
+  // What is acknowledged completes before what may be the answer to it arrives.
+  if (packet.carried != nullptr) {
+    Packet ack = decode_carried(packet);
+    channel.deliver(ack, received, now);
+  }
+  channel.deliver(packet, received, now);
+  touch(channel);
+}
+
 void Port::release() {
-  if (held_ != nullptr) held_->leave();
+  if (held_ == nullptr) return;
+  held_->leave();
   held_ = nullptr;
+  progress::LateEvents::end();
 }
 
 void Port::touch(Channel& channel) {
@@ -211,14 +312,7 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   }
   Packet packet;
   if (!read(data, length, position, received, socket().port(), channel, &packet)) return channel->count_stranger();
-  if (!hold(channel)) return;
-  // What is acknowledged completes before what may be the answer to it arrives.
-  if (packet.carried != nullptr) {
-    Packet ack = decode_carried(packet);
-    channel->deliver(ack, received, now);
-  }
-  channel->deliver(packet, received, now);
-  touch(*channel);
+  bring(*channel, packet, received, now);
 }
 
 bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
@@ -269,9 +363,7 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
   if (!read(data, length, position, received, kUdpPort, nullptr, &packet)) return;
   for (const uint32_t member : group.members) {
     Channel* channel = channels_[segment::index_of(member)].load(std::memory_order_acquire);
-    if (channel == nullptr || channel->number() != member || !hold(channel)) continue;
-    channel->deliver(packet, received, now);
-    touch(*channel);
+    if (channel != nullptr && channel->number() == member) bring(*channel, packet, received, now);
   }
 }
 
@@ -364,12 +456,14 @@ void Port::consider(const io::UdpSocket::Received& received) {
 }
 
 void Port::lead_own(const io::UdpSocket::Received& received) {
-  if (own_ == nullptr) own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
+  if (own_ == nullptr) {
+    own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
+    if (own_ != nullptr && !waits_->right.add(own_->socket().fd())) own_.reset();
+  }
   if (own_ == nullptr || own_->address() != received.to) return;
   if (datagrams_.load()) own_->socket().tell_more();
   own_->lead_to(received.from, peer_at(received.from.address, received.from.port));
   own_shown_.store(own_.get(), std::memory_order_release);
-  kick();  // there is one thing more to wait for
 }
 
 void Port::tell_more() {
@@ -382,7 +476,7 @@ void Port::tell_more() {
 void Port::answer(int64_t now, bool all) {
   size_t kept = 0;
   for (Channel* channel : touched_) {
-    bool owes = false;
+    bool owes = true;  // while another thread holds it
     if (hold(channel)) {
       channel->transmit(now, *burst_, all);
       burst_->flush();
@@ -415,7 +509,7 @@ void Port::serve_line(SharedWindow& window, int64_t now) {
     const uint64_t before = window.used();
     if (!hold(channel)) {
       window.pass_over(*channel);
-      expect(now + kBusyNs);
+      expect(now + next_try_ns_);
       return;
     }
     // Whoever held it may have taken it out of the line meanwhile.
@@ -449,22 +543,30 @@ void Port::serve_waiters(int64_t now) {
   if (waits) anyone_waits_.store(true);
 }
 
+inline void Port::put_off_look(int64_t now) {
+  if (now >= waits_->put_off_ns.load(std::memory_order_relaxed))
+    waits_->put_off({now, polls_.load(std::memory_order_relaxed), counters_.packets.load(std::memory_order_relaxed)});
+}
+
 bool Port::handle(bool for_program) {
   const bool owed = !touched_.empty();
   const bool gathers = owed && owed_bytes_ != 0;
   if (owed && !gathers) answer(base::now_ns(), true);
-  uint32_t packets = receive(for_program);
+  uint32_t packets = held_up_.empty() ? 0 : try_held_up();
+  packets += receive(for_program);
   if (!groups_.empty()) packets += receive_groups();
   const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || schedule_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
     release();
     expect(receive_ns_ + kForgottenNs);
+    put_off_look(receive_ns_);
     return true;
   }
   // Somebody who polls in vain comes again at once; a clock read each time would be a good part of it.
   if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
   const int64_t now = base::now_ns();
+  if (for_program) put_off_look(now);
   if (room_.choose(now)) response_window_->resize(room_.for_responses());
   if (packets > 0 && streams_ && owed_bytes_ < receive_share() / kAnswersAWindow)
     owed_since_ns_ = now;
@@ -502,7 +604,15 @@ void Port::program_sleeps() {
 }
 
 void Port::expect(int64_t deadline) {
-  if (schedule_.expect(deadline)) kick();
+  if (!schedule_.expect(deadline)) return;
+  if (deadline <= base::now_ns() + kSoonNs) return kick();
+  // Of two threads that are here at once the one with the earlier time may come first.
+  for (int64_t at = deadline;;) {
+    waits_->watchdog.set(at);
+    const int64_t earliest = schedule_.earliest();
+    if (earliest >= at) return;
+    at = earliest;
+  }
 }
 
 void Port::run_timers(int64_t now) {
@@ -514,7 +624,7 @@ void Port::run_timers(int64_t now) {
     if (channel == nullptr) continue;
     if (channel->deadline() <= now) {
       if (!hold(channel)) {
-        earliest = std::min(earliest, now + kBusyNs);
+        earliest = std::min(earliest, now + next_try_ns_);
         continue;
       }
       channel->on_timer(now);
@@ -525,6 +635,10 @@ void Port::run_timers(int64_t now) {
     earliest = std::min(earliest, channel->deadline());
   }
   if (std::exchange(wants_refusals_, false)) take_refusals();
+  if (!held_up_.empty()) {
+    earliest = std::min(earliest, now + next_try_ns_);
+    next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
+  }
   // Also to the port's thread: it may have fallen asleep while nothing was expected.
   expect(earliest);
 }

@@ -17,6 +17,7 @@
 #include "segment/layout.h"
 #include "transport/roce/burst.h"
 #include "transport/roce/groups.h"
+#include "transport/roce/inbox.h"
 #include "transport/roce/management.h"
 #include "transport/roce/receive_room.h"
 #include "transport/roce/reorder.h"
@@ -44,7 +45,7 @@ class Channel {
  public:
   virtual ~Channel() = default;
   virtual uint32_t number() const = 0;
-  /// False: somebody holds it for longer than a packet can wait.
+  /// Never waits. False: another thread holds it.
   virtual bool enter() = 0;
   virtual void leave() = 0;
   virtual void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) = 0;
@@ -75,8 +76,11 @@ class Channel {
 
  private:
   friend class Port;
-  bool touched_ = false;  ///< under the port's receive mutex
+  // Under the port's receive mutex.
+  bool touched_ = false;
   uint64_t turn_ = 0;     ///< of one without peer: as Peer::turn
+  bool held_up_ = false;  ///< another thread held it when the port tried last
+  Inbox inbox_;           ///< empty unless held_up_
 };
 
 /// Packets that no queue pair got, by reason; for people.
@@ -85,7 +89,7 @@ struct PortCounters {
   std::atomic<uint64_t> malformed{0};
   std::atomic<uint64_t> wrong_crc{0};
   std::atomic<uint64_t> no_queue_pair{0};
-  std::atomic<uint64_t> busy{0};
+  std::atomic<uint64_t> busy{0};  ///< another thread held the queue pair until its inbox was full
 };
 
 /// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
@@ -147,6 +151,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
   /// packets wake the port's thread, unless others poll.
   void program_sleeps() override;
+  Slept sleep(int event_fd) override;
   /// A packet was repeated: perhaps the peer's host has said why nobody answers.
   void look_for_refusals() { wants_refusals_ = true; }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
@@ -191,14 +196,31 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// False: no packet of the protocol, or one that something has changed on its way.
   bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
             uint16_t port, const Channel* channel, Packet* packet);
+  void put_off_look(int64_t now);
   bool is_due() const;
   bool has_packets() const;
-  /// Of own(); -1: there is none.
-  int own_fd() const;
+  /// handle() for a thread that sockets woke. They do so for refusals too, and again and again until those were taken.
+  bool handle_woken(bool for_program);
+  /// Takes packets for a while without sleeping. True: `event_fd` is readable.
+  bool look_for(int event_fd);
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
   bool left_waiting();
+  /// Takes the channel, and brings what waits in its inbox. False: another thread holds it. Waits for microseconds
+  /// only, and only the first time: whoever holds it is not on its way out then, and others' packets stand behind.
   bool hold(Channel* channel);
+  [[gnu::cold]] bool hold_soon(Channel& channel);
+  /// Enters it as soon as the other thread leaves it, if that is soon.
+  bool comes_free(Channel& channel) const;
+  void entered(Channel& channel);
   void release();
+  /// Brings a packet, or leaves it in the inbox.
+  void bring(Channel& channel, Packet& packet, const io::UdpSocket::Received& received, int64_t now);
+  [[gnu::cold]] void keep(Channel& channel, const Packet& packet, const io::UdpSocket::Received& received, int64_t now);
+  [[gnu::cold]] void note_held_up(Channel& channel);
+  /// `channel` is held again.
+  [[gnu::cold]] void catch_up(Channel& channel);
+  /// Another try at the channels that others held. Returns how many packets it brought.
+  [[gnu::cold]] uint32_t try_held_up();
   void touch(Channel& channel);
   void answer(int64_t now, bool all);
   /// Turns for those that wait where there is room.
@@ -245,6 +267,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   uint32_t last_route_run_ = 0;
   Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
+  std::vector<Channel*> held_up_;  ///< channels that others hold
+  HeldPackets held_packets_;
+  int64_t next_try_ns_ = 0;  ///< after so long the port tries held_up_ again
+  uint32_t caught_up_ = 0;   ///< packets out of inboxes in this turn
   uint32_t vain_polls_ = 0;
   bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
@@ -260,6 +286,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
   std::atomic<bool> anyone_waits_{false};
 
+  struct Waits;
+  std::unique_ptr<Waits> waits_;  ///< what threads sleep on
   Schedule schedule_;
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
@@ -267,7 +295,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::atomic<bool> datagrams_{false};    ///< some queue pair is for them
   std::mutex start_mutex_;
   progress::Thread thread_;
-  bool running_ = false;
+  std::atomic<bool> running_{false};
 };
 
 }  // namespace nupa::roce

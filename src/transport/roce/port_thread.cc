@@ -12,15 +12,17 @@
 #include <ctime>
 
 #include "base/clock.h"
-#include "transport/roce/port.h"
+#include "progress/descriptors.h"
+#include "progress/neighbours.h"
+#include "progress/signal_restart.h"
+#include "transport/roce/port_waits.h"
 
 namespace nupa::roce {
 namespace {
 
 /// While threads of the program poll, the port's thread looks this often whether they still do; more seldom if they
-/// have for long, since each look disturbs a poller on the same core.
+/// have for long, since each look disturbs a poller on the same core, and not at all while pollers put it off.
 constexpr int64_t kWatchNs = 250'000;
-constexpr int64_t kLongestWatchNs = 1'000'000;
 /// A packet that a polling program has not fetched after this long waits for nobody.
 constexpr int64_t kWaitedNs = 40'000;
 /// So often a thread still polls after it has said that it sleeps: once for each queue that it armed.
@@ -38,10 +40,8 @@ constexpr timespec kMakeWay{0, 20'000};
 /// Without any packet for this long this thread alone waits for the next one.
 constexpr int64_t kQuietNs = 100'000'000;
 
-int poll_now(pollfd* ready, size_t count) {
-  const timespec nothing{0, 0};
-  return ppoll(ready, count, &nothing, nullptr);
-}
+/// Looks for packets between two that are dear: at the descriptor of the event, and whether others want the core.
+constexpr uint32_t kLooksAtPackets = 8;
 
 /// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF,
 /// Linux 6.12). Where it does not know them nothing changes.
@@ -87,12 +87,75 @@ bool Port::left_waiting() {
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
-int Port::own_fd() const { return own() == nullptr ? -1 : own()->socket().fd(); }
+bool Port::has_packets() const { return progress::is_readable(waits_->right.packets_fd()); }
 
-bool Port::has_packets() const {
-  pollfd ready[] = {{socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
-  if (poll_now(ready, std::size(ready)) <= 0) return false;
-  return std::any_of(std::begin(ready), std::end(ready), [](const pollfd& one) { return (one.revents & POLLIN) != 0; });
+bool Port::handle_woken(bool for_program) {
+  const uint64_t before = counters_.packets.load(std::memory_order_relaxed);
+  const bool worked = handle(for_program);
+  if (counters_.packets.load(std::memory_order_relaxed) == before) take_refusals();
+  return worked;
+}
+
+bool Port::look_for(int event_fd) {
+  constinit thread_local progress::LookPolicy policy;
+  progress::Neighbours& neighbours = progress::Neighbours::of_thread();
+  if (neighbours.share_core() || !policy.looks()) return false;
+  const auto packets = [&] { return counters_.packets.load(std::memory_order_relaxed); };
+  const auto take = [&] {
+    if (const std::unique_lock lock(receive_mutex_, std::try_to_lock); lock.owns_lock()) handle(true);
+  };
+  // What is there already says nothing about the use of a look.
+  const uint64_t before = packets();
+  take();
+  const uint64_t packets_before = packets();
+  if (packets_before != before && progress::is_readable(event_fd)) return true;
+  uint64_t seen = packets_before;
+  bool ready = false;
+  int64_t until = base::now_ns() + progress::LookPolicy::kLookNs;
+  for (uint32_t looks = 1; !ready; ++looks) {
+    take();
+    const bool came = packets() != seen;
+    if (!came && looks % kLooksAtPackets != 0) continue;
+    ready = progress::is_readable(event_fd);
+    if (ready) break;
+    const int64_t now = base::now_ns();
+    if (came) {
+      seen = packets();
+      until = now + progress::LookPolicy::kLookNs;
+    } else if (now >= until) {
+      break;
+    } else {
+      neighbours.yield();
+    }
+  }
+  policy.looked(ready || packets() != packets_before);
+  return ready;
+}
+
+core::Poller::Slept Port::sleep(int event_fd) {
+  // While others poll they take the packets.
+  if (!running_.load() || watches_.load()) return Slept::kCannot;
+  const progress::AfterSignals after = progress::after_signals(base::now_ns());
+  if (after == progress::AfterSignals::kMixed) return Slept::kCannot;
+  const progress::ReceiveRight::Claim claim(waits_->right);
+  if (!claim) return Slept::kCannot;
+  for (;;) {
+    if (look_for(event_fd)) return Slept::kReady;
+    // Nobody here does it later.
+    finish_poll();
+    pollfd ready[] = {{event_fd, POLLIN, 0}, {waits_->right.packets_fd(), POLLIN, 0}};
+    const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
+    if (!woken) {
+      if (woken.error().code != EINTR) return Slept::kCannot;
+      if (progress::look_at_handlers() != progress::AfterSignals::kRestart) return Slept::kSignal;
+      continue;
+    }
+    if (ready[0].revents != 0) return Slept::kReady;
+    const auto lock = claim_receiving();
+    handle_woken(true);
+    // Its answer leaves with what the program sends next.
+    if (progress::is_readable(event_fd)) return Slept::kReady;
+  }
 }
 
 void Port::linger(std::unique_lock<std::mutex>& lock) {
@@ -123,8 +186,9 @@ void Port::serve() {
     const bool polled = polls != before && polls > slept_after + kLastPolls;
     const bool watches = polled && devoted == 0;
     watches_.store(watches);
-    pollfd ready[] = {
-        {kick_.get(), POLLIN, 0}, {socket().fd(), POLLIN, 0}, {own_fd(), POLLIN, 0}, {groups_.fd(), POLLIN, 0}};
+    pollfd ready[] = {{kick_.get(), POLLIN, 0},
+                      {waits_->watchdog.fd(), POLLIN, 0},
+                      {watches ? -1 : waits_->right.thread_fd(), POLLIN, 0}};
     if (watches && slept_after_.load() != slept_after) continue;
     // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
     const int64_t earliest = schedule_.fall_asleep();
@@ -133,26 +197,28 @@ void Port::serve() {
     if (watches) {
       wait = std::max(std::min(wait, watch), kWatchNs / 4);
       schedule_.sleep_until(now + wait);
+      waits_->watch(now + wait, {now, polls, counters_.packets.load(std::memory_order_relaxed)});
     }
     timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
-    const bool forever = earliest == INT64_MAX && !watches;
-    ppoll(ready, watches ? 1 : std::size(ready), forever ? nullptr : &pause, nullptr);
+    const bool forever = earliest == INT64_MAX || watches;
+    ppoll(ready, std::size(ready), forever ? nullptr : &pause, nullptr);
     schedule_.wake_up();
+    waits_->watch_ends();
     if ((ready[0].revents & POLLIN) != 0) {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
     }
-    const bool refusals = !watches && ((ready[1].revents | ready[2].revents) & POLLERR) != 0;
+    if ((ready[1].revents & POLLIN) != 0) waits_->watchdog.take();
+    // The program has turned to something long: packets wake this thread again.
+    if ((ready[2].revents & POLLIN) != 0 && waits_->right.end_loan()) continue;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
       // Whoever has the lock does what there is to do.
       std::unique_lock lock(receive_mutex_, std::defer_lock);
       if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
-      if (watches ? lock.try_lock() : (lock.lock(), true)) {
-        if (refusals) take_refusals();
-        worked = handle(false);
-      }
+      const bool woken = left || (ready[2].revents & POLLIN) != 0;
+      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = woken ? handle_woken(false) : handle(false);
       if (worked && streams_ && !polled) linger(lock);
     }
     if (watches) {
@@ -163,7 +229,7 @@ void Port::serve() {
       if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
       // A program that says when it sleeps fetches what comes once it has its core again.
       waiting_turns = left && worked && slept_after == 0 ? waiting_turns + 1 : 0;
-      watch = left ? kWatchNs : std::min(2 * watch, kLongestWatchNs);
+      watch = left ? kWatchNs : std::min(2 * watch, Waits::kLongestWatchNs);
       if (waiting_turns >= kPatience) devoted = kDevotion;
       continue;
     }

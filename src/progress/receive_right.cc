@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/receive_right.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include "progress/clock.h"
+#include "progress/descriptors.h"
+
+namespace nupa::progress {
+namespace {
+
+bool control(int set, int operation, int fd, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  return epoll_ctl(set, operation, fd, &event) == 0;
+}
+
+}  // namespace
+
+Result<void> ReceiveRight::open() {
+  packets_.reset(epoll_create1(EPOLL_CLOEXEC));
+  thread_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!packets_ || !thread_) return fail(errno, "no descriptor for packets");
+  if (auto opened = loan_.open(); !opened) return opened;
+  if (!control(thread_.get(), EPOLL_CTL_ADD, packets_.get(), EPOLLIN) ||
+      !control(thread_.get(), EPOLL_CTL_ADD, loan_.fd(), EPOLLIN))
+    return fail(errno, "no memory for a descriptor for packets");
+  return {};
+}
+
+Result<void> ReceiveRight::add(int fd) {
+  if (!control(packets_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) && errno != EEXIST)
+    return fail(errno, "a socket cannot be waited for");
+  return {};
+}
+
+void ReceiveRight::close() {
+  packets_.reset();
+  thread_.reset();
+  loan_.close();
+}
+
+bool ReceiveRight::wakes_thread(bool wakes) const {
+  return control(thread_.get(), EPOLL_CTL_MOD, packets_.get(), wakes ? uint32_t{EPOLLIN} : 0);
+}
+
+bool ReceiveRight::claim() {
+  State state = State::kLent;
+  if (state_.compare_exchange_strong(state, State::kClaimed)) return true;
+  if (state == State::kClaimed || !state_.compare_exchange_strong(state, State::kClaimed)) return false;
+  if (wakes_thread(false)) return true;
+  state_.store(State::kThreads);
+  return false;
+}
+
+void ReceiveRight::lend() {
+  const int64_t now = now_ns();
+  // Not each time: a fast program claims and lends a few times a loan.
+  if (loan_ends_ns_ - now < kLoanNs / 2) {
+    loan_ends_ns_ = now + kLoanNs;
+    loan_.set(loan_ends_ns_);
+  }
+  state_.store(State::kLent);
+}
+
+bool ReceiveRight::end_loan() {
+  if (!is_readable(loan_.fd())) return false;
+  loan_.take();
+  // Claimed: another timer comes with the next loan.
+  State state = State::kLent;
+  if (!state_.compare_exchange_strong(state, State::kThreads)) return true;
+  wakes_thread(true);
+  // A claim that came before the line above may have made the set blind before it.
+  if (state_.load() != State::kThreads) wakes_thread(false);
+  return true;
+}
+
+}  // namespace nupa::progress
