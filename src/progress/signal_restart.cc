@@ -3,20 +3,19 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
-
-#include "base/memory_fault.h"
+#include <iterator>
 
 namespace nupa::progress {
 namespace {
 
 constexpr int64_t kKnownForNs = 1'000'000'000;
 
-/// Faults are of the thread's own making: they interrupt no sleep.
+/// Of the thread's own making: they interrupt no sleep.
 bool is_fault(int signal) {
-  for (const int fault : base::kFaultSignals)
-    if (signal == fault) return true;
-  return false;
+  constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+  return std::ranges::find(kFaults, signal) != std::end(kFaults);
 }
 
 }  // namespace

@@ -43,6 +43,11 @@ TEST(ProgressSignalRestart, HandlersOfBothKinds_AreMixed) {
   EXPECT_EQ(look_at_handlers(), AfterSignals::kMixed);
 }
 
+TEST(ProgressSignalRestart, HandlersOfFaults_InterruptNoSleep) {
+  const Handler segment(SIGSEGV, 0), division(SIGFPE, 0), call(SIGSYS, 0);
+  EXPECT_EQ(look_at_handlers(), AfterSignals::kRestart);
+}
+
 TEST(ProgressSignalRestart, WhatWasFound_HoldsForASecond) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const int64_t now = now_ns() + 10 * kSecondNs;
