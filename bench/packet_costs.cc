@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "transport/roce/connection.h"
+#include "transport/roce/protocol/connection.h"
 
 namespace {
 

@@ -168,21 +168,21 @@ class OfThisTree(unittest.TestCase):
         self.assertEqual(self.check(), (0, ""))
 
     def test_a_transport_that_includes_the_core_is_reported(self):
-        self.add("src/transport/roce/port.cc", '#include "core/qp.h"\n')
+        self.add("src/transport/roce/port/port.cc", '#include "core/qp.h"\n')
         status, text = self.check()
         self.assertEqual(status, 1)
-        self.assertIn("transport/roce may not include core/qp.h", text)
+        self.assertIn("transport/roce/port may not include core/qp.h", text)
 
     def test_a_circle_of_folders_is_reported(self):
-        self.add("src/transport/roce/congestion/congestion.h", '#include "transport/roce/port.h"\n')
+        self.add("src/transport/roce/congestion/congestion.h", '#include "transport/roce/port/port.h"\n')
         status, text = self.check()
         self.assertEqual(status, 1)
-        self.assertIn("a circle: transport/roce, transport/roce/congestion", text)
+        self.assertIn("a circle: transport/roce/congestion, transport/roce/port, transport/roce/protocol", text)
 
 
 @unittest.skipIf(BUILD is None, "no build folder was named")
 class Compiler(unittest.TestCase):
-    """With the command that builds src/transport/roce/port.cc."""
+    """With the command that builds src/transport/roce/port/port.cc."""
 
     def compiles(self, text):
         entries = json.loads((BUILD / "compile_commands.json").read_text())

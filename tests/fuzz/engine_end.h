@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "guarded_host.h"
-#include "transport/roce/connection.h"
+#include "transport/roce/protocol/connection.h"
 
 namespace nupa::fuzz {
 

@@ -6,7 +6,7 @@
 
 #include "base/crc32.h"
 #include "input.h"
-#include "transport/roce/host.h"
+#include "transport/roce/protocol/host.h"
 
 namespace nupa::fuzz {
 

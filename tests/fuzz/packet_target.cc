@@ -3,7 +3,7 @@
 #include "base/crc32.h"
 #include "input.h"
 #include "targets.h"
-#include "transport/roce/icrc.h"
+#include "transport/roce/wire/icrc.h"
 
 namespace nupa::fuzz {
 namespace {

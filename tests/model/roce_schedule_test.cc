@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
-#include "transport/roce/schedule.h"
+#include "transport/roce/port/schedule.h"
 
 namespace nupa::roce {
 namespace {
@@ -76,7 +76,7 @@ TEST(ModelRoceSchedule, Deadlines_LookedAtWhileThePortFallsAsleep_WakeIt) {
 TEST(ModelRoceSchedule, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {one_sets_a_deadline_while_another_looks_at_all, the_port_sleeps_while_one_sets_a_deadline,
                          the_port_sleeps_while_another_looks_at_all};
-  EXPECT_EQ(model::needed_orders(cases, {"roce/schedule.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"roce/port/schedule.h"}),
             (::std::vector<::std::string>{
                 "Deadline::at load seq_cst: x86 relaxed, C++ seq_cst",
                 "Deadline::set store seq_cst: x86 seq_cst, C++ seq_cst",

@@ -7,8 +7,8 @@
 
 #include "base/crc32.h"
 #include "simulated_link.h"
-#include "transport/roce/connection.h"
-#include "transport/roce/icrc.h"
+#include "transport/roce/protocol/connection.h"
+#include "transport/roce/wire/icrc.h"
 
 namespace nupa::roce::testing {
 

@@ -25,7 +25,7 @@
 #include "cm/connection/probe.h"
 #include "core/connections.h"
 #include "core/runtime.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/port.h"
 #include "cm_fixture.h"
 
 namespace nupa::core {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/peer_watch.h"
-#include "transport/roce/management.h"
+#include "transport/roce/port/management.h"
 
 namespace nupa::core {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/runtime.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::core {
 namespace {

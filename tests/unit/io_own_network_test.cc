@@ -30,10 +30,10 @@
 #include "io/udp_socket.h"
 #include "roce_engine_fixture.h"
 #include "transport/roce/datagram_endpoint.h"
-#include "transport/roce/groups.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/groups.h"
+#include "transport/roce/port/port.h"
 #include "transport/roce/roce_transport.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::io::own_network_test {
 namespace {

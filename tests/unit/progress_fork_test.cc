@@ -16,7 +16,7 @@
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
 #include "region/fork_snapshot.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::progress {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/memory_fault.h"
-#include "transport/roce/burst.h"
-#include "transport/roce/peer_socket.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/burst.h"
+#include "transport/roce/port/peer_socket.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::roce {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/roce/host.h"
-#include "transport/roce/sequence.h"
+#include "transport/roce/protocol/host.h"
+#include "transport/roce/protocol/sequence.h"
 
 namespace nupa::roce::test {
 

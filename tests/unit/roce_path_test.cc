@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "roce_engine_fixture.h"
-#include "transport/roce/path_set.h"
+#include "transport/roce/protocol/path_set.h"
 
 namespace nupa::roce::test {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/crc32.h"
 #include "base/memory_fault.h"
 #include "core/seam/group_address.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::roce {
 namespace {

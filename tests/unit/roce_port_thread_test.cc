@@ -27,7 +27,7 @@
 #include "core/seam/group_address.h"
 #include "base/unique_fd.h"
 #include "progress/late_events.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::roce {
 namespace {

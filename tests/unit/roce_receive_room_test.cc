@@ -1,8 +1,8 @@
 /// How much all who send to a port may have under way.
 #include <gtest/gtest.h>
 
-#include "transport/roce/receive_room.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/port/receive_room.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::roce {
 namespace {

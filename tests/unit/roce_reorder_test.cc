@@ -1,7 +1,7 @@
 // Packets that came before their turn: no buffer is lost, whatever comes.
 #include <gtest/gtest.h>
 
-#include "transport/roce/reorder.h"
+#include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {
 namespace {

@@ -4,8 +4,8 @@
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
-#include "transport/roce/flights.h"
-#include "transport/roce/reorder_window.h"
+#include "transport/roce/protocol/flights.h"
+#include "transport/roce/protocol/reorder_window.h"
 
 namespace nupa::roce {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "roce_engine_fixture.h"
-#include "transport/roce/requester.h"
+#include "transport/roce/protocol/requester.h"
 #include "core/seam/timers.h"
 
 namespace nupa::roce::test {

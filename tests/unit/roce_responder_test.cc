@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "roce_engine_fixture.h"
-#include "transport/roce/responder.h"
+#include "transport/roce/protocol/responder.h"
 
 namespace nupa::roce::test {
 namespace {

@@ -1,5 +1,5 @@
 // Room that queue pairs share, and the line of those that wait for it.
-#include "transport/roce/shared_window.h"
+#include "transport/roce/port/shared_window.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/roce/wire.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::roce {
 namespace {

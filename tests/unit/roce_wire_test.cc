@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/crc32.h"
-#include "transport/roce/icrc.h"
-#include "transport/roce/sequence.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/wire/icrc.h"
+#include "transport/roce/protocol/sequence.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::roce {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "core/seam/endpoint.h"
-#include "transport/roce/connection.h"
+#include "transport/roce/protocol/connection.h"
 #include "transport/roce/introduction.h"
-#include "transport/roce/port.h"
+#include "transport/roce/port/port.h"
 #include "transport/roce/statistics.h"
 
 namespace nupa::roce {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include <nupa/types.h>
-#include "transport/roce/host.h"
+#include "transport/roce/protocol/host.h"
 
 namespace nupa::roce {
 

@@ -8,7 +8,7 @@
 
 #include "core/seam/stat_fields.h"
 #include "segment/layout.h"
-#include "transport/roce/wire.h"
+#include "transport/roce/wire/wire.h"
 
 namespace nupa::roce {
 

@@ -1,0 +1,76 @@
+#include "transport/roce/port/groups.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "transport/roce/wire/wire.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Wanted for datagrams of one group that wait to be read, bytes.
+constexpr uint32_t kGroupBytes = 1 << 20;
+
+/// The interfaces that one socket can ask for a group: all of them, or one, if it is another group on each.
+std::vector<std::vector<GidEntry>> zones_of(const Gid& group, const std::vector<GidEntry>& interfaces) {
+  if (!io::is_of_one_link(group)) return {interfaces};
+  std::map<uint32_t, std::vector<GidEntry>> zones;
+  for (const GidEntry& entry : interfaces) zones[entry.interface_index].push_back(entry);
+  std::vector<std::vector<GidEntry>> list;
+  for (auto& [interface, entries] : zones) list.push_back(std::move(entries));
+  return list;
+}
+
+}  // namespace
+
+int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::vector<GidEntry>& interfaces) {
+  auto group = std::find_if(list_.begin(), list_.end(),
+                            [&](const Group& each) { return each.gid == gid && each.device == device; });
+  if (group != list_.end()) {
+    group->members.push_back(qp_num);
+    return 0;
+  }
+  if (!poll_) {
+    poll_.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!poll_) return errno;
+    poll_fd_.store(poll_.get(), std::memory_order_release);
+  }
+  std::vector<io::UdpSocket> sockets;
+  int error = EADDRNOTAVAIL;
+  for (const std::vector<GidEntry>& zone : zones_of(gid, interfaces)) {
+    auto socket = io::UdpSocket::open_group(gid, kUdpPort, zone, kGroupBytes);
+    if (!socket) {
+      error = socket.error().code;
+      continue;
+    }
+    epoll_event readable{};
+    readable.events = EPOLLIN;
+    if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket->fd(), &readable) != 0) return errno;
+    sockets.push_back(std::move(*socket));
+  }
+  if (sockets.empty()) return error;
+  list_.push_back({gid, device, std::move(sockets), {qp_num}});
+  return 0;
+}
+
+void Groups::detach(uint32_t qp_num, const Gid& gid) {
+  const auto group = std::find_if(list_.begin(), list_.end(), [&](const Group& each) {
+    return each.gid == gid && std::find(each.members.begin(), each.members.end(), qp_num) != each.members.end();
+  });
+  if (group == list_.end()) return;
+  std::erase(group->members, qp_num);
+  // Sockets that are closed leave their group and are polled no more.
+  if (group->members.empty()) list_.erase(group);
+}
+
+void Groups::close() {
+  list_.clear();
+  poll_.reset();
+  poll_fd_.store(-1, std::memory_order_release);
+}
+
+}  // namespace nupa::roce

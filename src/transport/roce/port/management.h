@@ -1,0 +1,48 @@
+#pragma once
+/// Datagrams to and from queue pair 1, the port's management (IBTA 3.9.4, 13.4): 256 bytes each.
+#include <memory>
+#include <vector>
+
+#include "core/seam/mad_carrier.h"
+#include "io/udp_socket.h"
+#include "progress/lifecycle.h"
+#include "transport/roce/wire/wire.h"
+
+namespace nupa::roce {
+
+class Burst;
+
+constexpr uint32_t kManagementQpn = 1;
+constexpr uint32_t kManagementQkey = 0x80010000;  ///< IBTA 10.2.5
+
+using core::MadDatagram;
+using core::MadHandler;
+
+/// A process of NUPA has the port that it sends from for itself; others look at kUdpPort. False: no such datagram, or
+/// one that nobody may send there.
+bool read_management(const Packet& packet, const io::UdpSocket::Received& received, MadDatagram* datagram);
+/// `marked`: as one of NUPA's.
+void send_management(Burst& burst, const MadDatagram& datagram, bool marked);
+
+/// Where standard peers look, for a process whose own port is another one, or any port.
+class ManagementSocket final : public core::MadSocket {
+ public:
+  /// `port` 0: any. `marked`: what it sends is marked as NUPA's. EADDRINUSE: another process has it; errors of sockets.
+  static Result<ManagementSocket> open(uint16_t port, bool marked = true);
+  ManagementSocket(ManagementSocket&&) noexcept;
+  ~ManagementSocket() override;
+  int fd() const override;
+  void receive(const MadHandler& handler) override;
+  void send(const MadDatagram& datagram) override;
+  std::optional<core::MadPeer> next_refusal() override;
+
+ private:
+  ManagementSocket(io::UdpSocket socket, bool marked);
+  bool marked_;
+  std::unique_ptr<std::vector<io::UdpSocket>> socket_;  ///< one, in the form that a burst wants
+  std::unique_ptr<std::byte[]> buffer_;
+  std::unique_ptr<Burst> burst_;
+  std::unique_ptr<progress::ParentOnly> parent_only_;
+};
+
+}  // namespace nupa::roce
