@@ -188,10 +188,10 @@ class Compiler(unittest.TestCase):
         entries = json.loads((BUILD / "compile_commands.json").read_text())
         for entry in entries:
             source = Path(entry["directory"], entry["file"]).resolve()
-            if re.search("/sees/", entry["command"]) and source.name in ("port.cc", "unity_0_cxx.cxx") and "transport_roce.dir" in entry["command"]:
+            if re.search("/sees/", entry["command"]) and source.name in ("port.cc", "unity_0_cxx.cxx") and "transport_roce_port.dir" in entry["command"]:
                 break
         else:
-            self.fail("no command for src/transport/roce")
+            self.fail("no command for src/transport/roce/port")
         with tempfile.NamedTemporaryFile("w", suffix=".cc") as written:
             written.write(text)
             written.flush()
