@@ -41,9 +41,13 @@ bool CompletionPort::open() {
   const uint64_t where = shared.where.load(std::memory_order_acquire);
   ring_ = {};
   const uint32_t log2 = segment::ring_log2(where);
+  where_ = 0;
   if (where == 0 || log2 > segment::kMaxRingLog2) return false;
   auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
-  if (!slots) return false;
+  if (!slots) {
+    if (slots.error().code == ENOMEM) where_ = where;
+    return false;
+  }
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;
   ring_ = segment::CompletionRing(&shared, *slots, log2, segment::ring_generation(where));
   where_ = where;

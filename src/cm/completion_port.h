@@ -1,4 +1,6 @@
 #pragma once
+#include <cerrno>
+
 #include "base/clock.h"
 #include "cm/peer.h"
 #include "progress/waiter.h"
@@ -80,6 +82,9 @@ class CompletionPort {
       }
     }
   }
+
+  /// Maps the queue, which push() would do. 0, also if there is none; ENOMEM: there is no address space for it.
+  int reach() { return open() || where_ == 0 ? 0 : ENOMEM; }
 
  private:
   bool open();

@@ -46,7 +46,7 @@ bool DomainQueue::stands() const { return false; }
 /// Where the owner's rings lie.
 inline void* ring_memory = nullptr;
 constexpr uint32_t kLog2 = 2;  ///< of a ring for two receives
-ReceiveRing open_ring(cm::Peer&, segment::RecvRing& ring) { return {&ring, ring_memory, kLog2, ring.stride}; }
+ReceiveRing open_ring(cm::Peer&, segment::RecvRing& ring, bool*) { return {&ring, ring_memory, kLog2, ring.stride}; }
 
 namespace {
 

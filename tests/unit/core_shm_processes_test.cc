@@ -260,6 +260,26 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) 
   expect_good_end();
 }
 
+TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = address_bytes() + (4 << 20);  // less than a window of the other process's file
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  EXPECT_EQ(end.send(*qp, 1), 0);
+  const WorkCompletion wc = end.next();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(wc.wr_id, 1u);
+  EXPECT_EQ(wc.status, WcStatus::kLocQpOpErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
 uint64_t address_bytes() {
   std::ifstream status("/proc/self/status");
   uint64_t kibibytes = 0;

@@ -2,6 +2,7 @@
 #include "core/seam/shared_target.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/memory_fault.h"
@@ -34,6 +35,7 @@ SharedTarget::SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Pee
 
 bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   accepted_ = ~uint64_t{0};
+  const bool lacked_memory = std::exchange(lacks_memory_, false);
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = segment::state_of(word);
@@ -53,13 +55,19 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
       if (own_side_.srq_index > segment::kMaxSrq) return false;
       segment::SrqShared& srq = peer().tables().srq[own_side_.srq_index - 1];
       own_side_.srq_number = srq.number;
-      own_side_.ring = open_ring(peer(), srq.recv);
+      own_side_.ring = open_ring(peer(), srq.recv, &lacks_memory_);
     } else {
-      own_side_.ring = open_ring(peer(), remote_->recv);
+      own_side_.ring = open_ring(peer(), remote_->recv, &lacks_memory_);
     }
     const uint32_t completions = remote_->recv_cq.load();
     if (completions >= segment::kMaxCq) return false;
     own_side_.completions = cm::CompletionPort(peer(), completions);
+    // Requests would find no receive for ever, or their completions be lost.
+    if (own_side_.completions.reach() != 0) lacks_memory_ = true;
+    if (lacks_memory_) {
+      if (!lacked_memory) NUPA_WARN("no address space for the queues of process %d (ulimit -v)", peer().pid());
+      return false;
+    }
   }
   accepted_ = word;
   // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).

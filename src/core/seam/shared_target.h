@@ -38,6 +38,9 @@ class SharedTarget {
     return revalidate(from_slot, from_qpn);
   }
 
+  /// After ready() said no: this process has no address space for what the queue pair receives with.
+  bool lacks_memory() const { return lacks_memory_; }
+
   cm::Peer& peer() const { return peer_; }
   segment::QpShared& remote() const { return *remote_; }
 
@@ -153,6 +156,7 @@ class SharedTarget {
   uint32_t qp_index_;
   uint32_t tag_;  ///< this process's signature on claims
   bool xrc_ = false;
+  bool lacks_memory_ = false;
   bool alone_ = false;  ///< nobody else claims from its receive queue
   const Guard guard_;
   cm::DueEvent* due_;

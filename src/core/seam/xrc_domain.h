@@ -10,7 +10,8 @@
 namespace nupa::core {
 
 /// A receive queue as its owner shows it; not valid(): there is none.
-segment::ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring);
+/// `no_memory`, unless it is null: there is a queue, but no address space for it.
+segment::ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring, bool* no_memory = nullptr);
 
 /// A shared receive queue of an XRC domain (IBTA A14), of this process or of another one of its host and user.
 struct DomainQueue {

@@ -238,6 +238,7 @@ inline Outcome Connected::execute(const Request& request) {
 std::optional<Outcome> Connected::not_answering() {
   if (!target_ && !find_target({})) return missing_ ? lost() : kUnanswered;
   if (target_->ready(own_slot_, qp_num_)) return std::nullopt;
+  if (target_->lacks_memory()) return Outcome::done(WcStatus::kLocQpOpErr);
   return target_->peer().alive() ? kUnanswered : lost();
 }
 

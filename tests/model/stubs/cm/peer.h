@@ -14,6 +14,7 @@ class Peer : public ::std::enable_shared_from_this<Peer> {
   uint64_t instance() const { return 1; }
   bool alive() const { return true; }
   bool is_self() const { return true; }
+  static int pid() { return 0; }
 
  private:
   segment::Tables tables_;
