@@ -98,6 +98,10 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
 
 bool Runtime::host_is_covered(const Transport& asking) const { return transports_.share_memory_beside(asking); }
 
+bool Runtime::has_queue_pair(uint32_t number) const {
+  return segment::slot_of(number) == slot_ && qps_.at(segment::index_of(number)) != nullptr;
+}
+
 void Runtime::count_thread(bool writes_memory) {
   // One that does not write to memory unasked is no company of the program's threads.
   remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));

@@ -38,6 +38,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   const std::vector<Gid>& host_addresses() const override { return own_addresses_; }
   bool host_is_covered(const Transport& asking) const override;
   void count_thread(bool writes_memory) override;
+  bool has_queue_pair(uint32_t number) const override;
   Connections& connections() { return *connections_; }
   /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
   const std::vector<DeviceEntry>& devices() const { return devices_; }

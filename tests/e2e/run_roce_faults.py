@@ -265,6 +265,25 @@ def silent_host(host):
     subprocess.run([*inside(host), "sysctl", "-qw", "net.ipv4.icmp_ratelimit=100000000"], check=True, capture_output=True)
 
 
+def killed_and_replaced():
+    """The host of a killed process says nothing, but another process has its port soon: that one does."""
+    silent_host(HERE)
+    with between("ib_write_bw -F -x 1 -s 4096 -q 8 -n 5000000 -u 24") as pair:
+        flows = flowing(pair.client, 100) if pair.client else None
+        other = None
+        if flows:
+            os.kill(pair.server.pid, signal.SIGKILL)
+            pair.server.wait()
+            nupa("clean")
+            other = start("ibv_rc_pingpong -g 1 -d nupa0 -p %d" % free_port(), ENV, subprocess.DEVNULL, urgently(HERE))
+        status = wait_ended(pair.client, 60) if flows else None
+        outcome(status is not None and status > 0, "roce-kill-9-is-told-by-the-next-process",
+                pair.trouble or "status %s: %s" % (status, pair.text()[-200:]))
+        if other is not None:
+            stop(other)
+    nupa("clean")
+
+
 def reborn():
     """A client dies and the next one has its queue pair number, while the first one's server still sends to that, since the
     host does not tell it of the death."""
@@ -314,6 +333,7 @@ def main():
     killed()
     killed_with_patience()
     reborn()
+    killed_and_replaced()
     remove_hosts()
     outcome(left_namespaces() == [], "roce-faults-leaves-no-namespace", left_namespaces())
     return None

@@ -158,6 +158,16 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
 
 class ShmObjects : public ShmTest {};
 
+TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
+  const ProcessContext& process = runtime();
+  const uint32_t number = make_qp()->number();
+  EXPECT_TRUE(process.has_queue_pair(number)) << "in RESET";
+  EXPECT_FALSE(process.has_queue_pair(number + 1));
+  EXPECT_FALSE(process.has_queue_pair(number ^ 1u << segment::kIndexBits)) << "another process's";
+  qps.pop_back();
+  EXPECT_FALSE(process.has_queue_pair(number));
+}
+
 TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
   Qp* qp = make_qp();
   ConnectOptions options{.dgid = handle->query_gid(1, 1)->gid,

@@ -417,6 +417,7 @@ class BareProcess final : public core::ProcessContext {
   const std::vector<Gid>& host_addresses() const override { return addresses_; }
   bool host_is_covered(const core::Transport&) const override { return false; }
   void count_thread(bool) override {}
+  bool has_queue_pair(uint32_t) const override { return true; }
 
  private:
   const std::vector<Gid> addresses_;

@@ -1,6 +1,7 @@
 /// What a port brings to its queue pairs of what a burst sends, by a real socket.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -50,7 +51,7 @@ class Recorder final : public Channel {
   bool takes_unchecked() const override { return unchecked; }
   bool may_lead_to(const io::UdpAddress& to) const override { return to.port == sends_to; }
   bool is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const override {
-    return to.port == sends_to && packet && packet->dest_qpn == kNumber && packet->psn == 1;
+    return to.port == sends_to && packet && packet->dest_qpn == sends_number && packet->psn == 1;
   }
   void doubt_peer(const io::UdpAddress& to) override {
     doubted.push_back(to);
@@ -59,6 +60,7 @@ class Recorder final : public Channel {
   std::vector<io::UdpAddress> doubted;
   std::atomic<int> told{0};  ///< how many times, for other threads than the port's
   uint16_t sends_to = 0;
+  uint32_t sends_number = kNumber;
   std::vector<std::string> came;
   uint8_t hop_limit = 0;   ///< of the last packet
   uint16_t from_port = 0;  ///< the same
@@ -207,6 +209,100 @@ TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
   }
   EXPECT_EQ(poll(&told, 1, 0), 0) << "they were not looked at";
   EXPECT_TRUE(recorder.doubted.empty());
+}
+
+/// Packets to a process that is there, without the queue pair that they are for.
+class RoceAbsence : public RocePort {
+ protected:
+  static constexpr uint32_t kGone = kNumber + 1;
+  void SetUp() override {
+    RocePort::SetUp();
+    recorder.sends_to = port->socket().port();  // the port is its own peer
+    recorder.sends_number = kGone;
+    port->set_presence([this](uint32_t number) { return asked = number, is_there; });
+  }
+  void ask(Packet request) {
+    request.dest_qpn = kGone;
+    burst->send(0, request, nullptr, 0);
+    burst->flush();
+  }
+  Packet request() { return packet(opcode_of(Service::kRc, Operation::kSendOnly), 1); }
+  /// Until a packet has come that was sent after all others.
+  void all_come() {
+    const size_t before = recorder.came.size();
+    ASSERT_EQ(send("last", 4), Sent::kYes);
+    burst->flush();
+    ASSERT_EQ(receive(before + 1).size(), before + 1);
+    // What is said of them has come after one more.
+    ASSERT_EQ(send("last", 4), Sent::kYes);
+    burst->flush();
+    ASSERT_EQ(receive(before + 2).size(), before + 2);
+  }
+  bool is_there = false;
+  uint32_t asked = 0;
+};
+
+TEST_F(RoceAbsence, RequestToAQueuePairThatIsNotThere_ItsSenderIsTold) {
+  ask(request());
+  all_come();
+  EXPECT_EQ(asked, kGone);
+  ASSERT_EQ(recorder.doubted.size(), 1u);
+  EXPECT_EQ(recorder.doubted[0].address, destination.from);
+  EXPECT_EQ(recorder.doubted[0].port, port->socket().port());
+}
+
+TEST_F(RoceAbsence, QueuePairThatIsNotConnectedYet_NothingIsSaid) {
+  is_there = true;
+  ask(request());
+  all_come();
+  EXPECT_EQ(asked, kGone);
+  EXPECT_TRUE(recorder.doubted.empty());
+}
+
+TEST_F(RoceAbsence, ManyRequests_AreToldOfNowAndThen) {
+  for (int i = 0; i < 50; ++i) ask(request());
+  const int64_t began = base::now_ns();
+  all_come();
+  EXPECT_GE(recorder.doubted.size(), 1u);
+  EXPECT_LE(recorder.doubted.size(), static_cast<size_t>((base::now_ns() - began) / 1'000'000 + 1));
+}
+
+TEST_F(RoceAbsence, PacketsThatWantNoAnswer_AreToldNobody) {
+  for (const uint8_t opcode :
+       {opcode_of(Service::kRc, Operation::kAcknowledge), kSelectiveAck, kPathProbe,
+        opcode_of(Service::kUc, Operation::kSendOnly), opcode_of(Service::kUd, Operation::kSendOnly)})
+    ask(packet(opcode, 1));
+  Packet standard = request();
+  standard.mark = 0;
+  ask(standard);
+  all_come();
+  EXPECT_EQ(asked, 0u);
+  EXPECT_TRUE(recorder.doubted.empty());
+}
+
+TEST_F(RoceAbsence, OfAPacketThatIsNotUnderWay_SaysNothing) {
+  Packet other = request();
+  other.psn = 2;
+  ask(other);
+  all_come();
+  EXPECT_EQ(asked, kGone) << "it was told";
+  EXPECT_TRUE(recorder.doubted.empty());
+}
+
+TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
+  Packet said = packet(kAbsence, 1);
+  said.imm = htonl(kGone);
+  said.dest_qpn = kManagementQpn;
+  said.mark = 0;
+  burst->send(0, said, nullptr, 0);
+  burst->flush();
+  all_come();
+  EXPECT_TRUE(recorder.doubted.empty());
+  said.mark = kNupaMark;
+  burst->send(0, said, nullptr, 0);
+  burst->flush();
+  all_come();
+  EXPECT_EQ(recorder.doubted.size(), 1u) << "it would have been heard";
 }
 
 TEST_F(RocePort, AnAcknowledgementThatCameAlongIsToldBeforeItsPacket) {

@@ -34,6 +34,8 @@ class ProcessContext {
   virtual bool host_is_covered(const Transport& asking) const = 0;
   /// A thread of the transport runs from now on. `writes_memory`: it writes to the program's memory unasked.
   virtual void count_thread(bool writes_memory) = 0;
+  /// Whether it has the queue pair, in whatever state. Any thread.
+  virtual bool has_queue_pair(uint32_t number) const = 0;
 };
 
 /// The transport is made before the process has a slot, and outlives all queue pairs. Calls come from any thread and

@@ -72,6 +72,7 @@ Result<void> RoceTransport::open(core::ProcessContext& process) {
   socket_.reset();
   if (!port) return tl::unexpected(port.error());
   port_ = std::move(*port);
+  port_->set_presence([&process](uint32_t number) { return process.has_queue_pair(number); });
   return {};
 }
 

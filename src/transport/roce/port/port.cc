@@ -53,8 +53,6 @@ constexpr uint32_t kShutOutPolls = 32;
 /// many.
 constexpr uint32_t kPeerRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
-/// Of hosts that say that nobody has a port.
-constexpr uint32_t kRefusalsAtOnce = 32;
 /// The port's thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
 /// that is woken may take the core of the one that wakes it.
 constexpr int64_t kSoonNs = 20'000;
@@ -62,14 +60,6 @@ constexpr int64_t kSoonNs = 20'000;
 constexpr uint32_t kPollsAClock = 8;
 
 std::atomic<uint64_t> g_ports{0};  // ever
-
-/// Three bytes of a packet's first header (IBTA 9.2).
-uint32_t field_in(const std::byte* at) {
-  return std::to_integer<uint32_t>(at[0]) << 16 | std::to_integer<uint32_t>(at[1]) << 8 |
-         std::to_integer<uint32_t>(at[2]);
-}
-uint32_t number_in(const std::byte* data) { return field_in(data + 5); }
-PacketName name_in(const std::byte* data) { return {number_in(data), field_in(data + 9)}; }
 
 }  // namespace
 
@@ -303,12 +293,13 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const uint32_t number = number_in(data);
+  const uint32_t number = name_in(data).dest_qpn;
   Channel* channel = channels_[segment::index_of(number)].load(std::memory_order_acquire);
   if (channel == nullptr || channel->number() != number) {
-    if (number == kManagementQpn && management_) return management_arrived(data, length, position, received);
+    if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(data[0]) == kAbsence))
+      return management_arrived(data, length, position, received);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
-    return;
+    return absent_asked(data, length, position, received, now);
   }
   Packet packet;
   if (!read(data, length, position, received, socket().port(), channel, &packet)) return channel->count_stranger();
@@ -335,6 +326,7 @@ void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t p
   Packet packet;
   MadDatagram datagram;
   if (!read(data, length, position, received, socket().port(), nullptr, &packet)) return;
+  if (packet.opcode == kAbsence) return absent(packet, received);
   if (read_management(packet, received, &datagram))
     management_(datagram);
   else
@@ -355,7 +347,7 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
                                   const io::UdpSocket::Received& received, int64_t now) {
-  if (length < kShortestPacket || length > kMaxPacketBytes || number_in(data) != core::kGroupQpn) {
+  if (length < kShortestPacket || length > kMaxPacketBytes || name_in(data).dest_qpn != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -641,43 +633,6 @@ void Port::run_timers(int64_t now) {
   }
   // Also to the port's thread: it may have fallen asleep while nothing was expected.
   expect(earliest);
-}
-
-void Port::take_refusals() {
-  io::UdpSocket::Refusal refusal;
-  // Anybody may send these: what is not looked at now waits for the next time.
-  uint32_t looks = kRefusalsAtOnce;
-  for (const io::UdpSocket& socket : sockets_)
-    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
-  if (own_ == nullptr) return;
-  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
-}
-
-void Port::refused(const io::UdpSocket::Refusal& refusal) {
-  // A host that quotes no more than it has to (RFC 792) names no queue pair.
-  std::optional<PacketName> packet;
-  if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
-  const auto each = [&](auto&& visit) {
-    const uint32_t count = high_water_.load();
-    for (uint32_t i = 0; i < count; ++i) {
-      Channel* channel = channels_[i].load(std::memory_order_acquire);
-      if (channel == nullptr || !channel->may_lead_to(refusal.to) || !hold(channel)) continue;
-      const bool goes_on = visit(*channel);
-      release();
-      if (!goes_on) return;
-    }
-  };
-  bool known = false;
-  each([&](const Channel& channel) {
-    known = channel.is_under_way(refusal.to, packet);
-    return !known;
-  });
-  if (!known) return;
-  // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
-  each([&](Channel& channel) {
-    channel.doubt_peer(refusal.to);
-    return true;
-  });
 }
 
 bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,12 +32,6 @@ struct Peer {
   explicit Peer(uint64_t bytes) : window(bytes) {}
   SharedWindow window;  ///< what its socket has room for
   uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
-};
-
-/// What a packet's first header says of it.
-struct PacketName {
-  uint32_t dest_qpn = 0;
-  uint32_t psn = 0;
 };
 
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
@@ -140,6 +135,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Who gets the datagrams to queue pair 1; null: nobody any more. Called while packets are received: soon back, and
   /// without a call of the port but send_management(). After this returns the one before is not called.
   void set_management(MadHandler handler);
+  /// Whether this process has a queue pair, which may not take packets yet. NUPA peers that ask for others are told so.
+  /// Called while packets are received.
+  using Presence = std::function<bool(uint32_t number)>;
+  void set_presence(Presence has_queue_pair);
   /// Sends one, marked as NUPA's or not. One thread at a time, which may be at its very end. False: not now.
   bool send_management(const MadDatagram& datagram, bool marked);
 
@@ -230,6 +229,14 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Tells the channels of the processes whose hosts say that they are gone.
   void take_refusals();
   void refused(const io::UdpSocket::Refusal& refusal);
+  /// Calls `visit(channel)` with those that may lead there, held, until it returns false.
+  template <class Visit>
+  void each_to(const io::UdpAddress& to, Visit&& visit);
+  /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
+  [[gnu::cold]] void absent_asked(const std::byte* data, uint32_t length, uint32_t position,
+                                  const io::UdpSocket::Received& received, int64_t now);
+  /// A process says that it does not have a queue pair.
+  [[gnu::cold]] void absent(const Packet& packet, const io::UdpSocket::Received& received);
   void kick();
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
@@ -260,6 +267,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
   MadHandler management_;
+  Presence has_queue_pair_;
+  int64_t next_absence_ns_ = 0;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   bool own_was_last_ = false;                ///< something came by own_, not by socket()
   uint32_t looks_ = 0;

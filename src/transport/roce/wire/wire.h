@@ -77,6 +77,7 @@ constexpr uint8_t kSelectiveAck = opcode_of(Service::kVendor, static_cast<Operat
 constexpr uint8_t kPathProbe = opcode_of(Service::kVendor, static_cast<Operation>(2));
 constexpr uint8_t kPathEcho = opcode_of(Service::kVendor, static_cast<Operation>(3));
 constexpr uint8_t kIntroduction = opcode_of(Service::kVendor, static_cast<Operation>(4));
+constexpr uint8_t kAbsence = opcode_of(Service::kVendor, static_cast<Operation>(5));
 
 /// What an operation is and carries.
 namespace trait {
@@ -176,6 +177,20 @@ struct Packet {
   uint32_t payload_length = 0;         ///< without the pad
   const std::byte* carried = nullptr;  ///< the acknowledgement that came along, kCarriedBytes; null: none
 };
+
+/// What a packet's base header says of it (IBTA 9.2).
+struct PacketName {
+  uint32_t dest_qpn = 0;
+  uint32_t psn = 0;
+};
+/// `data`: kBthBytes at least.
+inline PacketName name_in(const std::byte* data) {
+  const auto field = [](const std::byte* at) {
+    return std::to_integer<uint32_t>(at[0]) << 16 | std::to_integer<uint32_t>(at[1]) << 8 |
+           std::to_integer<uint32_t>(at[2]);
+  };
+  return {field(data + 5), field(data + 9)};
+}
 
 /// Writes the headers of `packet`, whose payload_length tells the pad. `out`: room for kMaxHeaderBytes. Returns the
 /// bytes written.

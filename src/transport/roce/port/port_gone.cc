@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Peers that are gone, as their hosts and the processes that have their ports now say.
+#include <arpa/inet.h>
+
+#include "transport/roce/port/port.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Of hosts that say that nobody has a port.
+constexpr uint32_t kRefusalsAtOnce = 32;
+/// Absences are told this seldom, as a host limits what it says of ports that nobody has.
+constexpr int64_t kAbsencePauseNs = 1'000'000;
+
+}  // namespace
+
+void Port::take_refusals() {
+  io::UdpSocket::Refusal refusal;
+  // Anybody may send these: what is not looked at now waits for the next time.
+  uint32_t looks = kRefusalsAtOnce;
+  for (const io::UdpSocket& socket : sockets_)
+    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
+  if (own_ == nullptr) return;
+  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
+}
+
+template <class Visit>
+void Port::each_to(const io::UdpAddress& to, Visit&& visit) {
+  const uint32_t count = high_water_.load();
+  for (uint32_t i = 0; i < count; ++i) {
+    Channel* channel = channels_[i].load(std::memory_order_acquire);
+    if (channel == nullptr || !channel->may_lead_to(to) || !hold(channel)) continue;
+    const bool goes_on = visit(*channel);
+    release();
+    if (!goes_on) return;
+  }
+}
+
+void Port::refused(const io::UdpSocket::Refusal& refusal) {
+  // A host that quotes no more than it has to (RFC 792) names no queue pair.
+  std::optional<PacketName> packet;
+  if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
+  bool known = false;
+  each_to(refusal.to, [&](const Channel& channel) {
+    known = channel.is_under_way(refusal.to, packet);
+    return !known;
+  });
+  if (!known) return;
+  // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
+  each_to(refusal.to, [&](Channel& channel) {
+    channel.doubt_peer(refusal.to);
+    return true;
+  });
+}
+
+void Port::absent(const Packet& packet, const io::UdpSocket::Received& received) {
+  if (packet.mark != kNupaMark) return;
+  const PacketName name{ntohl(packet.imm), packet.psn};
+  each_to(received.from, [&](Channel& channel) {
+    const bool is_meant = channel.is_under_way(received.from, name);
+    if (is_meant) channel.doubt_peer(received.from);
+    return !is_meant;
+  });
+}
+
+void Port::set_presence(Presence has_queue_pair) {
+  const auto lock = claim_receiving();
+  has_queue_pair_ = std::move(has_queue_pair);
+}
+
+void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t position,
+                        const io::UdpSocket::Received& received, int64_t now) {
+  if (!has_queue_pair_ || now < next_absence_ns_) return;
+  Packet asked;
+  if (!read(data, length, position, received, socket().port(), nullptr, &asked)) return;
+  const Service service = service_of(asked.opcode);
+  const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
+  // A standard peer would not understand, and one that is not connected yet still comes.
+  if (asked.mark != kNupaMark || !wants_answer || has_queue_pair_(asked.dest_qpn)) return;
+  next_absence_ns_ = now + kAbsencePauseNs;
+  Destination destination;
+  destination.to = received.from;
+  destination.from = received.to;
+  destination.from_interface = received.from.scope;
+  Packet packet;
+  packet.opcode = kAbsence;
+  packet.mark = kNupaMark;
+  packet.dest_qpn = kManagementQpn;
+  packet.psn = asked.psn;
+  packet.imm = htonl(asked.dest_qpn);
+  burst_->aim(&destination);
+  burst_->send(0, packet, nullptr, 0);
+  burst_->flush();
+}
+
+}  // namespace nupa::roce
