@@ -182,9 +182,9 @@ TEST(Wire, EveryOpcodeThereAndBack) {
     for (uint32_t length = 0; length < headers + pad_of(in.payload_length) + kIcrcBytes; ++length)
       EXPECT_FALSE(decode(packet.data(), length, &out)) << opcode << " cut to " << length;
   }
-  // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification and the selective
-  // acknowledgement.
-  EXPECT_EQ(24 + 24 + 14 + 2 + 2 + 3, known);
+  // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification; five of NUPA's
+  // own.
+  EXPECT_EQ(24 + 24 + 14 + 2 + 1 + 5, known);
 }
 
 TEST(Wire, HeaderBytesAsTheSpecificationDrawsThem) {
