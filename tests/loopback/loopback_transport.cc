@@ -283,7 +283,8 @@ bool LoopbackTransport::work() {
   {
     std::lock_guard lock(queue_mutex_);
     const auto end = due_.upper_bound(now);
-    for (auto each = due_.begin(); each != end; ++each) numbers.push_back(each->second);
+    for (auto each = due_.begin(); each != end; ++each)  // what was posted first is done first
+      if (std::ranges::find(numbers, each->second) == numbers.end()) numbers.push_back(each->second);
     due_.erase(due_.begin(), end);
     arrived.swap(datagrams_);
     warm_.store(!due_.empty(), std::memory_order_relaxed);
@@ -297,8 +298,6 @@ bool LoopbackTransport::work() {
     }
     schedule(0, now + kHeldPauseNs);
   }
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   for (const uint32_t number : numbers) {
     const auto from = endpoints_.find(number);
     if (from == endpoints_.end()) continue;
@@ -309,7 +308,7 @@ bool LoopbackTransport::work() {
 
 int64_t LoopbackTransport::serve(LoopbackEndpoint& from, int64_t now_ns) {
   LoopbackEndpoint::Message message;
-  if (!from.context_.try_enter()) return now_ns + kHeldPauseNs;
+  while (!from.context_.try_enter()) std::this_thread::yield();
   const bool begun = from.begin(now_ns, &message);
   from.context_.leave();
   if (!begun) return INT64_MAX;
