@@ -111,7 +111,7 @@ int Cq::nothing_there() {
   // Counted about: two threads that poll at once may count one.
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
-  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().progress(this);
+  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().pending().poll(*this);
   bool packets = false;
   for (Poller* poller : pollers_)
     if (__builtin_expect(poller->is_warm(), 0)) {

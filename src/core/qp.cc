@@ -117,6 +117,8 @@ int Qp::close() {
   open_ = false;
   shared_->in_use.store(0);
   to_reset();
+  // A transport's thread may have added it until it was withdrawn.
+  runtime_.pending().remove(*this);
   runtime_.leave_qp(index_);
   queue_.reset();
   device_.events().forget(this);
@@ -212,7 +214,7 @@ int Qp::to_reset() {
     std::lock_guard lock(send_lock_);
     next_epoch();
     endpoint = take_endpoint();
-    runtime_.remove_pending(this);
+    runtime_.pending().remove(*this);
     send_tail_.store(send_head_);
     shared_->error.store(0);
     shared_->sender_waits.store(0);

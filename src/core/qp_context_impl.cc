@@ -34,9 +34,9 @@ void QpContextImpl::complete_send(const SendWr& wr, uint32_t position, WcStatus 
   qp_.complete(wr, position, status, length);
 }
 
-void QpContextImpl::wake() { qp_.runtime_.add_pending(&qp_, true); }
+void QpContextImpl::wake() { qp_.runtime_.pending().add(qp_, true); }
 
-void QpContextImpl::wake_at(int64_t) { qp_.runtime_.add_pending(&qp_, false); }
+void QpContextImpl::wake_at(int64_t) { qp_.runtime_.pending().add(qp_, false); }
 
 SharedTarget& QpContextImpl::target() {
   if (!target_)

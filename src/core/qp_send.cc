@@ -198,7 +198,7 @@ int Qp::post(const SendWr& wr) {
 int64_t Qp::progress(int64_t now_ns) {
   if (!send_lock_.try_lock()) return now_ns + 20'000;
   const int64_t wanted = endpoint_ == nullptr ? INT64_MAX : endpoint_->progress(now_ns);
-  if (wanted == INT64_MAX) runtime_.remove_pending(this);
+  if (wanted == INT64_MAX) runtime_.pending().remove(*this);
   send_lock_.unlock();
   return wanted;
 }
@@ -219,7 +219,7 @@ int64_t Qp::progress(int64_t now_ns) {
 
 void Qp::flush_sends() {
   if (endpoint_ != nullptr) endpoint_->flush();
-  runtime_.remove_pending(this);
+  runtime_.pending().remove(*this);
 }
 
 }  // namespace nupa::core

@@ -37,7 +37,10 @@ Runtime::Runtime()
       mr_numbers_(1, segment::kMaxMr),
       qps_(segment::kMaxQp),
       cqs_(segment::kMaxCq),
-      srqs_(segment::kMaxSrq) {}
+      srqs_(segment::kMaxSrq),
+      pending_(objects_mutex_, [this] {
+        if (!node_->on_service_thread()) node_->kick();
+      }) {}
 
 Runtime::~Runtime() {
   std::unique_ptr<Connections> last;
@@ -124,9 +127,7 @@ void Runtime::enter(Srq* srq, uint32_t index) {
 
 void Runtime::leave_qp(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
-  Qp* qp = qps_.leave(index);
-  if (qp == nullptr) return;
-  remove_pending(qp);
+  qps_.leave(index);
 }
 
 void Runtime::leave_cq(uint32_t index) {
@@ -137,40 +138,6 @@ void Runtime::leave_cq(uint32_t index) {
 void Runtime::leave_srq(uint32_t index) {
   std::lock_guard lock(objects_mutex_);
   srqs_.leave(index);
-}
-
-void Runtime::add_pending(Qp* qp, bool by_pollers) {
-  {
-    std::lock_guard lock(pending_mutex_);
-    bool& counted = pending_.emplace(qp, false).first->second;
-    if (by_pollers && !counted && qp->send_cq() != nullptr) {
-      qp->send_cq()->pending_qps.fetch_add(1);
-      counted = true;
-    }
-  }
-  if (!node_->on_service_thread()) node_->kick();
-}
-
-void Runtime::remove_pending(Qp* qp) {
-  std::lock_guard lock(pending_mutex_);
-  const auto found = pending_.find(qp);
-  if (found == pending_.end()) return;
-  if (found->second) qp->send_cq()->pending_qps.fetch_sub(1);
-  pending_.erase(found);
-}
-
-void Runtime::progress(Cq* cq) {
-  // A thread that polls one queue must not fall asleep behind the service thread: it comes again anyway.
-  std::unique_lock objects(objects_mutex_, std::try_to_lock);
-  if (!objects.owns_lock()) return;
-  std::vector<Qp*> ready;
-  {
-    std::lock_guard lock(pending_mutex_);
-    for (const auto& [qp, by_pollers] : pending_)
-      if (by_pollers && qp->send_cq() == cq) ready.push_back(qp);
-  }
-  const int64_t now = base::now_ns();
-  for (Qp* qp : ready) qp->progress(now);
 }
 
 bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
@@ -296,13 +263,7 @@ int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
       ++failed;
     }
   }
-  std::vector<Qp*> pending;
-  {
-    std::lock_guard lock2(pending_mutex_);
-    for (const auto& [qp, by_pollers] : pending_) pending.push_back(qp);
-  }
-  for (Qp* qp : pending) wanted = std::min(wanted, qp->progress(now_ns));
-  return wanted;
+  return std::min(wanted, pending_.progress(now_ns));
 }
 
 }  // namespace nupa::core

@@ -10,6 +10,7 @@
 #include "core/device_table.h"
 #include "core/index_pool.h"
 #include "core/object_table.h"
+#include "core/pending_requests.h"
 #include "core/transports.h"
 #include "region/remapper.h"
 
@@ -63,12 +64,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   Qp* qp_at(uint32_t index) { return qps_.at(index); }
   Srq* srq_at(uint32_t index) { return srqs_.at(index); }
 
-  /// Queue pairs whose endpoint has something to go on with. `by_pollers`: threads that poll for the completions of its
-  /// sends try as well, not only the service thread. Any thread.
-  void add_pending(Qp* qp, bool by_pollers);
-  void remove_pending(Qp* qp);
-  /// Tries all pending queue pairs that complete to `cq`; for threads that poll it.
-  void progress(Cq* cq);
+  PendingRequests<Qp, Cq>& pending() { return pending_; }
 
   /// Waits until no process (this one too) is inside an operation that it began before this call, so that whatever
   /// was revoked before is not used any more. False if one did not move on for kGraceLimit (it is stopped).
@@ -110,9 +106,8 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   ObjectTable<Cq> cqs_;
   ObjectTable<Srq> srqs_;
 
-  std::mutex pending_mutex_;
-  std::map<Qp*, bool> pending_;  ///< and whether pollers try
-  std::set<uint32_t> failed_;    ///< queue pairs whose error is still to be handled; service thread only
+  PendingRequests<Qp, Cq> pending_;
+  std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled; service thread only
 
   /// Before everything of the connections'.
   std::mutex connections_mutex_;

@@ -168,7 +168,7 @@ class ShmEnd {
   }
   /// From now on nobody but the test tries what waits on `qp`, by Qp::progress().
   void try_by_hand(Qp& qp) {
-    runtime().remove_pending(&qp);
+    runtime().pending().remove(qp);
     // A turn of the service thread that has it still on its list holds the objects' mutex, which this needs.
     make_cq(1);
     cqs.pop_back();
