@@ -49,7 +49,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
   if (channel_ != nullptr) channel_->attach(this);
   device_.users.add();
-  device_.runtime().enter(this, index);
+  device_.runtime().objects().cqs().enter(*this, index);
 }
 
 Cq::~Cq() {
@@ -60,12 +60,12 @@ int Cq::close() {
   if (users.any()) return EBUSY;
   Runtime& runtime = device_.runtime();
   open_ = false;
-  runtime.leave_cq(index_);
+  runtime.objects().cqs().leave(index_);
   shared_->where.store(0);
   if (channel_ != nullptr) channel_->detach(this);
   device_.events().forget(this);
   runtime.release(block_);
-  runtime.cq_numbers().give_back(index_);
+  runtime.objects().cqs().numbers().give_back(index_);
   device_.users.drop();
   return 0;
 }
@@ -90,12 +90,13 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
 void Cq::make_room(const CqEntry& entry, bool polled) {
   Runtime& runtime = device_.runtime();
   if (entry.srq_number != 0) {
-    if (Srq* srq = runtime.srq_at(segment::index_of(entry.srq_number)); srq != nullptr) srq->retire_receive();
+    if (Srq* srq = runtime.objects().srqs().at(segment::index_of(entry.srq_number)); srq != nullptr)
+      srq->retire_receive();
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
   if (!polled || segment::slot_of(entry.qp_num) != runtime.slot()) return;
-  Qp* qp = runtime.qp_at(segment::index_of(entry.qp_num));
+  Qp* qp = runtime.objects().qps().at(segment::index_of(entry.qp_num));
   if (qp == nullptr) return;
   if ((entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
     qp->retire(entry.sq_position);

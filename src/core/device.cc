@@ -57,8 +57,7 @@ int Ah::close() {
 
 Xrcd::Xrcd(DeviceImpl& device, uint64_t identity) : device_(device), identity_(identity) {
   device_.users.add();
-  std::lock_guard lock(device_.runtime().xrc_mutex());
-  ++device_.runtime().xrc_users()[identity_];
+  device_.runtime().xrc_users().add(identity_);
 }
 
 Xrcd::~Xrcd() {
@@ -68,11 +67,7 @@ Xrcd::~Xrcd() {
 int Xrcd::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  {
-    std::lock_guard lock(device_.runtime().xrc_mutex());
-    auto& domains = device_.runtime().xrc_users();
-    if (--domains[identity_] == 0) domains.erase(identity_);
-  }
+  device_.runtime().xrc_users().drop(identity_);
   device_.users.drop();
   return 0;
 }
@@ -169,13 +164,13 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
   const DeviceAttr limits = device_attr();
   if (options.entries == 0 || !within(options.entries, limits.max_cqe))
     return fail(EINVAL, "completion queue size out of range");
-  const int64_t index = runtime_->cq_numbers().take();
+  const int64_t index = runtime_->objects().cqs().numbers().take();
   if (index < 0) return fail(ENOMEM, "all completion queues of this process are in use");
   // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
   auto block = runtime_->allocate(segment::CompletionRing::bytes_for(log2));
   if (!block) {
-    runtime_->cq_numbers().give_back(static_cast<uint32_t>(index));
+    runtime_->objects().cqs().numbers().give_back(static_cast<uint32_t>(index));
     return tl::unexpected(block.error());
   }
   return std::make_unique<Cq>(*this, static_cast<uint32_t>(index), *block, log2, options);
@@ -188,7 +183,7 @@ Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDom
     return fail(EINVAL, "shared receive queue size out of range");
   if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
     return fail(EINVAL, "an XRC shared receive queue needs a domain and a completion queue");
-  const int64_t index = runtime_->srq_numbers().take();
+  const int64_t index = runtime_->objects().srqs().numbers().take();
   if (index < 0) return fail(ENOMEM, "all shared receive queues of this process are in use");
   auto srq = std::make_unique<Srq>(*this, static_cast<Pd&>(pd), static_cast<uint32_t>(index), options);
   const int error = srq->open();
@@ -220,7 +215,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
     adopted.send_cq = nullptr;
     adopted.cap = {};
   }
-  const int64_t index = runtime_->qp_numbers().take();
+  const int64_t index = runtime_->objects().qps().numbers().take();
   if (index < 0) return fail(ENOMEM, "all queue pairs of this process are in use");
   auto qp =
       std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index), adopted);
@@ -232,7 +227,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
   if (segment::slot_of(qp_num) != runtime_->slot())
     return fail(EOPNOTSUPP, "the queue pair belongs to another process");
-  Qp* qp = runtime_->qp_at(segment::index_of(qp_num));
+  Qp* qp = runtime_->objects().qps().at(segment::index_of(qp_num));
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
     return fail(EINVAL, "no such XRC receive queue pair in this domain");
   return std::make_unique<SharedQp>(*qp, user_context);
@@ -257,10 +252,7 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
     if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
     identity = (static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino)) >> 1;
-    if ((oflags & O_EXCL) != 0) {
-      std::lock_guard lock(runtime_->xrc_mutex());
-      if (runtime_->xrc_users().count(identity) != 0) return fail(EEXIST, "the domain exists");
-    }
+    if ((oflags & O_EXCL) != 0 && runtime_->xrc_users().is_open(identity)) return fail(EEXIST, "the domain exists");
   }
   return std::make_unique<Xrcd>(*this, identity);
 }

@@ -16,16 +16,16 @@ using segment::MrKind;
 using segment::MrPiece;
 using segment::MrShared;
 
-Result<KeyEntry> KeyEntry::take(Runtime& runtime) {
-  const int64_t index = runtime.mr_numbers().take();
+Result<KeyEntry> KeyEntry::take(IndexPool& numbers, const segment::Tables& tables) {
+  const int64_t index = numbers.take();
   if (index < 0) return fail(ENOMEM, "all keys of this process are in use");
-  KeyEntry entry(runtime, static_cast<uint32_t>(index));
+  KeyEntry entry(numbers, tables.mr[index], static_cast<uint32_t>(index));
   ++entry.shared().generation;
   return entry;
 }
 
 KeyEntry::~KeyEntry() {
-  if (runtime_ != nullptr) runtime_->mr_numbers().give_back(index_);
+  if (numbers_ != nullptr) numbers_->give_back(index_);
 }
 
 uint32_t KeyEntry::fresh_key() {
@@ -306,7 +306,7 @@ bool valid_access(uint32_t flags) {
 
 Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backing backing, const MrSpec& spec,
                                            const MrPiece* piece) {
-  auto entry = KeyEntry::take(device.runtime());
+  auto entry = KeyEntry::take(device.runtime().objects().mr_numbers(), device.runtime().tables());
   if (!entry) return tl::unexpected(entry.error());
   auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
   const int error = region->open(spec, piece);
@@ -431,7 +431,7 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
 
 Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd, MwType type) {
   if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "no such type of window");
-  auto entry = KeyEntry::take(*runtime_);
+  auto entry = KeyEntry::take(runtime_->objects().mr_numbers(), runtime_->tables());
   if (!entry) return tl::unexpected(entry.error());
   return std::make_unique<Mw>(*this, static_cast<Pd&>(pd), std::move(*entry), type);
 }

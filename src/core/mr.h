@@ -9,19 +9,23 @@ namespace nupa::core {
 class KeyEntry {
  public:
   /// ENOMEM: the table is full.
-  static Result<KeyEntry> take(Runtime& runtime);
-  KeyEntry(KeyEntry&& other) noexcept : runtime_(other.runtime_), index_(other.index_) { other.runtime_ = nullptr; }
+  static Result<KeyEntry> take(IndexPool& numbers, const segment::Tables& tables);
+  KeyEntry(KeyEntry&& other) noexcept : numbers_(other.numbers_), shared_(other.shared_), index_(other.index_) {
+    other.numbers_ = nullptr;
+  }
   KeyEntry& operator=(KeyEntry&&) = delete;
   ~KeyEntry();
 
   uint32_t index() const { return index_; }
-  segment::MrShared& shared() const { return runtime_->tables().mr[index_]; }
+  segment::MrShared& shared() const { return *shared_; }
   /// A key of this entry that was not used lately.
   uint32_t fresh_key();
 
  private:
-  KeyEntry(Runtime& runtime, uint32_t index) : runtime_(&runtime), index_(index) {}
-  Runtime* runtime_;
+  KeyEntry(IndexPool& numbers, segment::MrShared& shared, uint32_t index)
+      : numbers_(&numbers), shared_(&shared), index_(index) {}
+  IndexPool* numbers_;
+  segment::MrShared* shared_;
   uint32_t index_;
 };
 

@@ -44,7 +44,7 @@ int Qp::open() {
     auto queue = ReceiveQueue::create(runtime_, shared_->recv, std::max(options_.cap.max_recv_wr, 1u),
                                       std::max(options_.cap.max_recv_sge, 1u), pd_->handle());
     if (!queue) {
-      runtime_.qp_numbers().give_back(index_);
+      runtime_.objects().qps().numbers().give_back(index_);
       return queue.error().code;
     }
     queue_ = std::move(*queue);
@@ -91,7 +91,7 @@ int Qp::open() {
   if (xrcd_ != nullptr) xrcd_->users.add();
   if (pd_ != nullptr) pd_->users.add();
   device_.users.add();
-  runtime_.enter(this, index_);
+  runtime_.objects().qps().enter(*this, index_);
   open_ = true;
   return 0;
 }
@@ -119,10 +119,10 @@ int Qp::close() {
   to_reset();
   // A transport's thread may have added it until it was withdrawn.
   runtime_.pending().remove(*this);
-  runtime_.leave_qp(index_);
+  runtime_.objects().qps().leave(index_);
   queue_.reset();
   device_.events().forget(this);
-  runtime_.qp_numbers().give_back(index_);
+  runtime_.objects().qps().numbers().give_back(index_);
   if (send_cq_ != nullptr) send_cq_->users.drop();
   if (recv_cq_ != nullptr) recv_cq_->users.drop();
   if (srq_ != nullptr) srq_->users.drop();

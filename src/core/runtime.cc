@@ -29,16 +29,8 @@ constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
 }  // namespace
 
-// Number 0 of each kind stays unused: a zero never means an object. Queue pairs 0 and 1 are management's.
 Runtime::Runtime()
-    : qp_numbers_(2, segment::kMaxQp),
-      cq_numbers_(1, segment::kMaxCq),
-      srq_numbers_(1, segment::kMaxSrq),
-      mr_numbers_(1, segment::kMaxMr),
-      qps_(segment::kMaxQp),
-      cqs_(segment::kMaxCq),
-      srqs_(segment::kMaxSrq),
-      pending_(objects_mutex_, [this] {
+    : pending_(objects_.mutex(), [this] {
         if (!node_->on_service_thread()) node_->kick();
       }) {}
 
@@ -102,42 +94,12 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
 bool Runtime::host_is_covered(const Transport& asking) const { return transports_.share_memory_beside(asking); }
 
 bool Runtime::has_queue_pair(uint32_t number) const {
-  return segment::slot_of(number) == slot_ && qps_.at(segment::index_of(number)) != nullptr;
+  return segment::slot_of(number) == slot_ && objects_.qps().at(segment::index_of(number)) != nullptr;
 }
 
 void Runtime::count_thread(bool writes_memory) {
   // One that does not write to memory unasked is no company of the program's threads.
   remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));
-}
-
-void Runtime::enter(Qp* qp, uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  qps_.enter(index, qp);
-}
-
-void Runtime::enter(Cq* cq, uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  cqs_.enter(index, cq);
-}
-
-void Runtime::enter(Srq* srq, uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  srqs_.enter(index, srq);
-}
-
-void Runtime::leave_qp(uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  qps_.leave(index);
-}
-
-void Runtime::leave_cq(uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  cqs_.leave(index);
-}
-
-void Runtime::leave_srq(uint32_t index) {
-  std::lock_guard lock(objects_mutex_);
-  srqs_.leave(index);
 }
 
 bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
@@ -169,7 +131,7 @@ void Runtime::on_attention() {
   std::shared_lock copies(remapper_->copy_mutex());
   // Requests of other processes first: somebody waits for each.
   if ((kinds & segment::attention::kAgent) != 0) memories_->agent().serve();
-  std::lock_guard lock(objects_mutex_);
+  std::lock_guard lock(objects_.mutex());
   const auto each = [](auto& words, auto&& visit) {
     for (uint32_t word = 0; word < std::size(words); ++word) {
       if (words[word].load() == 0) continue;  // most are
@@ -179,7 +141,7 @@ void Runtime::on_attention() {
   };
   if ((kinds & segment::attention::kQp) != 0) {
     each(header.qp_attention, [&](uint32_t index) {
-      Qp* qp = qps_.at(index);
+      Qp* qp = objects_.qps().at(index);
       if (qp == nullptr) return;
       if (tables().qp[index].wake.exchange(0) != 0) qp->progress(base::now_ns());
       qp->tell_established();
@@ -188,12 +150,12 @@ void Runtime::on_attention() {
   }
   if ((kinds & segment::attention::kSrq) != 0) {
     each(header.srq_attention, [&](uint32_t index) {
-      if (Srq* srq = srqs_.at(index); srq != nullptr) srq->on_limit();
+      if (Srq* srq = objects_.srqs().at(index); srq != nullptr) srq->on_limit();
     });
   }
   if ((kinds & segment::attention::kCq) != 0) {
     each(header.cq_attention, [&](uint32_t index) {
-      Cq* cq = cqs_.at(index);
+      Cq* cq = objects_.cqs().at(index);
       if (cq == nullptr) return;
       if (tables().cq[index].overrun.load() == 1) {
         tables().cq[index].overrun.store(2);  // told once
@@ -206,11 +168,11 @@ void Runtime::on_attention() {
 
 void Runtime::recover_from(cm::Peer& peer) {
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
-  for (uint32_t i = 0; i < srqs_.high_water(); ++i)
-    if (Srq* srq = srqs_.at(i); srq != nullptr) srq->recover(dead);
+  for (uint32_t i = 0; i < objects_.srqs().high_water(); ++i)
+    if (Srq* srq = objects_.srqs().at(i); srq != nullptr) srq->recover(dead);
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i)
-    if (Qp* qp = qps_.at(i); qp != nullptr) qp->recover(dead);
+    if (Qp* qp = objects_.qps().at(i); qp != nullptr) qp->recover(dead);
 }
 
 void Runtime::on_mad(cm::Peer& peer, const cm::Mad& mad) {
@@ -225,11 +187,11 @@ void Runtime::on_peer_gone(cm::Peer& peer) {
 }
 
 void Runtime::bury(cm::Peer& peer) {
-  std::lock_guard lock(objects_mutex_);
+  std::lock_guard lock(objects_.mutex());
   recover_from(peer);
   const uint32_t qp_count = tables().header->qp_high_water.load();
   for (uint32_t i = 0; i < qp_count; ++i) {
-    Qp* qp = qps_.at(i);
+    Qp* qp = objects_.qps().at(i);
     if (qp == nullptr) continue;
     // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
     progress::Waiter waiter(progress::kLockPolicy);
@@ -238,8 +200,8 @@ void Runtime::bury(cm::Peer& peer) {
       failed_.insert(i);
   }
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
-  for (uint32_t i = 0; i < cqs_.high_water(); ++i)
-    if (Cq* cq = cqs_.at(i); cq != nullptr) cq->recover(dead);
+  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
+    if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);
   if (!failed_.empty()) node_->kick();
 }
 
@@ -252,10 +214,10 @@ int64_t Runtime::on_tick(int64_t now_ns) {
 int64_t Runtime::serve_queue_pairs(int64_t now_ns) {
   // Before the objects' mutex, as in on_attention().
   std::shared_lock copies(remapper_->copy_mutex());
-  std::lock_guard lock(objects_mutex_);
+  std::lock_guard lock(objects_.mutex());
   int64_t wanted = INT64_MAX;
   for (auto failed = failed_.begin(); failed != failed_.end();) {
-    Qp* qp = qps_.at(*failed);
+    Qp* qp = objects_.qps().at(*failed);
     if (qp == nullptr || qp->handle_error()) {
       failed = failed_.erase(failed);
     } else {

@@ -1,25 +1,21 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 
 #include "cm/node.h"
 #include "core/device_table.h"
-#include "core/index_pool.h"
-#include "core/object_table.h"
+#include "core/object_tables.h"
 #include "core/pending_requests.h"
 #include "core/transports.h"
+#include "core/xrc_users.h"
 #include "region/remapper.h"
 
 namespace nupa::core {
 
 class Connections;
-class Cq;
-class Qp;
-class Srq;
 
 /// What all opens of the devices in this process share: the node, the numbers, the objects by number, pending work.
 /// Made by the first open, gone with the last close.
@@ -47,23 +43,8 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   /// How this process signs claims in rings.
   uint32_t tag() const { return tag_; }
 
-  IndexPool& qp_numbers() { return qp_numbers_; }
-  IndexPool& cq_numbers() { return cq_numbers_; }
-  IndexPool& srq_numbers() { return srq_numbers_; }
-  IndexPool& mr_numbers() { return mr_numbers_; }
   uint32_t next_handle() { return next_handle_.fetch_add(1); }
-
-  void enter(Qp* qp, uint32_t index);
-  void enter(Cq* cq, uint32_t index);
-  void enter(Srq* srq, uint32_t index);
-  /// After these return the service thread no longer touches the object.
-  void leave_qp(uint32_t index);
-  void leave_cq(uint32_t index);
-  void leave_srq(uint32_t index);
-  /// Valid while the object is not destroyed, which the caller has to know. One load.
-  Qp* qp_at(uint32_t index) { return qps_.at(index); }
-  Srq* srq_at(uint32_t index) { return srqs_.at(index); }
-
+  ObjectTables& objects() { return objects_; }
   PendingRequests<Qp, Cq>& pending() { return pending_; }
 
   /// Waits until no process (this one too) is inside an operation that it began before this call, so that whatever
@@ -74,9 +55,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   Result<segment::Segment::Block> allocate(uint64_t bytes) { return segment().allocate(bytes); }
   void release(const segment::Segment::Block& block) { segment().release(block, grace()); }
 
-  /// The identity of the XRC domain of a file (device and inode), or a private one.
-  std::mutex& xrc_mutex() { return xrc_mutex_; }
-  std::map<uint64_t, int>& xrc_users() { return xrc_users_; }
+  XrcUsers& xrc_users() { return xrc_users_; }
 
   void on_attention() override;
   void on_peer_gone(cm::Peer& peer) override;
@@ -91,29 +70,19 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   void bury(cm::Peer& peer);
   int64_t serve_queue_pairs(int64_t now_ns);
 
-  IndexPool qp_numbers_;
-  IndexPool cq_numbers_;
-  IndexPool srq_numbers_;
-  IndexPool mr_numbers_;
   std::atomic<uint32_t> next_handle_{1};
   std::vector<DeviceEntry> devices_;
   uint32_t slot_ = 0;
   uint32_t tag_ = 0;
 
-  /// Held by the service thread while it touches objects, and by whoever removes one.
-  std::mutex objects_mutex_;
-  ObjectTable<Qp> qps_;
-  ObjectTable<Cq> cqs_;
-  ObjectTable<Srq> srqs_;
-
+  ObjectTables objects_;
   PendingRequests<Qp, Cq> pending_;
   std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled; service thread only
 
   /// Before everything of the connections'.
   std::mutex connections_mutex_;
 
-  std::mutex xrc_mutex_;
-  std::map<uint64_t, int> xrc_users_;
+  XrcUsers xrc_users_;
 
   std::unique_ptr<region::Remapper> remapper_;
   std::unique_ptr<host::PeerMemories> memories_;  ///< outlives the node's service thread, which calls it

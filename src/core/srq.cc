@@ -15,7 +15,7 @@ int Srq::open() {
   Runtime& runtime = device_.runtime();
   auto queue = ReceiveQueue::create(runtime, shared_->recv, options_.max_wr, options_.max_sge, pd_.handle());
   if (!queue) {
-    runtime.srq_numbers().give_back(index_);
+    runtime.objects().srqs().numbers().give_back(index_);
     return queue.error().code;
   }
   queue_ = std::move(*queue);
@@ -33,7 +33,7 @@ int Srq::open() {
   shared_->in_use.store(1);
   pd_.users.add();
   device_.users.add();
-  runtime.enter(this, index_);
+  runtime.objects().srqs().enter(*this, index_);
   open_ = true;
   return 0;
 }
@@ -46,12 +46,12 @@ int Srq::close() {
   if (users.any()) return EBUSY;
   Runtime& runtime = device_.runtime();
   open_ = false;
-  runtime.leave_srq(index_);
+  runtime.objects().srqs().leave(index_);
   shared_->in_use.store(0);
   runtime.grace();
   queue_.reset();
   device_.events().forget(this);
-  runtime.srq_numbers().give_back(index_);
+  runtime.objects().srqs().numbers().give_back(index_);
   if (cq_ != nullptr) cq_->users.drop();
   if (xrcd_ != nullptr) xrcd_->users.drop();
   pd_.users.drop();
@@ -95,7 +95,7 @@ void Srq::recover(uint32_t dead_tag) {
     const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
     if (completion == 0) return false;
     if (cq_ != nullptr) return cq_->completed(completion);
-    Qp* qp = claimed_for == 0 ? nullptr : device_.runtime().qp_at(claimed_for - 1);
+    Qp* qp = claimed_for == 0 ? nullptr : device_.runtime().objects().qps().at(claimed_for - 1);
     return qp != nullptr && qp->recv_cq()->completed(completion);
   });
 }

@@ -255,7 +255,7 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
   make_pair();
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
-  IndexPool& entries = runtime().mr_numbers();
+  IndexPool& entries = runtime().objects().mr_numbers();
   for (uint32_t further = 1; further <= 5; ++further) {  // the low byte is the program's to choose
     const int64_t before = entries.take();
     auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <mutex>
+
+#include "core/index_pool.h"
+#include "core/object_table.h"
+#include "segment/layout.h"
+
+namespace nupa::core {
+
+class Cq;
+class Qp;
+class Srq;
+
+/// The objects of one kind, with the numbers that they have in the process's segment. An object takes a number, enters
+/// with it, leaves, and gives the number back. Any thread.
+template <class T>
+class NumberedObjects {
+ public:
+  /// Numbers from `first` to `limit` - 1. `mutex`: see ObjectTables::mutex().
+  NumberedObjects(std::mutex& mutex, uint32_t first, uint32_t limit)
+      : mutex_(mutex), numbers_(first, limit), objects_(limit) {}
+
+  IndexPool& numbers() { return numbers_; }
+  void enter(T& object, uint32_t index) {
+    std::lock_guard lock(mutex_);
+    objects_.enter(index, &object);
+  }
+  /// After this returns the service thread does not touch the object any more.
+  void leave(uint32_t index) {
+    std::lock_guard lock(mutex_);
+    objects_.leave(index);
+  }
+  /// Null: there is none. Valid while the object is not destroyed, which the caller has to know. One load.
+  T* at(uint32_t index) const { return objects_.at(index); }
+  /// Numbers at and above were never used.
+  uint32_t high_water() const { return objects_.high_water(); }
+
+ private:
+  std::mutex& mutex_;
+  IndexPool numbers_;
+  ObjectTable<T> objects_;
+};
+
+/// The verbs objects of this process by number: what a completion, a peer's request or an attention bit names. Memory
+/// regions have numbers alone: their table is shared memory. Number 0 of each kind stays unused, so a zero never means
+/// an object; queue pairs 0 and 1 are management's.
+class ObjectTables {
+ public:
+  /// Held by a thread while it works on objects that it found here and that may be destroyed meanwhile.
+  std::mutex& mutex() { return mutex_; }
+
+  NumberedObjects<Qp>& qps() { return qps_; }
+  const NumberedObjects<Qp>& qps() const { return qps_; }
+  NumberedObjects<Cq>& cqs() { return cqs_; }
+  NumberedObjects<Srq>& srqs() { return srqs_; }
+  IndexPool& mr_numbers() { return mr_numbers_; }
+
+ private:
+  std::mutex mutex_;
+  NumberedObjects<Qp> qps_{mutex_, 2, segment::kMaxQp};
+  NumberedObjects<Cq> cqs_{mutex_, 1, segment::kMaxCq};
+  NumberedObjects<Srq> srqs_{mutex_, 1, segment::kMaxSrq};
+  IndexPool mr_numbers_{1, segment::kMaxMr};
+};
+
+}  // namespace nupa::core
