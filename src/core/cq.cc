@@ -64,7 +64,7 @@ int Cq::close() {
   shared_->where.store(0);
   if (channel_ != nullptr) channel_->detach(this);
   device_.events().forget(this);
-  runtime.release(block_);
+  runtime.ring_memory().give_back(block_);
   runtime.objects().cqs().numbers().give_back(index_);
   device_.users.drop();
   return 0;
@@ -187,7 +187,7 @@ int Cq::resize(uint32_t entries) {
   const DeviceAttr limits = device_attr();
   if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
-  auto block = device_.runtime().allocate(CompletionRing::bytes_for(log2));
+  auto block = device_.runtime().ring_memory().allocate(CompletionRing::bytes_for(log2));
   if (!block) return block.error().code;
 
   std::unique_lock lock(lock_);
@@ -209,7 +209,7 @@ int Cq::resize(uint32_t entries) {
   if (kept >= fresh.capacity()) {
     for (uint64_t i = 0; i < ring_.capacity(); ++i) ring_.reopen(head_ + i);
     lock.unlock();
-    device_.runtime().release(*block);
+    device_.runtime().ring_memory().give_back(*block);
     return EINVAL;
   }
   for (uint64_t i = 0; i < kept; ++i) fresh.write(i, ring_.slot(head_ + i).entry);
@@ -221,7 +221,7 @@ int Cq::resize(uint32_t entries) {
   block_ = *block;
   shared_->where.store(segment::pack_ring(block->offset, log2, ++generation_), std::memory_order_release);
   lock.unlock();
-  device_.runtime().release(old);
+  device_.runtime().ring_memory().give_back(old);
   return 0;
 }
 

@@ -168,7 +168,7 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
   if (index < 0) return fail(ENOMEM, "all completion queues of this process are in use");
   // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
-  auto block = runtime_->allocate(segment::CompletionRing::bytes_for(log2));
+  auto block = runtime_->ring_memory().allocate(segment::CompletionRing::bytes_for(log2));
   if (!block) {
     runtime_->objects().cqs().numbers().give_back(static_cast<uint32_t>(index));
     return tl::unexpected(block.error());

@@ -71,7 +71,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   }
   segment::Segment::Block block;
   if (pieces.size() > segment::kInlinePieces) {
-    auto allocated = device_.runtime().allocate(pieces.size() * sizeof(MrPiece));
+    auto allocated = device_.runtime().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
     if (!allocated) {
       if (holds_pages) device_.runtime().remapper().unshare(spec.addr, spec.length);
       return allocated.error().code;
@@ -106,9 +106,9 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
 void Mr::revoke() {
   entry_.shared().key.store(0, std::memory_order_seq_cst);
   // Whoever looked the key up before may still be copying; nobody starts anew.
-  device_.runtime().grace();
+  quiesce(device_.runtime().node());
   if (shared_memory_) device_.runtime().remapper().unshare(spec_.addr, spec_.length);
-  if (pieces_.size != 0) device_.runtime().release(pieces_);
+  if (pieces_.size != 0) device_.runtime().ring_memory().give_back(pieces_);
   pieces_ = {};
   shared_memory_ = false;
 }
@@ -198,7 +198,7 @@ Mw::~Mw() {
 int Mw::close() {
   open_ = false;
   entry_.shared().key.store(0, std::memory_order_seq_cst);
-  device_.runtime().grace();
+  quiesce(device_.runtime().node());
   attach(nullptr);
   pd_.users.drop();
   device_.users.drop();

@@ -41,8 +41,9 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
 int Qp::open() {
   const bool receives = options_.type != QpType::kXrcSend && options_.type != QpType::kXrcRecv && srq_ == nullptr;
   if (receives) {
-    auto queue = ReceiveQueue::create(runtime_, shared_->recv, std::max(options_.cap.max_recv_wr, 1u),
-                                      std::max(options_.cap.max_recv_sge, 1u), pd_->handle());
+    auto queue = ReceiveQueue::create(runtime_.ring_memory(), runtime_.tag(), shared_->recv,
+                                      std::max(options_.cap.max_recv_wr, 1u), std::max(options_.cap.max_recv_sge, 1u),
+                                      pd_->handle());
     if (!queue) {
       runtime_.objects().qps().numbers().give_back(index_);
       return queue.error().code;
@@ -226,7 +227,7 @@ int Qp::to_reset() {
     shared_->transport.store(0);
   }
   if (endpoint != nullptr) endpoint->withdraw();
-  runtime_.grace();
+  quiesce(runtime_.node());
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
   if (recv_cq_ != nullptr && recv_cq_ != send_cq_) recv_cq_->purge(qp_num_);
@@ -240,7 +241,7 @@ int Qp::to_error() {
     set_state(QpState::kErr);
     flush_sends();
   }
-  runtime_.grace();
+  quiesce(runtime_.node());
   const int64_t deadline = base::now_ns() + kFillWaitNs;
   for (progress::Waiter waiter(progress::kLockPolicy);; waiter.turn()) {
     {

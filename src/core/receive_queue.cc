@@ -12,13 +12,13 @@ using segment::ReceiveRing;
 using segment::RecvSlot;
 using segment::SlotState;
 
-Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, segment::RecvRing& shared, uint32_t max_wr,
-                                                           uint32_t max_sge, uint32_t pd) {
+Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
+                                                           uint32_t max_wr, uint32_t max_sge, uint32_t pd) {
   // More slots than receives: one that its claimer has completed and not yet freed (it was preempted just there) does
   // not stand in the way of the next post.
   const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u)));
   const uint32_t stride = ReceiveRing::stride_for(max_sge);
-  auto block = runtime.allocate(uint64_t{stride} << log2);
+  auto block = memory.allocate(uint64_t{stride} << log2);
   if (!block) return tl::unexpected(block.error());
   shared.stride = stride;
   shared.max_sge = max_sge;
@@ -29,12 +29,13 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(Runtime& runtime, seg
   // A peer may know an earlier queue of this number, whose ring most often lay at the same place.
   const auto generation = static_cast<uint16_t>(++shared.rings);
   shared.where.store(segment::pack_ring(block->offset, log2, generation), std::memory_order_release);
-  return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(runtime, shared, *block, log2, max_wr));
+  return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(memory, tag, shared, *block, log2, max_wr));
 }
 
-ReceiveQueue::ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block,
-                           uint32_t log2, uint32_t max_wr)
-    : runtime_(runtime),
+ReceiveQueue::ReceiveQueue(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
+                           const segment::Segment::Block& block, uint32_t log2, uint32_t max_wr)
+    : memory_(memory),
+      tag_(tag),
       shared_(shared),
       block_(block),
       ring_(&shared, block.address, log2, shared.stride),
@@ -42,7 +43,7 @@ ReceiveQueue::ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const se
 
 ReceiveQueue::~ReceiveQueue() {
   shared_.where.store(0);
-  runtime_.release(block_);
+  memory_.give_back(block_);
 }
 
 int ReceiveQueue::post(const RecvWr& wr) {
@@ -76,7 +77,7 @@ bool ReceiveQueue::drain_one(uint64_t position, const std::function<void(const R
     return true;
   }
   if (segment::slot_state_of(seen) != SlotState::kReady) return true;
-  if (!slot.stamp.compare_exchange_strong(seen, segment::claim_stamp(turn, runtime_.tag()))) return false;
+  if (!slot.stamp.compare_exchange_strong(seen, segment::claim_stamp(turn, tag_))) return false;
   if (flush) flush(slot);
   ReceiveRing::finish(claim);
   return true;

@@ -1,8 +1,10 @@
 #pragma once
+#include <nupa/queue_pair.h>
+
 #include <functional>
 #include <mutex>
 
-#include "core/runtime.h"
+#include "core/ring_memory.h"
 #include "progress/spin_lock.h"
 #include "segment/receive_ring.h"
 
@@ -12,8 +14,9 @@ namespace nupa::core {
 class ReceiveQueue {
  public:
   /// Allocates the ring for `max_wr` receives of up to `max_sge` entries and shows it to peers. ENOMEM, EFBIG.
-  static Result<std::unique_ptr<ReceiveQueue>> create(Runtime& runtime, segment::RecvRing& shared, uint32_t max_wr,
-                                                      uint32_t max_sge, uint32_t pd);
+  /// `tag`: how this process signs claims.
+  static Result<std::unique_ptr<ReceiveQueue>> create(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
+                                                      uint32_t max_wr, uint32_t max_sge, uint32_t pd);
   ~ReceiveQueue();
   ReceiveQueue(const ReceiveQueue&) = delete;
   ReceiveQueue& operator=(const ReceiveQueue&) = delete;
@@ -47,13 +50,14 @@ class ReceiveQueue {
   uint64_t waiting() const;
 
  private:
-  ReceiveQueue(Runtime& runtime, segment::RecvRing& shared, const segment::Segment::Block& block, uint32_t log2,
-               uint32_t max_wr);
+  ReceiveQueue(RingMemory& memory, uint32_t tag, segment::RecvRing& shared, const segment::Segment::Block& block,
+               uint32_t log2, uint32_t max_wr);
   bool drain_one(uint64_t position, const std::function<void(const segment::RecvSlot&)>& flush,
                  const std::function<bool(uint32_t)>& is_dead,
                  const std::function<bool(const segment::RecvSlot&)>& completed);
 
-  Runtime& runtime_;
+  RingMemory& memory_;
+  const uint32_t tag_;
   segment::RecvRing& shared_;
   segment::Segment::Block block_;
   segment::ReceiveRing ring_;

@@ -25,7 +25,6 @@ std::mutex g_mutex;
 std::weak_ptr<Runtime> g_runtime;
 int g_owner_pid = 0;
 
-constexpr int64_t kGraceLimit = 2'000'000'000;
 constexpr int64_t kBusyPauseNs = 100'000;
 }  // namespace
 
@@ -76,6 +75,7 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   runtime->node_ = std::move(*node);
+  runtime->ring_memory_.emplace(*runtime->node_);
   runtime->memories_ = std::make_unique<host::PeerMemories>(*runtime->node_);
   runtime->remapper_->set_internal_threads(runtime->node_->internal_threads());
   if (auto opened = used.open(*runtime); !opened) return tl::unexpected(opened.error());
@@ -100,28 +100,6 @@ bool Runtime::has_queue_pair(uint32_t number) const {
 void Runtime::count_thread(bool writes_memory) {
   // One that does not write to memory unasked is no company of the program's threads.
   remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));
-}
-
-bool Runtime::grace_of(const segment::Tables& tables, cm::Peer* peer) {
-  const uint32_t count = std::min(tables.header->qp_high_water.load(), segment::kMaxQp);
-  const int64_t deadline = base::now_ns() + kGraceLimit;
-  for (uint32_t i = 0; i < count; ++i) {
-    bool is_late = false;
-    segment::SendLock::await_holder(tables.qp[i].send_lock, [&] {
-      if (peer != nullptr && !peer->alive()) return false;
-      is_late = base::now_ns() > deadline;
-      return !is_late;
-    });
-    if (is_late) return false;
-  }
-  return true;
-}
-
-bool Runtime::grace() {
-  segment::SendLock::fence_after_revoking();
-  bool all = grace_of(tables(), nullptr);
-  for (const cm::PeerRef& peer : node_->peers()) all = grace_of(peer->tables(), peer.get()) && all;
-  return all;
 }
 
 void Runtime::on_attention() {

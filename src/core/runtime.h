@@ -3,12 +3,14 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "cm/node.h"
 #include "core/device_table.h"
 #include "core/object_tables.h"
 #include "core/pending_requests.h"
+#include "core/ring_memory.h"
 #include "core/transports.h"
 #include "core/xrc_users.h"
 #include "region/remapper.h"
@@ -47,13 +49,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   ObjectTables& objects() { return objects_; }
   PendingRequests<Qp, Cq>& pending() { return pending_; }
 
-  /// Waits until no process (this one too) is inside an operation that it began before this call, so that whatever
-  /// was revoked before is not used any more. False if one did not move on for kGraceLimit (it is stopped).
-  bool grace();
-
-  /// Allocates and gives back ring memory; `exposed`: peers may have mapped it.
-  Result<segment::Segment::Block> allocate(uint64_t bytes) { return segment().allocate(bytes); }
-  void release(const segment::Segment::Block& block) { segment().release(block, grace()); }
+  RingMemory& ring_memory() { return *ring_memory_; }
 
   XrcUsers& xrc_users() { return xrc_users_; }
 
@@ -64,8 +60,6 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
 
  private:
   Runtime();
-  static int64_t kGraceLimitNs();
-  bool grace_of(const segment::Tables& tables, cm::Peer* peer);
   void recover_from(cm::Peer& peer);
   void bury(cm::Peer& peer);
   int64_t serve_queue_pairs(int64_t now_ns);
@@ -87,6 +81,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   std::unique_ptr<region::Remapper> remapper_;
   std::unique_ptr<host::PeerMemories> memories_;  ///< outlives the node's service thread, which calls it
   std::unique_ptr<cm::Node> node_;
+  std::optional<RingMemory> ring_memory_;
   Transports transports_;
   std::vector<Poller*> pollers_;
   std::unique_ptr<Connections> connections_;

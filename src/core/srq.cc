@@ -13,7 +13,8 @@ Srq::Srq(DeviceImpl& device, Pd& pd, uint32_t index, const SrqOptions& options)
 
 int Srq::open() {
   Runtime& runtime = device_.runtime();
-  auto queue = ReceiveQueue::create(runtime, shared_->recv, options_.max_wr, options_.max_sge, pd_.handle());
+  auto queue = ReceiveQueue::create(runtime.ring_memory(), runtime.tag(), shared_->recv, options_.max_wr,
+                                    options_.max_sge, pd_.handle());
   if (!queue) {
     runtime.objects().srqs().numbers().give_back(index_);
     return queue.error().code;
@@ -48,7 +49,7 @@ int Srq::close() {
   open_ = false;
   runtime.objects().srqs().leave(index_);
   shared_->in_use.store(0);
-  runtime.grace();
+  quiesce(runtime.node());
   queue_.reset();
   device_.events().forget(this);
   runtime.objects().srqs().numbers().give_back(index_);

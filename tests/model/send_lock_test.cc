@@ -28,7 +28,7 @@ void add_initiator(Case& made, const char* name, Opened& opened, size_t lock) {
   });
 }
 
-/// As Mr::revoke() with Runtime::grace(), which makes no demands on how the key is stored.
+/// As Mr::revoke() with quiesce(), which makes no demands on how the key is stored.
 void add_owner(Case& made, Opened& opened, size_t locks) {
   made.thread("owner", [&opened, locks] {
     opened.key.store(0, std::memory_order_release);

@@ -56,6 +56,7 @@ using segment::SendLock;
 using segment::SlotState;
 
 constexpr uint32_t kSlot = 5, kSenderQpn = 77;
+constexpr uint32_t kOwnerTag = 9;
 constexpr uint64_t kEpoch = 3;
 
 /// A connected queue pair of the owner's with one receive posted, and the sender's view of it.
@@ -67,7 +68,7 @@ struct Pair {
   cm::DueEvent due;
   cm::PeerRef peer;
   ::std::unique_ptr<cm::Node> node;
-  ::std::unique_ptr<Runtime> runtime;
+  ::std::unique_ptr<RingMemory> rings;
   ::std::unique_ptr<host::PeerMemories> memories;
   ::std::unique_ptr<SharedTarget> target;
   // By the number of a receive (wr_id).
@@ -128,9 +129,9 @@ Pair& make_pair(Case& made, bool is_shared) {
   ring_memory = made.memory(ReceiveRing::stride_for(1) << kLog2);
   pair.peer = ::std::make_shared<cm::Peer>(tables);
   pair.node = ::std::make_unique<cm::Node>(*pair.peer);
-  pair.runtime = ::std::make_unique<Runtime>(segment::Segment::Block{4096, 4096, ring_memory});
+  pair.rings = ::std::make_unique<RingMemory>(segment::Segment::Block{4096, 4096, ring_memory});
   pair.memories = ::std::make_unique<host::PeerMemories>(*pair.node);
-  pair.queue = *ReceiveQueue::create(*pair.runtime, is_shared ? pair.srq->recv : pair.qp->recv, 2, 1, 1);
+  pair.queue = *ReceiveQueue::create(*pair.rings, kOwnerTag, is_shared ? pair.srq->recv : pair.qp->recv, 2, 1, 1);
   made.adopt(pair.queue.get(), sizeof *pair.queue);
   pair.qp->in_use = 1;
   pair.qp->remote_qpn = kSenderQpn;
@@ -149,7 +150,7 @@ void add_sender(Case& made, Pair& pair) {
     pair.send();
   });
 }
-/// As Runtime::grace().
+/// As quiesce().
 void grace(const Pair& pair) {
   SendLock::fence_after_revoking();
   SendLock::await_holder(*pair.send_lock, [] { return true; });

@@ -531,7 +531,7 @@ class ShmGrace : public ShmProcesses {
     std::atomic<bool> began{false};
     other = std::thread([&] {
       began = true;
-      all_moved_on = end.runtime().grace();
+      all_moved_on = quiesce(end.runtime().node());
       over = true;
     });
     EXPECT_TRUE(soon([&] { return began.load(); }));
@@ -978,7 +978,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   if (!meet(end, line, *qp, &peer)) return false;
   const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
-  auto bounce = end.runtime().allocate(segment::kBounceBytes);
+  auto bounce = end.runtime().ring_memory().allocate(segment::kBounceBytes);
   if (!bounce) return false;
   auto& agents = end.tables().header->agents;
   const auto prepare = [&](segment::AgentShared& request, segment::AgentOp op, uint64_t address, uint64_t length) {

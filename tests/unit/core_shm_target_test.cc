@@ -697,7 +697,7 @@ TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
   std::atomic<bool> began{false}, all_moved_on{false};
   std::thread other([&] {
     began = true;
-    all_moved_on = runtime().grace();
+    all_moved_on = quiesce(runtime().node());
   });
   ASSERT_TRUE(soon([&] { return began.load(); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -25,7 +25,7 @@ constexpr int64_t kSearchPauseNs = 1'000'000;
 constexpr int64_t kIdleSearchPauseNs = 50'000'000;
 /// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
 constexpr int64_t kUnmetLimitNs = 400'000'000;
-/// How long a peer that is inside a post is waited for: as Runtime::grace() does.
+/// How long a peer that is inside a post is waited for: as quiesce() does.
 constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace

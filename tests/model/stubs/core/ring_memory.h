@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Found instead of src/core/runtime.h by code that is checked in tests/model: an owner with memory for one ring.
+/// Found instead of src/core/ring_memory.h by code that is checked in tests/model: memory for one ring.
 #include <nupa/queue_pair.h>
 
 #include "base/clock.h"
@@ -8,12 +8,11 @@
 
 namespace nupa::core {
 
-class Runtime {
+class RingMemory {
  public:
-  explicit Runtime(const segment::Segment::Block& block) : block_(block) {}
+  explicit RingMemory(const segment::Segment::Block& block) : block_(block) {}
   Result<segment::Segment::Block> allocate(uint64_t) { return block_; }
-  void release(const segment::Segment::Block&) {}
-  uint32_t tag() const { return 9; }
+  void give_back(const segment::Segment::Block&) {}
 
  private:
   segment::Segment::Block block_;

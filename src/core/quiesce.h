@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "cm/node.h"
+
+namespace nupa::core {
+
+/// Waits until no process of this host, this one too, is inside an operation on a queue pair that it began before this
+/// call. What was revoked before the call (a key, a ring, a state) is then not used any more. Operations hold the send
+/// lock of their queue pair, so this watches the send locks in the tables of all processes that `node` has met; the
+/// caller holds none. False: a process did not move on within 2 s (it is stopped). Any thread.
+bool quiesce(cm::Node& node);
+
+}  // namespace nupa::core
