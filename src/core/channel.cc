@@ -61,7 +61,7 @@ Cq* Channel::next_with_event() {
 
 Result<CompletionQueue*> Channel::wait() {
   const auto take_packets = [&](int event_fd) {
-    for (Poller* poller : device_.runtime().pollers()) {
+    for (Poller* poller : device_.runtime().transports().pollers()) {
       const Poller::Slept slept = poller->sleep(event_fd);
       if (slept == Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
       if (slept == Poller::Slept::kSignal) return EINTR;

@@ -36,7 +36,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
       user_context_(options.user_context),
       channel_(static_cast<Channel*>(options.channel)),
       timestamps_(options.timestamps),
-      pollers_(device.runtime().pollers()) {
+      pollers_(device.runtime().transports().pollers()) {
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   ring_ = CompletionRing(shared_, block.address, log2_slots);
   look_at_next();

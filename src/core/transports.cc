@@ -47,8 +47,10 @@ Error Transports::explain_no_slot(const Error& error) const {
 
 Result<void> Transports::open(ProcessContext& process) {
   std::erase_if(used_, [](const Used& each) { return !each.is_able; });
-  for (const Used& each : used_)
+  for (const Used& each : used_) {
     if (auto opened = each.transport->open(process); !opened) return opened;
+    if (Poller* poller = each.transport->poller(); poller != nullptr) pollers_.push_back(poller);
+  }
   return {};
 }
 
@@ -121,13 +123,6 @@ bool Transports::share_memory_beside(const Transport& asking) const {
   return std::any_of(used_.begin(), used_.end(), [&](const Used& each) {
     return each.transport.get() != &asking && each.transport->shares_memory();
   });
-}
-
-std::vector<Poller*> Transports::pollers() const {
-  std::vector<Poller*> pollers;
-  for (const Used& each : used_)
-    if (Poller* poller = each.transport->poller(); poller != nullptr) pollers.push_back(poller);
-  return pollers;
 }
 
 MadCarrier* Transports::mads() const {

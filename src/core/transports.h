@@ -50,7 +50,8 @@ class Transports {
   bool share_memory() const;
   /// The same of one beside `asking`.
   bool share_memory_beside(const Transport& asking) const;
-  std::vector<Poller*> pollers() const;
+  /// Constant after open().
+  const std::vector<Poller*>& pollers() const { return pollers_; }
   /// The first that carries datagrams to queue pair 1. Null: none does.
   MadCarrier* mads() const;
   /// Null: it is not used.
@@ -62,6 +63,7 @@ class Transports {
     bool is_able = true;
   };
   std::vector<Used> used_;
+  std::vector<Poller*> pollers_;
 };
 
 }  // namespace nupa::core

@@ -16,7 +16,7 @@ class ShmCompletions : public ShmTest {
   /// Whether an event waits once what was called to the queue has been looked at.
   bool is_told() {
     cm::call_attention(runtime().node().self(), segment::attention::kCq, cq->index());
-    runtime().on_attention();  // or the service thread does, and this waits for it
+    events().on_attention();  // or the service thread does, and this waits for it
     pollfd event{handle->async_fd(), POLLIN, 0};
     return poll(&event, 1, 0) == 1;
   }
@@ -121,7 +121,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
   }
   // An attention of another kind, such as an overrun, wakes nobody.
   cm::call_attention(runtime().node().self(), segment::attention::kCq, queue->index());
-  runtime().on_attention();
+  events().on_attention();
   EXPECT_FALSE(channel->wait());
   cqs.pop_back();
 }

@@ -64,6 +64,8 @@ class ShmEnd {
 
   DeviceImpl& device() { return static_cast<DeviceImpl&>(*handle); }
   Runtime& runtime() { return device().runtime(); }
+  /// As the service thread calls them.
+  cm::NodeEvents& events() { return runtime(); }
   const segment::Tables& tables() { return runtime().tables(); }
   window::Window& shm() { return static_cast<window::Window&>(*runtime().transports().find("shm")); }
   segment::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }

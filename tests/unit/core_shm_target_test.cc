@@ -445,7 +445,7 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
   hello.hello.slot = runtime().slot();
   hello.hello.instance = runtime().node().self().instance() + 1;
   const auto dead = cm::PeerTable::make(std::move(hello), false);
-  runtime().on_peer_gone(*dead);
+  events().on_peer_gone(*dead);
   EXPECT_EQ(state_of(*a), QpState::kRts);
   EXPECT_EQ(state_of(*b), QpState::kRts);
   expect_served(*a);
@@ -549,7 +549,7 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
     EXPECT_EQ(event->type, EventType::kCommEst);
     EXPECT_EQ(event->qp, b);
     cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
-    runtime().on_attention();  // or the service thread does, and this waits for it
+    events().on_attention();  // or the service thread does, and this waits for it
     pollfd another{handle->async_fd(), POLLIN, 0};
     EXPECT_EQ(poll(&another, 1, 0), 0) << "once in a life";
     ASSERT_EQ(move(*b, QpState::kReset), 0);
@@ -751,7 +751,7 @@ TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails)
 
 TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   const int64_t now = base::now_ns();
-  const int64_t idle = runtime().on_tick(now);
+  const int64_t idle = events().on_tick(now);
   Qp* qp = make_qp();
   const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
@@ -764,13 +764,13 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
     ASSERT_EQ(qp->close(), 0);
     sends.lock();
   }
-  EXPECT_EQ(runtime().on_tick(now), idle) << "there is nothing to come again for";
+  EXPECT_EQ(events().on_tick(now), idle) << "there is nothing to come again for";
   sends.unlock();
 }
 
 TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // the next connection has all of its time
   const int64_t now = base::now_ns();
-  const int64_t idle = runtime().on_tick(now);
+  const int64_t idle = events().on_tick(now);
   Qp* qp = make_qp();
   const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
@@ -782,7 +782,7 @@ TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // t
     ASSERT_EQ(move(*qp, QpState::kReset), 0);
     sends.lock();
   }
-  EXPECT_EQ(runtime().on_tick(now), idle) << "there is nothing to come again for";
+  EXPECT_EQ(events().on_tick(now), idle) << "there is nothing to come again for";
   sends.unlock();
 }
 
