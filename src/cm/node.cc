@@ -69,7 +69,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   ~NodeImpl() override { shut(); }
 
   Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                     const std::function<bool(uint32_t slot)>& reserve, bool shares_memory);
+                     const std::function<bool(uint32_t slot)>& reserve,
+                     const std::function<void(segment::SegmentHeader&)>& describe);
   Result<void> serve() override;
 
   segment::Segment& segment() override { return *segment_; }
@@ -180,7 +181,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
 };
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                             const std::function<bool(uint32_t slot)>& reserve, bool shares_memory) {
+                             const std::function<bool(uint32_t slot)>& reserve,
+                             const std::function<void(segment::SegmentHeader&)>& describe) {
   region_fd_ = region_fd;
   auto dir = RuntimeDir::open();
   if (!dir) return tl::unexpected(dir.error());
@@ -203,13 +205,13 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   clock_gettime(CLOCK_REALTIME, &now);
   header.start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   command_name(header.command);
-  header.shares_memory = shares_memory ? 1 : 0;
   header.device_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), segment::kMaxDevices));
   for (uint32_t device = 0; device < header.device_count; ++device) {
     segment::GidTableShared& table = header.devices[device];
     table.count = static_cast<uint32_t>(std::min<size_t>(gids[device].size(), segment::kMaxGids));
     std::copy_n(gids[device].begin(), table.count, table.gids);
   }
+  if (describe) describe(header);
   auto claimed = dir_->claim(reserve);
   if (!claimed) return tl::unexpected(claimed.error());
   slot_ = claimed->slot;
@@ -691,10 +693,10 @@ void NodeImpl::loop() {
 }  // namespace
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
-                                         const std::function<bool(uint32_t slot)>& reserve, bool shares_memory) {
+                                         const std::function<bool(uint32_t slot)>& reserve,
+                                         const std::function<void(segment::SegmentHeader&)>& describe) {
   auto node = std::make_unique<NodeImpl>(events);
-  if (auto started = node->start(region_fd, gids, reserve, shares_memory); !started)
-    return tl::unexpected(started.error());
+  if (auto started = node->start(region_fd, gids, reserve, describe); !started) return tl::unexpected(started.error());
   return node;
 }
 

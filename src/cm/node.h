@@ -30,11 +30,12 @@ class Node {
  public:
   /// Claims a slot, makes the segment. Peers wait, and `events` is not called, until serve(). `region_fd` is handed to
   /// peers. `gids`, of each device, are written to the header. `events` outlives the node. `reserve`, if given, has to
-  /// say true to the slot. `shares_memory`: others are told whether they reach this process by memory. EACCES, EPERM:
-  /// the runtime directory is not this user's alone; ENOSPC: no free slot; limits of the process.
+  /// say true to the slot. `describe`, if given, writes to the header what other processes read about this one's
+  /// transports, before they can find it. EACCES, EPERM: the runtime directory is not this user's alone; ENOSPC: no
+  /// free slot; limits of the process.
   static Result<std::unique_ptr<Node>> open(int region_fd, const std::vector<std::vector<Gid>>& gids,
                                             NodeEvents& events, const std::function<bool(uint32_t slot)>& reserve = {},
-                                            bool shares_memory = true);
+                                            const std::function<void(segment::SegmentHeader&)>& describe = {});
   /// Says goodbye to all peers, stops the thread, removes the socket.
   virtual ~Node() = default;
   /// Starts the service thread, unless it runs already: everything that `events` needs exists. Errors of threads.

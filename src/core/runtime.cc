@@ -46,8 +46,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   runtime->transports_ = std::move(*transports);
   Transports& used = runtime->transports_;
   // Where nobody maps it, memory is copied from and to where it lies.
-  const bool shares = used.share_memory();
-  auto remapper = region::Remapper::create(shares ? region::policy_from_environment() : region::Policy::kNever);
+  auto remapper =
+      region::Remapper::create(used.share_memory() ? region::policy_from_environment() : region::Policy::kNever);
   if (!remapper) return tl::unexpected(remapper.error());
   runtime->remapper_ = std::move(*remapper);
   runtime->devices_ = std::move(*devices);
@@ -60,7 +60,8 @@ Result<std::shared_ptr<Runtime>> Runtime::acquire() {
   // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
   auto node = cm::Node::open(
-      runtime->remapper_->fd(), gids, *runtime, [&](uint32_t slot) { return used.reserve(slot); }, shares);
+      runtime->remapper_->fd(), gids, *runtime, [&](uint32_t slot) { return used.reserve(slot); },
+      [&](segment::SegmentHeader& header) { used.describe(header); });
   if (!node) return tl::unexpected(node.error().code == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
   runtime->slot_ = (*node)->slot();
   runtime->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());

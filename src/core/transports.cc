@@ -28,6 +28,10 @@ Result<Transports> Transports::from_environment() {
   return transports;
 }
 
+void Transports::describe(segment::SegmentHeader& header) const {
+  for (const Used& each : used_) each.transport->describe(header);
+}
+
 bool Transports::reserve(uint32_t slot) {
   bool any = false;
   for (Used& each : used_) {

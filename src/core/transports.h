@@ -28,6 +28,8 @@ class Transports {
   /// is not used too.
   static Result<Transports> from_environment();
 
+  /// As Transport::describe(), of each.
+  void describe(segment::SegmentHeader& header) const;
   /// Whether all may have the slot, those left out that cannot run here.
   bool reserve(uint32_t slot);
   /// Why no slot could be had, if a transport knows better than `error`.

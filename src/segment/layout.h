@@ -119,7 +119,7 @@ struct alignas(64) SegmentHeader {
   uint32_t uid;
   uint64_t start_ns;       ///< CLOCK_REALTIME when it opened the device
   char command[64];        ///< for people
-  uint32_t shares_memory;  ///< 1: other processes may reach it by memory that they share
+  uint32_t shares_memory;  ///< 1: others may reach it by shared memory; the transport writes it
   uint32_t device_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death

@@ -429,7 +429,16 @@ TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
   gids[1][1].raw[15] = 9;
   here_ = std::make_unique<Own>();
   here_->node.reset();
-  auto node = Node::open(here_->region.get(), gids, here_->events, {}, true);
+  bool is_described = false;
+  const auto describe = [&](segment::SegmentHeader& shown) {
+    is_described = true;
+    shown.shares_memory = 1;
+  };
+  const auto reserve = [&](uint32_t) {
+    EXPECT_TRUE(is_described) << "others may find the process now";
+    return true;
+  };
+  auto node = Node::open(here_->region.get(), gids, here_->events, reserve, describe);
   ASSERT_TRUE(node);
   const segment::SegmentHeader& header = *(*node)->segment().tables().header;
   EXPECT_EQ(segment::kMaxDevices, header.device_count);

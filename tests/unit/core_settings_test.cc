@@ -79,6 +79,16 @@ TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {
   EXPECT_EQ((*sends)->memory_domain(), MemoryDomain{});
 }
 
+TEST_F(CoreSettings, Transport_WithSharedMemoryAmongThem_IsShownToOthers) {
+  for (const auto& [names, shared] :
+       std::vector<std::pair<const char*, uint32_t>>{{"shm", 1}, {"roce", 0}, {"roce,shm", 1}}) {
+    setenv("NUPA_TRANSPORT", names, 1);
+    const auto runtime = Runtime::acquire();
+    ASSERT_TRUE(runtime) << names;
+    EXPECT_EQ((*runtime)->tables().header->shares_memory, shared) << names;
+  }
+}
+
 }  // namespace
 }  // namespace nupa::core
 #endif

@@ -48,6 +48,8 @@ class Transport {
 
   // The start, in this order, by the thread that opens the first device.
 
+  /// Writes what other processes read about this transport, before they can find this one.
+  virtual void describe([[maybe_unused]] segment::SegmentHeader& header) const {}
   enum class Slot : uint8_t {
     kFine,
     kTaken,   ///< another process has what the slot needs: try another one

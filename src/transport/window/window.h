@@ -17,6 +17,7 @@ class Window final : public core::Transport {
   static Result<std::unique_ptr<core::Transport>> create() { return std::make_unique<Window>(); }
 
   std::string_view name() const override { return "shm"; }
+  void describe(segment::SegmentHeader& header) const override { header.shares_memory = 1; }
   Result<void> open(core::ProcessContext& process) override;
   bool reaches(const AddressVector& vector, uint32_t qp_num) override;
   Result<std::unique_ptr<core::Endpoint>> connect(const core::DeviceEntry& device, core::QpContext& context,
