@@ -22,7 +22,7 @@ int Channel::close() {
     if (!cqs_.empty()) return EBUSY;
   }
   open_ = false;
-  device_.runtime().node().withdraw_channel(index_);
+  device_.process().node().withdraw_channel(index_);
   device_.users.drop();
   return 0;
 }
@@ -61,7 +61,7 @@ Cq* Channel::next_with_event() {
 
 Result<CompletionQueue*> Channel::wait() {
   const auto take_packets = [&](int event_fd) {
-    for (Poller* poller : device_.runtime().transports().pollers()) {
+    for (Poller* poller : device_.process().transports().pollers()) {
       const Poller::Slept slept = poller->sleep(event_fd);
       if (slept == Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
       if (slept == Poller::Slept::kSignal) return EINTR;
@@ -78,7 +78,7 @@ Result<CompletionQueue*> Channel::wait() {
 Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
   auto events = progress::EventDescriptor::open(base::lowest_descriptor());
   if (!events) return tl::unexpected(events.error());
-  auto index = runtime_->node().publish_channel((*events)->signal_fd());
+  auto index = process_->node().publish_channel((*events)->signal_fd());
   if (!index) return tl::unexpected(index.error());
   return std::make_unique<Channel>(*this, std::move(*events), *index);
 }

@@ -27,7 +27,7 @@ bool takes(const segment::ListenerShared& listener, uint64_t service_id, const G
 }  // namespace
 
 std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
-  cm::Node& node = runtime_.node();
+  cm::Node& node = process_.node();
   const auto way_of = [](const cm::Peer& peer) {
     cm::Way way;
     way.slot = peer.slot();
@@ -42,7 +42,7 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
                        [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
   };
   if (listens(node.self())) return way_of(node.self());
-  std::vector<uint32_t> met{runtime_.slot()};
+  std::vector<uint32_t> met{process_.slot()};
   for (const cm::PeerRef& peer : node.peers()) {
     if (listens(*peer)) return way_of(*peer);
     met.push_back(peer->slot());
@@ -58,23 +58,23 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
 Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
                                     const ConnectionRoute& route) {
   const std::optional<Gid> address = cm::destination_of(service_id, private_data);
-  if (runtime_.transports().share_memory()) {
+  if (process_.transports().share_memory()) {
     if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
   }
   cm::Way way;
   if (mads_ != nullptr) {
     way.local = route.path.local;
     way.remote = route.path.remote;
-    const HostWay to_host = mads_->way_to_host(runtime_.devices()[route.device], route.gid_index, way.remote);
+    const HostWay to_host = mads_->way_to_host(process_.devices()[route.device], route.gid_index, way.remote);
     way.port = to_host.port;
     way.interface = to_host.interface;
     return way;
   }
   // Nobody here has the service: this process says so itself.
-  way.slot = runtime_.slot();
-  way.instance = runtime_.node().self().instance();
-  if (segment::has_gid(*runtime_.tables().header, route.path.remote)) return way;
-  for (const cm::PeerRef& peer : runtime_.node().peers())
+  way.slot = process_.slot();
+  way.instance = process_.node().self().instance();
+  if (segment::has_gid(*process_.tables().header, route.path.remote)) return way;
+  for (const cm::PeerRef& peer : process_.node().peers())
     if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
   return fail(EHOSTUNREACH, "no transport leads to the other end");
 }

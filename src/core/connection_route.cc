@@ -42,12 +42,12 @@ Place stand_in(const std::vector<DeviceEntry>& devices, bool ipv4) {
 }  // namespace
 
 Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
-  const std::vector<DeviceEntry>& devices = runtime_.devices();
+  const std::vector<DeviceEntry>& devices = process_.devices();
   if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "there is no device");
   auto place = place_of(devices, address);
   if (!place && is_loopback(address)) place = stand_in(devices, base::is_ipv4(address));
   if (!place) {
-    const std::vector<Gid>& own = runtime_.host_addresses();
+    const std::vector<Gid>& own = process_.host_addresses();
     if (std::find(own.begin(), own.end(), address) == own.end())
       return fail(EADDRNOTAVAIL, "the address is not this host's");
     return fail(ENODEV, "no device has the address");
@@ -57,7 +57,7 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   route.gid_index = place->entry->index;
   route.source = address;
   route.path.local = place->entry->gid;
-  const auto mtu = runtime_.transports().mtu_code(*place->device);
+  const auto mtu = process_.transports().mtu_code(*place->device);
   if (!mtu) return tl::unexpected(mtu.error());
   route.path.mtu = static_cast<uint8_t>(*mtu);
   return route;
@@ -65,8 +65,8 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
 
 Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
   // Who looks for a way polls no more, and its other ends wait for acknowledgements that the next poll would send.
-  for (Poller* poller : runtime_.transports().pollers()) poller->finish_poll();
-  const std::vector<DeviceEntry>& devices = runtime_.devices();
+  for (Poller* poller : process_.transports().pollers()) poller->finish_poll();
+  const std::vector<DeviceEntry>& devices = process_.devices();
   if (is_loopback(to)) {
     auto route = find_address(from != nullptr ? *from : to);
     if (route) route->path.remote = route->path.local;
@@ -84,9 +84,9 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
           break;
         }
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
-  } else if (runtime_.transports().share_memory()) {
+  } else if (process_.transports().share_memory()) {
     // A process that shares the runtime directory but no network has the address.
-    for (const cm::PeerRef& peer : runtime_.node().peers())
+    for (const cm::PeerRef& peer : process_.node().peers())
       if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {
         const Place own = stand_in(devices, base::is_ipv4(to));
         route = find_address(own.entry->gid);
@@ -97,7 +97,7 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   route->path.remote = to;
   // What leads to another host may be narrower than the port.
   if (!(found && found->local)) {
-    const auto way = runtime_.transports().mtu_code_to(to, scope);
+    const auto way = process_.transports().mtu_code_to(to, scope);
     if (!way) return tl::unexpected(way.error());
     if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));
   }

@@ -32,7 +32,7 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     if (!address.only_v6) done = take(cm::MadName::of_service(service_id, Family::kIpv4));
     if (done && !address.only_v4) done = take(cm::MadName::of_service(service_id, Family::kIpv6));
     if (!done) return tl::unexpected(done.error());
-    for (const Gid& own : runtime_.host_addresses())
+    for (const Gid& own : process_.host_addresses())
       if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
           cm::MadName::is_taken(cm::MadName::of_service(service_id, own)))
         return fail(EADDRINUSE, "a process of this host has the service on one address");
@@ -68,7 +68,7 @@ int Connections::bind(uint64_t owner, const ListenerAddress& address) {
       }
       if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
     };
-    if (auto watched = runtime_.node().watch(fd, read); !watched) {
+    if (auto watched = process_.node().watch(fd, read); !watched) {
       unbind(owner);
       return watched.error().code;
     }
@@ -83,7 +83,7 @@ int Connections::listen(uint64_t owner) {
     const auto found = services_.find(owner);
     if (found == services_.end() || found->second.listens) return EINVAL;
     Service& service = found->second;
-    const segment::Tables& tables = runtime_.tables();
+    const segment::Tables& tables = process_.tables();
     uint32_t index = 0;
     while (index < segment::kMaxListeners && tables.listeners[index].in_use.load() != 0) ++index;
     if (index == segment::kMaxListeners) return ENOSPC;
@@ -100,12 +100,12 @@ int Connections::listen(uint64_t owner) {
     service.shared = &shared;
     service.listens = true;
   }
-  runtime_.node().kick();  // the port where standard peers look may be free
+  process_.node().kick();  // the port where standard peers look may be free
   return 0;
 }
 
 void Connections::give_back(Service service) {
-  for (const auto& name : service.names) runtime_.node().unwatch(name->name.fd());
+  for (const auto& name : service.names) process_.node().unwatch(name->name.fd());
 }
 
 void Connections::unbind(uint64_t owner) {

@@ -24,10 +24,10 @@ uint64_t random_seed() {
 
 }  // namespace
 
-Connections::Connections(Runtime& runtime)
-    : runtime_(runtime),
-      mads_(runtime_.transports().mads()),
-      engine_(runtime_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
+Connections::Connections(Process& process)
+    : process_(process),
+      mads_(process_.transports().mads()),
+      engine_(process_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
   if (progress::join_forks(progress::ForkStage::kHost, this) != 0) NUPA_ERROR("no memory to prepare for forks");
   const progress::ExitAction ends{[](void* mine) { static_cast<Connections*>(mine)->process_ends(); }, this};
   if (progress::at_exit(progress::ExitStage::kConnections, ends) != 0)
@@ -51,10 +51,10 @@ Result<void> Connections::attach(ConnectionSink& sink) {
     sink_ = &sink;
   }
   if (mads_ != nullptr && slot_name_ == nullptr) {
-    auto name = cm::MadName::take(cm::MadName::of_slot(runtime_.slot()));
+    auto name = cm::MadName::take(cm::MadName::of_slot(process_.slot()));
     if (name) {
       slot_name_ = std::make_unique<Name>(std::move(*name));
-      auto watched = runtime_.node().watch(slot_name_->name.fd(), [this] { on_relayed(slot_name_->name); });
+      auto watched = process_.node().watch(slot_name_->name.fd(), [this] { on_relayed(slot_name_->name); });
       if (!watched) slot_name_.reset();
     }
     if (slot_name_ == nullptr) NUPA_WARN("messages of standard peers that another process gets cannot reach this one");
@@ -96,9 +96,9 @@ Connections::~Connections() {
   }
   detach();
   if (mads_ != nullptr) mads_->unlisten();
-  if (slot_name_ != nullptr) runtime_.node().unwatch(slot_name_->name.fd());
-  if (host_socket_ != nullptr) runtime_.node().unwatch(host_socket_->fd());
-  if (watch_ != nullptr) runtime_.node().unwatch(watch_->fd());
+  if (slot_name_ != nullptr) process_.node().unwatch(slot_name_->name.fd());
+  if (host_socket_ != nullptr) process_.node().unwatch(host_socket_->fd());
+  if (watch_ != nullptr) process_.node().unwatch(watch_->fd());
 }
 
 void Connections::process_ends() {
@@ -114,12 +114,12 @@ bool Connections::in_child() {
 // Sending and receiving.
 
 void Connections::send(const cm::Way& way, const cm::Mad& mad) {
-  if (way.slot == runtime_.slot()) {
+  if (way.slot == process_.slot()) {
     to_self_.push_back(mad);
   } else if (way.is_local()) {
-    const cm::PeerRef peer = runtime_.node().find(way.slot);
+    const cm::PeerRef peer = process_.node().find(way.slot);
     if (peer == nullptr || peer->instance() != way.instance) return;
-    if (auto sent = runtime_.node().send_mad(*peer, mad); !sent)
+    if (auto sent = process_.node().send_mad(*peer, mad); !sent)
       NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);
   } else if (mads_ != nullptr) {
     MadDatagram datagram;
@@ -137,14 +137,14 @@ cm::Way Connections::way_from(cm::Peer& peer) const {
   way.instance = peer.instance();
   // Where a message says nothing of addresses (SIDR without those of IP) one of the process's stands for it.
   const segment::GidTableShared& theirs = peer.tables().header->devices[0];
-  const std::vector<GidEntry>& ours = runtime_.devices().front().gids;
+  const std::vector<GidEntry>& ours = process_.devices().front().gids;
   if (theirs.count > 0 && theirs.count <= segment::kMaxGids) way.remote = theirs.gids[theirs.count > 1 ? 1 : 0];
   if (!ours.empty()) way.local = ours[ours.size() > 1 ? 1 : 0].gid;
   return way;
 }
 
 bool Connections::settle() {
-  const cm::Way self = way_from(runtime_.node().self());
+  const cm::Way self = way_from(process_.node().self());
   while (!to_self_.empty()) {
     const cm::Mad mad = to_self_.front();
     to_self_.pop_front();
@@ -205,7 +205,7 @@ int64_t Connections::watch_peers(int64_t now) {
     const auto receive = [this, gone] {
       watch_->receive(gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
     };
-    if (!runtime_.node().watch(watch_->fd(), receive)) {
+    if (!process_.node().watch(watch_->fd(), receive)) {
       watch_.reset();
       return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
     }
@@ -233,7 +233,7 @@ bool Connections::answer_probe(const MadDatagram& datagram) {
   if (!probe) return false;
   if (probe->is_echo) return true;
   MadDatagram echo = datagram;
-  echo.bytes = cm::write_probe({true, probe->port, runtime_.node().self().instance()});
+  echo.bytes = cm::write_probe({true, probe->port, process_.node().self().instance()});
   echo.remote.port = datagram.from_port;
   std::lock_guard lock(mutex_);
   if (!abandoned_) mads_->send(echo);
@@ -253,7 +253,7 @@ void Connections::on_datagram(const MadDatagram& datagram) {
     engine.receive(datagram.bytes, way, base::now_ns());
     return 0;
   });
-  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) runtime_.node().kick();
+  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) process_.node().kick();
 }
 
 void Connections::on_relayed(const cm::MadName& name) {
@@ -272,7 +272,7 @@ bool Connections::pass_on(const cm::Way& way, const cm::Mad& mad) {
   if (envelope->attribute == cm::Attribute::kRej && envelope->remote_id == 0)
     return pass_on_timeout(*envelope, way, mad);
   const uint32_t slot = envelope->remote_id >> cm::ConnectionEngine::kIdBits;
-  return slot != runtime_.slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
+  return slot != process_.slot() && slot != 0 && relay_->pass(cm::MadName::of_slot(slot), way, mad);
 }
 
 bool Connections::pass_on_timeout(const cm::Envelope& envelope, const cm::Way& way, const cm::Mad& mad) {
@@ -339,7 +339,7 @@ void Connections::seek_host_socket() {
   const auto receive = [this] {
     host_socket_->receive([this](const MadDatagram& datagram) { on_datagram(datagram); });
   };
-  if (!runtime_.node().watch(host_socket_->fd(), receive)) host_socket_.reset();
+  if (!process_.node().watch(host_socket_->fd(), receive)) host_socket_.reset();
 }
 
 int Connections::accept(ConnectionId id, const ConnectionReply& reply) {
@@ -381,11 +381,11 @@ void Connections::release(ConnectionId id) {
 namespace nupa {
 
 Result<std::shared_ptr<ConnectionManager>> ConnectionManager::open(ConnectionSink& sink) {
-  auto runtime = core::Runtime::acquire();
-  if (!runtime) return tl::unexpected(runtime.error());
-  core::Connections& connections = (*runtime)->connections();
+  auto process = core::Process::acquire();
+  if (!process) return tl::unexpected(process.error());
+  core::Connections& connections = (*process)->connections();
   if (auto attached = connections.attach(sink); !attached) return tl::unexpected(attached.error());
-  return std::shared_ptr<ConnectionManager>(&connections, [kept = std::move(*runtime)](ConnectionManager* manager) {
+  return std::shared_ptr<ConnectionManager>(&connections, [kept = std::move(*process)](ConnectionManager* manager) {
     static_cast<core::Connections*>(manager)->detach();
   });
 }

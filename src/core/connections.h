@@ -10,7 +10,7 @@
 #include "cm/connection/engine.h"
 #include "cm/mad_name.h"
 #include "core/peer_watch.h"
-#include "core/runtime.h"
+#include "core/process.h"
 #include "core/seam/mad_carrier.h"
 #include "progress/lifecycle.h"
 
@@ -24,7 +24,7 @@ class Connections final : public ConnectionManager,
                           private ConnectionSink,
                           private progress::ForkParticipant {
  public:
-  explicit Connections(Runtime& runtime);
+  explicit Connections(Process& process);
   ~Connections() override;
   /// Hears what comes to queue pair 1. Errors: those of threads.
   Result<void> hear();
@@ -50,7 +50,7 @@ class Connections final : public ConnectionManager,
   int disconnect(ConnectionId id) override;
   void release(ConnectionId id) override;
 
-  // What the runtime tells, on the service thread.
+  // The process's callbacks, on the service thread.
   void on_mad(cm::Peer& peer, const cm::Mad& mad);
   void on_peer_gone(cm::Peer& peer);
   /// Returns when it wants to be called again.
@@ -75,7 +75,7 @@ class Connections final : public ConnectionManager,
       error = act(engine_);
       kick = settle();
     }
-    if (kick) runtime_.node().kick();
+    if (kick) process_.node().kick();
     return error;
   }
   /// Under the mutex: what this process has sent to itself. Whether the service thread has to be told of a deadline.
@@ -175,7 +175,7 @@ class Connections final : public ConnectionManager,
     if (sink_ != nullptr) sink_->on_datagram_reply(owner, reply);
   }
 
-  Runtime& runtime_;
+  Process& process_;
   MadCarrier* const mads_;  ///< null: nothing leads to other hosts
 
   std::mutex mutex_;

@@ -31,12 +31,12 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
        const CqOptions& options)
     : device_(device),
       index_(index),
-      shared_(&device.runtime().tables().cq[index]),
+      shared_(&device.process().tables().cq[index]),
       block_(block),
       user_context_(options.user_context),
       channel_(static_cast<Channel*>(options.channel)),
       timestamps_(options.timestamps),
-      pollers_(device.runtime().transports().pollers()) {
+      pollers_(device.process().transports().pollers()) {
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   ring_ = CompletionRing(shared_, block.address, log2_slots);
   look_at_next();
@@ -49,7 +49,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
   if (channel_ != nullptr) channel_->attach(this);
   device_.users.add();
-  device_.runtime().objects().cqs().enter(*this, index);
+  device_.process().objects().cqs().enter(*this, index);
 }
 
 Cq::~Cq() {
@@ -58,14 +58,14 @@ Cq::~Cq() {
 
 int Cq::close() {
   if (users.any()) return EBUSY;
-  Runtime& runtime = device_.runtime();
+  Process& process = device_.process();
   open_ = false;
-  runtime.objects().cqs().leave(index_);
+  process.objects().cqs().leave(index_);
   shared_->where.store(0);
   if (channel_ != nullptr) channel_->detach(this);
   device_.events().forget(this);
-  runtime.ring_memory().give_back(block_);
-  runtime.objects().cqs().numbers().give_back(index_);
+  process.ring_memory().give_back(block_);
+  process.objects().cqs().numbers().give_back(index_);
   device_.users.drop();
   return 0;
 }
@@ -88,15 +88,15 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
 }
 
 void Cq::make_room(const CqEntry& entry, bool polled) {
-  Runtime& runtime = device_.runtime();
+  Process& process = device_.process();
   if (entry.srq_number != 0) {
-    if (Srq* srq = runtime.objects().srqs().at(segment::index_of(entry.srq_number)); srq != nullptr)
+    if (Srq* srq = process.objects().srqs().at(segment::index_of(entry.srq_number)); srq != nullptr)
       srq->retire_receive();
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
-  if (!polled || segment::slot_of(entry.qp_num) != runtime.slot()) return;
-  Qp* qp = runtime.objects().qps().at(segment::index_of(entry.qp_num));
+  if (!polled || segment::slot_of(entry.qp_num) != process.slot()) return;
+  Qp* qp = process.objects().qps().at(segment::index_of(entry.qp_num));
   if (qp == nullptr) return;
   if ((entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
     qp->retire(entry.sq_position);
@@ -112,7 +112,7 @@ int Cq::nothing_there() {
   // Counted about: two threads that poll at once may count one.
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
-  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.runtime().pending().poll(*this);
+  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.process().pending().poll(*this);
   bool packets = false;
   for (Poller* poller : pollers_)
     if (__builtin_expect(poller->is_warm(), 0)) {
@@ -152,7 +152,7 @@ int Cq::poll_into(Completion* completions, int count) {
     // The specification tells of an entry when it comes, adapters also of those that were there when the queue was
     // armed; programs that take a fixed number of entries for each event would sleep for ever over the rest.
     if (channel_ != nullptr && taken == count && ring_.ready(head_) && ring_.needs_event(false))
-      cm::raise_cq_event(device_.runtime().node().self(), index_);
+      cm::raise_cq_event(device_.process().node().self(), index_);
   }
   lock_.unlock();
   if (taken == 0) return nothing_there();
@@ -187,7 +187,7 @@ int Cq::resize(uint32_t entries) {
   const DeviceAttr limits = device_attr();
   if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
-  auto block = device_.runtime().ring_memory().allocate(CompletionRing::bytes_for(log2));
+  auto block = device_.process().ring_memory().allocate(CompletionRing::bytes_for(log2));
   if (!block) return block.error().code;
 
   std::unique_lock lock(lock_);
@@ -209,7 +209,7 @@ int Cq::resize(uint32_t entries) {
   if (kept >= fresh.capacity()) {
     for (uint64_t i = 0; i < ring_.capacity(); ++i) ring_.reopen(head_ + i);
     lock.unlock();
-    device_.runtime().ring_memory().give_back(*block);
+    device_.process().ring_memory().give_back(*block);
     return EINVAL;
   }
   for (uint64_t i = 0; i < kept; ++i) fresh.write(i, ring_.slot(head_ + i).entry);
@@ -221,7 +221,7 @@ int Cq::resize(uint32_t entries) {
   block_ = *block;
   shared_->where.store(segment::pack_ring(block->offset, log2, ++generation_), std::memory_order_release);
   lock.unlock();
-  device_.runtime().ring_memory().give_back(old);
+  device_.process().ring_memory().give_back(old);
   return 0;
 }
 

@@ -39,7 +39,7 @@ int Pd::close() {
 }
 
 Ah::Ah(DeviceImpl& device, Pd& pd, const AddressVector& vector)
-    : device_(device), pd_(pd), vector_(vector), handle_(device.runtime().next_handle()) {
+    : device_(device), pd_(pd), vector_(vector), handle_(device.process().next_handle()) {
   pd_.users.add();
   device_.users.add();
 }
@@ -57,7 +57,7 @@ int Ah::close() {
 
 Xrcd::Xrcd(DeviceImpl& device, uint64_t identity) : device_(device), identity_(identity) {
   device_.users.add();
-  device_.runtime().xrc_users().add(identity_);
+  device_.process().xrc_users().add(identity_);
 }
 
 Xrcd::~Xrcd() {
@@ -67,7 +67,7 @@ Xrcd::~Xrcd() {
 int Xrcd::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  device_.runtime().xrc_users().drop(identity_);
+  device_.process().xrc_users().drop(identity_);
   device_.users.drop();
   return 0;
 }
@@ -108,8 +108,8 @@ void EventQueue::forget(const void* object) {
   while (forgotten > 0 && descriptor_->take_back()) --forgotten;
 }
 
-DeviceImpl::DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)
-    : runtime_(std::move(runtime)), events_(std::move(events)), entry_(entry), name_(device_name(entry.index)) {}
+DeviceImpl::DeviceImpl(std::shared_ptr<Process> process, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)
+    : process_(std::move(process)), events_(std::move(events)), entry_(entry), name_(device_name(entry.index)) {}
 
 DeviceImpl::~DeviceImpl() {
   if (open_ && close() != 0) NUPA_ERROR("device deleted while objects of it are alive");
@@ -124,14 +124,14 @@ int DeviceImpl::close() {
 DeviceAttr DeviceImpl::query() const {
   DeviceAttr attr = device_attr();
   attr.node_guid = entry_.node_guid;
-  attr.sys_image_guid = runtime_->devices().front().node_guid;  // all of one host have it
+  attr.sys_image_guid = process_->devices().front().node_guid;  // all of one host have it
   return attr;
 }
 
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   PortAttr attr = port_attr();
-  const auto mtu = runtime_->transports().mtu_code(entry_);
+  const auto mtu = process_->transports().mtu_code(entry_);
   if (!mtu) return tl::unexpected(mtu.error());
   attr.active_mtu = *mtu;
   return attr;
@@ -151,26 +151,26 @@ Result<uint16_t> DeviceImpl::query_pkey(uint8_t port_num, uint32_t index) const 
 }
 
 MemoryDomain DeviceImpl::memory_domain() const {
-  return runtime_->transports().share_memory() ? runtime_->node().domain() : MemoryDomain{};
+  return process_->transports().share_memory() ? process_->node().domain() : MemoryDomain{};
 }
 
 uint64_t DeviceImpl::clock() const { return base::ticks(); }
 
 Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {
-  return std::make_unique<Pd>(*this, runtime_->next_handle());
+  return std::make_unique<Pd>(*this, process_->next_handle());
 }
 
 Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& options) {
   const DeviceAttr limits = device_attr();
   if (options.entries == 0 || !within(options.entries, limits.max_cqe))
     return fail(EINVAL, "completion queue size out of range");
-  const int64_t index = runtime_->objects().cqs().numbers().take();
+  const int64_t index = process_->objects().cqs().numbers().take();
   if (index < 0) return fail(ENOMEM, "all completion queues of this process are in use");
   // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
-  auto block = runtime_->ring_memory().allocate(segment::CompletionRing::bytes_for(log2));
+  auto block = process_->ring_memory().allocate(segment::CompletionRing::bytes_for(log2));
   if (!block) {
-    runtime_->objects().cqs().numbers().give_back(static_cast<uint32_t>(index));
+    process_->objects().cqs().numbers().give_back(static_cast<uint32_t>(index));
     return tl::unexpected(block.error());
   }
   return std::make_unique<Cq>(*this, static_cast<uint32_t>(index), *block, log2, options);
@@ -183,7 +183,7 @@ Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDom
     return fail(EINVAL, "shared receive queue size out of range");
   if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
     return fail(EINVAL, "an XRC shared receive queue needs a domain and a completion queue");
-  const int64_t index = runtime_->objects().srqs().numbers().take();
+  const int64_t index = process_->objects().srqs().numbers().take();
   if (index < 0) return fail(ENOMEM, "all shared receive queues of this process are in use");
   auto srq = std::make_unique<Srq>(*this, static_cast<Pd&>(pd), static_cast<uint32_t>(index), options);
   const int error = srq->open();
@@ -215,7 +215,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
     adopted.send_cq = nullptr;
     adopted.cap = {};
   }
-  const int64_t index = runtime_->objects().qps().numbers().take();
+  const int64_t index = process_->objects().qps().numbers().take();
   if (index < 0) return fail(ENOMEM, "all queue pairs of this process are in use");
   auto qp =
       std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index), adopted);
@@ -225,9 +225,9 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
-  if (segment::slot_of(qp_num) != runtime_->slot())
+  if (segment::slot_of(qp_num) != process_->slot())
     return fail(EOPNOTSUPP, "the queue pair belongs to another process");
-  Qp* qp = runtime_->objects().qps().at(segment::index_of(qp_num));
+  Qp* qp = process_->objects().qps().at(segment::index_of(qp_num));
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
     return fail(EINVAL, "no such XRC receive queue pair in this domain");
   return std::make_unique<SharedQp>(*qp, user_context);
@@ -246,13 +246,13 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
   uint64_t identity;
   if (fd < 0) {
     if ((oflags & O_CREAT) == 0) return fail(EINVAL, "a private domain must be created");
-    identity = uint64_t{1} << 63 | uint64_t{runtime_->slot()} << 32 | runtime_->next_handle();
+    identity = uint64_t{1} << 63 | uint64_t{process_->slot()} << 32 | process_->next_handle();
   } else {
     struct stat file;
     if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
     identity = (static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino)) >> 1;
-    if ((oflags & O_EXCL) != 0 && runtime_->xrc_users().is_open(identity)) return fail(EEXIST, "the domain exists");
+    if ((oflags & O_EXCL) != 0 && process_->xrc_users().is_open(identity)) return fail(EEXIST, "the domain exists");
   }
   return std::make_unique<Xrcd>(*this, identity);
 }
@@ -272,19 +272,19 @@ std::vector<DeviceName> list_devices() {
 }
 
 Result<std::unique_ptr<Device>> open_device(const std::string& name) {
-  auto runtime = core::Runtime::acquire();
-  if (!runtime) {
-    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), runtime.error().what, strerror(runtime.error().code));
-    return tl::unexpected(runtime.error());
+  auto process = core::Process::acquire();
+  if (!process) {
+    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), process.error().what, strerror(process.error().code));
+    return tl::unexpected(process.error());
   }
-  const auto& devices = (*runtime)->devices();
+  const auto& devices = (*process)->devices();
   const auto entry = std::find_if(devices.begin(), devices.end(), [&](const core::DeviceEntry& device) {
     return core::device_name(device.index) == name;
   });
   if (entry == devices.end()) return fail(ENODEV, "no such device");
   auto events = core::EventQueue::create();
   if (!events) return tl::unexpected(events.error());
-  return std::make_unique<core::DeviceImpl>(std::move(*runtime), std::move(*events), *entry);
+  return std::make_unique<core::DeviceImpl>(std::move(*process), std::move(*events), *entry);
 }
 
 }  // namespace nupa

@@ -57,7 +57,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
     if (!spec.is_everything() && !on_demand && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
   } else if (backing_ == Backing::kUser && !(on_demand && !region::Remapper::mapped(spec.addr, spec.length, writes))) {
-    auto shared = device_.runtime().remapper().share(spec.addr, spec.length, writes);
+    auto shared = device_.process().remapper().share(spec.addr, spec.length, writes);
     if (!shared) {
       if (shared.error().code == EFAULT) return EFAULT;
       NUPA_WARN("registering %p, %zu bytes: %s (errno %d)", spec.addr, static_cast<size_t>(spec.length),
@@ -71,9 +71,9 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   }
   segment::Segment::Block block;
   if (pieces.size() > segment::kInlinePieces) {
-    auto allocated = device_.runtime().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
+    auto allocated = device_.process().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
     if (!allocated) {
-      if (holds_pages) device_.runtime().remapper().unshare(spec.addr, spec.length);
+      if (holds_pages) device_.process().remapper().unshare(spec.addr, spec.length);
       return allocated.error().code;
     }
     block = *allocated;
@@ -106,9 +106,9 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
 void Mr::revoke() {
   entry_.shared().key.store(0, std::memory_order_seq_cst);
   // Whoever looked the key up before may still be copying; nobody starts anew.
-  quiesce(device_.runtime().node());
-  if (shared_memory_) device_.runtime().remapper().unshare(spec_.addr, spec_.length);
-  if (pieces_.size != 0) device_.runtime().ring_memory().give_back(pieces_);
+  quiesce(device_.process().node());
+  if (shared_memory_) device_.process().remapper().unshare(spec_.addr, spec_.length);
+  if (pieces_.size != 0) device_.process().ring_memory().give_back(pieces_);
   pieces_ = {};
   shared_memory_ = false;
 }
@@ -122,7 +122,7 @@ int Mr::close() {
   open_ = false;
   revoke();
   if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
-  if (backing_ == Backing::kAllocated) device_.runtime().remapper().release(own_memory);
+  if (backing_ == Backing::kAllocated) device_.process().remapper().release(own_memory);
   if (dm != nullptr) static_cast<Dm*>(dm)->users.drop();
   pd_->users.drop();
   device_.users.drop();
@@ -198,7 +198,7 @@ Mw::~Mw() {
 int Mw::close() {
   open_ = false;
   entry_.shared().key.store(0, std::memory_order_seq_cst);
-  quiesce(device_.runtime().node());
+  quiesce(device_.process().node());
   attach(nullptr);
   pd_.users.drop();
   device_.users.drop();
@@ -260,7 +260,7 @@ constexpr uint64_t kDmGrain = 4;
 }  // namespace
 
 Dm::Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length)
-    : device_(device), piece_(piece), length_(length), handle_(device.runtime().next_handle()) {
+    : device_(device), piece_(piece), length_(length), handle_(device.process().next_handle()) {
   device_.users.add();
 }
 
@@ -285,7 +285,7 @@ int Dm::copy_from(void* to, uint64_t offset, size_t length) {
 int Dm::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  device_.runtime().remapper().release(piece_);
+  device_.process().remapper().release(piece_);
   device_.users.drop();
   return 0;
 }
@@ -306,7 +306,7 @@ bool valid_access(uint32_t flags) {
 
 Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backing backing, const MrSpec& spec,
                                            const MrPiece* piece) {
-  auto entry = KeyEntry::take(device.runtime().objects().mr_numbers(), device.runtime().tables());
+  auto entry = KeyEntry::take(device.process().objects().mr_numbers(), device.process().tables());
   if (!entry) return tl::unexpected(entry.error());
   auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
   const int error = region->open(spec, piece);
@@ -345,7 +345,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) {
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0)
     return fail(EINVAL, "access flags unknown or contradictory");
-  auto allocated = runtime_->remapper().allocate(length);
+  auto allocated = process_->remapper().allocate(length);
   if (!allocated) return tl::unexpected(allocated.error());
   const MrPiece piece{allocated->begin, allocated->end, allocated->file_offset};
   const MrSpec spec{reinterpret_cast<void*>(allocated->begin), length, allocated->begin,
@@ -354,7 +354,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd,
   if (region)
     static_cast<Mr&>(**region).own_memory = *allocated;
   else
-    runtime_->remapper().release(*allocated);
+    process_->remapper().release(*allocated);
   return region;
 }
 
@@ -369,7 +369,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain
     return region;
   }
   // A null region answers at every address.
-  MrShared& shared = runtime_->tables().mr[static_cast<Mr&>(**region).index()];
+  MrShared& shared = process_->tables().mr[static_cast<Mr&>(**region).index()];
   shared.length = UINT64_MAX;
   return region;
 }
@@ -413,7 +413,7 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = segment::key_index(list[i].lkey);
     if (list[i].lkey == 0 || index >= segment::kMaxMr) return ENOENT;
-    const MrShared& mr = runtime_->tables().mr[index];
+    const MrShared& mr = process_->tables().mr[index];
     if (mr.key.load() != list[i].lkey) return ENOENT;
     if (mr.pd != static_cast<Pd&>(pd).handle()) return EINVAL;
     const uint64_t offset = list[i].addr - mr.start;
@@ -431,7 +431,7 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
 
 Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd, MwType type) {
   if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "no such type of window");
-  auto entry = KeyEntry::take(runtime_->objects().mr_numbers(), runtime_->tables());
+  auto entry = KeyEntry::take(process_->objects().mr_numbers(), process_->tables());
   if (!entry) return tl::unexpected(entry.error());
   return std::make_unique<Mw>(*this, static_cast<Pd&>(pd), std::move(*entry), type);
 }
@@ -440,7 +440,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32
   constexpr uint32_t kPageLog = 12;
   if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
   if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");
-  auto piece = runtime_->remapper().allocate(length);
+  auto piece = process_->remapper().allocate(length);
   if (!piece) return tl::unexpected(piece.error());
   return std::make_unique<Dm>(*this, *piece, length);
 }

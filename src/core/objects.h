@@ -9,7 +9,7 @@
 #include <nupa/device.h>
 #include "base/unique_fd.h"
 #include "progress/event_descriptor.h"
-#include "core/runtime.h"
+#include "core/process.h"
 
 namespace nupa::core {
 
@@ -93,8 +93,8 @@ class EventQueue {
 /// One open of a device.
 class DeviceImpl final : public Device {
  public:
-  /// `entry`: one of the runtime's.
-  DeviceImpl(std::shared_ptr<Runtime> runtime, std::unique_ptr<EventQueue> events, const DeviceEntry& entry);
+  /// `entry`: one of the process's.
+  DeviceImpl(std::shared_ptr<Process> process, std::unique_ptr<EventQueue> events, const DeviceEntry& entry);
   ~DeviceImpl() override;
 
   const std::string& name() const override { return name_; }
@@ -132,13 +132,13 @@ class DeviceImpl final : public Device {
   }
   int close() override;
 
-  Runtime& runtime() { return *runtime_; }
+  Process& process() { return *process_; }
   const DeviceEntry& entry() const { return entry_; }
   EventQueue& events() { return *events_; }
   Users users;
 
  private:
-  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Process> process_;
   std::unique_ptr<EventQueue> events_;
   const DeviceEntry& entry_;
   const std::string name_;

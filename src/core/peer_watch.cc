@@ -6,7 +6,7 @@
 
 namespace nupa::core {
 
-void PeerWatch::lost(const Process& process, const Gone& gone) {
+void PeerWatch::lost(const RemoteProcess& process, const Gone& gone) {
   processes_.erase(process);
   NUPA_INFO("the process at port %u of another host is gone", process.second);
   gone(Gid{process.first}, process.second);
@@ -19,10 +19,10 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
   }
   if (now < next_ns_) return next_ns_;
   next_ns_ = now + cm::PeerPulse::kPauseNs;
-  std::set<Process> asked;
-  std::vector<Process> silent;
+  std::set<RemoteProcess> asked;
+  std::vector<RemoteProcess> silent;
   for (const cm::Way& way : ways) {
-    const Process process{way.remote.raw, way.port};
+    const RemoteProcess process{way.remote.raw, way.port};
     asked.insert(process);
     cm::PeerPulse& pulse = processes_[process];
     if (pulse.is_silent()) {
@@ -38,13 +38,13 @@ int64_t PeerWatch::ask(const std::vector<cm::Way>& ways, int64_t now, const Gone
     socket_->send(datagram);
   }
   std::erase_if(processes_, [&](const auto& entry) { return asked.count(entry.first) == 0; });
-  for (const Process& process : silent) lost(process, gone);
+  for (const RemoteProcess& process : silent) lost(process, gone);
   return next_ns_;
 }
 
 void PeerWatch::receive(const Gone& gone, const Doubted& doubted) {
-  std::set<Process> ended;
-  std::set<Process> new_ones;
+  std::set<RemoteProcess> ended;
+  std::set<RemoteProcess> new_ones;
   while (const auto refused = socket_->next_refusal()) {
     const auto known = processes_.find({refused->address.raw, refused->port});
     if (known != processes_.end() && !known->second.refused()) ended.insert(known->first);
@@ -57,7 +57,7 @@ void PeerWatch::receive(const Gone& gone, const Doubted& doubted) {
     if (known->second.heard(echo->instance)) new_ones.insert(known->first);
   });
   for (const auto& [remote, port] : new_ones) doubted(Gid{remote}, port);
-  for (const Process& process : ended) lost(process, gone);
+  for (const RemoteProcess& process : ended) lost(process, gone);
 }
 
 }  // namespace nupa::core

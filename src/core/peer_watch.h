@@ -24,11 +24,11 @@ class PeerWatch {
   void receive(const Gone& gone, const Doubted& doubted);
 
  private:
-  using Process = std::pair<decltype(Gid::raw), uint16_t>;
-  void lost(const Process& process, const Gone& gone);
+  using RemoteProcess = std::pair<decltype(Gid::raw), uint16_t>;
+  void lost(const RemoteProcess& process, const Gone& gone);
 
   const std::unique_ptr<MadSocket> socket_;
-  std::map<Process, cm::PeerPulse> processes_;
+  std::map<RemoteProcess, cm::PeerPulse> processes_;
   int64_t next_ns_ = 0;
 };
 

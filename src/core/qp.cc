@@ -17,9 +17,9 @@ constexpr int64_t kFillWaitNs = 2'000'000'000;
 }  // namespace
 
 Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
-    : runtime_(device.runtime()),
-      shared_(&runtime_.tables().qp[index]),
-      keys_(runtime_.tables().mr),
+    : process_(device.process()),
+      shared_(&process_.tables().qp[index]),
+      keys_(process_.tables().mr),
       operations_(operations(options.type)),
       max_send_wr_(options.cap.max_send_wr),
       max_send_sge_(static_cast<uint16_t>(options.cap.max_send_sge)),
@@ -30,7 +30,7 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       device_(device),
       pd_(pd),
       index_(index),
-      qp_num_(segment::number_of(runtime_.slot(), index)),
+      qp_num_(segment::number_of(process_.slot(), index)),
       options_(options),
       send_cq_(static_cast<Cq*>(options.send_cq)),
       recv_cq_(static_cast<Cq*>(options.recv_cq)),
@@ -41,11 +41,11 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
 int Qp::open() {
   const bool receives = options_.type != QpType::kXrcSend && options_.type != QpType::kXrcRecv && srq_ == nullptr;
   if (receives) {
-    auto queue = ReceiveQueue::create(runtime_.ring_memory(), runtime_.tag(), shared_->recv,
+    auto queue = ReceiveQueue::create(process_.ring_memory(), process_.tag(), shared_->recv,
                                       std::max(options_.cap.max_recv_wr, 1u), std::max(options_.cap.max_recv_sge, 1u),
                                       pd_->handle());
     if (!queue) {
-      runtime_.objects().qps().numbers().give_back(index_);
+      process_.objects().qps().numbers().give_back(index_);
       return queue.error().code;
     }
     queue_ = std::move(*queue);
@@ -76,23 +76,23 @@ int Qp::open() {
   next_epoch();
   shared_->in_use.store(1);
 
-  auto& high_water = runtime_.tables().header->qp_high_water;
+  auto& high_water = process_.tables().header->qp_high_water;
   uint32_t seen = high_water.load();
   while (seen <= index_ && !high_water.compare_exchange_weak(seen, index_ + 1)) {
   }
   if (send_cq_ != nullptr) {
     send_cq_->users.add();
-    send_port_ = cm::CompletionPort(runtime_.node().self(), send_cq_->index());
+    send_port_ = cm::CompletionPort(process_.node().self(), send_cq_->index());
   }
   if (recv_cq_ != nullptr) {
     recv_cq_->users.add();
-    recv_port_ = cm::CompletionPort(runtime_.node().self(), recv_cq_->index());
+    recv_port_ = cm::CompletionPort(process_.node().self(), recv_cq_->index());
   }
   if (srq_ != nullptr) srq_->users.add();
   if (xrcd_ != nullptr) xrcd_->users.add();
   if (pd_ != nullptr) pd_->users.add();
   device_.users.add();
-  runtime_.objects().qps().enter(*this, index_);
+  process_.objects().qps().enter(*this, index_);
   open_ = true;
   return 0;
 }
@@ -112,18 +112,18 @@ Qp::~Qp() {
 
 int Qp::close() {
   if (openers.any()) return EBUSY;
-  const segment::SegmentHeader& header = *runtime_.tables().header;
+  const segment::SegmentHeader& header = *process_.tables().header;
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
     if (header.mcast[i].qp.load() == index_ + 1) return EBUSY;
   open_ = false;
   shared_->in_use.store(0);
   to_reset();
   // A transport's thread may have added it until it was withdrawn.
-  runtime_.pending().remove(*this);
-  runtime_.objects().qps().leave(index_);
+  process_.pending().remove(*this);
+  process_.objects().qps().leave(index_);
   queue_.reset();
   device_.events().forget(this);
-  runtime_.objects().qps().numbers().give_back(index_);
+  process_.objects().qps().numbers().give_back(index_);
   if (send_cq_ != nullptr) send_cq_->users.drop();
   if (recv_cq_ != nullptr) recv_cq_->users.drop();
   if (srq_ != nullptr) srq_->users.drop();
@@ -148,7 +148,7 @@ void Qp::enter_error(std::optional<EventType> event) {
     if (event) shared_->error.store(segment::pack_error(segment::epoch_of(word), *event), std::memory_order_release);
     set_state(QpState::kErr);
   }
-  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
 }
 
 void Qp::next_epoch() {
@@ -189,8 +189,8 @@ void Qp::publish_attributes() {
 
 int Qp::to_rtr(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
-  auto endpoint = datagram_ ? runtime_.transports().datagrams(device_.entry(), context_)
-                            : runtime_.transports().connect(device_.entry(), context_, attr_);
+  auto endpoint = datagram_ ? process_.transports().datagrams(device_.entry(), context_)
+                            : process_.transports().connect(device_.entry(), context_, attr_);
   if (!endpoint) return endpoint.error().code;
   (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);
@@ -215,7 +215,7 @@ int Qp::to_reset() {
     std::lock_guard lock(send_lock_);
     next_epoch();
     endpoint = take_endpoint();
-    runtime_.pending().remove(*this);
+    process_.pending().remove(*this);
     send_tail_.store(send_head_);
     shared_->error.store(0);
     shared_->sender_waits.store(0);
@@ -227,7 +227,7 @@ int Qp::to_reset() {
     shared_->transport.store(0);
   }
   if (endpoint != nullptr) endpoint->withdraw();
-  quiesce(runtime_.node());
+  quiesce(process_.node());
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
   if (recv_cq_ != nullptr && recv_cq_ != send_cq_) recv_cq_->purge(qp_num_);
@@ -241,7 +241,7 @@ int Qp::to_error() {
     set_state(QpState::kErr);
     flush_sends();
   }
-  quiesce(runtime_.node());
+  quiesce(process_.node());
   const int64_t deadline = base::now_ns() + kFillWaitNs;
   for (progress::Waiter waiter(progress::kLockPolicy);; waiter.turn()) {
     {
@@ -251,7 +251,7 @@ int Qp::to_error() {
     if (base::now_ns() > deadline) break;
   }
   // The one who fills a receive is stopped: the service thread goes on looking.
-  cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+  cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
   return 0;
 }
 

@@ -126,7 +126,7 @@ class alignas(64) Qp final : public QueuePair {
   std::unique_ptr<Endpoint> take_endpoint();
 
   // First what each request looks at: with a thousand queue pairs in turn every cache line counts. One line:
-  Runtime& runtime_;
+  Process& process_;
   segment::QpShared* shared_;
   const segment::MrShared* keys_;       ///< this process's table of keys
   std::unique_ptr<Endpoint> endpoint_;  ///< under the send lock, as all to do with sends

@@ -14,7 +14,7 @@ constexpr uint32_t kMaxMtu = 4096;  // IBTA 9.3.2: the largest path MTU
 
 QpContextImpl::QpContextImpl(Qp& qp)
     : QpContext({qp.qp_num_, qp.options_.type, qp.options_.cap, qp.options_.hears_itself, qp.shared_,
-                 &qp.runtime_.tables().statistics[qp.index_]}),
+                 &qp.process_.tables().statistics[qp.index_]}),
       qp_(qp) {}
 
 bool QpContextImpl::locate(const Sge& sge, uint32_t rights, std::byte** data) {
@@ -34,13 +34,13 @@ void QpContextImpl::complete_send(const SendWr& wr, uint32_t position, WcStatus 
   qp_.complete(wr, position, status, length);
 }
 
-void QpContextImpl::wake() { qp_.runtime_.pending().add(qp_, true); }
+void QpContextImpl::wake() { qp_.process_.pending().add(qp_, true); }
 
-void QpContextImpl::wake_at(int64_t) { qp_.runtime_.pending().add(qp_, false); }
+void QpContextImpl::wake_at(int64_t) { qp_.process_.pending().add(qp_, false); }
 
 SharedTarget& QpContextImpl::target() {
   if (!target_)
-    target_.emplace(qp_.runtime_.node(), qp_.runtime_.memories(), qp_.runtime_.node().self(), qp_.index_, nullptr,
+    target_.emplace(qp_.process_.node(), qp_.process_.memories(), qp_.process_.node().self(), qp_.index_, nullptr,
                     SharedTarget::Guard::kOwnMemory);
   target_->ready(0, 0);
   return *target_;
@@ -125,7 +125,7 @@ uint8_t QpContextImpl::rnr_timer() const {
 void QpContextImpl::established() {
   // The first request that comes before the owner thinks it connected is told (IBTA 11.6.3.1).
   if (qp_.state() == QpState::kRtr && qp_.shared_->established.exchange(1) == 0)
-    cm::call_attention(qp_.runtime_.node().self(), segment::attention::kQp, qp_.index_);
+    cm::call_attention(qp_.process_.node().self(), segment::attention::kQp, qp_.index_);
 }
 
 }  // namespace nupa::core

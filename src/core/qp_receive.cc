@@ -16,7 +16,7 @@ int Qp::post_recv(const RecvWr& wr) {
   if (__builtin_expect(now == QpState::kErr, 0)) {
     std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock() || !flush_receives())
-      cm::call_attention(runtime_.node().self(), segment::attention::kQp, index_);
+      cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
   }
   return 0;
 }
@@ -24,7 +24,7 @@ int Qp::post_recv(const RecvWr& wr) {
 void Qp::wake_sender() {
   if (shared_->sender_waits.exchange(0) == 0) return;
   const uint32_t slot = shared_->remote_slot.load();
-  const cm::PeerRef peer = runtime_.node().find(slot);
+  const cm::PeerRef peer = process_.node().find(slot);
   if (peer == nullptr) return;
   const uint32_t index = segment::index_of(shared_->remote_qpn.load());
   peer->tables().qp[index].wake.store(1);
@@ -33,8 +33,8 @@ void Qp::wake_sender() {
 
 std::function<bool(uint32_t)> Qp::death_test() {
   return [this](uint32_t tag) {
-    if (tag == runtime_.tag()) return false;
-    const cm::PeerRef peer = runtime_.node().find(tag & 0xfff);
+    if (tag == process_.tag()) return false;
+    const cm::PeerRef peer = process_.node().find(tag & 0xfff);
     return peer == nullptr || segment::owner_tag(peer->slot(), peer->instance()) != tag;
   };
 }
@@ -52,7 +52,7 @@ void Qp::push_flush(const segment::RecvSlot& slot) {
   entry.qp_num = qp_num_;
   entry.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
   entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
-  recv_port_.push(runtime_.tag(), nullptr, true, entry);
+  recv_port_.push(process_.tag(), nullptr, true, entry);
 }
 
 bool Qp::flush_receives() {

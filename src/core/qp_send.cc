@@ -85,7 +85,7 @@ Result<std::shared_ptr<std::byte>> Qp::map_remote(uint32_t rkey, uint64_t addres
 
 WcStatus Qp::run_local(const SendWr& wr) {
   if (wr.opcode == Opcode::kLocalInv)
-    return invalidate_window(runtime_.tables(), wr.imm_or_rkey, qp_num_) ? WcStatus::kSuccess : WcStatus::kMwBindErr;
+    return invalidate_window(process_.tables(), wr.imm_or_rkey, qp_num_) ? WcStatus::kSuccess : WcStatus::kMwBindErr;
   return static_cast<Mw*>(wr.mw)->bind(qp_num_, *pd_, wr.bind, wr.rkey);
 }
 
@@ -198,7 +198,7 @@ int Qp::post(const SendWr& wr) {
 int64_t Qp::progress(int64_t now_ns) {
   if (!send_lock_.try_lock()) return now_ns + 20'000;
   const int64_t wanted = endpoint_ == nullptr ? INT64_MAX : endpoint_->progress(now_ns);
-  if (wanted == INT64_MAX) runtime_.pending().remove(*this);
+  if (wanted == INT64_MAX) process_.pending().remove(*this);
   send_lock_.unlock();
   return wanted;
 }
@@ -212,14 +212,14 @@ int64_t Qp::progress(int64_t now_ns) {
   entry.sq_position = position;
   entry.status = static_cast<uint8_t>(status);
   entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
-  const auto pushed = send_port_.push(runtime_.tag(), nullptr, status != WcStatus::kSuccess, entry);
+  const auto pushed = send_port_.push(process_.tag(), nullptr, status != WcStatus::kSuccess, entry);
   if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0))
     enter_error(EventType::kQpFatal);  // IBTA 11.6.3.2, local work queue catastrophic error
 }
 
 void Qp::flush_sends() {
   if (endpoint_ != nullptr) endpoint_->flush();
-  runtime_.pending().remove(*this);
+  process_.pending().remove(*this);
 }
 
 }  // namespace nupa::core

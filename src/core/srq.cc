@@ -9,18 +9,18 @@
 namespace nupa::core {
 
 Srq::Srq(DeviceImpl& device, Pd& pd, uint32_t index, const SrqOptions& options)
-    : device_(device), pd_(pd), index_(index), options_(options), shared_(&device.runtime().tables().srq[index]) {}
+    : device_(device), pd_(pd), index_(index), options_(options), shared_(&device.process().tables().srq[index]) {}
 
 int Srq::open() {
-  Runtime& runtime = device_.runtime();
-  auto queue = ReceiveQueue::create(runtime.ring_memory(), runtime.tag(), shared_->recv, options_.max_wr,
+  Process& process = device_.process();
+  auto queue = ReceiveQueue::create(process.ring_memory(), process.tag(), shared_->recv, options_.max_wr,
                                     options_.max_sge, pd_.handle());
   if (!queue) {
-    runtime.objects().srqs().numbers().give_back(index_);
+    process.objects().srqs().numbers().give_back(index_);
     return queue.error().code;
   }
   queue_ = std::move(*queue);
-  shared_->number = segment::number_of(runtime.slot(), index_);
+  shared_->number = segment::number_of(process.slot(), index_);
   shared_->type = static_cast<uint32_t>(options_.type);
   if (options_.type == SrqType::kXrc) {
     cq_ = static_cast<Cq*>(options_.cq);
@@ -34,7 +34,7 @@ int Srq::open() {
   shared_->in_use.store(1);
   pd_.users.add();
   device_.users.add();
-  runtime.objects().srqs().enter(*this, index_);
+  process.objects().srqs().enter(*this, index_);
   open_ = true;
   return 0;
 }
@@ -45,14 +45,14 @@ Srq::~Srq() {
 
 int Srq::close() {
   if (users.any()) return EBUSY;
-  Runtime& runtime = device_.runtime();
+  Process& process = device_.process();
   open_ = false;
-  runtime.objects().srqs().leave(index_);
+  process.objects().srqs().leave(index_);
   shared_->in_use.store(0);
-  quiesce(runtime.node());
+  quiesce(process.node());
   queue_.reset();
   device_.events().forget(this);
-  runtime.objects().srqs().numbers().give_back(index_);
+  process.objects().srqs().numbers().give_back(index_);
   if (cq_ != nullptr) cq_->users.drop();
   if (xrcd_ != nullptr) xrcd_->users.drop();
   pd_.users.drop();
@@ -96,7 +96,7 @@ void Srq::recover(uint32_t dead_tag) {
     const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
     if (completion == 0) return false;
     if (cq_ != nullptr) return cq_->completed(completion);
-    Qp* qp = claimed_for == 0 ? nullptr : device_.runtime().objects().qps().at(claimed_for - 1);
+    Qp* qp = claimed_for == 0 ? nullptr : device_.process().objects().qps().at(claimed_for - 1);
     return qp != nullptr && qp->recv_cq()->completed(completion);
   });
 }

@@ -58,7 +58,7 @@ class CliStat : public ::testing::Test {
     ASSERT_EQ(0, queue_pair_->modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn |
                                                qp_attr::kRqPsn | qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer));
   }
-  const segment::Tables& tables() { return static_cast<core::DeviceImpl&>(*device_).runtime().tables(); }
+  const segment::Tables& tables() { return static_cast<core::DeviceImpl&>(*device_).process().tables(); }
   uint32_t index() const { return segment::index_of(queue_pair_->number()); }
   /// The queue pair's row.
   static json row() {

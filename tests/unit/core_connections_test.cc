@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "cm/connection/probe.h"
 #include "core/connections.h"
-#include "core/runtime.h"
+#include "core/process.h"
 #include "transport/roce/port/port.h"
 #include "cm_fixture.h"
 
@@ -152,7 +152,7 @@ struct Party {
 };
 
 /// A slot that this process does not have: each process takes one at random.
-uint32_t slot_of_another() { return (*Runtime::acquire())->slot() == 3077 ? 3078 : 3077; }
+uint32_t slot_of_another() { return (*Process::acquire())->slot() == 3077 ? 3078 : 3077; }
 
 /// Another process, forked before this one has opened anything; words go to and fro.
 class Other {
@@ -198,7 +198,7 @@ class Other {
 };
 
 /// The service thread does `what`, and nothing else meanwhile.
-void on_service_thread(Runtime& runtime, const std::function<void()>& what) {
+void on_service_thread(Process& own, const std::function<void()>& what) {
   const base::UniqueFd signal(eventfd(1, EFD_CLOEXEC));
   std::promise<void> done;
   const auto once = [&] {
@@ -207,13 +207,13 @@ void on_service_thread(Runtime& runtime, const std::function<void()>& what) {
     what();
     done.set_value();
   };
-  ASSERT_TRUE(runtime.node().watch(signal.get(), once));
+  ASSERT_TRUE(own.node().watch(signal.get(), once));
   EXPECT_EQ(std::future_status::ready, done.get_future().wait_for(std::chrono::milliseconds(kSoonMs)));
-  runtime.node().unwatch(signal.get());
+  own.node().unwatch(signal.get());
 }
 /// The service thread looks at the connections as if the time was `now`.
-void look_at(Runtime& runtime, int64_t now) {
-  on_service_thread(runtime, [&] { runtime.connections().on_tick(now); });
+void look_at(Process& own, int64_t now) {
+  on_service_thread(own, [&] { own.connections().on_tick(now); });
 }
 
 // One process.
@@ -225,7 +225,7 @@ TEST(CoreConnections, OfAProcessAreOneManagers) {
   const auto another = ConnectionManager::open(second);
   ASSERT_FALSE(another);
   EXPECT_EQ(EBUSY, another.error().code);
-  const auto runtime = *Runtime::acquire();  // which stays
+  const auto own = *Process::acquire();  // which stays
   party.manager.reset();
   EXPECT_TRUE(ConnectionManager::open(second));
 }
@@ -233,8 +233,8 @@ TEST(CoreConnections, OfAProcessAreOneManagers) {
 TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  const auto runtime = *Runtime::acquire();
-  const segment::Tables& tables = runtime->tables();
+  const auto own = *Process::acquire();
+  const segment::Tables& tables = own->tables();
   const uint32_t before = tables.header->listener_high_water.load();
   EXPECT_EQ(EINVAL, party.manager->listen(1)) << "it has no service";
   const Gid address = loopback();
@@ -384,16 +384,16 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
   const Transport memory("shm");
   auto party = std::make_unique<Party>();
   ASSERT_NE(nullptr, party->manager);
-  const auto runtime = *Runtime::acquire();  // the process goes on
+  const auto own = *Process::acquire();  // the process goes on
   const std::string slot = std::to_string(slot_of_another());
   base::UniqueFd later;
-  on_service_thread(*runtime, [&] {
+  on_service_thread(*own, [&] {
     ConnectionId id = 0;
     ASSERT_EQ(0, party->connect(1, kIpTcp + 7016, &id));
     party->manager.reset();
     // A question that is asked again goes to this process, too.
     later = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
-    runtime->connections().on_tick(base::now_ns() + 1'000'000'000);
+    own->connections().on_tick(base::now_ns() + 1'000'000'000);
   });
   pollfd asked{later.get(), POLLIN, 0};
   EXPECT_EQ(0, ::poll(&asked, 1, 0));
@@ -476,17 +476,16 @@ class CoreConnectionsPlayed : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_NE(nullptr, party_.manager);
-    runtime_ = *Runtime::acquire();
-    ASSERT_NE(0u, runtime_->devices().size());
+    own_ = *Process::acquire();
+    ASSERT_NE(0u, own_->devices().size());
     enter(process_);
-    ASSERT_TRUE(cm::test::soon([&] { return runtime_->node().find(slot_) != nullptr; }));
+    ASSERT_TRUE(cm::test::soon([&] { return own_->node().find(slot_) != nullptr; }));
   }
   /// The process has this one's addresses, and says hello.
   void enter(cm::test::FakeProcess& process) {
-    process.header().device_count = runtime_->tables().header->device_count;
-    for (uint32_t i = 0; i < segment::kMaxDevices; ++i)
-      process.header().devices[i] = runtime_->tables().header->devices[i];
-    sockets_.push_back(cm::test::connect_to(folder_.file(std::to_string(runtime_->slot()) + ".sock")));
+    process.header().device_count = own_->tables().header->device_count;
+    for (uint32_t i = 0; i < segment::kMaxDevices; ++i) process.header().devices[i] = own_->tables().header->devices[i];
+    sockets_.push_back(cm::test::connect_to(folder_.file(std::to_string(own_->slot()) + ".sock")));
     ASSERT_TRUE(process.say_hello(sockets_.back().get()));
     ASSERT_TRUE(cm::wait_readable(sockets_.back().get(), kSoonMs));
     ASSERT_TRUE(cm::receive_message(sockets_.back().get()));
@@ -517,7 +516,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
   const cm::test::Folder folder_;
   const Transport memory_{"shm"};
   Party party_;
-  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Process> own_;
   const uint32_t slot_ = slot_of_another();
   cm::test::FakeProcess process_{slot_};
   std::vector<base::UniqueFd> sockets_;
@@ -554,7 +553,7 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   cm::test::FakeProcess next(slot_, process_.header().instance + 1);
   enter(next);
   ASSERT_TRUE(cm::test::soon([&] {
-    const cm::PeerRef now = runtime_->node().find(slot_);
+    const cm::PeerRef now = own_->node().find(slot_);
     return now != nullptr && now->instance() == next.header().instance;
   }));
   party_.manager->release(id);  // tells the other end
@@ -579,7 +578,7 @@ TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsT
   connection.path = datagrams.path = route->path;
   ConnectionId ids[2] = {};
   // The service thread sees the end of the process after it has asked both, and before it asks again.
-  on_service_thread(*runtime_, [&] {
+  on_service_thread(*own_, [&] {
     sockets_[0].reset();
     ASSERT_EQ(0, party_.manager->connect(connection, *route, 1, &ids[0]));
     ASSERT_EQ(0, party_.manager->ask_datagram(datagrams, *route, 2, &ids[1]));
@@ -596,7 +595,7 @@ TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsT
     }
   }
   EXPECT_TRUE(party_.sink.nothing_more());
-  EXPECT_EQ(nullptr, runtime_->node().find(slot_));
+  EXPECT_EQ(nullptr, own_->node().find(slot_));
   for (const ConnectionId id : ids) party_.manager->release(id);
 }
 
@@ -779,7 +778,7 @@ TEST_F(CoreConnectionsPair, WhenAManagerGoes_ItsConnectionsEnd) {
     self.say(party.sink.next().what == Told::kDisconnected ? 5 : 6);
   }));
   connect(other, kIpTcp + 7044);
-  const auto runtime = *Runtime::acquire();  // the process goes on
+  const auto own = *Process::acquire();  // the process goes on
   party().manager.reset();
   EXPECT_EQ(5, other.hear());
 }
@@ -864,20 +863,20 @@ TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsPar
 
 // Packets.
 
-uint16_t port_of(const Runtime& runtime) { return roce::Port::port_of_slot(runtime.slot()); }
+uint16_t port_of(const Process& own) { return roce::Port::port_of_slot(own.slot()); }
 
 TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   const Transport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  const auto runtime = *Runtime::acquire();
+  const auto own = *Process::acquire();
   auto socket = roce::ManagementSocket::open(0);
   ASSERT_TRUE(socket);
   const auto ask = [&](bool is_echo, uint32_t port) {
     MadDatagram question;
     question.bytes = cm::write_probe({is_echo, port, 5});
     question.local = loopback();
-    question.remote = {loopback(), port_of(*runtime)};
+    question.remote = {loopback(), port_of(*own)};
     socket->send(question);
   };
   ask(true, 111);
@@ -896,7 +895,7 @@ TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
   ASSERT_EQ(1u, answers.size());
   EXPECT_TRUE(answers[0].is_echo);
   EXPECT_EQ(4711u, answers[0].port) << "the port that was asked";
-  EXPECT_EQ(runtime->node().self().instance(), answers[0].instance);
+  EXPECT_EQ(own->node().self().instance(), answers[0].instance);
 }
 
 /// A NUPA process of another host, as this process sees it: packets come from a port of its own.
@@ -948,8 +947,8 @@ TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLater
   const Transport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  const auto runtime = *Runtime::acquire();
-  const uint16_t port = port_of(*runtime);
+  const auto own = *Process::acquire();
+  const uint16_t port = port_of(*own);
   ASSERT_EQ(0, party.take(1, kPlain));
   ASSERT_EQ(0, party.manager->listen(1));
   FarProcess first(0x11), second(0x22);
@@ -958,7 +957,7 @@ TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLater
   ASSERT_TRUE(first.asked_whether_it_lives());
   party.manager->release(id);
   // The pause between two questions ends, and no connection is left.
-  ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 2 * cm::PeerPulse::kPauseNs));
+  ASSERT_NO_FATAL_FAILURE(look_at(*own, base::now_ns() + 2 * cm::PeerPulse::kPauseNs));
   ASSERT_NO_FATAL_FAILURE(second.connect(party, port, kPlain, &id));
   EXPECT_TRUE(second.asked_whether_it_lives());
   party.manager->release(id);
@@ -968,15 +967,15 @@ TEST(CoreConnectionsPackets, AProcessThatWasStoppedForLong_KeepsItsConnections) 
   const Transport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  const auto runtime = *Runtime::acquire();
+  const auto own = *Process::acquire();
   ASSERT_EQ(0, party.take(1, kPlain));
   ASSERT_EQ(0, party.manager->listen(1));
   FarProcess other(0x33);
   ConnectionId id = 0;
-  ASSERT_NO_FATAL_FAILURE(other.connect(party, port_of(*runtime), kPlain, &id));
+  ASSERT_NO_FATAL_FAILURE(other.connect(party, port_of(*own), kPlain, &id));
   ASSERT_TRUE(other.asked_whether_it_lives());
   // The time has gone on, and nobody was asked in it.
-  ASSERT_NO_FATAL_FAILURE(look_at(*runtime, base::now_ns() + 100 * cm::PeerPulse::kPauseNs));
+  ASSERT_NO_FATAL_FAILURE(look_at(*own, base::now_ns() + 100 * cm::PeerPulse::kPauseNs));
   EXPECT_TRUE(party.sink.nothing_more());
   EXPECT_TRUE(other.asked_whether_it_lives());
   party.manager->release(id);
@@ -991,7 +990,7 @@ class CoreConnectionsRelay : public ::testing::Test {
 
   void SetUp() override {
     ASSERT_NE(nullptr, party.manager);
-    runtime = *Runtime::acquire();
+    own = *Process::acquire();
     auto opened = roce::ManagementSocket::open(0, false);
     ASSERT_TRUE(opened);
     socket.emplace(std::move(*opened));
@@ -1003,7 +1002,7 @@ class CoreConnectionsRelay : public ::testing::Test {
     MadDatagram datagram;
     datagram.bytes = mad;
     datagram.local = loopback();
-    datagram.remote = {loopback(), port_of(*runtime)};
+    datagram.remote = {loopback(), port_of(*own)};
     socket->send(datagram);
   }
   /// `says_address`: with the header of IP, which says for which address it is.
@@ -1037,7 +1036,7 @@ class CoreConnectionsRelay : public ::testing::Test {
 
   const Transport packets{"roce"};
   Party party;
-  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<Process> own;
   std::optional<roce::ManagementSocket> socket;
   std::optional<cm::MadName> other;
 };

@@ -22,7 +22,7 @@ class ShmRecovery : public ShmTest {
     segment::CqShared& shared = tables().cq[queue.index()];
     const uint64_t where = shared.where.load();
     const uint32_t log2 = segment::ring_log2(where);
-    auto bytes = runtime().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
+    auto bytes = process().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
     return bytes ? CompletionRing(&shared, *bytes, log2, segment::ring_generation(where)) : CompletionRing();
   }
   static segment::CqEntry entry_with(uint64_t wr_id) {
@@ -40,7 +40,7 @@ class ShmRecovery : public ShmTest {
     segment::RecvRing& shared_ring = shared(qp).recv;
     const uint64_t where = shared_ring.where.load();
     const uint32_t log2 = segment::ring_log2(where);
-    auto bytes = runtime().node().self().heap(segment::ring_offset(where), uint64_t{shared_ring.stride} << log2);
+    auto bytes = process().node().self().heap(segment::ring_offset(where), uint64_t{shared_ring.stride} << log2);
     return bytes ? ReceiveRing(&shared_ring, *bytes, log2, shared_ring.stride) : ReceiveRing();
   }
 };
@@ -65,9 +65,9 @@ TEST_F(ShmRecovery, EventThatTheDeadOneOwedIsRaised) {
   ASSERT_EQ(queue->arm(true), 0);
   ASSERT_EQ(queue->arm(false), 0);
   CompletionRing ring = ring_of(*queue);
-  ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry_with(1)), CompletionRing::Push::kOk);
+  ASSERT_EQ(ring.push(process().tag(), nullptr, entry_with(1)), CompletionRing::Push::kOk);
   ASSERT_TRUE(ring.needs_event(false));
-  cm::raise_cq_event(runtime().node().self(), queue->index());
+  cm::raise_cq_event(process().node().self(), queue->index());
   EXPECT_TRUE(channel->wait());
   queue->recover(kDead);
   EXPECT_FALSE(channel->wait());
@@ -94,7 +94,7 @@ class ShmRecoveryEvents : public ShmRecovery {
     ASSERT_EQ(queue->arm(false), 0);
     ASSERT_TRUE(ring_of(*queue).needs_event(false));
   }
-  void raise() { cm::raise_cq_event(runtime().node().self(), queue->index()); }
+  void raise() { cm::raise_cq_event(process().node().self(), queue->index()); }
   /// How many events there are, each with its wake-up.
   int take_events() {
     int taken = 0;
@@ -149,8 +149,8 @@ TEST_F(ShmRecovery, EntryOfTheDeadIsPassedOverAndThoseOfTheLivingAreNot) {
   uint64_t dead_claim, live_claim;
   ASSERT_EQ(ring.push(kDead, nullptr, entry_with(1)), CompletionRing::Push::kOk);  // this one it completed
   ASSERT_EQ(ring.claim_next(kDead, &dead_claim), CompletionRing::Push::kOk);
-  ASSERT_EQ(ring.claim_next(runtime().tag(), &live_claim), CompletionRing::Push::kOk);
-  ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry_with(3)), CompletionRing::Push::kOk);
+  ASSERT_EQ(ring.claim_next(process().tag(), &live_claim), CompletionRing::Push::kOk);
+  ASSERT_EQ(ring.push(process().tag(), nullptr, entry_with(3)), CompletionRing::Push::kOk);
   WorkCompletion wc{};
   queue->recover(kDead);
   ASSERT_EQ(queue->poll(&wc, 1), 1);
@@ -208,9 +208,9 @@ TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
     EXPECT_TRUE(ReceiveRing::is_claimed(claim, tag));
     EXPECT_FALSE(ReceiveRing::is_claimed(claim, kDead));
   }
-  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 1u);
-  EXPECT_EQ(ring.claim(runtime().tag()).slot->wr_id, 4u);
-  EXPECT_FALSE(ring.claim(runtime().tag()));
+  EXPECT_EQ(ring.claim(process().tag()).slot->wr_id, 1u);
+  EXPECT_EQ(ring.claim(process().tag()).slot->wr_id, 4u);
+  EXPECT_FALSE(ring.claim(process().tag()));
 }
 
 TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
@@ -225,10 +225,10 @@ TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
   ASSERT_EQ(completions.push(kDead, &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
   srq->recover(kDead);  // it died before it freed the receive
   EXPECT_EQ(next().wr_id, 1u);
-  const auto second = ring.claim(runtime().tag());
+  const auto second = ring.claim(process().tag());
   ASSERT_TRUE(second);
   EXPECT_EQ(second.slot->wr_id, 2u);
-  EXPECT_FALSE(ring.claim(runtime().tag()));
+  EXPECT_FALSE(ring.claim(process().tag()));
   // A slot that is free again names nobody: a process that dies next would be believed to have completed it.
   EXPECT_EQ(claim.slot->completion.load(), 0u);
   EXPECT_EQ(claim.slot->claim_qp.load(), 0u);
@@ -243,7 +243,7 @@ TEST_F(ShmRecovery, QueuePairGetsItsReceiveBack) {
     ReceiveRing ring = ring_of(*qp);
     ASSERT_TRUE(ring.claim(kDead));
     qp->recover(kDead);
-    const auto again = ring.claim(runtime().tag());
+    const auto again = ring.claim(process().tag());
     ASSERT_TRUE(again) << static_cast<int>(type);
     EXPECT_EQ(again.slot->wr_id, 1u);
     ring.put_back(again);
@@ -272,7 +272,7 @@ TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
   Qp* qp = make_loop();
   for (const uint64_t id : {1, 2}) ASSERT_EQ(receive(*qp, id), 0);
   ReceiveRing ring = ring_of(*qp);
-  const auto claim = ring.claim(runtime().tag());
+  const auto claim = ring.claim(process().tag());
   ASSERT_TRUE(claim);
   std::atomic<bool> moved{false};
   std::thread other([&] {
@@ -284,7 +284,7 @@ TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
   EXPECT_FALSE(moved.load());
   EXPECT_TRUE(is_empty());
   CompletionRing completions = ring_of(*cq);
-  ASSERT_EQ(completions.push(runtime().tag(), &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
+  ASSERT_EQ(completions.push(process().tag(), &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
   ReceiveRing::finish(claim);
   other.join();
   EXPECT_EQ(next().wr_id, 1u);
@@ -297,7 +297,7 @@ TEST_F(ShmRecovery, ResetWaitsForAWriterOnlySoLong) {
   Qp* qp = make_loop();
   ASSERT_EQ(receive(*qp, 1), 0);
   ReceiveRing ring = ring_of(*qp);
-  const auto claim = ring.claim(runtime().tag());
+  const auto claim = ring.claim(process().tag());
   ASSERT_TRUE(claim);
   std::atomic<bool> moved{false};
   std::thread other([&] {
@@ -309,7 +309,7 @@ TEST_F(ShmRecovery, ResetWaitsForAWriterOnlySoLong) {
   other.join();
   ASSERT_EQ(connect(*qp, qp->number()), 0);
   ASSERT_EQ(receive(*qp, 2), 0);
-  EXPECT_EQ(ring_of(*qp).claim(runtime().tag()).slot->wr_id, 2u);
+  EXPECT_EQ(ring_of(*qp).claim(process().tag()).slot->wr_id, 2u);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/runtime.h"
+#include "core/process.h"
 #include "transport/roce/wire/wire.h"
 
 namespace nupa::core {
@@ -83,9 +83,9 @@ TEST_F(CoreSettings, Transport_WithSharedMemoryAmongThem_IsShownToOthers) {
   for (const auto& [names, shared] :
        std::vector<std::pair<const char*, uint32_t>>{{"shm", 1}, {"roce", 0}, {"roce,shm", 1}}) {
     setenv("NUPA_TRANSPORT", names, 1);
-    const auto runtime = Runtime::acquire();
-    ASSERT_TRUE(runtime) << names;
-    EXPECT_EQ((*runtime)->tables().header->shares_memory, shared) << names;
+    const auto own = Process::acquire();
+    ASSERT_TRUE(own) << names;
+    EXPECT_EQ((*own)->tables().header->shares_memory, shared) << names;
   }
 }
 

@@ -15,7 +15,7 @@ class ShmCompletions : public ShmTest {
  protected:
   /// Whether an event waits once what was called to the queue has been looked at.
   bool is_told() {
-    cm::call_attention(runtime().node().self(), segment::attention::kCq, cq->index());
+    cm::call_attention(process().node().self(), segment::attention::kCq, cq->index());
     events().on_attention();  // or the service thread does, and this waits for it
     pollfd event{handle->async_fd(), POLLIN, 0};
     return poll(&event, 1, 0) == 1;
@@ -61,17 +61,17 @@ TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
 
 TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
   a = make_qp();
-  cm::CompletionPort port(runtime().node().self(), cq->index());
+  cm::CompletionPort port(process().node().self(), cq->index());
   const auto receive_of = [&](uint32_t slot) {
     segment::CqEntry entry{.qp_num = segment::number_of(slot, a->index())};
     entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
     entry.srq_number = segment::number_of(slot, 1);
-    EXPECT_EQ(port.push(runtime().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kYes);
+    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kYes);
     EXPECT_EQ(next().qp_num, entry.qp_num);
     return shared(*a).received.load();
   };
-  EXPECT_EQ(receive_of(runtime().slot() + 1), 0u);
-  EXPECT_EQ(receive_of(runtime().slot()), 1u);
+  EXPECT_EQ(receive_of(process().slot() + 1), 0u);
+  EXPECT_EQ(receive_of(process().slot()), 1u);
 }
 
 TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
@@ -81,7 +81,7 @@ TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 1
   segment::CqShared& its = tables().cq[queue->index()];
   const uint64_t where = its.where.load();
   const uint32_t log2 = segment::ring_log2(where);
-  const auto slots = runtime().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
+  const auto slots = process().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
   ASSERT_TRUE(slots);
   CompletionRing ring(&its, *slots, log2, segment::ring_generation(where));
   const auto push = [&](uint64_t first, uint64_t end) {
@@ -89,7 +89,7 @@ TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 1
       segment::CqEntry entry;
       entry.wr_id = i;
       // kMoved: the slot is closed. A writer would wait for the queue's new place, which never comes.
-      ASSERT_EQ(ring.push(runtime().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
+      ASSERT_EQ(ring.push(process().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
     }
   };
   for (int turn = 0; turn < 2; ++turn) {
@@ -111,7 +111,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
   Cq* const queue = make_cq(4, channel.get());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
   for (int i = 0; i < 2; ++i) add_unsignalled(tables().cq[queue->index()]);
-  cm::call_attention(runtime().node().self(), segment::attention::kCq, queue->index());
+  cm::call_attention(process().node().self(), segment::attention::kCq, queue->index());
   for (int i = 0; i < 2; ++i) {
     pollfd ready{channel->fd(), POLLIN, 0};
     ASSERT_EQ(poll(&ready, 1, 20000), 1) << i;
@@ -120,7 +120,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
     EXPECT_EQ(*event, queue);
   }
   // An attention of another kind, such as an overrun, wakes nobody.
-  cm::call_attention(runtime().node().self(), segment::attention::kCq, queue->index());
+  cm::call_attention(process().node().self(), segment::attention::kCq, queue->index());
   events().on_attention();
   EXPECT_FALSE(channel->wait());
   cqs.pop_back();
@@ -132,7 +132,7 @@ TEST_F(ShmCompletions, QueueThatGoesWithAnEventNobodyWasWokenFor_LeavesTheWakeUp
   Cq* const goes = make_cq(4, channel.get());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
   tables().cq[stays->index()].events.fetch_add(1);
-  ASSERT_TRUE(runtime().node().self().signal_channel(tables().cq[stays->index()].channel - 1));
+  ASSERT_TRUE(process().node().self().signal_channel(tables().cq[stays->index()].channel - 1));
   add_unsignalled(tables().cq[goes->index()]);
   cqs.pop_back();
   const auto event = channel->wait();

@@ -63,11 +63,11 @@ class ShmEnd {
   }
 
   DeviceImpl& device() { return static_cast<DeviceImpl&>(*handle); }
-  Runtime& runtime() { return device().runtime(); }
+  Process& process() { return device().process(); }
   /// As the service thread calls them.
-  cm::NodeEvents& events() { return runtime(); }
-  const segment::Tables& tables() { return runtime().tables(); }
-  window::Window& shm() { return static_cast<window::Window&>(*runtime().transports().find("shm")); }
+  cm::NodeEvents& events() { return process(); }
+  const segment::Tables& tables() { return process().tables(); }
+  window::Window& shm() { return static_cast<window::Window&>(*process().transports().find("shm")); }
   segment::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {
@@ -170,7 +170,7 @@ class ShmEnd {
   }
   /// From now on nobody but the test tries what waits on `qp`, by Qp::progress().
   void try_by_hand(Qp& qp) {
-    runtime().pending().remove(qp);
+    process().pending().remove(qp);
     // A turn of the service thread that has it still on its list holds the objects' mutex, which this needs.
     make_cq(1);
     cqs.pop_back();

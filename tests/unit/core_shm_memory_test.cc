@@ -159,7 +159,7 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
 class ShmObjects : public ShmTest {};
 
 TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
-  const ProcessContext& process = runtime();
+  const ProcessContext& process = process();
   const uint32_t number = make_qp()->number();
   EXPECT_TRUE(process.has_queue_pair(number)) << "in RESET";
   EXPECT_FALSE(process.has_queue_pair(number + 1));
@@ -255,7 +255,7 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
   make_pair();
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
-  IndexPool& entries = runtime().objects().mr_numbers();
+  IndexPool& entries = process().objects().mr_numbers();
   for (uint32_t further = 1; further <= 5; ++further) {  // the low byte is the program's to choose
     const int64_t before = entries.take();
     auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));

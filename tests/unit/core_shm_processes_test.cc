@@ -29,7 +29,7 @@ class ShmShared : public ShmProcesses {};
 
 /// The other process's node, as this one reaches it.
 cm::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
-  auto met = end.runtime().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
+  auto met = end.process().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
   return met ? *met : nullptr;
 }
 
@@ -225,7 +225,7 @@ TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
     EXPECT_EQ(wc.status, WcStatus::kSuccess);
   };
   send(1);
-  const std::weak_ptr<cm::Peer> other = end.runtime().node().find(segment::slot_of(number));
+  const std::weak_ptr<cm::Peer> other = end.process().node().find(segment::slot_of(number));
   EXPECT_EQ(other.expired(), GetParam() != std::string("shm"));
   ASSERT_NO_FATAL_FAILURE(kill_peer(number));
   EXPECT_TRUE(soon([&] { return other.expired(); })) << "the queue pair keeps what is mapped of the dead";
@@ -356,7 +356,7 @@ TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
   }
   // Each has tables of 65 MB. Those of the last one may be unmapped a moment after nobody holds it any more.
   EXPECT_TRUE(soon([&] { return address_bytes() < after_few + (64 << 20); }));
-  EXPECT_LE(end.runtime().memories().known(), 2u) << "the last one, and this process itself";
+  EXPECT_LE(end.process().memories().known(), 2u) << "the last one, and this process itself";
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
@@ -409,7 +409,7 @@ TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
   const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   cm::DueEvent due;
-  Runtime& here = end.runtime();
+  Process& here = end.process();
   SharedTarget target(here.node(), here.memories(), *other, segment::index_of(peer.qp_num), &due);
   ASSERT_TRUE(target.ready(here.slot(), qp->number()));
   kill_child();
@@ -425,7 +425,7 @@ bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto ring = open_ring(*parent, parent->tables().srq[peer.index].recv);
-  if (!ring.valid() || !ring.claim(end.runtime().tag())) return false;
+  if (!ring.valid() || !ring.claim(end.process().tag())) return false;
   line.go();
   line.wait();
   return true;
@@ -461,7 +461,7 @@ TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
   const cm::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(end.receive(*qp, 3), 0);
-  auto ring = open_ring(end.runtime().node().self(), end.shared(*qp).recv);
+  auto ring = open_ring(end.process().node().self(), end.shared(*qp).recv);
   ASSERT_TRUE(ring.claim(segment::owner_tag(other->slot(), other->instance() + 1)));
   ASSERT_EQ(end.move(*qp, QpState::kErr), 0);
   const WorkCompletion wc = end.next();
@@ -484,7 +484,7 @@ bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   if (!slots) return false;
   segment::CompletionRing ring(&shared, *slots, segment::ring_log2(where));
   uint64_t position;
-  if (ring.claim_next(end.runtime().tag(), &position) != segment::CompletionRing::Push::kOk) return false;
+  if (ring.claim_next(end.process().tag(), &position) != segment::CompletionRing::Push::kOk) return false;
   line.go();
   line.wait();
   return true;
@@ -531,7 +531,7 @@ class ShmGrace : public ShmProcesses {
     std::atomic<bool> began{false};
     other = std::thread([&] {
       began = true;
-      all_moved_on = quiesce(end.runtime().node());
+      all_moved_on = quiesce(end.process().node());
       over = true;
     });
     EXPECT_TRUE(soon([&] { return began.load(); }));
@@ -598,7 +598,7 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   const auto mapped = [&](std::initializer_list<segment::MrPiece> pieces) {
     std::copy(pieces.begin(), pieces.end(), theirs.inline_pieces);
     theirs.piece_count = static_cast<uint32_t>(pieces.size());
-    host::PeerMemory memory(*other, end.runtime().memories().agent());
+    host::PeerMemory memory(*other, end.process().memories().agent());
     return memory.map(index, theirs.generation)->base() != nullptr;
   };
   constexpr uint64_t kPage = segment::kPage;
@@ -643,7 +643,7 @@ TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) 
   theirs.inline_pieces[0] = {right.begin, long_end, right.file_offset};
   theirs.inline_pieces[1] = {long_end, long_end - kOwn, right.file_offset};
   theirs.piece_count = 2;
-  host::PeerMemory memory(*other, end.runtime().memories().agent());
+  host::PeerMemory memory(*other, end.process().memories().agent());
   EXPECT_EQ(memory.map(index, theirs.generation)->base(), nullptr);
   EXPECT_TRUE(std::all_of(own, own + kOwn, [](char byte) { return byte == 'o'; }));
   munmap(own, kOwn);
@@ -796,8 +796,8 @@ TEST_F(ShmShared, ChannelsBehindAThousandOthers_HaveTheirEvents) {
   ASSERT_TRUE(send_to_channels(end, line, kConnected));
   for (int round = 0; round < kEventRounds; ++round) ASSERT_TRUE(send_round(end, line));
   EXPECT_TRUE(soon([] { return cm::Peer::channels_held() == kConnected; })) << cm::Peer::channels_held();
-  ASSERT_EQ(end.runtime().node().peers().size(), 1u);
-  EXPECT_TRUE(end.runtime().node().peers().front()->signal_channel(kChannelsBefore)) << "the first of them";
+  ASSERT_EQ(end.process().node().peers().size(), 1u);
+  EXPECT_TRUE(end.process().node().peers().front()->signal_channel(kChannelsBefore)) << "the first of them";
   ASSERT_TRUE(line.go());
   expect_good_end();
 }
@@ -978,7 +978,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   if (!meet(end, line, *qp, &peer)) return false;
   const cm::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
-  auto bounce = end.runtime().ring_memory().allocate(segment::kBounceBytes);
+  auto bounce = end.process().ring_memory().allocate(segment::kBounceBytes);
   if (!bounce) return false;
   auto& agents = end.tables().header->agents;
   const auto prepare = [&](segment::AgentShared& request, segment::AgentOp op, uint64_t address, uint64_t length) {
@@ -1005,7 +1005,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   prepare(agents[4], segment::AgentOp::kFetchAdd, peer.addr, 8);
   for (int i = 0; i < 5; ++i) ask(agents[i]);
   segment::SegmentHeader& theirs = *parent->tables().header;
-  const uint32_t slot = end.runtime().slot();
+  const uint32_t slot = end.process().slot();
   theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
   theirs.attention.fetch_or(segment::attention::kAgent);
   parent->ring_doorbell();
@@ -1016,7 +1016,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
                      agents[4].status == 0 && agents[4].operand == 40;
   for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(segment::AgentState::kFree));
   // And what it may do, through the door that is made for it.
-  host::Agent& agent = end.runtime().memories().agent();
+  host::Agent& agent = end.process().memories().agent();
   uint64_t operand = 41;
   const bool swapped =
       agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess &&
@@ -1059,7 +1059,7 @@ bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
   const cm::PeerRef parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
-  host::Agent& agent = end.runtime().memories().agent();
+  host::Agent& agent = end.process().memories().agent();
   std::vector<std::byte> bytes(kLongCopy);
   if (agent.copy(*parent, false, address, bytes.data(), kLongCopy) != WcStatus::kSuccess) return false;
   for (size_t i = 0; i < kLongCopy; ++i) {
@@ -1086,7 +1086,7 @@ bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
   const cm::PeerRef parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
-  host::Agent& agent = end.runtime().memories().agent();
+  host::Agent& agent = end.process().memories().agent();
   using segment::AgentOp;
   for (const AgentOp op : {AgentOp::kCompareSwap, AgentOp::kFetchAdd, AgentOp::kAtomicWrite}) {
     uint64_t operand = 5;
@@ -1150,7 +1150,7 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
 TEST_F(ShmStopped, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
-  ASSERT_EQ(end.runtime().node().find(segment::slot_of(number)), nullptr) << "they have met before";
+  ASSERT_EQ(end.process().node().find(segment::slot_of(number)), nullptr) << "they have met before";
   EXPECT_TRUE(end.shm().reaches({}, number));
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_NE(peer_of(end, number), nullptr);
@@ -1217,7 +1217,7 @@ TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
   context.identity().shared = &end.shared(*qp);
   QpAttr attr;
   attr.dest_qp_num = number;
-  const auto endpoint = std::move(*end.shm().connect(end.runtime().devices()[0], context, attr, false));
+  const auto endpoint = std::move(*end.shm().connect(end.process().devices()[0], context, attr, false));
   const SendWr nothing{.opcode = Opcode::kSend};
   ASSERT_TRUE(endpoint->post({nothing, nullptr, nullptr, 0, 0, 1, WcStatus::kSuccess}).is_taken());
   constexpr int64_t kLong = 1'000'000'000;  // a process that died would count as gone
@@ -1227,7 +1227,7 @@ TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_TRUE(soon([&] {
     endpoint->progress(base::now_ns());
-    return end.runtime().node().find(segment::slot_of(number)) != nullptr;
+    return end.process().node().find(segment::slot_of(number)) != nullptr;
   }));
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -1242,7 +1242,7 @@ struct DomainAddress {
 /// Two processes that open one number their domains alike.
 std::unique_ptr<XrcDomain> open_private_domain(ShmEnd& end) {
   constexpr uint32_t kBefore = 1'000'000;
-  while (end.runtime().next_handle() < kBefore) {
+  while (end.process().next_handle() < kBefore) {
   }
   return std::move(*end.handle->open_xrcd(-1, O_CREAT));
 }
@@ -1260,7 +1260,7 @@ TEST_F(ShmShared, QueueOfAPrivateXrcDomain_IsNotFoundThroughOneOfAnotherProcess)
   DomainAddress theirs{};
   ASSERT_TRUE(line.get(&theirs));
   ASSERT_NE(peer_of(end, theirs.queue), nullptr);
-  cm::Node& node = end.runtime().node();
+  cm::Node& node = end.process().node();
   EXPECT_TRUE(find_domain_queue(node, theirs.queue, theirs.identity));
   auto domain = open_private_domain(end);
   EXPECT_FALSE(find_domain_queue(node, theirs.queue, static_cast<Xrcd&>(*domain).identity()));

@@ -42,10 +42,10 @@ class ShmTarget : public ShmTest {
   }
   /// What an initiator has of queue pair `qp`.
   SharedTarget target_of(Qp& qp) {
-    Runtime& here = runtime();
+    Process& here = process();
     return {here.node(), here.memories(), here.node().self(), qp.index(), &due};
   }
-  bool takes_requests(SharedTarget& target, Qp& from) { return target.ready(runtime().slot(), from.number()); }
+  bool takes_requests(SharedTarget& target, Qp& from) { return target.ready(process().slot(), from.number()); }
 
   cm::DueEvent due;
 };
@@ -99,7 +99,7 @@ TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
 
 TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
   a = make_qp();
-  ASSERT_EQ(connect(*a, segment::number_of(runtime().slot(), segment::kMaxQp - 1), kImpatient), 0);
+  ASSERT_EQ(connect(*a, segment::number_of(process().slot(), segment::kMaxQp - 1), kImpatient), 0);
   expect_unanswered(*a);
 }
 
@@ -273,7 +273,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   Srq* srq = make_srq(4);
   segment::SrqShared& shown = tables().srq[srq->index()];
   const auto found = [&](uint32_t number, uint64_t domain) {
-    return find_domain_queue(runtime().node(), number, domain).has_value();
+    return find_domain_queue(process().node(), number, domain).has_value();
   };
   constexpr uint64_t kDomain = 5;
   shown.xrcd = kDomain;
@@ -287,7 +287,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   shown.cq = segment::kMaxCq;
   EXPECT_FALSE(found(srq->number(), kDomain));
   shown.cq = 1;
-  const auto queue = find_domain_queue(runtime().node(), srq->number(), kDomain);
+  const auto queue = find_domain_queue(process().node(), srq->number(), kDomain);
   ASSERT_TRUE(queue);
   EXPECT_TRUE(queue->stands());
   shown.in_use.store(0);
@@ -300,9 +300,9 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
 TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
   make_pair();
   SharedTarget target = target_of(*b);
-  EXPECT_FALSE(target.ready(runtime().slot() + 1, a->number()));
-  EXPECT_FALSE(target.ready(runtime().slot(), a->number() + 1));
-  EXPECT_TRUE(target.ready(runtime().slot(), a->number()));
+  EXPECT_FALSE(target.ready(process().slot() + 1, a->number()));
+  EXPECT_FALSE(target.ready(process().slot(), a->number() + 1));
+  EXPECT_TRUE(target.ready(process().slot(), a->number()));
 }
 
 TEST_F(ShmTarget, Claim_QueuePairInItsNextLife_PutsTheReceiveBack) {
@@ -353,11 +353,11 @@ TEST_F(ShmTarget, Failure_NotedAfterAReset_IsNoEventOfTheNextLife) {
   // By a peer that looked at the state before the reset, and writes after it.
   shared(*b).error.store(segment::pack_error(epoch, EventType::kQpAccessErr));
   ASSERT_EQ(move(*b, QpState::kErr), 0);
-  cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+  cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
   ASSERT_TRUE(soon([&] { return shared(*b).error.load() == 0; }));
   // When the service thread comes again it has done with that.
   shared(*b).wake.store(1);
-  cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+  cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
   ASSERT_TRUE(soon([&] { return shared(*b).wake.load() == 0; }));
   ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
   EXPECT_FALSE(handle->next_event());
@@ -442,8 +442,8 @@ TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: on
 TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOne) {
   make_pair();
   cm::Introduced hello{};
-  hello.hello.slot = runtime().slot();
-  hello.hello.instance = runtime().node().self().instance() + 1;
+  hello.hello.slot = process().slot();
+  hello.hello.instance = process().node().self().instance() + 1;
   const auto dead = cm::PeerTable::make(std::move(hello), false);
   events().on_peer_gone(*dead);
   EXPECT_EQ(state_of(*a), QpState::kRts);
@@ -483,16 +483,16 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
   for (const uint64_t wrong : {uint64_t{0}, segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(place)),
                                segment::pack_ring(segment::ring_offset(place), 63)}) {
     completions.where.store(wrong);
-    cm::CompletionPort port(runtime().node().self(), cq->index());
+    cm::CompletionPort port(process().node().self(), cq->index());
     segment::CqEntry entry;
-    EXPECT_EQ(port.push(runtime().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kNo);
+    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kNo);
   }
   completions.where.store(place);
 }
 
 TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may write what it likes
   make_pair();
-  const segment::ReceiveRing ring = open_ring(runtime().node().self(), shared(*b).recv);
+  const segment::ReceiveRing ring = open_ring(process().node().self(), shared(*b).recv);
   ASSERT_TRUE(ring.valid());
   ASSERT_EQ(receive(*b, 7), 0);
   // As an entry of a list the next slot's beginning is one of a thousand bytes.
@@ -548,7 +548,7 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
     ASSERT_TRUE(event);
     EXPECT_EQ(event->type, EventType::kCommEst);
     EXPECT_EQ(event->qp, b);
-    cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+    cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
     events().on_attention();  // or the service thread does, and this waits for it
     pollfd another{handle->async_fd(), POLLIN, 0};
     EXPECT_EQ(poll(&another, 1, 0), 0) << "once in a life";
@@ -620,7 +620,7 @@ TEST_F(ShmTarget, HeldBackRequestRunsThoughNobodyPolls) {  // IBTA 10.3.1.5
   ASSERT_EQ(write(*a, 1), 0);
   // The service thread has looked at it by now, in vain, and sleeps: after its second turn from here on.
   for (int turn = 0; turn < 2; ++turn) {
-    cm::call_attention(runtime().node().self(), segment::attention::kQp, b->index());
+    cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
     ASSERT_TRUE(soon([&] { return tables().header->attention.load() == 0; }));
   }
   EXPECT_EQ(shared(*a).counters.messages.load(), 0u);
@@ -697,7 +697,7 @@ TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
   std::atomic<bool> began{false}, all_moved_on{false};
   std::thread other([&] {
     began = true;
-    all_moved_on = quiesce(runtime().node());
+    all_moved_on = quiesce(process().node());
   });
   ASSERT_TRUE(soon([&] { return began.load(); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -709,7 +709,7 @@ TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
 
 TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
   Qp* qp = make_qp();
-  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
   ASSERT_EQ(send(*qp, 1), 0);
   ASSERT_EQ(send(*qp, 2), 0);
@@ -724,7 +724,7 @@ TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
 
 TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails) {
   constexpr int64_t kLong = 1'000'000'000;
-  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  const uint32_t empty = process().slot() == 77 ? 78 : 77;
   for (const QpType type : {QpType::kRc, QpType::kUc}) {
     Qp* qp = make_qp(type);
     ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
@@ -753,14 +753,14 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   const int64_t now = base::now_ns();
   const int64_t idle = events().on_tick(now);
   Qp* qp = make_qp();
-  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
   ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
   segment::SendLock sends(shared(*qp).send_lock);
   {
     // The service thread waits here, so that it does not look at the queue pair, which has no endpoint any more,
     // before the send lock tells it to come again.
-    std::lock_guard copies(runtime().remapper().copy_mutex());
+    std::lock_guard copies(process().remapper().copy_mutex());
     ASSERT_EQ(qp->close(), 0);
     sends.lock();
   }
@@ -772,13 +772,13 @@ TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // t
   const int64_t now = base::now_ns();
   const int64_t idle = events().on_tick(now);
   Qp* qp = make_qp();
-  const uint32_t empty = runtime().slot() == 77 ? 78 : 77;
+  const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
   ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
   segment::SendLock sends(shared(*qp).send_lock);
   {
     // The service thread waits here, and then for the send lock.
-    std::lock_guard copies(runtime().remapper().copy_mutex());
+    std::lock_guard copies(process().remapper().copy_mutex());
     ASSERT_EQ(move(*qp, QpState::kReset), 0);
     sends.lock();
   }
@@ -845,7 +845,7 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   auto& srq = static_cast<Srq&>(*made);
   auto receiver = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
   auto& qp = static_cast<Qp&>(*receiver);
-  const uint32_t sender = segment::number_of(runtime().slot(), segment::kMaxQp - 1);
+  const uint32_t sender = segment::number_of(process().slot(), segment::kMaxQp - 1);
   ASSERT_EQ(to_init(qp), 0);
   QpAttr attr;
   attr.state = QpState::kRtr;
@@ -858,11 +858,11 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
                                 qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer),
             0);
   SharedTarget target = target_of(qp);
-  ASSERT_TRUE(target.ready(runtime().slot(), sender));
+  ASSERT_TRUE(target.ready(process().slot(), sender));
   ASSERT_TRUE(target.select(srq.number()));
   for (const uint64_t wr_id : {1, 2}) ASSERT_EQ(receive(srq, wr_id), 0);
   segment::ReceiveRing& ring = srq.queue().ring();
-  const uint32_t other = segment::owner_tag(runtime().slot() + 1, 1);
+  const uint32_t other = segment::owner_tag(process().slot() + 1, 1);
   const auto theirs = ring.claim(other);
   ASSERT_TRUE(theirs);
   segment::ReceiveRing::Claim second;

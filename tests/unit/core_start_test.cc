@@ -10,7 +10,7 @@
 #include <string>
 
 #include "cm_fixture.h"
-#include "core/runtime.h"
+#include "core/process.h"
 #include "progress/lifecycle.h"
 
 namespace nupa::core {
@@ -72,11 +72,11 @@ TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
     EXPECT_TRUE(!is_served || cm::wait_readable(socket.get(), cm::test::kSoonMs));
   };
   before_eventfd = &come_and_go;
-  const auto runtime = Runtime::acquire();
+  const auto own = Process::acquire();
   before_eventfd = nullptr;
   setenv("NUPA_TRANSPORT", wanted.c_str(), 1);
   if (wanted.empty()) unsetenv("NUPA_TRANSPORT");
-  ASSERT_TRUE(runtime) << runtime.error().what;
+  ASSERT_TRUE(own) << own.error().what;
   ASSERT_TRUE(came);
   EXPECT_FALSE(is_served) << "by a thread that does not find everything";
   progress::forget_at_exit(&action);

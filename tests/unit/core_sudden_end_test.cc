@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "core/runtime.h"
+#include "core/process.h"
 #include "progress/lifecycle.h"
 
 /// These tests stand in for the preload library, which has this and calls it first in _exit().
@@ -99,7 +99,7 @@ TEST_F(SuddenEndTest, OnTheServiceThread_WhatIsLeftToDoIsDone) {
   EXPECT_EXIT(
       {
         ShmEnd* const end = begin();
-        const Asked asked(end->runtime().node(), [&] {
+        const Asked asked(end->process().node(), [&] {
           call_hook();
           say<'>'>();
           std::_Exit(0);
@@ -115,7 +115,7 @@ TEST_F(SuddenEndTest, AServiceThreadThatIsHeldUpDoesNotHoldUpTheEnd) {
       {
         ShmEnd* const end = begin();
         std::atomic<bool> held = false;
-        const Asked asked(end->runtime().node(), [&] {
+        const Asked asked(end->process().node(), [&] {
           held = true;
           for (;;) pause();
         });

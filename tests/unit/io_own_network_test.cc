@@ -234,11 +234,11 @@ TEST_F(OwnNetwork, MtuIsTheWays) {
 TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
   within({"addr add 10.1.0.1/24 dev a0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900"}, [] {
     setenv("NUPA_TRANSPORT", "roce", 1);
-    const auto runtime = core::Runtime::acquire();
+    const auto own = core::Process::acquire();
     unsetenv("NUPA_TRANSPORT");
-    ASSERT_TRUE(runtime) << runtime.error().what;
+    ASSERT_TRUE(own) << own.error().what;
     const auto path_mtu = [&](const char* to) {
-      const auto route = (*runtime)->connections().find_route(gid(to), 0, nullptr);
+      const auto route = (*own)->connections().find_route(gid(to), 0, nullptr);
       return route ? route->path.mtu : 0;
     };
     EXPECT_EQ(3, path_mtu("10.1.0.77")) << "1024 bytes, as the port";

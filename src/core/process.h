@@ -22,11 +22,11 @@ class Connections;
 /// This process, as all opens of its devices share it: its place on the host (node, slot, memory that others reach),
 /// its wires, its objects and what waits for them. It makes these parts at the first open, passes the calls of the
 /// node's service thread on to them, and takes them down at the last close. The rules are the parts'.
-class Runtime final : public cm::NodeEvents, public ProcessContext {
+class Process final : public cm::NodeEvents, public ProcessContext {
  public:
   /// The one of this process. Errors of settings, devices, the runtime directory and of transports.
-  static Result<std::shared_ptr<Runtime>> acquire();
-  ~Runtime() override;
+  static Result<std::shared_ptr<Process>> acquire();
+  ~Process() override;
 
   // Its place on the host.
   cm::Node& node() override { return *node_; }
@@ -54,7 +54,7 @@ class Runtime final : public cm::NodeEvents, public ProcessContext {
   uint32_t next_handle() { return next_handle_.fetch_add(1); }
 
  private:
-  Runtime();
+  Process();
   // cm::NodeEvents
   void on_attention() override;
   void on_peer_gone(cm::Peer& peer) override;
