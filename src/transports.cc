@@ -5,14 +5,14 @@
 #include "core/transports.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
-#include "transport/window/window.h"
+#include "transport/shm/shm_transport.h"
 
 namespace nupa::core {
 
 namespace {
 
 constexpr std::array kTransports = {
-    TransportEntry{"shm", "window", &window::Window::create},
+    TransportEntry{"shm", "window", &shm_transport::ShmTransport::create},
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 

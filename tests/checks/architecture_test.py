@@ -211,8 +211,8 @@ class Compiler(unittest.TestCase):
         self.assertIn("core/qp.h: No such file", done.stderr)
 
     def test_another_transport_is_not_found(self):
-        done = self.compiles('#include "transport/window/connected.h"\n')
-        self.assertIn("transport/window/connected.h: No such file", done.stderr)
+        done = self.compiles('#include "transport/shm/connected.h"\n')
+        self.assertIn("transport/shm/connected.h: No such file", done.stderr)
 
     def test_no_folder_sees_another_than_the_list_allows(self):
         done = subprocess.run([ROOT / "scripts" / "check-architecture", BUILD], capture_output=True, text=True)
@@ -222,10 +222,10 @@ class Compiler(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             text = (BUILD / "compile_commands.json").read_text()
             (Path(folder) / "compile_commands.json").write_text(
-                re.sub(r"-I\S+/sees/nupa_transport_window", lambda match: f"-I{ROOT}/src {match.group(0)}", text))
+                re.sub(r"-I\S+/sees/nupa_transport_shm", lambda match: f"-I{ROOT}/src {match.group(0)}", text))
             done = subprocess.run([ROOT / "scripts" / "check-architecture", folder], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("src/transport/window: the build lets it include core/", done.stdout)
+        self.assertIn("src/transport/shm: the build lets it include core/", done.stdout)
         self.assertNotIn("src/transport/roce: the build", done.stdout)
 
 

@@ -7,7 +7,7 @@
 #include "loopback/loopback_transport.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
-#include "transport/window/window.h"
+#include "transport/shm/shm_transport.h"
 
 namespace nupa::core {
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array kTransports = {
     TransportEntry{"loopback", "", &loopback::LoopbackTransport::create},
-    TransportEntry{"shm", "window", &window::Window::create},
+    TransportEntry{"shm", "window", &shm_transport::ShmTransport::create},
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 

@@ -17,7 +17,7 @@
 
 #include "../support/soon.h"
 #include "core/qp.h"
-#include "transport/window/window.h"
+#include "transport/shm/shm_transport.h"
 
 namespace nupa::core {
 
@@ -67,7 +67,9 @@ class ShmEnd {
   /// As the service thread calls them.
   cm::NodeEvents& events() { return process(); }
   const segment::Tables& tables() { return process().tables(); }
-  window::Window& shm() { return static_cast<window::Window&>(*process().transports().find("shm")); }
+  shm_transport::ShmTransport& shm() {
+    return static_cast<shm_transport::ShmTransport&>(*process().transports().find("shm"));
+  }
   segment::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {

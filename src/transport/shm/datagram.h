@@ -5,20 +5,20 @@
 #include "core/seam/endpoint.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/shared_target.h"
-#include "transport/window/window.h"
+#include "transport/shm/shm_transport.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 /// The initiator's side of a UD queue pair (IBTA 9.8.3): every request names its own destination, a datagram that
 /// cannot be delivered is lost without a word.
 class Datagram final : public core::DatagramSender {
  public:
   /// `due`: the event of a receiver, which is raised when the sender has its own completion.
-  Datagram(Window& window, core::QpContext& context, cm::DueEvent& due)
-      : window_(window),
+  Datagram(ShmTransport& transport, core::QpContext& context, cm::DueEvent& due)
+      : transport_(transport),
         context_(context),
         due_(due),
-        own_gids_(window.node().segment().tables().header->devices[context.shared().device].gids) {}
+        own_gids_(transport.node().segment().tables().header->devices[context.shared().device].gids) {}
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   WcStatus send(const core::Request& request) override;
@@ -47,7 +47,7 @@ class Datagram final : public core::DatagramSender {
   /// Destinations remembered; beyond this many all are looked up anew.
   static constexpr size_t kMaxTargets = 1024;
 
-  Window& window_;
+  ShmTransport& transport_;
   core::QpContext& context_;
   cm::DueEvent& due_;
   const Gid* own_gids_;  ///< of its device, segment::kMaxGids
@@ -57,4 +57,4 @@ class Datagram final : public core::DatagramSender {
   cm::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
 };
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

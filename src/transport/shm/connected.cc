@@ -1,4 +1,4 @@
-#include "transport/window/connected.h"
+#include "transport/shm/connected.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 using core::Piece;
 using core::Posted;
@@ -30,15 +30,15 @@ constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace
 
-Connected::Connected(Window& window, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
-                     std::chrono::milliseconds limit)
+Connected::Connected(ShmTransport& transport, core::QpContext& context, const AddressVector& vector,
+                     uint32_t remote_qpn, std::chrono::milliseconds limit)
     : Endpoint({.copies_in_post = true}),
       type_(context.type()),
       qp_num_(context.number()),
-      own_slot_(window.node().slot()),
+      own_slot_(transport.node().slot()),
       context_(context),
       remote_qpn_(remote_qpn),
-      window_(window),
+      transport_(transport),
       vector_(vector),
       made_ns_(base::now_ns()) {
   context_.shared().remote_slot.store(segment::slot_of(remote_qpn_));
@@ -133,7 +133,7 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   if (now_ns - made_ns_ < kUnmetLimitNs) return now_ns + kIdleSearchPauseNs;
   // A peer of another host or user may come later, and a request finds it then. One that must be on this host and is
   // not has died.
-  const bool here = vector_.is_global ? window_.has_gid(vector_.dgid) : true;
+  const bool here = vector_.is_global ? transport_.has_gid(vector_.dgid) : true;
   const uint32_t slot = segment::slot_of(remote_qpn_);
   const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
   missing_ = search_error_ == EHOSTUNREACH && here && possible;
@@ -168,10 +168,10 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   const int64_t now = base::now_ns();
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
-  auto peer = window_.find_peer(remote_qpn_, vector_, limit);
+  auto peer = transport_.find_peer(remote_qpn_, vector_, limit);
   search_error_ = peer ? 0 : peer.error().code;
   if (!peer) return false;
-  target_ = &met_.emplace(window_.node(), window_.memories(), **peer, segment::index_of(remote_qpn_), &due);
+  target_ = &met_.emplace(transport_.node(), transport_.memories(), **peer, segment::index_of(remote_qpn_), &due);
   return true;
 }
 
@@ -370,4 +370,4 @@ Outcome Connected::atomic_write(const Request& request) {
   return outcome_of(responder.atomic(core::AtomicOp::kWrite, wr.remote_srqn, wr.rkey, wr.remote_addr, &value, 0, 0, 1));
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

@@ -5,16 +5,16 @@
 #include "core/seam/endpoint.h"
 #include "core/seam/responder.h"
 #include "core/seam/shared_target.h"
-#include "transport/window/outcome.h"
-#include "transport/window/window.h"
+#include "transport/shm/outcome.h"
+#include "transport/shm/shm_transport.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 /// The initiator's side of an RC, UC or XRC queue pair (IBTA 9.7, 9.8).
 class Connected final : public core::Endpoint {
  public:
   /// Waits at most `limit` for the peer's process to answer.
-  Connected(Window& window, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
+  Connected(ShmTransport& transport, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
             std::chrono::milliseconds limit);
 
   core::Posted post(const core::Request& request) override;
@@ -79,7 +79,7 @@ class Connected final : public core::Endpoint {
   core::QpContext& context_;
   const uint32_t remote_qpn_;
   std::optional<core::SharedTarget> met_;
-  Window& window_;
+  ShmTransport& transport_;
   const AddressVector vector_;
   core::RetryLimits limits_;
   const int64_t made_ns_;
@@ -97,4 +97,4 @@ class Connected final : public core::Endpoint {
   std::optional<Copier> copier_;
 };
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

@@ -1,4 +1,4 @@
-#include "transport/window/datagram.h"
+#include "transport/shm/datagram.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,7 +7,7 @@
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 using core::kGrhBytes;
 using core::Piece;
@@ -22,7 +22,7 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
     return Reach::kYes;
   }
   // A process that did not answer once delays no further request.
-  auto peer = window_.find_peer(qpn, vector, asked ? std::chrono::milliseconds(0) : kAnswerLimit);
+  auto peer = transport_.find_peer(qpn, vector, asked ? std::chrono::milliseconds(0) : kAnswerLimit);
   if (!peer && peer.error().code != ETIMEDOUT) {
     if (asked) targets_.erase(found);
     return Reach::kNo;
@@ -30,7 +30,8 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   if (targets_.size() >= kMaxTargets) targets_.clear();
   std::unique_ptr<SharedTarget> target;
   if (peer)
-    target = std::make_unique<SharedTarget>(window_.node(), window_.memories(), **peer, segment::index_of(qpn), &due_);
+    target =
+        std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), **peer, segment::index_of(qpn), &due_);
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return peer ? Reach::kYes : Reach::kNotYet;
 }
@@ -98,19 +99,19 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
 }
 
 void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
-  for (const uint32_t slot : window_.node().slots()) {
-    const auto met = window_.node().connect(slot, std::chrono::milliseconds(100));
+  for (const uint32_t slot : transport_.node().slots()) {
+    const auto met = transport_.node().connect(slot, std::chrono::milliseconds(100));
     if (!met) continue;
     cm::Peer* const peer = met->get();
     told_ = *met;
-    const bool skips_itself = slot == window_.node().slot() && !context_.hears_itself();
+    const bool skips_itself = slot == transport_.node().slot() && !context_.hears_itself();
     const segment::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
       if (skips_itself && member - 1 == segment::index_of(context_.number())) continue;
-      SharedTarget target(window_.node(), window_.memories(), *peer, member - 1, &due_);
+      SharedTarget target(transport_.node(), transport_.memories(), *peer, member - 1, &due_);
       deliver(target, request, qkey);
     }
   }
@@ -128,4 +129,4 @@ WcStatus Datagram::send(const Request& request) {
   return WcStatus::kSuccess;
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

@@ -1,41 +1,41 @@
-#include "transport/window/window.h"
+#include "transport/shm/shm_transport.h"
 
 #include <cerrno>
 
-#include "transport/window/connected.h"
-#include "transport/window/datagram.h"
+#include "transport/shm/connected.h"
+#include "transport/shm/datagram.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
-Result<void> Window::open(core::ProcessContext& process) {
+Result<void> ShmTransport::open(core::ProcessContext& process) {
   process_ = &process;
   return {};
 }
 
-Result<std::unique_ptr<core::Endpoint>> Window::connect(const core::DeviceEntry&, core::QpContext& context,
-                                                        const QpAttr& attr, bool) {
+Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::DeviceEntry&, core::QpContext& context,
+                                                              const QpAttr& attr, bool) {
   // Waiting does not help where this process has no addresses left for the other one's tables.
   const auto peer = find_peer(attr.dest_qp_num, attr.av, kAnswerLimit);
   if (!peer && peer.error().code == ENOMEM) return tl::unexpected(peer.error());
   return std::make_unique<Connected>(*this, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
 }
 
-Result<std::unique_ptr<core::DatagramSender>> Window::datagrams(const core::DeviceEntry&, core::QpContext& context,
-                                                                cm::DueEvent& due) {
+Result<std::unique_ptr<core::DatagramSender>> ShmTransport::datagrams(const core::DeviceEntry&,
+                                                                      core::QpContext& context, cm::DueEvent& due) {
   return std::make_unique<Datagram>(*this, context, due);
 }
 
-bool Window::reaches(const AddressVector& vector, uint32_t remote_qpn) {
+bool ShmTransport::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   const auto peer = find_peer(remote_qpn, vector, kAnswerLimit);
   // One that is there and does not answer is met later; one that this process cannot map is an error of connect().
   return peer || peer.error().code == ETIMEDOUT || peer.error().code == ENOMEM;
 }
 
-bool Window::has_gid(const Gid& gid) const {
+bool ShmTransport::has_gid(const Gid& gid) const {
   return segment::has_gid(*process_->node().segment().tables().header, gid);
 }
 
-Result<cm::PeerRef> Window::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
+Result<cm::PeerRef> ShmTransport::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
   auto peer = process_->node().connect(slot, wait);
@@ -45,4 +45,4 @@ Result<cm::PeerRef> Window::find_peer(uint32_t qpn, const AddressVector& vector,
   return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");
 }
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

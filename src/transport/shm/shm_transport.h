@@ -7,14 +7,14 @@
 
 #include "core/seam/transport.h"
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 /// How long a process of this host may take to answer before it counts as one that is stopped.
 constexpr std::chrono::milliseconds kAnswerLimit{100};
 
-class Window final : public core::Transport {
+class ShmTransport final : public core::Transport {
  public:
-  static Result<std::unique_ptr<core::Transport>> create() { return std::make_unique<Window>(); }
+  static Result<std::unique_ptr<core::Transport>> create() { return std::make_unique<ShmTransport>(); }
 
   std::string_view name() const override { return "shm"; }
   void describe(segment::SegmentHeader& header) const override { header.shares_memory = 1; }
@@ -42,4 +42,4 @@ class Window final : public core::Transport {
   core::ProcessContext* process_ = nullptr;
 };
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace nupa::window {
+namespace nupa::shm_transport {
 
 enum class Verdict : uint8_t {
   kDone,      ///< completed, well or not: see status
@@ -36,4 +36,4 @@ class Outcome {
 };
 static_assert(static_cast<uint32_t>(Verdict::kDone) == 0 && static_cast<uint32_t>(WcStatus::kSuccess) == 0);
 
-}  // namespace nupa::window
+}  // namespace nupa::shm_transport
