@@ -12,6 +12,7 @@
 #include "progress/descriptors.h"
 #include "progress/file_lock.h"
 #include "progress/lifecycle.h"
+#include "progress/loop.h"
 #include "progress/spin_lock.h"
 #include "progress/thread.h"
 #include "progress/wake_up.h"

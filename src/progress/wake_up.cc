@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 namespace nupa::progress {
@@ -17,16 +18,18 @@ WakeUp& WakeUp::of_thread() {
   };
   if (own.process_ != getpid()) {
     thread_local CloseAtThreadExit close_at_thread_exit;
-    own.open();
+    [[maybe_unused]] const auto opened = own.open();
   }
   return own;
 }
 
-void WakeUp::open() {
+Result<void> WakeUp::open() {
   close();
   fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process_ = getpid();
   signalled_.store(false);
+  if (fd_ < 0) return fail(errno, "no descriptor to wake a thread by");
+  return {};
 }
 
 void WakeUp::close() {

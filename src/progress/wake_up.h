@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include <nupa/export.h>
+#include <nupa/result.h>
 
 namespace nupa::progress {
 
@@ -13,6 +14,12 @@ class WakeUp {
   /// The calling thread's own, for sleeps in calls of the program. A forked child has one of its own, and so have
   /// functions that run after the destructors of the thread's other objects.
   NUPA_EXPORT static WakeUp& of_thread();
+
+  /// Without a descriptor until open().
+  constexpr WakeUp() = default;
+  /// EMFILE, ENFILE, ENOMEM. The owner closes it: of_thread() allows no destructor.
+  NUPA_EXPORT Result<void> open();
+  NUPA_EXPORT void close();
 
   /// -1: there is no descriptor (EMFILE), and the sleeper has to look by itself.
   int fd() const { return fd_; }
@@ -25,11 +32,6 @@ class WakeUp {
   WakeUp& operator=(const WakeUp&) = delete;
 
  private:
-  constexpr WakeUp() = default;
-
-  void open();
-  void close();
-
   int fd_ = -1;
   int process_ = 0;  ///< whose descriptor it is
   std::atomic<bool> signalled_{false};
