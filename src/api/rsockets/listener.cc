@@ -1,10 +1,8 @@
 #include "listener.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <new>
 
@@ -14,6 +12,11 @@ namespace {
 /// Programs ask for as little as 1, and mean it no more than TCP does.
 constexpr int kMinBacklog = 16;
 constexpr int kMaxBacklog = 4096;
+
+std::nullptr_t failed(const Error& error) {
+  errno = error.code;
+  return nullptr;
+}
 
 size_t limited(int backlog) { return static_cast<size_t>(std::clamp(backlog, kMinBacklog, kMaxBacklog)); }
 
@@ -26,13 +29,16 @@ std::unique_ptr<Listener> Listener::make(Stream* stream, int backlog) {
     return nullptr;
   }
   listener->backlog_ = limited(backlog);
-  listener->event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
-  if (!listener->event_) return nullptr;
+  auto event = progress::EventDescriptor::open();
+  if (!event) return failed(event.error());
+  listener->event_ = std::move(*event);
   if (rdma_listen(stream->id(), static_cast<int>(listener->backlog_)) != 0) return nullptr;
-  const int rc = Service::instance().add(stream->fd(), listener.get());
-  if (rc == 0) return listener;
-  errno = -rc;
-  return nullptr;
+  auto loop = service_loop();
+  if (!loop) return failed(loop.error());
+  auto watch = (*loop)->watch(stream->fd(), [at = listener.get()](uint32_t) { at->service(); });
+  if (!watch) return failed(watch.error());
+  listener->watch_ = std::move(*watch);
+  return listener;
 }
 
 Listener::~Listener() {
@@ -40,7 +46,7 @@ Listener::~Listener() {
   for (auto& stream : queue_) stream->close();
 }
 
-void Listener::stop() { Service::instance().remove(stream_->fd(), this); }
+void Listener::stop() { watch_ = nullptr; }
 
 void Listener::set_backlog(int backlog) {
   std::lock_guard lock(mutex_);
@@ -55,8 +61,7 @@ void Listener::refuse_all() {
 std::unique_ptr<Stream> Listener::take() {
   std::lock_guard lock(mutex_);
   if (queue_.empty()) return nullptr;
-  uint64_t count;
-  if (read(event_.get(), &count, sizeof count) < 0) count = 0;
+  event_->take_back();
   auto stream = std::move(queue_.front());
   queue_.pop_front();
   waiting_.store(queue_.size(), std::memory_order_release);
@@ -119,8 +124,7 @@ void Listener::deliver(std::unique_ptr<Stream> stream) {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(stream));
     waiting_.store(queue_.size(), std::memory_order_release);
-    const uint64_t one = 1;
-    if (write(event_.get(), &one, sizeof one) < 0) return;
+    event_->count();
   }
   stream_->read_edges_.fetch_add(1, std::memory_order_release);
   stream_->observers().notify();

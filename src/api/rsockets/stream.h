@@ -28,7 +28,7 @@ class Listener;
 /// Locks, in the order in which they are taken: send_mutex_ and receive_mutex_ (a direction each, held for a whole
 /// call), connection_mutex_ (events of the connection), completions_ (polling the queue, control messages). A send that
 /// has room takes its own mutex only, as does a receive of what has arrived.
-class Stream final : public Socket, public ServiceTimer {
+class Stream final : public Socket {
  public:
   enum class Phase {
     kIdle,
@@ -83,8 +83,6 @@ class Stream final : public Socket, public ServiceTimer {
   /// Waits until the peer's adapter has acknowledged all control messages, the connection has failed, or the deadline
   /// passes.
   void await_goodbye(const Deadline& deadline);
-  /// Of the service's thread: tells the peer's adapter to answer, so that its absence is noticed.
-  void keep_alive() override;
 
  private:
   explicit Stream(int domain);
@@ -140,7 +138,8 @@ class Stream final : public Socket, public ServiceTimer {
   int get_tcp_option(int name, void* value, socklen_t* length);
   int get_rdma_option(int name, void* value, socklen_t* length);
   void start_keepalive();
-  void stop_keepalive();
+  /// On the service's loop: has the peer's adapter answer, so that its absence is noticed.
+  void send_keepalive();
 
   friend class Listener;
 
@@ -157,7 +156,7 @@ class Stream final : public Socket, public ServiceTimer {
   std::atomic<bool> read_shut_{false};   ///< by this side
   std::atomic<bool> peer_shut_{false};   ///< the peer sends no more
   std::atomic<bool> closing_{false};
-  bool counted_alive_ = false;  ///< with the service, for keepalives
+  KeepAlive keep_alive_;
 
   std::mutex connection_mutex_;
 

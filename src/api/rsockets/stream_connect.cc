@@ -50,7 +50,7 @@ std::unique_ptr<Stream> Stream::make(int domain) {
 }
 
 Stream::~Stream() {
-  stop_keepalive();
+  keep_alive_.stop();
   listener_.reset();
   mappings_.clear();
   if (qp_ != nullptr) rdma_destroy_qp(id_);

@@ -109,7 +109,7 @@ int Stream::set_socket_option(int name, const void* value, socklen_t length) {
     case SO_KEEPALIVE:
       options_.keep_alive = number != 0;
       if (options_.keep_alive && connected()) start_keepalive();
-      if (!options_.keep_alive) stop_keepalive();
+      if (!options_.keep_alive) keep_alive_.stop();
       return 0;
     case SO_OOBINLINE:
       options_.out_of_band_inline = number != 0;

@@ -255,7 +255,7 @@ void Stream::wake() {
   handle_connection_events();
 }
 
-void Stream::keep_alive() {
+void Stream::send_keepalive() {
   std::lock_guard lock(completions_);
   if (!connected() || !control_room()) return;
   ibv_send_wr wr{};

@@ -98,7 +98,7 @@ int Stream::shutdown(int how) {
   }
   if (connecting() && give_up(ECONNRESET)) return 0;
   if (!connected()) return phase() == Phase::kIdle ? -ENOTCONN : 0;
-  stop_keepalive();
+  keep_alive_.stop();
   const bool write_was_shut = write_shut_.load();
   if (how != SHUT_WR) read_shut_.store(true);
   if (how != SHUT_RD) write_shut_.store(true);
@@ -135,7 +135,7 @@ void Stream::close() {
     if (wait_ms != 0) await_goodbye(Deadline::in_ms(wait_ms));
     rdma_disconnect(id_);
   }
-  stop_keepalive();
+  keep_alive_.stop();
   if (listener_) {
     read_shut_.store(true);
     listener_->stop();
@@ -187,13 +187,7 @@ int Stream::accept(Socket** accepted) {
 }
 
 void Stream::start_keepalive() {
-  if (Service::instance().keep_alive(this, keepalive_seconds()) == 0) counted_alive_ = true;
-}
-
-void Stream::stop_keepalive() {
-  if (!counted_alive_) return;
-  Service::instance().forget(this);
-  counted_alive_ = false;
+  keep_alive_.start(keepalive_seconds(), [this] { send_keepalive(); });
 }
 
 }  // namespace nupa::rsockets
