@@ -1,34 +1,37 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/gathering.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "ccl/bootstrap/socket_address.h"
-#include "progress/thread.h"
+#include "progress/loop.h"
 
 namespace nupa::ccl {
 namespace {
 
+using progress::Loop;
+
 constexpr int kBacklog = 1024;
 /// Until the listener is looked at again when there was no descriptor for a rank.
 constexpr int64_t kAcceptPauseNs = 100'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
+using progress::kNsPerSecond;
 
 constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
 
@@ -81,7 +84,8 @@ base::UniqueFd listen_anywhere(uint16_t* port) {
 /// Somebody who has connected.
 struct Visitor {
   base::UniqueFd fd;
-  int64_t since_ns;
+  std::unique_ptr<Loop::Watch> watch;
+  std::unique_ptr<Loop::Timer> silence;  ///< until it has told its card
   std::vector<std::byte> heard;
   bool has_told = false;  ///< it is a rank of a meeting
   uint64_t meeting = 0;
@@ -111,8 +115,10 @@ class Root final : public MeetingRoot {
   Root(int64_t limit_ns, int64_t silence_ns) : limit_ns_(limit_ns), silence_ns_(silence_ns) {}
   ~Root() override { end(); }
   void finish() override {
-    finishing_.store(true, std::memory_order_release);
-    end();
+    if (loop_ == nullptr) return;
+    if (!loop_->post([this] { finish_soon(); })) loop_->stop();
+    loop_->join();
+    visitors_.clear();
     listener_.reset();
   }
   const UniqueId& id() const override { return id_; }
@@ -122,33 +128,44 @@ class Root final : public MeetingRoot {
   Outcome<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
 
  private:
+  using Visitors = std::list<Visitor>;
+  struct Meeting {
+    Gathering gathering;
+    std::unique_ptr<Loop::Timer> deadline;
+  };
+
   Outcome<void> run();
-  /// The thread's.
+  /// The thread. Nothing runs after it.
   void end();
-  void serve();
-  /// One round. False: it is to end. Not `open`: nobody is let in.
-  bool look(bool open);
+
+  // On the loop.
   void take_visitors();
-  void listen_to(Visitor& visitor);
-  /// What a visitor has said is whole: it takes part, or is told why not.
+  void on_visitor(Visitors::iterator visitor, uint32_t events);
+  /// False: it is gone.
+  bool listen_to(Visitor& visitor);
+  /// The visitor has said all that it has to: it takes part, or is told why not.
   Outcome<void> seat(Visitor& visitor);
+  /// The meeting is over: all who are there are told.
   void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
-  /// Of meetings that are complete, or have waited long enough.
-  void tell_all(int64_t now);
+  /// The answer leaves as the socket has room.
+  static void answer(Visitor& visitor, std::shared_ptr<const std::string> text);
   /// False: it is gone.
   static bool speak(Visitor& visitor);
+  void drop(Visitors::iterator visitor);
+  /// Nobody is let in any more, and the loop stops when all have been told, or after kSilenceNs.
+  void finish_soon();
+  void stop_if_all_are_told();
 
   const int64_t limit_ns_;
   const int64_t silence_ns_;
   UniqueId id_;
   base::UniqueFd listener_;
-  base::UniqueFd stop_;
-  progress::Thread thread_;
-  std::atomic<bool> finishing_{false};
-  // Of the thread.
-  int64_t accept_again_ns_ = 0;
-  std::vector<std::unique_ptr<Visitor>> visitors_;
-  std::map<uint64_t, Gathering> meetings_;
+  std::unique_ptr<Loop> loop_;
+  // Of the loop.
+  std::unique_ptr<Loop::Watch> arrivals_;
+  std::unique_ptr<Loop::Timer> last_moment_;  ///< set while it finishes
+  Visitors visitors_;
+  std::map<uint64_t, Meeting> meetings_;
   std::set<uint64_t> over_;
 };
 
@@ -172,67 +189,67 @@ Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Un
 }
 
 Outcome<void> Root::run() {
-  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_) return fault(errno, "no descriptor for the meeting's root");
-  if (const auto started = thread_.start("nupa-meeting", [this] { serve(); }); !started)
+  auto loop = Loop::open();
+  if (!loop) return fault(loop.error().code, "no descriptor for the meeting's root");
+  loop_ = std::move(*loop);
+  auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
+  if (!arrivals) return fault(arrivals.error().code, "the meeting's root cannot watch its port");
+  arrivals_ = std::move(*arrivals);
+  if (const auto started = loop_->start("nupa-meeting"); !started)
     return fault(started.error().code, "no thread for the meeting's root");
   return {};
 }
 
 void Root::end() {
-  if (!thread_.has_started()) return;
-  const uint64_t one = 1;
-  (void)!write(stop_.get(), &one, sizeof one);
-  thread_.join();
+  if (loop_ == nullptr) return;
+  loop_->stop();
+  loop_->join();
 }
 
-void Root::serve() {
-  while (look(true)) {
-  }
-  const int64_t end = base::now_ns() + kSilenceNs;
-  const auto waits = [](const auto& visitor) { return visitor->to_say != nullptr; };
-  if (!finishing_.load(std::memory_order_acquire)) return;
-  while (std::any_of(visitors_.begin(), visitors_.end(), waits) && base::now_ns() < end) look(false);
-  visitors_.clear();
+void Root::finish_soon() {
+  arrivals_ = nullptr;
+  last_moment_ = std::make_unique<Loop::Timer>(*loop_, [this](int64_t) { loop_->stop(); });
+  last_moment_->set(progress::now_ns() + kSilenceNs);
+  stop_if_all_are_told();
 }
 
-bool Root::look(bool open) {
-  std::vector<pollfd> fds;
-  fds.push_back({open ? stop_.get() : -1, POLLIN, 0});
-  fds.push_back({open && base::now_ns() >= accept_again_ns_ ? listener_.get() : -1, POLLIN, 0});
-  for (const auto& visitor : visitors_)
-    fds.push_back({visitor->fd.get(), static_cast<short>(POLLIN | (visitor->to_say == nullptr ? 0 : POLLOUT)), 0});
-  constexpr int kLookMs = 500;
-  poll(fds.data(), fds.size(), kLookMs);
-  if (fds[0].revents != 0) return false;
-  const int64_t now = base::now_ns();
-  for (size_t i = 0; i < visitors_.size(); ++i) {
-    Visitor& visitor = *visitors_[i];
-    if ((fds[i + 2].revents & (POLLIN | POLLERR | POLLHUP)) != 0) listen_to(visitor);
-    if (visitor.fd && visitor.to_say != nullptr && !speak(visitor)) visitor.fd.reset();
-    if (!visitor.has_told && now - visitor.since_ns > silence_ns_) visitor.fd.reset();
-  }
-  std::erase_if(visitors_, [](const auto& visitor) { return !visitor->fd; });
-  if ((fds[1].revents & POLLIN) != 0) take_visitors();
-  tell_all(now);
-  return true;
+void Root::stop_if_all_are_told() {
+  const auto waits = [](const Visitor& visitor) { return visitor.to_say != nullptr; };
+  if (last_moment_ != nullptr && std::none_of(visitors_.begin(), visitors_.end(), waits)) loop_->stop();
 }
 
 void Root::take_visitors() {
   while (true) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
-      if (base::is_out_of_descriptors(errno)) accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
+      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(progress::now_ns() + kAcceptPauseNs);
       return;
     }
-    auto visitor = std::make_unique<Visitor>();
+    visitors_.emplace_back();
+    const auto visitor = std::prev(visitors_.end());
+    auto watch = loop_->watch(fd.get(), [this, visitor](uint32_t events) { on_visitor(visitor, events); });
     visitor->fd = std::move(fd);
-    visitor->since_ns = base::now_ns();
-    visitors_.push_back(std::move(visitor));
+    if (!watch) {
+      visitors_.pop_back();
+      continue;
+    }
+    visitor->watch = std::move(*watch);
+    visitor->silence = std::make_unique<Loop::Timer>(*loop_, [this, visitor](int64_t) { drop(visitor); });
+    visitor->silence->set(progress::now_ns() + silence_ns_);
   }
 }
 
-void Root::listen_to(Visitor& visitor) {
+void Root::on_visitor(Visitors::iterator visitor, uint32_t events) {
+  const bool is_there = (events & ~EPOLLOUT) == 0 || listen_to(*visitor);
+  if (!is_there || (visitor->to_say != nullptr && (events & EPOLLOUT) != 0 && !speak(*visitor))) drop(visitor);
+}
+
+void Root::drop(Visitors::iterator visitor) {
+  visitors_.erase(visitor);
+  stop_if_all_are_told();
+}
+
+bool Root::listen_to(Visitor& visitor) {
   std::byte buffer[4096];
   while (true) {
     const ssize_t got = recv(visitor.fd.get(), buffer, sizeof buffer, 0);
@@ -240,22 +257,23 @@ void Root::listen_to(Visitor& visitor) {
     if (got <= 0) {
       // A rank that goes before the meeting is complete may come again.
       if (const auto found = meetings_.find(visitor.meeting); visitor.has_told && found != meetings_.end()) {
-        found->second.leave(visitor.rank);
-        if (found->second.is_empty()) meetings_.erase(found);
+        found->second.gathering.leave(visitor.rank);
+        if (found->second.gathering.is_empty()) meetings_.erase(found);
       }
-      return visitor.fd.reset();
+      return false;
     }
     if (visitor.has_told || visitor.to_say != nullptr) continue;
     visitor.heard.insert(visitor.heard.end(), buffer, buffer + got);
-    if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return visitor.fd.reset();
+    if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return false;
   }
-  if (visitor.has_told || visitor.to_say != nullptr || visitor.heard.size() < kTellingBytes) return;
+  if (visitor.has_told || visitor.to_say != nullptr || visitor.heard.size() < kTellingBytes) return true;
   const auto length = read_at<uint32_t>(visitor.heard, kLengthAt);
   if (read_at<uint32_t>(visitor.heard, kMagicAt) != kMeetingMagic || length > kMaxCardBytes ||
       std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
-    return visitor.fd.reset();
-  if (visitor.heard.size() < kTellingBytes + length) return;
-  if (const auto seated = seat(visitor); !seated) visitor.to_say = answer_of(seated.error().code, seated.error().text);
+    return false;
+  if (visitor.heard.size() < kTellingBytes + length) return true;
+  if (const auto seated = seat(visitor); !seated) answer(visitor, answer_of(seated.error().code, seated.error().text));
+  return true;
 }
 
 Outcome<void> Root::seat(Visitor& visitor) {
@@ -268,38 +286,40 @@ Outcome<void> Root::seat(Visitor& visitor) {
     return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
   if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
   const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
-  const int64_t deadline = base::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
-  const auto place = meetings_.try_emplace(meeting, world, deadline).first;
+  const int64_t deadline = progress::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
+  const auto place = meetings_.try_emplace(meeting, Gathering(world, deadline)).first;
+  Gathering& gathering = place->second.gathering;
   const auto card_at = visitor.heard.begin() + kTellingBytes;
   Card card(card_at, card_at + read_at<uint32_t>(visitor.heard, kLengthAt));
-  if (auto joined = place->second.join(rank, world, std::move(card)); !joined) return joined;
-  // Before any rank gives up, so that each one is told who is missing.
-  place->second.end_by(deadline);
+  if (auto joined = gathering.join(rank, world, std::move(card)); !joined) return joined;
   visitor.has_told = true;
   visitor.meeting = meeting;
   visitor.rank = rank;
+  visitor.silence = nullptr;
+  if (gathering.is_complete()) {
+    tell(meeting, answer_of(0, random_name() + gathering.table()));
+    return {};
+  }
+  // Before any rank gives up, so that each one is told who is missing.
+  gathering.end_by(deadline);
+  auto& timer = place->second.deadline;
+  if (timer == nullptr)
+    timer = std::make_unique<Loop::Timer>(
+        *loop_, [this, meeting, &gathering](int64_t) { tell(meeting, answer_of(ETIMEDOUT, gathering.missing())); });
+  timer->set(gathering.deadline());
   return {};
 }
 
-void Root::tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer) {
-  for (const auto& visitor : visitors_)
-    if (visitor->has_told && visitor->meeting == meeting) visitor->to_say = answer;
+void Root::tell(uint64_t meeting, const std::shared_ptr<const std::string>& text) {
+  for (Visitor& visitor : visitors_)
+    if (visitor.has_told && visitor.meeting == meeting) answer(visitor, text);
   over_.insert(meeting);
+  meetings_.erase(meeting);
 }
 
-void Root::tell_all(int64_t now) {
-  for (auto it = meetings_.begin(); it != meetings_.end();) {
-    const auto& [meeting, gathering] = *it;
-    if (gathering.is_complete()) {
-      tell(meeting, answer_of(0, random_name() + gathering.table()));
-    } else if (now >= gathering.deadline()) {
-      tell(meeting, answer_of(ETIMEDOUT, gathering.missing()));
-    } else {
-      ++it;
-      continue;
-    }
-    it = meetings_.erase(it);
-  }
+void Root::answer(Visitor& visitor, std::shared_ptr<const std::string> text) {
+  visitor.to_say = std::move(text);
+  visitor.watch->want_room(true);
 }
 
 bool Root::speak(Visitor& visitor) {
