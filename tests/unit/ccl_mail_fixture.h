@@ -42,7 +42,6 @@ class Inbox final : public MailSink {
     mails_.push_back(mail);
   }
   void on_completion(const WorkCompletion&) override {}
-  int64_t on_timer(int64_t) override { return INT64_MAX; }
   std::vector<Mail> mails() const {
     std::lock_guard lock(mutex_);
     return mails_;

@@ -28,7 +28,6 @@ class Survivors final : public MailSink {
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion&) override {}
-  int64_t on_timer(int64_t) override { return INT64_MAX; }
 
  private:
   /// How many are gone, and who: equal of equal sets.

@@ -1,15 +1,10 @@
 #include "ccl/connect/endpoint.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-
-#include "base/clock.h"
+#include <utility>
 
 namespace nupa::ccl {
 namespace {
@@ -22,7 +17,6 @@ constexpr size_t kBufferBytes = 128;
 static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
 /// All mailboxes have the same: what keeps strangers out is the communicator's name.
 constexpr uint32_t kMailKey = 0x4e55434c;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 tl::unexpected<Fault> failed(const Error& error) { return fault(error.code, error.what); }
 
@@ -56,9 +50,14 @@ Outcome<void> Endpoint::open() {
   memory_ = std::move(*memory);
   allocations_ = std::make_unique<Allocations>(*device_, *pd_);
   if (auto opened = open_mailbox(); !opened) return opened;
-  kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!kick_) return fault(errno, "no descriptor for the communicators' thread");
-  if (const auto started = thread_.start("nupa-ccl-work", [this] { run(); }); !started)
+  auto loop = progress::Loop::open();
+  if (!loop) return failed(loop.error());
+  loop_ = std::move(*loop);
+  auto watch = loop_->watch(channel_->fd(), [this](uint32_t) { read(); });
+  if (!watch) return failed(watch.error());
+  completions_ = std::move(*watch);
+  read();
+  if (const auto started = loop_->start("nupa-ccl-work"); !started)
     return fault(started.error().code, "no thread for communicators");
   return {};
 }
@@ -116,10 +115,8 @@ Outcome<void> Endpoint::open_mailbox() {
 }
 
 Endpoint::~Endpoint() {
-  if (!thread_.has_started()) return;
-  ends_.store(true);
-  kick();
-  thread_.join();
+  completions_ = nullptr;
+  loop_ = nullptr;
 }
 
 int Endpoint::enter(const CommunicatorId& id, uint32_t rank, MailSink* sink) {
@@ -158,11 +155,6 @@ void Endpoint::send(const RankCard& to, const Mail& mail) {
   mailbox_->post_send(wr);
 }
 
-void Endpoint::kick() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(kick_.get(), &one, sizeof one);
-}
-
 void Endpoint::read_mailbox() {
   WorkCompletion completion;
   while (mail_cq_->poll(&completion, 1) > 0) {
@@ -188,31 +180,14 @@ void Endpoint::read_links() {
   }
 }
 
-int64_t Endpoint::run_timers() {
-  std::lock_guard lock(sinks_mutex_);
-  const int64_t now = base::now_ns();
-  int64_t next = INT64_MAX;
-  for (const auto& [key, sink] : sinks_) next = std::min(next, sink->on_timer(now));
-  return next;
-}
-
-void Endpoint::run() {
-  while (!ends_.load()) {
-    mail_cq_->arm(false);
-    link_cq_->arm(false);
-    // What came before they were armed raises no event.
-    read_mailbox();
-    read_links();
-    const int64_t next = run_timers();
-    pollfd wanted[] = {{channel_->fd(), POLLIN, 0}, {kick_.get(), POLLIN, 0}};
-    const int64_t left = std::max<int64_t>(next == INT64_MAX ? kNsPerSecond : next - base::now_ns(), 0);
-    const timespec limit{left / kNsPerSecond, left % kNsPerSecond};
-    ppoll(wanted, 2, next == INT64_MAX ? nullptr : &limit, nullptr);
-    uint64_t kicks;
-    [[maybe_unused]] const ssize_t taken = read(kick_.get(), &kicks, sizeof kicks);
-    while (channel_->wait()) {
-    }
+void Endpoint::read() {
+  while (channel_->wait()) {
   }
+  mail_cq_->arm(false);
+  link_cq_->arm(false);
+  // What came before they were armed raises no event.
+  read_mailbox();
+  read_links();
 }
 
 }  // namespace nupa::ccl

@@ -1,32 +1,28 @@
 #pragma once
 #include <nupa/device.h>
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "ccl/connect/peer_info.h"
 #include "ccl/connect/mail.h"
 #include "ccl/connect/allocations.h"
-#include "progress/thread.h"
+#include "progress/loop.h"
 
 namespace nupa::ccl {
 
-/// What the endpoint's thread calls for one communicator.
+/// What the endpoint's loop calls for one communicator.
 class MailSink {
  public:
   virtual ~MailSink() = default;
   virtual void on_mail(const Mail& mail) = 0;
   /// A completion of a queue pair that completes to the endpoint's queue.
   virtual void on_completion(const WorkCompletion& completion) = 0;
-  /// Returns when it wants to be called again (CLOCK_MONOTONIC ns), or INT64_MAX.
-  virtual int64_t on_timer(int64_t now_ns) = 0;
 };
 
-/// This process's end of all its communicators: the device, a queue pair for datagrams (the mailbox), and a thread that
-/// reads it and makes links. The thread sleeps while nothing of that happens. All calls from any thread.
+/// This process's end of all its communicators: the device, a queue pair for datagrams (the mailbox), and a loop with a
+/// thread, which reads the mailbox and on which links are made. All calls from any thread.
 class Endpoint {
  public:
   /// The one of this process, made if there is none. Errors: those of open_device() and of threads.
@@ -37,7 +33,7 @@ class Endpoint {
 
   Device& device() { return *device_; }
   ProtectionDomain& pd() { return *pd_; }
-  /// Where links complete that the endpoint's thread looks after.
+  /// Where links complete that the endpoint's loop looks after.
   CompletionQueue& cq() { return *link_cq_; }
   Allocations& allocations() { return *allocations_; }
   /// To send from any memory of this process.
@@ -52,8 +48,8 @@ class Endpoint {
   void leave(const CommunicatorId& id, uint32_t rank);
   /// A datagram; it may be lost.
   void send(const RankCard& to, const Mail& mail);
-  /// on_timer() of all is called soon.
-  void kick();
+  /// For timers of communicators. Its handlers may call verbs.
+  progress::Loop& loop() { return *loop_; }
 
  private:
   using Key = std::pair<CommunicatorId, uint32_t>;
@@ -62,10 +58,10 @@ class Endpoint {
   Outcome<void> open();
   Outcome<void> open_mailbox();
   Outcome<void> find_address();
-  void run();
+  /// What has completed, now and until the channel has its next event.
+  void read();
   void read_mailbox();
   void read_links();
-  int64_t run_timers();
   AddressHandle* way_to(const Gid& gid);
 
   RankCard card_;
@@ -79,9 +75,8 @@ class Endpoint {
   std::unique_ptr<CompletionQueue> link_cq_;
   std::unique_ptr<MemoryRegion> buffers_;
   std::unique_ptr<QueuePair> mailbox_;
-  base::UniqueFd kick_;
-  std::atomic<bool> ends_{false};
-  progress::Thread thread_;
+  std::unique_ptr<progress::Loop> loop_;
+  std::unique_ptr<progress::Loop::Watch> completions_;
 
   std::mutex sinks_mutex_;  ///< held while a sink is called
   std::map<Key, MailSink*> sinks_;

@@ -50,9 +50,11 @@ Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const 
 
 Links::~Links() {
   if (entered_) endpoint_.leave(id_, rank_);
+  timer_ = nullptr;
 }
 
 int Links::open() {
+  timer_ = std::make_unique<progress::Loop::Timer>(endpoint_.loop(), [this](int64_t now_ns) { make_all(now_ns); });
   const int error = endpoint_.enter(id_, rank_, this);
   entered_ = error == 0;
   return error;
@@ -66,7 +68,7 @@ void Links::want(uint32_t rank) {
     link.wanted = true;
     making_.push_back(rank);
   }
-  endpoint_.kick();
+  if (entered_) timer_->run_soon();
 }
 
 Wait Links::ready(uint32_t rank) {
@@ -191,6 +193,7 @@ void Links::hear(Link& link, const Mail& mail) {
   }
   link.next_ns = 0;
   link.pause_ns = 0;
+  timer_->run_soon();
 }
 
 int64_t Links::ask_pause_ns() const {
@@ -257,7 +260,7 @@ void Links::on_mail(const Mail& mail) {
   report();
 }
 
-int64_t Links::on_timer(int64_t now_ns) {
+void Links::make_all(int64_t now_ns) {
   int64_t next = INT64_MAX;
   {
     std::lock_guard lock(mutex_);
@@ -276,7 +279,7 @@ int64_t Links::on_timer(int64_t now_ns) {
     if (told_) next = INT64_MAX;
   }
   report();
-  return next;
+  timer_->set_at_latest(next);
 }
 
 void Links::on_completion(const WorkCompletion& completion) {

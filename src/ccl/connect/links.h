@@ -12,11 +12,11 @@
 
 namespace nupa::ccl {
 
-/// A communicator's connections to the ranks that it talks to, each made when it is first wanted, by the endpoint's
-/// thread. Any thread, but for what is said of the constructor.
+/// A communicator's connections to the ranks that it talks to, each made when it is first wanted, on the endpoint's
+/// loop. Any thread, but for what is said of the constructor.
 class Links final : public MailSink {
  public:
-  /// Called by the endpoint's thread, with nothing locked that a call of this class locks: all is to end.
+  /// Called on the endpoint's loop, with nothing locked that a call of this class locks: all is to end.
   using OnEnd = std::function<void(const Cause&)>;
 
   /// What the links of a communicator lead to.
@@ -69,7 +69,6 @@ class Links final : public MailSink {
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion& completion) override;
-  int64_t on_timer(int64_t now_ns) override;
 
  private:
   struct Link {
@@ -95,6 +94,8 @@ class Links final : public MailSink {
   };
 
   Mail mail_to(MailKind kind, const Link& link) const;
+  /// The links that are wanted and not there yet, as far as they go now. Sets the timer for the next look.
+  void make_all(int64_t now_ns);
   /// As far as it goes now. Under the mutex.
   void advance(Link& link);
   int make(Link& link);
@@ -127,7 +128,8 @@ class Links final : public MailSink {
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
   Cause failure_;
-  Cause told_;  ///< by end()
+  Cause told_;                                    ///< by end()
+  std::unique_ptr<progress::Loop::Timer> timer_;  ///< runs make_all()
 };
 
 }  // namespace nupa::ccl
