@@ -19,7 +19,7 @@ struct Address {
 
 static int play(bool writer, int in, int out) {
   auto device = open_device("nupa0");
-  if (!device) return std::fprintf(stderr, "open: %s\n", device.error().what), 1;
+  if (!device) return std::fprintf(stderr, "open: %s\n", device.error().what()), 1;
   auto pd = (*device)->alloc_pd();
   auto cq = (*device)->create_cq({.entries = 16});
   static char buffer[16];  // any memory will do

@@ -36,7 +36,7 @@ std::string first_line(const char* path) {
 Finding runtime_directory() {
   auto dir = cm::RuntimeDir::open();
   if (dir) return {"OK", "runtime directory", (*dir)->path(), ""};
-  return {"PROBLEM", "runtime directory", dir.error().what,
+  return {"PROBLEM", "runtime directory", dir.error().what(),
           "give NUPA_RUNTIME_DIR a directory of your own with mode 0700"};
 }
 
@@ -51,7 +51,7 @@ Finding limit(const char* name, int resource, rlim_t enough, const char* unit, c
 Finding shared_memory() {
   auto file = base::make_shared_file("nupa-doctor");
   if (file && base::grow_shared_file(file->get(), 64 << 20)) return {"OK", "memfd", "works", ""};
-  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what,
+  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what(),
           "allow memfd_create (seccomp) and raise ulimit -f"};
 }
 

@@ -315,7 +315,7 @@ void Job::serve() {
 int Job::run() {
   auto root = ccl::MeetingRoot::start(kMeetingNs);
   if (!root) {
-    std::fprintf(stderr, "nupa: launch: %s\n", root.error().text.c_str());
+    std::fprintf(stderr, "nupa: launch: %s\n", root.error().what());
     return 1;
   }
   if (!take_signals()) {

@@ -132,7 +132,7 @@ void print(const nlohmann::json& rows) {
 int stat(bool json, double watch_seconds) {
   auto dir = cm::RuntimeDir::open();
   if (!dir) {
-    fmt::print(stderr, "nupa: {}\n", dir.error().what);
+    fmt::print(stderr, "nupa: {}\n", dir.error().what());
     return 1;
   }
   for (;;) {
@@ -153,7 +153,7 @@ int stat(bool json, double watch_seconds) {
 int clean(bool dry_run) {
   auto dir = cm::RuntimeDir::open();
   if (!dir) {
-    fmt::print(stderr, "nupa: {}\n", dir.error().what);
+    fmt::print(stderr, "nupa: {}\n", dir.error().what());
     return 1;
   }
   const auto dead = (*dir)->sweep(dry_run);

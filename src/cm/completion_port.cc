@@ -45,7 +45,7 @@ bool CompletionPort::open() {
   if (where == 0 || log2 > segment::kMaxRingLog2) return false;
   auto slots = owner_->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(log2));
   if (!slots) {
-    if (slots.error().code == ENOMEM) where_ = where;
+    if (slots.error().code() == ENOMEM) where_ = where;
     return false;
   }
   timestamps_ = (shared.flags & segment::kCqTimestamps) != 0;

@@ -34,7 +34,7 @@ Result<Introduced> check_hello(int socket, Received received) {
   introduced.credentials = *credentials;
   introduced.file = std::make_unique<segment::MappedFile>(std::move(received.fds[0]));
   auto tables = segment::map_tables(*introduced.file);
-  if (!tables && tables.error().code == ENOMEM)
+  if (!tables && tables.error().code() == ENOMEM)
     NUPA_WARN("no address space for the tables of process %d (%llu MiB; ulimit -v)", credentials->pid,
               static_cast<unsigned long long>(segment::kHeapOffset >> 20));
   if (!tables) return tl::unexpected(tables.error());

@@ -248,7 +248,7 @@ Result<void> NodeImpl::serve() {
   const auto started = thread_.start("nupa-host", [this] { loop(); });
   if (started) return {};
   running_ = false;
-  return fail(started.error().code, "the service thread cannot be started");
+  return fail(started.error().code(), "the service thread cannot be started");
 }
 
 void NodeImpl::stop_being_found() {
@@ -438,14 +438,14 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   if (asked) {
     auto met = wait_for_hello(std::move(asked), slot, timeout);
     // The process that was asked before may have ended. Another one may have the slot now.
-    if (met || met.error().code != EHOSTUNREACH) return met;
+    if (met || met.error().code() != EHOSTUNREACH) return met;
   }
   auto socket = dir_->connect(slot);
   if (!socket) {
-    const int code = socket.error().code;
+    const int code = socket.error().code();
     return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has this slot");
   }
-  if (auto sent = say_hello(socket->get()); !sent) return fail(EHOSTUNREACH, sent.error().what);
+  if (auto sent = say_hello(socket->get()); !sent) return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
 }
 
@@ -462,9 +462,9 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     }
     auto received = receive_message(socket.get());
     if (!received) {
-      if (received.error().code == EAGAIN) continue;
-      const int code = received.error().code;
-      return fail(code == ENOTCONN ? EHOSTUNREACH : code, received.error().what);
+      if (received.error().code() == EAGAIN) continue;
+      const int code = received.error().code();
+      return fail(received.error().with_code(code == ENOTCONN ? EHOSTUNREACH : code));
     }
     auto introduced = check_hello(socket.get(), std::move(*received));
     if (!introduced) return tl::unexpected(introduced.error());
@@ -603,8 +603,8 @@ void NodeImpl::on_socket(int fd) {
       on_message(found->second, std::move(*received));
       continue;
     }
-    if (received.error().code == EAGAIN) return;
-    if (received.error().code == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");
+    if (received.error().code() == EAGAIN) return;
+    if (received.error().code() == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");
     drop(fd, std::move(lock));
     return;
   }

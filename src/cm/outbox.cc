@@ -19,7 +19,7 @@ bool is_of_channel(const Message& message, uint32_t index) {
 Result<void> Outbox::send(int socket, const Message& message, int fd, const Mad* mad) {
   if (waiting_.empty()) {
     auto sent = try_to_send(socket, message, fd, mad);
-    if (sent || sent.error().code != EAGAIN) return sent;
+    if (sent || sent.error().code() != EAGAIN) return sent;
   }
   if (mad != nullptr && waiting_.size() >= kMostMessages) {
     ++lost_;
@@ -33,8 +33,8 @@ void Outbox::send_waiting(int socket) {
   while (!waiting_.empty()) {
     const Waiting& first = waiting_.front();
     const auto sent = try_to_send(socket, first.message, first.fd, first.mad.get());
-    if (!sent && sent.error().code == EAGAIN) return;
-    if (!sent && (sent.error().code == EPIPE || sent.error().code == ECONNRESET)) return clear();
+    if (!sent && sent.error().code() == EAGAIN) return;
+    if (!sent && (sent.error().code() == EPIPE || sent.error().code() == ECONNRESET)) return clear();
     if (!sent) ++lost_;  // no memory, too many descriptors under way: the next one may be sent
     waiting_.pop_front();
   }

@@ -158,9 +158,9 @@ Result<base::UniqueFd> RuntimeDir::claim_name(const std::string& name) {
   if (!listener) return fail(errno, "no socket is to be had");
   if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
   int error = 0;
-  if (auto taken = connect_to(fd_.get(), file); taken || taken.error().code == EAGAIN)
+  if (auto taken = connect_to(fd_.get(), file); taken || taken.error().code() == EAGAIN)
     error = EEXIST;
-  else if (taken.error().code == ECONNREFUSED)
+  else if (taken.error().code() == ECONNREFUSED)
     unlinkat(fd_.get(), file.c_str(), 0);
   const sockaddr_un address = address_of(fd_.get(), file);
   if (error == 0 && bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
@@ -195,7 +195,7 @@ std::vector<std::string> RuntimeDir::sweep_names(bool only_look) {
   if (!lock()) return dead;
   for (const std::string& name : names()) {
     auto connection = connect_name(name);
-    if (connection || connection.error().code != ECONNREFUSED) continue;
+    if (connection || connection.error().code() != ECONNREFUSED) continue;
     if (!only_look) remove_name(name);
     dead.push_back(name);
   }
@@ -207,7 +207,7 @@ std::vector<uint32_t> RuntimeDir::sweep_locked(bool only_look) {
   std::vector<uint32_t> dead;
   for (const uint32_t slot : list()) {
     auto connection = connect(slot);
-    if (connection || connection.error().code != ECONNREFUSED) continue;
+    if (connection || connection.error().code() != ECONNREFUSED) continue;
     if (!only_look) unlinkat(fd_.get(), file_name(slot).c_str(), 0);
     dead.push_back(slot);
   }

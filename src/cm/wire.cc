@@ -82,7 +82,7 @@ Result<Received> receive_message(int socket) {
 Result<void> wait_readable(int socket, int timeout_ms) {
   const auto waited = progress::wait_readable(socket, progress::Deadline::in_ms(timeout_ms));
   if (waited) return {};
-  const int error = waited.error().code;
+  const int error = waited.error().code();
   return fail(error, error == ETIMEDOUT ? "the other process does not answer" : "cannot wait for an answer");
 }
 

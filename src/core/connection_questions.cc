@@ -83,7 +83,7 @@ template <class Ask>
 int Connections::ask(Asked asked_for, uint64_t service_id, std::span<const std::byte> private_data,
                      const ConnectionRoute& route, uint64_t owner, ConnectionId* id, Ask&& ask) {
   auto way = way_to(service_id, private_data, route);
-  if (!way) return way.error().code;
+  if (!way) return way.error().code();
   return with_engine([&](cm::ConnectionEngine& engine) {
     Question question;
     question.asked_for = asked_for;

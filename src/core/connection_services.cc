@@ -44,7 +44,7 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
 int Connections::bind(uint64_t owner, const ListenerAddress& address) {
   if (abandoned_) return ENODEV;
   auto names = take_names(address);
-  if (!names) return names.error().code;
+  if (!names) return names.error().code();
   std::vector<int> fds;
   {
     std::lock_guard lock(mutex_);
@@ -70,7 +70,7 @@ int Connections::bind(uint64_t owner, const ListenerAddress& address) {
     };
     if (auto watched = process_.node().watch(fd, read); !watched) {
       unbind(owner);
-      return watched.error().code;
+      return watched.error().code();
     }
   }
   return 0;

@@ -120,7 +120,7 @@ void Connections::send(const cm::Way& way, const cm::Mad& mad) {
     const cm::PeerRef peer = process_.node().find(way.slot);
     if (peer == nullptr || peer->instance() != way.instance) return;
     if (auto sent = process_.node().send_mad(*peer, mad); !sent)
-      NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what);
+      NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what());
   } else if (mads_ != nullptr) {
     MadDatagram datagram;
     datagram.bytes = mad;

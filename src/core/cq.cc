@@ -188,7 +188,7 @@ int Cq::resize(uint32_t entries) {
   if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
   auto block = device_.process().ring_memory().allocate(CompletionRing::bytes_for(log2));
-  if (!block) return block.error().code;
+  if (!block) return block.error().code();
 
   std::unique_lock lock(lock_);
   CompletionRing fresh(shared_, block->address, log2);

@@ -274,7 +274,7 @@ std::vector<DeviceName> list_devices() {
 Result<std::unique_ptr<Device>> open_device(const std::string& name) {
   auto process = core::Process::acquire();
   if (!process) {
-    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), process.error().what, strerror(process.error().code));
+    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), process.error().what(), strerror(process.error().code()));
     return tl::unexpected(process.error());
   }
   const auto& devices = (*process)->devices();

@@ -59,10 +59,10 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   } else if (backing_ == Backing::kUser && !(on_demand && !region::Remapper::mapped(spec.addr, spec.length, writes))) {
     auto shared = device_.process().remapper().share(spec.addr, spec.length, writes);
     if (!shared) {
-      if (shared.error().code == EFAULT) return EFAULT;
+      if (shared.error().code() == EFAULT) return EFAULT;
       NUPA_WARN("registering %p, %zu bytes: %s (errno %d)", spec.addr, static_cast<size_t>(spec.length),
-                shared.error().what, shared.error().code);
-      return shared.error().code;
+                shared.error().what(), shared.error().code());
+      return shared.error().code();
     }
     holds_pages = true;
     for (const region::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
@@ -74,7 +74,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
     auto allocated = device_.process().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
     if (!allocated) {
       if (holds_pages) device_.process().remapper().unshare(spec.addr, spec.length);
-      return allocated.error().code;
+      return allocated.error().code();
     }
     block = *allocated;
     std::copy(pieces.begin(), pieces.end(), static_cast<MrPiece*>(block.address));

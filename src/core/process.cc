@@ -62,7 +62,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   auto node = cm::Node::open(
       process->remapper_->fd(), gids, *process, [&](uint32_t slot) { return used.reserve(slot); },
       [&](segment::SegmentHeader& header) { used.describe(header); });
-  if (!node) return tl::unexpected(node.error().code == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
+  if (!node) return tl::unexpected(node.error().code() == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
   process->slot_ = (*node)->slot();
   process->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   process->node_ = std::move(*node);

@@ -46,7 +46,7 @@ int Qp::open() {
                                       pd_->handle());
     if (!queue) {
       process_.objects().qps().numbers().give_back(index_);
-      return queue.error().code;
+      return queue.error().code();
     }
     queue_ = std::move(*queue);
   } else {
@@ -191,7 +191,7 @@ int Qp::to_rtr(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
   auto endpoint = datagram_ ? process_.transports().datagrams(device_.entry(), context_)
                             : process_.transports().connect(device_.entry(), context_, attr_);
-  if (!endpoint) return endpoint.error().code;
+  if (!endpoint) return endpoint.error().code();
   (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);

@@ -17,7 +17,7 @@ int Srq::open() {
                                     options_.max_sge, pd_.handle());
   if (!queue) {
     process.objects().srqs().numbers().give_back(index_);
-    return queue.error().code;
+    return queue.error().code();
   }
   queue_ = std::move(*queue);
   shared_->number = segment::number_of(process.slot(), index_);

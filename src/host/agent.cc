@@ -119,7 +119,7 @@ WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* loc
   WcStatus status = WcStatus::kSuccess;
   auto bounce = bounce_of(index);
   if (!bounce) {
-    NUPA_WARN("no memory for a bounce buffer: %s", bounce.error().what);
+    NUPA_WARN("no memory for a bounce buffer: %s", bounce.error().what());
     status = WcStatus::kGeneralErr;
   }
   while (status == WcStatus::kSuccess && length > 0) {

@@ -216,7 +216,7 @@ Result<FoundRoute> ask(int fd, const UdpAddress& to, const Gid* from, uint32_t s
   const auto deadline = progress::Deadline::in_ns(kAnswerSeconds * progress::kNsPerSecond);
   for (int foreign = 0; foreign < kMaxForeign;) {
     if (const auto ready = progress::wait_readable(fd, deadline); !ready)
-      return fail(ready.error().code, "the kernel does not answer what route there is");
+      return fail(ready.error().code(), "the kernel does not answer what route there is");
     sockaddr_nl sender{};
     socklen_t sender_length = sizeof sender;
     length = recvfrom(fd, reply, sizeof reply, MSG_TRUNC | MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&sender),

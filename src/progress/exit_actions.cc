@@ -159,7 +159,7 @@ int start() {
   sem_init(&g_asked, 0, 0);
   sem_init(&g_over, 0, 0);
   const auto started = thread().start("nupa-exit", serve);
-  if (!started) return started.error().code;
+  if (!started) return started.error().code();
   hook_into_sudden_exit(run_exit_actions);
   return 0;
 }

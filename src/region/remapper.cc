@@ -162,7 +162,7 @@ int Remapper::move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& v
     if (from >= to || (stack >= from && stack < to) || (thread >= from && thread < to)) continue;
     if (intervals_.size() + moved.size() >= options_.max_pieces || reached_by_kernel(from, to)) continue;
     auto offset = file_.reserve(to - from);
-    error = offset ? mover_.move_in({from, to, *offset}, protection_of(vma), now, &moved) : offset.error().code;
+    error = offset ? mover_.move_in({from, to, *offset}, protection_of(vma), now, &moved) : offset.error().code();
     if (error != 0) break;
   }
   for (const Piece& piece : moved) intervals_.insert(piece);
@@ -209,7 +209,7 @@ Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool wr
   if (!vmas) {
     // No /proc, or not this process's to read: nothing can be known about the range, so it stays as
     // it is.
-    NUPA_INFO("registered memory is reached through the kernel: %s", vmas.error().what);
+    NUPA_INFO("registered memory is reached through the kernel: %s", vmas.error().what());
     registrations_.emplace(std::make_pair(first, last), std::vector<Piece>());
     return std::vector<Piece>();
   }

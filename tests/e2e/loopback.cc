@@ -33,7 +33,7 @@ int main() {
   for (const DeviceName& device : list_devices()) found = found || device.name == "nupa0";
   if (!found) return std::puts("no device nupa0"), 1;
   auto device = open_device("nupa0");
-  if (!device) return std::printf("open_device: %s\n", device.error().what), 1;
+  if (!device) return std::printf("open_device: %s\n", device.error().what()), 1;
   auto pd = (*device)->alloc_pd();
   auto cq = (*device)->create_cq({.entries = 16});
   if (!pd || !cq) return std::puts("no protection domain or completion queue"), 1;
@@ -43,7 +43,7 @@ int main() {
   std::memset(buffer, 0, kBytes);
   auto region = (*device)->reg_mr(**pd, buffer, kBytes, reinterpret_cast<uint64_t>(buffer),
                                   access::kLocalWrite | access::kRemoteWrite);
-  if (!region) return std::printf("reg_mr: %s\n", region.error().what), 1;
+  if (!region) return std::printf("reg_mr: %s\n", region.error().what()), 1;
   QpOptions options;
   options.send_cq = options.recv_cq = cq->get();
   options.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};

@@ -162,7 +162,7 @@ TEST(SharedFile, BeyondTheLimitAnErrorComesAndNoSignal) {
               if (!file || setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
               if (!grow_shared_file(file->get(), 8192)) return 2;
               const auto beyond = grow_shared_file(file->get(), 8193);
-              if (beyond || beyond.error().code != EFBIG) return 3;
+              if (beyond || beyond.error().code() != EFBIG) return 3;
               sigset_t blocked;
               pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
               return sigismember(&blocked, SIGXFSZ) == 0 ? 0 : 4;

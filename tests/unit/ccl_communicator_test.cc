@@ -41,7 +41,7 @@ CommunicatorOptions patient_options() {
 std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoint, std::vector<RankCard> cards,
                                         const CommunicatorOptions& options, const CommunicatorId& id = kId) {
   auto made = Communicator::make(endpoint, id, 0, std::move(cards), options);
-  EXPECT_TRUE(made) << made.error().text;
+  EXPECT_TRUE(made) << made.error().what();
   return made ? std::move(*made) : nullptr;
 }
 
@@ -137,7 +137,7 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   endpoint->leave(kShrinkId, 1);
   endpoint->leave(kShrinkId, 2);
   ASSERT_FALSE(made);
-  EXPECT_EQ(made.error().code, ECONNABORTED);
+  EXPECT_EQ(made.error().code(), ECONNABORTED);
   EXPECT_TRUE(late.mails().empty()) << "nobody asks a rank that is left out";
   for (const Mail& one : gone) EXPECT_EQ(one.gone, 2u);
   ASSERT_FALSE(sums.empty());
@@ -408,7 +408,7 @@ TEST_F(CclPlayedRanks, ShrinkDoesNotWaitForRanksWhoseWiresBrokeAtOnce) {
   Shrinking shrinking(*endpoint, *communicator);
   ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for one of them";
   const auto left = shrinking.result();
-  ASSERT_TRUE(left) << left.error().text;
+  ASSERT_TRUE(left) << left.error().what();
   EXPECT_EQ((*left)->ranks(), 1u);
 }
 
@@ -421,7 +421,7 @@ TEST_F(CclPlayedRanks, Shrink_WireThatBreaksWhileNobodyPolls_IsNotWaitedFor) {
   Shrinking shrinking(*endpoint, *communicator);
   ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for rank 2";
   const auto left = shrinking.result();
-  ASSERT_TRUE(left) << left.error().text;
+  ASSERT_TRUE(left) << left.error().what();
   EXPECT_EQ((*left)->ranks(), 1u);
 }
 

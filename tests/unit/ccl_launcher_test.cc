@@ -62,11 +62,11 @@ class CclLauncher : public ::testing::Test {
   }
   static int error_with(const Settings& settings) {
     const auto met = meet_with(settings);
-    return met ? 0 : met.error().code;
+    return met ? 0 : met.error().code();
   }
   static std::string text_with(const Settings& settings) {
     const auto met = meet_with(settings);
-    return met ? "" : met.error().text;
+    return met ? "" : met.error().what();
   }
   static std::string root() { return "tcp://127.0.0.1:" + std::to_string(free_port()); }
 };
@@ -94,7 +94,7 @@ TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
                                                         {"PMI_RANK", "PMI_SIZE"},
                                                         {"SLURM_PROCID", "SLURM_NTASKS"}}) {
     const auto met = meet_with({{"NUPA_CCL_ROOT", root()}, {rank, "0"}, {ranks, "1"}});
-    ASSERT_TRUE(met) << rank << ": " << met.error().text;
+    ASSERT_TRUE(met) << rank << ": " << met.error().what();
     EXPECT_EQ(met->rank, 0u);
     EXPECT_EQ(met->met.cards, std::vector<Card>{Card(3)});
   }

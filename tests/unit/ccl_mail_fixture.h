@@ -30,7 +30,7 @@ bool comes(const Condition& condition) {
 
 inline std::shared_ptr<Endpoint> endpoint_here() {
   auto endpoint = Endpoint::acquire();
-  EXPECT_TRUE(endpoint) << endpoint.error().text;
+  EXPECT_TRUE(endpoint) << endpoint.error().what();
   return endpoint ? std::move(*endpoint) : nullptr;
 }
 

@@ -44,7 +44,7 @@ Card card_of(uint32_t rank) {
 
 std::unique_ptr<MeetingRoot> root_with(int64_t limit_ns = kPatienceNs) {
   auto root = MeetingRoot::start(limit_ns, {loopback()});
-  EXPECT_TRUE(root) << root.error().text;
+  EXPECT_TRUE(root) << root.error().what();
   return root ? std::move(*root) : nullptr;
 }
 
@@ -66,7 +66,7 @@ void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t meeting =
   for (uint32_t rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
       const auto cards = meet(id, meeting, rank, world, card_of(rank), kPatient);
-      ASSERT_TRUE(cards) << cards.error().text;
+      ASSERT_TRUE(cards) << cards.error().what();
       ASSERT_EQ(cards->cards.size(), world);
       for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(cards->cards[other], card_of(other));
       ++right;
@@ -87,14 +87,14 @@ TEST(CclUniqueId, ComesBackFromItsBytes) {
 
 TEST(CclUniqueId, OtherBytesAreRefused) {
   auto bytes = root_with()->id().encode();
-  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size() - 1).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size() - 1).error().code(), EINVAL);
   auto none = bytes;
   none[26] = std::byte{0};
-  EXPECT_EQ(UniqueId::decode(none.data(), none.size()).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::decode(none.data(), none.size()).error().code(), EINVAL);
   none[26] = std::byte{7};
-  EXPECT_EQ(UniqueId::decode(none.data(), none.size()).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::decode(none.data(), none.size()).error().code(), EINVAL);
   bytes[0] = std::byte{0};
-  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code(), EINVAL);
 }
 
 TEST(CclMeeting, EachRankGetsAllCards) {
@@ -107,12 +107,12 @@ TEST(CclMeeting, ARootHoldsManyMeetings) {
   for (uint64_t meeting = 0; meeting < 8; ++meeting)
     meetings.emplace_back([&, meeting] { expect_whole_meeting(root->id(), 4, meeting << 40 | meeting); });
   for (auto& meeting : meetings) meeting.join();
-  EXPECT_EQ(meet(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kPatient).error().code, EALREADY);
+  EXPECT_EQ(meet(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kPatient).error().code(), EALREADY);
 }
 
 TEST(CclMeeting, OneThatLacksRanksIsNotInTheWayOfAnother) {
   const auto root = root_with(kShortNs);
-  std::thread lonely([&] { EXPECT_EQ(meet(root->id(), 1, 0, 2, {}, kPatient).error().code, ETIMEDOUT); });
+  std::thread lonely([&] { EXPECT_EQ(meet(root->id(), 1, 0, 2, {}, kPatient).error().code(), ETIMEDOUT); });
   expect_whole_meeting(root->id(), 3, 2);
   lonely.join();
 }
@@ -134,12 +134,12 @@ TEST(CclMeeting, AnAddressThatLeadsNowhereIsPassedBy) {
 
 TEST(CclMeeting, MissingRanksAreNamed) {
   const auto root = root_with(kShortNs);
-  std::thread other([&] { EXPECT_EQ(meet(root->id(), 0, 4, 6, {}, kPatient).error().code, ETIMEDOUT); });
+  std::thread other([&] { EXPECT_EQ(meet(root->id(), 0, 4, 6, {}, kPatient).error().code(), ETIMEDOUT); });
   const auto cards = meet(root->id(), 0, 1, 6, {}, kPatient);
   other.join();
   ASSERT_FALSE(cards);
-  EXPECT_EQ(cards.error().code, ETIMEDOUT);
-  EXPECT_EQ(cards.error().text, "the meeting of 6 ranks: missing: rank 0, 2, 3, 5");
+  EXPECT_EQ(cards.error().code(), ETIMEDOUT);
+  EXPECT_STREQ(cards.error().what(), "the meeting of 6 ranks: missing: rank 0, 2, 3, 5");
 }
 
 TEST(CclMeeting, OneRankCannotBeTwo) {
@@ -147,38 +147,38 @@ TEST(CclMeeting, OneRankCannotBeTwo) {
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
     auto cards = meet(root->id(), 0, 0, 2, {}, kPatient);
-    while (!cards && cards.error().code == EEXIST) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
+    while (!cards && cards.error().code() == EEXIST) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
     EXPECT_TRUE(cards);
   });
   auto second = meet(root->id(), 0, 0, 2, {}, kHasty);
-  while (!second && second.error().code == ETIMEDOUT) second = meet(root->id(), 0, 0, 2, {}, kHasty);
+  while (!second && second.error().code() == ETIMEDOUT) second = meet(root->id(), 0, 0, 2, {}, kHasty);
   ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().code, EEXIST) << second.error().text;
+  EXPECT_EQ(second.error().code(), EEXIST) << second.error().what();
   EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatient));
   first.join();
 }
 
 TEST(CclMeeting, RanksAgreeOnTheirNumber) {
   const auto root = root_with();
-  EXPECT_EQ(meet(root->id(), 0, 2, 2, {}, kPatient).error().code, EINVAL);
-  EXPECT_EQ(meet(root->id(), 0, 0, 0, {}, kPatient).error().code, EINVAL);
+  EXPECT_EQ(meet(root->id(), 0, 2, 2, {}, kPatient).error().code(), EINVAL);
+  EXPECT_EQ(meet(root->id(), 0, 0, 0, {}, kPatient).error().code(), EINVAL);
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
     auto cards = meet(root->id(), 0, 0, 2, {}, kPatient);
-    while (!cards && cards.error().code == EINVAL) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
+    while (!cards && cards.error().code() == EINVAL) cards = meet(root->id(), 0, 0, 2, {}, kPatient);
     EXPECT_TRUE(cards);
   });
   auto other = meet(root->id(), 0, 0, 3, {}, kHasty);
-  while (!other && other.error().code == ETIMEDOUT) other = meet(root->id(), 0, 0, 3, {}, kHasty);
-  EXPECT_EQ(other.error().code, EINVAL);
-  EXPECT_NE(other.error().text.find("others say 2"), std::string::npos) << other.error().text;
+  while (!other && other.error().code() == ETIMEDOUT) other = meet(root->id(), 0, 0, 3, {}, kHasty);
+  EXPECT_EQ(other.error().code(), EINVAL);
+  EXPECT_NE(std::string_view(other.error().what()).find("others say 2"), std::string::npos) << other.error().what();
   EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatient));
   first.join();
 }
 
 TEST(CclMeeting, ARankThatGaveUpMayComeAgain) {
   const auto root = root_with();
-  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kHasty).error().code, ETIMEDOUT);
+  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kHasty).error().code(), ETIMEDOUT);
   expect_whole_meeting(root->id(), 2);
 }
 
@@ -186,7 +186,7 @@ TEST(CclMeeting, WhoDoesNotKnowTheSecretIsNotHeard) {
   const auto root = root_with();
   UniqueId wrong = root->id();
   wrong.secret[3] ^= 1;
-  EXPECT_EQ(meet(wrong, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED);
+  EXPECT_EQ(meet(wrong, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED);
   expect_whole_meeting(root->id(), 2);
 }
 
@@ -205,20 +205,20 @@ TEST(CclMeeting, StrangersAreInNobodysWay) {
 TEST(CclMeeting, ARootThatGoesIsNoticed) {
   auto root = root_with();
   const UniqueId id = root->id();
-  std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code, ECONNABORTED); });
+  std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED); });
   usleep(100'000);
   root.reset();
   rank.join();
   const int64_t began = base::now_ns();
-  EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code, ECONNREFUSED);
+  EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code(), ECONNREFUSED);
   EXPECT_LT(base::now_ns() - began, kPatienceNs) << "nobody waits for one that is gone";
 }
 
 TEST(CclMeeting, ACardHasALimit) {
   const auto root = root_with();
-  EXPECT_EQ(meet(root->id(), 0, 0, 1, Card(kMaxCardBytes + 1), kPatient).error().code, EINVAL);
+  EXPECT_EQ(meet(root->id(), 0, 0, 1, Card(kMaxCardBytes + 1), kPatient).error().code(), EINVAL);
   const auto cards = meet(root->id(), 0, 0, 1, Card(kMaxCardBytes, std::byte{9}), kPatient);
-  ASSERT_TRUE(cards) << cards.error().text;
+  ASSERT_TRUE(cards) << cards.error().what();
   EXPECT_EQ(cards->cards[0].size(), kMaxCardBytes);
 }
 
@@ -308,7 +308,7 @@ TEST(CclMeetingRoot, WhoeverDoesNotSpeakItsLanguageIsSentAway) {
 
 TEST(CclMeetingRoot, ASilentConnectionIsClosed) {
   auto root = MeetingRoot::start(kPatienceNs, {loopback()}, kShortNs);
-  ASSERT_TRUE(root) << root.error().text;
+  ASSERT_TRUE(root) << root.error().what();
   EXPECT_EQ(hear(stranger((*root)->id())).status, -1);
 }
 
@@ -371,15 +371,15 @@ TEST(CclMeetingRoot, ASecondOfOneRankLeavesTheFirstOneThere) {
   EXPECT_EQ(heard.status, EEXIST);
   EXPECT_EQ(heard.text, "somebody else is rank 1");
   const auto met = meet(root->id(), 0, 0, 2, {}, kPatient);
-  ASSERT_TRUE(met) << met.error().text;
+  ASSERT_TRUE(met) << met.error().what();
   EXPECT_EQ(met->cards[1], Card(3, std::byte{1}));
   EXPECT_EQ(hear(first).status, 0);
 }
 
 TEST(CclMeetingRoot, AMeetingThatLackedRanksIsOver) {
   const auto root = root_with(kShortNs / 3);
-  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kPatient).error().code, ETIMEDOUT);
-  EXPECT_EQ(meet(root->id(), 0, 1, 2, {}, kPatient).error().code, EALREADY);
+  EXPECT_EQ(meet(root->id(), 0, 0, 2, {}, kPatient).error().code(), ETIMEDOUT);
+  EXPECT_EQ(meet(root->id(), 0, 1, 2, {}, kPatient).error().code(), EALREADY);
 }
 
 TEST(CclMeetingRoot, MeetingThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
@@ -403,7 +403,7 @@ TEST(CclMeetingRoot, LargeTablesComeWhole) {
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     ranks.emplace_back([&, rank] {
       const auto met = meet(root->id(), 0, rank, kWorld, Card(kMaxCardBytes, static_cast<std::byte>(rank)), kPatient);
-      ASSERT_TRUE(met) << met.error().text;
+      ASSERT_TRUE(met) << met.error().what();
       for (uint32_t other = 0; other < kWorld; ++other)
         ASSERT_EQ(met->cards[other], Card(kMaxCardBytes, static_cast<std::byte>(other)));
       ++right;
@@ -452,7 +452,7 @@ void let_in_who_speaks(const UniqueId& id) {
 
 TEST(CclMeetingRoot, RankThatHasToldItsCard_WaitsLongerThanASilentConnection) {
   auto root = MeetingRoot::start(kPatienceNs, {loopback()}, kShortNs);
-  ASSERT_TRUE(root) << root.error().text;
+  ASSERT_TRUE(root) << root.error().what();
   const UniqueId& id = (*root)->id();
   ASSERT_NO_FATAL_FAILURE(let_in_who_speaks(id));
   const base::UniqueFd first = stranger(id);
@@ -546,7 +546,7 @@ TEST(CclMeetingRoot, FinishingWaitsUntilAnAnswerIsSaidToItsEnd) {
 TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
   const UniqueId id = root_with()->id();  // nobody is at its port any more
   auto root = MeetingRoot::start_at(kShortNs, loopback(), id.port, id.secret);
-  ASSERT_TRUE(root) << root.error().text;
+  ASSERT_TRUE(root) << root.error().what();
   const base::UniqueFd waiting = stranger(id);
   say(waiting, telling_of(id, 0, 0, 2, {}));
   // The end of the connection that closes first keeps the port, where its data were read.
@@ -559,7 +559,7 @@ TEST(CclMeetingRoot, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
   (*root)->finish();
   EXPECT_EQ(hear(waiting).status, -1);
   const auto again = MeetingRoot::start_at(kShortNs, loopback(), id.port, id.secret);
-  EXPECT_TRUE(again) << again.error().text;
+  EXPECT_TRUE(again) << again.error().what();
 }
 
 TEST(CclGathering, KnowsWhoIsThere) {
@@ -567,8 +567,8 @@ TEST(CclGathering, KnowsWhoIsThere) {
   EXPECT_EQ(gathering.deadline(), 77);
   EXPECT_TRUE(gathering.is_empty());
   EXPECT_TRUE(gathering.join(1, 3, Card(1)));
-  EXPECT_EQ(gathering.join(1, 3, Card(2)).error().code, EEXIST);
-  EXPECT_EQ(gathering.join(2, 4, Card(2)).error().code, EINVAL);
+  EXPECT_EQ(gathering.join(1, 3, Card(2)).error().code(), EEXIST);
+  EXPECT_EQ(gathering.join(2, 4, Card(2)).error().code(), EINVAL);
   EXPECT_FALSE(gathering.is_empty() || gathering.is_complete());
   EXPECT_EQ(gathering.missing(), "missing: rank 0, 2");
   gathering.leave(0);
@@ -613,7 +613,7 @@ int error_of_answer(const std::vector<std::byte>& answer) {
   });
   const auto met = meet(id, 0, 0, 2, {}, kPatient);
   answering.join();
-  if (!met) return met.error().code;
+  if (!met) return met.error().code();
   EXPECT_EQ(met->cards.size(), 2u);
   return 0;
 }
@@ -657,11 +657,11 @@ TEST(CclMeetNext, TakesTheNextMeetingThatIsNotOver) {
   expect_whole_meeting(root->id(), 1, 1);
   for (int i = 0; i < 2; ++i) {
     const auto met = meet_next(root->id(), 0, 1, {}, kPatienceNs);
-    ASSERT_TRUE(met) << met.error().text;
+    ASSERT_TRUE(met) << met.error().what();
   }
-  EXPECT_EQ(meet(root->id(), 3, 0, 1, {}, kPatient).error().code, EALREADY) << "they were the meetings 2 and 3";
+  EXPECT_EQ(meet(root->id(), 3, 0, 1, {}, kPatient).error().code(), EALREADY) << "they were the meetings 2 and 3";
   EXPECT_TRUE(meet(root->id(), 4, 0, 1, {}, kPatient));
-  EXPECT_EQ(meet_next(root->id(), 1, 1, {}, kPatienceNs).error().code, EINVAL);
+  EXPECT_EQ(meet_next(root->id(), 1, 1, {}, kPatienceNs).error().code(), EINVAL);
 }
 
 TEST(CclMeetNext, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
@@ -669,14 +669,14 @@ TEST(CclMeetNext, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
   const auto root = root_with();
   const auto met = meet_next(root->id(), 0, 3, {}, kSecondNs);
   ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code, ETIMEDOUT);
-  EXPECT_EQ(met.error().text, "the meeting of 3 ranks: missing: rank 1, 2");
+  EXPECT_EQ(met.error().code(), ETIMEDOUT);
+  EXPECT_STREQ(met.error().what(), "the meeting of 3 ranks: missing: rank 1, 2");
 }
 
 TEST(CclMeetNext, RanksOfWhichOneWasLate_MeetTheNextTime) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();
-  EXPECT_EQ(meet_next(root->id(), 0, 2, {}, kSecondNs).error().code, ETIMEDOUT);
+  EXPECT_EQ(meet_next(root->id(), 0, 2, {}, kSecondNs).error().code(), ETIMEDOUT);
   std::thread late([&] { EXPECT_TRUE(meet_next(root->id(), 1, 2, {}, kPatienceNs)); });
   EXPECT_TRUE(meet_next(root->id(), 0, 2, {}, kPatienceNs));
   late.join();
@@ -684,9 +684,9 @@ TEST(CclMeetNext, RanksOfWhichOneWasLate_MeetTheNextTime) {
 
 TEST(CclMeetNext, NumberOfAMeetingThatFailedHere_IsUsedAgain) {
   const auto root = root_with();
-  EXPECT_EQ(meet_next(root->id(), 0, 1, Card(kMaxCardBytes + 1), kPatienceNs).error().code, EINVAL);
+  EXPECT_EQ(meet_next(root->id(), 0, 1, Card(kMaxCardBytes + 1), kPatienceNs).error().code(), EINVAL);
   ASSERT_TRUE(meet_next(root->id(), 0, 1, {}, kPatienceNs));
-  EXPECT_EQ(meet(root->id(), 0, 0, 1, {}, kPatient).error().code, EALREADY) << "it was the meeting 0";
+  EXPECT_EQ(meet(root->id(), 0, 0, 1, {}, kPatient).error().code(), EALREADY) << "it was the meeting 0";
   EXPECT_TRUE(meet(root->id(), 1, 0, 1, {}, kPatient));
 }
 
@@ -697,12 +697,12 @@ TEST(CclUniqueId, ComesBackFromItsText) {
   const auto id = UniqueId::from_text(text);
   ASSERT_TRUE(id);
   EXPECT_EQ(id->encode(), root->id().encode());
-  EXPECT_EQ(UniqueId::from_text(text.substr(1)).error().code, EINVAL);
-  EXPECT_EQ(UniqueId::from_text(text + "0").error().code, EINVAL);
+  EXPECT_EQ(UniqueId::from_text(text.substr(1)).error().code(), EINVAL);
+  EXPECT_EQ(UniqueId::from_text(text + "0").error().code(), EINVAL);
   for (const size_t at : {size_t{0}, size_t{1}, text.size() - 2, text.size() - 1}) {
     std::string wrong = text;
     wrong[at] = 'g';
-    EXPECT_EQ(UniqueId::from_text(wrong).error().code, EINVAL) << at;
+    EXPECT_EQ(UniqueId::from_text(wrong).error().code(), EINVAL) << at;
   }
 }
 
@@ -713,7 +713,7 @@ TEST(CclUniqueId, NamesAPortAndUpToSixAddresses) {
   EXPECT_EQ(bytes[25], std::byte{0x34});
   EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size())->addresses.size(), 6u);
   bytes[24] = bytes[25] = std::byte{};
-  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code, EINVAL);
+  EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code(), EINVAL);
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ TEST(CclPmixJob, ServerThatRefuses_IsAnError) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.init_status = -25;
               const auto job = PmixJob::enter();
-              CHILD_EXPECT(!job && job.error().code == EIO);
-              CHILD_EXPECT(job.error().text == "PMIx: PMIx_Init: the stub's error");
+              CHILD_EXPECT(!job && job.error().code() == EIO);
+              CHILD_EXPECT(std::string_view(job.error().what()) == "PMIx: PMIx_Init: the stub's error");
             }),
             0);
 }
@@ -80,7 +80,7 @@ TEST(CclPmixJob, ServerThatDoesNotKnowTheJob_IsLeftAgain) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.size_status = -1;
               const auto job = PmixJob::enter();
-              CHILD_EXPECT(!job && job.error().code == EIO);
+              CHILD_EXPECT(!job && job.error().code() == EIO);
               CHILD_EXPECT(stub.finalizes == 1);
               // It may come to know it.
               stub.size_status = 0;
@@ -96,11 +96,11 @@ TEST(CclPmixJob, SizeThatIsNoNumberOfRanks_IsAnError) {
               stub.ranks = 3;
               stub.size_type = 1;  // PMIX_BOOL
               const auto other = PmixJob::enter();
-              CHILD_EXPECT(!other && other.error().code == EPROTO && stub.finalizes == 1);
+              CHILD_EXPECT(!other && other.error().code() == EPROTO && stub.finalizes == 1);
               stub.ranks = 0;
               stub.size_type = pmix::kUint32;
               const auto none = PmixJob::enter();
-              CHILD_EXPECT(!none && none.error().code == EPROTO && stub.finalizes == 2);
+              CHILD_EXPECT(!none && none.error().code() == EPROTO && stub.finalizes == 2);
             }),
             0);
 }
@@ -127,7 +127,7 @@ TEST(CclPmixJob, RootThatCannotBeTold_IsNone) {
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
               const auto root = (*job)->exchange_root(kServerLimitNs);
-              CHILD_EXPECT(!root && root.error().code == EIO && stub.committed_puts == 0);
+              CHILD_EXPECT(!root && root.error().code() == EIO && stub.committed_puts == 0);
               stub.put_status = 0;
               CHILD_EXPECT((*job)->exchange_root(kServerLimitNs) && stub.committed_puts == 2);
             }),
@@ -166,12 +166,12 @@ TEST(CclPmixJob, RootThatDoesNotCome_IsATimeout) {
               CHILD_EXPECT(job);
               stub.not_found = 1'000'000;
               auto root = (*job)->exchange_root(30'000'000);
-              CHILD_EXPECT(!root && root.error().code == ETIMEDOUT && stub.gets > 1);
-              CHILD_EXPECT(root.error().text.find("rank 0 does not come") != std::string::npos);
+              CHILD_EXPECT(!root && root.error().code() == ETIMEDOUT && stub.gets > 1);
+              CHILD_EXPECT(std::string_view(root.error().what()).find("rank 0 does not come") != std::string::npos);
               stub.not_found = 0;
               stub.is_silent = true;
               root = (*job)->exchange_root(1'000'000);
-              CHILD_EXPECT(!root && root.error().code == ETIMEDOUT);
+              CHILD_EXPECT(!root && root.error().code() == ETIMEDOUT);
               // The answer comes when nobody waits for it any more.
               library.answer_late();
             }),
@@ -186,11 +186,11 @@ TEST(CclPmixJob, OtherErrorsAreNotWaitedOut) {
               CHILD_EXPECT(job);
               stub.get_status = -1;
               auto root = (*job)->exchange_root(kServerLimitNs);
-              CHILD_EXPECT(!root && root.error().code == EIO && stub.gets == 1);
+              CHILD_EXPECT(!root && root.error().code() == EIO && stub.gets == 1);
               stub.get_status = 0;
               std::strcpy(stub.root, "no root");
               root = (*job)->exchange_root(kServerLimitNs);
-              CHILD_EXPECT(!root && root.error().code == EINVAL);
+              CHILD_EXPECT(!root && root.error().code() == EINVAL);
             }),
             0);
 }

@@ -126,7 +126,7 @@ TEST_F(CclSurvivors, ARankThatTheOthersCountIsTold) {
     if (turn == 2) survivors->on_mail(one_mail(MailKind::kGone, 1, 0));
   });
   ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code, ECONNABORTED);
+  EXPECT_EQ(gone.error().code(), ECONNABORTED);
   EXPECT_EQ(turns, 2);
 }
 
@@ -160,7 +160,7 @@ TEST_F(CclSurvivors, ADecisionWithoutThisRankIsTold) {
     survivors->on_mail(sum_mail(MailKind::kDecidedSum, 3, {0}));
   });
   ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code, ECONNABORTED);
+  EXPECT_EQ(gone.error().code(), ECONNABORTED);
 }
 
 TEST_F(CclSurvivors, WhoeverSaysNothingForTheLimitIsGone) {

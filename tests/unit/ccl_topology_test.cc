@@ -101,7 +101,7 @@ RankCard full_card() {
 TEST(CclCard, ComesBackFromItsBytes) {
   const RankCard card = full_card();
   const auto back = RankCard::decode(card.encode());
-  ASSERT_TRUE(back) << back.error().text;
+  ASSERT_TRUE(back) << back.error().what();
   EXPECT_EQ(back->gid.raw, card.gid.raw);
   EXPECT_EQ(back->memory_domain, card.memory_domain);
   EXPECT_EQ(back->host, card.host);
@@ -119,15 +119,15 @@ TEST(CclCard, OtherBytesAreRefused) {
   ASSERT_EQ(right.size(), kFixed + 9);
   for (const size_t length : {size_t{0}, kFixed - 1, kFixed, right.size() - 1}) {
     Card cut(right.begin(), right.begin() + static_cast<ptrdiff_t>(length));
-    EXPECT_EQ(RankCard::decode(cut).error().code, EPROTO) << length;
+    EXPECT_EQ(RankCard::decode(cut).error().code(), EPROTO) << length;
   }
   Card longer = right;
   longer.push_back(std::byte{'x'});
-  EXPECT_EQ(RankCard::decode(longer).error().code, EPROTO);
+  EXPECT_EQ(RankCard::decode(longer).error().code(), EPROTO);
   for (const size_t at : {size_t{0}, size_t{3}, size_t{4}}) {  // the magic and the version
     Card other = right;
     other[at] ^= std::byte{1};
-    EXPECT_EQ(RankCard::decode(other).error().code, EPROTO) << at;
+    EXPECT_EQ(RankCard::decode(other).error().code(), EPROTO) << at;
   }
   for (const uint16_t length : {uint16_t{64}, uint16_t{65}}) {
     Card named = right;
@@ -236,8 +236,8 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
       setenv(wrong.name, value, 1);
       const auto options = CommunicatorOptions::from_environment();
       ASSERT_FALSE(options) << wrong.name << "=" << value;
-      EXPECT_EQ(options.error().code, EINVAL);
-      EXPECT_NE(options.error().text.find(wrong.name), std::string::npos) << options.error().text;
+      EXPECT_EQ(options.error().code(), EINVAL);
+      EXPECT_NE(std::string_view(options.error().what()).find(wrong.name), std::string::npos) << options.error().what();
     }
     unsetenv(wrong.name);
   }

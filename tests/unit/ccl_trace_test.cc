@@ -148,7 +148,7 @@ class CclTraceFile : public ::testing::Test {
 
 TEST_F(CclTraceFile, IsAnArrayAtAnyTime) {
   auto file = TraceFile::open(path_of("a.%r"), 3);
-  ASSERT_TRUE(file) << file.error().text;
+  ASSERT_TRUE(file) << file.error().what();
   EXPECT_EQ(read("a.3"), array_of(""));
   file->write("{\"first\":1},\n");
   EXPECT_EQ(read("a.3"), array_of("{\"first\":1},\n"));
@@ -181,13 +181,13 @@ TEST_F(CclTraceFile, IsCalledAsItsNameSays) {
 TEST_F(CclTraceFile, WhatCannotBeWrittenIsSaid) {
   const auto none = TraceFile::open(path_of("no/such.%r"), 0);
   ASSERT_FALSE(none);
-  EXPECT_EQ(none.error().code, ENOENT);
-  EXPECT_NE(none.error().text.find("no/such.0: "), std::string::npos) << none.error().text;
+  EXPECT_EQ(none.error().code(), ENOENT);
+  EXPECT_NE(std::string_view(none.error().what()).find("no/such.0: "), std::string::npos) << none.error().what();
   ASSERT_EQ(symlink("/dev/full", path_of("full.0").c_str()), 0);
   names_.push_back("full.0");
   const auto device = TraceFile::open(path_of("full.%r"), 0);
   ASSERT_FALSE(device);
-  EXPECT_EQ(device.error().code, ENOSPC);
+  EXPECT_EQ(device.error().code(), ENOSPC);
 }
 
 TEST_F(CclTraceFile, WhatHasNoRoomIsCounted) {

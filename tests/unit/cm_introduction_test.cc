@@ -22,7 +22,7 @@
 namespace nupa::cm::test {
 namespace {
 
-int error_of(const Result<Introduced>& result) { return result ? 0 : result.error().code; }
+int error_of(const Result<Introduced>& result) { return result ? 0 : result.error().code(); }
 
 class CmHello : public ::testing::Test {
  protected:
@@ -38,7 +38,7 @@ class CmHello : public ::testing::Test {
 
 TEST_F(CmHello, OfThisUser_IsTaken) {
   auto introduced = check_hello(ends_.one.get(), process_.received_hello());
-  ASSERT_TRUE(introduced) << introduced.error().what;
+  ASSERT_TRUE(introduced) << introduced.error().what();
   EXPECT_EQ(77u, introduced->hello.slot);
   EXPECT_EQ(process_.header().instance, introduced->hello.instance);
   EXPECT_EQ(getpid(), introduced->credentials.pid);
@@ -204,7 +204,7 @@ class CmWire : public ::testing::Test {
   }
   int error_of_next() {
     const auto received = receive_message(ends_.other.get());
-    return received ? 0 : received.error().code;
+    return received ? 0 : received.error().code();
   }
   static Message message(MessageKind kind = MessageKind::kGoodbye) {
     return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), 3, 4, 5, 6};
@@ -233,14 +233,14 @@ TEST_F(CmWire, WithoutAMessage_ReceivingDoesNotWait) {
   const Ends blocking = make_pair(0);
   const auto received = receive_message(blocking.other.get());
   ASSERT_FALSE(received);
-  EXPECT_EQ(EAGAIN, received.error().code);
+  EXPECT_EQ(EAGAIN, received.error().code());
 }
 
 TEST_F(CmWire, WithoutRoom_SendingDoesNotWait) {
   const Ends blocking = make_pair(0);
   int error = 0;
   for (int i = 0; i < 100'000 && error == 0; ++i)
-    if (auto sent = send_message(blocking.one.get(), message(), nullptr, 0); !sent) error = sent.error().code;
+    if (auto sent = send_message(blocking.one.get(), message(), nullptr, 0); !sent) error = sent.error().code();
   EXPECT_EQ(EAGAIN, error);
 }
 
@@ -248,7 +248,7 @@ TEST_F(CmWire, ToAProcessThatIsGone_SendingFails) {
   ends_.other.reset();
   const auto sent = send_message(ends_.one.get(), message(), nullptr, 0);
   ASSERT_FALSE(sent);
-  EXPECT_EQ(EPIPE, sent.error().code);
+  EXPECT_EQ(EPIPE, sent.error().code());
 }
 
 TEST_F(CmWire, OfTheWrongProtocol_AMessageIsRefused) {
@@ -313,7 +313,7 @@ TEST_F(CmWire, HungUp_IsNotConnected) {
 TEST_F(CmWire, WaitingForAMessage_EndsWithOneOrWithTheTime) {
   const auto none = wait_readable(ends_.other.get(), 1);
   ASSERT_FALSE(none);
-  EXPECT_EQ(ETIMEDOUT, none.error().code);
+  EXPECT_EQ(ETIMEDOUT, none.error().code());
   send_raw(message(), sizeof(Message));
   EXPECT_TRUE(wait_readable(ends_.other.get(), kSoonMs));
 }
@@ -338,7 +338,7 @@ TEST_F(CmWire, WaitingForAMessage_WhileSignalsComeAgainAndAgain_EndsInTime) {
   profiler.join();
   sigaction(SIGUSR1, &before, nullptr);
   ASSERT_FALSE(none) << "each signal began the time anew";
-  EXPECT_EQ(ETIMEDOUT, none.error().code);
+  EXPECT_EQ(ETIMEDOUT, none.error().code());
 }
 
 TEST_F(CmWire, WaitingForAMessage_WhileASignalIsHandled_GoesOn) {
@@ -353,7 +353,7 @@ TEST_F(CmWire, WaitingForAMessage_WhileASignalIsHandled_GoesOn) {
   std::thread waiting([&] {
     waiter = gettid();
     const auto ready = wait_readable(ends_.other.get(), kSoonMs);
-    error = ready ? 0 : ready.error().code;
+    error = ready ? 0 : ready.error().code();
   });
   EXPECT_TRUE(soon([&] { return waiter != 0; }));
   const std::string status = "/proc/self/task/" + std::to_string(waiter) + "/stat";

@@ -39,7 +39,7 @@ TEST(CmMadName, IsOfOneProcessUntilItEnds) {
     EXPECT_FALSE(MadName::is_taken(own_name("b")));
     const auto again = MadName::take(own_name());
     ASSERT_FALSE(again);
-    EXPECT_EQ(EADDRINUSE, again.error().code);
+    EXPECT_EQ(EADDRINUSE, again.error().code());
   }
   EXPECT_FALSE(MadName::is_taken(own_name()));
   EXPECT_TRUE(MadName::take(own_name()));

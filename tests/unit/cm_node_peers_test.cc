@@ -77,9 +77,9 @@ class Witness : public NodeEvents {
 
 int error_of_next(int socket) {
   const auto ready = wait_readable(socket, kSoonMs);
-  if (!ready) return ready.error().code;
+  if (!ready) return ready.error().code();
   const auto received = receive_message(socket);
-  return received ? 0 : received.error().code;
+  return received ? 0 : received.error().code();
 }
 
 class CmNode : public ::testing::Test {
@@ -90,7 +90,7 @@ class CmNode : public ::testing::Test {
     region_ = std::move(*file);
     // The lowest slot, so that it is none of those that tests play.
     auto node = Node::open(region_.get(), {}, witness_, [](uint32_t) { return true; });
-    ASSERT_TRUE(node) << node.error().what;
+    ASSERT_TRUE(node) << node.error().what();
     node_ = std::move(*node);
     ASSERT_TRUE(node_->serve());
   }
@@ -186,7 +186,7 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   ASSERT_TRUE(process_.say_hello(socket.get()));
   const auto nothing = receive_message(socket.get());
   ASSERT_FALSE(nothing);
-  EXPECT_EQ(EAGAIN, nothing.error().code);
+  EXPECT_EQ(EAGAIN, nothing.error().code());
   EXPECT_TRUE(witness.ticks().empty());
   ASSERT_TRUE((*node)->serve());
   EXPECT_TRUE((*node)->serve()) << "once is enough";
@@ -242,7 +242,7 @@ TEST_F(CmNode, ChannelsAreTheLowestFreeAndNoMoreThanThereAre) {
   for (uint32_t i = 0; i < Peer::kMaxChannels; ++i) ASSERT_EQ(i, *node_->publish_channel(channel.get()));
   const auto beyond = node_->publish_channel(channel.get());
   ASSERT_FALSE(beyond);
-  EXPECT_EQ(ENOSPC, beyond.error().code);
+  EXPECT_EQ(ENOSPC, beyond.error().code());
   EXPECT_TRUE(node_->self().signal_channel(7));
   node_->withdraw_channel(7);
   EXPECT_FALSE(node_->self().signal_channel(7));
@@ -491,7 +491,7 @@ TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
     EXPECT_EQ(static_cast<uint32_t>(MessageKind::kMad), received->message.kind);
     const auto nothing = receive_message(elsewhere);
     ASSERT_FALSE(nothing);
-    EXPECT_EQ(EAGAIN, nothing.error().code);
+    EXPECT_EQ(EAGAIN, nothing.error().code());
   };
   arrives_at(one.get(), two.get(), process_);
   arrives_at(two.get(), one.get(), other);
@@ -522,7 +522,7 @@ TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
   const Mad mad{};
   const auto sent = node_->send_mad(*peer, mad);
   ASSERT_FALSE(sent);
-  EXPECT_EQ(EPIPE, sent.error().code);
+  EXPECT_EQ(EPIPE, sent.error().code());
 }
 
 TEST_F(CmNode, AProcessThatIsGone_IsKeptByItsUsersAlone) {
@@ -631,7 +631,7 @@ class CmNodeConnect : public CmNode {
   }
   int error_of(uint32_t slot, std::chrono::milliseconds timeout = kMeeting) {
     const auto met = node_->connect(slot, timeout);
-    return met ? 0 : met.error().code;
+    return met ? 0 : met.error().code();
   }
   void finish() { keep_.set_value(); }
 
@@ -652,7 +652,7 @@ TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
     if (told && told->fd_count == 1) heard = told->message.kind;
   });
   const auto peer = node_->connect(77, kMeeting);
-  ASSERT_TRUE(peer) << peer.error().what;
+  ASSERT_TRUE(peer) << peer.error().what();
   EXPECT_EQ(77u, (*peer)->slot());
   EXPECT_EQ(*peer, *node_->connect(77, kMeeting)) << "met before";
   EXPECT_EQ(&node_->self(), node_->connect(node_->slot(), kMeeting)->get());
@@ -734,7 +734,7 @@ TEST_F(CmNodeConnect, UntilItAnswers_AProcessIsAskedOnce) {
   EXPECT_EQ(0, ::poll(&more, 1, 0)) << "a second socket";
   late.set_value();
   const auto peer = node_->connect(77, kMeeting);
-  ASSERT_TRUE(peer) << peer.error().what;
+  ASSERT_TRUE(peer) << peer.error().what();
   EXPECT_EQ(*peer, node_->find(77));
   finish();
 }
@@ -776,7 +776,7 @@ TEST_F(CmNodeConnect, WhenTheProcessThatWasAskedHasEnded_TheNextInItsSlotIsAsked
     keep_.get_future().wait_for(std::chrono::nanoseconds(kSoonNs));
   });
   const auto peer = node_->connect(77, kMeeting);
-  EXPECT_TRUE(peer) << peer.error().what;
+  EXPECT_TRUE(peer) << peer.error().what();
   seen.set_value();
   const base::UniqueFd for_the_thread = peer ? base::UniqueFd() : connect_to(folder_.file("77.sock"));
   finish();
@@ -921,7 +921,7 @@ TEST_F(CmNode, TheNumberOfADescriptorThatCannotBeWatched_IsFree) {
     number = file.get();
     const auto refused = node_->watch(number, [] {});
     ASSERT_FALSE(refused);
-    EXPECT_EQ(EPERM, refused.error().code);
+    EXPECT_EQ(EPERM, refused.error().code());
   }
   // The next descriptor of the process has that number: a connection.
   ASSERT_TRUE(connect_by(client.get(), socket_path()));

@@ -361,7 +361,7 @@ TEST_F(CmProcesses, AProcessThatIsStoppedWhileItIsAsked_IsMetWhenItGoesOn) {
   ASSERT_NO_FATAL_FAILURE(stopped.stop());
   const auto asked = here_->node->connect(slot_, std::chrono::milliseconds(0));
   ASSERT_FALSE(asked);
-  EXPECT_EQ(ETIMEDOUT, asked.error().code);
+  EXPECT_EQ(ETIMEDOUT, asked.error().code());
   stopped.go_on();
   ASSERT_TRUE(soon([&] { return (peer_ = here_->node->find(slot_)) != nullptr; })) << "its answer comes late";
   stopped.tell(here_->node->slot());

@@ -82,12 +82,12 @@ class NodeTest : public testing::Test {
     region_ = std::move(*file);
     for (End* end : {&there_, &here_}) {  // fork() minds the one that was opened last
       auto node = Node::open(region_.get(), {}, *end);
-      ASSERT_TRUE(node) << node.error().what;
+      ASSERT_TRUE(node) << node.error().what();
       end->node = std::move(*node);
       ASSERT_TRUE(end->node->serve());
     }
     const auto met = here_.node->connect(there_.node->slot(), kMeeting);
-    ASSERT_TRUE(met) << met.error().what;
+    ASSERT_TRUE(met) << met.error().what();
     peer_ = *met;
   }
   void TearDown() override {

@@ -31,11 +31,11 @@ class OutboxTest : public testing::Test {
     Mad mad{};
     std::memcpy(mad.data(), &number, sizeof number);
     const auto sent = outbox_.send(socket_.get(), message_of(MessageKind::kMad), -1, &mad);
-    return sent ? 0 : sent.error().code;
+    return sent ? 0 : sent.error().code();
   }
   int say(MessageKind kind, uint32_t index, int fd = -1) {
     const auto sent = outbox_.send(socket_.get(), message_of(kind, index), fd);
-    return sent ? 0 : sent.error().code;
+    return sent ? 0 : sent.error().code();
   }
   /// Sends messages until they wait; returns how many.
   uint32_t fill() {
@@ -171,7 +171,7 @@ TEST_F(OutboxTest, WhatLeftArrivesAlsoFromAProcessThatEndedWithoutReadingAll) {
   }
   const auto end = receive_message(peer_.get());
   ASSERT_FALSE(end);
-  EXPECT_EQ(ENOTCONN, end.error().code);
+  EXPECT_EQ(ENOTCONN, end.error().code());
 }
 
 }  // namespace

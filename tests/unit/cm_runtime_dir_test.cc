@@ -23,14 +23,14 @@ namespace {
 
 int error_of_open() {
   const auto dir = RuntimeDir::open();
-  return dir ? 0 : dir.error().code;
+  return dir ? 0 : dir.error().code();
 }
 
 class CmRuntimeDir : public ::testing::Test {
  protected:
   std::unique_ptr<RuntimeDir> open() {
     auto dir = RuntimeDir::open();
-    EXPECT_TRUE(dir) << dir.error().what;
+    EXPECT_TRUE(dir) << dir.error().what();
     return dir ? std::move(*dir) : nullptr;
   }
   /// The socket of a process that has died.
@@ -195,7 +195,7 @@ TEST_F(CmRuntimeDir, ASlotThatCannotBeReservedIsLeftOut) {
     return false;
   });
   ASSERT_FALSE(none);
-  EXPECT_EQ(ENOSPC, none.error().code);
+  EXPECT_EQ(ENOSPC, none.error().code());
   EXPECT_EQ(segment::kMaxSlot - 1, tries) << "each but the one that is taken";
   EXPECT_EQ(segment::kMaxSlot, last);
 }
@@ -205,7 +205,7 @@ TEST_F(CmRuntimeDir, Claim_WhereAFileIsInTheWay_TakesTheNextSlot) {
   std::ofstream(file) << "somebody's";
   const auto dir = open();
   const auto claimed = dir->claim([](uint32_t) { return true; });
-  ASSERT_TRUE(claimed) << claimed.error().what;
+  ASSERT_TRUE(claimed) << claimed.error().what();
   EXPECT_EQ(2u, claimed->slot);
   std::string text;
   std::ifstream(file) >> text;
@@ -223,10 +223,10 @@ TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   EXPECT_TRUE(accepted);
   claimed->listener.reset();
   const auto refused = dir->connect(claimed->slot);
-  EXPECT_EQ(ECONNREFUSED, refused.error().code);
-  EXPECT_STREQ("the process does not take connections", refused.error().what);
+  EXPECT_EQ(ECONNREFUSED, refused.error().code());
+  EXPECT_STREQ("the process does not take connections", refused.error().what());
   dir->remove(claimed->slot);
-  EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code);
+  EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code());
   EXPECT_TRUE(dir->list().empty());
 }
 
@@ -255,7 +255,7 @@ TEST_F(CmRuntimeDir, AProcessWhoseQueueIsFullLives) {
     if (connection)
       connections.push_back(std::move(*connection));
     else
-      error = connection.error().code;
+      error = connection.error().code();
   }
   ASSERT_EQ(EAGAIN, error);
   EXPECT_TRUE(dir->sweep().empty());
@@ -356,13 +356,13 @@ TEST_F(CmRuntimeDir, ANameIsOfOneLiveProcess) {
   const auto dir = open();
   auto first = dir->claim_name("net,lab,a");
   ASSERT_TRUE(first);
-  EXPECT_EQ(EEXIST, dir->claim_name("net,lab,a").error().code);
+  EXPECT_EQ(EEXIST, dir->claim_name("net,lab,a").error().code());
   EXPECT_TRUE(dir->connect_name("net,lab,a"));
   EXPECT_EQ(std::vector<std::string>{"net,lab,a"}, dir->names());
   EXPECT_TRUE(dir->list().empty()) << "a name is no slot";
   EXPECT_TRUE(dir->strangers().empty());
   first->reset();
-  EXPECT_EQ(ECONNREFUSED, dir->connect_name("net,lab,a").error().code);
+  EXPECT_EQ(ECONNREFUSED, dir->connect_name("net,lab,a").error().code());
   auto second = dir->claim_name("net,lab,a");
   EXPECT_TRUE(second) << "its process has died";
   dir->remove_name("net,lab,a");
@@ -378,8 +378,8 @@ TEST_F(CmRuntimeDir, ANameWhoseProcessIsBusyIsTaken) {
     if (!connection) break;
     connections.push_back(std::move(*connection));
   }
-  ASSERT_EQ(EAGAIN, dir->connect_name("a").error().code);
-  EXPECT_EQ(EEXIST, dir->claim_name("a").error().code);
+  ASSERT_EQ(EAGAIN, dir->connect_name("a").error().code());
+  EXPECT_EQ(EEXIST, dir->claim_name("a").error().code());
   EXPECT_TRUE(dir->sweep_names().empty());
   EXPECT_TRUE(exists("a.name"));
 }
@@ -390,7 +390,7 @@ TEST_F(CmRuntimeDir, ANameHasOneTo80CharactersWithoutASlash) {
   EXPECT_TRUE(dir->claim_name(longest));
   EXPECT_TRUE(exists(longest + ".name"));
   for (const std::string& name : {std::string(), std::string(81, 'n'), std::string("a/b"), std::string("../a")})
-    EXPECT_EQ(ENAMETOOLONG, dir->claim_name(name).error().code) << name;
+    EXPECT_EQ(ENAMETOOLONG, dir->claim_name(name).error().code()) << name;
 }
 
 TEST_F(CmRuntimeDir, ASweepOfNamesRemovesTheDeadAndNobodyElse) {

@@ -135,7 +135,7 @@ struct Party {
   /// A request for `service`, at the loopback address if it is one of IP.
   int connect(uint64_t owner, uint64_t service, ConnectionId* id, uint8_t address = 1) {
     auto route = manager->find_route(loopback(address), 0, nullptr);
-    if (!route) return route.error().code;
+    if (!route) return route.error().code();
     ConnectionRequest request;
     request.service_id = service;
     request.path = route->path;
@@ -224,7 +224,7 @@ TEST(CoreConnections, OfAProcessAreOneManagers) {
   Sink second;
   const auto another = ConnectionManager::open(second);
   ASSERT_FALSE(another);
-  EXPECT_EQ(EBUSY, another.error().code);
+  EXPECT_EQ(EBUSY, another.error().code());
   const auto own = *Process::acquire();  // which stays
   party.manager.reset();
   EXPECT_TRUE(ConnectionManager::open(second));
@@ -559,7 +559,7 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   party_.manager->release(id);  // tells the other end
   const auto nothing = cm::receive_message(sockets_[1].get());
   ASSERT_FALSE(nothing);
-  EXPECT_EQ(EAGAIN, nothing.error().code);
+  EXPECT_EQ(EAGAIN, nothing.error().code());
 }
 
 TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsTold) {
@@ -995,7 +995,7 @@ class CoreConnectionsRelay : public ::testing::Test {
     ASSERT_TRUE(opened);
     socket.emplace(std::move(*opened));
     auto taken = cm::MadName::take(cm::MadName::of_service(kService, cm::MadName::Family::kIpv4));
-    ASSERT_TRUE(taken) << taken.error().what;
+    ASSERT_TRUE(taken) << taken.error().what();
     other.emplace(std::move(*taken));
   }
   void send(const cm::Mad& mad) {

@@ -135,7 +135,7 @@ class MapRemote : public ::testing::Test {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (true) {
       auto mapped = end.qp->map_remote(peer.rkey, peer.addr + offset, length, rights);
-      if (mapped || mapped.error().code != ENOTCONN || std::chrono::steady_clock::now() > until) return mapped;
+      if (mapped || mapped.error().code() != ENOTCONN || std::chrono::steady_clock::now() > until) return mapped;
       usleep(1000);
     }
   }
@@ -150,7 +150,7 @@ class MapRemote : public ::testing::Test {
 TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
   ASSERT_NO_FATAL_FAILURE(start("shm"));
   const auto mapped = map(0, kBytes);
-  ASSERT_TRUE(mapped) << mapped.error().what;
+  ASSERT_TRUE(mapped) << mapped.error().what();
   auto* const there = reinterpret_cast<char*>(mapped->get());
   put_text(there);
   char told;
@@ -169,22 +169,22 @@ TEST_F(MapRemote, KeysAndBoundsAreChecked) {
   ASSERT_NO_FATAL_FAILURE(start("shm"));
   EXPECT_EQ(end.qp->transport(), "shm");
   ASSERT_TRUE(map(0, 1));
-  EXPECT_EQ(map(0, kBytes + 1).error().code, EACCES);
-  EXPECT_EQ(map(kBytes, 1).error().code, EACCES);
-  EXPECT_EQ(map(0, 0).error().code, EACCES);
-  EXPECT_EQ(map(0, 8, kReadWrite | access::kRemoteAtomic).error().code, EACCES);
-  EXPECT_EQ(end.qp->map_remote(peer.rkey + 1, peer.addr, 8, kReadWrite).error().code, EACCES);
-  EXPECT_EQ(end.qp->map_remote(0, peer.addr, 8, kReadWrite).error().code, EACCES);
+  EXPECT_EQ(map(0, kBytes + 1).error().code(), EACCES);
+  EXPECT_EQ(map(kBytes, 1).error().code(), EACCES);
+  EXPECT_EQ(map(0, 0).error().code(), EACCES);
+  EXPECT_EQ(map(0, 8, kReadWrite | access::kRemoteAtomic).error().code(), EACCES);
+  EXPECT_EQ(end.qp->map_remote(peer.rkey + 1, peer.addr, 8, kReadWrite).error().code(), EACCES);
+  EXPECT_EQ(end.qp->map_remote(0, peer.addr, 8, kReadWrite).error().code(), EACCES);
 }
 
 TEST_F(MapRemote, MemoryOfTheRegionsOwnIsMappedWhereTheProgramsIsNot) {
   setenv("NUPA_REMAP", "never", 1);
   ASSERT_NO_FATAL_FAILURE(start("shm"));
-  EXPECT_EQ(map(0, 8).error().code, ENOTSUP);
+  EXPECT_EQ(map(0, 8).error().code(), ENOTSUP);
   part();
   ASSERT_NO_FATAL_FAILURE(start("shm", true));
   const auto mapped = map(0, kBytes);
-  ASSERT_TRUE(mapped) << mapped.error().what;
+  ASSERT_TRUE(mapped) << mapped.error().what();
   put_text(reinterpret_cast<char*>(mapped->get()));
   char told;
   ASSERT_EQ(read(in, &told, 1), 1);
@@ -194,13 +194,13 @@ TEST_F(MapRemote, MemoryOfTheRegionsOwnIsMappedWhereTheProgramsIsNot) {
 
 TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
   ASSERT_TRUE(end.open());
-  EXPECT_EQ(end.device->alloc_mr(*end.pd, 0, access::kLocalWrite).error().code, EINVAL);
-  EXPECT_EQ(end.device->alloc_mr(*end.pd, 8, access::kRemoteWrite).error().code, EINVAL);
+  EXPECT_EQ(end.device->alloc_mr(*end.pd, 0, access::kLocalWrite).error().code(), EINVAL);
+  EXPECT_EQ(end.device->alloc_mr(*end.pd, 8, access::kRemoteWrite).error().code(), EINVAL);
   const auto based = end.device->alloc_mr(*end.pd, 8, access::kLocalWrite | access::kZeroBased);
-  EXPECT_EQ(based.error().code, EINVAL);
-  EXPECT_STREQ(based.error().what, "access flags unknown or contradictory");
+  EXPECT_EQ(based.error().code(), EINVAL);
+  EXPECT_STREQ(based.error().what(), "access flags unknown or contradictory");
   auto region = end.device->alloc_mr(*end.pd, 5000, access::kLocalWrite);
-  ASSERT_TRUE(region) << region.error().what;
+  ASSERT_TRUE(region) << region.error().what();
   EXPECT_EQ((*region)->length(), 5000u);
   auto* const memory = static_cast<char*>((*region)->addr());
   EXPECT_EQ(memory[4999], 0);
@@ -211,13 +211,13 @@ TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
 TEST_F(MapRemote, PacketsMapNothing) {
   ASSERT_NO_FATAL_FAILURE(start("roce"));
   EXPECT_EQ(end.qp->transport(), "roce");
-  EXPECT_EQ(map(0, 8).error().code, ENOTSUP);
+  EXPECT_EQ(map(0, 8).error().code(), ENOTSUP);
 }
 
 TEST_F(MapRemote, NorDoesAQueuePairThatIsNotConnected) {
   setenv("NUPA_TRANSPORT", "shm", 1);
   ASSERT_TRUE(end.open());
-  EXPECT_EQ(end.qp->map_remote(1, 0, 8, kReadWrite).error().code, ENOTCONN);
+  EXPECT_EQ(end.qp->map_remote(1, 0, 8, kReadWrite).error().code(), ENOTCONN);
 }
 
 }  // namespace

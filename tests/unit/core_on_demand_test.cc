@@ -22,7 +22,7 @@ class OnDemand : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     setenv("NUPA_TRANSPORT", GetParam(), 1);
     auto opened = open_device("nupa0");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     device = std::move(*opened);
     pd = std::move(*device->alloc_pd());
     cq = std::move(*device->create_cq({.entries = 16}));
@@ -36,7 +36,7 @@ class OnDemand : public ::testing::TestWithParam<const char*> {
     ASSERT_EQ(connect(*one, {.dgid = gid, .dest_qp_num = other->number(), .access_flags = rights}), 0);
     ASSERT_EQ(connect(*other, {.dgid = gid, .dest_qp_num = one->number(), .access_flags = rights}), 0);
     auto all = device->reg_mr(*pd, nullptr, SIZE_MAX, 0, access::kOnDemand);
-    ASSERT_TRUE(all) << all.error().what;
+    ASSERT_TRUE(all) << all.error().what();
     everything = std::move(*all);
   }
   void TearDown() override {
@@ -112,8 +112,8 @@ TEST_P(OnDemandByPackets, WhereNothingIsTheRequestFails) {
 
 TEST_P(OnDemand, RightsToWriteAreRefused) {
   for (const uint32_t right : {access::kLocalWrite, access::kRemoteRead, access::kLocalWrite | access::kRemoteWrite})
-    EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, access::kOnDemand | right).error().code, EFAULT) << right;
-  EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, 0).error().code, EFAULT);
+    EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, access::kOnDemand | right).error().code(), EFAULT) << right;
+  EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, 0).error().code(), EFAULT);
 }
 
 INSTANTIATE_TEST_SUITE_P(By, OnDemand, ::testing::Values("shm", "roce"),

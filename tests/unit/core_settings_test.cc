@@ -28,7 +28,7 @@ class CoreSettings : public ::testing::Test {
     setenv(name, value.c_str(), 1);
     const auto opened = open_device("nupa0");
     unsetenv(name);
-    return opened ? 0 : opened.error().code;
+    return opened ? 0 : opened.error().code();
   }
 };
 
@@ -61,9 +61,9 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
 }
 
 TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
-  EXPECT_EQ(open_device("nupa1").error().code, ENODEV);
-  EXPECT_EQ(open_device("").error().code, ENODEV);
-  EXPECT_EQ(open_device("nupa00").error().code, ENODEV);
+  EXPECT_EQ(open_device("nupa1").error().code(), ENODEV);
+  EXPECT_EQ(open_device("").error().code(), ENODEV);
+  EXPECT_EQ(open_device("nupa00").error().code(), ENODEV);
 }
 
 TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {

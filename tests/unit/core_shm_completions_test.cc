@@ -54,7 +54,7 @@ TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
 TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
   for (uint32_t i = 0; i <= cm::Peer::kMaxChannels; ++i) {
     const auto channel = handle->create_channel();
-    ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code);
+    ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code());
     ASSERT_EQ((*channel)->close(), 0);
   }
 }

@@ -144,7 +144,7 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
   std::vector<std::unique_ptr<MemoryRegion>> regions;
   for (uint32_t i = 0; i < kMany; ++i) {
     auto region = end.handle->alloc_mr(*end.pd, 4096, kEveryRight);
-    ASSERT_TRUE(region) << region.error().what;
+    ASSERT_TRUE(region) << region.error().what();
     regions.push_back(std::move(*region));
   }
   ShmAddress peer;

@@ -1139,9 +1139,9 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   AddressVector vector;
   auto& shm = end.shm();
   const auto found = shm.find_peer(number, vector, std::chrono::milliseconds(10000));
-  ASSERT_TRUE(found) << found.error().what;
+  ASSERT_TRUE(found) << found.error().what();
   (*found)->tables().header->shares_memory = 0;
-  EXPECT_EQ(shm.find_peer(number, vector, std::chrono::milliseconds(10000)).error().code, EHOSTUNREACH);
+  EXPECT_EQ(shm.find_peer(number, vector, std::chrono::milliseconds(10000)).error().code(), EHOSTUNREACH);
   EXPECT_FALSE(shm.reaches(vector, number));
   ASSERT_TRUE(line.go());
   expect_good_end();

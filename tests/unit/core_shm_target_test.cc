@@ -568,7 +568,7 @@ TEST_F(ShmTarget, EventOfASharedReceiveQueue_GoesWithTheQueue) {
   ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
   const auto event = handle->next_event();
   ASSERT_FALSE(event);
-  EXPECT_EQ(event.error().code, EAGAIN);
+  EXPECT_EQ(event.error().code(), EAGAIN);
 }
 
 TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
@@ -792,17 +792,17 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   AddressVector vector;
   vector.is_global = true;
   vector.dgid = elsewhere;
-  EXPECT_EQ(shm().find_peer(b->number(), vector, std::chrono::milliseconds(100)).error().code, EHOSTUNREACH);
+  EXPECT_EQ(shm().find_peer(b->number(), vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH);
   EXPECT_FALSE(shm().reaches(vector, b->number()));
   vector.dgid = handle->query_gid(1, 1)->gid;
   EXPECT_TRUE(shm().find_peer(b->number(), vector, std::chrono::milliseconds(100)));
   EXPECT_TRUE(shm().reaches(vector, b->number()));
-  EXPECT_EQ(shm().find_peer(5, vector, std::chrono::milliseconds(100)).error().code, EHOSTUNREACH)
+  EXPECT_EQ(shm().find_peer(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
       << "slot 0 is nobody's";
   EXPECT_EQ(shm()
                 .find_peer(segment::number_of(segment::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100))
                 .error()
-                .code,
+                .code(),
             EHOSTUNREACH);
 }
 

@@ -76,7 +76,7 @@ TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
   before_eventfd = nullptr;
   setenv("NUPA_TRANSPORT", wanted.c_str(), 1);
   if (wanted.empty()) unsetenv("NUPA_TRANSPORT");
-  ASSERT_TRUE(own) << own.error().what;
+  ASSERT_TRUE(own) << own.error().what();
   ASSERT_TRUE(came);
   EXPECT_FALSE(is_served) << "by a thread that does not find everything";
   progress::forget_at_exit(&action);

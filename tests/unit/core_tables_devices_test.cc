@@ -53,7 +53,7 @@ TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
                            "eth0+eth0", "eth0,eth0", "eth0+eth1,eth2+eth1"}) {
     const auto devices = parse_devices(text);
     ASSERT_FALSE(devices) << text;
-    EXPECT_EQ(EINVAL, devices.error().code) << text;
+    EXPECT_EQ(EINVAL, devices.error().code()) << text;
   }
 }
 
@@ -63,14 +63,14 @@ TEST_F(DeviceTable, HasRoomForAsManyAsTheSegment) {
   EXPECT_TRUE(parse_devices(text));
   const auto more = parse_devices(text + ",more");
   ASSERT_FALSE(more);
-  EXPECT_EQ(EINVAL, more.error().code);
+  EXPECT_EQ(EINVAL, more.error().code());
 }
 
 TEST_F(DeviceTable, AnUnknownInterfaceIsNoDevice) {
   for (const char* text : {"nosuchif0", "lo,nosuchif0", "lo+nosuchif0"}) {
     const auto devices = devices_of(text);
     ASSERT_FALSE(devices) << text;
-    EXPECT_EQ(ENODEV, devices.error().code) << text;
+    EXPECT_EQ(ENODEV, devices.error().code()) << text;
   }
 }
 

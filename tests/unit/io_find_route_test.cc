@@ -51,7 +51,7 @@ Gid gid(const char* text) {
 
 UdpAddress at(const char* text, uint32_t scope = 0) { return {gid(text), 0, scope}; }
 
-int error_of(const Result<FoundRoute>& result) { return result ? 0 : result.error().code; }
+int error_of(const Result<FoundRoute>& result) { return result ? 0 : result.error().code(); }
 
 /// An address of an interface of this host.
 struct Own {
@@ -94,33 +94,33 @@ bool has_ipv6() {
 TEST(FindRoute, LoopbackIsLocalAndItsOwnSource) {
   const uint32_t lo = if_nametoindex("lo");
   const auto v4 = find_route(at("127.0.0.1"), nullptr);
-  ASSERT_TRUE(v4) << v4.error().what;
+  ASSERT_TRUE(v4) << v4.error().what();
   EXPECT_EQ(*v4, (FoundRoute{gid("127.0.0.1"), lo, true, {}}));
   if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
   const auto v6 = find_route(at("::1"), nullptr);
-  ASSERT_TRUE(v6) << v6.error().what;
+  ASSERT_TRUE(v6) << v6.error().what();
   EXPECT_EQ(*v6, (FoundRoute{gid("::1"), lo, true, {}}));
 }
 
 TEST(FindRoute, OfANetworkThatIsLocalEachAddressIs) {
   const auto route = find_route(at("127.9.8.7"), nullptr);
-  ASSERT_TRUE(route) << route.error().what;
+  ASSERT_TRUE(route) << route.error().what();
   EXPECT_TRUE(route->local);
   EXPECT_EQ(route->interface_index, if_nametoindex("lo"));
   const Gid from = gid("127.1.1.1");
   const auto chosen = find_route(at("127.9.8.7"), &from);
-  ASSERT_TRUE(chosen) << chosen.error().what;
+  ASSERT_TRUE(chosen) << chosen.error().what();
   EXPECT_EQ(chosen->source, from);
 }
 
 TEST(FindRoute, TheUnspecifiedAddressIsTheLoopback) {
   const auto v4 = find_route(at("0.0.0.0"), nullptr);
-  ASSERT_TRUE(v4) << v4.error().what;
+  ASSERT_TRUE(v4) << v4.error().what();
   EXPECT_TRUE(v4->local);
   EXPECT_EQ(v4->source, gid("127.0.0.1"));
   if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
   const auto v6 = find_route(at("::"), nullptr);
-  ASSERT_TRUE(v6) << v6.error().what;
+  ASSERT_TRUE(v6) << v6.error().what();
   EXPECT_TRUE(v6->local);
   EXPECT_EQ(v6->source, gid("::1"));
 }
@@ -128,10 +128,10 @@ TEST(FindRoute, TheUnspecifiedAddressIsTheLoopback) {
 TEST(FindRoute, OwnAddressesAreOfTheirInterface) {
   for (const Own& own : own_addresses()) {
     const auto route = find_route({own.gid, 0, own.link_local ? own.index : 0}, nullptr);
-    ASSERT_TRUE(route) << route.error().what;
+    ASSERT_TRUE(route) << route.error().what();
     EXPECT_EQ(*route, (FoundRoute{own.gid, own.index, true, {}}));
     const auto from_itself = find_route({own.gid, 0, own.link_local ? own.index : 0}, &own.gid);
-    ASSERT_TRUE(from_itself) << from_itself.error().what;
+    ASSERT_TRUE(from_itself) << from_itself.error().what();
     EXPECT_EQ(*from_itself, *route);
   }
 }
@@ -142,7 +142,7 @@ TEST(FindRoute, ASourceOfThisHostIsKept) {
     for (const Own& from : addresses) {
       if (to.link_local || from.link_local || base::is_ipv4(to.gid) != base::is_ipv4(from.gid)) continue;
       const auto route = find_route({to.gid, 0, 0}, &from.gid);
-      ASSERT_TRUE(route) << route.error().what;
+      ASSERT_TRUE(route) << route.error().what();
       EXPECT_EQ(route->source, from.gid);
       EXPECT_EQ(route->interface_index, to.index);
       EXPECT_TRUE(route->local);
@@ -153,7 +153,7 @@ TEST(FindRoute, AnUnspecifiedSourceIsNone) {
   const Gid any = gid("0.0.0.0"), zero = gid("::");
   for (const Gid* from : {&any, &zero}) {
     const auto route = find_route(at("127.0.0.1"), from);
-    ASSERT_TRUE(route) << route.error().what;
+    ASSERT_TRUE(route) << route.error().what();
     EXPECT_EQ(route->source, gid("127.0.0.1"));
   }
 }
@@ -176,13 +176,13 @@ TEST(FindRoute, LinkLocalNeedsAnInterface) {
   for (const Own& own : own_addresses()) {
     if (!own.link_local) continue;
     const auto route = find_route(at("fe80::1234:5678", own.index), nullptr);
-    ASSERT_TRUE(route) << route.error().what;
+    ASSERT_TRUE(route) << route.error().what();
     EXPECT_EQ(route->interface_index, own.index);
     EXPECT_FALSE(route->local);
     EXPECT_EQ(route->source, own.gid);
     EXPECT_EQ(route->gateway, Gid{});
     const auto by_source = find_route(at("fe80::1234:5678"), &own.gid);
-    ASSERT_TRUE(by_source) << by_source.error().what;
+    ASSERT_TRUE(by_source) << by_source.error().what();
     EXPECT_EQ(by_source->interface_index, own.index);
     return;
   }
@@ -193,11 +193,11 @@ TEST(FindRoute, GroupsLeaveByAnInterface) {
   for (const Own& own : own_addresses()) {
     if (own.loopback || !base::is_ipv4(own.gid)) continue;
     const auto route = find_route(at("239.1.2.3", own.index), nullptr);
-    ASSERT_TRUE(route) << route.error().what;
+    ASSERT_TRUE(route) << route.error().what();
     EXPECT_FALSE(route->local);
     EXPECT_EQ(route->interface_index, own.index);
     const auto chosen = find_route(at("239.1.2.3"), &own.gid);
-    ASSERT_TRUE(chosen) << chosen.error().what;
+    ASSERT_TRUE(chosen) << chosen.error().what();
     EXPECT_EQ(chosen->source, own.gid);
     return;
   }
@@ -280,7 +280,7 @@ const FoundRoute kGood{gid("10.0.0.1"), 3, false, gid("10.0.0.254")};
 
 int reply_error(const std::vector<std::byte>& bytes) {
   const auto result = read_route_reply(bytes, kSequence);
-  return result ? 0 : result.error().code;
+  return result ? 0 : result.error().code();
 }
 
 TEST(RouteReply, IsRead) {
@@ -400,7 +400,7 @@ TEST(FindRoute, AnswerThatIsNotTheKernels_IsPassedOver) {
   if (refused == EPERM) GTEST_SKIP() << "only CAP_NET_ADMIN may send such messages";
   EXPECT_EQ(refused, 0);
   EXPECT_GE(requests, 2);
-  ASSERT_TRUE(route) << route.error().what;
+  ASSERT_TRUE(route) << route.error().what();
   EXPECT_EQ(*route, (FoundRoute{from, if_nametoindex("lo"), true, {}}));
 }
 

@@ -52,7 +52,7 @@ UdpAddress at(const char* text, uint32_t scope = 0) { return {gid(text), 9, scop
 std::string way(const UdpAddress& to, const char* from = nullptr) {
   const Gid source = from == nullptr ? Gid{} : gid(from);
   const auto route = find_route(to, from == nullptr ? nullptr : &source);
-  if (!route) return strerrorname_np(route.error().code);
+  if (!route) return strerrorname_np(route.error().code());
   const auto text = [](const Gid& gid) {
     char written[INET6_ADDRSTRLEN];
     inet_ntop(AF_INET6, gid.raw.data(), written, sizeof written);
@@ -236,7 +236,7 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
     setenv("NUPA_TRANSPORT", "roce", 1);
     const auto own = core::Process::acquire();
     unsetenv("NUPA_TRANSPORT");
-    ASSERT_TRUE(own) << own.error().what;
+    ASSERT_TRUE(own) << own.error().what();
     const auto path_mtu = [&](const char* to) {
       const auto route = (*own)->connections().find_route(gid(to), 0, nullptr);
       return route ? route->path.mtu : 0;
@@ -282,10 +282,10 @@ TEST_F(OwnNetwork, MtuWithoutAFreeDescriptor_IsAnErrorAndNoGuess) {
     const auto of_route = [] { return route_mtu(at("10.1.0.77")); };
     const auto refused = limited_to(free, of_interface);
     ASSERT_FALSE(refused) << *refused;
-    EXPECT_EQ(EMFILE, refused.error().code);
+    EXPECT_EQ(EMFILE, refused.error().code());
     const auto unknown = limited_to(free, of_route);
     ASSERT_FALSE(unknown) << *unknown;
-    EXPECT_EQ(EMFILE, unknown.error().code);
+    EXPECT_EQ(EMFILE, unknown.error().code());
     EXPECT_EQ(1400u, limited_to(free + 1, of_interface).value_or(0)) << "one descriptor is enough";
     EXPECT_EQ(1400u, limited_to(free + 1, of_route).value_or(0));
   });
@@ -372,7 +372,7 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
     for (const bool second : {false, true}) {
       const auto heard =
           UdpSocket::open_group(group, roce::kUdpPort, {entry("fd00::1", second ? "b1" : "a1")}, 1 << 16);
-      ASSERT_TRUE(heard) << heard.error().what;
+      ASSERT_TRUE(heard) << heard.error().what();
       auto socket = UdpSocket::open(0, 1 << 18);
       ASSERT_TRUE(socket);
       const auto port = roce::Port::open(std::move(*socket));
@@ -502,7 +502,7 @@ TEST_F(OwnNetworkMads, OneProcessReceivesForTheHost) {
     EXPECT_TRUE(first.receives_for_host());
     const auto refused = second.open_host_socket();
     ASSERT_FALSE(refused);
-    EXPECT_EQ(EADDRINUSE, refused.error().code);
+    EXPECT_EQ(EADDRINUSE, refused.error().code());
   });
 }
 

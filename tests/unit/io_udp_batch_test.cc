@@ -359,7 +359,7 @@ class UdpSocketKinds : public ::testing::Test {
     ASSERT_TRUE(any_);
     made_.push_back(UdpSocket::open_address(host(1), any_->port(), kRoom));
     made_.push_back(UdpSocket::open_group(group(5), any_->port(), {at_loopback(host(1))}, kRoom));
-    for (const auto& socket : made_) ASSERT_TRUE(socket) << socket.error().what;
+    for (const auto& socket : made_) ASSERT_TRUE(socket) << socket.error().what();
   }
   std::vector<const UdpSocket*> all() const { return {&*any_, &*made_[0], &*made_[1]}; }
   const UdpSocket& of_group() const { return *made_[1]; }
@@ -415,7 +415,7 @@ TEST_F(UdpSocketKinds, OneForAnAddressOrAGroup_IsOfThatFamily) {
   EXPECT_FALSE(any_->has_address());
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
   const auto six = UdpSocket::open_address(host6(), any_->port(), kRoom);
-  ASSERT_TRUE(six) << six.error().what;
+  ASSERT_TRUE(six) << six.error().what();
   EXPECT_TRUE(six->is_dual());
 }
 
@@ -434,13 +434,13 @@ TEST(UdpSocketOpen, APortIsOneSockets) {
   EXPECT_NE(0, first->port());
   const auto second = UdpSocket::open(first->port(), kRoom);
   ASSERT_FALSE(second);
-  EXPECT_EQ(EADDRINUSE, second.error().code);
+  EXPECT_EQ(EADDRINUSE, second.error().code());
   auto chosen = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(chosen);
   const uint16_t port = chosen->port();
   chosen->close();
   const auto again = UdpSocket::open(port, kRoom);
-  ASSERT_TRUE(again) << again.error().what;
+  ASSERT_TRUE(again) << again.error().what();
   EXPECT_EQ(port, again->port());
 }
 
@@ -459,7 +459,7 @@ TEST(UdpSocketOpen, RoomIsWhatTheKernelGrants) {
 TEST(UdpSocketOpen, AGroupThatNoInterfaceJoinsIsRefused) {
   const auto error = [](const std::vector<GidEntry>& at) {
     const auto socket = UdpSocket::open_group(group(9), 0, at, kRoom);
-    return socket ? 0 : socket.error().code;
+    return socket ? 0 : socket.error().code();
   };
   EXPECT_EQ(EADDRNOTAVAIL, error({}));
   EXPECT_EQ(EADDRNOTAVAIL, error({at_loopback(host6())})) << "another family's";
@@ -481,7 +481,7 @@ TEST(UdpSocketOpen, AGroupThatIsAnotherOneOnEachLinkIsBoundToItsInterface) {
   };
   for (const uint8_t bytes : {0x01, 0x11, 0x02, 0x12, 0x05, 0x15, 0x0e, 0x1e}) {
     const auto socket = UdpSocket::open_group(group_of(bytes), 0, {at_loopback(host6())}, kRoom);
-    ASSERT_TRUE(socket) << int{bytes} << ": " << socket.error().what;
+    ASSERT_TRUE(socket) << int{bytes} << ": " << socket.error().what();
     sockaddr_in6 name{};
     socklen_t length = sizeof name;
     ASSERT_EQ(0, getsockname(socket->fd(), reinterpret_cast<sockaddr*>(&name), &length));
@@ -555,8 +555,8 @@ class UdpWithoutIpv6 : public ::testing::Test {
     });
     thread.join();
     if (!forgot) GTEST_SKIP() << "system calls cannot be forbidden";
-    ASSERT_TRUE(from_) << from_.error().what;
-    ASSERT_TRUE(to_) << to_.error().what;
+    ASSERT_TRUE(from_) << from_.error().what();
+    ASSERT_TRUE(to_) << to_.error().what();
   }
   Datagram pass(const Gid& to, const Gid& from, const IpFields& fields = {}) {
     UdpBatch batch;
@@ -702,7 +702,7 @@ TEST(UdpSocketLeads, NowhereIsAnError) {
   for (size_t i = 12; i < 16; ++i) broadcast.raw[i] = 255;
   const auto led = own->lead_to({broadcast, 9, 0});
   ASSERT_FALSE(led);
-  EXPECT_NE(0, led.error().code);
+  EXPECT_NE(0, led.error().code());
   EXPECT_FALSE(own->leads_somewhere());
   ASSERT_TRUE(own->lead_to({host(1), any->port(), 0}));
   EXPECT_TRUE(own->leads_somewhere());
@@ -715,7 +715,7 @@ TEST(UdpSocketLeads, LearningAnIdentificationLeavesNothingBehind) {
   auto own = UdpSocket::open_address(host(1), any->port(), kRoom);
   ASSERT_TRUE(own && own->lead_to({host(1), peer->port(), 0}));
   const auto first = own->learn_identification();
-  if (!first) GTEST_SKIP() << first.error().what << " (net.core.tstamp_allow_data)";
+  if (!first) GTEST_SKIP() << first.error().what() << " (net.core.tstamp_allow_data)";
   const auto send = [&] {
     UdpBatch batch;
     batch.begin(1, {}, host(1), 0, {}, 4);
@@ -738,7 +738,7 @@ TEST(UdpSocketLeads, LearningAnIdentificationLeavesNothingBehind) {
   peer = UdpSocket::open(port, kRoom);
   ASSERT_TRUE(peer);
   const auto second = own->learn_identification();
-  ASSERT_TRUE(second) << second.error().what;
+  ASSERT_TRUE(second) << second.error().what();
   EXPECT_EQ(static_cast<uint16_t>(*first + 3), *second) << "two messages, and its own";
   EXPECT_FALSE(has_error());
 }
@@ -760,7 +760,7 @@ TEST(UdpSocketLeads, LearnedIdentification_IsThatOfTheNextMessage) {
   auto own = UdpSocket::open_address(host(1), any->port(), kRoom);
   ASSERT_TRUE(own && own->lead_to({host(1), peer->port(), 0}));
   const auto next = own->learn_identification();
-  if (!next) GTEST_SKIP() << next.error().what << " (net.core.tstamp_allow_data)";
+  if (!next) GTEST_SKIP() << next.error().what() << " (net.core.tstamp_allow_data)";
   ASSERT_EQ(0, setsockopt(own->fd(), SOL_SOCKET, SO_TIMESTAMPING, &kCopies, sizeof kCopies));
   ASSERT_EQ(4, ::send(own->fd(), "next", 4, MSG_DONTWAIT));
   pollfd told{own->fd(), 0, 0};

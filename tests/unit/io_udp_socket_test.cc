@@ -53,7 +53,7 @@ class AddressSockets : public testing::Test {
     peer_ = UdpSocket::open(0, kBuffer);
     ASSERT_TRUE(here_ && peer_);
     auto own = UdpSocket::open_address(loopback(1), here_->port(), kBuffer);
-    ASSERT_TRUE(own) << own.error().what;
+    ASSERT_TRUE(own) << own.error().what();
     own_.emplace(std::move(*own));
   }
   static UdpAddress at(const Result<UdpSocket>& socket, uint8_t host) { return {loopback(host), socket->port(), 0}; }
@@ -133,7 +133,7 @@ TEST_F(AddressSockets, OneThatLeadsSomewhereIsForThatPeerAlone) {
 TEST_F(AddressSockets, IdentificationsCountMessagesNotSegments) {
   ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
   const auto first = own_->learn_identification();
-  if (!first) GTEST_SKIP() << first.error().what << " (net.core.tstamp_allow_data)";
+  if (!first) GTEST_SKIP() << first.error().what() << " (net.core.tstamp_allow_data)";
   const auto after = own_->learn_identification();
   ASSERT_TRUE(after);
   EXPECT_EQ(static_cast<uint16_t>(*first + 1), *after) << "its own empty message";

@@ -32,7 +32,7 @@ class NetdevDoor : public ::testing::Test {
     if (const char* before = getenv("NUPA_RUNTIME_DIR")) before_ = before;
     setenv("NUPA_RUNTIME_DIR", (folder_ + "/run").c_str(), 1);
     auto opened = Door::open("lab", "n1");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     door = std::move(*opened);
   }
   void TearDown() override {
@@ -241,7 +241,7 @@ TEST_F(NetdevDoor, TakeAnswer_DescriptorThatIsNoAnswersFile_IsAnErrorAndClosed) 
        std::vector<std::vector<int>>{{writes.get()}, {writes.get(), writes.get()}, {large.get()}, {empty.get()}}) {
     const auto answer = answer_in(files);
     ASSERT_FALSE(answer);
-    EXPECT_EQ(answer.error().code, EPROTO);
+    EXPECT_EQ(answer.error().code(), EPROTO);
   }
   writes.reset();
   pollfd end{reads.get(), POLLIN, 0};
@@ -251,25 +251,25 @@ TEST_F(NetdevDoor, TakeAnswer_DescriptorThatIsNoAnswersFile_IsAnErrorAndClosed) 
   EXPECT_TRUE(answer_in({large.get()}));
   const auto without = answer_in({});
   ASSERT_FALSE(without);
-  EXPECT_EQ(without.error().code, EMFILE);
+  EXPECT_EQ(without.error().code(), EMFILE);
 }
 
 TEST_F(NetdevDoor, Ask_WithoutAnAnswerInTime_TimesOut) {
   const auto answer = Door::ask("lab", "n1", "who", 0);
   ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code, ETIMEDOUT);
+  EXPECT_EQ(answer.error().code(), ETIMEDOUT);
 }
 
 TEST_F(NetdevDoor, Ask_OfANodeThatIsNotThere_IsRefused) {
   const auto answer = Door::ask("lab", "n2", "who", 0);
   ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code, ENOENT);
+  EXPECT_EQ(answer.error().code(), ENOENT);
 }
 
 TEST_F(NetdevDoor, Open_NameThatANodeHas_IsRefused) {
   const auto second = Door::open("lab", "n1");
   ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().code, EEXIST);
+  EXPECT_EQ(second.error().code(), EEXIST);
 }
 
 TEST_F(NetdevDoor, List_NamesTheNodesOfANetworkOrOfAll) {
@@ -299,8 +299,8 @@ TEST_F(NetdevDoor, End_TakesTheSocketAway) {
   ASSERT_TRUE(is_readable(waits->get(), kLimitMs));
   const auto answer = Door::take_answer(waits->get());
   ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code, ECONNRESET);
-  EXPECT_EQ(Door::ask("lab", "n1", "who", 0).error().code, ENOENT);
+  EXPECT_EQ(answer.error().code(), ECONNRESET);
+  EXPECT_EQ(Door::ask("lab", "n1", "who", 0).error().code(), ENOENT);
   EXPECT_TRUE(Door::open("lab", "n1"));
 }
 

@@ -73,7 +73,7 @@ class NetdevLane : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     setenv("NUPA_TRANSPORT", GetParam(), 1);
     auto opened = open_device("nupa0");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     device_ = std::move(*opened);
     pd_ = std::move(*device_->alloc_pd());
     LanePath path;
@@ -84,7 +84,7 @@ class NetdevLane : public ::testing::TestWithParam<const char*> {
     for (LaneEnd* end : {&one, &other}) {
       end->cq = std::move(*device_->create_cq({.entries = Lane::kMaxCompletions}));
       auto lane = Lane::create(*device_, *pd_, *end->cq, end == &one ? 7 : 9);
-      ASSERT_TRUE(lane) << lane.error().what;
+      ASSERT_TRUE(lane) << lane.error().what();
       end->lane = std::move(*lane);
     }
     ASSERT_EQ(0, one.lane->connect(path, other.lane->card()));

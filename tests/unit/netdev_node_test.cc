@@ -122,11 +122,11 @@ class NetdevNode : public ::testing::Test {
     options.peers = peers;
     process = std::make_unique<NodeProcess>(options);
     auto opened = open_device("nupa0");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     device = std::move(*opened);
     pd = std::move(*device->alloc_pd());
     auto managed = ConnectionManager::open(events);
-    ASSERT_TRUE(managed) << managed.error().what;
+    ASSERT_TRUE(managed) << managed.error().what();
     manager = std::move(*managed);
     if (!peers.empty()) {
       ListenerAddress listener;
@@ -226,8 +226,8 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
     if (further != nullptr) options.addresses.push_back(*Prefix::parse(further));
     const auto node = Node::start(options);
     EXPECT_FALSE(node);
-    EXPECT_EQ(EINVAL, node ? 0 : node.error().code);
-    return node ? std::string() : std::string(node.error().what);
+    EXPECT_EQ(EINVAL, node ? 0 : node.error().code());
+    return node ? std::string() : std::string(node.error().what());
   };
   const std::string too_many = "a node has at most 16 addresses", name = "names have letters";
   EXPECT_EQ(0u, why("10.77.0.1/24", 1).find(name));
@@ -361,7 +361,7 @@ TEST_F(NetdevNode, NodeThatWasAskedAndStartsAgain_TakesItsOldPlaceByItsOwnQuesti
 
 TEST_F(NetdevNode, NodeOfThisHostThatHasEnded_IsNoLongerAsked) {
   auto door = Door::open("lab", "n2");
-  ASSERT_TRUE(door) << door.error().what;
+  ASSERT_TRUE(door) << door.error().what();
   ASSERT_NO_FATAL_FAILURE(start({}));
   std::string status = status_with("\"at\":\"n2\"");
   ASSERT_NE(status.npos, status.find("\"at\":\"n2\"")) << status;

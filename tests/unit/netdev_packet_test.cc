@@ -617,7 +617,7 @@ TEST(NetdevPrefix, Parse_EachPartThatIsWrong_IsRefused) {
         "::", "/24", "0.0.0.0/24", "0.0.0.0", "255.255.255.255/24", "255.255.255.255"}) {
     const auto prefix = Prefix::parse(text);
     ASSERT_FALSE(prefix) << text;
-    EXPECT_EQ(EINVAL, prefix.error().code) << text;
+    EXPECT_EQ(EINVAL, prefix.error().code()) << text;
   }
   EXPECT_EQ(128, Prefix::parse("fd77::1")->length);
   EXPECT_EQ(0, Prefix::parse("fd77::1/0")->length);
@@ -679,7 +679,7 @@ TEST(NetdevPrefix, TextOf_EitherFamily_IsReadAgain) {
   for (const char* text : {"", "10.77.0.1/24", "10.77.0", "host", "fd77::1%lo", "1"}) {
     const auto address = address_from(text);
     ASSERT_FALSE(address) << text;
-    EXPECT_EQ(EINVAL, address.error().code);
+    EXPECT_EQ(EINVAL, address.error().code());
   }
 }
 

@@ -117,7 +117,7 @@ class NetdevPump : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     setenv("NUPA_TRANSPORT", GetParam(), 1);
     auto opened = open_device("nupa0");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     device = std::move(*opened);
     pd = std::move(*device->alloc_pd());
   }

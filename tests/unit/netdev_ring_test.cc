@@ -441,7 +441,7 @@ TEST(NetdevProof, KeyFromText_EachDigit_IsHexadecimal) {
       other[i] = wrong;
       const auto read = key_from_text(other);
       EXPECT_FALSE(read) << i << wrong;
-      EXPECT_EQ(EINVAL, read ? 0 : read.error().code);
+      EXPECT_EQ(EINVAL, read ? 0 : read.error().code());
     }
   for (const std::string& other :
        {text + "0", text + "00", text.substr(2), "0x" + text.substr(2), text + " 0", " " + text.substr(1)})

@@ -23,11 +23,11 @@ class NetdevSession : public ::testing::Test {
  protected:
   void SetUp() override {
     auto opened = open_device("nupa0");
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     device = std::move(*opened);
     pd = std::move(*device->alloc_pd());
     auto managed = ConnectionManager::open(events);
-    ASSERT_TRUE(managed) << managed.error().what;
+    ASSERT_TRUE(managed) << managed.error().what();
     manager = std::move(*managed);
     ListenerAddress listener;
     listener.service_id = kService;
@@ -255,7 +255,7 @@ TEST_F(NetdevSession, Answer_AnotherKeyOrNetwork_IsRejectedAsIfNobodyListened) {
     const Happened asked = ask();
     const auto session = Session::answer(*answering->world, kAnswers, asked.id, asked.request);
     ASSERT_FALSE(session);
-    EXPECT_EQ(EACCES, session.error().code);
+    EXPECT_EQ(EACCES, session.error().code());
     const Happened rejected = events.next(Happened::kRejected);
     EXPECT_EQ(static_cast<uint16_t>(RejectReason::kInvalidServiceId), rejected.reason);
     EXPECT_EQ(PrivateData<148>().bytes, rejected.data.bytes);  // not a word
@@ -277,7 +277,7 @@ TEST_F(NetdevSession, Answer_GreetingWithAnythingWrong_IsNotLetIn) {
     request.private_data.set(&said, sizeof said);
     request.private_data.length = length;
     const auto session = Session::answer(*answering->world, kAnswers, 0, request);
-    return session ? 0 : session.error().code == EINVAL ? 0 : session.error().code;
+    return session ? 0 : session.error().code() == EINVAL ? 0 : session.error().code();
   };
   const auto with = [&](auto&& change) {
     Greeted said = greeting(with_key, nonce, true);

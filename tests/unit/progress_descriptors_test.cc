@@ -40,7 +40,7 @@ TEST_F(ProgressDescriptors, WaitReadable_NothingComes_IsLateAtTheDeadline) {
   const Deadline deadline = Deadline::in_ns(kShortNs);
   const auto waited = wait_readable(read_.get(), deadline);
   ASSERT_FALSE(waited);
-  EXPECT_EQ(ETIMEDOUT, waited.error().code);
+  EXPECT_EQ(ETIMEDOUT, waited.error().code());
   EXPECT_TRUE(deadline.passed());
 }
 
@@ -50,7 +50,7 @@ TEST_F(ProgressDescriptors, WaitReadable_SignalsWhileWaiting_KeepsTheDeadline) {
   const Deadline deadline = Deadline::in_ns(kShortNs);
   const auto waited = wait_readable(read_.get(), deadline);
   ASSERT_FALSE(waited);
-  EXPECT_EQ(ETIMEDOUT, waited.error().code);
+  EXPECT_EQ(ETIMEDOUT, waited.error().code());
   EXPECT_TRUE(deadline.passed());
 }
 
@@ -73,7 +73,7 @@ TEST_F(ProgressDescriptors, WaitWritable_UntilThereIsRoom_Waits) {
   fill();
   const auto waited = wait_writable(write_.get(), Deadline::in_ns(kNsPerMs));
   ASSERT_FALSE(waited);
-  EXPECT_EQ(ETIMEDOUT, waited.error().code);
+  EXPECT_EQ(ETIMEDOUT, waited.error().code());
 }
 
 TEST_F(ProgressDescriptors, IsReadable_LooksOnly) {
@@ -87,7 +87,7 @@ TEST_F(ProgressDescriptors, WaitDescriptors_ASignal_ReturnsWhereItIsWanted) {
   pollfd one{read_.get(), POLLIN, 0};
   const auto ready = wait_descriptors({&one, 1}, Deadline::never(), Signals::kReturn);
   ASSERT_FALSE(ready);
-  EXPECT_EQ(EINTR, ready.error().code);
+  EXPECT_EQ(EINTR, ready.error().code());
 }
 
 TEST_F(ProgressDescriptors, WaitDescriptors_WithAMask_BlocksItsSignals) {

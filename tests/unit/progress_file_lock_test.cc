@@ -34,7 +34,7 @@ TEST_F(ProgressFileLock, Lock_HeldByAnotherProcessesFile_IsLate) {
   FileLock lock(open());
   const auto late = lock.lock(Deadline::in_ms(5));
   ASSERT_FALSE(late);
-  EXPECT_EQ(EBUSY, late.error().code);
+  EXPECT_EQ(EBUSY, late.error().code());
   ASSERT_EQ(0, flock(other.get(), LOCK_UN));
   ASSERT_TRUE(lock.lock(Deadline::in_ms(60'000)));
   EXPECT_EQ(-1, flock(other.get(), LOCK_EX | LOCK_NB));
@@ -63,7 +63,7 @@ TEST_F(ProgressFileLock, Child_OfAHolderThatDies_DoesNotHoldIt) {
     if (!lock.lock(Deadline::at(0))) _exit(1);
     if (fork() == 0) {
       const auto refused = lock.lock(Deadline::at(0));
-      const pid_t seen = !refused && refused.error().code == ENODEV ? getpid() : 0;
+      const pid_t seen = !refused && refused.error().code() == ENODEV ? getpid() : 0;
       if (write(told[1], &seen, sizeof seen) != sizeof seen) _exit(1);
     }
     sleep_for_ever();

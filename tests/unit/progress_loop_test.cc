@@ -61,7 +61,7 @@ class ProgressLoop : public testing::Test {
  protected:
   void SetUp() override {
     auto opened = Loop::open(clock_);
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     loop_ = std::move(*opened);
   }
   std::unique_ptr<Loop::Watch> watch(int fd, std::function<void(uint32_t)> ready) {
@@ -80,7 +80,7 @@ class ProgressLoopThread : public testing::Test {
  protected:
   void SetUp() override {
     auto opened = Loop::open();
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     loop_ = std::move(*opened);
     ASSERT_TRUE(loop_->start("nupa-test"));
   }
@@ -137,7 +137,7 @@ TEST_F(ProgressLoop, Watch_OfTheSameDescriptor_IsRefused) {
   const auto watched = watch(bell.fd(), [](uint32_t) {});
   const auto again = loop_->watch(bell.fd(), [](uint32_t) {});
   ASSERT_FALSE(again);
-  EXPECT_EQ(EEXIST, again.error().code);
+  EXPECT_EQ(EEXIST, again.error().code());
 }
 
 TEST_F(ProgressLoop, Watch_DestroyedInAnothersHandlerOfTheSameTurn_IsNotCalled) {
@@ -637,7 +637,7 @@ TEST_F(ProgressLoopThread, InAForksChild_IsTheParents) {
               timer->run_soon();
               if (loop_->post([] {}) || loop_->call([] {}, Deadline::never()) || loop_->on_this_thread()) return false;
               const auto more = loop_->watch(bell.fd(), [](uint32_t) {});
-              if (more || more.error().code != ENODEV) return false;
+              if (more || more.error().code() != ENODEV) return false;
               Loop::Timer another(*loop_, [](int64_t) {});
               another.set(0);
               watched->reset();
@@ -685,7 +685,7 @@ TEST(ProgressLoopDescriptors, NoneLeft_IsTheErrorOfOpen) {
     const auto opened = Loop::open();
     ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
     ASSERT_FALSE(opened) << free;
-    EXPECT_EQ(EMFILE, opened.error().code);
+    EXPECT_EQ(EMFILE, opened.error().code());
   }
 }
 

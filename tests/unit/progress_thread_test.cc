@@ -140,7 +140,7 @@ TEST(ProgressThreads, OfAProcessWithADevice_AreNamedNupa) {
   const auto devices = list_devices();
   ASSERT_FALSE(devices.empty());
   const auto device = open_device(devices.front().name);
-  ASSERT_TRUE(device) << device.error().what;
+  ASSERT_TRUE(device) << device.error().what();
   std::multiset<std::string> names;
   // A thread gives itself its name.
   wait_for(

@@ -58,7 +58,7 @@ TEST(RegionFile, NeverGivesAnOffsetTwiceAndLeavesAGap) {
     last_end = *offset + page(3);
     EXPECT_GE(file->size(), last_end);
   }
-  EXPECT_EQ(file->reserve(UINT64_C(1) << 61).error().code, EFBIG);
+  EXPECT_EQ(file->reserve(UINT64_C(1) << 61).error().code(), EFBIG);
 }
 
 TEST(RegionFile, CannotShrink) {

@@ -29,8 +29,8 @@ TEST_P(RemapperLimits, FileSizeBeforehand) {
               Memory memory(100);
               memory.fill();
               auto pieces = remapper->share(memory.data(), memory.size(), true);
-              if (pieces || pieces.error().code != EFBIG) return 2;
-              if (remapper->allocate(memory.size()).error().code != EFBIG) return 3;
+              if (pieces || pieces.error().code() != EFBIG) return 2;
+              if (remapper->allocate(memory.size()).error().code() != EFBIG) return 3;
               auto small = remapper->share(memory.data(), 10 * kPageSize, true);
               if (!small || bytes_of(*small) != 10 * kPageSize) return 4;
               remapper->unshare(memory.data(), 10 * kPageSize);
@@ -51,7 +51,7 @@ TEST_P(RemapperLimits, FileSizeLoweredLater) {
               const rlimit limit{600 * kPageSize, 600 * kPageSize};
               if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
               auto pieces = remapper->share(memory.data(), memory.size(), true);
-              if (pieces || pieces.error().code != EFBIG) return 2;
+              if (pieces || pieces.error().code() != EFBIG) return 2;
               if (!memory.filled()) return 3;
               if (is_shared(memory.data())) return 4;
               return 0;
@@ -76,7 +76,7 @@ TEST_P(RemapperLimits, MapCountGivesFewerPiecesAndLosesNothing) {
                 size_t shared = 0;
                 for (size_t page = 1; page + 1 < 4096; page += 2) {
                   auto pieces = remapper->share(memory.data() + page * kPageSize, kPageSize, true);
-                  if (!pieces && pieces.error().code != ENOMEM) return 2;
+                  if (!pieces && pieces.error().code() != ENOMEM) return 2;
                   if (pieces) shared += pieces->size();
                   if (page > 100 && shared == 0) break;
                 }

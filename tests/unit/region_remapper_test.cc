@@ -166,14 +166,14 @@ TEST_P(RemapperWays, FaultsAreToldByErrno) {
   auto remapper = make();
   Memory memory(4);
   munmap(memory.data() + 2 * kPageSize, kPageSize);
-  EXPECT_EQ(remapper->share(memory.data(), memory.size(), true).error().code, EFAULT);
+  EXPECT_EQ(remapper->share(memory.data(), memory.size(), true).error().code(), EFAULT);
   Memory read_only(4, PROT_READ);
-  EXPECT_EQ(remapper->share(read_only.data(), read_only.size(), true).error().code, EFAULT);
-  EXPECT_EQ(remapper->share(memory.data(), SIZE_MAX, true).error().code, EFAULT);
-  EXPECT_EQ(remapper->share(nullptr, SIZE_MAX, false).error().code, EFAULT);
-  EXPECT_EQ(remapper->share(reinterpret_cast<void*>(UINTPTR_MAX), 1, false).error().code, EFAULT);
-  EXPECT_EQ(remapper->allocate(0).error().code, EINVAL);
-  EXPECT_EQ(remapper->allocate(SIZE_MAX).error().code, EINVAL);
+  EXPECT_EQ(remapper->share(read_only.data(), read_only.size(), true).error().code(), EFAULT);
+  EXPECT_EQ(remapper->share(memory.data(), SIZE_MAX, true).error().code(), EFAULT);
+  EXPECT_EQ(remapper->share(nullptr, SIZE_MAX, false).error().code(), EFAULT);
+  EXPECT_EQ(remapper->share(reinterpret_cast<void*>(UINTPTR_MAX), 1, false).error().code(), EFAULT);
+  EXPECT_EQ(remapper->allocate(0).error().code(), EINVAL);
+  EXPECT_EQ(remapper->allocate(SIZE_MAX).error().code(), EINVAL);
   remapper->unshare(memory.data(), 12345);  // never shared: nothing happens
 }
 

@@ -219,7 +219,7 @@ TEST(RegionFileRules, HasRoomUntilItIsFull) {
   ASSERT_EQ(0, fstat(file->fd(), &status));
   EXPECT_EQ(file->size(), static_cast<uint64_t>(status.st_size));
   EXPECT_GE(file->size(), UINT64_C(1) << 40) << "the program may lengthen a mapping";
-  EXPECT_EQ(EFBIG, file->reserve((UINT64_C(1) << 60) + 1).error().code);
+  EXPECT_EQ(EFBIG, file->reserve((UINT64_C(1) << 60) + 1).error().code());
   EXPECT_EQ(page(12), *file->reserve(page(1))) << "a refusal takes nothing";
 }
 
@@ -231,7 +231,7 @@ TEST(RegionFileRules, WithoutRoomToSpareItGrowsToWhatIsNeeded) {
               if (!file->reserve(page(2)) || file->size() != page(2)) return 2;
               if (!file->reserve(page(4)) || file->size() != page(8)) return 3;
               const auto beyond = file->reserve(page(1));
-              return !beyond && beyond.error().code == EFBIG ? 0 : 4;
+              return !beyond && beyond.error().code() == EFBIG ? 0 : 4;
             }));
 }
 
@@ -666,7 +666,7 @@ TEST(RegionFork, NothingIsAllocatedInAChildForNothing) {
   auto remapper = make_remapper();
   const auto refused = [&](size_t length) {
     const auto piece = remapper->allocate(length);
-    return !piece && piece.error().code == EINVAL;
+    return !piece && piece.error().code() == EINVAL;
   };
   EXPECT_TRUE(refused(0));
   EXPECT_TRUE(refused(SIZE_MAX));

@@ -70,9 +70,9 @@ TEST(Remapper, RefusesWhatIsNotTheProgramsOwnMemory) {
   ASSERT_TRUE(pieces);
   EXPECT_TRUE(pieces->empty()) << "shared already";
   void* readonly = mmap(nullptr, 2 * kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  EXPECT_EQ(EFAULT, (*remapper)->share(readonly, 2 * kPage, true).error().code);
+  EXPECT_EQ(EFAULT, (*remapper)->share(readonly, 2 * kPage, true).error().code());
   munmap(readonly, 2 * kPage);
-  EXPECT_EQ(EFAULT, (*remapper)->share(readonly, 2 * kPage, false).error().code) << "not mapped";
+  EXPECT_EQ(EFAULT, (*remapper)->share(readonly, 2 * kPage, false).error().code()) << "not mapped";
   char on_stack[4 * kPage];
   auto stack = (*remapper)->share(on_stack, sizeof on_stack, true);
   ASSERT_TRUE(stack);
@@ -188,7 +188,7 @@ TEST(Remapper, FileSizeLimitIsAnErrorNotASignal) {
     if (!remapper) _exit(1);
     Buffer buffer(4 << 20);
     auto pieces = (*remapper)->share(buffer.data, buffer.size, true);
-    _exit(!pieces && pieces.error().code == EFBIG ? 0 : 2);
+    _exit(!pieces && pieces.error().code() == EFBIG ? 0 : 2);
   }
   int status = 0;
   waitpid(child, &status, 0);

@@ -87,9 +87,9 @@ class RocePort : public ::testing::Test {
  protected:
   void SetUp() override {
     auto socket = io::UdpSocket::open(0, 1 << 18);
-    ASSERT_TRUE(socket) << socket.error().what;
+    ASSERT_TRUE(socket) << socket.error().what();
     auto opened = Port::open(std::move(*socket));
-    ASSERT_TRUE(opened) << opened.error().what;
+    ASSERT_TRUE(opened) << opened.error().what();
     port = std::move(*opened);
     port->add(recorder);
     const Gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
@@ -397,7 +397,7 @@ TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
   port->remove(recorder);
   port.reset();
   const auto opened = io::UdpSocket::open(number, 1 << 18);
-  EXPECT_TRUE(opened) << opened.error().what;
+  EXPECT_TRUE(opened) << opened.error().what();
 }
 
 TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
@@ -412,7 +412,7 @@ TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
 
 TEST(RoceManagementSocket, ChildOfAFork_DoesNotKeepItOpen) {
   const auto socket = ManagementSocket::open(0);
-  ASSERT_TRUE(socket) << socket.error().what;
+  ASSERT_TRUE(socket) << socket.error().what();
   EXPECT_FALSE(is_open_in_child(socket->fd())) << "the port outlives the process that had it";
 }
 

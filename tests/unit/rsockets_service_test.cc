@@ -47,9 +47,9 @@ class Client {
   /// An errno value.
   int add() {
     const auto loop = service_loop();
-    if (!loop) return loop.error().code;
+    if (!loop) return loop.error().code();
     auto watch = (*loop)->watch(fd_, [this](uint32_t) { serve(); });
-    if (!watch) return watch.error().code;
+    if (!watch) return watch.error().code();
     watch_ = std::move(*watch);
     return 0;
   }

@@ -31,7 +31,7 @@ class SegmentFile : public ::testing::Test {
   }
   static int error_of(MappedFile& file, uint64_t offset, uint64_t length) {
     const auto found = file.at(offset, length);
-    return found ? 0 : found.error().code;
+    return found ? 0 : found.error().code();
   }
 };
 
@@ -157,7 +157,7 @@ TEST(SegmentBlocks, AreRoundedUpAndAligned) {
   }
   const auto too_large = (*own)->allocate(uint64_t{1} << 40);
   ASSERT_FALSE(too_large);
-  EXPECT_EQ(ENOMEM, too_large.error().code);
+  EXPECT_EQ(ENOMEM, too_large.error().code());
 }
 
 TEST(SegmentBlocks, PartSkippedForAlignment_IsGivenOutLater) {
@@ -209,10 +209,10 @@ TEST_F(SegmentFile, OnlyTablesOfThisVersionAreBelieved) {
   SegmentHeader& header = *(*own)->tables().header;
   EXPECT_TRUE(map_tables(file));
   header.version = kLayoutVersion + 1;
-  EXPECT_EQ(map_tables(file).error().code, EPROTO);
+  EXPECT_EQ(map_tables(file).error().code(), EPROTO);
   header.version = kLayoutVersion;
   header.magic = kMagic + 1;
-  EXPECT_EQ(map_tables(file).error().code, EPROTO);
+  EXPECT_EQ(map_tables(file).error().code(), EPROTO);
   header.magic = kMagic;
   EXPECT_TRUE(map_tables(file));
   auto small = make(kHeapOffset - 1);

@@ -109,7 +109,7 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   door->dir_ = std::move(*dir);
   auto listener = door->dir_->claim_name(name_of(network, node));
   if (!listener) {
-    if (listener.error().code == EEXIST) return fail(EEXIST, "a node of this name is in the network already");
+    if (listener.error().code() == EEXIST) return fail(EEXIST, "a node of this name is in the network already");
     return tl::unexpected(listener.error());
   }
   door->listener_ = std::move(*listener);

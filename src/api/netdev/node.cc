@@ -90,7 +90,7 @@ Result<void> Node::open() {
   if (!bell_) return fail(errno, "no descriptor for an event");
   auto door = Door::open(options_.network, options_.node);
   // One that was killed a moment ago still listens, but does not answer.
-  for (int tries = kInterfaceTries; !door && door.error().code == EEXIST && tries > 0; --tries) {
+  for (int tries = kInterfaceTries; !door && door.error().code() == EEXIST && tries > 0; --tries) {
     if (Door::ask(options_.network, options_.node, R"({"do":"who"})", kOtherPatienceMs)) break;
     ::poll(nullptr, 0, kInterfacePauseMs);
     door = Door::open(options_.network, options_.node);
@@ -119,7 +119,7 @@ Result<void> Node::open() {
 
   auto tun = TunDevice::open(options_.interface, options_.queues);
   // The kernel may not be through yet with the one of a node that was killed a moment ago.
-  for (int tries = kInterfaceTries; !tun && tun.error().code == EBUSY && tries > 0; --tries) {
+  for (int tries = kInterfaceTries; !tun && tun.error().code() == EBUSY && tries > 0; --tries) {
     ::poll(nullptr, 0, kInterfacePauseMs);
     tun = TunDevice::open(options_.interface, options_.queues);
   }
@@ -264,10 +264,10 @@ void Node::take_events() {
       auto session = Session::answer(*world_, asked->owner, asked->id, asked->request);
       if (session)
         sessions_[asked->owner] = std::move(*session);
-      else if (session.error().code == EACCES)
+      else if (session.error().code() == EACCES)
         ++strangers_;
       else
-        NUPA_WARN("net: a node cannot be let in: %s", session.error().what);
+        NUPA_WARN("net: a node cannot be let in: %s", session.error().what());
     } else if (Session* session = session_of(event.owner); session != nullptr) {
       if (const auto* replied = std::get_if<Replied>(&event.what))
         session->on_reply(replied->reply);
@@ -419,10 +419,10 @@ void Node::look_at(Target& target, int64_t now) {
     if (target.asked) target.next_ns = now + kAnswerPatienceNs;
   }
   if (done) return;
-  target.why_not = done.error().what;
+  target.why_not = done.error().what();
   target.pause_ns = std::min(std::max(2 * target.pause_ns, kFirstPauseNs), kLongestPauseNs);
   // A node of this host that has ended asks by itself when it comes again.
-  const bool has_ended = done.error().code == ENOENT || done.error().code == ECONNREFUSED;
+  const bool has_ended = done.error().code() == ENOENT || done.error().code() == ECONNREFUSED;
   target.next_ns = !target.node.empty() && has_ended ? INT64_MAX : now + target.pause_ns;
 }
 

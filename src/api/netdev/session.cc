@@ -226,7 +226,7 @@ void Session::on_reply(const ConnectionReply& reply) {
   }
   if (auto lanes = make_lanes(answered->queues); !lanes) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
-    return end(lanes.error().what);
+    return end(lanes.error().what());
   }
   int error = bring_up(gid_index_, reply.qp_num, reply.starting_psn);
   if (error == 0) error = world_.manager.establish(id_);

@@ -115,7 +115,7 @@ int TunDevice::add_address(const Prefix& prefix) const {
     std::array<std::byte, sizeof request + 256> more;  // the request again, where it is refused, and words about it
   } answer{};
   if (const auto ready = progress::wait_readable(socket.get(), progress::Deadline::in_ms(kAnswerMs)); !ready)
-    return ready.error().code;
+    return ready.error().code();
   if (::recv(socket.get(), &answer, sizeof answer, MSG_DONTWAIT) < 0) return errno;
   return answer.head.nlmsg_type == NLMSG_ERROR ? -answer.what.error : EPROTO;
 }

@@ -94,7 +94,7 @@ int bind_address(Id& id, const Endpoint& at) {
     ConnectionManager* cm = manager();
     if (cm == nullptr) return errno;
     auto found = cm->find_address(at.gid);
-    if (!found) return found.error().code;
+    if (!found) return found.error().code();
     // As with rdma_cm: a loopback address is no device's.
     if (found->path.local == at.gid) route = *found;
   }
@@ -217,7 +217,7 @@ int use_device(Id& id, const ConnectionRoute& route) {
 int use_stand_in(Id& id) {
   if (id.has_device || id.state == State::kIdle || id.source.is_any()) return 0;
   auto route = manager()->find_address(id.source.gid);
-  return route ? use_device(id, *route) : route.error().code;
+  return route ? use_device(id, *route) : route.error().code();
 }
 
 namespace {
@@ -313,7 +313,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
                                     : Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
     const Gid* source = from.family != AF_UNSPEC && !from.is_any() ? &from.gid : nullptr;
     auto route = cm->find_route(to.gid, to.scope, source);
-    if (!route) return answer(route.error().code);
+    if (!route) return answer(route.error().code());
     if (id.has_tos) route->path.traffic_class = id.tos;
     if (id.ack_timeout) route->path.ack_timeout = *id.ack_timeout;
     if (const int error = use_device(id, *route); error != 0) return answer(error);

@@ -96,7 +96,7 @@ ConnectionManager* manager() {
   if (kept == nullptr) {
     auto opened = ConnectionManager::open(sink());
     if (!opened) {
-      errno = opened.error().code;
+      errno = opened.error().code();
       return nullptr;
     }
     kept = std::move(*opened);

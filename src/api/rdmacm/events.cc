@@ -147,7 +147,7 @@ int finish_request(Id& child, Event& event) {
   event.set_data(data.data() + skipped, data.size() - skipped);
   auto route = manager()->find_address(path.local);
   if (!route) route = manager()->find_address(child.source.gid);
-  if (!route) return route.error().code;
+  if (!route) return route.error().code();
   ConnectionPath mine = path;
   mine.local = route->path.local;
   route->path = mine;
@@ -290,7 +290,7 @@ using namespace nupa::rdmacm;
 NUPA_RDMACM rdma_event_channel* rdma_create_event_channel(void) {
   auto events = nupa::progress::EventDescriptor::open(lowest_descriptor());
   if (!events) {
-    errno = events.error().code;
+    errno = events.error().code();
     return nullptr;
   }
   auto channel = take_spare();

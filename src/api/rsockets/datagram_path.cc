@@ -25,7 +25,7 @@ int await(rdma_event_channel* channel, rdma_cm_event_type expected) {
   rdma_cm_event* event;
   while (rdma_get_cm_event(channel, &event) != 0) {
     if (errno != EAGAIN && errno != EINTR) return -errno;
-    if (const auto ready = progress::wait_readable(channel->fd, deadline); !ready) return -ready.error().code;
+    if (const auto ready = progress::wait_readable(channel->fd, deadline); !ready) return -ready.error().code();
   }
   const int rc = event->event == expected ? 0 : -error_of(*event);
   rdma_ack_cm_event(event);

@@ -14,7 +14,7 @@ constexpr int kMinBacklog = 16;
 constexpr int kMaxBacklog = 4096;
 
 std::nullptr_t failed(const Error& error) {
-  errno = error.code;
+  errno = error.code();
   return nullptr;
 }
 

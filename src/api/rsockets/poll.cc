@@ -67,7 +67,7 @@ class PollSet {
     int result = look() != 0 ? 1 : 0;
     if (result == 0) {
       const auto ready = progress::wait_descriptors(all, deadline, progress::Signals::kReturn, mask);
-      result = !ready ? -ready.error().code : *ready == 0 ? 0 : 1;
+      result = !ready ? -ready.error().code() : *ready == 0 ? 0 : 1;
     }
     size_t at = first;
     for (nfds_t i = 0; i < count_; ++i) {

@@ -39,7 +39,7 @@ int KeepAlive::start(int seconds, std::function<void()> send) {
   std::lock_guard lock(mutex_);
   beat_ = nullptr;
   const auto loop = service_loop();
-  if (!loop) return -loop.error().code;
+  if (!loop) return -loop.error().code();
   beat_ = std::make_unique<Beat>(**loop, seconds, std::move(send));
   beat_->timer.set(progress::now_ns() + beat_->period_ns);
   return 0;

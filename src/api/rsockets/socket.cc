@@ -42,7 +42,7 @@ int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) 
   }
   const auto count = progress::wait_descriptors(fds, deadline, progress::Signals::kReturn);
   observers_.remove(&waiter);
-  if (!count) return -count.error().code;
+  if (!count) return -count.error().code();
   if (*count > 0) {
     const auto is_ready = [](const pollfd& fd) { return fd.revents != 0; };
     if (std::any_of(fds.begin() + 1, fds.end(), is_ready)) wake();

@@ -141,7 +141,7 @@ void Group::retire(std::shared_ptr<Group> group) {
     retired.changed.notify_all();
   };
   const auto started = progress::start_detached("nupa-torch-x", std::move(leave));
-  if (!started) throw std::system_error(started.error().code, std::generic_category(), started.error().what);
+  if (!started) throw std::system_error(started.error().code(), std::generic_category(), started.error().what());
 }
 
 bool Group::await_retired(std::chrono::milliseconds limit) {

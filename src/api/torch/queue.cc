@@ -15,7 +15,7 @@ constexpr uint32_t kLooksInVain = 20;
 
 void start_thread(progress::Thread& thread, progress::ThreadName name, std::function<void()> body) {
   const auto started = thread.start(name, std::move(body));
-  if (!started) throw std::system_error(started.error().code, std::generic_category(), started.error().what);
+  if (!started) throw std::system_error(started.error().code(), std::generic_category(), started.error().what());
 }
 
 void Queue::stop() {

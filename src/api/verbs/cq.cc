@@ -31,7 +31,7 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
   auto core = core_of(context).create_cq(options);
   if (!core) {
     delete made;
-    return refuse(core.error().code);
+    return refuse(core.error().code());
   }
   made->core = core->release();
   made->ex.context = context;
@@ -90,7 +90,7 @@ using namespace nupa::verbs;
 NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).create_channel();
-  if (!core) return refuse(core.error().code);
+  if (!core) return refuse(core.error().code());
   auto* made = new VChannel{};
   made->core = core->release();
   made->channel.context = context;
@@ -152,7 +152,7 @@ NUPA_VERBS int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** c
   }
   auto event = of(channel)->core->wait();
   if (!event) {
-    errno = event.error().code;
+    errno = event.error().code();
     return -1;
   }
   auto* made = static_cast<VCq*>((*event)->user_context());

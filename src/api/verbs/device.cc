@@ -135,7 +135,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
 int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size_t length) {
   if (attr == nullptr) return answer(EINVAL);
   auto from = core_of(context).query_port(port_num);
-  if (!from) return answer(from.error().code);
+  if (!from) return answer(from.error().code());
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(from->state);
   full.max_mtu = static_cast<ibv_mtu>(from->max_mtu);
@@ -199,7 +199,7 @@ NUPA_VERBS __be64 ibv_get_device_guid(ibv_device* device) {
 NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
   if (device == nullptr) return refuse(EINVAL);
   auto core = nupa::open_device(device->name);
-  if (!core) return refuse(core.error().code);
+  if (!core) return refuse(core.error().code());
   // A file of its own stands for the kernel's command descriptor: whoever has it can import the context.
   const int cmd_fd = memfd_create("nupa-context", MFD_CLOEXEC);
   if (cmd_fd < 0) return refuse(errno);
@@ -269,8 +269,8 @@ NUPA_VERBS int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, 
     return -1;
   }
   auto entry = core_of(context).query_gid(port_num, static_cast<uint32_t>(index));
-  if (!entry && entry.error().code != ENODATA) {
-    errno = entry.error().code;
+  if (!entry && entry.error().code() != ENODATA) {
+    errno = entry.error().code();
     return -1;
   }
   // An empty entry reads as zeros.
@@ -298,7 +298,7 @@ NUPA_VERBS int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, uint32
   if (context == nullptr || entry == nullptr || flags != 0 || size < sizeof(ibv_gid_entry) || port_num > UINT8_MAX)
     return answer(EINVAL);
   auto found = core_of(context).query_gid(static_cast<uint8_t>(port_num), index);
-  if (!found) return answer(found.error().code);
+  if (!found) return answer(found.error().code());
   give(entry_of(*found), entry, size);
   return 0;
 }
@@ -320,8 +320,8 @@ NUPA_VERBS ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* ent
 NUPA_VERBS int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index, unsigned int* type) {
   if (context == nullptr || type == nullptr) return answer(EINVAL);
   auto found = core_of(context).query_gid(port_num, index);
-  if (!found && found.error().code != ENODATA) {
-    errno = found.error().code;
+  if (!found && found.error().code() != ENODATA) {
+    errno = found.error().code();
     return -1;
   }
   // This private call speaks of the kernel's two kinds: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
@@ -334,7 +334,7 @@ NUPA_VERBS int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index,
                    ? nupa::Result<uint16_t>(nupa::fail(EINVAL, "bad argument"))
                    : core_of(context).query_pkey(port_num, static_cast<uint32_t>(index));
   if (!found) {
-    errno = found.error().code;
+    errno = found.error().code();
     return -1;
   }
   *pkey = *found;

@@ -13,7 +13,7 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
   auto core = core_of(pd->context).create_srq(*of(pd)->core, options);
   if (!core) {
     delete made;
-    return refuse(core.error().code);
+    return refuse(core.error().code());
   }
   made->core = core->release();
   made->srq.context = pd->context;

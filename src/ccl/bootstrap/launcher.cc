@@ -70,7 +70,7 @@ Outcome<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
     if (const auto id = UniqueId::from_text(root))
       return with(numbers->rank, meet_next(*id, numbers->rank, numbers->ranks, card, limit_ns));
     const auto place = MeetingPlace::parse(root);
-    if (!place) return fault(EINVAL, "NUPA_CCL_ROOT: " + place.error().text + ", nor a unique id");
+    if (!place) return fault(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", nor a unique id");
     return with(numbers->rank, meet_at(*place, numbers->rank, numbers->ranks, card, limit_ns));
   }
   return fault(ENOENT, "NUPA_CCL_ROOT is set, but nothing says which rank this is: NUPA_RANK and NUPA_WORLD_SIZE do");

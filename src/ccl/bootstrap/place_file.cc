@@ -83,10 +83,10 @@ Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t wor
     };
     auto met = meet(*id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest});
     if (met) return met;
-    if (is_of_the_past(met.error().code))
+    if (is_of_the_past(met.error().code()))
       past = *text;
-    else if (met.error().code != ECANCELED)
-      return fault(met.error().code, "by the file " + path + ": " + met.error().text);
+    else if (met.error().code() != ECANCELED)
+      return fault(met.error().code(), "by the file " + path + ": " + met.error().what());
   }
   return fault(ETIMEDOUT, "rank 0 does not come: the file " + path +
                               (past.empty() ? " tells of no root" : " tells of a root that is no longer there"));

@@ -66,7 +66,7 @@ Outcome<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64
   const int64_t end = base::now_ns() + std::min(limit_ns, kLeavingNs);
   while (true) {
     auto root = MeetingRoot::start_at(limit_ns, address, place.port, secret_of(place.key));
-    if (root || root.error().code != EADDRINUSE || base::now_ns() >= end) return root;
+    if (root || root.error().code() != EADDRINUSE || base::now_ns() >= end) return root;
     progress::sleep_for(kPauseNs);
   }
 }
@@ -94,12 +94,14 @@ Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t wor
     }
     const Fault why = met.error();
     const std::string where = place.host + ":" + std::to_string(place.port) + ": ";
-    const bool is_rebuff = why.code == ECONNABORTED || why.code == EALREADY;
+    const bool is_rebuff = why.code() == ECONNABORTED || why.code() == EALREADY;
     rebuffs = is_rebuff ? rebuffs + 1 : 0;
     if (rebuffs == kMostRebuffs)
-      return fault(why.code, where + "whoever listens there sends this rank away: is its key another one, or the job?");
-    if (!is_rebuff && why.code != ECONNREFUSED && why.code != EHOSTUNREACH) return fault(why.code, where + why.text);
-    if (base::now_ns() >= end) return fault(why.code, where + "rank 0 does not come: " + why.text);
+      return fault(why.code(),
+                   where + "whoever listens there sends this rank away: is its key another one, or the job?");
+    if (!is_rebuff && why.code() != ECONNREFUSED && why.code() != EHOSTUNREACH)
+      return fault(why.code(), where + why.what());
+    if (base::now_ns() >= end) return fault(why.code(), where + "rank 0 does not come: " + why.what());
     progress::sleep_for(kPauseNs);
   }
 }

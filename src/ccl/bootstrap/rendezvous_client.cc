@@ -30,7 +30,7 @@ constexpr int64_t kNsPerSecond = 1'000'000'000;
 bool wait_for(int fd, short events, int64_t end) {
   const auto deadline = progress::Deadline::at(end);
   const auto ready = events == POLLIN ? progress::wait_readable(fd, deadline) : progress::wait_writable(fd, deadline);
-  if (!ready) errno = ready.error().code;
+  if (!ready) errno = ready.error().code();
   return ready.has_value();
 }
 

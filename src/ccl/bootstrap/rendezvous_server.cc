@@ -190,13 +190,13 @@ Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Un
 
 Outcome<void> Root::run() {
   auto loop = Loop::open();
-  if (!loop) return fault(loop.error().code, "no descriptor for the meeting's root");
+  if (!loop) return fault(loop.error().code(), "no descriptor for the meeting's root");
   loop_ = std::move(*loop);
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
-  if (!arrivals) return fault(arrivals.error().code, "the meeting's root cannot watch its port");
+  if (!arrivals) return fault(arrivals.error().code(), "the meeting's root cannot watch its port");
   arrivals_ = std::move(*arrivals);
   if (const auto started = loop_->start("nupa-meeting"); !started)
-    return fault(started.error().code, "no thread for the meeting's root");
+    return fault(started.error().code(), "no thread for the meeting's root");
   return {};
 }
 
@@ -272,7 +272,7 @@ bool Root::listen_to(Visitor& visitor) {
       std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
     return false;
   if (visitor.heard.size() < kTellingBytes + length) return true;
-  if (const auto seated = seat(visitor); !seated) answer(visitor, answer_of(seated.error().code, seated.error().text));
+  if (const auto seated = seat(visitor); !seated) answer(visitor, answer_of(seated.error().code(), seated.error().what()));
   return true;
 }
 

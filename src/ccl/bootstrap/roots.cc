@@ -48,7 +48,7 @@ Outcome<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const 
     auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns + kAnswerNs, limit_ns});
     if (met) return met;
     // A program that ran before in this process's place has been there, or the meeting lacked ranks.
-    if (met.error().code == EALREADY) continue;
+    if (met.error().code() == EALREADY) continue;
     std::lock_guard lock(mutex);
     numbers().unused.insert(meeting);
     return met;

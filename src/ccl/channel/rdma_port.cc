@@ -19,10 +19,10 @@ constexpr int64_t kLongestSleepNs = 2'000'000;
 
 Outcome<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t requests, OnBreak on_break) {
   auto channel = device.create_channel();
-  if (!channel) return fault(channel.error().code, channel.error().what);
+  if (!channel) return tl::unexpected(channel.error());
   fcntl((*channel)->fd(), F_SETFL, fcntl((*channel)->fd(), F_GETFL) | O_NONBLOCK);
   auto cq = device.create_cq({.entries = 2 * requests, .channel = channel->get()});
-  if (!cq) return fault(cq.error().code, cq.error().what);
+  if (!cq) return tl::unexpected(cq.error());
   return std::unique_ptr<WirePort>(new WirePort(std::move(*channel), std::move(*cq), requests, std::move(on_break)));
 }
 

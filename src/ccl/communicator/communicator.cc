@@ -72,7 +72,7 @@ Outcome<void> Communicator::open() {
       channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
   auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
-  if (!arena) return fault(arena.error().code, std::string("no memory for a communicator: ") + arena.error().what);
+  if (!arena) return fault(arena.error().code(), std::string("no memory for a communicator: ") + arena.error().what());
   arena_ = std::move(*arena);
   head_ = static_cast<const ArenaHead*>(arena_->addr());
   if (!topology_.is_one_memory()) {
@@ -197,7 +197,7 @@ int Communicator::exchange_lines(MappedGroup& group, const LineCall& call) {
 
 int Communicator::run_in_turn(const Call& call) {
   auto job = start(call);
-  return job ? wait(*job) : job.error().code;
+  return job ? wait(*job) : job.error().code();
 }
 
 Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {

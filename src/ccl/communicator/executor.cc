@@ -16,7 +16,7 @@ int Executor::add(std::shared_ptr<Job> job) {
     std::lock_guard lock(mutex_);
     if (!thread_.has_started())
       if (const auto started = thread_.start("nupa-ccl-run", [this] { serve(); }); !started)
-        return started.error().code;
+        return started.error().code();
     queue_.push_back(std::move(job));
     queued_.store(queue_.size(), std::memory_order_seq_cst);
   }

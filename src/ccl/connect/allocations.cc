@@ -6,7 +6,7 @@ namespace nupa::ccl {
 
 Outcome<void*> Allocations::allocate(size_t bytes) {
   auto region = device_.alloc_mr(pd_, bytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
-  if (!region) return fault(region.error().code, region.error().what);
+  if (!region) return tl::unexpected(region.error());
   void* const memory = (*region)->addr();
   const std::lock_guard lock(mutex_);
   entries_[reinterpret_cast<uint64_t>(memory)] = {std::move(*region), ++serial_};

@@ -18,7 +18,7 @@ static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
 /// All mailboxes have the same: what keeps strangers out is the communicator's name.
 constexpr uint32_t kMailKey = 0x4e55434c;
 
-tl::unexpected<Fault> failed(const Error& error) { return fault(error.code, error.what); }
+tl::unexpected<Fault> failed(const Error& error) { return tl::unexpected(error); }
 
 }  // namespace
 
@@ -58,7 +58,7 @@ Outcome<void> Endpoint::open() {
   completions_ = std::move(*watch);
   read();
   if (const auto started = loop_->start("nupa-ccl-work"); !started)
-    return fault(started.error().code, "no thread for communicators");
+    return fault(started.error().code(), "no thread for communicators");
   return {};
 }
 

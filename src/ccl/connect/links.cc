@@ -105,7 +105,7 @@ int Links::make(Link& link) {
                  .max_recv_sge = 1,
                  .max_inline_data = 0};
   auto made = endpoint_.device().create_qp(&endpoint_.pd(), options);
-  if (!made) return made.error().code;
+  if (!made) return made.error().code();
   link.qp = std::move(*made);
   return 0;
 }
@@ -157,7 +157,7 @@ void Links::map_lanes(Link& link) {
 int Links::finish(Link& link) {
   if (!shares_memory_with(link.rank)) return 0;
   auto mapped = link.qp->map_remote(link.peer.rkey, link.peer.arena, link.peer.bytes, kAccess);
-  if (!mapped) return mapped.error().code;
+  if (!mapped) return mapped.error().code();
   link.arena = std::move(*mapped);
   map_lanes(link);
   return 0;

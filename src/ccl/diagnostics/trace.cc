@@ -18,7 +18,7 @@ std::atomic<uint32_t> communicators{0};
 void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
   auto file = TraceFile::open(name, rank);
   if (!file) {
-    std::fprintf(stderr, "nupa: ccl: no trace: %s\n", file.error().text.c_str());
+    std::fprintf(stderr, "nupa: ccl: no trace: %s\n", file.error().what());
     return;
   }
   made->store(make(std::move(*file), rank));
@@ -54,7 +54,7 @@ void Trace::open(uint32_t rank) {
 int Trace::start() {
   file_.write(trace_head(rank_));
   const auto started = progress::start_detached("nupa-trace", [this] { serve(); });
-  return started ? 0 : started.error().code;
+  return started ? 0 : started.error().code();
 }
 
 uint32_t Trace::add_communicator(uint32_t rank, uint32_t ranks) {

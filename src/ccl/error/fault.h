@@ -1,21 +1,15 @@
 #pragma once
+#include <nupa/result.h>
 #include <string>
-#include <tl/expected.hpp>
 #include <utility>
 
 namespace nupa::ccl {
 
-/// Why something failed: an errno value, and for a person what it was, with the ranks and addresses that it was about.
-struct Fault {
-  int code;
-  std::string text;
-};
+using Fault = Error;
 
 template <class T>
-using Outcome = tl::expected<T, Fault>;
+using Outcome = Result<T>;
 
-inline tl::unexpected<Fault> fault(int code, std::string text) {
-  return tl::unexpected<Fault>(Fault{code, std::move(text)});
-}
+inline tl::unexpected<Fault> fault(int code, std::string text) { return fail(code, std::move(text)); }
 
 }  // namespace nupa::ccl

@@ -57,7 +57,7 @@ int Messages::have_thread() {
   std::lock_guard lock(mutex_);
   if (thread_.has_started()) return 0;
   const auto started = thread_.start("nupa-ccl-msg", [this] { serve(); });
-  return started ? 0 : started.error().code;
+  return started ? 0 : started.error().code();
 }
 
 int Messages::begin_alone(const Pointer& message) {

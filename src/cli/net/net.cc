@@ -137,12 +137,12 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   options->mtu = given.mtu == 0 ? netdev::kMaxMtu : given.mtu;
   for (const std::string& text : given.addresses) {
     const auto prefix = netdev::Prefix::parse(text);
-    if (!prefix) return "'" + text + "': " + prefix.error().what;
+    if (!prefix) return "'" + text + "': " + prefix.error().what();
     options->addresses.push_back(*prefix);
   }
   for (const std::string& text : given.peers) {
     const auto address = netdev::address_from(text);
-    if (!address) return "'" + text + "': " + address.error().what;
+    if (!address) return "'" + text + "': " + address.error().what();
     options->peers.push_back(*address);
   }
   if (options->addresses.empty()) return "a node needs an address: --addr 10.77.0.1/24";
@@ -151,10 +151,10 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
     path = default_key_file(given.network);
     if (path.empty()) return "there is no HOME to look for the network's key in: name its file by --key-file";
     if (::access(path.c_str(), F_OK) != 0)
-      if (auto made = make_key_file(path); !made) return path + ": " + made.error().what;
+      if (auto made = make_key_file(path); !made) return path + ": " + made.error().what();
   }
   const auto key = read_key(path);
-  if (!key) return path + ": " + key.error().what;
+  if (!key) return path + ": " + key.error().what();
   options->key = *key;
   return {};
 }
@@ -202,7 +202,7 @@ int up(const NetOptions& given) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before there are threads
   const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   auto node = netdev::Node::start(std::move(options));
-  if (!node) return complain(node.error().what);
+  if (!node) return complain(node.error().what());
   const auto tell = [&] {
     if (given.detach) return background.ready();
     fmt::print("network {}: interface {} is up\n", given.network, given.interface);
@@ -225,7 +225,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
     if (!options.node.empty() && node != options.node) continue;
     const auto answer = netdev::Door::ask(network, node, question, kPatienceMs);
     if (!answer) {
-      if (answer.error().code == ETIMEDOUT) complain("node " + node + " does not answer; is it stopped?");
+      if (answer.error().code() == ETIMEDOUT) complain("node " + node + " does not answer; is it stopped?");
       continue;
     }
     json read = json::parse(*answer, nullptr, false);
@@ -243,7 +243,7 @@ int down(const NetOptions& options) {
   int status = 0;
   for (const Found& found : nodes) {
     const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
-    if (!answer) status = complain("node " + found.node + ": " + answer.error().what);
+    if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
     // Until its interface is gone, so that the next one can have the name.
     for (int64_t waited = 0; answer && waited < kPatienceMs * progress::kNsPerMs; waited += kLookNs) {
       if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
@@ -346,7 +346,7 @@ Subcommand add_net(CLI::App& app) {
             if (*status_command) return status(*options);
             if (!*key_command) return 2;
             const auto key = netdev::new_key();
-            if (!key) return complain(key.error().what);
+            if (!key) return complain(key.error().what());
             fmt::print("{}\n", netdev::text_of(*key));
             return 0;
           }};

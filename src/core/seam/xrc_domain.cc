@@ -11,7 +11,7 @@ ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring, bool* no_memory)
   const uint32_t stride = __atomic_load_n(&ring.stride, __ATOMIC_RELAXED);
   if (where == 0 || log2 > segment::kMaxRingLog2 || !ReceiveRing::is_stride(stride)) return {};
   auto slots = owner.heap(segment::ring_offset(where), uint64_t{stride} << log2);
-  if (no_memory != nullptr) *no_memory = !slots && slots.error().code == ENOMEM;
+  if (no_memory != nullptr) *no_memory = !slots && slots.error().code() == ENOMEM;
   return slots ? ReceiveRing(&ring, *slots, log2, stride) : ReceiveRing();
 }
 

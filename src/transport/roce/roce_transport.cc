@@ -54,7 +54,7 @@ core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
   // Standard peers know one port.
   if (settings_.standard && Port::port_of_slot(slot) != kUdpPort) return Slot::kTaken;
   auto opened = io::UdpSocket::open(Port::port_of_slot(slot), kSocketBytes);
-  if (!opened) return opened.error().code == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
+  if (!opened) return opened.error().code() == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
   socket_.emplace(std::move(*opened));
   return Slot::kFine;
 }

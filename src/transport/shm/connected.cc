@@ -169,7 +169,7 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
   auto peer = transport_.find_peer(remote_qpn_, vector_, limit);
-  search_error_ = peer ? 0 : peer.error().code;
+  search_error_ = peer ? 0 : peer.error().code();
   if (!peer) return false;
   target_ = &met_.emplace(transport_.node(), transport_.memories(), **peer, segment::index_of(remote_qpn_), &due);
   return true;

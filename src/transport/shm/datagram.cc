@@ -23,7 +23,7 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   }
   // A process that did not answer once delays no further request.
   auto peer = transport_.find_peer(qpn, vector, asked ? std::chrono::milliseconds(0) : kAnswerLimit);
-  if (!peer && peer.error().code != ETIMEDOUT) {
+  if (!peer && peer.error().code() != ETIMEDOUT) {
     if (asked) targets_.erase(found);
     return Reach::kNo;
   }

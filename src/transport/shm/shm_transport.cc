@@ -16,7 +16,7 @@ Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::Device
                                                               const QpAttr& attr, bool) {
   // Waiting does not help where this process has no addresses left for the other one's tables.
   const auto peer = find_peer(attr.dest_qp_num, attr.av, kAnswerLimit);
-  if (!peer && peer.error().code == ENOMEM) return tl::unexpected(peer.error());
+  if (!peer && peer.error().code() == ENOMEM) return tl::unexpected(peer.error());
   return std::make_unique<Connected>(*this, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
 }
 
@@ -28,7 +28,7 @@ Result<std::unique_ptr<core::DatagramSender>> ShmTransport::datagrams(const core
 bool ShmTransport::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   const auto peer = find_peer(remote_qpn, vector, kAnswerLimit);
   // One that is there and does not answer is met later; one that this process cannot map is an error of connect().
-  return peer || peer.error().code == ETIMEDOUT || peer.error().code == ENOMEM;
+  return peer || peer.error().code() == ETIMEDOUT || peer.error().code() == ENOMEM;
 }
 
 bool ShmTransport::has_gid(const Gid& gid) const {

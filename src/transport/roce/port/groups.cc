@@ -44,7 +44,7 @@ int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::
   for (const std::vector<GidEntry>& zone : zones_of(gid, interfaces)) {
     auto socket = io::UdpSocket::open_group(gid, kUdpPort, zone, kGroupBytes);
     if (!socket) {
-      error = socket.error().code;
+      error = socket.error().code();
       continue;
     }
     epoll_event readable{};

@@ -160,7 +160,7 @@ int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::
     if (error == 0)
       if (auto added = waits_->right.add(groups_.fd()); !added) {
         groups_.detach(qp_num, group);
-        error = added.error().code;
+        error = added.error().code();
       }
   }
   return error;

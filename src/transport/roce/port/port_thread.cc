@@ -67,7 +67,7 @@ Result<void> Port::start() {
   std::lock_guard lock(start_mutex_);
   if (running_) return {};
   if (const auto started = thread_.start("nupa-roce", [this] { serve(); }); !started)
-    return fail(started.error().code, "cannot start the port's thread");
+    return fail(started.error().code(), "cannot start the port's thread");
   running_ = true;
   return {};
 }
@@ -146,7 +146,7 @@ core::Poller::Slept Port::sleep(int event_fd) {
     pollfd ready[] = {{event_fd, POLLIN, 0}, {waits_->right.packets_fd(), POLLIN, 0}};
     const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
     if (!woken) {
-      if (woken.error().code != EINTR) return Slept::kCannot;
+      if (woken.error().code() != EINTR) return Slept::kCannot;
       if (progress::look_at_handlers() != progress::AfterSignals::kRestart) return Slept::kSignal;
       continue;
     }
