@@ -63,7 +63,7 @@ TEST(CclHandles, OfAGroupTheFirstErrorIsTold) {
 /// The name by which the ranks of a communicator agree on those that are left, the first time.
 const CommunicatorId kShrinkId = derive(kId, UINT64_MAX, 1);
 
-using Shrunk = Outcome<std::unique_ptr<Communicator>>;
+using Shrunk = Result<std::unique_ptr<Communicator>>;
 
 /// A shrink() of rank 0, which ends with this at the latest.
 class Shrinking {

@@ -55,7 +55,7 @@ class CclLauncher : public ::testing::Test {
   static void clear() {
     for (const char* const name : kNames) unsetenv(name);
   }
-  static Outcome<LaunchedMeeting> meet_with(const Settings& settings) {
+  static Result<LaunchedMeeting> meet_with(const Settings& settings) {
     clear();
     for (const auto& [name, value] : settings) setenv(name, value.c_str(), 1);
     return meet_launched(Card(3), kPatienceNs);

@@ -41,7 +41,7 @@ uint16_t free_port() {
 
 MeetingPlace at_port(const std::string& host = "127.0.0.1") { return {host, free_port(), "", ""}; }
 
-Fault why(const Outcome<Met>& met) { return met ? Fault{0, "no fault"} : met.error(); }
+Error why(const Result<Met>& met) { return met ? Error{0, "no fault"} : met.error(); }
 
 /// A folder of this test's own.
 class CclFilePlace : public testing::Test {

@@ -51,8 +51,8 @@ class CclSurvivors : public ::testing::Test {
     ASSERT_EQ(survivors->open(), 0);
   }
   /// Ends by itself after many turns, as nobody would: all are gone then.
-  Outcome<Gone> agree(const std::function<void(int turn)>& turn, const Gone& known = Gone(4),
-                      int64_t limit_ns = 100 * kLimitNs) {
+  Result<Gone> agree(const std::function<void(int turn)>& turn, const Gone& known = Gone(4),
+                     int64_t limit_ns = 100 * kLimitNs) {
     turns = 0;
     return survivors->agree(
         [&]() -> Gone {

@@ -12,8 +12,8 @@ namespace nupa::ccl {
 namespace {
 
 /// `meet`: how this rank finds the others, and which one it is.
-Outcome<std::unique_ptr<Communicator>> join(
-    const std::function<Outcome<LaunchedMeeting>(const Card& card, int64_t limit_ns)>& meet) {
+Result<std::unique_ptr<Communicator>> join(
+    const std::function<Result<LaunchedMeeting>(const Card& card, int64_t limit_ns)>& meet) {
   const auto options = CommunicatorOptions::from_environment();
   if (!options) return tl::unexpected(options.error());
   auto endpoint = Endpoint::acquire();
@@ -29,12 +29,12 @@ Outcome<std::unique_ptr<Communicator>> join(
   return Communicator::make(std::move(*endpoint), launched->met.name, launched->rank, std::move(cards), *options);
 }
 
-Outcome<LaunchedMeeting> as(uint32_t rank, Outcome<Met> met) {
+Result<LaunchedMeeting> as(uint32_t rank, Result<Met> met) {
   if (!met) return tl::unexpected(met.error());
   return LaunchedMeeting{rank, std::move(*met)};
 }
 
-int give(Outcome<std::unique_ptr<Communicator>> made, nupa_ccl_comm** comm) {
+int give(Result<std::unique_ptr<Communicator>> made, nupa_ccl_comm** comm) {
   if (!made) return say(made.error());
   *comm = *made == nullptr ? nullptr : new nupa_ccl_comm{std::move(*made)};
   return 0;

@@ -44,7 +44,7 @@ struct CallGroup {
 
 /// Keeps the text for nupa_ccl_error_text() and returns the value.
 int say(int error, std::string text);
-inline int say(const Fault& fault) { return say(fault.code(), fault.what()); }
+inline int say(const Error& error) { return say(error.code(), error.what()); }
 /// What a call on a communicator has ended by.
 int say(const Communicator& communicator, int error);
 /// The same of a call that was begun.

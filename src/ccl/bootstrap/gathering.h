@@ -14,7 +14,7 @@ class Gathering {
   Gathering(uint32_t world, int64_t deadline) : deadline_(deadline), cards_(world), present_(world) {}
 
   /// EINVAL: the others say that there are not so many ranks; EEXIST: somebody is this rank.
-  Outcome<void> join(uint32_t rank, uint32_t world, Card card);
+  Result<void> join(uint32_t rank, uint32_t world, Card card);
   /// Somebody else may be this rank again.
   void leave(uint32_t rank);
   bool is_empty() const { return came_ == 0; }

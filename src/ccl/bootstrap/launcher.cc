@@ -47,21 +47,21 @@ std::optional<uint32_t> number_of(const char* name) {
   return value;
 }
 
-Outcome<Numbers> numbers_of(const Names& names) {
+Result<Numbers> numbers_of(const Names& names) {
   const auto rank = number_of(names.rank);
   const auto ranks = number_of(names.ranks);
   if (rank && ranks && *rank < *ranks && *ranks <= kMaxRanks) return Numbers{*rank, *ranks};
-  return fault(EINVAL, std::string(names.rank) + "='" + value_of(names.rank) + "', " + names.ranks + "='" +
-                           value_of(names.ranks) + "': there is no such rank");
+  return fail(EINVAL, std::string(names.rank) + "='" + value_of(names.rank) + "', " + names.ranks + "='" +
+                          value_of(names.ranks) + "': there is no such rank");
 }
 
-Outcome<LaunchedMeeting> with(uint32_t rank, Outcome<Met> met) {
+Result<LaunchedMeeting> with(uint32_t rank, Result<Met> met) {
   if (!met) return tl::unexpected(met.error());
   return LaunchedMeeting{rank, std::move(*met)};
 }
 
 /// NUPA_CCL_ROOT is a unique id, or a place.
-Outcome<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
+Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
   for (const Names& names : {kNupa, kTorchNames, kOpenMpi, kPmi, kSlurm}) {
     if (!is_set(names.rank)) continue;
     const auto numbers = numbers_of(names);
@@ -70,13 +70,13 @@ Outcome<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
     if (const auto id = UniqueId::from_text(root))
       return with(numbers->rank, meet_next(*id, numbers->rank, numbers->ranks, card, limit_ns));
     const auto place = MeetingPlace::parse(root);
-    if (!place) return fault(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", nor a unique id");
+    if (!place) return fail(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", nor a unique id");
     return with(numbers->rank, meet_at(*place, numbers->rank, numbers->ranks, card, limit_ns));
   }
-  return fault(ENOENT, "NUPA_CCL_ROOT is set, but nothing says which rank this is: NUPA_RANK and NUPA_WORLD_SIZE do");
+  return fail(ENOENT, "NUPA_CCL_ROOT is set, but nothing says which rank this is: NUPA_RANK and NUPA_WORLD_SIZE do");
 }
 
-Outcome<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
+Result<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
   auto job = PmixJob::enter();
   if (!job) return tl::unexpected(job.error());
   // One root serves all meetings of the job: a server may keep what it was told first.
@@ -85,32 +85,32 @@ Outcome<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
   return with((*job)->rank(), meet_next(*id, (*job)->rank(), (*job)->ranks(), card, limit_ns));
 }
 
-Outcome<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
+Result<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
   const auto numbers = numbers_of(kTorchNames);
   if (!numbers) return tl::unexpected(numbers.error());
   if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True")
-    return fault(ENOTSUP,
-                 "torchrun's own store has MASTER_PORT, and speaks another language in each PyTorch: set "
-                 "NUPA_CCL_ROOT=tcp://HOST:PORT with another port of rank 0's host, or use the nupa backend of "
-                 "torch.distributed");
+    return fail(ENOTSUP,
+                "torchrun's own store has MASTER_PORT, and speaks another language in each PyTorch: set "
+                "NUPA_CCL_ROOT=tcp://HOST:PORT with another port of rank 0's host, or use the nupa backend of "
+                "torch.distributed");
   const auto port = number_of("MASTER_PORT");
   if (!port || *port == 0 || *port > UINT16_MAX)
-    return fault(EINVAL, "MASTER_PORT='" + value_of("MASTER_PORT") + "' is no port");
+    return fail(EINVAL, "MASTER_PORT='" + value_of("MASTER_PORT") + "' is no port");
   const MeetingPlace place{value_of("MASTER_ADDR"), static_cast<uint16_t>(*port), "", ""};
   return with(numbers->rank, meet_at(place, numbers->rank, numbers->ranks, card, limit_ns));
 }
 
 /// Of launchers that have only counted their ranks.
-tl::unexpected<Fault> nobody() {
+tl::unexpected<Error> nobody() {
   for (const Names& names : {kOpenMpi, kPmi, kTorchNames, kSlurm})
     if (is_set(names.rank))
-      return fault(ENOENT, std::string(names.rank) +
-                               " is set, but nothing says where ranks meet: set NUPA_CCL_ROOT=tcp://HOST:PORT or "
-                               "file:///PATH, or start them with PMIx (srun --mpi=pmix)");
-  return fault(ENOENT,
-               "this process is not a rank of a job: there is no NUPA_CCL_ROOT (`nupa launch`, or tcp://HOST:PORT or "
-               "file:///PATH with NUPA_RANK and NUPA_WORLD_SIZE), no PMIX_NAMESPACE and PMIX_RANK (mpirun, srun "
-               "--mpi=pmix), no RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (as PyTorch has them)");
+      return fail(ENOENT, std::string(names.rank) +
+                              " is set, but nothing says where ranks meet: set NUPA_CCL_ROOT=tcp://HOST:PORT or "
+                              "file:///PATH, or start them with PMIx (srun --mpi=pmix)");
+  return fail(ENOENT,
+              "this process is not a rank of a job: there is no NUPA_CCL_ROOT (`nupa launch`, or tcp://HOST:PORT or "
+              "file:///PATH with NUPA_RANK and NUPA_WORLD_SIZE), no PMIX_NAMESPACE and PMIX_RANK (mpirun, srun "
+              "--mpi=pmix), no RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (as PyTorch has them)");
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ Launcher find_launcher() {
   return Launcher::kNone;
 }
 
-Outcome<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns) {
+Result<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns) {
   switch (find_launcher()) {
     case Launcher::kRoot:
       return meet_at_root(card, limit_ns);

@@ -20,6 +20,6 @@ struct LaunchedMeeting {
 /// Takes part in the job's next meeting. ENOENT: this process is a rank of none, or of one that does not say where
 /// ranks meet (what was looked for is said); EINVAL: what the environment says cannot be; ENOTSUP: torchrun's own store
 /// has the port; ENOSYS: libpmix.so.2 is missing; EIO: the PMIx server refuses; others: as meet() and meet_at().
-Outcome<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns);
+Result<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns);
 
 }  // namespace nupa::ccl

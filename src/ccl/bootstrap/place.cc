@@ -10,13 +10,13 @@ constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kFile = "file://";
 constexpr std::string_view kKey = "key=";
 
-tl::unexpected<Fault> wrong(std::string_view text) {
+tl::unexpected<Error> wrong(std::string_view text) {
   std::string said(text);
   said += ": this is not tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
-  return fault(EINVAL, std::move(said));
+  return fail(EINVAL, std::move(said));
 }
 
-Outcome<MeetingPlace> port_of(std::string_view text) {
+Result<MeetingPlace> port_of(std::string_view text) {
   std::string_view rest = text.substr(kTcp.size());
   MeetingPlace place;
   if (const size_t query = rest.find('?'); query != rest.npos) {
@@ -41,7 +41,7 @@ Outcome<MeetingPlace> port_of(std::string_view text) {
 
 }  // namespace
 
-Outcome<MeetingPlace> MeetingPlace::parse(std::string_view text) {
+Result<MeetingPlace> MeetingPlace::parse(std::string_view text) {
   if (text.starts_with(kTcp)) return port_of(text);
   // Where a process happens to be is no place that others know.
   if (!text.starts_with(kFile) || text.substr(kFile.size(), 1) != "/" || text.ends_with('/')) return wrong(text);
@@ -50,12 +50,12 @@ Outcome<MeetingPlace> MeetingPlace::parse(std::string_view text) {
   return place;
 }
 
-Outcome<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
+Result<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   if (place.path.empty()) return meet_at_port(place, rank, world, card, limit_ns);
   return meet_by_file(place, rank, world, card, limit_ns);
 }
 
-Outcome<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns) {
+Result<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns) {
   auto met = meet(root.id(), 0, 0, world, card, {limit_ns, limit_ns + kAnswerNs});
   // Also of a meeting that has failed the others are told why.
   root.finish();

@@ -14,19 +14,19 @@ struct MeetingPlace {
   std::string path;  ///< else a file in which rank 0 tells where it listens
 
   /// "tcp://HOST:PORT", "tcp://[IPv6]:PORT", with "?key=TEXT" or without; "file:///PATH". EINVAL: it is none of them.
-  static Outcome<MeetingPlace> parse(std::string_view text);
+  static Result<MeetingPlace> parse(std::string_view text);
 };
 
 /// Takes part as one of `world` ranks in the one meeting that is held there; rank 0 is its root. Others wait for a root
 /// for `limit_ns`, and where one has gone for another one; whoever is there then waits for those who are missing for
 /// `limit_ns` after rank 0. Errors: as meet(); EADDRINUSE, EADDRNOTAVAIL: rank 0 cannot listen there; those of names
 /// and files; EACCES: the file is another user's.
-Outcome<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
-Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
-Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
+Result<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
+Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
+Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
 
 /// Rank 0's part: at a root of its own, which has told everybody when this returns.
-Outcome<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns);
+Result<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns);
 
 /// The root says who is missing when the limit is over: its answer is waited for a little longer.
 constexpr int64_t kAnswerNs = 5'000'000'000;

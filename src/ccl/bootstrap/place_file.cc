@@ -15,12 +15,12 @@ namespace {
 
 constexpr int64_t kPauseNs = 50'000'000;
 
-tl::unexpected<Fault> failed(int error, const std::string& path) {
-  return fault(error, "the file " + path + ": " + std::strerror(error));
+tl::unexpected<Error> failed(int error, const std::string& path) {
+  return fail(error, "the file " + path + ": " + std::strerror(error));
 }
 
 /// The whole file or none is ever seen, by this user only.
-Outcome<void> write_file(const std::string& path, const std::string& text) {
+Result<void> write_file(const std::string& path, const std::string& text) {
   std::string beside = path + ".XXXXXX";
   const base::UniqueFd fd(mkostemp(beside.data(), O_CLOEXEC));
   if (!fd) return failed(errno, beside);
@@ -33,21 +33,21 @@ Outcome<void> write_file(const std::string& path, const std::string& text) {
 }
 
 /// Empty: there is none.
-Outcome<std::string> read_file(const std::string& path) {
+Result<std::string> read_file(const std::string& path) {
   const base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   // On a file system of the network it may have been replaced while it was opened.
   if (!fd && (errno == ENOENT || errno == ESTALE)) return std::string();
   if (!fd) return failed(errno, path);
   struct stat about;
   if (fstat(fd.get(), &about) != 0) return failed(errno, path);
-  if (about.st_uid != geteuid()) return fault(EACCES, "the file " + path + " is another user's");
+  if (about.st_uid != geteuid()) return fail(EACCES, "the file " + path + " is another user's");
   char text[2 * UniqueId::kBytes + 1];
   const ssize_t length = read(fd.get(), text, sizeof text);
   if (length < 0 && errno != ESTALE) return failed(errno, path);
   return std::string(text, static_cast<size_t>(std::max<ssize_t>(length, 0)));
 }
 
-Outcome<Met> be_first(const std::string& path, uint32_t world, const Card& card, int64_t limit_ns) {
+Result<Met> be_first(const std::string& path, uint32_t world, const Card& card, int64_t limit_ns) {
   auto root = MeetingRoot::start(limit_ns);
   if (!root) return tl::unexpected(root.error());
   const std::string text = (*root)->id().text();
@@ -62,8 +62,7 @@ bool is_of_the_past(int error) { return error == ECONNREFUSED || error == ECONNA
 
 }  // namespace
 
-Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card,
-                          int64_t limit_ns) {
+Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   const std::string& path = place.path;
   if (rank == 0) return be_first(path, world, card, limit_ns);
   const int64_t end = base::now_ns() + limit_ns;
@@ -86,10 +85,10 @@ Outcome<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t wor
     if (is_of_the_past(met.error().code()))
       past = *text;
     else if (met.error().code() != ECANCELED)
-      return fault(met.error().code(), "by the file " + path + ": " + met.error().what());
+      return fail(met.error().code(), "by the file " + path + ": " + met.error().what());
   }
-  return fault(ETIMEDOUT, "rank 0 does not come: the file " + path +
-                              (past.empty() ? " tells of no root" : " tells of a root that is no longer there"));
+  return fail(ETIMEDOUT, "rank 0 does not come: the file " + path +
+                             (past.empty() ? " tells of no root" : " tells of a root that is no longer there"));
 }
 
 }  // namespace nupa::ccl

@@ -39,13 +39,13 @@ std::optional<Gid> number_of(const std::string& host) {
   return {};
 }
 
-Outcome<std::vector<Gid>> resolve(const std::string& host) {
+Result<std::vector<Gid>> resolve(const std::string& host) {
   if (const auto number = number_of(host)) return std::vector<Gid>{*number};
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
-    return fault(EHOSTUNREACH, "the name '" + host + "': " + gai_strerror(error));
+    return fail(EHOSTUNREACH, "the name '" + host + "': " + gai_strerror(error));
   std::vector<Gid> addresses;
   for (const addrinfo* at = found; at != nullptr && addresses.size() < UniqueId::kMaxAddresses; at = at->ai_next)
     if (at->ai_family == AF_INET || at->ai_family == AF_INET6) addresses.push_back(gid_of(at->ai_addr));
@@ -61,7 +61,7 @@ Gid address_to_listen_at(const std::string& host) {
   return Gid{};
 }
 
-Outcome<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64_t limit_ns) {
+Result<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64_t limit_ns) {
   const Gid address = address_to_listen_at(place.host);
   const int64_t end = base::now_ns() + std::min(limit_ns, kLeavingNs);
   while (true) {
@@ -73,8 +73,7 @@ Outcome<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64
 
 }  // namespace
 
-Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card,
-                          int64_t limit_ns) {
+Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   if (rank == 0) {
     auto root = open_root(place, limit_ns);
     if (!root) return tl::unexpected(root.error());
@@ -83,7 +82,7 @@ Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t wor
   const int64_t end = base::now_ns() + limit_ns;
   int rebuffs = 0;
   while (true) {
-    Outcome<Met> met = fault(0, "");
+    Result<Met> met = fail(0, "");
     // The name, too, may be known only when rank 0 is there.
     if (auto addresses = resolve(place.host)) {
       const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
@@ -92,16 +91,16 @@ Outcome<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t wor
     } else {
       met = tl::unexpected(addresses.error());
     }
-    const Fault why = met.error();
+    const Error why = met.error();
     const std::string where = place.host + ":" + std::to_string(place.port) + ": ";
     const bool is_rebuff = why.code() == ECONNABORTED || why.code() == EALREADY;
     rebuffs = is_rebuff ? rebuffs + 1 : 0;
     if (rebuffs == kMostRebuffs)
-      return fault(why.code(),
-                   where + "whoever listens there sends this rank away: is its key another one, or the job?");
+      return fail(why.code(),
+                  where + "whoever listens there sends this rank away: is its key another one, or the job?");
     if (!is_rebuff && why.code() != ECONNREFUSED && why.code() != EHOSTUNREACH)
-      return fault(why.code(), where + why.what());
-    if (base::now_ns() >= end) return fault(why.code(), where + "rank 0 does not come: " + why.what());
+      return fail(why.code(), where + why.what());
+    if (base::now_ns() >= end) return fail(why.code(), where + "rank 0 does not come: " + why.what());
     progress::sleep_for(kPauseNs);
   }
 }

@@ -37,11 +37,11 @@ struct Library {
   const char* (*describe)(Status status);
 
   /// Never unloaded: it has a thread.
-  static Outcome<const Library*> load();
+  static Result<const Library*> load();
 
-  Outcome<void> check(Status status, const char* what) const {
+  Result<void> check(Status status, const char* what) const {
     if (status == kSuccess) return {};
-    return fault(EIO, std::string("PMIx: ") + what + ": " + describe(status));
+    return fail(EIO, std::string("PMIx: ") + what + ": " + describe(status));
   }
 };
 
@@ -51,20 +51,20 @@ bool find(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
-Outcome<const Library*> Library::load() {
+Result<const Library*> Library::load() {
   // Plugins of the library may look for it among what is visible to all.
   void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
-    return fault(ENOSYS, std::string("a PMIx server started this process, which needs ") + kLibrary +
-                             " (Debian: libpmix2) to ask it: " + (why == nullptr ? "" : why));
+    return fail(ENOSYS, std::string("a PMIx server started this process, which needs ") + kLibrary +
+                            " (Debian: libpmix2) to ask it: " + (why == nullptr ? "" : why));
   }
   static Library library;
   if (find(handle, "PMIx_Init", &library.init) && find(handle, "PMIx_Finalize", &library.finalize) &&
       find(handle, "PMIx_Put", &library.put) && find(handle, "PMIx_Commit", &library.commit) &&
       find(handle, "PMIx_Get_nb", &library.get) && find(handle, "PMIx_Error_string", &library.describe))
     return &library;
-  return fault(ENOSYS, std::string(kLibrary) + " is not PMIx");
+  return fail(ENOSYS, std::string(kLibrary) + " is not PMIx");
 }
 
 /// Something that was asked for. Who asked may be gone when the answer comes: both have it.
@@ -106,13 +106,13 @@ struct PmixJob::Client {
   std::mutex mutex;
   std::optional<UniqueId> root;  ///< once it is known
 
-  Outcome<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
-  Outcome<UniqueId> hear_root(int64_t limit_ns) const;
-  Outcome<void> tell_root(const UniqueId& id) const;
+  Result<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
+  Result<UniqueId> hear_root(int64_t limit_ns) const;
+  Result<void> tell_root(const UniqueId& id) const;
 };
 
 /// Waits for values that are not there yet.
-Outcome<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char* key, int64_t limit_ns) const {
+Result<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char* key, int64_t limit_ns) const {
   Process of = self;
   of.rank = rank;
   const int64_t end = base::now_ns() + limit_ns;
@@ -127,18 +127,18 @@ Outcome<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const cha
     if (status == kSuccess) return question;
     // Servers wait for a rank's values for seconds, and not at all if it has told others of its values before.
     if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
-    if (base::now_ns() >= end) return fault(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
+    if (base::now_ns() >= end) return fail(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
     progress::sleep_for(kPauseNs);
   }
 }
 
-Outcome<UniqueId> PmixJob::Client::hear_root(int64_t limit_ns) const {
+Result<UniqueId> PmixJob::Client::hear_root(int64_t limit_ns) const {
   const auto told = get(0, kRootKey, limit_ns);
   if (!told) return tl::unexpected(told.error());
   return UniqueId::from_text((*told)->string);
 }
 
-Outcome<void> PmixJob::Client::tell_root(const UniqueId& id) const {
+Result<void> PmixJob::Client::tell_root(const UniqueId& id) const {
   std::string text = id.text();
   Value value{};
   value.type = kString;
@@ -150,7 +150,7 @@ Outcome<void> PmixJob::Client::tell_root(const UniqueId& id) const {
 uint32_t PmixJob::rank() const { return client_->self.rank; }
 uint32_t PmixJob::ranks() const { return client_->ranks; }
 
-Outcome<PmixJob*> PmixJob::enter() {
+Result<PmixJob*> PmixJob::enter() {
   static std::mutex mutex;
   static PmixJob* job = nullptr;
   const std::lock_guard lock(mutex);
@@ -168,7 +168,7 @@ Outcome<PmixJob*> PmixJob::enter() {
   }
   if ((*size)->number == 0) {
     client->library->finalize(nullptr, 0);
-    return fault(EPROTO, std::string("PMIx: ") + kJobSize + " is no number of ranks");
+    return fail(EPROTO, std::string("PMIx: ") + kJobSize + " is no number of ranks");
   }
   client->ranks = (*size)->number;
   job = new PmixJob(client.release());
@@ -183,7 +183,7 @@ Outcome<PmixJob*> PmixJob::enter() {
   return job;
 }
 
-Outcome<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
+Result<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
   const std::lock_guard lock(client_->mutex);
   if (client_->root) return *client_->root;
   auto id = rank() == 0 ? root_here() : client_->hear_root(limit_ns);

@@ -12,13 +12,13 @@ class PmixJob {
   /// The same one each time, until the process exits: a server takes a process that goes without a word for one that
   /// has failed, and MPI in the same process could not come back to a server that this has left. ENOSYS: the library is
   /// missing, or is none; EIO: the server refuses.
-  static Outcome<PmixJob*> enter();
+  static Result<PmixJob*> enter();
 
   uint32_t rank() const;
   uint32_t ranks() const;
   /// Rank 0 opens a root, for as long as it lives, and the others get to know it. The same one each time. ETIMEDOUT:
   /// rank 0 does not come; errors of roots.
-  Outcome<UniqueId> exchange_root(int64_t limit_ns);
+  Result<UniqueId> exchange_root(int64_t limit_ns);
 
  private:
   struct Client;

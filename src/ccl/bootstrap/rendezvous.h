@@ -24,12 +24,12 @@ class MeetingRoot {
   /// `addresses`: of this host, as others know it; empty: all that its interfaces have, the loopback last. `limit_ns`:
   /// after the first rank of a meeting has come, when whoever is there is told who is not. Errors: those of sockets and
   /// threads.
-  static Outcome<std::unique_ptr<MeetingRoot>> start(int64_t limit_ns, std::vector<Gid> addresses = {},
-                                                     int64_t silence_ns = kSilenceNs);
+  static Result<std::unique_ptr<MeetingRoot>> start(int64_t limit_ns, std::vector<Gid> addresses = {},
+                                                    int64_t silence_ns = kSilenceNs);
   /// At a port and with a secret that others know before. `address` zero: all of this host. EADDRINUSE: somebody
   /// listens there; EADDRNOTAVAIL: the address is not of this host.
-  static Outcome<std::unique_ptr<MeetingRoot>> start_at(int64_t limit_ns, const Gid& address, uint16_t port,
-                                                        const decltype(UniqueId::secret)& secret);
+  static Result<std::unique_ptr<MeetingRoot>> start_at(int64_t limit_ns, const Gid& address, uint16_t port,
+                                                       const decltype(UniqueId::secret)& secret);
   /// Those who wait get ECONNABORTED.
   virtual ~MeetingRoot() = default;
   /// Nobody is let in any more. Returns when those whose meeting is over have been told; the port is free then.
@@ -57,7 +57,7 @@ struct Patience {
 /// come. EINVAL: ranks do not agree on how many they are, or the card is too large; EEXIST: somebody is this rank
 /// already; EALREADY: the meeting is over; ETIMEDOUT: ranks are missing (which ones, is said) or the root does not
 /// answer; ECONNREFUSED and others: there is no way to the root; ECONNABORTED: it is gone.
-Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
-                  const Patience& patience);
+Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
+                 const Patience& patience);
 
 }  // namespace nupa::ccl

@@ -53,13 +53,13 @@ base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
   return fd;
 }
 
-Outcome<void> ask(const Patience& patience) {
+Result<void> ask(const Patience& patience) {
   if (!patience.may_go_on || patience.may_go_on()) return {};
-  return fault(ECANCELED, "the meeting is no longer wanted");
+  return fail(ECANCELED, "the meeting is no longer wanted");
 }
 
 /// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
-Outcome<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
+Result<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
   const int64_t end = base::now_ns() + patience.root_ns;
   int error = ETIMEDOUT;
   int refusals = 0;
@@ -74,7 +74,7 @@ Outcome<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) 
     }
     progress::sleep_for(kPauseNs);
   }
-  return fault(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
+  return fail(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
 }
 
 class Talk {
@@ -82,7 +82,7 @@ class Talk {
   Talk(base::UniqueFd fd, const Patience& patience)
       : fd_(std::move(fd)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
 
-  Outcome<void> say(const std::vector<std::byte>& what) {
+  Result<void> say(const std::vector<std::byte>& what) {
     for (size_t said = 0; said < what.size();) {
       const ssize_t sent = send(fd_.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
       if (sent > 0)
@@ -92,7 +92,7 @@ class Talk {
     }
     return {};
   }
-  Outcome<void> hear(std::vector<std::byte>* what, size_t length) {
+  Result<void> hear(std::vector<std::byte>* what, size_t length) {
     const size_t begin = what->size();
     what->resize(begin + length);
     for (size_t heard = 0; heard < length;) {
@@ -106,12 +106,12 @@ class Talk {
   }
 
  private:
-  Outcome<void> may_go_on(ssize_t moved, short events) {
-    if (moved == 0) return fault(ECONNABORTED, "the meeting's root has gone");
+  Result<void> may_go_on(ssize_t moved, short events) {
+    if (moved == 0) return fail(ECONNABORTED, "the meeting's root has gone");
     if (errno == EINTR) return {};
-    if (errno != EAGAIN) return fault(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
+    if (errno != EAGAIN) return fail(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
     while (!wait_for(fd_.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
-      if (errno != ETIMEDOUT || base::now_ns() >= end_) return fault(errno, "the meeting's root does not answer");
+      if (errno != ETIMEDOUT || base::now_ns() >= end_) return fail(errno, "the meeting's root does not answer");
       if (auto may = ask(patience_); !may) return may;
     }
     return {};
@@ -124,11 +124,11 @@ class Talk {
 
 }  // namespace
 
-Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
-                  const Patience& patience) {
+Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
+                 const Patience& patience) {
   if (rank >= world || world > kMaxRanks)
-    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
-  if (card.size() > kMaxCardBytes) return fault(EINVAL, "a rank's card is too large");
+    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (card.size() > kMaxCardBytes) return fail(EINVAL, "a rank's card is too large");
   auto fd = find_root(id, patience);
   if (!fd) return tl::unexpected(fd.error());
   Talk talk(std::move(*fd), patience);
@@ -149,23 +149,23 @@ Outcome<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t 
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
   if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
-    return fault(EPROTO, "the meeting's root says nonsense");
+    return fail(EPROTO, "the meeting's root says nonsense");
   std::vector<std::byte> body;
   if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
   if (status != 0) {
     const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
-    return fault(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
+    return fail(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
   }
   Met met;
-  if (body.size() < kNameBytes) return fault(EPROTO, "the meeting's root says too little");
+  if (body.size() < kNameBytes) return fail(EPROTO, "the meeting's root says too little");
   met.name = read_at<decltype(met.name)>(body, 0);
   met.cards.resize(world);
   size_t at = kNameBytes;
   for (Card& one : met.cards) {
-    if (body.size() - at < 4) return fault(EPROTO, "the meeting's root says too little");
+    if (body.size() - at < 4) return fail(EPROTO, "the meeting's root says too little");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;
-    if (size > body.size() - at) return fault(EPROTO, "the meeting's root says too little");
+    if (size > body.size() - at) return fail(EPROTO, "the meeting's root says too little");
     one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }

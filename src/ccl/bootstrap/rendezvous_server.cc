@@ -124,8 +124,8 @@ class Root final : public MeetingRoot {
   const UniqueId& id() const override { return id_; }
 
   /// Where nobody knows it yet.
-  Outcome<void> open(std::vector<Gid> addresses);
-  Outcome<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
+  Result<void> open(std::vector<Gid> addresses);
+  Result<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
 
  private:
   using Visitors = std::list<Visitor>;
@@ -134,7 +134,7 @@ class Root final : public MeetingRoot {
     std::unique_ptr<Loop::Timer> deadline;
   };
 
-  Outcome<void> run();
+  Result<void> run();
   /// The thread. Nothing runs after it.
   void end();
 
@@ -144,7 +144,7 @@ class Root final : public MeetingRoot {
   /// False: it is gone.
   bool listen_to(Visitor& visitor);
   /// The visitor has said all that it has to: it takes part, or is told why not.
-  Outcome<void> seat(Visitor& visitor);
+  Result<void> seat(Visitor& visitor);
   /// The meeting is over: all who are there are told.
   void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
   /// The answer leaves as the socket has room.
@@ -169,34 +169,34 @@ class Root final : public MeetingRoot {
   std::set<uint64_t> over_;
 };
 
-Outcome<void> Root::open(std::vector<Gid> addresses) {
+Result<void> Root::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
-  if (!listener_) return fault(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
+  if (!listener_) return fail(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
   id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
   if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
-    return fault(EIO, "the kernel gives no random numbers");
+    return fail(EIO, "the kernel gives no random numbers");
   return run();
 }
 
-Outcome<void> Root::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
+Result<void> Root::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
   const bool anywhere = address == Gid{};
   id_ = {secret, port, {anywhere ? kLoopback : address}};
   listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
   if (!listener_)
-    return fault(errno,
-                 "the meeting's root cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
+    return fail(errno,
+                "the meeting's root cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
   return run();
 }
 
-Outcome<void> Root::run() {
+Result<void> Root::run() {
   auto loop = Loop::open();
-  if (!loop) return fault(loop.error().code(), "no descriptor for the meeting's root");
+  if (!loop) return fail(loop.error().code(), "no descriptor for the meeting's root");
   loop_ = std::move(*loop);
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
-  if (!arrivals) return fault(arrivals.error().code(), "the meeting's root cannot watch its port");
+  if (!arrivals) return fail(arrivals.error().code(), "the meeting's root cannot watch its port");
   arrivals_ = std::move(*arrivals);
   if (const auto started = loop_->start("nupa-meeting"); !started)
-    return fault(started.error().code(), "no thread for the meeting's root");
+    return fail(started.error().code(), "no thread for the meeting's root");
   return {};
 }
 
@@ -276,15 +276,15 @@ bool Root::listen_to(Visitor& visitor) {
   return true;
 }
 
-Outcome<void> Root::seat(Visitor& visitor) {
+Result<void> Root::seat(Visitor& visitor) {
   const auto meeting = read_at<uint64_t>(visitor.heard, kMeetingAt);
   const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
   const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
   if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion)
-    return fault(EINVAL, "the root speaks another version");
+    return fail(EINVAL, "the root speaks another version");
   if (world > kMaxRanks || rank >= world)
-    return fault(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
-  if (over_.count(meeting) != 0) return fault(EALREADY, "the meeting is over");
+    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+  if (over_.count(meeting) != 0) return fail(EALREADY, "the meeting is over");
   const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
   const int64_t deadline = progress::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
   const auto place = meetings_.try_emplace(meeting, Gathering(world, deadline)).first;
@@ -335,15 +335,15 @@ bool Root::speak(Visitor& visitor) {
 
 }  // namespace
 
-Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses,
-                                                         int64_t silence_ns) {
+Result<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses,
+                                                        int64_t silence_ns) {
   auto root = std::make_unique<Root>(limit_ns, silence_ns);
   if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
   return root;
 }
 
-Outcome<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
-                                                            const decltype(UniqueId::secret)& secret) {
+Result<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
+                                                           const decltype(UniqueId::secret)& secret) {
   auto root = std::make_unique<Root>(limit_ns, kSilenceNs);
   if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
   return root;

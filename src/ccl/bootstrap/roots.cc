@@ -23,7 +23,7 @@ struct Numbers {
 
 }  // namespace
 
-Outcome<UniqueId> root_here() {
+Result<UniqueId> root_here() {
   static std::mutex mutex;
   // Guests may be served until the process is gone.
   static auto* const roots = new std::vector<std::unique_ptr<MeetingRoot>>;
@@ -34,7 +34,7 @@ Outcome<UniqueId> root_here() {
   return roots->back()->id();
 }
 
-Outcome<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
+Result<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
   static std::mutex mutex;
   static auto* const all = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, Numbers>;
   const auto numbers = [&]() -> Numbers& { return (*all)[{id.secret, rank}]; };

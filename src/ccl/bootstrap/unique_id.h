@@ -1,5 +1,6 @@
 #pragma once
 #include <nupa/types.h>
+#include <nupa/result.h>
 
 #include <array>
 #include <cstddef>
@@ -7,8 +8,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "ccl/error/fault.h"
 
 namespace nupa::ccl {
 
@@ -26,12 +25,12 @@ struct UniqueId {
   /// order.
   std::array<std::byte, kBytes> encode() const;
   /// EINVAL: these are not the bytes of one.
-  static Outcome<UniqueId> decode(const std::byte* bytes, size_t length);
+  static Result<UniqueId> decode(const std::byte* bytes, size_t length);
 
   /// The same bytes in hexadecimal digits, for environments and files.
   std::string text() const;
   /// EINVAL: this is not the text of one.
-  static Outcome<UniqueId> from_text(std::string_view text);
+  static Result<UniqueId> from_text(std::string_view text);
 };
 
 }  // namespace nupa::ccl

@@ -17,7 +17,7 @@ constexpr int64_t kLongestSleepNs = 2'000'000;
 
 }  // namespace
 
-Outcome<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t requests, OnBreak on_break) {
+Result<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t requests, OnBreak on_break) {
   auto channel = device.create_channel();
   if (!channel) return tl::unexpected(channel.error());
   fcntl((*channel)->fd(), F_SETFL, fcntl((*channel)->fd(), F_GETFL) | O_NONBLOCK);

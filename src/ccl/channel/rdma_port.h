@@ -1,12 +1,12 @@
 #pragma once
 #include <nupa/device.h>
+#include <nupa/result.h>
 
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
-#include "ccl/error/fault.h"
 #include "ccl/channel/rdma_lane.h"
 
 namespace nupa::ccl {
@@ -18,7 +18,7 @@ class WirePort {
   using OnBreak = std::function<void(uint32_t rank)>;
 
   /// `requests`: that the lanes of a queue pair may have under way, in each direction. Errors of the core.
-  static Outcome<std::unique_ptr<WirePort>> open(Device& device, uint32_t requests, OnBreak on_break);
+  static Result<std::unique_ptr<WirePort>> open(Device& device, uint32_t requests, OnBreak on_break);
 
   /// The queue pair of a wire may have so many sends under way beside those of its lanes: probes of whether the other
   /// end lives.

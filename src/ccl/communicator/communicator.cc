@@ -53,18 +53,18 @@ Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const Communicato
                            const CommunicatorOptions& options)
     : endpoint_(std::move(endpoint)), id_(id), cards_(std::move(cards)), options_(options) {}
 
-Outcome<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
-                                                          uint32_t rank, std::vector<RankCard> cards,
-                                                          const CommunicatorOptions& options) {
+Result<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                                                         uint32_t rank, std::vector<RankCard> cards,
+                                                         const CommunicatorOptions& options) {
   std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(cards), options));
   made->topology_ = topology_of(rank, made->cards_);
   if (auto opened = made->open(); !opened) return tl::unexpected(opened.error());
   return made;
 }
 
-Outcome<void> Communicator::open() {
+Result<void> Communicator::open() {
   if (options_.deterministic && ranks() > kMaxSources)
-    return fault(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
+    return fail(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
   const ChannelLayout channels(ranks());
   const size_t channels_at = arena_bytes(options_.slot_bytes);
   // Ranks that differ in these would wait for each other: links refuse arenas of another length.
@@ -72,7 +72,7 @@ Outcome<void> Communicator::open() {
       channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
   auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
-  if (!arena) return fault(arena.error().code(), std::string("no memory for a communicator: ") + arena.error().what());
+  if (!arena) return fail(arena.error().code(), std::string("no memory for a communicator: ") + arena.error().what());
   arena_ = std::move(*arena);
   head_ = static_cast<const ArenaHead*>(arena_->addr());
   if (!topology_.is_one_memory()) {
@@ -87,7 +87,7 @@ Outcome<void> Communicator::open() {
   links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
                                    [this](const Cause& cause) { on_end(cause); });
   if (const int error = links_->open(); error != 0)
-    return fault(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
+    return fail(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
   message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
   groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), cards_, topology_, options_, *links_,
@@ -200,9 +200,9 @@ int Communicator::run_in_turn(const Call& call) {
   return job ? wait(*job) : job.error().code();
 }
 
-Outcome<std::shared_ptr<Job>> Communicator::start(Call call) {
+Result<std::shared_ptr<Job>> Communicator::start(Call call) {
   auto job = std::make_shared<Task>(*this, std::move(call));
-  if (const int error = executor_.add(job); error != 0) return fault(error, "no thread for a communicator");
+  if (const int error = executor_.add(job); error != 0) return fail(error, "no thread for a communicator");
   return job;
 }
 

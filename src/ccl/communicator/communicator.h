@@ -27,9 +27,9 @@ namespace nupa::ccl {
 class Communicator final : private Surroundings {
  public:
   /// `cards`: of all ranks. Errors: those of the core.
-  static Outcome<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
-                                                     uint32_t rank, std::vector<RankCard> cards,
-                                                     const CommunicatorOptions& options);
+  static Result<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                                                    uint32_t rank, std::vector<RankCard> cards,
+                                                    const CommunicatorOptions& options);
   ~Communicator() override;
 
   uint32_t rank() const { return topology_.rank; }
@@ -42,7 +42,7 @@ class Communicator final : private Surroundings {
   static constexpr int kNotNow = -1;
   int run_line(const LineCall& call);
   /// To be done in its turn; `call`'s arrays must stay until wait() has returned.
-  Outcome<std::shared_ptr<Job>> start(Call call);
+  Result<std::shared_ptr<Job>> start(Call call);
   int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
 
   /// Sends and receives; not in the order of the collectives. Made when they are first used.
@@ -51,11 +51,11 @@ class Communicator final : private Surroundings {
   /// Ranks of one `color` become a communicator, ordered by `key` and then by rank; those of color kNoColor none
   /// (null). Called by all ranks.
   static constexpr int64_t kNoColor = -1;
-  Outcome<std::unique_ptr<Communicator>> split(int64_t color, int64_t key, Purpose purpose = Purpose::kSplit);
+  Result<std::unique_ptr<Communicator>> split(int64_t color, int64_t key, Purpose purpose = Purpose::kSplit);
 
   /// Those who are left become a communicator, in their order: without ranks that are gone, and that were waited for
   /// in vain. Called by all of them, as often as each other. ECONNABORTED: they have gone on without this one.
-  Outcome<std::unique_ptr<Communicator>> shrink();
+  Result<std::unique_ptr<Communicator>> shrink();
 
   /// All ranks have come here, so that nobody needs anything of the others any more; not to be used afterwards.
   int finish();
@@ -78,7 +78,7 @@ class Communicator final : private Surroundings {
 
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
-  Outcome<void> open();
+  Result<void> open();
   /// In this communicator's turn. `queued_ns`: since when it waits for it; 0: it did not.
   int run_now(const Call& call, int64_t queued_ns);
   [[gnu::noinline]] int run_in_turn(const Call& call);

@@ -19,18 +19,18 @@ constexpr size_t kLargestSlot = size_t{1} << 30;
 
 /// What base/settings.h read, with errno.
 template <class T>
-Outcome<T> checked(base::Setting<T> read) {
-  if (!read) return fault(EINVAL, read.error());
+Result<T> checked(base::Setting<T> read) {
+  if (!read) return fail(EINVAL, read.error());
   return *read;
 }
 
-Outcome<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
+Result<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
   return checked(base::number_setting(name, usual, 1, most));
 }
 
 }  // namespace
 
-Outcome<CommunicatorOptions> CommunicatorOptions::from_environment() {
+Result<CommunicatorOptions> CommunicatorOptions::from_environment() {
   CommunicatorOptions options;
   const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
   if (!seconds) return tl::unexpected(seconds.error());

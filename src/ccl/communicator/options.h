@@ -1,10 +1,11 @@
 #pragma once
+#include <nupa/result.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "ccl/call/call.h"
-#include "ccl/error/fault.h"
 
 namespace nupa::ccl {
 
@@ -20,7 +21,7 @@ struct CommunicatorOptions {
 
   /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK,
   /// NUPA_CCL_DETERMINISTIC, NUPA_CCL_ALGO, NUPA_CCL_READS. EINVAL: one of them cannot be read.
-  static Outcome<CommunicatorOptions> from_environment();
+  static Result<CommunicatorOptions> from_environment();
 
   /// What `algorithms` says of an operation; empty: nothing.
   std::string wanted(Operation operation) const;

@@ -25,7 +25,7 @@ CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second)
   return {low, mix(id[1] + mix(low) + mix(second + 3 * kGolden))};
 }
 
-Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
+Result<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
   struct Wish {
     int64_t color;
     int64_t key;
@@ -39,7 +39,7 @@ Outcome<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_
   call.out = all.data();
   call.elements = sizeof mine;
   call.purpose = purpose;
-  if (const int error = run(call); error != 0) return fault(error, text_of(ended()));
+  if (const int error = run(call); error != 0) return fail(error, text_of(ended()));
   if (color == kNoColor) return nullptr;
   std::vector<uint32_t> members;
   for (uint32_t rank = 0; rank < ranks(); ++rank)
@@ -68,10 +68,10 @@ std::vector<bool> Communicator::gone() const {
   return all;
 }
 
-Outcome<std::unique_ptr<Communicator>> Communicator::shrink() {
+Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
   auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
-  if (const int error = survivors->open(); error != 0) return fault(error, "this communicator is being shrunk already");
+  if (const int error = survivors->open(); error != 0) return fail(error, "this communicator is being shrunk already");
   const auto known_now = [this] {
     // Nobody else may look at the wires any more: those that break meanwhile would not be seen.
     look();

@@ -91,7 +91,7 @@ void Survivors::tell_all() {
     if (rank != rank_ && !gone_[rank]) tell(rank, gone_, MailKind::kGone, MailKind::kGoneSum);
 }
 
-Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int64_t limit_ns) {
+Result<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int64_t limit_ns) {
   std::unique_lock lock(mutex_);
   bool is_first = true;
   int64_t looked = base::now_ns();
@@ -108,13 +108,13 @@ Outcome<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, in
     looked = now;
     // Those who wait for this rank's word get it, whether or not it is the last one here.
     tell_all();
-    if (gone_[rank_]) return fault(ECONNABORTED, "the other ranks have gone on without this one");
+    if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks have gone on without this one");
     is_decided_ = all_agree();
     if (is_decided_) break;
     changed_.wait(
         lock, [this, seen = mails_] { return mails_ != seen; }, progress::Deadline::in_ns(pauses.next_ns()));
   }
-  if (gone_[rank_]) return fault(ECONNABORTED, "the other ranks have gone on without this one");
+  if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks have gone on without this one");
   return gone_;
 }
 

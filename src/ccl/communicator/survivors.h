@@ -24,7 +24,7 @@ class Survivors final : public MailSink {
   /// Once. `known`: asked for again and again; a rank that is in it later only counts while nothing is heard of it.
   /// Whoever is not heard of for `limit_ns` is gone, too; not while this rank itself was stopped, for then what was
   /// said waits to be read. ECONNABORTED: the others count this rank among them.
-  Outcome<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
+  Result<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion&) override {}

@@ -4,7 +4,7 @@
 
 namespace nupa::ccl {
 
-Outcome<void*> Allocations::allocate(size_t bytes) {
+Result<void*> Allocations::allocate(size_t bytes) {
   auto region = device_.alloc_mr(pd_, bytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
   if (!region) return tl::unexpected(region.error());
   void* const memory = (*region)->addr();

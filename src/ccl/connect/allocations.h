@@ -1,13 +1,12 @@
 #pragma once
 #include <nupa/device.h>
+#include <nupa/result.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <shared_mutex>
-
-#include "ccl/error/fault.h"
 
 namespace nupa::ccl {
 
@@ -25,7 +24,7 @@ class Allocations {
   Allocations(Device& device, ProtectionDomain& pd) : device_(device), pd_(pd) {}
 
   /// Zeroed whole pages. Errors: those of alloc_mr().
-  Outcome<void*> allocate(size_t bytes);
+  Result<void*> allocate(size_t bytes);
   /// False: nothing begins there.
   bool release(void* memory);
   /// The one that [data, data + bytes) is a part of.

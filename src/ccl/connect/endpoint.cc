@@ -18,11 +18,9 @@ static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
 /// All mailboxes have the same: what keeps strangers out is the communicator's name.
 constexpr uint32_t kMailKey = 0x4e55434c;
 
-tl::unexpected<Fault> failed(const Error& error) { return tl::unexpected(error); }
-
 }  // namespace
 
-Outcome<std::shared_ptr<Endpoint>> Endpoint::acquire() {
+Result<std::shared_ptr<Endpoint>> Endpoint::acquire() {
   static std::mutex mutex;
   static std::weak_ptr<Endpoint> known;
   std::lock_guard lock(mutex);
@@ -33,59 +31,59 @@ Outcome<std::shared_ptr<Endpoint>> Endpoint::acquire() {
   return endpoint;
 }
 
-Outcome<void> Endpoint::open() {
+Result<void> Endpoint::open() {
   card_ = card_of_this_process();
   const auto devices = list_devices();
-  if (devices.empty()) return fault(ENODEV, "NUPA_DEVICES names no device");
+  if (devices.empty()) return fail(ENODEV, "NUPA_DEVICES names no device");
   auto device = open_device(devices.front().name);
-  if (!device) return failed(device.error());
+  if (!device) return fail(device.error());
   device_ = std::move(*device);
   card_.memory_domain = device_->memory_domain();
   if (auto found = find_address(); !found) return found;
   auto pd = device_->alloc_pd();
-  if (!pd) return failed(pd.error());
+  if (!pd) return fail(pd.error());
   pd_ = std::move(*pd);
   auto memory = device_->reg_mr(*pd_, nullptr, SIZE_MAX, 0, access::kOnDemand);
-  if (!memory) return failed(memory.error());
+  if (!memory) return fail(memory.error());
   memory_ = std::move(*memory);
   allocations_ = std::make_unique<Allocations>(*device_, *pd_);
   if (auto opened = open_mailbox(); !opened) return opened;
   auto loop = progress::Loop::open();
-  if (!loop) return failed(loop.error());
+  if (!loop) return tl::unexpected(loop.error());
   loop_ = std::move(*loop);
   auto watch = loop_->watch(channel_->fd(), [this](uint32_t) { read(); });
-  if (!watch) return failed(watch.error());
+  if (!watch) return tl::unexpected(watch.error());
   completions_ = std::move(*watch);
   read();
   if (const auto started = loop_->start("nupa-ccl-work"); !started)
-    return fault(started.error().code(), "no thread for communicators");
+    return fail(started.error().code(), "no thread for communicators");
   return {};
 }
 
 /// The host's IPv4 address if it has one, as verbs programs take it.
-Outcome<void> Endpoint::find_address() {
+Result<void> Endpoint::find_address() {
   for (const uint8_t index : {1, 0})
     if (auto entry = device_->query_gid(1, index)) {
       gid_index_ = index;
       card_.gid = entry->gid;
       return {};
     }
-  return fault(EADDRNOTAVAIL, "the device has no address");
+  return fail(EADDRNOTAVAIL, "the device has no address");
 }
 
-Outcome<void> Endpoint::open_mailbox() {
+Result<void> Endpoint::open_mailbox() {
   auto channel = device_->create_channel();
-  if (!channel) return failed(channel.error());
+  if (!channel) return fail(channel.error());
   channel_ = std::move(*channel);
   fcntl(channel_->fd(), F_SETFL, fcntl(channel_->fd(), F_GETFL) | O_NONBLOCK);
   auto mail_cq = device_->create_cq({.entries = kReceives + kSends, .channel = channel_.get()});
-  if (!mail_cq) return failed(mail_cq.error());
+  if (!mail_cq) return fail(mail_cq.error());
   mail_cq_ = std::move(*mail_cq);
   auto link_cq = device_->create_cq({.entries = kLinkCompletions, .channel = channel_.get()});
-  if (!link_cq) return failed(link_cq.error());
+  if (!link_cq) return fail(link_cq.error());
   link_cq_ = std::move(*link_cq);
   auto buffers = device_->alloc_mr(*pd_, kReceives * kBufferBytes, access::kLocalWrite);
-  if (!buffers) return failed(buffers.error());
+  if (!buffers) return fail(buffers.error());
   buffers_ = std::move(*buffers);
   QpOptions options{.type = QpType::kUd, .send_cq = mail_cq_.get(), .recv_cq = mail_cq_.get()};
   options.cap = {.max_send_wr = kSends,
@@ -94,7 +92,7 @@ Outcome<void> Endpoint::open_mailbox() {
                  .max_recv_sge = 1,
                  .max_inline_data = sizeof(Mail)};
   auto mailbox = device_->create_qp(pd_.get(), options);
-  if (!mailbox) return failed(mailbox.error());
+  if (!mailbox) return fail(mailbox.error());
   mailbox_ = std::move(*mailbox);
   using namespace qp_attr;
   QpAttr attr;
@@ -103,13 +101,13 @@ Outcome<void> Endpoint::open_mailbox() {
       {QpState::kInit, kState | kPkeyIndex | kPort | kQkey}, {QpState::kRtr, kState}, {QpState::kRts, kState | kSqPsn}};
   for (const auto& [state, mask] : kWay) {
     attr.state = state;
-    if (const int error = mailbox_->modify(attr, mask); error != 0) return fault(error, "no mailbox for communicators");
+    if (const int error = mailbox_->modify(attr, mask); error != 0) return fail(error, "no mailbox for communicators");
   }
   card_.mailbox = mailbox_->number();
   for (uint32_t i = 0; i < kReceives; ++i) {
     const Sge sge{reinterpret_cast<uint64_t>(buffers_->addr()) + i * kBufferBytes, kBufferBytes, buffers_->lkey()};
     if (const int error = mailbox_->post_recv({i, &sge, 1}); error != 0)
-      return fault(error, "no receives for the mailbox of communicators");
+      return fail(error, "no receives for the mailbox of communicators");
   }
   return {};
 }

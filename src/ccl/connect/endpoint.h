@@ -26,7 +26,7 @@ class MailSink {
 class Endpoint {
  public:
   /// The one of this process, made if there is none. Errors: those of open_device() and of threads.
-  static Outcome<std::shared_ptr<Endpoint>> acquire();
+  static Result<std::shared_ptr<Endpoint>> acquire();
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -55,9 +55,9 @@ class Endpoint {
   using Key = std::pair<CommunicatorId, uint32_t>;
 
   Endpoint() = default;
-  Outcome<void> open();
-  Outcome<void> open_mailbox();
-  Outcome<void> find_address();
+  Result<void> open();
+  Result<void> open_mailbox();
+  Result<void> find_address();
   /// What has completed, now and until the channel has its next event.
   void read();
   void read_mailbox();

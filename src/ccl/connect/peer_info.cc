@@ -71,13 +71,13 @@ Card RankCard::encode() const {
   return card;
 }
 
-Outcome<RankCard> RankCard::decode(const Card& from) {
+Result<RankCard> RankCard::decode(const Card& from) {
   Wire wire{};
-  if (from.size() < sizeof wire) return fault(EPROTO, "a rank's card is too short");
+  if (from.size() < sizeof wire) return fail(EPROTO, "a rank's card is too short");
   std::memcpy(&wire, from.data(), sizeof wire);
   if (wire.magic != kMagic || wire.version != kVersion || wire.name_length > kLongestName ||
       from.size() != sizeof wire + wire.name_length)
-    return fault(EPROTO, "a rank's card is not one of this version");
+    return fail(EPROTO, "a rank's card is not one of this version");
   RankCard card;
   std::memcpy(card.gid.raw.data(), wire.gid, sizeof wire.gid);
   std::memcpy(card.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);

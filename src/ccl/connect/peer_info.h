@@ -26,7 +26,7 @@ struct RankCard {
 
   Card encode() const;
   /// EPROTO.
-  static Outcome<RankCard> decode(const Card& card);
+  static Result<RankCard> decode(const Card& card);
   /// For people: "process 123 on host".
   std::string text() const;
 

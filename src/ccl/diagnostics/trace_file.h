@@ -1,8 +1,9 @@
 #pragma once
+#include <nupa/result.h>
+
 #include <string>
 
 #include "base/unique_fd.h"
-#include "ccl/error/fault.h"
 
 namespace nupa::ccl {
 
@@ -11,7 +12,7 @@ class TraceFile {
  public:
   /// `name`: a folder, or a file's name with %r for the rank, %p for the process and %h for the host; without %r and
   /// %p ".RANK" is appended. What is there is lost.
-  static Outcome<TraceFile> open(const std::string& name, uint32_t rank);
+  static Result<TraceFile> open(const std::string& name, uint32_t rank);
 
   /// Appends elements: lines that end with ",\n". The first error is said on standard error, and nothing is written any
   /// more.

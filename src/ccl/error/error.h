@@ -1,5 +1,4 @@
 #pragma once
-/// Why things fail: Cause, by which a communicator's operations end, and Fault, what a call returns with its text.
+/// Why operations of a communicator end: Cause. Why a call fails is nupa::Error, as everywhere.
 /// Lowest folder: everybody may use it, from any thread.
 #include "ccl/error/cause.h"
-#include "ccl/error/fault.h"
