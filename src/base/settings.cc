@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
@@ -40,8 +41,8 @@ const char* value_of(const char* name) {
   return text == nullptr || *text == '\0' ? nullptr : text;
 }
 
-tl::unexpected<std::string> wrong(const char* name, const char* text, const std::string& accepted) {
-  return tl::unexpected<std::string>(std::string(name) + "=" + text + ": expected " + accepted);
+tl::unexpected<Error> wrong(const char* name, const char* text, const std::string& accepted) {
+  return fail(EINVAL, name, "=", text, ": expected ", accepted);
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ const char* setting(const char* name) {
   return nullptr;
 }
 
-Setting<bool> boolean_setting(const char* name, bool usual) {
+Result<bool> boolean_setting(const char* name, bool usual) {
   const char* const text = value_of(name);
   if (text == nullptr) return usual;
   const std::string_view value = text;
@@ -65,7 +66,7 @@ Setting<bool> boolean_setting(const char* name, bool usual) {
   return wrong(name, text, "on or off (also yes or no, true or false, 1 or 0)");
 }
 
-Setting<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most) {
+Result<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most) {
   const char* const text = value_of(name);
   if (text == nullptr) return usual;
   const std::string_view value = text;
@@ -75,7 +76,7 @@ Setting<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t leas
   return wrong(name, text, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
-Setting<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words) {
+Result<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words) {
   const char* const text = value_of(name);
   if (text == nullptr) return usual;
   const auto found = std::find(words.begin(), words.end(), std::string_view(text));

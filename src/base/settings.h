@@ -2,6 +2,7 @@
 /// Settings of the environment: one reader for all of NUPA, so that a boolean has the same spellings everywhere and a
 /// value that is wrong is reported in the same words. docs/environment.md lists the variables.
 #include <nupa/export.h>
+#include <nupa/result.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tl/expected.hpp>
 
 namespace nupa::base {
 
@@ -18,22 +18,19 @@ namespace nupa::base {
 /// stays valid as getenv()'s does. Any thread.
 NUPA_EXPORT const char* setting(const char* name);
 
-/// A value, or the sentence that says which variable has which value, and what is accepted: "NUPA_ROCE_ICRC=maybe:
-/// expected on or off (also yes or no, true or false, 1 or 0)".
-template <class T>
-using Setting = tl::expected<T, std::string>;
-
-// Each returns `usual` for a variable that is not set or empty. Any thread.
+// Each returns `usual` for a variable that is not set or empty, and fails with EINVAL and a sentence that says which
+// variable has which value, and what is accepted: "NUPA_ROCE_ICRC=maybe: expected on or off (also yes or no, true or
+// false, 1 or 0)". Any thread.
 
 /// on, yes, true or 1; off, no, false or 0.
-NUPA_EXPORT Setting<bool> boolean_setting(const char* name, bool usual);
+NUPA_EXPORT Result<bool> boolean_setting(const char* name, bool usual);
 
 /// A whole number in decimal digits, from `least` to `most`.
-NUPA_EXPORT Setting<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most);
+NUPA_EXPORT Result<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most);
 
 /// The place of the value in `words`.
-NUPA_EXPORT Setting<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words);
-inline Setting<size_t> word_setting(const char* name, size_t usual, std::initializer_list<std::string_view> words) {
+NUPA_EXPORT Result<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words);
+inline Result<size_t> word_setting(const char* name, size_t usual, std::initializer_list<std::string_view> words) {
   return word_setting(name, usual, std::span<const std::string_view>(words.begin(), words.size()));
 }
 

@@ -33,7 +33,7 @@ Policy policy_from_environment() {
   constexpr Policy kPolicies[] = {Policy::kAuto, Policy::kAlways, Policy::kNever};
   const auto wanted = base::word_setting("NUPA_REMAP", 0, {"auto", "always", "never"});
   if (wanted) return kPolicies[*wanted];
-  NUPA_WARN("%s: auto it is", wanted.error().c_str());
+  NUPA_WARN("%s: auto it is", wanted.error().what());
   return Policy::kAuto;
 }
 

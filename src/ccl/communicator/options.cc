@@ -17,15 +17,8 @@ constexpr uint32_t kMostMapped = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kLargestSlot = size_t{1} << 30;
 
-/// What base/settings.h read, with errno.
-template <class T>
-Result<T> checked(base::Setting<T> read) {
-  if (!read) return fail(EINVAL, read.error());
-  return *read;
-}
-
 Result<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
-  return checked(base::number_setting(name, usual, 1, most));
+  return base::number_setting(name, usual, 1, most);
 }
 
 }  // namespace
@@ -41,13 +34,13 @@ Result<CommunicatorOptions> CommunicatorOptions::from_environment() {
   const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
   if (!mapped) return tl::unexpected(mapped.error());
   options.mapped_ranks = static_cast<uint32_t>(*mapped);
-  const auto checks = checked(base::boolean_setting("NUPA_CCL_CHECK", false));
+  const auto checks = base::boolean_setting("NUPA_CCL_CHECK", false);
   if (!checks) return tl::unexpected(checks.error());
   options.checks = *checks;
-  const auto deterministic = checked(base::boolean_setting("NUPA_CCL_DETERMINISTIC", false));
+  const auto deterministic = base::boolean_setting("NUPA_CCL_DETERMINISTIC", false);
   if (!deterministic) return tl::unexpected(deterministic.error());
   options.deterministic = *deterministic;
-  const auto reads = checked(base::boolean_setting("NUPA_CCL_READS", true));
+  const auto reads = base::boolean_setting("NUPA_CCL_READS", true);
   if (!reads) return tl::unexpected(reads.error());
   options.reads = *reads;
   if (const char* const text = base::setting("NUPA_CCL_ALGO")) options.algorithms = text;

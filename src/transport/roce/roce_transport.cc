@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kSocketBytes = 4 << 20;
 
 /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS.
-base::Setting<WireSettings> settings_from_environment() {
+Result<WireSettings> settings_from_environment() {
   WireSettings settings;
   const auto names = congestion_names();
   const auto usual = std::find(names.begin(), names.end(), std::string_view(settings.congestion));
@@ -41,10 +41,7 @@ base::Setting<WireSettings> settings_from_environment() {
 
 Result<std::unique_ptr<core::Transport>> RoceTransport::create() {
   const auto settings = settings_from_environment();
-  if (!settings) {
-    NUPA_ERROR("%s", settings.error().c_str());
-    return fail(EINVAL, "NUPA_CONGESTION, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS or NUPA_ROCE_SOURCE_PORTS is wrong");
-  }
+  if (!settings) return tl::unexpected(settings.error());
   return std::make_unique<RoceTransport>(*settings);
 }
 
