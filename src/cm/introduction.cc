@@ -6,7 +6,6 @@
 
 #include <cerrno>
 
-#include "base/log.h"
 #include "base/shared_file.h"
 
 namespace nupa::cm {
@@ -14,32 +13,31 @@ namespace nupa::cm {
 Result<Introduced> check_hello(int socket, Received received) {
   auto credentials = peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
-  if (credentials->uid != geteuid()) {
-    NUPA_WARN("process %d of user %u refused: memory is shared with this user's own processes only", credentials->pid,
-              credentials->uid);
-    return fail(EACCES, "the process belongs to another user");
-  }
+  const auto wrong = [&](int code, const char* why) { return fail(code, "process ", credentials->pid, ": ", why); };
+  if (credentials->uid != geteuid())
+    return fail(EACCES, "process ", credentials->pid, " of user ", credentials->uid,
+                " refused: memory is shared with this user's own processes only");
   if (static_cast<MessageKind>(received.message.kind) == MessageKind::kHello && received.truncated)
-    return fail(EMFILE, "this process has no descriptor free for another process");
+    return wrong(EMFILE, "no descriptor is free for its files");
   if (static_cast<MessageKind>(received.message.kind) != MessageKind::kHello || received.fd_count != kMaxFds ||
       received.message.slot < segment::kMinSlot || received.message.slot > segment::kMaxSlot)
-    return fail(EPROTO, "not a hello");
+    return wrong(EPROTO, "its first message is not a hello");
   for (size_t i = 0; i < 2; ++i)
-    if (!base::cannot_shrink(received.fds[i].get())) return fail(EPROTO, "a shared file without its seal");
+    if (!base::cannot_shrink(received.fds[i].get())) return wrong(EPROTO, "a shared file without its seal");
   struct stat status;
   if (fstat(received.fds[0].get(), &status) != 0 || status.st_size < static_cast<off_t>(segment::kHeapOffset))
-    return fail(EPROTO, "a segment that is too small");
+    return wrong(EPROTO, "a segment that is too small");
   Introduced introduced;
   introduced.hello = received.message;
   introduced.credentials = *credentials;
   introduced.file = std::make_unique<segment::MappedFile>(std::move(received.fds[0]));
   auto tables = segment::map_tables(*introduced.file);
   if (!tables && tables.error().code() == ENOMEM)
-    NUPA_WARN("no address space for the tables of process %d (%llu MiB; ulimit -v)", credentials->pid,
-              static_cast<unsigned long long>(segment::kHeapOffset >> 20));
+    return fail(ENOMEM, "no address space for the tables of process ", credentials->pid, " (",
+                segment::kHeapOffset >> 20, " MiB; ulimit -v)");
   if (!tables) return tl::unexpected(tables.error());
   if (tables->header->slot != received.message.slot || tables->header->instance != received.message.instance)
-    return fail(EPROTO, "a segment of another process");
+    return wrong(EPROTO, "a segment of another process");
   introduced.tables = *tables;
   introduced.region = std::move(received.fds[1]);
   introduced.doorbell = std::move(received.fds[2]);

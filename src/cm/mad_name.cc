@@ -78,7 +78,7 @@ Result<MadName> MadName::take(const std::string& name) {
   if (!fd) return tl::unexpected(fd.error());
   const Address address = address_of(name);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0)
-    return fail(errno, "the service is taken");
+    return fail(errno, "the service is taken: ", name);
   return MadName(std::move(*fd));
 }
 

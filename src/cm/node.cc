@@ -443,7 +443,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   auto socket = dir_->connect(slot);
   if (!socket) {
     const int code = socket.error().code();
-    return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has this slot");
+    return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has slot ", slot);
   }
   if (auto sent = say_hello(socket->get()); !sent) return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
@@ -468,7 +468,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     }
     auto introduced = check_hello(socket.get(), std::move(*received));
     if (!introduced) return tl::unexpected(introduced.error());
-    if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for the slot");
+    if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for slot ", slot);
     std::lock_guard lock(mutex_);
     PeerRef peer = met_.adopt(std::move(*introduced));
     peer->set_asker(this);
@@ -521,7 +521,7 @@ Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
   for (auto& [fd, connection] : connections_)
     if (connection.peer.get() == &peer && peer.alive())
       return send(connection, message_of(MessageKind::kMad), -1, &mad);
-  return fail(EPIPE, "the other process is gone");
+  return fail(EPIPE, "the process of slot ", peer.slot(), " is gone");
 }
 
 void NodeImpl::accept_all() {
@@ -553,6 +553,7 @@ void NodeImpl::on_message(Connection& connection, Received received) {
       return;
     }
     auto introduced = check_hello(connection.fd.get(), std::move(received));
+    if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
     if (!introduced || (answers && !say_hello(connection.fd.get())) ||
         (!answers && introduced->hello.slot != connection.asked_slot)) {
       shutdown(connection.fd.get(), SHUT_RDWR);

@@ -15,7 +15,6 @@
 
 #include "base/boot_id.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/settings.h"
 #include "segment/layout.h"
 
@@ -59,12 +58,13 @@ sockaddr_un address_of(int dir, const std::string& file) {
   return address;
 }
 
-Result<base::UniqueFd> connect_to(int dir, const std::string& file) {
+/// `dir` is the runtime directory `path`.
+Result<base::UniqueFd> connect_to(int dir, const std::string& path, const std::string& file) {
   base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "no socket is to be had");
+  if (!fd) return fail(errno, "no socket to connect to ", path, "/", file);
   const sockaddr_un address = address_of(dir, file);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return fail(errno, "the process does not take connections");
+    return fail(errno, "the process of ", path, "/", file, " does not take connections");
   return fd;
 }
 
@@ -104,28 +104,22 @@ Result<std::unique_ptr<RuntimeDir>> RuntimeDir::open() {
   const std::string path = path_from_environment();
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     const int error = errno;
-    NUPA_WARN("runtime directory %s cannot be made: %s; set NUPA_RUNTIME_DIR", path.c_str(), strerror(error));
-    return fail(error, "the runtime directory cannot be made");
+    return fail(error, "the runtime directory ", path, " cannot be made: ", strerror(error), "; set NUPA_RUNTIME_DIR");
   }
   base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) {
     const int error = errno == ELOOP ? ENOTDIR : errno;
-    NUPA_WARN("runtime directory %s is not a directory of one's own: %s", path.c_str(), strerror(error));
-    return fail(error, "the runtime directory is not a plain directory");
+    return fail(error, "the runtime directory ", path,
+                " is not a directory that this user can open: ", strerror(error));
   }
   struct stat status;
-  if (fstat(fd.get(), &status) != 0) return fail(errno, "the runtime directory cannot be examined");
-  if (status.st_uid != geteuid()) {
-    NUPA_WARN("runtime directory %s belongs to user %u, not to %u: refused", path.c_str(), status.st_uid, geteuid());
-    return fail(EPERM, "the runtime directory belongs to another user");
-  }
-  if ((status.st_mode & 077) != 0) {
-    NUPA_WARN("runtime directory %s has mode %03o, open to others: refused; chmod 700 it", path.c_str(),
-              status.st_mode & 0777);
-    return fail(EACCES, "the runtime directory is open to other users");
-  }
+  if (fstat(fd.get(), &status) != 0) return fail(errno, "the runtime directory ", path, " cannot be examined");
+  if (status.st_uid != geteuid())
+    return fail(EPERM, "the runtime directory ", path, " belongs to user ", status.st_uid, ", not to ", geteuid());
+  if ((status.st_mode & 077) != 0)
+    return fail(EACCES, "the runtime directory ", path, " is open to other users: chmod 700 it");
   base::UniqueFd to_lock(openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!to_lock) return fail(errno, "the runtime directory cannot be opened for its lock");
+  if (!to_lock) return fail(errno, "the runtime directory ", path, " cannot be opened for its lock");
   return std::unique_ptr<RuntimeDir>(new RuntimeDir(path, std::move(fd), std::move(to_lock)));
 }
 
@@ -148,17 +142,19 @@ std::vector<std::string> RuntimeDir::strangers() const {
   return names;
 }
 
-Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const { return connect_to(fd_.get(), file_name(slot)); }
+Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const {
+  return connect_to(fd_.get(), path_, file_name(slot));
+}
 
 Result<base::UniqueFd> RuntimeDir::claim_name(const std::string& name) {
   const std::string file = file_of(name);
   if (name.empty() || name.size() > kLongestName || name.find('/') != name.npos)
-    return fail(ENAMETOOLONG, "this cannot be the name of a socket");
+    return fail(ENAMETOOLONG, "'", name, "' cannot be the name of a socket");
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "no socket is to be had");
-  if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
+  if (!listener) return fail(errno, "no socket to listen at in ", path_);
+  if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
   int error = 0;
-  if (auto taken = connect_to(fd_.get(), file); taken || taken.error().code() == EAGAIN)
+  if (auto taken = connect_to(fd_.get(), path_, file); taken || taken.error().code() == EAGAIN)
     error = EEXIST;
   else if (taken.error().code() == ECONNREFUSED)
     unlinkat(fd_.get(), file.c_str(), 0);
@@ -171,7 +167,7 @@ Result<base::UniqueFd> RuntimeDir::claim_name(const std::string& name) {
   }
   unlock();
   if (error != 0)
-    return fail(error, error == EEXIST ? "a live process has the name" : "the name cannot be listened at");
+    return fail(error, path_, "/", file, error == EEXIST ? ": a live process has the name" : " cannot be listened at");
   return listener;
 }
 
@@ -187,7 +183,7 @@ std::vector<std::string> RuntimeDir::names() const {
 }
 
 Result<base::UniqueFd> RuntimeDir::connect_name(const std::string& name) const {
-  return connect_to(fd_.get(), file_of(name));
+  return connect_to(fd_.get(), path_, file_of(name));
 }
 
 std::vector<std::string> RuntimeDir::sweep_names(bool only_look) {
@@ -235,8 +231,8 @@ MemoryDomain RuntimeDir::domain() const {
 
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "no socket is to be had");
-  if (!lock()) return fail(EBUSY, "the runtime directory stays locked");
+  if (!listener) return fail(errno, "no socket to listen at in ", path_);
+  if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
   std::vector<uint32_t> taken = list();
   if (taken.size() <= kFewProcesses || base::now_ns() / 1000 % kSweepOneIn == 0) {
     sweep_locked(false);
@@ -265,7 +261,7 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
     claimed = slot;
   }
   unlock();
-  if (claimed == 0) return fail(error, "no process slot is to be had in the runtime directory");
+  if (claimed == 0) return fail(error, "no process slot is to be had in the runtime directory ", path_);
   return Claimed{claimed, std::move(listener)};
 }
 

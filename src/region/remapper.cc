@@ -270,7 +270,7 @@ Result<Piece> Remapper::allocate(size_t length) {
   auto offset = file_.reserve(bytes);
   if (!offset) return tl::unexpected(offset.error());
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<off_t>(*offset));
-  if (memory == MAP_FAILED) return fail(errno, "shared memory cannot be mapped");
+  if (memory == MAP_FAILED) return fail(errno, "shared memory cannot be mapped: ", bytes, " bytes");
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   return Piece{begin, begin + bytes, *offset};
 }

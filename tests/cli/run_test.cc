@@ -227,7 +227,8 @@ TEST_F(CliClean, Directory_OpenToOthers_IsRefused) {
   ASSERT_EQ(chmod(directory.c_str(), 0755), 0);
   const Said said = clean();
   EXPECT_EQ(said.status, 1);
-  EXPECT_TRUE(has(said.err, "nupa: the runtime directory is open to other users\n")) << said.err;
+  EXPECT_TRUE(has(said.err, "nupa: the runtime directory " + directory + " is open to other users: chmod 700 it\n"))
+      << said.err;
   EXPECT_TRUE(is_there("2.sock"));
 }
 

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "cm/runtime_dir.h"
@@ -24,6 +25,11 @@ namespace {
 int error_of_open() {
   const auto dir = RuntimeDir::open();
   return dir ? 0 : dir.error().code();
+}
+
+std::string text_of_open() {
+  const auto dir = RuntimeDir::open();
+  return dir ? "" : dir.error().what();
 }
 
 class CmRuntimeDir : public ::testing::Test {
@@ -62,6 +68,7 @@ TEST_F(CmRuntimeDir, ThatIsOpenToOthers_IsRefused) {
     ASSERT_EQ(0, chmod(folder_.path().c_str(), 0700 | bit));
     EXPECT_EQ(EACCES, error_of_open()) << std::oct << bit;
   }
+  EXPECT_EQ("the runtime directory " + folder_.path() + " is open to other users: chmod 700 it", text_of_open());
   ASSERT_EQ(0, chmod(folder_.path().c_str(), 0700));
   EXPECT_EQ(0, error_of_open());
 }
@@ -70,6 +77,8 @@ TEST_F(CmRuntimeDir, OfAnotherUser_IsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "not root: files cannot be given away";
   ASSERT_EQ(0, chown(folder_.path().c_str(), kNobody, kNobody));
   EXPECT_EQ(EPERM, error_of_open()) << "root trusts no other user's folder either";
+  EXPECT_EQ("the runtime directory " + folder_.path() + " belongs to user " + std::to_string(kNobody) + ", not to 0",
+            text_of_open());
   ASSERT_EQ(0, chown(folder_.path().c_str(), 0, 0));
   EXPECT_EQ(0, error_of_open());
 }
@@ -87,6 +96,16 @@ TEST_F(CmRuntimeDir, ThatIsAFile_IsRefused) {
   std::ofstream(path).put('x');
   setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
   EXPECT_EQ(ENOTDIR, error_of_open());
+  EXPECT_EQ("the runtime directory " + path + " is not a directory that this user can open: Not a directory",
+            text_of_open());
+}
+
+TEST_F(CmRuntimeDir, ThatCannotBeMade_IsNamedInTheError) {
+  const std::string path = folder_.file("missing/made");
+  setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
+  EXPECT_EQ(ENOENT, error_of_open());
+  EXPECT_EQ("the runtime directory " + path + " cannot be made: No such file or directory; set NUPA_RUNTIME_DIR",
+            text_of_open());
 }
 
 TEST_F(CmRuntimeDir, BelowAFolderThatIsMissing_IsAnError) {
@@ -224,7 +243,8 @@ TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   claimed->listener.reset();
   const auto refused = dir->connect(claimed->slot);
   EXPECT_EQ(ECONNREFUSED, refused.error().code());
-  EXPECT_STREQ("the process does not take connections", refused.error().what());
+  EXPECT_EQ("the process of " + folder_.file(std::to_string(claimed->slot) + ".sock") + " does not take connections",
+            refused.error().what());
   dir->remove(claimed->slot);
   EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code());
   EXPECT_TRUE(dir->list().empty());
@@ -356,7 +376,9 @@ TEST_F(CmRuntimeDir, ANameIsOfOneLiveProcess) {
   const auto dir = open();
   auto first = dir->claim_name("net,lab,a");
   ASSERT_TRUE(first);
-  EXPECT_EQ(EEXIST, dir->claim_name("net,lab,a").error().code());
+  const auto taken = dir->claim_name("net,lab,a");
+  EXPECT_EQ(EEXIST, taken.error().code());
+  EXPECT_EQ(folder_.file("net,lab,a.name") + ": a live process has the name", taken.error().what());
   EXPECT_TRUE(dir->connect_name("net,lab,a"));
   EXPECT_EQ(std::vector<std::string>{"net,lab,a"}, dir->names());
   EXPECT_TRUE(dir->list().empty()) << "a name is no slot";

@@ -9,6 +9,7 @@
 
 #include "api/netdev/ip_packet.h"
 #include "base/gid.h"
+#include "base/gid_text.h"
 
 namespace nupa::netdev {
 
@@ -32,12 +33,7 @@ Gid Prefix::broadcast() const {
   return last;
 }
 
-std::string text_of(const Gid& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  const bool ipv4 = base::is_ipv4(address);
-  inet_ntop(ipv4 ? AF_INET : AF_INET6, &address.raw[ipv4 ? 12 : 0], text, sizeof text);
-  return text;
-}
+std::string text_of(const Gid& address) { return base::gid_text(address); }
 
 bool is_unspecified(const Gid& address) {
   const auto first = address.raw.begin() + (base::is_ipv4(address) ? 12 : 0);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/roce/statistics.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 
-#include "base/gid.h"
+#include "base/gid_text.h"
 
 namespace nupa::roce {
 namespace {
@@ -13,15 +11,6 @@ namespace {
 using core::StatFields;
 using core::StatList;
 using core::StatValue;
-
-std::string text_of(const Gid& gid) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (base::is_ipv4(gid))
-    inet_ntop(AF_INET, &gid.raw[12], text, sizeof text);
-  else
-    inet_ntop(AF_INET6, gid.raw.data(), text, sizeof text);
-  return text;
-}
 
 std::string name_of(PathHealth health) {
   switch (health) {
@@ -44,9 +33,9 @@ StatFields fields_of(const PathStatistics& path) {
   const uint64_t window = path.window.load();
   const uint64_t ports = path.ports.load();
   StatFields fields;
-  add(&fields, "address", text_of(path.to));
+  add(&fields, "address", base::gid_text(path.to));
   add(&fields, "port", ports & 0xffff);
-  add(&fields, "from_address", text_of(path.from));
+  add(&fields, "from_address", base::gid_text(path.from));
   add(&fields, "from_port", ports >> 16);
   add(&fields, "health", name_of(static_cast<PathHealth>(path.health.load())));
   add(&fields, "round_trip_us", static_cast<double>(path.round_trip_ns.load()) / 1000);
@@ -95,7 +84,7 @@ core::Explanation explain(QpType type, const segment::StatisticsShared& block) {
   core::Explanation told;
   add(&told.fields, "ignored", ignored_by(seen));
   if (type == QpType::kUd) return told;
-  told.peer = text_of(seen.path[0].to);
+  told.peer = base::gid_text(seen.path[0].to);
   StatList paths;
   const uint32_t count = std::min(seen.paths.load(), kMaxPaths);
   for (const PathStatistics* path = seen.path; path != seen.path + count; ++path) paths.push_back({fields_of(*path)});

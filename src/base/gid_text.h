@@ -1,0 +1,11 @@
+#pragma once
+#include <nupa/types.h>
+
+#include <string>
+
+namespace nupa::base {
+
+/// The address in the usual writing of its family: "10.77.0.1", "fe80::1".
+std::string gid_text(const Gid& gid);
+
+}  // namespace nupa::base
