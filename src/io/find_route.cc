@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/gid.h"
+#include "base/gid_text.h"
 #include "base/unique_fd.h"
 #include "progress/descriptors.h"
 
@@ -264,10 +265,11 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   if (from != nullptr && is_unspecified(*from)) from = nullptr;
   if (is_unspecified(to.address)) target.address = loopback_of(family_of(to.address));
   if (from != nullptr && family_of(*from) != family_of(target.address))
-    return fail(EINVAL, "source and destination are of different families");
+    return fail(EINVAL, "source ", base::gid_text(*from), " and destination ", base::gid_text(to.address),
+                " are of different families");
   if (base::is_link_local(target.address) && target.scope == 0) {
     if (from != nullptr) target.scope = owner_of(*from, 0);
-    if (target.scope == 0) return fail(EINVAL, "a link-local address needs an interface");
+    if (target.scope == 0) return fail(EINVAL, base::gid_text(to.address), ": a link-local address needs an interface");
   }
 
   base::UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
@@ -276,12 +278,14 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
     // The kernel believes any IPv6 source. A link-local one may be several interfaces'.
     const uint32_t scope = base::is_link_local(*from) ? target.scope : 0;
     const auto own = ask(fd.get(), {*from, 0, scope}, nullptr, 1);
-    if (!own || !own->local) return fail(EADDRNOTAVAIL, "the source is not an address of this host");
+    if (!own || !own->local)
+      return fail(EADDRNOTAVAIL, "the source ", base::gid_text(*from), " is not an address of this host");
   }
   auto route = ask(fd.get(), target, from, 2);
-  if (!route) return route;
+  if (!route) return fail(route.error().code(), base::gid_text(to.address), ": ", route.error().what());
   if (from != nullptr) route->source = *from;
-  if (is_unspecified(route->source)) return fail(EADDRNOTAVAIL, "this host has no address to go with");
+  if (is_unspecified(route->source))
+    return fail(EADDRNOTAVAIL, "this host has no address to reach ", base::gid_text(to.address), " from");
   if (route->local) {
     const uint32_t owner = owner_of(target.address, target.scope);
     if (owner != 0) route->interface_index = owner;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/gid.h"
+#include "base/gid_text.h"
 #include "base/log.h"
 
 namespace nupa::io {
@@ -223,7 +224,7 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   if (!fd) fd.reset(socket(AF_INET, kType, 0));
   if (!fd) return fail(errno, "cannot make a UDP socket");
   if (dual) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "the UDP port is not free");
+  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "UDP port ", port, " is not free");
   if (port == 0) {
     sockaddr_in6 bound{};  // of both families, the port is in the same place
     socklen_t bytes = sizeof bound;
@@ -245,7 +246,8 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
   if (!fd) return fail(errno, "cannot make a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   const uint32_t zone = is_of_one_link(group) && !at.empty() ? at.front().interface_index : 0;
-  if (bind_to(fd.get(), group, ipv6, port, zone) != 0) return fail(errno, "the group's UDP port cannot be taken");
+  if (bind_to(fd.get(), group, ipv6, port, zone) != 0)
+    return fail(errno, "UDP port ", port, " of group ", base::gid_text(group), " cannot be taken");
   int error = EADDRNOTAVAIL;
   bool joined = false;
   for (const GidEntry& entry : at) {
@@ -255,7 +257,7 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
     else
       error = errno;
   }
-  if (!joined) return fail(error, "no interface joins the group");
+  if (!joined) return fail(error, "no interface joins group ", base::gid_text(group));
   auto socket = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (socket) {
     socket->tell_addresses();
@@ -273,7 +275,8 @@ Result<UdpSocket> UdpSocket::open_address(const Gid& address, uint16_t port, uin
   if (!opened) return opened;
   opened->has_address_ = true;
   opened->address_ = address;
-  if (bind_to(opened->fd(), address, ipv6, port) != 0) return fail(errno, "the address has no second socket");
+  if (bind_to(opened->fd(), address, ipv6, port) != 0)
+    return fail(errno, "no second socket at ", base::gid_text(address), " port ", port);
   return opened;
 }
 
@@ -282,7 +285,7 @@ Result<void> UdpSocket::lead_to(const UdpAddress& peer) {
   sockaddr_in plain = plain_of(to);
   const int error = dual_ ? connect(fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to)
                           : connect(fd(), reinterpret_cast<const sockaddr*>(&plain), sizeof plain);
-  if (error != 0) return fail(errno, "no way to the peer");
+  if (error != 0) return fail(errno, "no way to ", base::gid_text(peer.address));
   if (!leads_somewhere_) leads_somewhere_ = true;  // senders look at it
   return {};
 }

@@ -172,7 +172,9 @@ TEST(FindRoute, FamiliesAreNotMixed) {
 }
 
 TEST(FindRoute, LinkLocalNeedsAnInterface) {
-  EXPECT_EQ(error_of(find_route(at("fe80::1"), nullptr)), EINVAL);
+  const auto without = find_route(at("fe80::1"), nullptr);
+  EXPECT_EQ(error_of(without), EINVAL);
+  EXPECT_STREQ("fe80::1: a link-local address needs an interface", without.error().what());
   for (const Own& own : own_addresses()) {
     if (!own.link_local) continue;
     const auto route = find_route(at("fe80::1234:5678", own.index), nullptr);
@@ -211,7 +213,9 @@ TEST(FindRoute, AnInterfaceThatIsNotThere) {
 TEST(FindRoute, BroadcastIsRefused) {
   for (const Own& own : own_addresses())
     if (!own.loopback && base::is_ipv4(own.gid)) {
-      EXPECT_EQ(error_of(find_route(at("255.255.255.255"), nullptr)), EACCES);
+      const auto refused = find_route(at("255.255.255.255"), nullptr);
+      EXPECT_EQ(error_of(refused), EACCES);
+      EXPECT_EQ(0u, std::string(refused.error().what()).find("255.255.255.255: ")) << refused.error().what();
       return;
     }
   GTEST_SKIP() << "loopback only";
