@@ -29,7 +29,10 @@ std::string guid_text(uint64_t guid) {
 int devices(bool json) {
   const PortAttr port = core::port_attr();
   const auto devices = core::read_devices();
-  if (!devices) return 1;  // and it was said why
+  if (!devices) {
+    fmt::print(stderr, "nupa: {}\n", devices.error().what());
+    return 1;
+  }
   const auto capabilities = core::explain_capabilities();
   nlohmann::json out = nlohmann::json::array();
   for (const core::DeviceEntry& device : *devices) {

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/gid.h"
+#include "base/gid_text.h"
 #include "core/connections.h"
 
 namespace nupa::core {
@@ -76,7 +77,7 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
   if (segment::has_gid(*process_.tables().header, route.path.remote)) return way;
   for (const cm::PeerRef& peer : process_.node().peers())
     if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
-  return fail(EHOSTUNREACH, "no transport leads to the other end");
+  return fail(EHOSTUNREACH, "no transport leads to ", base::gid_text(route.path.remote));
 }
 
 template <class Ask>

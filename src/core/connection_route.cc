@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/gid.h"
+#include "base/gid_text.h"
 #include "core/connections.h"
 #include "core/device_attr.h"
 #include "io/find_route.h"
@@ -43,14 +44,14 @@ Place stand_in(const std::vector<DeviceEntry>& devices, bool ipv4) {
 
 Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   const std::vector<DeviceEntry>& devices = process_.devices();
-  if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "there is no device");
+  if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
   auto place = place_of(devices, address);
   if (!place && is_loopback(address)) place = stand_in(devices, base::is_ipv4(address));
   if (!place) {
     const std::vector<Gid>& own = process_.host_addresses();
     if (std::find(own.begin(), own.end(), address) == own.end())
-      return fail(EADDRNOTAVAIL, "the address is not this host's");
-    return fail(ENODEV, "no device has the address");
+      return fail(EADDRNOTAVAIL, base::gid_text(address), " is no address of this host");
+    return fail(ENODEV, "no NUPA device has address ", base::gid_text(address));
   }
   ConnectionRoute route;
   route.device = place->device->index;

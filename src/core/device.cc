@@ -163,9 +163,9 @@ Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {
 Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& options) {
   const DeviceAttr limits = device_attr();
   if (options.entries == 0 || !within(options.entries, limits.max_cqe))
-    return fail(EINVAL, "completion queue size out of range");
+    return fail(EINVAL, name_, ": a completion queue has 1 to ", limits.max_cqe, " entries, not ", options.entries);
   const int64_t index = process_->objects().cqs().numbers().take();
-  if (index < 0) return fail(ENOMEM, "all completion queues of this process are in use");
+  if (index < 0) return fail(ENOMEM, name_, ": all completion queues of this process are in use");
   // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
   auto block = process_->ring_memory().allocate(segment::CompletionRing::bytes_for(log2));
@@ -180,14 +180,14 @@ Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDom
   const DeviceAttr limits = device_attr();
   if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr) ||
       !within(options.max_sge, limits.max_srq_sge) || options.limit > options.max_wr)
-    return fail(EINVAL, "shared receive queue size out of range");
+    return fail(EINVAL, name_, ": shared receive queue size out of range");
   if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
     return fail(EINVAL, "an XRC shared receive queue needs a domain and a completion queue");
   const int64_t index = process_->objects().srqs().numbers().take();
-  if (index < 0) return fail(ENOMEM, "all shared receive queues of this process are in use");
+  if (index < 0) return fail(ENOMEM, name_, ": all shared receive queues of this process are in use");
   auto srq = std::make_unique<Srq>(*this, static_cast<Pd&>(pd), static_cast<uint32_t>(index), options);
   const int error = srq->open();
-  if (error != 0) return fail(error, "no memory for the receive ring");
+  if (error != 0) return fail(error, name_, ": no memory for the receive ring");
   return srq;
 }
 
@@ -205,7 +205,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
   if (!within(cap.max_send_wr, limits.max_qp_wr) || !within(cap.max_recv_wr, limits.max_qp_wr) ||
       !within(cap.max_send_sge, limits.max_sge) || !within(cap.max_recv_sge, limits.max_sge) ||
       cap.max_inline_data > limits.max_inline_data)
-    return fail(EINVAL, "queue sizes beyond the device's limits");
+    return fail(EINVAL, name_, ": queue sizes beyond the device's limits");
   QpOptions adopted = options;
   // As with adapters and rdma_rxe: where the list has room, so have bytes. Programs count on it that ask for none.
   adopted.cap.max_inline_data =
@@ -216,20 +216,20 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
     adopted.cap = {};
   }
   const int64_t index = process_->objects().qps().numbers().take();
-  if (index < 0) return fail(ENOMEM, "all queue pairs of this process are in use");
+  if (index < 0) return fail(ENOMEM, name_, ": all queue pairs of this process are in use");
   auto qp =
       std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index), adopted);
   const int error = qp->open();
-  if (error != 0) return fail(error, "no memory for the receive ring");
+  if (error != 0) return fail(error, name_, ": no memory for the receive ring");
   return qp;
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
   if (segment::slot_of(qp_num) != process_->slot())
-    return fail(EOPNOTSUPP, "the queue pair belongs to another process");
+    return fail(EOPNOTSUPP, "queue pair ", qp_num, " belongs to another process");
   Qp* qp = process_->objects().qps().at(segment::index_of(qp_num));
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
-    return fail(EINVAL, "no such XRC receive queue pair in this domain");
+    return fail(EINVAL, "no XRC receive queue pair ", qp_num, " in this domain");
   return std::make_unique<SharedQp>(*qp, user_context);
 }
 
@@ -237,7 +237,8 @@ Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& p
   if (vector.port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   // RoCE has no local identifiers but the one that names this host: every other address is global (annex A17.4.1).
   if (!vector.is_global && vector.dlid != kHostLid) return fail(EINVAL, "the address must be global");
-  if (vector.is_global && !query_gid(1, vector.sgid_index)) return fail(EINVAL, "no such source GID");
+  if (vector.is_global && !query_gid(1, vector.sgid_index))
+    return fail(EINVAL, name_, ": no source GID ", vector.sgid_index);
   return std::make_unique<Ah>(*this, static_cast<Pd&>(pd), vector);
 }
 
@@ -266,7 +267,10 @@ void set_lowest_descriptor(int lowest) { base::set_lowest_descriptor(lowest); }
 std::vector<DeviceName> list_devices() {
   std::vector<DeviceName> names;
   const auto devices = core::read_devices();
-  if (!devices) return names;  // and it was said why
+  if (!devices) {
+    NUPA_WARN("no NUPA device: %s", devices.error().what());
+    return names;
+  }
   for (const core::DeviceEntry& device : *devices) names.push_back({core::device_name(device.index), device.node_guid});
   return names;
 }
@@ -281,7 +285,7 @@ Result<std::unique_ptr<Device>> open_device(const std::string& name) {
   const auto entry = std::find_if(devices.begin(), devices.end(), [&](const core::DeviceEntry& device) {
     return core::device_name(device.index) == name;
   });
-  if (entry == devices.end()) return fail(ENODEV, "no such device");
+  if (entry == devices.end()) return fail(ENODEV, "no NUPA device has the name '", name, "' (nupa devices lists them)");
   auto events = core::EventQueue::create();
   if (!events) return tl::unexpected(events.error());
   return std::make_unique<core::DeviceImpl>(std::move(*process), std::move(*events), *entry);

@@ -7,7 +7,6 @@
 #include <set>
 #include <sstream>
 
-#include "base/log.h"
 #include "base/settings.h"
 #include "segment/layout.h"
 
@@ -32,13 +31,12 @@ Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
     devices.push_back(split(device, '+'));
     for (const std::string& name : devices.back()) {
       if (!name.empty() && seen.insert(name).second) continue;
-      NUPA_ERROR("NUPA_DEVICES is a list of devices like eth0+eth1,eth2, each interface once, not '%s'", text.c_str());
-      return fail(EINVAL, "NUPA_DEVICES is wrong");
+      return fail(EINVAL, "NUPA_DEVICES=", text,
+                  ": expected a list of devices like eth0+eth1,eth2, with each interface once");
     }
   }
   if (devices.size() <= segment::kMaxDevices) return devices;
-  NUPA_ERROR("NUPA_DEVICES names %zu devices, there may be %u", devices.size(), segment::kMaxDevices);
-  return fail(EINVAL, "NUPA_DEVICES names too many devices");
+  return fail(EINVAL, "NUPA_DEVICES names ", devices.size(), " devices, there may be ", segment::kMaxDevices);
 }
 
 Result<std::vector<Interfaces>> chosen_devices() {
@@ -48,8 +46,7 @@ Result<std::vector<Interfaces>> chosen_devices() {
   for (const Interfaces& device : *devices)
     for (const std::string& name : device) {
       if (if_nametoindex(name.c_str()) != 0) continue;
-      NUPA_ERROR("NUPA_DEVICES: there is no interface '%s' here", name.c_str());
-      return fail(ENODEV, "NUPA_DEVICES names an interface that is not there");
+      return fail(ENODEV, "NUPA_DEVICES=", text, " names interface ", name, ", which does not exist");
     }
   return devices;
 }

@@ -298,6 +298,8 @@ constexpr uint32_t kKnownAccess = access::kLocalWrite | access::kRemoteWrite | a
                                   access::kRemoteAtomic | access::kMwBind | access::kZeroBased | access::kOnDemand |
                                   access::kHugeTlb;
 
+constexpr const char* kWrongAccess = ": access flags unknown or contradictory";
+
 /// IBTA 11.2.8.2: remote write and atomic rights need local write.
 bool valid_access(uint32_t flags) {
   if ((flags & ~(kKnownAccess | access::kOptionalMask)) != 0) return false;
@@ -310,7 +312,9 @@ Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backi
   if (!entry) return tl::unexpected(entry.error());
   auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
   const int error = region->open(spec, piece);
-  if (error != 0) return fail(error, error == EFAULT ? "the range is not mapped as asked" : "cannot share the memory");
+  if (error != 0)
+    return fail(error, device.name(),
+                error == EFAULT ? ": the range is not mapped as asked" : ": cannot share the memory");
   return region;
 }
 
@@ -319,8 +323,9 @@ Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backi
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,
                                                          uint32_t access_flags) {
   const auto start = reinterpret_cast<uint64_t>(addr);
-  if (!valid_access(access_flags)) return fail(EINVAL, "access flags unknown or contradictory");
-  if (length == 0 || start + length < start) return fail(EINVAL, "length is zero or leaves the address space");
+  if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
+  if (length == 0 || start + length < start)
+    return fail(EINVAL, name_, ": a region of ", length, " bytes is empty or leaves the address space");
   const uint64_t first = (access_flags & access::kZeroBased) != 0 ? 0 : iova;
   if (first + length < first) return fail(EINVAL, "the key's addresses would wrap");
   return make(*this, static_cast<Pd&>(pd), Mr::Backing::kUser,
@@ -329,13 +334,13 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, v
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                                 uint64_t iova, int fd, uint32_t access_flags) {
-  if (!valid_access(access_flags)) return fail(EINVAL, "access flags unknown or contradictory");
+  if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
   if (length == 0) return fail(EINVAL, "length is zero");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (offset % page != 0 || length % page != 0) return fail(EINVAL, "offset and length must be whole pages");
   const int protection = PROT_READ | ((access_flags & access::kLocalWrite) != 0 ? PROT_WRITE : 0);
   void* addr = mmap(nullptr, length, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (addr == MAP_FAILED) return fail(errno, "the descriptor cannot be mapped");
+  if (addr == MAP_FAILED) return fail(errno, name_, ": descriptor ", fd, " cannot be mapped");
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kMapped,
                      {addr, length, iova, access_flags & ~access::kOptionalMask}, nullptr);
   if (!region) munmap(addr, length);
@@ -343,10 +348,11 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
 }
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) {
-  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0)
-    return fail(EINVAL, "access flags unknown or contradictory");
+  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
   auto allocated = process_->remapper().allocate(length);
-  if (!allocated) return tl::unexpected(allocated.error());
+  if (!allocated)
+    return fail(allocated.error().code(), name_, ": no memory region of ", length,
+                " bytes: ", allocated.error().what());
   const MrPiece piece{allocated->begin, allocated->end, allocated->file_offset};
   const MrSpec spec{reinterpret_cast<void*>(allocated->begin), length, allocated->begin,
                     access_flags & ~access::kOptionalMask};

@@ -191,7 +191,10 @@ int Qp::to_rtr(const QpAttr& attr) {
   shared_->remote_qpn.store(attr_.dest_qp_num);
   auto endpoint = datagram_ ? process_.transports().datagrams(device_.entry(), context_)
                             : process_.transports().connect(device_.entry(), context_, attr_);
-  if (!endpoint) return endpoint.error().code();
+  if (!endpoint) {
+    NUPA_WARN("queue pair %u of %s cannot be connected: %s", number(), device_.name().c_str(), endpoint.error().what());
+    return endpoint.error().code();
+  }
   (*endpoint)->set_attributes(attr_);
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/log.h"
 #include "base/settings.h"
 #include "core/datagram_router.h"
+#include "core/device_table.h"
 #include "core/transport_names.h"
 
 namespace nupa::core {
@@ -14,10 +14,8 @@ namespace nupa::core {
 Result<Transports> Transports::from_environment() {
   const char* wanted = base::setting("NUPA_TRANSPORT");
   const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
-  if (!places) {
-    NUPA_ERROR("NUPA_TRANSPORT=%s: no such transport (expected %s)", wanted, transport_choices().c_str());
-    return fail(EINVAL, "NUPA_TRANSPORT names no transport");
-  }
+  if (!places)
+    return fail(EINVAL, "NUPA_TRANSPORT=", wanted, ": no such transport (expected ", transport_choices(), ")");
   Transports transports;
   const auto entries = transport_entries();
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -61,7 +59,7 @@ Result<void> Transports::open(ProcessContext& process) {
 Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device, QpContext& context,
                                                       const QpAttr& attr) {
   if (attr.av.is_global && attr.av.sgid_index >= device.gids.size())
-    return fail(EHOSTUNREACH, "the source GID is empty");
+    return fail(EHOSTUNREACH, device_name(device.index), ": GID ", attr.av.sgid_index, ", the source, is empty");
   Transport* chosen = used_.back().transport.get();
   for (size_t i = 0; i + 1 < used_.size(); ++i) {
     if (!used_[i].transport->reaches(attr.av, attr.dest_qp_num)) continue;

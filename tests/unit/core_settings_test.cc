@@ -24,10 +24,11 @@ class CoreSettings : public ::testing::Test {
       unsetenv(name);
   }
   /// 0, or why no device opens with this setting.
-  static int open_with(const char* name, const std::string& value) {
+  static int open_with(const char* name, const std::string& value, std::string* why = nullptr) {
     setenv(name, value.c_str(), 1);
     const auto opened = open_device("nupa0");
     unsetenv(name);
+    if (!opened && why != nullptr) *why = opened.error().what();
     return opened ? 0 : opened.error().code();
   }
 };
@@ -56,12 +57,20 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
       {"NUPA_ROCE_PEERS", {"all", "Standard", "none"}},
       {"NUPA_DEVICES", {"lo,", "+lo", "lo,lo", "lo+lo"}}};
   for (const auto& [name, values] : unknown)
-    for (const std::string& value : values) EXPECT_EQ(open_with(name, value), EINVAL) << name << "=" << value;
-  EXPECT_EQ(open_with("NUPA_DEVICES", "nupa-no-such-if"), ENODEV);
+    for (const std::string& value : values) {
+      std::string why;
+      EXPECT_EQ(open_with(name, value, &why), EINVAL) << name << "=" << value;
+      EXPECT_EQ(why.find(std::string(name) + "=" + value + ": "), 0u) << why;
+    }
+  std::string why;
+  EXPECT_EQ(open_with("NUPA_DEVICES", "nupa-no-such-if", &why), ENODEV);
+  EXPECT_NE(why.find("nupa-no-such-if"), why.npos) << why;
 }
 
 TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
-  EXPECT_EQ(open_device("nupa1").error().code(), ENODEV);
+  const auto missing = open_device("nupa1");
+  EXPECT_EQ(missing.error().code(), ENODEV);
+  EXPECT_STREQ(missing.error().what(), "no NUPA device has the name 'nupa1' (nupa devices lists them)");
   EXPECT_EQ(open_device("").error().code(), ENODEV);
   EXPECT_EQ(open_device("nupa00").error().code(), ENODEV);
 }

@@ -54,6 +54,7 @@ TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
     const auto devices = parse_devices(text);
     ASSERT_FALSE(devices) << text;
     EXPECT_EQ(EINVAL, devices.error().code()) << text;
+    EXPECT_EQ(0u, std::string(devices.error().what()).find("NUPA_DEVICES=" + std::string(text) + ": expected "));
   }
 }
 
@@ -71,6 +72,8 @@ TEST_F(DeviceTable, AnUnknownInterfaceIsNoDevice) {
     const auto devices = devices_of(text);
     ASSERT_FALSE(devices) << text;
     EXPECT_EQ(ENODEV, devices.error().code()) << text;
+    EXPECT_EQ("NUPA_DEVICES=" + std::string(text) + " names interface nosuchif0, which does not exist",
+              devices.error().what());
   }
 }
 
