@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/gid.h"
+#include "base/gid_text.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "io/route.h"
@@ -78,18 +79,20 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
                                                                bool may_lower_mtu) {
   const AddressVector& vector = attr.av;
   const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
-  if (index >= device.gids.size()) return fail(EHOSTUNREACH, "the source GID is empty");
+  if (index >= device.gids.size())
+    return fail(EHOSTUNREACH, "device ", device.index, ": GID ", index, ", the source, is empty");
   const GidEntry& source = device.gids[index];
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
   if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
-    return fail(EHOSTUNREACH, "source and destination differ in family");
+    return fail(EHOSTUNREACH, "source ", base::gid_text(source.gid), " and destination ", base::gid_text(peer),
+                " differ in family");
   LocalEnd end{&context, rails_from(device, source, peer), 0, false};
   const auto way = io::route_mtu({peer, kUdpPort, end.rails[0].interface_index});
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
   if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
     // Where the port's MTU is another transport's, the peer lowers it as well.
-    if (!may_lower_mtu) return fail(EINVAL, "the path MTU is larger than the way's");
+    if (!may_lower_mtu) return fail(EINVAL, "the path MTU is larger than that of the way to ", base::gid_text(peer));
     fitting.path_mtu = mtu_code_of(*way);
   }
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "base/gid_text.h"
 #include "transport/shm/connected.h"
 #include "transport/shm/datagram.h"
 
@@ -37,12 +38,13 @@ bool ShmTransport::has_gid(const Gid& gid) const {
 
 Result<cm::PeerRef> ShmTransport::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
-  if (slot < segment::kMinSlot || slot > segment::kMaxSlot) return fail(EHOSTUNREACH, "no such queue pair number");
+  if (slot < segment::kMinSlot || slot > segment::kMaxSlot)
+    return fail(EHOSTUNREACH, "no process has queue pair ", qpn);
   auto peer = process_->node().connect(slot, wait);
   if (peer && (*peer)->tables().header->shares_memory == 0)
-    return fail(EHOSTUNREACH, "the process does without shared memory");
+    return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does without shared memory");
   if (!peer || !vector.is_global || segment::has_gid(*(*peer)->tables().header, vector.dgid)) return peer;
-  return fail(EHOSTUNREACH, "the process with this queue pair number has another GID");
+  return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does not have GID ", base::gid_text(vector.dgid));
 }
 
 }  // namespace nupa::shm_transport
