@@ -109,7 +109,8 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   door->dir_ = std::move(*dir);
   auto listener = door->dir_->claim_name(name_of(network, node));
   if (!listener) {
-    if (listener.error().code() == EEXIST) return fail(EEXIST, "a node of this name is in the network already");
+    if (listener.error().code() == EEXIST)
+      return fail(EEXIST, "a node of this name is in the network already: ", node, " in ", network);
     return tl::unexpected(listener.error());
   }
   door->listener_ = std::move(*listener);
@@ -117,7 +118,7 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   door->epoll_ = base::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   door->again_ = base::UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!door->epoll_ || !door->again_ || !door->watch(door->again_.get()) || !door->watch(door->listener_.get()))
-    return fail(errno, "the node's socket cannot be watched");
+    return fail(errno, "the socket of node ", node, " cannot be watched");
   return door;
 }
 
@@ -201,7 +202,7 @@ Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std:
   if (!dir) return tl::unexpected(dir.error());
   auto socket = (*dir)->connect_name(name_of(network, node));
   if (!socket) return tl::unexpected(socket.error());
-  if (!send_to(socket->get(), question)) return fail(errno, "the node cannot be asked");
+  if (!send_to(socket->get(), question)) return fail(errno, "node ", node, " of ", network, " cannot be asked");
   return socket;
 }
 
@@ -220,7 +221,8 @@ Result<std::string> Door::ask(const std::string& network, const std::string& nod
                               int patience_ms) {
   auto asked = begin_to_ask(network, node, question);
   if (!asked) return tl::unexpected(asked.error());
-  if (!cm::wait_readable(asked->get(), patience_ms)) return fail(ETIMEDOUT, "the node does not answer");
+  if (!cm::wait_readable(asked->get(), patience_ms))
+    return fail(ETIMEDOUT, "node ", node, " of ", network, " does not answer");
   return take_answer(asked->get());
 }
 

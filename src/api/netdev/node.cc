@@ -99,7 +99,7 @@ Result<void> Node::open() {
   door_ = std::move(*door);
   // Before the interface is there: its own address is no way to other nodes.
   const std::vector<DeviceName> devices = list_devices();
-  if (devices.empty()) return fail(ENODEV, "there is no device of NUPA");
+  if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
   auto device = open_device(devices.front().name);
   if (!device) return tl::unexpected(device.error());
   device_ = std::move(*device);
@@ -130,7 +130,7 @@ Result<void> Node::open() {
   for (const Prefix& prefix : options_.addresses)
     if (error == 0) error = tun_->add_address(prefix);
   if (error == 0) error = tun_->bring_up();
-  if (error != 0) return fail(error, "the interface cannot be given its addresses");
+  if (error != 0) return fail(error, "the interface cannot be given its addresses: ", options_.interface);
 
   auto manager = ConnectionManager::open(*this);
   if (!manager) return tl::unexpected(manager.error());
@@ -154,7 +154,8 @@ Result<void> Node::open() {
   listener.service_id = service_of(options_.network, options_.node);
   error = manager_->bind(kOfNode, listener);
   if (error == 0) error = manager_->listen(kOfNode);
-  if (error != 0) return fail(error, "the node's service cannot be listened at");
+  if (error != 0)
+    return fail(error, "node ", options_.node, " of ", options_.network, ": its service cannot be listened at");
   listener.service_id = service_of(options_.network);
   // Where two nodes of a network share a host's network, the first one is found by the host's address.
   if (manager_->bind(kOfNetwork, listener) == 0) manager_->listen(kOfNetwork);
@@ -442,7 +443,7 @@ Result<void> Node::take_answer(Target& target) {
   auto answer = Door::take_answer(target.asked.get());
   if (!answer) return tl::unexpected(answer.error());
   const auto gid = address_from(Door::field(*answer, "gid"));
-  if (!gid) return fail(EPROTO, "the node's answer cannot be read");
+  if (!gid) return fail(EPROTO, "node ", target.node, ": its answer cannot be read");
   auto route = manager_->find_address(gid_);
   if (!route) return tl::unexpected(route.error());
   route->path.remote = *gid;

@@ -10,6 +10,7 @@
 
 #include "api/netdev/queue_pair_states.h"
 #include "base/clock.h"
+#include "base/gid_text.h"
 #include "base/log.h"
 
 namespace nupa::netdev {
@@ -117,7 +118,7 @@ Result<std::unique_ptr<Session>> Session::ask(World& world, uint64_t owner, uint
   request.max_cm_retries = kTries;
   request.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.connect(request, route, owner, &session->id_); error != 0)
-    return fail(error, "the communication manager cannot ask");
+    return fail(error, "the communication manager cannot ask ", base::gid_text(route.path.remote));
   return session;
 }
 
@@ -135,11 +136,11 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   if (!proved) {
     // Nothing is said to a stranger that it would not hear where there is no network at all.
     world.manager.reject(id, RejectReason::kInvalidServiceId, {});
-    return fail(EACCES, "somebody without the network's key asks");
+    return fail(EACCES, base::gid_text(request.path.remote), " asks without the network's key");
   }
   if (asked->version != kVersion) {
     world.manager.reject(id, RejectReason::kConsumer, {});
-    return fail(EPROTO, "it speaks another version");
+    return fail(EPROTO, base::gid_text(request.path.remote), " speaks another version");
   }
   auto nonce = new_nonce();
   auto prepared = session->prepare();
@@ -157,7 +158,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   }
   if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
     world.manager.reject(id, RejectReason::kNoResources, {});
-    return fail(error, "a queue pair cannot be connected");
+    return fail(error, "a queue pair cannot be connected to ", base::gid_text(request.path.remote));
   }
   Greeting greeting;
   greeting.queues = static_cast<uint16_t>(world.pumps.size());

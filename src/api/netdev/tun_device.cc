@@ -39,8 +39,8 @@ Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* t
       static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | (several ? IFF_MULTI_QUEUE : IFF_TUN_EXCL));
   if (ioctl(queue.get(), TUNSETIFF, &request) != 0) {
     if (errno == EPERM) return fail(EPERM, "making an interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`");
-    if (errno == EBUSY) return fail(EBUSY, "there is an interface of this name");
-    return fail(errno, "the interface cannot be made");
+    if (errno == EBUSY) return fail(EBUSY, "there is an interface of this name: ", name);
+    return fail(errno, "interface ", name, " cannot be made");
   }
   int header_bytes = sizeof(VirtioHeader), little_endian = 1;
   if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)
@@ -64,9 +64,9 @@ int with_socket(int family, Use&& use) {
 
 Result<TunDevice> TunDevice::open(const std::string& name, uint32_t queues) {
   if (name.empty() || name.size() >= IFNAMSIZ || name.find_first_of("/% \t") != name.npos)
-    return fail(EINVAL, "an interface's name has 1 to 15 characters, none of them '/', '%' or space");
+    return fail(EINVAL, "'", name, "': an interface's name has 1 to 15 characters, none of them '/', '%' or space");
   // With several queues the kernel would let this process take part in somebody else's interface.
-  if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name");
+  if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name: ", name);
   TunDevice device(name);
   for (uint32_t i = 0; i < queues; ++i) {
     auto queue = open_queue(name, queues > 1, &device.takes_datagrams_);
