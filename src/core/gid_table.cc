@@ -120,21 +120,6 @@ HostAddresses read_host_addresses(const Interfaces& interfaces) {
   return found;
 }
 
-std::vector<Gid> own_addresses() {
-  std::vector<Gid> found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
-    if (at->ifa_addr->sa_family == AF_INET)
-      found.push_back(mapped(reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr));
-    else if (at->ifa_addr->sa_family == AF_INET6)
-      found.push_back(plain(reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr));
-  }
-  freeifaddrs(list);
-  return found;
-}
-
 std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   Gid link_local;
   link_local.raw[0] = 0xfe;

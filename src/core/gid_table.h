@@ -20,9 +20,6 @@ struct HostAddresses {
 /// `interfaces`: of these only, in their order.
 HostAddresses read_host_addresses(const Interfaces& interfaces = {});
 
-/// Every address of this network namespace, of interfaces that are down and the loopback too.
-std::vector<Gid> own_addresses();
-
 /// The port's GID table (IBTA annex A17), at most segment::kMaxGids entries: index 0 link local from the interface
 /// identifier; then IPv4, so that index 1 is what programs pick by habit; then IPv6. Each address once; 127.0.0.1
 /// only where there is no other IPv4 address.

@@ -5,6 +5,7 @@
 #include <shared_mutex>
 
 #include "base/memory_fault.h"
+#include "base/own_addresses.h"
 #include "core/connections.h"
 #include "core/gid_table.h"
 
@@ -51,7 +52,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   if (!remapper) return tl::unexpected(remapper.error());
   process->remapper_ = std::move(*remapper);
   process->devices_ = std::move(*devices);
-  process->own_addresses_ = own_addresses();
+  for (const base::OwnAddress& own : base::own_addresses()) process->own_addresses_.push_back(own.gid);
   std::vector<std::vector<Gid>> gids;
   for (const DeviceEntry& device : process->devices_) {
     gids.emplace_back();

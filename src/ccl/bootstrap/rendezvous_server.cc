@@ -1,5 +1,3 @@
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -17,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/gid.h"
+#include "base/own_addresses.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/gathering.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
@@ -36,21 +36,13 @@ using progress::kNsPerSecond;
 constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
 
 /// Good beyond this host first.
-std::vector<Gid> own_addresses() {
+std::vector<Gid> addresses_of_host() {
   std::vector<Gid> ipv4;
   std::vector<Gid> ipv6;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) list = nullptr;
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    if (at->ifa_addr->sa_family == AF_INET) {
-      ipv4.push_back(gid_of(at->ifa_addr));
-    } else if (at->ifa_addr->sa_family == AF_INET6) {
-      if (IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr)) continue;
-      ipv6.push_back(gid_of(at->ifa_addr));
-    }
+  for (const base::OwnAddress& own : base::own_addresses()) {
+    if (!own.is_up || own.is_loopback || base::is_link_local(own.gid)) continue;
+    (base::is_ipv4(own.gid) ? ipv4 : ipv6).push_back(own.gid);
   }
-  if (list != nullptr) freeifaddrs(list);
   ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
   if (ipv4.size() >= UniqueId::kMaxAddresses) ipv4.resize(UniqueId::kMaxAddresses - 1);
   ipv4.push_back(kLoopback);
@@ -172,7 +164,7 @@ class Root final : public MeetingRoot {
 Result<void> Root::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
   if (!listener_) return fail(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
-  id_.addresses = addresses.empty() ? own_addresses() : std::move(addresses);
+  id_.addresses = addresses.empty() ? addresses_of_host() : std::move(addresses);
   if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
     return fail(EIO, "the kernel gives no random numbers");
   return run();

@@ -1,0 +1,19 @@
+#pragma once
+#include <nupa/export.h>
+#include <nupa/types.h>
+
+#include <vector>
+
+namespace nupa::base {
+
+/// An address of this network namespace.
+struct OwnAddress {
+  Gid gid;  ///< IPv4 as ::ffff:a.b.c.d
+  bool is_up;
+  bool is_loopback;  ///< its interface is
+};
+
+/// All of them in the system's order, also those of interfaces that are down. Empty where the system does not tell.
+NUPA_EXPORT std::vector<OwnAddress> own_addresses();
+
+}  // namespace nupa::base
