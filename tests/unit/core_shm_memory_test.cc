@@ -159,13 +159,13 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
 class ShmObjects : public ShmTest {};
 
 TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
-  const ProcessContext& process = process();
+  const ProcessContext& here = process();
   const uint32_t number = make_qp()->number();
-  EXPECT_TRUE(process.has_queue_pair(number)) << "in RESET";
-  EXPECT_FALSE(process.has_queue_pair(number + 1));
-  EXPECT_FALSE(process.has_queue_pair(number ^ 1u << segment::kIndexBits)) << "another process's";
+  EXPECT_TRUE(here.has_queue_pair(number)) << "in RESET";
+  EXPECT_FALSE(here.has_queue_pair(number + 1));
+  EXPECT_FALSE(here.has_queue_pair(number ^ 1u << segment::kIndexBits)) << "another process's";
   qps.pop_back();
-  EXPECT_FALSE(process.has_queue_pair(number));
+  EXPECT_FALSE(here.has_queue_pair(number));
 }
 
 TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
