@@ -71,7 +71,7 @@ def lists():
     outcome(good and shown[0]["node_guid"] != shown[1]["node_guid"], "devices-shown", shown)
     tell("devices-rails-and-one", nupa("devices", before=inside(HERE), env=dict(ENV, NUPA_DEVICES="one+talk,two")), 0,
          "interfaces    one talk", "interfaces    two")
-    for wrong, said in (("one,one", "one,one"), ("one,", "'one,'"), ("one,none", "'none'"), ("one+two,two", "one+two,two")):
+    for wrong, said in (("one,one", "one,one"), ("one,", "NUPA_DEVICES=one,"), ("one,none", "interface none"), ("one+two,two", "one+two,two")):
         done = nupa("devices", before=inside(HERE), env=dict(ENV, NUPA_DEVICES=wrong))
         tell("devices-wrong " + wrong, done, 1, said)
         done = nupa("run", "--", "ibv_devinfo", "-d", "nupa0", before=inside(HERE), env=dict(ENV, NUPA_DEVICES=wrong))

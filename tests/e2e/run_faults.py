@@ -235,11 +235,11 @@ for transport in transports():
 limited("limit-files", "ulimit -n 8", "Failed")
 limited("limit-file-size", "ulimit -f 1024", "Failed")
 limited("limit-address-space", "ulimit -v 60000", "Failed")
-hostile("runtime-dir-open-to-others", with_mode, "refused")
+hostile("runtime-dir-open-to-others", with_mode, "open to other users")
 hostile("runtime-dir-symlink", with_link, "Failed")
 hostile("runtime-dir-plain-file", with_file, "Failed")
 hostile("runtime-dir-garbage", with_garbage, "PORT_ACTIVE")
 if os.geteuid() == 0:
-    hostile("runtime-dir-other-owner", with_owner, "refused")
+    hostile("runtime-dir-other-owner", with_owner, "belongs to user 65534")
 shutil.rmtree(os.environ["NUPA_RUNTIME_DIR"], ignore_errors=True)
 finish()
