@@ -264,7 +264,8 @@ bool Root::listen_to(Visitor& visitor) {
       std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
     return false;
   if (visitor.heard.size() < kTellingBytes + length) return true;
-  if (const auto seated = seat(visitor); !seated) answer(visitor, answer_of(seated.error().code(), seated.error().what()));
+  if (const auto seated = seat(visitor); !seated)
+    answer(visitor, answer_of(seated.error().code(), seated.error().what()));
   return true;
 }
 
