@@ -44,17 +44,16 @@ Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const 
       places_(places),
       rules_(rules),
       on_end_(std::move(on_end)),
-      links_(places.cards.size()) {
+      links_(places.cards.size()),
+      timer_(endpoint.loop(), [this](int64_t now_ns) { make_all(now_ns); }) {
   for (uint32_t i = 0; i < links_.size(); ++i) links_[i].rank = i;
 }
 
 Links::~Links() {
   if (entered_) endpoint_.leave(id_, rank_);
-  timer_ = nullptr;
 }
 
 int Links::open() {
-  timer_ = std::make_unique<progress::Loop::Timer>(endpoint_.loop(), [this](int64_t now_ns) { make_all(now_ns); });
   const int error = endpoint_.enter(id_, rank_, this);
   entered_ = error == 0;
   return error;
@@ -68,7 +67,7 @@ void Links::want(uint32_t rank) {
     link.wanted = true;
     making_.push_back(rank);
   }
-  if (entered_) timer_->run_soon();
+  if (entered_) timer_.run_soon();
 }
 
 Wait Links::ready(uint32_t rank) {
@@ -193,7 +192,7 @@ void Links::hear(Link& link, const Mail& mail) {
   }
   link.next_ns = 0;
   link.pause_ns = 0;
-  timer_->run_soon();
+  timer_.run_soon();
 }
 
 int64_t Links::ask_pause_ns() const {
@@ -279,7 +278,7 @@ void Links::make_all(int64_t now_ns) {
     if (told_) next = INT64_MAX;
   }
   report();
-  timer_->set_at_latest(next);
+  timer_.set_at_latest(next);
 }
 
 void Links::on_completion(const WorkCompletion& completion) {

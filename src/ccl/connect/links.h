@@ -128,8 +128,8 @@ class Links final : public MailSink {
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
   Cause failure_;
-  Cause told_;                                    ///< by end()
-  std::unique_ptr<progress::Loop::Timer> timer_;  ///< runs make_all()
+  Cause told_;                   ///< by end()
+  progress::Loop::Timer timer_;  ///< runs make_all(), which uses the members above: it ends before them
 };
 
 }  // namespace nupa::ccl
