@@ -2,6 +2,7 @@
 /// The composition root: the transports that exist, in order of cost. Adding one adds its folder and a line here.
 #include <array>
 
+#include "core/connections.h"
 #include "core/transports.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
@@ -16,8 +17,12 @@ constexpr std::array kTransports = {
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
+constexpr std::array kServices = {&Connections::kEntry};
+
 }  // namespace
 
 std::span<const TransportEntry> transport_entries() { return kTransports; }
+
+std::span<const ServiceEntry* const> service_entries() { return kServices; }
 
 }  // namespace nupa::core

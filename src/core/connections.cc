@@ -34,6 +34,15 @@ Connections::Connections(Process& process)
     NUPA_ERROR("peers will not learn of the end of the process");
 }
 
+const ServiceEntry Connections::kEntry{
+    [](Process& process) -> std::unique_ptr<ProcessService> { return std::make_unique<Connections>(process); }};
+
+Result<void> Connections::start() {
+  // What comes for the host is for all its processes: a process that wants no connections passes it on.
+  if (mads_ == nullptr || !mads_->receives_for_host()) return {};
+  return hear();
+}
+
 Result<void> Connections::hear() {
   if (mads_ == nullptr) return {};
   if (!relay_) {
@@ -383,9 +392,10 @@ namespace nupa {
 Result<std::shared_ptr<ConnectionManager>> ConnectionManager::open(ConnectionSink& sink) {
   auto process = core::Process::acquire();
   if (!process) return tl::unexpected(process.error());
-  core::Connections& connections = (*process)->connections();
-  if (auto attached = connections.attach(sink); !attached) return tl::unexpected(attached.error());
-  return std::shared_ptr<ConnectionManager>(&connections, [kept = std::move(*process)](ConnectionManager* manager) {
+  core::Connections* const connections = core::Connections::of(**process);
+  if (connections == nullptr) return fail(EOPNOTSUPP, "this library has no communication manager");
+  if (auto attached = connections->attach(sink); !attached) return tl::unexpected(attached.error());
+  return std::shared_ptr<ConnectionManager>(connections, [kept = std::move(*process)](ConnectionManager* manager) {
     static_cast<core::Connections*>(manager)->detach();
   });
 }

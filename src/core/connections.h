@@ -20,14 +20,17 @@ namespace nupa::core {
 /// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. The process that
 /// receives what comes for the host passes on what is for other processes, also if it has no connections itself.
 class Connections final : public ConnectionManager,
+                          public ProcessService,
                           private cm::MadOutput,
                           private ConnectionSink,
                           private progress::ForkParticipant {
  public:
   explicit Connections(Process& process);
   ~Connections() override;
-  /// Hears what comes to queue pair 1. Errors: those of threads.
-  Result<void> hear();
+  static const ServiceEntry kEntry;
+  /// That of the process; null: the composition root does not name it.
+  static Connections* of(Process& process) { return static_cast<Connections*>(process.find_service(kEntry)); }
+
   /// A program wants connections. EBUSY: another one does; errors of sockets and threads.
   Result<void> attach(ConnectionSink& sink);
   /// It wants them no more, and hears of none when this returns.
@@ -50,11 +53,10 @@ class Connections final : public ConnectionManager,
   int disconnect(ConnectionId id) override;
   void release(ConnectionId id) override;
 
-  // The process's callbacks, on the service thread.
-  void on_mad(cm::Peer& peer, const cm::Mad& mad);
-  void on_peer_gone(cm::Peer& peer);
-  /// Returns when it wants to be called again.
-  int64_t on_tick(int64_t now);
+  Result<void> start() override;
+  void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
+  void on_peer_gone(cm::Peer& peer) override;
+  int64_t on_tick(int64_t now) override;
 
   /// fork(): the child has no connections. Its locks may be held for ever: calls return before they take one.
   void before_fork() override {}
@@ -63,6 +65,8 @@ class Connections final : public ConnectionManager,
   void process_ends();
 
  private:
+  /// Hears what comes to queue pair 1. Errors: those of threads.
+  Result<void> hear();
   void send(const cm::Way& way, const cm::Mad& mad) override;
   /// Calls `act` with the engine, and does what comes of it.
   template <class Act>

@@ -6,7 +6,6 @@
 
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
-#include "core/connections.h"
 #include "core/gid_table.h"
 
 namespace nupa::core {
@@ -25,13 +24,13 @@ Process::Process()
       }) {}
 
 Process::~Process() {
-  std::unique_ptr<Connections> last;
+  std::vector<Service> last;
   {
-    std::lock_guard lock(connections_mutex_);
-    last = std::move(connections_);
+    std::lock_guard lock(services_mutex_);
+    last.swap(services_);
   }
-  // Without the lock: threads that tell it something may be in its way.
-  last.reset();
+  // Without the lock: a service waits for threads that tell it something.
+  last.clear();
 }
 
 Result<std::shared_ptr<Process>> Process::acquire() {
@@ -72,10 +71,10 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
   process->remapper_->set_internal_threads(process->node_->internal_threads());
   if (auto opened = used.open(*process); !opened) return tl::unexpected(opened.error());
-  process->connections_ = std::make_unique<Connections>(*process);
-  // What comes for the host is for all its processes: a process that wants no connections passes it on.
-  if (const MadCarrier* mads = used.mads(); mads != nullptr && mads->receives_for_host())
-    if (auto heard = process->connections_->hear(); !heard) return tl::unexpected(heard.error());
+  for (const ServiceEntry* entry : service_entries()) {
+    process->services_.push_back({entry, entry->make(*process)});
+    if (auto started = process->services_.back().service->start(); !started) return tl::unexpected(started.error());
+  }
   // The service thread calls this object from now on: everything that it may need is there.
   if (auto served = process->node_->serve(); !served) return tl::unexpected(served.error());
   g_process = process;
@@ -103,15 +102,21 @@ void Process::on_attention() {
   service_->on_attention(kinds);
 }
 
+ProcessService* Process::find_service(const ServiceEntry& entry) {
+  for (const Service& each : services_)
+    if (each.entry == &entry) return each.service.get();
+  return nullptr;
+}
+
 void Process::on_mad(cm::Peer& peer, const cm::Mad& mad) {
-  std::lock_guard lock(connections_mutex_);
-  if (connections_ != nullptr) connections_->on_mad(peer, mad);
+  std::lock_guard lock(services_mutex_);
+  for (const Service& each : services_) each.service->on_mad(peer, mad);
 }
 
 void Process::on_peer_gone(cm::Peer& peer) {
   service_->on_peer_gone(peer);
-  std::lock_guard lock(connections_mutex_);
-  if (connections_ != nullptr) connections_->on_peer_gone(peer);
+  std::lock_guard lock(services_mutex_);
+  for (const Service& each : services_) each.service->on_peer_gone(peer);
 }
 
 int64_t Process::on_tick(int64_t now_ns) {
@@ -120,8 +125,9 @@ int64_t Process::on_tick(int64_t now_ns) {
     std::shared_lock copies(remapper_->copy_mutex());  // as in on_attention()
     wanted = service_->on_tick(now_ns);
   }
-  std::lock_guard lock(connections_mutex_);
-  return connections_ == nullptr ? wanted : std::min(wanted, connections_->on_tick(now_ns));
+  std::lock_guard lock(services_mutex_);
+  for (const Service& each : services_) wanted = std::min(wanted, each.service->on_tick(now_ns));
+  return wanted;
 }
 
 }  // namespace nupa::core

@@ -10,6 +10,7 @@
 #include "core/object_service.h"
 #include "core/object_tables.h"
 #include "core/pending_requests.h"
+#include "core/process_service.h"
 #include "core/ring_memory.h"
 #include "core/transports.h"
 #include "core/xrc_users.h"
@@ -17,11 +18,9 @@
 
 namespace nupa::core {
 
-class Connections;
-
 /// This process, as all opens of its devices share it: its place on the host (node, slot, memory that others reach),
-/// its wires, its objects and what waits for them. It makes these parts at the first open, passes the calls of the
-/// node's service thread on to them, and takes them down at the last close. The rules are the parts'.
+/// its wires, its objects, what waits for them, and its services. It makes these parts at the first open, passes the
+/// calls of the node's service thread on to them, and takes them down at the last close. The rules are the parts'.
 class Process final : public cm::NodeEvents, public ProcessContext {
  public:
   /// The one of this process. Errors of settings, devices, the runtime directory and of transports.
@@ -45,7 +44,8 @@ class Process final : public cm::NodeEvents, public ProcessContext {
 
   /// How its queue pairs reach others.
   Transports& transports() { return transports_; }
-  Connections& connections() { return *connections_; }
+  /// The service that `entry` has made in this process; null: the composition root has no such entry.
+  ProcessService* find_service(const ServiceEntry& entry);
 
   // Its objects.
   ObjectTables& objects() { return objects_; }
@@ -83,8 +83,12 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   std::optional<RingMemory> ring_memory_;
   Transports transports_;
 
-  std::mutex connections_mutex_;  ///< before everything of the connections'
-  std::unique_ptr<Connections> connections_;
+  struct Service {
+    const ServiceEntry* entry;
+    std::unique_ptr<ProcessService> service;
+  };
+  std::mutex services_mutex_;  ///< before everything of theirs
+  std::vector<Service> services_;
 };
 
 }  // namespace nupa::core

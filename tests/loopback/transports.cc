@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The composition root of a library that has the loopback transport too.
+#include "core/connections.h"
 #include "core/transports.h"
 
 #include <array>
@@ -19,8 +20,12 @@ constexpr std::array kTransports = {
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
+constexpr std::array kServices = {&Connections::kEntry};
+
 }  // namespace
 
 std::span<const TransportEntry> transport_entries() { return kTransports; }
+
+std::span<const ServiceEntry* const> service_entries() { return kServices; }
 
 }  // namespace nupa::core

@@ -213,7 +213,7 @@ void on_service_thread(Process& own, const std::function<void()>& what) {
 }
 /// The service thread looks at the connections as if the time was `now`.
 void look_at(Process& own, int64_t now) {
-  on_service_thread(own, [&] { own.connections().on_tick(now); });
+  on_service_thread(own, [&] { Connections::of(own)->on_tick(now); });
 }
 
 // One process.
@@ -393,7 +393,7 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
     party->manager.reset();
     // A question that is asked again goes to this process, too.
     later = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
-    own->connections().on_tick(base::now_ns() + 1'000'000'000);
+    Connections::of(*own)->on_tick(base::now_ns() + 1'000'000'000);
   });
   pollfd asked{later.get(), POLLIN, 0};
   EXPECT_EQ(0, ::poll(&asked, 1, 0));

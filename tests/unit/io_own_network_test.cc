@@ -238,7 +238,7 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
     unsetenv("NUPA_TRANSPORT");
     ASSERT_TRUE(own) << own.error().what();
     const auto path_mtu = [&](const char* to) {
-      const auto route = (*own)->connections().find_route(gid(to), 0, nullptr);
+      const auto route = core::Connections::of(**own)->find_route(gid(to), 0, nullptr);
       return route ? route->path.mtu : 0;
     };
     EXPECT_EQ(3, path_mtu("10.1.0.77")) << "1024 bytes, as the port";
