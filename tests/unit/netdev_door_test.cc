@@ -3,13 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +19,16 @@
 namespace nupa::netdev {
 namespace {
 
+using progress::Deadline;
+using progress::Loop;
+
 constexpr int kLimitMs = 10'000;
+
+class SimulatedClock final : public progress::Clock {
+ public:
+  int64_t now_ns() const override { return at_ns; }
+  int64_t at_ns = 1;
+};
 
 class NetdevDoor : public ::testing::Test {
  protected:
@@ -31,12 +38,15 @@ class NetdevDoor : public ::testing::Test {
     folder_ = folder;
     if (const char* before = getenv("NUPA_RUNTIME_DIR")) before_ = before;
     setenv("NUPA_RUNTIME_DIR", (folder_ + "/run").c_str(), 1);
-    auto opened = Door::open("lab", "n1");
+    loop = std::move(*Loop::open(clock));
+    auto opened = Door::open(
+        *loop, "lab", "n1", [this](const std::string& question) { return answer(question); }, clock);
     ASSERT_TRUE(opened) << opened.error().what();
     door = std::move(*opened);
   }
   void TearDown() override {
     door.reset();
+    loop.reset();
     if (before_.empty())
       unsetenv("NUPA_RUNTIME_DIR");
     else
@@ -58,27 +68,22 @@ class NetdevDoor : public ::testing::Test {
     pollfd entry{fd, POLLIN, 0};
     return poll(&entry, 1, limit_ms) == 1;
   }
-  /// Whether the door is readable because somebody waits to be let in.
-  bool tells_of_guests() {
-    epoll_event events[4];
-    const int count = epoll_wait(door->fd(), events, 4, 0);
-    return std::any_of(events, events + std::max(count, 0), [](const epoll_event& event) {
-      int listens = 0;
-      socklen_t length = sizeof listens;
-      return getsockopt(event.data.fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
-    });
-  }
-  void serve() {
-    door->serve([this](const std::string& question) {
-      asked.push_back(question);
-      return "to " + question;
-    });
+  /// All that is to be done now. False: nothing was.
+  bool serve() const {
+    bool some = false;
+    for (int turns = 0; loop->run_once(Deadline::at(0)); ++turns) {
+      EXPECT_LT(turns, 1000) << "something keeps the loop awake";
+      if (turns == 1000) break;
+      some = true;
+    }
+    return some;
   }
   /// The only guest's answer, as it gets it.
-  std::string answered(const std::string& answer) {
+  std::string answered(const std::string& text) {
     const auto one = guest();
     ask(one, "status");
-    door->serve([&](const std::string&) { return answer; });
+    answer = [&](const std::string&) { return text; };
+    serve();
     return answer_to(one);
   }
   static std::string answer_to(const base::UniqueFd& guest) {
@@ -111,8 +116,14 @@ class NetdevDoor : public ::testing::Test {
     return Door::take_answer(asks.get());
   }
 
+  SimulatedClock clock;
+  std::unique_ptr<Loop> loop;
   std::unique_ptr<Door> door;
   std::vector<std::string> asked;
+  Door::Answer answer = [this](const std::string& question) {
+    asked.push_back(question);
+    return "to " + question;
+  };
 
  private:
   std::string folder_, before_;
@@ -120,15 +131,13 @@ class NetdevDoor : public ::testing::Test {
 
 TEST_F(NetdevDoor, Serve_QuestionThatComesLate_IsAnswered) {
   const auto late = guest();
-  ASSERT_TRUE(is_readable(door->fd(), kLimitMs)) << "a guest has come";
-  serve();
+  EXPECT_TRUE(serve()) << "a guest has come";
   EXPECT_EQ(answer_to(late), "(nothing)");
-  EXPECT_FALSE(is_readable(door->fd(), 0)) << "a guest that is silent keeps nobody awake";
+  EXPECT_FALSE(serve()) << "a guest that is silent keeps nobody awake";
   ask(late, "who");
-  ASSERT_TRUE(is_readable(door->fd(), kLimitMs)) << "the guest has asked";
-  serve();
+  EXPECT_TRUE(serve()) << "the guest has asked";
   EXPECT_EQ(answer_to(late), "to who");
-  EXPECT_FALSE(is_readable(door->fd(), 0));
+  EXPECT_FALSE(serve());
 }
 
 TEST_F(NetdevDoor, Serve_SilentGuest_HoldsUpNobody) {
@@ -141,7 +150,7 @@ TEST_F(NetdevDoor, Serve_SilentGuest_HoldsUpNobody) {
   EXPECT_EQ(asked, std::vector<std::string>{"status"});
 }
 
-TEST_F(NetdevDoor, Serve_WithoutADescriptorForAGuest_SaysSoOnceAndTakesItLater) {
+TEST_F(NetdevDoor, Serve_WithoutADescriptorForAGuest_SleepsAndTakesItLater) {
   const auto one = guest();
   ask(one, "status");
   rlimit before{};
@@ -150,21 +159,32 @@ TEST_F(NetdevDoor, Serve_WithoutADescriptorForAGuest_SaysSoOnceAndTakesItLater) 
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   serve();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_FALSE(tells_of_guests()) << "whoever polls it would look again and again";
+  EXPECT_FALSE(serve()) << "the loop looks again and again";
   EXPECT_TRUE(asked.empty());
-  ASSERT_TRUE(is_readable(door->fd(), kLimitMs));
+  ASSERT_NE(loop->next_due_ns(), INT64_MAX);
+  clock.at_ns = loop->next_due_ns();
   serve();
   EXPECT_EQ(answer_to(one), "to status");
-  EXPECT_FALSE(is_readable(door->fd(), 0));
+  EXPECT_FALSE(serve());
   const auto next = guest();
-  EXPECT_TRUE(tells_of_guests());
+  EXPECT_TRUE(serve());
 }
 
 TEST_F(NetdevDoor, Serve_GuestThatLeaves_IsForgotten) {
   guest();
   serve();
-  EXPECT_FALSE(is_readable(door->fd(), 0));
+  EXPECT_FALSE(serve());
   EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(NetdevDoor, Serve_MoreGuestsAtOnceThanItKeeps_AllThatHaveAskedAreAnswered) {
+  std::vector<base::UniqueFd> all;
+  for (size_t i = 0; i < 2 * Door::kMostGuests; ++i) {
+    all.push_back(guest());
+    ask(all.back(), "q");
+  }
+  serve();
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(answer_to(all[i]), "to q") << i;
 }
 
 TEST_F(NetdevDoor, Serve_MoreSilentGuestsThanItKeeps_HangsUpOnTheFirst) {
@@ -192,14 +212,14 @@ TEST_F(NetdevDoor, Serve_AnswerOfAnyLength_ComesWhole) {
 }
 
 TEST_F(NetdevDoor, AnswerWaiting_QuestionWithoutAnAnswerAtOnce_IsAnsweredThen) {
-  const auto later = [](const std::string& question) {
+  answer = [](const std::string& question) {
     return question == "status" ? std::nullopt : std::optional<std::string>("to " + question);
   };
   const auto first = guest(), second = guest(), third = guest();
   ask(first, "status");
   ask(second, "who");
   ask(third, "status");
-  door->serve(later);
+  serve();
   EXPECT_EQ(answer_to(first), "(nothing)");
   EXPECT_EQ(answer_to(second), "to who");
   door->answer_waiting("measured");
@@ -212,18 +232,20 @@ TEST_F(NetdevDoor, AnswerWaiting_QuestionWithoutAnAnswerAtOnce_IsAnsweredThen) {
 TEST_F(NetdevDoor, Serve_GuestThatHangsUpWhileItWaits_KeepsNobodyAwake) {
   auto one = guest();
   ask(one, "status");
-  door->serve([](const std::string&) { return std::nullopt; });
+  answer = [](const std::string&) { return std::nullopt; };
+  serve();
   one.reset();
-  EXPECT_FALSE(is_readable(door->fd(), 0));
+  EXPECT_FALSE(serve());
   door->answer_waiting("measured");
 }
 
 TEST_F(NetdevDoor, Serve_MoreGuestsWaitThanItKeeps_HangsUpOnTheFirst) {
+  answer = [](const std::string&) { return std::nullopt; };
   std::vector<base::UniqueFd> waiting;
   for (size_t i = 0; i <= Door::kMostGuests; ++i) {
     waiting.push_back(guest());
     ask(waiting.back(), "status");
-    door->serve([](const std::string&) { return std::nullopt; });
+    serve();
   }
   EXPECT_EQ(answer_to(waiting[0]), "(hung up)");
   door->answer_waiting("measured");
@@ -267,13 +289,13 @@ TEST_F(NetdevDoor, Ask_OfANodeThatIsNotThere_IsRefused) {
 }
 
 TEST_F(NetdevDoor, Open_NameThatANodeHas_IsRefused) {
-  const auto second = Door::open("lab", "n1");
+  const auto second = Door::open(*loop, "lab", "n1", answer);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), EEXIST);
 }
 
 TEST_F(NetdevDoor, List_NamesTheNodesOfANetworkOrOfAll) {
-  const auto other = Door::open("office", "n2");
+  const auto other = Door::open(*loop, "office", "n2", answer);
   ASSERT_TRUE(other);
   using Names = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(Door::list("lab"), (Names{{"lab", "n1"}}));
@@ -301,7 +323,7 @@ TEST_F(NetdevDoor, End_TakesTheSocketAway) {
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), ECONNRESET);
   EXPECT_EQ(Door::ask("lab", "n1", "who", 0).error().code(), ENOENT);
-  EXPECT_TRUE(Door::open("lab", "n1"));
+  EXPECT_TRUE(Door::open(*loop, "lab", "n1", this->answer));
 }
 
 TEST(NetdevDoorField, OfWhatIsNoTextIsEmpty) {

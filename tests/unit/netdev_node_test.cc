@@ -8,15 +8,18 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -34,6 +37,9 @@ using namespace session_test;
 
 constexpr std::chrono::seconds kNodeLimit{12};
 constexpr int kNodeAnswersMs = 10'000;
+// Of node.cc.
+constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
+constexpr int64_t kMeasureNs = 100 * progress::kNsPerMs;
 
 /// The calling thread enters a network namespace that has the loopback only.
 bool enter_own_network() {
@@ -45,6 +51,21 @@ bool enter_own_network() {
   loopback.ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING;
   return ioctl(asks.get(), SIOCSIFFLAGS, &loopback) == 0;
 }
+
+/// A time that stands still until the test moves it. A node in another process has it too, whose loop looks at it each
+/// time that it is woken, as by a question.
+class SharedClock final : public progress::Clock {
+ public:
+  SharedClock()
+      : at_(new (mmap(nullptr, sizeof *at_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                std::atomic<int64_t>(progress::kNsPerSecond)) {}
+  ~SharedClock() override { munmap(at_, sizeof *at_); }
+  int64_t now_ns() const override { return *at_; }
+  void advance(int64_t ns) { *at_ += ns; }
+
+ private:
+  std::atomic<int64_t>* const at_;
+};
 
 class NodeProcess {
  public:
@@ -72,11 +93,20 @@ class NodeProcess {
     link_.reset();
     int status = -1;
     EXPECT_EQ(pid_, waitpid(pid_, &status, 0));
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    return status_of(status);
+  }
+  /// The same once it has ended by itself; -1: it has not.
+  int own_end() {
+    int status = -1;
+    const bool has_ended = cm::test::soon([&] { return waitpid(pid_, &status, WNOHANG) == pid_; });
+    return has_ended ? status_of(status) : -1;
   }
 
  private:
+  int status_of(int status) {
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
   static int run(const NodeOptions& options, int link) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char word;
@@ -112,8 +142,9 @@ class NetdevNode : public ::testing::Test {
     }
   }
   /// `peers`: addresses at which the node asks for other nodes, whose requests come to `events`.
-  void start(const std::vector<Gid>& peers) {
+  void start(const std::vector<Gid>& peers, const progress::Clock& time = progress::system_clock()) {
     NodeOptions options;
+    options.clock = &time;
     options.network = "lab";
     options.node = "n1";
     options.addresses = {*Prefix::parse("10.77.0.1/24")};
@@ -150,6 +181,22 @@ class NetdevNode : public ::testing::Test {
       usleep(1000);
     return status;
   }
+  /// The status of a node in simulated time that has connections.
+  std::string status_in_time() { return answer_in_time(Door::begin_to_ask("lab", "n1", R"({"do":"status"})")); }
+  std::string answer_in_time(const Result<base::UniqueFd>& asked) {
+    if (!asked) return asked.error().what();
+    // It is answered behind the other question, so that it is measured by now.
+    if (ask("who").empty()) return "the node does not answer";
+    clock.advance(kMeasureNs);
+    const bool has_come = cm::test::soon([&] { return is_readable(asked->get()) || ask("who").empty(); });
+    if (!has_come) return "the status does not come";
+    const auto answer = Door::take_answer(asked->get());
+    return answer ? *answer : answer.error().what();
+  }
+  static bool is_readable(int fd) {
+    pollfd ready{fd, POLLIN, 0};
+    return poll(&ready, 1, 0) == 1;
+  }
   std::optional<ConnectionRoute> route_to_node() const {
     const auto there = address_from(Door::field(ask("who"), "gid"));
     if (!there) return std::nullopt;
@@ -159,8 +206,9 @@ class NetdevNode : public ::testing::Test {
     return *route;
   }
   /// A node that has asked the node and has told its card.
-  std::unique_ptr<Household> ask_node(const std::string& name, uint64_t instance) {
-    auto made = make_household(*device, *pd, *manager, key, name, "10.77.0.2/24");
+  std::unique_ptr<Household> ask_node(const std::string& name, uint64_t instance,
+                                      const char* address = "10.77.0.2/24") {
+    auto made = make_household(*device, *pd, *manager, key, name, address);
     made->world->self.instance = instance;
     const auto route = route_to_node();
     if (!route) return nullptr;
@@ -191,8 +239,9 @@ class NetdevNode : public ::testing::Test {
     });
   }
   /// Another run of a node, which has asked the node and is connected.
-  std::unique_ptr<Household> connect_guest(uint64_t instance, const std::string& name = "n2") {
-    auto made = ask_node(name, instance);
+  std::unique_ptr<Household> connect_guest(uint64_t instance, const std::string& name = "n2",
+                                           const char* address = "10.77.0.2/24") {
+    auto made = ask_node(name, instance, address);
     if (made == nullptr) return nullptr;
     const bool shown = cm::test::soon([&] {
       made->turn();
@@ -206,6 +255,7 @@ class NetdevNode : public ::testing::Test {
 
   const cm::test::Folder folder;
   const Gid loopback = *address_from("127.0.0.1");
+  SharedClock clock;
   base::UniqueFd before;  ///< the network namespace of this thread
   Key key{};
   SessionEvents events;
@@ -240,13 +290,17 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
   EXPECT_EQ(0u, why("10.77.0.1/24", 15, "fd77::1/64").find(too_many));
 }
 
-TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
-  ASSERT_NO_FATAL_FAILURE(start({}));
+TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
+  ASSERT_NO_FATAL_FAILURE(start({}, clock));
   // One of several: the others stay.
   guest = connect_guest(2);
   ASSERT_TRUE(guest);
-  const std::string status = status_with("\"connections\":1,");
-  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
+  std::string status;
+  const bool is_up = cm::test::soon([&] {
+    status = status_in_time();
+    return status.find("\"connections\":1,") != status.npos;
+  });
+  ASSERT_TRUE(is_up) << status;
   const auto cq = std::move(*device->create_cq({.entries = 4}));
   const auto qp = std::move(*device->create_qp(
       pd.get(), {.send_cq = cq.get(),
@@ -270,10 +324,15 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnected) {
   ASSERT_EQ(0, manager->connect(request, *route, kAsks, &id));
   ASSERT_EQ(kAsks, events.next(Happened::kReply).owner);
   ASSERT_EQ(0, manager->establish(id));
-  // The node has waited for the guest's card for five seconds.
-  EXPECT_EQ(kAsks, events.next(Happened::kOther, 2 * kNodeLimit).owner) << "the node still holds the connection";
+  clock.advance(kGreetingNs - 1);
+  EXPECT_FALSE(ask("who").empty());
+  EXPECT_FALSE(ask("who").empty());
+  EXPECT_EQ(0u, events.next(Happened::kOther, std::chrono::nanoseconds(0)).owner) << "the node holds it five seconds";
+  clock.advance(1);
+  EXPECT_FALSE(ask("who").empty());
+  EXPECT_EQ(kAsks, events.next(Happened::kOther).owner) << "the node still holds the connection";
   manager->release(id);
-  const std::string after = ask("status");
+  const std::string after = status_in_time();
   EXPECT_NE(after.npos, after.find("\"state\":\"up\"")) << after;
   EXPECT_EQ(0, process->end());
 }
@@ -360,7 +419,10 @@ TEST_F(NetdevNode, NodeThatWasAskedAndStartsAgain_TakesItsOldPlaceByItsOwnQuesti
 }
 
 TEST_F(NetdevNode, NodeOfThisHostThatHasEnded_IsNoLongerAsked) {
-  auto door = Door::open("lab", "n2");
+  // It is there and does not answer.
+  const auto loop = progress::Loop::open();
+  ASSERT_TRUE(loop);
+  auto door = Door::open(**loop, "lab", "n2", [](const std::string&) { return std::nullopt; });
   ASSERT_TRUE(door) << door.error().what();
   ASSERT_NO_FATAL_FAILURE(start({}));
   std::string status = status_with("\"at\":\"n2\"");
@@ -444,21 +506,33 @@ TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
   EXPECT_EQ(0, process->end());
 }
 
-TEST_F(NetdevNode, Status_IsMeasured_TheNodeAnswersOthersMeanwhile) {
-  ASSERT_NO_FATAL_FAILURE(start({}));
+TEST_F(NetdevNode, Status_WhileASessionConnects_DelaysNothing) {
+  ASSERT_NO_FATAL_FAILURE(start({}, clock));
   guest = connect_guest(2);
   ASSERT_TRUE(guest);
-  const std::string status = status_with("\"connections\":1,");
-  ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
-  // The status is asked for first. It takes 100 ms: on a busy machine these may be over when the other answer is seen.
-  const bool answered = cm::test::soon([] {
-    const auto asked = Door::begin_to_ask("lab", "n1", R"({"do":"status"})");
-    if (!asked || ask("who").empty()) return false;
-    pollfd measured{asked->get(), POLLIN, 0};
-    return poll(&measured, 1, 0) == 0;
+  ASSERT_TRUE(cm::test::soon([&] { return status_in_time().find("\"connections\":1,") != std::string::npos; }));
+  const auto asked = Door::begin_to_ask("lab", "n1", R"({"do":"status"})");
+  ASSERT_TRUE(asked);
+  EXPECT_FALSE(ask("who").empty()) << "the node answers nobody else while it measures";
+  // All that a connection takes of the node, while time stands still.
+  const auto other = connect_guest(3, "n3", "10.77.0.3/24");
+  ASSERT_TRUE(other) << "the node does nothing else while it measures";
+  EXPECT_FALSE(is_readable(asked->get())) << "the status is measured over a time";
+  const std::string status = answer_in_time(asked);
+  EXPECT_NE(status.npos, status.find("\"node\":\"n2\"")) << status;
+  std::string after;
+  const bool both = cm::test::soon([&] {
+    after = status_in_time();
+    return after.find("\"node\":\"n3\"") != after.npos;
   });
-  EXPECT_TRUE(answered) << "the node does nothing else while it measures";
+  EXPECT_TRUE(both) << after;
   EXPECT_EQ(0, process->end());
+}
+
+TEST_F(NetdevNode, InterfaceThatIsRemoved_EndsTheNode) {
+  ASSERT_NO_FATAL_FAILURE(start({}));
+  ASSERT_EQ(0, std::system("ip link del nupa0"));
+  EXPECT_EQ(ENODEV, process->own_end());
 }
 
 TEST_F(NetdevNode, Status_Unroutable_IsTheSumOfAllQueues) {

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,7 @@ struct End {
   std::deque<Link> links;
   std::deque<Traffic> traffic;
   std::atomic<int> failures{0};
+  std::function<void()> on_failure;  ///< of the pump's thread
 
   End(Device& of, int name) : device(of), number(name) {}
   bool open(uint32_t mtu = kMaxMtu) { return open(Own{{address_of(number)}, mtu}); }
@@ -65,15 +67,19 @@ struct End {
     inner = pair[1];
     const int room = 1 << 20;
     for (const int fd : pair) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    auto started = Pump::start(device, inner, own);
+    auto started = Pump::start(device, inner, own,
+                               {[this] {
+                                  ++failures;
+                                  if (on_failure) on_failure();
+                                },
+                                {}});
     if (!started) return false;
     pump = std::move(*started);
-    pump->call([this] { pump->on_failure = [this] { ++failures; }; });
     return true;
   }
   ~End() {
-    for (Link& link : links) pump->call([&] { pump->detach(link); });
-    for (const auto& lane : lanes) pump->call([&] { pump->unwatch(*lane); });
+    for (Link& link : links) pump->insist([&] { pump->detach(link); });
+    for (const auto& lane : lanes) pump->insist([&] { pump->unwatch(*lane); });
     lanes.clear();
     pump.reset();
     for (const int fd : {interface, inner}) close(fd);

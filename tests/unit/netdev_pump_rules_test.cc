@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <functional>
 #include <future>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../support/soon.h"
+#include "base/unique_fd.h"
 #include "netdev_pump_fixture.h"
 
 namespace nupa::netdev {
@@ -46,17 +46,6 @@ Frame packet_of(const std::string& from, const std::string& to, size_t payload, 
   std::memcpy(packet + (ipv4 ? 12 : 8), &source.raw[first], length);
   std::memcpy(packet + (ipv4 ? 12 : 8) + length, &destination.raw[first], length);
   return made;
-}
-
-/// The eventfds of this process.
-std::set<int> event_descriptors() {
-  std::set<int> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry, gone) == "anon_inode:[eventfd]")
-      found.insert(std::stoi(entry.path().filename()));
-  }
-  return found;
 }
 
 Frame with_header(Frame frame, const VirtioHeader& header) {
@@ -686,7 +675,7 @@ TEST_P(NetdevPumpRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsTakenFi
   Link& broken = node.links.back();
   std::promise<void> called;
   node.pump->call([&] {
-    node.pump->on_failure = [&] {
+    node.on_failure = [&] {
       node.pump->detach(broken);
       peer.lane->probe();
       // An event that tells of it is over too.
@@ -711,7 +700,7 @@ TEST_P(NetdevPumpRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsTakenFi
       },
       kPatience / 2))
       << "the pump sleeps over a question";
-  node.pump->call([&] { node.pump->on_failure = nullptr; });
+  node.pump->call([&] { node.on_failure = nullptr; });
 }
 
 /// By memory and by packets.
@@ -763,32 +752,51 @@ TEST_P(NetdevPumpLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveRoom) {
   EXPECT_EQ(0, node.failures);
 }
 
-TEST_P(NetdevPumpRules, Call_TheBellCannotBeRung_ReturnsWhenTheWorkIsDone) {
-  const std::set<int> before = event_descriptors();
+TEST_P(NetdevPumpRules, Call_ToAStoppedLoop_IsNotRunLater) {
   End& node = make();
-  std::vector<std::pair<int, base::UniqueFd>> replaced;
-  const base::UniqueFd unwritable(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (const int fd : event_descriptors()) {
-    if (before.count(fd) != 0) continue;
-    replaced.emplace_back(fd, fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    ASSERT_EQ(fd, dup3(unwritable.get(), fd, O_CLOEXEC));
-  }
-  ASSERT_FALSE(replaced.empty());
-  std::atomic<bool> returned{false};
-  bool done = false, done_at_return = false;
-  std::thread calls([&] {
-    node.pump->call([&] { done = true; });
-    done_at_return = done;
-    returned = true;
+  node.pump->stop();
+  EXPECT_FALSE(node.pump->call([] { ADD_FAILURE() << "it has stopped"; }));
+  node.pump->post([] { ADD_FAILURE() << "it has stopped"; });
+  bool done = false;
+  node.pump->insist([&] { done = true; });
+  EXPECT_TRUE(done) << "what it has to let go of";
+}
+
+TEST_P(NetdevPumpRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBeforeTheNextCall) {
+  End& node = make();
+  std::atomic<bool> is_busy{false}, may_go_on{false}, posted_ran{false};
+  std::thread holds([&] {
+    node.pump->call([&] {
+      is_busy = true;
+      while (!may_go_on) usleep(100);
+    });
   });
-  // Without the bell, packets wake the pump's thread.
-  while (!returned) {
-    ASSERT_NO_FATAL_FAILURE(node.give(frame(node.number, 99, 1)));
-    usleep(1000);
-  }
-  calls.join();
-  EXPECT_TRUE(done_at_return) << "the pump's thread has a pointer to what is no more";
-  for (const auto& [fd, original] : replaced) ASSERT_EQ(fd, dup3(original.get(), fd, O_CLOEXEC));
+  while (!is_busy) usleep(100);
+  EXPECT_TRUE(node.pump->post([&] { posted_ran = true; }));
+  EXPECT_FALSE(posted_ran);
+  may_go_on = true;
+  EXPECT_TRUE(node.pump->call([&] { EXPECT_TRUE(posted_ran); }));
+  holds.join();
+}
+
+TEST_P(NetdevPumpRules, QueueAtItsEnd_IsToldOnceAndWatchedNoMore) {
+  // The pump reads and watches one end of a pipe here, whose end is told without anything to read, as TUN's is.
+  int ends[2];
+  ASSERT_EQ(0, pipe2(ends, O_CLOEXEC | O_NONBLOCK));
+  const base::UniqueFd reads(ends[0]);
+  base::UniqueFd writes(ends[1]);
+  std::atomic<int> losses{0};
+  auto pump = Pump::start(*device, reads.get(), Own{{address_of(1)}, kMaxMtu}, {{}, [&] { ++losses; }});
+  ASSERT_TRUE(pump) << pump.error().what();
+  const auto turns_of = [&] {
+    int turns = 0;
+    EXPECT_TRUE((*pump)->call([&] { turns = losses; }));
+    return turns;
+  };
+  EXPECT_EQ(0, turns_of());
+  writes.reset();
+  ASSERT_TRUE(nupa::test::soon([&] { return losses != 0; }));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(1, turns_of());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, NetdevPumpLanes, ::testing::Values("shm", "roce"),

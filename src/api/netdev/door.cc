@@ -1,17 +1,15 @@
 #include "api/netdev/door.h"
 
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "cm/wire.h"
 
 namespace nupa::netdev {
@@ -20,6 +18,8 @@ namespace {
 constexpr char kPrefix[] = "net,";
 /// The text of a message that carries a descriptor: the answer is in that file.
 constexpr char kInFile[] = "file";
+/// Until guests are taken again when there was no descriptor for one.
+constexpr int64_t kPauseNs = 100 * progress::kNsPerMs;
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
@@ -102,8 +102,9 @@ Result<std::string> read_answer(int file) {
 
 }  // namespace
 
-Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::string& node) {
-  std::unique_ptr<Door> door(new Door);
+Result<std::unique_ptr<Door>> Door::open(progress::Loop& loop, const std::string& network, const std::string& node,
+                                         Answer answer, const progress::Clock& clock) {
+  std::unique_ptr<Door> door(new Door(loop, std::move(answer), clock));
   auto dir = cm::RuntimeDir::open();
   if (!dir) return tl::unexpected(dir.error());
   door->dir_ = std::move(*dir);
@@ -115,10 +116,9 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& network, const std::
   }
   door->listener_ = std::move(*listener);
   door->name_ = name_of(network, node);
-  door->epoll_ = base::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-  door->again_ = base::UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!door->epoll_ || !door->again_ || !door->watch(door->again_.get()) || !door->watch(door->listener_.get()))
-    return fail(errno, "the socket of node ", node, " cannot be watched");
+  auto arrivals = loop.watch(door->listener_.get(), [raw = door.get()](uint32_t) { raw->take_guests(); });
+  if (!arrivals) return fail(arrivals.error().code(), "the socket of node ", node, " cannot be watched");
+  door->arrivals_ = std::move(*arrivals);
   return door;
 }
 
@@ -126,53 +126,44 @@ Door::~Door() {
   if (!name_.empty()) dir_->remove_name(name_);
 }
 
-bool Door::watch(int fd) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-void Door::pause() {
-  constexpr itimerspec kPause{{}, {0, 100'000'000}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-  ::timerfd_settime(again_.get(), 0, &kPause, nullptr);
-}
-
-bool Door::serve_guest(base::UniqueFd& guest, const Answer& answer) {
-  const std::string question = receive_from(guest.get());
-  if (question.empty()) return errno != EAGAIN;
-  if (const auto text = answer(question)) {
-    send_answer(guest.get(), *text);
-    return true;
+void Door::take_guests() {
+  for (;;) {
+    base::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(clock_.now_ns() + kPauseNs);
+      return;
+    }
+    guests_.emplace_back();
+    const auto guest = std::prev(guests_.end());
+    guest->socket = std::move(socket);
+    // A guest connects and then asks: its question may come later.
+    auto watch = loop_.watch(guest->socket.get(), [this, guest](uint32_t) { serve(guest); });
+    if (!watch) {
+      guests_.pop_back();
+      continue;
+    }
+    guest->watch = std::move(*watch);
+    // The first one's question may have come in this turn.
+    if (guests_.size() > kMostGuests && !serve(guests_.begin())) guests_.pop_front();
   }
-  // It may hang up while it waits, and must not keep the door readable then.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, guest.get(), nullptr);
-  waiting_.push_back(std::move(guest));
-  if (waiting_.size() > kMostGuests) waiting_.pop_front();
+}
+
+bool Door::serve(Guests::iterator guest) {
+  const std::string question = receive_from(guest->socket.get());
+  if (question.empty() && errno == EAGAIN) return false;
+  const auto text = question.empty() ? std::nullopt : answer_(question);
+  if (text) send_answer(guest->socket.get(), *text);
+  if (!text && !question.empty()) {
+    waiting_.push_back(std::move(guest->socket));
+    if (waiting_.size() > kMostGuests) waiting_.pop_front();
+  }
+  guests_.erase(guest);
   return true;
 }
 
 void Door::answer_waiting(const std::string& answer) {
   for (const base::UniqueFd& guest : waiting_) send_answer(guest.get(), answer);
   waiting_.clear();
-}
-
-void Door::serve(const Answer& answer) {
-  uint64_t times;
-  if (::read(again_.get(), &times, sizeof times) > 0) watch(listener_.get());
-  for (;;) {
-    base::UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!guest) {
-      if (base::is_out_of_descriptors(errno)) pause();
-      break;
-    }
-    // A guest connects and then asks: its question may come later.
-    if (!watch(guest.get())) continue;
-    guests_.push_back(std::move(guest));
-  }
-  guests_.remove_if([&](base::UniqueFd& guest) { return serve_guest(guest, answer); });
-  while (guests_.size() > kMostGuests) guests_.pop_front();
 }
 
 std::string Door::field(const std::string& message, const char* name) {

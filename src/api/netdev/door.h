@@ -6,10 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "cm/runtime_dir.h"
+#include "progress/loop.h"
 
 namespace nupa::netdev {
 
@@ -18,20 +20,19 @@ namespace nupa::netdev {
 /// processes of the same user can reach it.
 class Door {
  public:
-  /// EEXIST: a node of this name is there; others: those of RuntimeDir and sockets.
-  static Result<std::unique_ptr<Door>> open(const std::string& network, const std::string& node);
-  ~Door();
-
   /// The answer to a question; none: it comes by answer_waiting(). Of more than kMostGuests that wait for it, the one
   /// that came first is hung up on.
   using Answer = std::function<std::optional<std::string>(const std::string& question)>;
 
-  /// Readable when serve() has something to do.
-  int fd() const { return epoll_.get(); }
-  /// Takes new guests and answers those whose question is there. Never waits: a guest may ask later, and hangs up or
-  /// waits as it likes. Of more than kMostGuests that have not asked, the one that came first is hung up on.
-  void serve(const Answer& answer);
-  /// The answer to all whose question had none at once.
+  /// The loop takes guests from now on and has `answer` called with their questions. It never waits for a guest, who
+  /// may ask later, and hangs up or waits as it likes. Of more than kMostGuests that have not asked, the one that came
+  /// first is hung up on. `clock`: the loop's. EEXIST: a node of this name is there; others: those of RuntimeDir,
+  /// sockets and loops.
+  static Result<std::unique_ptr<Door>> open(progress::Loop& loop, const std::string& network, const std::string& node,
+                                            Answer answer, const progress::Clock& clock = progress::system_clock());
+  ~Door();
+
+  /// The answer to all whose question had none at once. On the loop's thread.
   void answer_waiting(const std::string& answer);
 
   static constexpr size_t kMostGuests = 64;
@@ -57,20 +58,28 @@ class Door {
                                  int patience_ms);
 
  private:
-  Door() = default;
-  bool watch(int fd);
-  /// There is no descriptor for a guest: the listener is left out for a while.
-  void pause();
-  /// True if the guest was served, waits for its answer or hung up.
-  bool serve_guest(base::UniqueFd& guest, const Answer& answer);
+  struct Guest {
+    base::UniqueFd socket;
+    std::unique_ptr<progress::Loop::Watch> watch;
+  };
+  using Guests = std::list<Guest>;
 
+  Door(progress::Loop& loop, Answer answer, const progress::Clock& clock)
+      : loop_(loop), clock_(clock), answer_(std::move(answer)) {}
+  void take_guests();
+  /// False: it has not asked yet. Else it is no more among those.
+  bool serve(Guests::iterator guest);
+
+  progress::Loop& loop_;
+  const progress::Clock& clock_;
+  const Answer answer_;
   std::unique_ptr<cm::RuntimeDir> dir_;
   std::string name_;
   base::UniqueFd listener_;
-  base::UniqueFd again_;               ///< a timer: the listener is looked at again
-  base::UniqueFd epoll_;               ///< the timer, the listener and all guests that have not asked
-  std::list<base::UniqueFd> guests_;   ///< those that have not asked yet, in the order in which they came
-  std::list<base::UniqueFd> waiting_;  ///< those that have asked, and whose answer comes later
+  std::unique_ptr<progress::Loop::Watch> arrivals_;
+  Guests guests_;  ///< those that have not asked yet, in the order in which they came
+  /// Those that have asked, and whose answer comes later. Nothing that they say, and no end, keeps the loop awake.
+  std::list<base::UniqueFd> waiting_;
 };
 
 }  // namespace nupa::netdev

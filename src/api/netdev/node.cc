@@ -1,8 +1,6 @@
 #include "api/netdev/node.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,10 +10,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
 #include "progress/descriptors.h"
+#include "progress/waiter.h"
 
 namespace nupa::netdev {
 namespace {
@@ -37,7 +35,7 @@ constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
 constexpr int64_t kMeasureNs = 100 * kMillisecondNs;
 constexpr int kOtherPatienceMs = 1000;
 constexpr int kInterfaceTries = 50;
-constexpr int kInterfacePauseMs = 20;
+constexpr int64_t kInterfacePauseNs = 20 * kMillisecondNs;
 constexpr uint64_t kOfNetwork = 1, kOfNode = 2;  ///< owners: the two services
 constexpr uint64_t kFirstOwner = 16;
 
@@ -79,21 +77,26 @@ Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
     return fail(EINVAL, "a node has at most 16 addresses, with the link-local one that it gets if any is of IPv6");
   if (!is_name(options.network, kLongestNetwork) || !is_name(options.node, kLongestNode))
     return fail(EINVAL, kNamesHave);
-  std::unique_ptr<Node> node(new Node(std::move(options)));
+  auto loop = progress::Loop::open(*options.clock);
+  if (!loop) return tl::unexpected(loop.error());
+  std::unique_ptr<Node> node(new Node(std::move(options), std::move(*loop)));
   if (auto opened = node->open(); !opened) return tl::unexpected(opened.error());
   return node;
 }
 
 Result<void> Node::open() {
-  started_ns_ = base::now_ns();
-  bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell_) return fail(errno, "no descriptor for an event");
-  auto door = Door::open(options_.network, options_.node);
+  started_ns_ = clock_.now_ns();
+  const auto open_door = [this] {
+    return Door::open(
+        *loop_, options_.network, options_.node,
+        [this](const std::string& question) { return answer_at_door(question); }, clock_);
+  };
+  auto door = open_door();
   // One that was killed a moment ago still listens, but does not answer.
   for (int tries = kInterfaceTries; !door && door.error().code() == EEXIST && tries > 0; --tries) {
     if (Door::ask(options_.network, options_.node, R"({"do":"who"})", kOtherPatienceMs)) break;
-    ::poll(nullptr, 0, kInterfacePauseMs);
-    door = Door::open(options_.network, options_.node);
+    progress::sleep_for(kInterfacePauseNs);
+    door = open_door();
   }
   if (!door) return tl::unexpected(door.error());
   door_ = std::move(*door);
@@ -110,6 +113,12 @@ Result<void> Node::open() {
   if (!channel) return tl::unexpected(channel.error());
   channel_ = std::move(*channel);
   fcntl(channel_->fd(), F_SETFL, O_NONBLOCK);
+  auto channel_ready = loop_->watch(channel_->fd(), [this](uint32_t) {
+    [[maybe_unused]] auto taken = channel_->wait();
+    look_.run_soon();
+  });
+  if (!channel_ready) return tl::unexpected(channel_ready.error());
+  channel_ready_ = std::move(*channel_ready);
   constexpr uint32_t kEntries = 8 * kMaxSessions;
   auto cq = device_->create_cq({.entries = kEntries, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
@@ -120,7 +129,7 @@ Result<void> Node::open() {
   auto tun = TunDevice::open(options_.interface, options_.queues);
   // The kernel may not be through yet with the one of a node that was killed a moment ago.
   for (int tries = kInterfaceTries; !tun && tun.error().code() == EBUSY && tries > 0; --tries) {
-    ::poll(nullptr, 0, kInterfacePauseMs);
+    progress::sleep_for(kInterfacePauseNs);
     tun = TunDevice::open(options_.interface, options_.queues);
   }
   if (!tun) return tl::unexpected(tun.error());
@@ -143,11 +152,12 @@ Result<void> Node::open() {
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return fail(errno, "the system gives no random numbers");
   next_owner_ = kFirstOwner;
-  world_ = std::make_unique<World>(World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1});
+  world_ = std::make_unique<World>(
+      World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
-    auto pump = Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu});
+    auto pump = Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu},
+                            {[this] { look_.run_soon(); }, [this] { push(0, InterfaceLost{}); }});
     if (!pump) return tl::unexpected(pump.error());
-    (*pump)->call([&] { (*pump)->on_failure = [this] { push(0, Ended{}); }; });
     world_->pumps.push_back(std::move(*pump));
   }
   ListenerAddress listener;
@@ -174,7 +184,7 @@ Node::~Node() {
 }
 
 bool Node::is_settled(int64_t now) const {
-  if (now - started_ns_ > kSettlingNs) return true;
+  if (now - started_ns_ >= kSettlingNs) return true;
   return std::all_of(targets_.begin(), targets_.end(), [&](const Target& target) {
     const auto session = sessions_.find(target.session);
     const bool is_up = session != sessions_.end() && session->second->state() == Session::State::kUp;
@@ -183,43 +193,40 @@ bool Node::is_settled(int64_t now) const {
 }
 
 int Node::run(int until_fd, const std::function<void()>& on_settled) {
-  std::vector<pollfd> events;
-  while (!stop_) {
-    // What has come is looked at before each sleep; what comes later wakes this thread.
-    cq_->arm(true);
-    take_completions();
-    take_events();
-    const int64_t now = base::now_ns();
-    look_after(now);
-    if (measurement_ && measurement_->ends_ns <= now) door_->answer_waiting(status());
-    if (!settled_ && is_settled(now)) {
-      settled_ = true;
-      on_settled();
-    }
-    const int64_t deadline = next_deadline();
-    const int wait_ms =
-        deadline == INT64_MAX ? -1 : static_cast<int>(std::max<int64_t>(0, (deadline - now) / kMillisecondNs + 1));
-    events = {{bell_.get(), POLLIN, 0}, {channel_->fd(), POLLIN, 0}, {door_->fd(), POLLIN, 0}, {until_fd, POLLIN, 0}};
-    for (const Target& target : targets_)
-      if (target.asked) events.push_back({target.asked.get(), POLLIN, 0});
-    if (::poll(events.data(), events.size(), wait_ms) < 0 && errno != EINTR) return errno;
-    if (events[3].revents != 0) break;
-    if (events[1].revents != 0) [[maybe_unused]]
-      auto taken = channel_->wait();
-    if (events[2].revents != 0) door_->serve([this](const std::string& question) { return answer_at_door(question); });
+  on_settled_ = on_settled;
+  const auto until = loop_->watch(until_fd, [this](uint32_t) { loop_->stop(); });
+  if (!until) {
+    NUPA_ERROR("net %s: %s", options_.network.c_str(), until.error().what());
+    return until.error().code();
   }
-  return 0;
+  look_.run_soon();
+  loop_->run();
+  return error_;
 }
 
-// What the manager tells.
+void Node::look_after_all() {
+  // What has come is looked at before each sleep; what comes later wakes this thread.
+  cq_->arm(true);
+  take_completions();
+  take_events();
+  const int64_t now = clock_.now_ns();
+  look_after(now);
+  if (measurement_ && measurement_->ends_ns <= now) door_->answer_waiting(status());
+  if (!settled_ && is_settled(now)) {
+    settled_ = true;
+    on_settled_();
+  }
+  look_.set_at_latest(next_deadline());
+}
 
-void Node::push(uint64_t owner, std::variant<Asked, Replied, Ended> what) {
+// What the manager and the pumps tell.
+
+void Node::push(uint64_t owner, What what) {
   {
     std::lock_guard lock(mutex_);
     events_.push_back({owner, std::move(what)});
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+  look_.run_soon();
 }
 
 uint64_t Node::on_request(uint64_t, ConnectionId id, const ConnectionRequest& request) {
@@ -248,34 +255,39 @@ Session* Node::session_of(uint64_t owner) const {
 }
 
 void Node::take_events() {
-  uint64_t rings;
-  [[maybe_unused]] const ssize_t taken = ::read(bell_.get(), &rings, sizeof rings);
   std::deque<Event> events;
   {
     std::lock_guard lock(mutex_);
     events.swap(events_);
   }
-  for (Event& event : events) {
-    if (const auto* asked = std::get_if<Asked>(&event.what)) {
-      if (sessions_.size() >= kMaxSessions) {
-        manager_->reject(asked->id, RejectReason::kNoResources, {});
-        manager_->release(asked->id);
-        continue;
-      }
-      auto session = Session::answer(*world_, asked->owner, asked->id, asked->request);
-      if (session)
-        sessions_[asked->owner] = std::move(*session);
-      else if (session.error().code() == EACCES)
-        ++strangers_;
-      else
-        NUPA_WARN("net: a node cannot be let in: %s", session.error().what());
-    } else if (Session* session = session_of(event.owner); session != nullptr) {
-      if (const auto* replied = std::get_if<Replied>(&event.what))
-        session->on_reply(replied->reply);
-      else
-        session->end(std::get<Ended>(event.what).why);
-    }
+  for (Event& event : events) take(event);
+}
+
+void Node::take(Event& event) {
+  if (std::holds_alternative<InterfaceLost>(event.what) && error_ == 0) {
+    error_ = ENODEV;
+    NUPA_ERROR("net %s: interface %s was removed: node %s ends", options_.network.c_str(), options_.interface.c_str(),
+               options_.node.c_str());
+    loop_->stop();
   }
+  if (const auto* asked = std::get_if<Asked>(&event.what)) {
+    if (sessions_.size() >= kMaxSessions) {
+      manager_->reject(asked->id, RejectReason::kNoResources, {});
+      manager_->release(asked->id);
+      return;
+    }
+    auto session = Session::answer(*world_, asked->owner, asked->id, asked->request);
+    if (session)
+      sessions_[asked->owner] = std::move(*session);
+    else if (session.error().code() == EACCES)
+      ++strangers_;
+    else
+      NUPA_WARN("net: a node cannot be let in: %s", session.error().what());
+  }
+  Session* const session = session_of(event.owner);
+  if (session == nullptr) return;
+  if (const auto* replied = std::get_if<Replied>(&event.what)) session->on_reply(replied->reply);
+  if (const auto* ended = std::get_if<Ended>(&event.what)) session->end(ended->why);
 }
 
 void Node::take_completions() {
@@ -314,7 +326,7 @@ void Node::look_at(Session& session, int64_t now) {
     if (peer.session != session.owner()) come_up(session, now);
     if (const int error = session.lane_error(); error != 0)
       session.end(std::string("a lane broke: ") + strerror(error));
-  } else if (session.state() != Session::State::kOver && now - session.began_ns() > kGreetingNs) {
+  } else if (session.state() != Session::State::kOver && now - session.began_ns() >= kGreetingNs) {
     session.end(session.why().empty() ? "the other end says nothing" : session.why());
   }
 }
@@ -411,7 +423,7 @@ void Node::look_at(Target& target, int64_t now) {
   if (peer != peers_.end() && peer->second.session != 0) return target.asked.reset();
   Result<void> done;
   if (target.asked) {
-    if (!progress::is_readable(target.asked.get()) && now < target.next_ns) return;
+    if (!progress::is_readable(target.asked->socket.get()) && now < target.next_ns) return;
     done = take_answer(target);
     target.asked.reset();
   } else {
@@ -435,12 +447,14 @@ Result<void> Node::ask(Target& target) {
   }
   auto asked = Door::begin_to_ask(options_.network, target.node, R"({"do":"who"})");
   if (!asked) return tl::unexpected(asked.error());
-  target.asked = std::move(*asked);
+  auto answer = loop_->watch(asked->get(), [this](uint32_t) { look_.run_soon(); });
+  if (!answer) return tl::unexpected(answer.error());
+  target.asked.emplace(Question{std::move(*asked), std::move(*answer)});
   return {};
 }
 
 Result<void> Node::take_answer(Target& target) {
-  auto answer = Door::take_answer(target.asked.get());
+  auto answer = Door::take_answer(target.asked->socket.get());
   if (!answer) return tl::unexpected(answer.error());
   const auto gid = address_from(Door::field(*answer, "gid"));
   if (!gid) return fail(EPROTO, "node ", target.node, ": its answer cannot be read");
@@ -482,9 +496,10 @@ std::optional<std::string> Node::answer_at_door(const std::string& question) {
   const std::string what = Door::field(question, "do");
   if (what == "status") {
     if (!measurement_) begin_to_measure();
+    look_.set_at_latest(measurement_->ends_ns);
     return std::nullopt;
   }
-  if (what == "down") stop_ = true;
+  if (what == "down") loop_->stop();
   if (what == "who" || what == "down")
     return nlohmann::json{{"network", options_.network},
                           {"node", options_.node},
@@ -520,7 +535,7 @@ std::map<std::string, Node::Totals> Node::totals() const {
 }
 
 void Node::begin_to_measure() {
-  const int64_t now = base::now_ns();
+  const int64_t now = clock_.now_ns();
   measurement_ = Measurement{now, sessions_.empty() ? now : now + kMeasureNs, totals()};
   for (const auto& [owner, session] : sessions_) session->probe();
 }
@@ -529,7 +544,7 @@ std::string Node::status() {
   auto [began, ends, earlier] = std::move(*measurement_);
   measurement_.reset();
   const auto totals = this->totals();
-  const int64_t now = base::now_ns();
+  const int64_t now = clock_.now_ns();
   const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kSecondNs; };
   const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
     const double bits = static_cast<double>(bytes - bytes_before) * 8;

@@ -15,6 +15,7 @@
 #include "api/netdev/door.h"
 #include "api/netdev/session.h"
 #include "api/netdev/tun_device.h"
+#include "progress/loop.h"
 
 namespace nupa::netdev {
 
@@ -28,23 +29,29 @@ struct NodeOptions {
   uint32_t queues = 1;
   Key key{};
   std::vector<Gid> peers;  ///< addresses where other nodes' hosts are, besides those of this runtime directory
+  /// Of all that the node waits for. Tests have simulated ones.
+  const progress::Clock* clock = &progress::system_clock();
 };
 
 /// A node of a network, until it is told to end: the interface, the connections to all others, and what is said about
-/// them. One thread runs it; the pumps have theirs.
+/// them. One thread runs it, which sleeps in a loop; the pumps have theirs.
 class Node final : private ConnectionSink {
  public:
   /// Makes the interface and is there for others. Errors: as TunDevice::open(), open_device() and Door::open(); what is
   /// wrong is in the log too.
   static Result<std::unique_ptr<Node>> start(NodeOptions options);
   ~Node() override;
-  /// Until `nupa net down`, or the descriptor becomes readable. Returns what ended it: 0, or an errno value.
-  /// `on_settled` is called once each node that was known at the start is connected, has refused or has not answered
-  /// for a second.
+  /// Until `nupa net down`, or the descriptor becomes readable. Returns what ended it: 0, or an errno value, and then
+  /// the reason is in the log. ENODEV: the interface was removed; those of Loop::watch(). `on_settled` is called once
+  /// each node that was known at the start is connected, has refused or has not answered for a second.
   int run(int until_fd, const std::function<void()>& on_settled);
 
  private:
-  explicit Node(NodeOptions options) : options_(std::move(options)) {}
+  Node(NodeOptions options, std::unique_ptr<progress::Loop> loop)
+      : options_(std::move(options)),
+        clock_(*options_.clock),
+        loop_(std::move(loop)),
+        look_(*loop_, [this](int64_t) { look_after_all(); }) {}
   Result<void> open();
 
   struct Totals {
@@ -70,19 +77,24 @@ class Node final : private ConnectionSink {
     int64_t ends_ns;
     std::map<std::string, Totals> earlier;
   };
+  /// A question to another node of this runtime directory. The answer is not waited for: two nodes that ask each other
+  /// at once would wait for each other.
+  struct Question {
+    base::UniqueFd socket;
+    std::unique_ptr<progress::Loop::Watch> answer;
+  };
   /// Whom this node asks, again and again until it is connected.
   struct Target {
     std::string node;  ///< of this runtime directory
     Gid address;       ///< else: where its host is
-    /// Where its answer will be: two nodes that ask each other at once must not wait for each other.
-    base::UniqueFd asked;
+    std::optional<Question> asked;
     uint64_t session = 0;
     std::string peer;  ///< who was found there
     int64_t next_ns = 0;
     int64_t pause_ns = 0;
     std::string why_not;
   };
-  // What the manager tells, on any thread; done in run().
+  // What the manager and the pumps tell, on any thread; done by the loop.
   struct Asked {
     uint64_t owner;
     ConnectionId id;
@@ -94,9 +106,11 @@ class Node final : private ConnectionSink {
   struct Ended {
     std::string why;
   };
+  struct InterfaceLost {};
+  using What = std::variant<Asked, Replied, Ended, InterfaceLost>;
   struct Event {
     uint64_t owner;
-    std::variant<Asked, Replied, Ended> what;
+    What what;
   };
 
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override;
@@ -108,9 +122,12 @@ class Node final : private ConnectionSink {
   void on_disconnected(uint64_t owner, bool silent) override;
   void on_time_wait_exit(uint64_t) override {}
   void on_datagram_reply(uint64_t, const DatagramReply&) override {}
-  void push(uint64_t owner, std::variant<Asked, Replied, Ended> what);
+  void push(uint64_t owner, What what);
 
+  /// All that may have to be done, in one turn of the loop; whoever has something for it runs it soon.
+  void look_after_all();
   void take_events();
+  void take(Event& event);
   void take_completions();
   void look_after(int64_t now);
   void look_at(Session& session, int64_t now);
@@ -140,16 +157,19 @@ class Node final : private ConnectionSink {
   std::string status();
 
   NodeOptions options_;
+  const progress::Clock& clock_;
+  std::unique_ptr<progress::Loop> loop_;
+  progress::Loop::Timer look_;
   std::unique_ptr<Door> door_;  ///< goes last: who finds no node of this name may be the next one
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
   std::unique_ptr<CompletionChannel> channel_;
+  std::unique_ptr<progress::Loop::Watch> channel_ready_;
   std::unique_ptr<CompletionQueue> cq_;
   std::unique_ptr<TunDevice> tun_;
   std::shared_ptr<ConnectionManager> manager_;
   Gid gid_;  ///< by which processes of this host find this one's port
   std::unique_ptr<World> world_;
-  base::UniqueFd bell_;
   std::mutex mutex_;
   std::deque<Event> events_;
   uint64_t next_owner_;
@@ -159,9 +179,10 @@ class Node final : private ConnectionSink {
   std::deque<Target> targets_;
   uint64_t strangers_ = 0;
   std::optional<Measurement> measurement_;
-  bool stop_ = false;
   bool settled_ = false;
+  std::function<void()> on_settled_;
   int64_t started_ns_ = 0;
+  int error_ = 0;
 };
 
 }  // namespace nupa::netdev

@@ -1,9 +1,7 @@
 #include "api/netdev/pump.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -11,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/gid.h"
@@ -74,11 +74,21 @@ size_t Pump::Hash::operator()(const Gid& gid) const {
   return (halves[0] * 0x9e3779b97f4a7c15 + halves[1]) * 0x9e3779b97f4a7c15 >> 7;
 }
 
-Result<std::unique_ptr<Pump>> Pump::start(Device& device, int queue, const Own& own) {
-  std::unique_ptr<Pump> pump(new Pump(device, queue, own));
+Pump::Pump(Device& device, int queue, const Own& own, PumpEvents events, std::unique_ptr<progress::Loop> loop)
+    : device_(device),
+      queue_(queue),
+      own_(own),
+      events_(std::move(events)),
+      loop_(std::move(loop)),
+      go_on_(*loop_, [this](int64_t) { work(); }) {}
+
+Result<std::unique_ptr<Pump>> Pump::start(Device& device, int queue, const Own& own, PumpEvents events) {
+  auto loop = progress::Loop::open();
+  if (!loop) return tl::unexpected(loop.error());
+  std::unique_ptr<Pump> pump(new Pump(device, queue, own, std::move(events), std::move(*loop)));
   if (auto opened = pump->open(); !opened) return tl::unexpected(opened.error());
-  if (auto started = pump->thread_.start("nupa-net", [raw = pump.get()] { raw->run(); }); !started)
-    return tl::unexpected(started.error());
+  pump->go_on_.run_soon();
+  if (auto started = pump->loop_->start("nupa-net"); !started) return tl::unexpected(started.error());
   return pump;
 }
 
@@ -90,52 +100,65 @@ Result<void> Pump::open() {
   auto cq = device_.create_cq({.entries = Lane::kMaxCompletions, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
   cq_ = std::move(*cq);
-  bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell_) return fail(errno, "no descriptor for an event");
   scratch_.resize(kMaxFrameBytes);
+  auto queue_ready = loop_->watch(queue_, [this](uint32_t events) { on_queue(events); });
+  if (!queue_ready) return tl::unexpected(queue_ready.error());
+  queue_ready_ = std::move(*queue_ready);
+  auto channel_ready = loop_->watch(channel_->fd(), [this](uint32_t) {
+    [[maybe_unused]] auto taken = channel_->wait();
+    go_on_.run_soon();
+  });
+  if (!channel_ready) return tl::unexpected(channel_ready.error());
+  channel_ready_ = std::move(*channel_ready);
   return {};
 }
 
-Pump::~Pump() {
-  if (!thread_.has_started()) return;
-  call([this] { stop_ = true; });
-  thread_.join();
+Pump::~Pump() { stop(); }
+
+void Pump::stop() {
+  called_.fetch_add(1, std::memory_order_relaxed);  // for good: the thread does not go on with packets
+  loop_->stop();
+  loop_->join();
 }
 
-void Pump::call(const std::function<void()>& what) {
-  bool done = false;
-  std::unique_lock lock(mutex_);
-  calls_.emplace_back(&what, &done);
-  has_calls_.store(true);
-  // A write that fails changes nothing: the bell rings already. The pump's thread has pointers to `what` and `done`
-  // until it has done it, so this call must not return before.
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
-  called_.wait(lock, [&] { return done; });
+void Pump::run_task(const std::function<void()>& what) {
+  called_.fetch_sub(1, std::memory_order_relaxed);
+  wake();
+  what();
+  go_on_.run_soon();
 }
 
-bool Pump::take_calls() {
-  if (!has_calls_.load(std::memory_order_relaxed)) return false;
-  uint64_t rings;
-  [[maybe_unused]] const ssize_t taken = ::read(bell_.get(), &rings, sizeof rings);
-  std::lock_guard lock(mutex_);
-  for (; !calls_.empty(); calls_.pop_front()) {
-    (*calls_.front().first)();
-    *calls_.front().second = true;
+bool Pump::call(const std::function<void()>& what) {
+  called_.fetch_add(1, std::memory_order_relaxed);
+  const bool done = loop_->call([this, &what] { run_task(what); }, progress::Deadline::never());
+  if (!done) called_.fetch_sub(1, std::memory_order_relaxed);
+  return done;
+}
+
+void Pump::insist(const std::function<void()>& what) {
+  if (call(what)) return;
+  stop();
+  what();
+}
+
+bool Pump::post(std::function<void()> what) {
+  called_.fetch_add(1, std::memory_order_relaxed);
+  bool posted = false;
+  try {
+    posted = loop_->post([this, what = std::move(what)] { run_task(what); }).has_value();
+  } catch (const std::bad_alloc&) {
   }
-  has_calls_.store(false);
-  called_.notify_all();
-  return true;
+  if (!posted) called_.fetch_sub(1, std::memory_order_relaxed);
+  return posted;
 }
 
 int Pump::watch(Lane& lane) {
   uint32_t wanted = 0;
-  call([&] { wanted = static_cast<uint32_t>(lanes_.size() + 1) * Lane::kMaxCompletions; });
+  if (!call([&] { wanted = static_cast<uint32_t>(lanes_.size() + 1) * Lane::kMaxCompletions; })) return ECANCELED;
   // Not on the pump's thread: it may wait for processes that are stopped.
   if (wanted > cq_->entries())
     if (const int error = cq_->resize(wanted); error != 0) return error;
-  call([&] { lanes_[lane.number()] = &lane; });
-  return 0;
+  return call([&] { lanes_[lane.number()] = &lane; }) ? 0 : ECANCELED;
 }
 
 void Pump::route_to(Link& link) {
@@ -150,37 +173,63 @@ void Pump::detach(Link& link) {
   if (blocked_ == &link) blocked_ = nullptr;
 }
 
-void Pump::run() {
-  bool idle = false;
-  int64_t looks_until = 0, sleeps_until = 0, streams_until = 0;
-  while (!stop_) {
-    bool moved = take_calls();
-    moved |= take_completions();
+void Pump::on_queue(uint32_t events) {
+  queue_pauses_until_ = 0;
+  go_on_.run_soon();
+  // TUN is at its end, and nothing else, from the moment on at which its interface is removed.
+  if ((events & (EPOLLERR | EPOLLHUP)) == 0 || (events & EPOLLIN) != 0) return;
+  queue_ready_ = nullptr;
+  if (events_.on_lost) events_.on_lost();
+}
+
+void Pump::work() {
+  wake();
+  for (;;) {
+    bool moved = take_completions();
     moved |= receive();
     moved |= send();
+    if (called_.load(std::memory_order_relaxed) != 0) return go_on_.run_soon();
     if (moved) {
-      idle = false;
+      idle_ = false;
       continue;
     }
     const int64_t now = base::now_ns();
-    if (!idle) {
-      idle = true;
-      looks_until = now + kPatienceNs;
-      if (mapped_bytes_ >= kStreamBytes) sleeps_until = now + kMemoryStreamNs;
-      if (posted_bytes_ >= kStreamBytes) streams_until = now + kPacketStreamNs;
+    if (!idle_) {
+      idle_ = true;
+      looks_until_ = now + kPatienceNs;
+      if (mapped_bytes_ >= kStreamBytes) sleeps_until_ = now + kMemoryStreamNs;
+      if (posted_bytes_ >= kStreamBytes) streams_until_ = now + kPacketStreamNs;
       mapped_bytes_ = posted_bytes_ = 0;
     }
-    const bool streams = now < streams_until;
-    const bool looks = streams || (now < looks_until && now >= crowded_until_);
-    if (now < sleeps_until || !looks) {
-      sleep();
-      idle = false;
+    const bool streams = now < streams_until_;
+    const bool looks = streams || (now < looks_until_ && now >= crowded_until_);
+    if (now < sleeps_until_ || !looks) {
+      idle_ = false;
+      lies_ = true;
+      if (may_sleep()) return lie_down(now);
+      wake();
     } else if (streams) {
       sched_yield();  // to whom it is a stream, too, and for as long as they want
     } else {
       make_way(now);
     }
   }
+}
+
+void Pump::lie_down(int64_t now) {
+  const bool is_held_up = blocked_ != nullptr;
+  if (is_held_up) go_on_.set_at_latest(now + kHoldUpNs);
+  const bool pauses = queue_pauses_until_ > now;
+  if (queue_ready_ == nullptr || pauses == is_held_up) return;
+  queue_pauses_until_ = is_held_up ? now + kHoldUpNs : 0;
+  queue_ready_->pause_until(queue_pauses_until_);
+}
+
+void Pump::wake() {
+  if (!lies_) return;
+  lies_ = false;
+  for (Link* link : links_)
+    for (Lane* lane : link->lanes) lane->awake();
 }
 
 void Pump::make_way(int64_t now) {
@@ -226,7 +275,7 @@ bool Pump::receive() {
       failed |= is_new;
     }
   }
-  if (failed && on_failure) on_failure();
+  if (failed && events_.on_failure) events_.on_failure();
   return moved;
 }
 
@@ -446,20 +495,6 @@ bool Pump::may_sleep() {
     if (!link->lanes.front()->wait_for_room()) return false;
   }
   return cq_->arm(true) == 0 && !take_completions();
-}
-
-void Pump::sleep() {
-  if (may_sleep()) {
-    pollfd events[3] = {{queue_, static_cast<short>(blocked_ == nullptr ? POLLIN : 0), 0},
-                        {channel_->fd(), POLLIN, 0},
-                        {bell_.get(), POLLIN, 0}};
-    constexpr int kHoldUpMs = static_cast<int>(kHoldUpNs / 1'000'000);
-    ::poll(events, 3, blocked_ != nullptr ? kHoldUpMs : -1);
-    if (events[1].revents != 0) [[maybe_unused]]
-      auto taken = channel_->wait();
-  }
-  for (Link* link : links_)
-    for (Lane* lane : link->lanes) lane->awake();
 }
 
 }  // namespace nupa::netdev

@@ -2,16 +2,13 @@
 #include <nupa/device.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <unordered_map>
 
 #include "api/netdev/lane.h"
 #include "api/netdev/prefix.h"
-#include "base/unique_fd.h"
-#include "progress/thread.h"
+#include "progress/loop.h"
 
 namespace nupa::netdev {
 
@@ -58,20 +55,34 @@ struct Own {
   uint32_t mtu = kMaxMtu;
 };
 
+/// What a pump tells, on its thread. It must not wait for the thread that calls the pump.
+struct PumpEvents {
+  std::function<void()> on_failure;  ///< a lane of a peer has failed: once for each peer that is attached
+  std::function<void()> on_lost;     ///< the queue is no more, since its interface was removed: once
+};
+
 /// A thread that moves packets between a queue of the device and the lanes to all peers. While there are some it looks
-/// for more, else it sleeps.
+/// for more, else it sleeps in its loop.
 class Pump {
  public:
-  /// `queue`: of the TUN device. Errors: those of the device and of threads.
-  static Result<std::unique_ptr<Pump>> start(Device& device, int queue, const Own& own);
+  /// `queue`: of the TUN device. Errors: those of the device, of loops and of threads.
+  static Result<std::unique_ptr<Pump>> start(Device& device, int queue, const Own& own, PumpEvents events = {});
   ~Pump();
 
   /// Of all its lanes.
   CompletionQueue& cq() { return *cq_; }
-  /// Has the pump's thread do something, and waits for it. Any other thread.
-  void call(const std::function<void()>& what);
+  /// Has the pump's thread do something, and waits for it. False: it was not done and never will be, since the pump has
+  /// stopped or there is no memory. Any other thread.
+  bool call(const std::function<void()>& what);
+  /// The same without waiting: before what is called for later. False: there is no memory.
+  bool post(std::function<void()> what);
+  /// As call(), for what the pump must let go of before it is destroyed. Where there is no memory, the thread ends, and
+  /// this one does it. One other thread.
+  void insist(const std::function<void()>& what);
+  /// The thread ends, and calls are refused from now on. One other thread.
+  void stop();
   /// The lane's completions come to it from now on, and cq() has room for all of them. Before the lane is connected;
-  /// one other thread. Errors: those of CompletionQueue::resize().
+  /// one other thread. ECANCELED: as call(); others: those of CompletionQueue::resize().
   int watch(Lane& lane);
 
   // On the pump's thread.
@@ -84,14 +95,14 @@ class Pump {
 
   /// Packets of this node's kernel that are for nobody.
   uint64_t unroutable() const { return unroutable_.get(); }
-  /// Called on the pump's thread when a lane of a peer has failed: once for each peer that is attached.
-  std::function<void()> on_failure;
 
  private:
-  Pump(Device& device, int queue, const Own& own) : device_(device), queue_(queue), own_(own) {}
+  Pump(Device& device, int queue, const Own& own, PumpEvents events, std::unique_ptr<progress::Loop> loop);
   Result<void> open();
-  void run();
-  bool take_calls();
+  void run_task(const std::function<void()>& what);
+  void on_queue(uint32_t events);
+  /// Moves packets until there are none for a while, or something is called for.
+  void work();
   bool take_completions();
   // From peers to the kernel.
   bool receive();
@@ -119,22 +130,22 @@ class Pump {
   void count_moved(const Lane& lane, size_t bytes) { (lane.is_mapped() ? mapped_bytes_ : posted_bytes_) += bytes; }
   /// All others know that this pump is to be woken; false: there is something to do.
   bool may_sleep();
+  /// Before the loop sleeps: how long, and whether for the queue too.
+  void lie_down(int64_t now);
+  /// They need not wake it.
+  void wake();
   /// Others have the core for a moment.
   void make_way(int64_t now);
-  void sleep();
   bool is_for_all(const Gid& destination) const;
 
   Device& device_;
   int queue_;
   const Own own_;
+  const PumpEvents events_;
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<CompletionQueue> cq_;
-  base::UniqueFd bell_;  ///< for calls
-  std::mutex mutex_;
-  std::condition_variable called_;
-  std::deque<std::pair<const std::function<void()>*, bool*>> calls_;
-  std::atomic<bool> has_calls_{false};
-  bool stop_ = false;
+  /// Tasks that the loop has for the thread, which does not look there while it moves packets.
+  std::atomic<uint32_t> called_{0};
 
   std::unordered_map<uint64_t, Lane*> lanes_;
   std::vector<Link*> links_;
@@ -151,7 +162,16 @@ class Pump {
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  progress::Thread thread_;
+  bool idle_ = false;  ///< nothing was to be done in the last turn
+  bool lies_ = false;  ///< may_sleep() has been asked, and wake() not since
+  int64_t looks_until_ = 0, sleeps_until_ = 0, streams_until_ = 0;
+
+  // Go first, in reverse: no handler runs once the loop has ended.
+  std::unique_ptr<progress::Loop> loop_;
+  progress::Loop::Timer go_on_;                         ///< runs work()
+  std::unique_ptr<progress::Loop::Watch> queue_ready_;  ///< null: the queue is no more
+  std::unique_ptr<progress::Loop::Watch> channel_ready_;
+  int64_t queue_pauses_until_ = 0;  ///< queue_ready_
 };
 
 }  // namespace nupa::netdev

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "api/netdev/queue_pair_states.h"
-#include "base/clock.h"
 #include "base/gid_text.h"
 #include "base/log.h"
 
@@ -72,7 +71,7 @@ uint64_t service_of(const std::string& network, const std::string& node) {
 }
 
 Session::Session(World& world, uint64_t owner, bool asks)
-    : world_(world), owner_(owner), asks_(asks), began_ns_(base::now_ns()), proof_(world.key, world.network) {}
+    : world_(world), owner_(owner), asks_(asks), began_ns_(world.clock.now_ns()), proof_(world.key, world.network) {}
 
 Session::~Session() {
   close_links();
@@ -332,19 +331,27 @@ void Session::open_links() {
       link.lanes.push_back(lanes_[lane].get());
     }
   }
-  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->call([&] { world_.pumps[i]->attach(links_[i]); });
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (!call(i, [&] { world_.pumps[i]->attach(links_[i]); })) return;
   state_ = State::kUp;
 }
 
+bool Session::call(size_t pump, const std::function<void()>& what) {
+  if (world_.pumps[pump]->call(what)) return true;
+  end("queue " + std::to_string(pump) + " of the interface carries no more packets: no memory, or it was removed");
+  return false;
+}
+
 void Session::carry() {
-  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->call([&] { world_.pumps[i]->route_to(links_[i]); });
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (!call(i, [&] { world_.pumps[i]->route_to(links_[i]); })) return;
 }
 
 void Session::close_links() {
   if (!linked_) return;
   linked_ = false;
-  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->call([&] { world_.pumps[i]->detach(links_[i]); });
-  for (size_t i = 0; i < lanes_.size(); ++i) pump_of(i).call([&] { pump_of(i).unwatch(*lanes_[i]); });
+  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->insist([&] { world_.pumps[i]->detach(links_[i]); });
+  for (size_t i = 0; i < lanes_.size(); ++i) pump_of(i).insist([&] { pump_of(i).unwatch(*lanes_[i]); });
 }
 
 void Session::refuse(const std::string& why) {
@@ -369,7 +376,8 @@ int Session::lane_error() const {
 }
 
 void Session::probe() {
-  if (state_ == State::kUp) pump_of(0).call([this] { lanes_[0]->probe(); });
+  // The lane is there until close_links(), whose call comes behind this one.
+  if (state_ == State::kUp) pump_of(0).post([lane = lanes_[0].get()] { lane->probe(); });
 }
 
 int64_t Session::round_trip_ns() const { return lanes_.empty() ? 0 : lanes_[0]->round_trip_ns(); }

@@ -22,6 +22,7 @@ struct World {
   NodeCard self;  ///< without lanes
   std::vector<std::unique_ptr<Pump>> pumps;
   uint64_t next_lane = 1;
+  const progress::Clock& clock = progress::system_clock();
 };
 
 /// Which service a network has at an address, and which one a node of it has on its host (IBTA A3.2.3.3: of a local
@@ -73,7 +74,7 @@ class Session {
   const std::vector<std::unique_ptr<Traffic>>& traffic() const { return traffic_; }
   /// Whether a lane has failed, and why: an errno value.
   int lane_error() const;
-  /// Of the first lane. Any pump's thread has to be asked.
+  /// Of the first lane. Its pump's thread is asked, and not waited for.
   void probe();
   int64_t round_trip_ns() const;
   std::string_view transport() const;
@@ -87,6 +88,8 @@ class Session {
   int connect_lanes();
   /// Frames may come from now on.
   void open_links();
+  /// False: the pump has ended, and so has this.
+  bool call(size_t pump, const std::function<void()>& what);
   void close_links();
   Pump& pump_of(size_t lane) { return *world_.pumps[lane % world_.pumps.size()]; }
   void send_card();
