@@ -23,10 +23,9 @@ constexpr int64_t kPauseNs = 100 * progress::kNsPerMs;
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
-/// Empty: it is not there yet (errno is EAGAIN), or the peer closed the socket (errno is 0 or another error).
+/// Empty: it is not there yet, or the peer closed the socket.
 std::string receive_from(int socket) {
   std::string message(Door::kMaxMessage, '\0');
-  errno = 0;
   const ssize_t length = ::recv(socket, message.data(), message.size(), MSG_DONTWAIT);
   message.resize(length > 0 ? static_cast<size_t>(length) : 0);
   return message;
@@ -143,14 +142,13 @@ void Door::take_guests() {
       continue;
     }
     guest->watch = std::move(*watch);
-    // The first one's question may have come in this turn.
-    if (guests_.size() > kMostGuests && !serve(guests_.begin())) guests_.pop_front();
+    // The first one is answered if its question has come in this turn.
+    if (guests_.size() > kMostGuests) serve(guests_.begin());
   }
 }
 
-bool Door::serve(Guests::iterator guest) {
+void Door::serve(Guests::iterator guest) {
   const std::string question = receive_from(guest->socket.get());
-  if (question.empty() && errno == EAGAIN) return false;
   const auto text = question.empty() ? std::nullopt : answer_(question);
   if (text) send_answer(guest->socket.get(), *text);
   if (!text && !question.empty()) {
@@ -158,7 +156,6 @@ bool Door::serve(Guests::iterator guest) {
     if (waiting_.size() > kMostGuests) waiting_.pop_front();
   }
   guests_.erase(guest);
-  return true;
 }
 
 void Door::answer_waiting(const std::string& answer) {

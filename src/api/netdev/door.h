@@ -67,8 +67,8 @@ class Door {
   Door(progress::Loop& loop, Answer answer, const progress::Clock& clock)
       : loop_(loop), clock_(clock), answer_(std::move(answer)) {}
   void take_guests();
-  /// False: it has not asked yet. Else it is no more among those.
-  bool serve(Guests::iterator guest);
+  /// It is no guest after this: it is answered, waits for its answer, or is hung up on.
+  void serve(Guests::iterator guest);
 
   progress::Loop& loop_;
   const progress::Clock& clock_;
