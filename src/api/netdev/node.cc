@@ -156,7 +156,7 @@ Result<void> Node::open() {
       World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
     auto pump = Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu},
-                            {[this] { look_.run_soon(); }, [this] { push(0, InterfaceLost{}); }});
+                            {[this] { look_.run_soon(); }, [this](int why) { push(0, InterfaceLost{why}); }});
     if (!pump) return tl::unexpected(pump.error());
     world_->pumps.push_back(std::move(*pump));
   }
@@ -264,10 +264,10 @@ void Node::take_events() {
 }
 
 void Node::take(Event& event) {
-  if (std::holds_alternative<InterfaceLost>(event.what) && error_ == 0) {
-    error_ = ENODEV;
-    NUPA_ERROR("net %s: interface %s was removed: node %s ends", options_.network.c_str(), options_.interface.c_str(),
-               options_.node.c_str());
+  if (const auto* lost = std::get_if<InterfaceLost>(&event.what); lost != nullptr && error_ == 0) {
+    error_ = lost->error;
+    NUPA_ERROR("net %s: interface %s %s: node %s ends", options_.network.c_str(), options_.interface.c_str(),
+               error_ == ENODEV ? "was removed" : "cannot be served without memory", options_.node.c_str());
     loop_->stop();
   }
   if (const auto* asked = std::get_if<Asked>(&event.what)) {

@@ -42,8 +42,8 @@ class Node final : private ConnectionSink {
   static Result<std::unique_ptr<Node>> start(NodeOptions options);
   ~Node() override;
   /// Until `nupa net down`, or the descriptor becomes readable. Returns what ended it: 0, or an errno value, and then
-  /// the reason is in the log. ENODEV: the interface was removed; those of Loop::watch(). `on_settled` is called once
-  /// each node that was known at the start is connected, has refused or has not answered for a second.
+  /// the reason is in the log. ENODEV: the interface was removed; ENOMEM; those of Loop::watch(). `on_settled` is
+  /// called once each node that was known at the start is connected, has refused or has not answered for a second.
   int run(int until_fd, const std::function<void()>& on_settled);
 
  private:
@@ -106,7 +106,9 @@ class Node final : private ConnectionSink {
   struct Ended {
     std::string why;
   };
-  struct InterfaceLost {};
+  struct InterfaceLost {
+    int error;
+  };
   using What = std::variant<Asked, Replied, Ended, InterfaceLost>;
   struct Event {
     uint64_t owner;

@@ -116,6 +116,7 @@ Result<void> Pump::open() {
 Pump::~Pump() { stop(); }
 
 void Pump::stop() {
+  has_stopped_ = true;
   called_.fetch_add(1, std::memory_order_relaxed);  // for good: the thread does not go on with packets
   loop_->stop();
   loop_->join();
@@ -125,6 +126,7 @@ void Pump::run_task(const std::function<void()>& what) {
   called_.fetch_sub(1, std::memory_order_relaxed);
   wake();
   what();
+  idle_ = false;
   go_on_.run_soon();
 }
 
@@ -137,8 +139,10 @@ bool Pump::call(const std::function<void()>& what) {
 
 void Pump::insist(const std::function<void()>& what) {
   if (call(what)) return;
+  const bool has_run = !has_stopped_;
   stop();
   what();
+  if (has_run && events_.on_lost) events_.on_lost(ENOMEM);
 }
 
 bool Pump::post(std::function<void()> what) {
@@ -179,7 +183,7 @@ void Pump::on_queue(uint32_t events) {
   // TUN is at its end, and nothing else, from the moment on at which its interface is removed.
   if ((events & (EPOLLERR | EPOLLHUP)) == 0 || (events & EPOLLIN) != 0) return;
   queue_ready_ = nullptr;
-  if (events_.on_lost) events_.on_lost();
+  if (events_.on_lost) events_.on_lost(ENODEV);
 }
 
 void Pump::work() {

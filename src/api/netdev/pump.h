@@ -55,10 +55,12 @@ struct Own {
   uint32_t mtu = kMaxMtu;
 };
 
-/// What a pump tells, on its thread. It must not wait for the thread that calls the pump.
+/// What a pump tells. It must not wait for the thread that calls the pump.
 struct PumpEvents {
-  std::function<void()> on_failure;  ///< a lane of a peer has failed: once for each peer that is attached
-  std::function<void()> on_lost;     ///< the queue is no more, since its interface was removed: once
+  /// On the pump's thread: a lane of a peer has failed. Once for each peer that is attached.
+  std::function<void()> on_failure;
+  /// It carries no more packets. ENODEV: the interface was removed; ENOMEM: see insist().
+  std::function<void(int error)> on_lost;
 };
 
 /// A thread that moves packets between a queue of the device and the lanes to all peers. While there are some it looks
@@ -162,8 +164,9 @@ class Pump {
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  bool idle_ = false;  ///< nothing was to be done in the last turn
-  bool lies_ = false;  ///< may_sleep() has been asked, and wake() not since
+  bool idle_ = false;         ///< nothing was to be done in the last turn
+  bool lies_ = false;         ///< may_sleep() has been asked, and wake() not since
+  bool has_stopped_ = false;  ///< of the thread that calls stop()
   int64_t looks_until_ = 0, sleeps_until_ = 0, streams_until_ = 0;
 
   // Go first, in reverse: no handler runs once the loop has ended.
