@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -16,7 +15,9 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,16 +25,17 @@
 #include "cm/introduction.h"
 #include "cm/outbox.h"
 #include "cm/peer_table.h"
-#include "cm/poller.h"
 #include "cm/runtime_dir.h"
-#include "cm/watches.h"
 #include "progress/descriptors.h"
 #include "progress/lifecycle.h"
-#include "progress/thread.h"
+#include "progress/loop.h"
 #include "progress/waiter.h"
+#include "progress/wake_up.h"
 
 namespace nupa::cm {
 namespace {
+
+using progress::Loop;
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
@@ -50,12 +52,6 @@ constexpr int64_t kAskAgainNs = 1'000'000'000;
 /// After so many messages from one peer others have their turn, and what waits for room.
 constexpr int kMessagesInTurn = 64;
 
-/// Reads the counter of an eventfd away.
-void drain(int fd) {
-  uint64_t count;
-  [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof count);
-}
-
 void command_name(char (&out)[64]) {
   FILE* file = std::fopen("/proc/self/comm", "re");
   if (file == nullptr) return;
@@ -65,13 +61,18 @@ void command_name(char (&out)[64]) {
 
 class NodeImpl final : public Node, private Peer::Asker, private progress::ForkParticipant {
  public:
-  explicit NodeImpl(NodeEvents& events) : events_(events) {}
-  ~NodeImpl() override { shut(); }
+  NodeImpl(NodeEvents& events, std::unique_ptr<Loop> loop) : events_(events), loop_(std::move(loop)) {}
+  ~NodeImpl() override {
+    stop();
+    attention_.reset();
+    if (!abandoned_) doorbell_.close();
+  }
 
   Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
                      const std::function<bool(uint32_t slot)>& reserve,
                      const std::function<void(segment::SegmentHeader&)>& describe);
   Result<void> serve() override;
+  void stop() override;
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
@@ -83,22 +84,13 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   std::vector<uint32_t> slots() override { return dir_->list(); }
   Result<uint32_t> publish_channel(int event_fd) override;
   void withdraw_channel(uint32_t index) override;
-  void kick() override;
   Result<void> send_mad(Peer& peer, const Mad& mad) override;
-  Result<void> watch(int fd, std::function<void()> ready) override { return watches_.add(fd, std::move(ready)); }
-  void unwatch(int fd) override { watches_.remove(fd); }
-  bool on_service_thread() const override { return running_ && thread_.is_current(); }
+  Loop& loop() override { return *loop_; }
   /// The service thread, and the one that waits for the end of the process.
   int internal_threads() const override { return 2; }
 
-  void before_fork() override {
-    watches_.lock();
-    mutex_.lock();
-  }
-  void in_parent() override {
-    mutex_.unlock();
-    watches_.unlock();
-  }
+  void before_fork() override { mutex_.lock(); }
+  void in_parent() override { mutex_.unlock(); }
   bool in_child() override;
 
  private:
@@ -109,27 +101,26 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
     bool observer = false;
     std::set<uint32_t> channels;  ///< of this process, whose descriptors were sent
     uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and said hello first
-    int64_t hello_deadline_ns = 0;
+    std::unique_ptr<Loop::Watch> watch;
+    std::unique_ptr<Loop::Timer> hello_deadline;  ///< of one that has connected and not said hello
   };
 
-  void shut();
   /// Without a lock: peers that see this process gone know that it was a clean exit, and new ones do not find it.
   void stop_being_found();
   void say_goodbye();
   /// Removes sockets of processes that were killed before anybody met them. The kernel closes the descriptors of a
   /// killed process one after the other: a peer may report its death before its socket refuses, so this looks again.
   void sweep();
-  void loop();
+  // Handlers of the loop.
   void accept_all();
   void on_socket(int fd);
   void on_room(int fd);
   void on_message(Connection& connection, Received received);
   /// `lock`: of the mutex, held since it was seen that the connection ended.
   void drop(int fd, std::unique_lock<std::mutex> lock);
-  void expire(int64_t now);
   /// Of the processes that have gone some time ago, what was kept.
   void let_go();
-  void channels_are_wanted() override;
+  void channels_are_wanted() override { ask_for_channels_.run_soon(); }
   /// Asks peers for the channels that were signalled without their descriptors.
   void ask_for_channels(int64_t now);
   void take_channel(Peer& peer, uint32_t index, Received& received);
@@ -139,15 +130,19 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   /// `timeout`.
   Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
   // Under the mutex.
-  /// A socket on which the process in `slot` has not answered yet, or none.
-  base::UniqueFd take_asked(uint32_t slot);
+  /// A socket on which the process in `slot` has not answered yet, or none. Its watch goes without the mutex, which the
+  /// handler locks.
+  std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> take_asked(uint32_t slot);
   Result<void> send(Connection& connection, const Message& message, int fd = -1, const Mad* mad = nullptr);
   void send_waiting(Connection& connection);
   /// Answers a peer that wants the channel's descriptor.
   void send_channel(Connection& connection, uint32_t index);
   void tell_all(const Message& message, int fd = -1);
   void send_rest();
-  Connection& add_connection(base::UniqueFd fd, PeerRef peer, int64_t deadline);
+  Connection& add_connection(base::UniqueFd fd, PeerRef peer);
+  void want_room(Connection& connection, bool wanted) {
+    if (connection.watch != nullptr) connection.watch->want_room(wanted);
+  }
 
   NodeEvents& events_;
   std::unique_ptr<RuntimeDir> dir_;
@@ -156,12 +151,16 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  Poller poller_;
-  base::UniqueFd doorbell_;
-  base::UniqueFd kick_;
+  progress::WakeUp doorbell_;  ///< which peers have, too
   PeerRef self_;
-
-  Watches watches_{poller_};  ///< its lock before mutex_
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Loop::Watch> arrivals_;
+  std::unique_ptr<Loop::Watch> attention_;
+  Loop::Timer ask_for_channels_{*loop_, [this](int64_t now) { ask_for_channels(now); }};
+  Loop::Timer ask_again_{*loop_, [this](int64_t) {
+                           for (const PeerRef& peer : peers()) peer->forget_asked();
+                         }};                                   ///< for channels that did not come
+  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< at the time of gone_.front()
 
   std::mutex mutex_;
   std::unordered_map<int, Connection> connections_;
@@ -169,13 +168,9 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   std::vector<int> channels_;  ///< eventfds by index, -1: free
   size_t first_free_ = 0;      ///< no index below it is free
 
-  progress::Thread thread_;
   bool running_ = false;
+  bool stopped_ = false;
   bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
-  std::atomic<bool> stop_{false};
-  int64_t accept_again_ns_ = 0;
-  std::atomic<bool> channels_wanted_{false};
-  int64_t ask_again_ns_ = 0;
   /// Whose memory is to be given back though somebody keeps them, and when: the service thread's.
   std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> gone_;
 };
@@ -190,10 +185,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   auto segment = segment::Segment::create();
   if (!segment) return tl::unexpected(segment.error());
   segment_ = std::move(*segment);
-  doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (auto opened = poller_.open(); !opened) return opened;
-  if (!doorbell_ || !kick_) return fail(errno, "no descriptor is to be had for the service thread");
+  if (auto opened = doorbell_.open(); !opened) return opened;
   if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
 
   // The header is complete before the socket can be found.
@@ -223,13 +215,20 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.hello.instance = instance_;
   me.tables = segment_->tables();
   me.credentials.pid = getpid();
-  me.doorbell.reset(fcntl(doorbell_.get(), F_DUPFD_CLOEXEC, 0));
+  me.doorbell.reset(fcntl(doorbell_.fd(), F_DUPFD_CLOEXEC, 0));
   if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
   self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
-  if (!poller_.add(listener_.get()) || !poller_.add(doorbell_.get()) || !poller_.add(kick_.get()))
-    return fail(errno, "the service thread cannot watch its descriptors");
+  auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { accept_all(); });
+  if (!arrivals) return tl::unexpected(arrivals.error());
+  arrivals_ = std::move(*arrivals);
+  auto attention = loop_->watch(doorbell_.fd(), [this](uint32_t) {
+    doorbell_.take_all();
+    events_.on_attention();
+  });
+  if (!attention) return tl::unexpected(attention.error());
+  attention_ = std::move(*attention);
   if (const int error = progress::join_forks(progress::ForkStage::kHost, this); error != 0)
     return fail(error, "no memory to prepare for forks");
   const progress::ExitAction goodbye{[](void* node) {
@@ -244,11 +243,10 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
 Result<void> NodeImpl::serve() {
   if (running_) return {};
-  running_ = true;  // before the thread, which reads it
-  const auto started = thread_.start("nupa-host", [this] { loop(); });
-  if (started) return {};
-  running_ = false;
-  return fail(started.error().code(), "the service thread cannot be started");
+  const auto started = loop_->start("nupa-host");
+  if (!started) return fail(started.error().code(), "the service thread cannot be started");
+  running_ = true;
+  return {};
 }
 
 void NodeImpl::stop_being_found() {
@@ -306,35 +304,32 @@ void NodeImpl::send_rest() {
   }
 }
 
-void NodeImpl::shut() {
+void NodeImpl::stop() {
   progress::forget_at_exit(this);
   progress::leave_forks(this);
-  if (abandoned_) return;
+  if (abandoned_ || std::exchange(stopped_, true)) return;
   say_goodbye();
-  if (running_) {
-    stop_ = true;
-    kick();
-    thread_.join();
-    running_ = false;
+  loop_->stop();
+  loop_->join();
+  std::unordered_map<int, Connection> connections;
+  {
+    // Threads of the program and of transports may send still.
+    std::lock_guard lock(mutex_);
+    connections.swap(connections_);
   }
-  connections_.clear();
   if (dir_ != nullptr) sweep();
 }
 
 bool NodeImpl::in_child() {
   // Sockets that this child kept open would hide the parent's death from its peers.
   abandoned_ = true;
-  running_ = false;
   for (auto& [fd, connection] : connections_) {
     connection.fd.reset();
     connection.outbox.clear();
   }
   listener_.reset();
-  poller_.abandon();
-  doorbell_.reset();
-  kick_.reset();
+  doorbell_.close();
   mutex_.unlock();
-  watches_.unlock_in_child();
   return false;
 }
 
@@ -345,21 +340,21 @@ Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
 Result<void> NodeImpl::say_hello(int fd) {
   Message hello = message_of(MessageKind::kHello);
   hello.probe = reinterpret_cast<uint64_t>(&instance_);
-  const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.get()};
+  const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.fd()};
   return send_message(fd, hello, fds, kMaxFds);
 }
 
 Result<void> NodeImpl::send(Connection& connection, const Message& message, int fd, const Mad* mad) {
   const bool had_room = connection.outbox.size() == 0;
   auto sent = connection.outbox.send(connection.fd.get(), message, fd, mad);
-  if (had_room && connection.outbox.size() != 0) poller_.want_room(connection.fd.get(), true);
+  if (had_room && connection.outbox.size() != 0) want_room(connection, true);
   return sent;
 }
 
 void NodeImpl::send_waiting(Connection& connection) {
   connection.outbox.send_waiting(connection.fd.get());
   if (connection.outbox.size() != 0) return;
-  poller_.want_room(connection.fd.get(), false);
+  want_room(connection, false);
   if (const size_t lost = connection.outbox.take_lost(); lost != 0)
     NUPA_INFO("slot %u has room again; %zu messages to it were lost", connection.peer->slot(), lost);
 }
@@ -380,11 +375,6 @@ void NodeImpl::send_channel(Connection& connection, uint32_t index) {
       send(connection, message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), fd);
 }
 
-void NodeImpl::channels_are_wanted() {
-  channels_wanted_.store(true);
-  kick();
-}
-
 void NodeImpl::ask_for_channels(int64_t now) {
   std::lock_guard lock(mutex_);
   const bool room = Peer::channels_held() < Peer::most_channels_held();
@@ -394,7 +384,7 @@ void NodeImpl::ask_for_channels(int64_t now) {
       if (room) [[maybe_unused]]
         const auto sent = send(connection, message_of(MessageKind::kWantChannel, index));
   }
-  if (ask_again_ns_ == 0) ask_again_ns_ = now + kAskAgainNs;
+  ask_again_.set_at_latest(now + kAskAgainNs);
 }
 
 void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
@@ -406,13 +396,19 @@ void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
               peer.slot());
 }
 
-NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer, int64_t deadline) {
+NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
   const int number = fd.get();
   Connection& connection = connections_[number];
   connection.fd = std::move(fd);
   connection.peer = std::move(peer);
-  connection.hello_deadline_ns = deadline;
-  poller_.add(number);
+  auto watch = loop_->watch(number, [this, number](uint32_t events) {
+    if ((events & EPOLLOUT) != 0) on_room(number);
+    if (events != EPOLLOUT) on_socket(number);
+  });
+  if (watch)
+    connection.watch = std::move(*watch);
+  else
+    NUPA_WARN("no message of a process can be received: %s", watch.error().what());
   return connection;
 }
 
@@ -432,8 +428,9 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
   base::UniqueFd asked;
   {
+    std::unique_ptr<Loop::Watch> watch;
     std::lock_guard lock(mutex_);
-    asked = take_asked(slot);
+    std::tie(asked, watch) = take_asked(slot);
   }
   if (asked) {
     auto met = wait_for_hello(std::move(asked), slot, timeout);
@@ -457,7 +454,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
       // The answer may be on its way. The other process has met this one then, and would take the end of the socket for
       // this one's death: it stays open.
       std::lock_guard lock(mutex_);
-      add_connection(std::move(socket), nullptr, 0).asked_slot = slot;
+      add_connection(std::move(socket), nullptr).asked_slot = slot;
       return tl::unexpected(ready.error());
     }
     auto received = receive_message(socket.get());
@@ -472,20 +469,19 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     std::lock_guard lock(mutex_);
     PeerRef peer = met_.adopt(std::move(*introduced));
     peer->set_asker(this);
-    add_connection(std::move(socket), peer, 0);
+    add_connection(std::move(socket), peer);
     return peer;
   }
 }
 
-base::UniqueFd NodeImpl::take_asked(uint32_t slot) {
+std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> NodeImpl::take_asked(uint32_t slot) {
   const auto found = std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
     return entry.second.peer == nullptr && entry.second.asked_slot == slot;
   });
   if (found == connections_.end()) return {};
-  base::UniqueFd socket = std::move(found->second.fd);
+  std::pair taken(std::move(found->second.fd), std::move(found->second.watch));
   connections_.erase(found);
-  poller_.remove(socket.get());
-  return socket;
+  return taken;
 }
 
 Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
@@ -511,11 +507,6 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   }
 }
 
-void NodeImpl::kick() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
-}
-
 Result<void> NodeImpl::send_mad(Peer& peer, const Mad& mad) {
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
@@ -530,20 +521,22 @@ void NodeImpl::accept_all() {
     if (!fd) {
       if (base::is_out_of_descriptors(errno)) {
         NUPA_WARN("cannot let another process in: %s", strerror(errno));
-        accept_again_ns_ = base::now_ns() + kAcceptPauseNs;
-        poller_.remove(listener_.get());
+        arrivals_->pause_until(base::now_ns() + kAcceptPauseNs);
       }
       return;
     }
+    const int number = fd.get();
     std::lock_guard lock(mutex_);
-    add_connection(std::move(fd), nullptr, base::now_ns() + kHelloPatienceNs);
+    auto& late = add_connection(std::move(fd), nullptr).hello_deadline;
+    late = std::make_unique<Loop::Timer>(*loop_, [this, number](int64_t) { drop(number, std::unique_lock(mutex_)); });
+    late->set(base::now_ns() + kHelloPatienceNs);
   }
 }
 
 void NodeImpl::on_message(Connection& connection, Received received) {
   const auto kind = static_cast<MessageKind>(received.message.kind);
   if (connection.peer == nullptr) {
-    connection.hello_deadline_ns = 0;
+    connection.hello_deadline.reset();
     const bool answers = connection.asked_slot == 0;
     if (kind == MessageKind::kObserver && answers) {
       auto credentials = peer_credentials(connection.fd.get());
@@ -625,6 +618,7 @@ void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   met_.forget(*gone);
   lock.unlock();
   gone_.emplace_back(base::now_ns() + kLetGoNs, gone);
+  let_go_.set_at_latest(gone_.front().first);
   dir_->sweep();
 }
 
@@ -637,58 +631,7 @@ void NodeImpl::let_go() {
   // The kernel closes a killed process's descriptors one after the other: when its death was seen its socket in the
   // runtime directory may have accepted still.
   if (some) dir_->sweep();
-}
-
-void NodeImpl::expire(int64_t now) {
-  std::vector<int> late;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [fd, connection] : connections_)
-      if (connection.hello_deadline_ns != 0 && connection.hello_deadline_ns <= now) late.push_back(fd);
-  }
-  for (const int fd : late) drop(fd, std::unique_lock(mutex_));
-  if (accept_again_ns_ != 0 && accept_again_ns_ <= now) {
-    accept_again_ns_ = 0;
-    poller_.add(listener_.get());
-  }
-}
-
-void NodeImpl::loop() {
-  while (!stop_) {
-    const int64_t now = base::now_ns();
-    int64_t wake = events_.on_tick(now);
-    if (channels_wanted_.exchange(false)) ask_for_channels(now);
-    if (ask_again_ns_ != 0 && ask_again_ns_ <= now) {
-      ask_again_ns_ = 0;
-      for (const PeerRef& peer : peers()) peer->forget_asked();
-    }
-    if (ask_again_ns_ != 0) wake = std::min(wake, ask_again_ns_);
-    bool handshaking = accept_again_ns_ != 0;
-    {
-      std::lock_guard lock(mutex_);
-      for (auto& [fd, connection] : connections_) handshaking = handshaking || connection.hello_deadline_ns != 0;
-    }
-    if (handshaking) wake = std::min(wake, now + kAcceptPauseNs);
-    if (!gone_.empty()) wake = std::min(wake, gone_.front().first);
-    epoll_event ready[32];
-    const int count = poller_.wait(ready, 32, wake);
-    for (int i = 0; i < count && !stop_; ++i) {
-      const int fd = ready[i].data.fd;
-      if (fd == listener_.get()) {
-        accept_all();
-      } else if (fd == doorbell_.get()) {
-        drain(fd);
-        events_.on_attention();
-      } else if (fd == kick_.get()) {
-        drain(fd);
-      } else if (!watches_.call(fd)) {
-        if ((ready[i].events & EPOLLOUT) != 0) on_room(fd);
-        if (ready[i].events != EPOLLOUT) on_socket(fd);
-      }
-    }
-    if (handshaking) expire(base::now_ns());
-    let_go();
-  }
+  if (!gone_.empty()) let_go_.set_at_latest(gone_.front().first);
 }
 
 }  // namespace
@@ -696,7 +639,9 @@ void NodeImpl::loop() {
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
                                          const std::function<bool(uint32_t slot)>& reserve,
                                          const std::function<void(segment::SegmentHeader&)>& describe) {
-  auto node = std::make_unique<NodeImpl>(events);
+  auto loop = Loop::open();
+  if (!loop) return tl::unexpected(loop.error());
+  auto node = std::make_unique<NodeImpl>(events, std::move(*loop));
   if (auto started = node->start(region_fd, gids, reserve, describe); !started) return tl::unexpected(started.error());
   return node;
 }

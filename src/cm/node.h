@@ -6,6 +6,7 @@
 
 #include "cm/connection/mad.h"
 #include "cm/peer.h"
+#include "progress/loop.h"
 #include "segment/segment.h"
 
 namespace nupa::cm {
@@ -20,8 +21,6 @@ class NodeEvents {
   virtual void on_peer_gone(Peer& peer) = 0;
   /// A message of the communication manager, from the process itself too.
   virtual void on_mad(Peer& peer, const Mad& mad) = 0;
-  /// Time for pending work. Returns the nanoseconds (CLOCK_MONOTONIC) of the next wanted call, or INT64_MAX for none.
-  virtual int64_t on_tick(int64_t now_ns) = 0;
 };
 
 /// This process on this host: its slot and socket in the runtime directory, its segment, its peers, and the one
@@ -36,10 +35,13 @@ class Node {
   static Result<std::unique_ptr<Node>> open(int region_fd, const std::vector<std::vector<Gid>>& gids,
                                             NodeEvents& events, const std::function<bool(uint32_t slot)>& reserve = {},
                                             const std::function<void(segment::SegmentHeader&)>& describe = {});
-  /// Says goodbye to all peers, stops the thread, removes the socket.
+  /// As stop().
   virtual ~Node() = default;
   /// Starts the service thread, unless it runs already: everything that `events` needs exists. Errors of threads.
   virtual Result<void> serve() = 0;
+  /// Says goodbye to all peers, stops the thread, removes the socket. `events` and handlers of the loop are not called
+  /// any more. Not on the service thread.
+  virtual void stop() = 0;
 
   virtual segment::Segment& segment() = 0;
   virtual uint32_t slot() const = 0;
@@ -47,7 +49,8 @@ class Node {
   virtual MemoryDomain domain() const = 0;
   virtual Peer& self() = 0;
 
-  /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer.
+  /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer, and the
+  /// service thread 5 ms: with 0 the loop takes the answer, and find() has it then.
   /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped). A
   /// process that answers later is met then, and find() has it.
   virtual Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
@@ -67,15 +70,9 @@ class Node {
   /// order. Any thread; waits for nobody. EAGAIN: it does not read and too much waits for it; EPIPE: it is gone.
   virtual Result<void> send_mad(Peer& peer, const Mad& mad) = 0;
 
-  /// The service thread calls `ready` when `fd` is readable, until unwatch(). Not with anything locked that `ready`
-  /// locks.
-  virtual Result<void> watch(int fd, std::function<void()> ready) = 0;
-  /// After this returns `ready` is not running.
-  virtual void unwatch(int fd) = 0;
-
-  /// Makes the service thread call on_tick soon (new pending work). Any thread; one eventfd write at most.
-  virtual void kick() = 0;
-  virtual bool on_service_thread() const = 0;
+  /// What the service thread sleeps on. Watches and timers of it are destroyed before the node.
+  virtual progress::Loop& loop() = 0;
+  bool on_service_thread() { return loop().on_this_thread(); }
   /// How many threads of this process are the library's own.
   virtual int internal_threads() const = 0;
 };

@@ -50,7 +50,8 @@ std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid
   }
   for (const uint32_t slot : node.slots()) {
     if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
-    auto peer = node.connect(slot, kMeetPatience);
+    // The service thread comes again, and finds the process that has answered meanwhile.
+    auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetPatience);
     if (peer && listens(**peer)) return way_of(**peer);
   }
   return std::nullopt;
@@ -127,7 +128,7 @@ bool Connections::will_ask_again(uint64_t owner) {
   Question& question = found->second;
   question.next_ns = std::min(now + question.pause_ns, question.until_ns);
   question.pause_ns *= 2;
-  ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+  questions_due_.set_at_latest(question.next_ns);
   return true;
 }
 
@@ -135,14 +136,12 @@ void Connections::ask_again(int64_t now) {
   std::vector<std::pair<uint64_t, Question>> due;
   {
     std::lock_guard lock(mutex_);
-    if (now < ask_again_ns_) return;
-    ask_again_ns_ = INT64_MAX;
     for (auto& [owner, question] : questions_) {
       if (question.next_ns <= now) {
         due.emplace_back(owner, question);
         question.next_ns = INT64_MAX;
       }
-      ask_again_ns_ = std::min(ask_again_ns_, question.next_ns);
+      questions_due_.set_at_latest(question.next_ns);
     }
   }
   for (const auto& [owner, question] : due) {

@@ -57,23 +57,31 @@ int Connections::bind(uint64_t owner, const ListenerAddress& address) {
   // What others got for it comes by its names, and is refused until it listens. Watched without the lock, which the
   // reader takes.
   for (const int fd : fds) {
-    const auto read = [this, owner, fd] {
+    const auto read = [this, owner, fd](uint32_t) {
       const cm::MadName* name = nullptr;
       {
         std::lock_guard lock(mutex_);
-        const auto found = services_.find(owner);
-        if (found == services_.end()) return;
-        for (const auto& candidate : found->second.names)
-          if (candidate->name.fd() == fd) name = &candidate->name;
+        if (const Name* const found = find_name(owner, fd)) name = &found->name;
       }
       if (name != nullptr) on_relayed(*name);  // unbind() waits until this has returned
     };
-    if (auto watched = process_.node().watch(fd, read); !watched) {
+    auto watched = process_.node().loop().watch(fd, read);
+    if (!watched) {
       unbind(owner);
       return watched.error().code();
     }
+    std::lock_guard lock(mutex_);
+    if (Name* const name = find_name(owner, fd)) name->watch = std::move(*watched);
   }
   return 0;
+}
+
+Connections::Name* Connections::find_name(uint64_t owner, int fd) {
+  const auto found = services_.find(owner);
+  if (found == services_.end()) return nullptr;
+  for (const auto& name : found->second.names)
+    if (name->name.fd() == fd) return name.get();
+  return nullptr;
 }
 
 int Connections::listen(uint64_t owner) {
@@ -99,18 +107,14 @@ int Connections::listen(uint64_t owner) {
     if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
     service.shared = &shared;
     service.listens = true;
+    settle();  // the port where standard peers look may be free
   }
-  process_.node().kick();  // the port where standard peers look may be free
   return 0;
-}
-
-void Connections::give_back(Service service) {
-  for (const auto& name : service.names) process_.node().unwatch(name->name.fd());
 }
 
 void Connections::unbind(uint64_t owner) {
   if (abandoned_) return;
-  Service service;
+  Service service;  // goes without the mutex: unbind() waits for the readers of its names
   {
     std::lock_guard lock(mutex_);
     const auto found = services_.find(owner);
@@ -120,7 +124,6 @@ void Connections::unbind(uint64_t owner) {
     service = std::move(found->second);
     services_.erase(found);
   }
-  give_back(std::move(service));
 }
 
 }  // namespace nupa::core

@@ -27,7 +27,11 @@ uint64_t random_seed() {
 Connections::Connections(Process& process)
     : process_(process),
       mads_(process_.transports().mads()),
-      engine_(process_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this) {
+      engine_(process_.slot() << cm::ConnectionEngine::kIdBits, random_seed(), *this, *this),
+      engine_due_(process.node().loop(), [this](int64_t now) { on_timer(now); }),
+      questions_due_(process.node().loop(), [this](int64_t now) { ask_again(now); }),
+      seek_due_(process.node().loop(), [this](int64_t now) { seek_host_socket(now); }),
+      watch_due_(process.node().loop(), [this](int64_t now) { watch_peers(now); }) {
   if (progress::join_forks(progress::ForkStage::kHost, this) != 0) NUPA_ERROR("no memory to prepare for forks");
   const progress::ExitAction ends{[](void* mine) { static_cast<Connections*>(mine)->process_ends(); }, this};
   if (progress::at_exit(progress::ExitStage::kConnections, ends) != 0)
@@ -63,8 +67,12 @@ Result<void> Connections::attach(ConnectionSink& sink) {
     auto name = cm::MadName::take(cm::MadName::of_slot(process_.slot()));
     if (name) {
       slot_name_ = std::make_unique<Name>(std::move(*name));
-      auto watched = process_.node().watch(slot_name_->name.fd(), [this] { on_relayed(slot_name_->name); });
-      if (!watched) slot_name_.reset();
+      auto watched =
+          process_.node().loop().watch(slot_name_->name.fd(), [this](uint32_t) { on_relayed(slot_name_->name); });
+      if (watched)
+        slot_name_->watch = std::move(*watched);
+      else
+        slot_name_.reset();
     }
     if (slot_name_ == nullptr) NUPA_WARN("messages of standard peers that another process gets cannot reach this one");
   }
@@ -75,7 +83,7 @@ Result<void> Connections::attach(ConnectionSink& sink) {
 
 void Connections::detach() {
   if (abandoned_) return;
-  std::map<uint64_t, Service> services;
+  std::map<uint64_t, Service> services;  // whose names' handlers lock the mutex, and are waited for
   {
     std::lock_guard lock(mutex_);
     sink_ = nullptr;
@@ -86,8 +94,8 @@ void Connections::detach() {
       if (service.shared != nullptr) service.shared->in_use.store(0, std::memory_order_release);
     }
     services.swap(services_);
+    engine_due_.set(engine_.deadline());
   }
-  for (auto& [owner, service] : services) give_back(std::move(service));
 }
 
 Connections::~Connections() {
@@ -105,9 +113,6 @@ Connections::~Connections() {
   }
   detach();
   if (mads_ != nullptr) mads_->unlisten();
-  if (slot_name_ != nullptr) process_.node().unwatch(slot_name_->name.fd());
-  if (host_socket_ != nullptr) process_.node().unwatch(host_socket_->fd());
-  if (watch_ != nullptr) process_.node().unwatch(watch_->fd());
 }
 
 void Connections::process_ends() {
@@ -152,14 +157,17 @@ cm::Way Connections::way_from(cm::Peer& peer) const {
   return way;
 }
 
-bool Connections::settle() {
+void Connections::settle() {
   const cm::Way self = way_from(process_.node().self());
   while (!to_self_.empty()) {
     const cm::Mad mad = to_self_.front();
     to_self_.pop_front();
     engine_.receive(mad, self, base::now_ns());
   }
-  return std::min(engine_.deadline(), ask_again_ns_) < sleeps_until_;
+  engine_due_.set(engine_.deadline());
+  if (mads_ == nullptr || seeks_ || !hears()) return;
+  seeks_ = true;
+  seek_due_.run_soon();
 }
 
 void Connections::on_mad(cm::Peer& peer, const cm::Mad& mad) {
@@ -176,30 +184,17 @@ void Connections::on_peer_gone(cm::Peer& peer) {
   });
 }
 
-int64_t Connections::on_tick(int64_t now) {
-  bool hears = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (abandoned_) return INT64_MAX;
-    if (engine_.deadline() <= now) engine_.on_timer(now);
-    settle();
-    hears = !services_.empty() || engine_.connections() > 0;
-  }
-  ask_again(now);
-  if (hears && now >= seek_again_ns_) {
-    seek_host_socket();
-    seek_again_ns_ = now + kSeekPauseNs;
-  }
-  const int64_t asks = watch_peers(now);
+void Connections::on_timer(int64_t now) {
   std::lock_guard lock(mutex_);
-  sleeps_until_ = std::min({engine_.deadline(), asks, ask_again_ns_});
-  if (hears && mads_ != nullptr && host_socket_ == nullptr) sleeps_until_ = std::min(sleeps_until_, seek_again_ns_);
-  return sleeps_until_;
+  if (engine_.deadline() <= now) engine_.on_timer(now);
+  settle();
 }
 
-int64_t Connections::watch_peers(int64_t now) {
+void Connections::watch_peers(int64_t now) { watch_due_.set_at_latest(ask_peers(now)); }
+
+int64_t Connections::ask_peers(int64_t now) {
   if (mads_ == nullptr || !mads_->probes()) return INT64_MAX;
-  if (!look_around_.exchange(false) && now < watch_again_ns_) return watch_again_ns_;
+  look_around_.store(false);
   std::vector<cm::Way> ways;
   {
     std::lock_guard lock(mutex_);
@@ -207,20 +202,22 @@ int64_t Connections::watch_peers(int64_t now) {
   }
   const auto gone = [this](const Gid& remote, uint16_t port) { process_gone(remote, port); };
   if (watch_ == nullptr) {
-    if (ways.empty()) return watch_again_ns_ = INT64_MAX;
+    if (ways.empty()) return INT64_MAX;
     auto socket = mads_->open_probe_socket();
-    if (!socket) return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
+    if (!socket) return now + cm::PeerPulse::kPauseNs;
     watch_ = std::make_unique<PeerWatch>(std::move(*socket));
-    const auto receive = [this, gone] {
+    const auto receive = [this, gone](uint32_t) {
       watch_->receive(gone, [this](const Gid& remote, uint16_t port) { confirm(remote, port); });
     };
-    if (!process_.node().watch(watch_->fd(), receive)) {
+    auto ready = process_.node().loop().watch(watch_->fd(), receive);
+    if (!ready) {
       watch_.reset();
-      return watch_again_ns_ = now + cm::PeerPulse::kPauseNs;
+      return now + cm::PeerPulse::kPauseNs;
     }
+    watch_ready_ = std::move(*ready);
   }
   watches_.store(!ways.empty());
-  return watch_again_ns_ = watch_->ask(ways, now, gone);
+  return watch_->ask(ways, now, gone);
 }
 
 void Connections::process_gone(const Gid& remote, uint16_t port) {
@@ -262,7 +259,7 @@ void Connections::on_datagram(const MadDatagram& datagram) {
     engine.receive(datagram.bytes, way, base::now_ns());
     return 0;
   });
-  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) process_.node().kick();
+  if (way.of_nupa && !watches_.load() && !look_around_.exchange(true)) watch_due_.run_soon();
 }
 
 void Connections::on_relayed(const cm::MadName& name) {
@@ -340,15 +337,25 @@ bool Connections::pass_on_request(const cm::Envelope& envelope, const cm::Way& w
   return pass(cm::MadName::of_service(service_id, *address)) || pass(cm::MadName::of_service(service_id, family));
 }
 
-void Connections::seek_host_socket() {
-  if (mads_ == nullptr || host_socket_ != nullptr || mads_->receives_for_host()) return;
+void Connections::seek_host_socket(int64_t now) {
+  {
+    std::lock_guard lock(mutex_);
+    seeks_ = hears();
+    if (!seeks_ || host_socket_ != nullptr || mads_->receives_for_host()) return;
+  }
   auto socket = mads_->open_host_socket();
-  if (!socket) return;
+  if (!socket) return seek_due_.set_at_latest(now + kSeekPauseNs);
   host_socket_ = std::move(*socket);
-  const auto receive = [this] {
+  const auto receive = [this](uint32_t) {
     host_socket_->receive([this](const MadDatagram& datagram) { on_datagram(datagram); });
   };
-  if (!process_.node().watch(host_socket_->fd(), receive)) host_socket_.reset();
+  auto ready = process_.node().loop().watch(host_socket_->fd(), receive);
+  if (ready) {
+    host_socket_ready_ = std::move(*ready);
+    return;
+  }
+  host_socket_.reset();
+  seek_due_.set_at_latest(now + kSeekPauseNs);
 }
 
 int Connections::accept(ConnectionId id, const ConnectionReply& reply) {

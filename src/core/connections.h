@@ -26,6 +26,7 @@ class Connections final : public ConnectionManager,
                           private progress::ForkParticipant {
  public:
   explicit Connections(Process& process);
+  /// The service thread has stopped.
   ~Connections() override;
   static const ServiceEntry kEntry;
   /// That of the process; null: the composition root does not name it.
@@ -54,9 +55,15 @@ class Connections final : public ConnectionManager,
   void release(ConnectionId id) override;
 
   Result<void> start() override;
+  void stop() override { detach(); }
   void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
   void on_peer_gone(cm::Peer& peer) override;
-  int64_t on_tick(int64_t now) override;
+
+  // The service thread's.
+  /// Asks the questions again that are due.
+  void ask_again(int64_t now);
+  /// Asks the processes of other hosts that connections lead to whether they live, if it is time.
+  void watch_peers(int64_t now);
 
   /// fork(): the child has no connections. Its locks may be held for ever: calls return before they take one.
   void before_fork() override {}
@@ -72,18 +79,14 @@ class Connections final : public ConnectionManager,
   template <class Act>
   int with_engine(Act&& act) {
     if (abandoned_) return ENODEV;
-    int error;
-    bool kick;
-    {
-      std::lock_guard lock(mutex_);
-      error = act(engine_);
-      kick = settle();
-    }
-    if (kick) process_.node().kick();
+    std::lock_guard lock(mutex_);
+    const int error = act(engine_);
+    settle();
     return error;
   }
-  /// Under the mutex: what this process has sent to itself. Whether the service thread has to be told of a deadline.
-  bool settle();
+  /// Under the mutex, after a change of the engine: what this process has sent to itself, and the engine's deadline.
+  void settle();
+  void on_timer(int64_t now);
 
   cm::Way way_from(cm::Peer& peer) const;
   /// A process of this host and user that has the address and listens for the service.
@@ -101,11 +104,13 @@ class Connections final : public ConnectionManager,
   /// True: it was a question whether this process lives, and has been answered.
   bool answer_probe(const MadDatagram& datagram);
   /// Returns when it wants to be called again.
-  int64_t watch_peers(int64_t now);
+  int64_t ask_peers(int64_t now);
   void process_gone(const Gid& remote, uint16_t port);
   void confirm(const Gid& remote, uint16_t port);
   /// Tries to receive for the host, if nobody does and this process has something to hear.
-  void seek_host_socket();
+  void seek_host_socket(int64_t now);
+  /// Under the mutex: it has something to hear.
+  bool hears() const { return !services_.empty() || engine_.connections() > 0; }
 
   enum class Asked : uint8_t { kConnection, kDatagramService };
   /// What is asked of others and not answered yet. Programs agree over TCP and connect while the other one is still on
@@ -122,7 +127,6 @@ class Connections final : public ConnectionManager,
     int64_t next_ns = INT64_MAX;
   };
   bool will_ask_again(uint64_t owner);
-  void ask_again(int64_t now);
   /// Under the mutex: nobody has the service, as before.
   void stays_refused(uint64_t owner, const Question& question);
   /// Calls `ask` with the way to `route`.
@@ -134,6 +138,7 @@ class Connections final : public ConnectionManager,
     explicit Name(cm::MadName taken) : name(std::move(taken)), parent_only(name.fd()) {}
     cm::MadName name;
     progress::ParentOnly parent_only;
+    std::unique_ptr<progress::Loop::Watch> watch;
   };
   struct Service {
     ListenerAddress address;
@@ -142,7 +147,8 @@ class Connections final : public ConnectionManager,
     bool listens = false;
   };
   Result<std::vector<std::unique_ptr<Name>>> take_names(const ListenerAddress& address);
-  void give_back(Service service);
+  /// Under the mutex.
+  Name* find_name(uint64_t owner, int fd);
 
   // As ConnectionSink: to the program's, if there is one.
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {
@@ -188,7 +194,7 @@ class Connections final : public ConnectionManager,
   std::deque<cm::Mad> to_self_;
   std::map<uint64_t, Service> services_;
   std::map<uint64_t, Question> questions_;  ///< by owner
-  int64_t ask_again_ns_ = INT64_MAX;        ///< the first of them that is wanted again
+  bool seeks_ = false;                      ///< the host's socket; once it has it, for ever
   std::optional<cm::MadRelay> relay_;
   /// A REQ that was passed on. A peer that gives up before any reply names only its id and GUID in the REJ.
   struct PassedOn {
@@ -200,7 +206,6 @@ class Connections final : public ConnectionManager,
   static constexpr size_t kMostPassedOn = 256;
   std::mutex passed_on_mutex_;
   std::deque<PassedOn> passed_on_;
-  int64_t sleeps_until_ = 0;  ///< the service thread
   /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change. Calls look at it
   /// before they lock: a thread of the parent may have held the mutex.
   std::atomic<bool> abandoned_{false};
@@ -208,12 +213,17 @@ class Connections final : public ConnectionManager,
   // Service thread, or before anything can call it.
   std::unique_ptr<Name> slot_name_;
   std::unique_ptr<MadSocket> host_socket_;
-  int64_t seek_again_ns_ = 0;
+  std::unique_ptr<progress::Loop::Watch> host_socket_ready_;
   std::unique_ptr<PeerWatch> watch_;
-  int64_t watch_again_ns_ = 0;
-  /// Something came by packets while nobody was watched.
+  std::unique_ptr<progress::Loop::Watch> watch_ready_;
+  /// Something came by packets while nobody was watched, and watch_peers() has not looked since.
   std::atomic<bool> look_around_{false};
   std::atomic<bool> watches_{false};
+
+  progress::Loop::Timer engine_due_;
+  progress::Loop::Timer questions_due_;
+  progress::Loop::Timer seek_due_;
+  progress::Loop::Timer watch_due_;
 };
 
 }  // namespace nupa::core

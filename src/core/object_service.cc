@@ -32,10 +32,11 @@ void ObjectService::on_attention(uint32_t kinds) {
     each(header.qp_attention, [&](uint32_t index) {
       Qp* qp = objects_.qps().at(index);
       if (qp == nullptr) return;
-      if (tables().qp[index].wake.exchange(0) != 0) qp->progress(base::now_ns());
+      if (tables().qp[index].wake.exchange(0) != 0) again_.set_at_latest(qp->progress(base::now_ns()));
       qp->tell_established();
       if (!qp->handle_error()) failed_.insert(index);
     });
+    if (!failed_.empty()) wake();
   }
   if ((kinds & segment::attention::kSrq) != 0) {
     each(header.srq_attention, [&](uint32_t index) {
@@ -80,11 +81,13 @@ void ObjectService::on_peer_gone(cm::Peer& peer) {
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
     if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);
-  if (!failed_.empty()) node_.kick();
+  if (!failed_.empty()) wake();
 }
 
-int64_t ObjectService::on_tick(int64_t now_ns) {
+void ObjectService::try_again(int64_t now_ns) {
+  std::shared_lock copies(copies_);
   std::lock_guard lock(objects_.mutex());
+  tries_ = true;
   int64_t wanted = INT64_MAX;
   for (auto failed = failed_.begin(); failed != failed_.end();) {
     Qp* qp = objects_.qps().at(*failed);
@@ -95,7 +98,8 @@ int64_t ObjectService::on_tick(int64_t now_ns) {
       ++failed;
     }
   }
-  return std::min(wanted, pending_.progress(now_ns));
+  again_.set_at_latest(std::min(wanted, pending_.progress(now_ns)));
+  tries_ = false;
 }
 
 }  // namespace nupa::core

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <set>
+#include <shared_mutex>
 
 #include "cm/node.h"
 #include "core/object_tables.h"
@@ -11,26 +13,34 @@ namespace nupa::core {
 
 /// What the node's service thread does for the objects of this process: it answers their attention bits, tries requests
 /// that wait, goes on with errors of queue pairs that were busy, and takes back what a dead process held of them.
-/// Service thread only. It takes the objects' mutex; requests may write the program's memory, so on_attention() and
-/// on_tick() are called with Remapper::copy_mutex() shared.
+/// It takes the objects' mutex; requests may write the program's memory, so it holds `copies` shared while it tries
+/// them, and on_attention() is called so.
 class ObjectService {
  public:
-  ObjectService(cm::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending)
-      : node_(node), objects_(objects), pending_(pending) {}
+  /// Destroyed when the service thread has stopped.
+  ObjectService(cm::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending, std::shared_mutex& copies)
+      : node_(node), objects_(objects), pending_(pending), copies_(copies) {}
 
+  /// There is something to try. Any thread; within a try it does nothing, since that says when to come again.
+  void wake() {
+    if (!tries_ || !node_.on_service_thread()) again_.run_soon();
+  }
+  // Service thread.
   /// `kinds`: segment::attention, those whose bits are to be looked at.
   void on_attention(uint32_t kinds);
   void on_peer_gone(cm::Peer& peer);
-  /// Returns when to call next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
-  int64_t on_tick(int64_t now_ns);
 
  private:
+  void try_again(int64_t now_ns);
   const segment::Tables& tables() { return node_.segment().tables(); }
   void recover_from(cm::Peer& peer);
 
   cm::Node& node_;
   ObjectTables& objects_;
   PendingRequests<Qp, Cq>& pending_;
+  std::shared_mutex& copies_;
+  std::atomic<bool> tries_{false};  ///< the service thread is in try_again()
+  progress::Loop::Timer again_{node_.loop(), [this](int64_t now) { try_again(now); }};
   std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled
 };
 

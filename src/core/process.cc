@@ -18,19 +18,12 @@ int g_owner_pid = 0;
 
 }  // namespace
 
-Process::Process()
-    : pending_(objects_.mutex(), [this] {
-        if (!node_->on_service_thread()) node_->kick();
-      }) {}
+Process::Process() : pending_(objects_.mutex(), [this] { service_->wake(); }) {}
 
 Process::~Process() {
-  std::vector<Service> last;
-  {
-    std::lock_guard lock(services_mutex_);
-    last.swap(services_);
-  }
-  // Without the lock: a service waits for threads that tell it something.
-  last.clear();
+  // Peers hear of the end of connections before the goodbye. Members go when the service thread calls nothing any more.
+  for (const Service& each : services_) each.service->stop();
+  if (node_ != nullptr) node_->stop();
 }
 
 Result<std::shared_ptr<Process>> Process::acquire() {
@@ -67,7 +60,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   process->node_ = std::move(*node);
   process->ring_memory_.emplace(*process->node_);
-  process->service_ = std::make_unique<ObjectService>(*process->node_, process->objects_, process->pending_);
+  process->service_ = std::make_unique<ObjectService>(*process->node_, process->objects_, process->pending_,
+                                                      process->remapper_->copy_mutex());
   process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
   process->remapper_->set_internal_threads(process->node_->internal_threads());
   if (auto opened = used.open(*process); !opened) return tl::unexpected(opened.error());
@@ -109,25 +103,12 @@ ProcessService* Process::find_service(const ServiceEntry& entry) {
 }
 
 void Process::on_mad(cm::Peer& peer, const cm::Mad& mad) {
-  std::lock_guard lock(services_mutex_);
   for (const Service& each : services_) each.service->on_mad(peer, mad);
 }
 
 void Process::on_peer_gone(cm::Peer& peer) {
   service_->on_peer_gone(peer);
-  std::lock_guard lock(services_mutex_);
   for (const Service& each : services_) each.service->on_peer_gone(peer);
-}
-
-int64_t Process::on_tick(int64_t now_ns) {
-  int64_t wanted;
-  {
-    std::shared_lock copies(remapper_->copy_mutex());  // as in on_attention()
-    wanted = service_->on_tick(now_ns);
-  }
-  std::lock_guard lock(services_mutex_);
-  for (const Service& each : services_) wanted = std::min(wanted, each.service->on_tick(now_ns));
-  return wanted;
 }
 
 }  // namespace nupa::core

@@ -59,7 +59,6 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   void on_attention() override;
   void on_peer_gone(cm::Peer& peer) override;
   void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
-  int64_t on_tick(int64_t now_ns) override;
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;
   void count_thread(bool writes_memory) override;
@@ -76,10 +75,9 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   XrcUsers xrc_users_;
 
   std::unique_ptr<region::Remapper> remapper_;
-  // These two outlive the node's service thread, which calls them.
   std::unique_ptr<host::PeerMemories> memories_;
-  std::unique_ptr<ObjectService> service_;
   std::unique_ptr<cm::Node> node_;
+  std::unique_ptr<ObjectService> service_;
   std::optional<RingMemory> ring_memory_;
   Transports transports_;
 
@@ -87,8 +85,7 @@ class Process final : public cm::NodeEvents, public ProcessContext {
     const ServiceEntry* entry;
     std::unique_ptr<ProcessService> service;
   };
-  std::mutex services_mutex_;  ///< before everything of theirs
-  std::vector<Service> services_;
+  std::vector<Service> services_;  ///< constant once the service thread runs
 };
 
 }  // namespace nupa::core

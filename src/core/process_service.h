@@ -11,21 +11,23 @@ class Process;
 
 /// A service that runs in each process that has a device open, on the node's service thread, above the objects: the
 /// communication manager. The process starts it when its transports are open, passes calls on, and takes it down before
-/// anything that the service uses.
+/// anything that the service uses. Its own timers and watches are the node's loop's.
 class ProcessService {
  public:
   virtual ~ProcessService() = default;
   /// By the thread that opens the first device; the service thread does not run yet. An error is that of the open.
   virtual Result<void> start() = 0;
 
-  // The service thread's calls. None of them is running when the destructor is called.
+  /// The program has closed its last device: what the service does for the program ends, and peers hear of it. The
+  /// service thread still runs; when the destructor is called it does not.
+  virtual void stop() = 0;
+
+  // The service thread's calls.
 
   /// A process of this host sent it by Node::send_mad().
   virtual void on_mad(cm::Peer& peer, const cm::Mad& mad) = 0;
   /// A process of this host ended.
   virtual void on_peer_gone(cm::Peer& peer) = 0;
-  /// Returns when it wants to be called again at the latest; INT64_MAX: when something has happened.
-  virtual int64_t on_tick(int64_t now_ns) = 0;
 };
 
 /// A service that exists. The address of its entry identifies it: see Process::find_service().

@@ -45,7 +45,10 @@ void WakeUp::signal() {
 }
 
 void WakeUp::take() {
-  if (!signalled_.load()) return;
+  if (signalled_.load()) take_all();
+}
+
+void WakeUp::take_all() {
   uint64_t count;
   // Nothing to read yet: signal() is about to write, and signalled_ stays set so that a later take() reads it. Without
   // a descriptor it stays set forever, which only leaves out writes that would fail.

@@ -27,6 +27,8 @@ class WakeUp {
   NUPA_EXPORT void signal();
   /// Forgets the signals so far. The owner looks once more after this.
   NUPA_EXPORT void take();
+  /// The same where other processes have the descriptor, and signal by writing 1 to it.
+  NUPA_EXPORT void take_all();
 
   WakeUp(const WakeUp&) = delete;
   WakeUp& operator=(const WakeUp&) = delete;

@@ -222,7 +222,7 @@ TEST(ModelRsocketsWaiter, Orders_AreAsStrongAsTheCasesNeed) {
           "Observers::remove store seq_cst: x86 relaxed, C++ relaxed",
           "WakeUp::signal exchange seq_cst: x86 relaxed, C++ relaxed",
           "WakeUp::take load seq_cst: x86 relaxed, C++ relaxed",
-          "WakeUp::take exchange seq_cst: x86 relaxed, C++ relaxed",
+          "WakeUp::take_all exchange seq_cst: x86 relaxed, C++ relaxed",
           "base::fence_after_update fence seq_cst: x86 none, C++ seq_cst",
       }));
 }

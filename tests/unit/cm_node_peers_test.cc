@@ -3,14 +3,10 @@
 // die.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include <atomic>
 #include <cerrno>
@@ -22,7 +18,6 @@
 #include <vector>
 
 #include "cm/node.h"
-#include "cm/poller.h"
 #include "cm_fixture.h"
 
 namespace nupa::cm::test {
@@ -42,11 +37,6 @@ class Witness : public NodeEvents {
     std::lock_guard lock(mutex_);
     mads_.push_back(peer.shared_from_this());
   }
-  int64_t on_tick(int64_t now) override {
-    std::lock_guard lock(mutex_);
-    ticks_.push_back(now);
-    return wake_at;
-  }
   std::vector<PeerRef> gone() {
     std::lock_guard lock(mutex_);
     return gone_;
@@ -56,23 +46,16 @@ class Witness : public NodeEvents {
     gone_.clear();
     mads_.clear();
   }
-  /// The times of all ticks.
-  std::vector<int64_t> ticks() {
-    std::lock_guard lock(mutex_);
-    return ticks_;
-  }
   std::vector<PeerRef> mads() {
     std::lock_guard lock(mutex_);
     return mads_;
   }
 
   std::atomic<uint32_t> attentions{0};
-  std::atomic<int64_t> wake_at{INT64_MAX};
 
  private:
   std::mutex mutex_;
   std::vector<PeerRef> gone_, mads_;
-  std::vector<int64_t> ticks_;
 };
 
 int error_of_next(int socket) {
@@ -127,20 +110,6 @@ class CmNode : public ::testing::Test {
   FakeProcess process_;
 };
 
-// The thread.
-
-TEST_F(CmNode, AfterAKick_TheThreadSleepsAgain) {
-  const auto processor_ns = [] {
-    timespec t{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return t.tv_sec * INT64_C(1'000'000'000) + t.tv_nsec;
-  };
-  node_->kick();
-  const int64_t before = processor_ns();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LT(processor_ns() - before, 100'000'000) << "it goes round and round";
-}
-
 // Meeting.
 
 TEST_F(CmNode, AHello_IsAnsweredByAHello_AndAQuestionForAChannelByThat) {
@@ -187,7 +156,7 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   const auto nothing = receive_message(socket.get());
   ASSERT_FALSE(nothing);
   EXPECT_EQ(EAGAIN, nothing.error().code());
-  EXPECT_TRUE(witness.ticks().empty());
+  EXPECT_EQ(nullptr, (*node)->find(process_.header().slot));
   ASSERT_TRUE((*node)->serve());
   EXPECT_TRUE((*node)->serve()) << "once is enough";
   EXPECT_EQ(0, error_of_next(socket.get()));
@@ -761,12 +730,13 @@ TEST_F(CmNodeConnect, WhenTheProcessThatWasAskedHasEnded_TheNextInItsSlotIsAsked
   // The service thread would see the end first.
   const base::UniqueFd event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   std::promise<void> held, seen;
-  ASSERT_TRUE(node_->watch(event.get(), [&] {
+  auto watch = node_->loop().watch(event.get(), [&](uint32_t) {
     uint64_t count;
     if (::read(event.get(), &count, sizeof count) != sizeof count) return;
     held.set_value();
     seen.get_future().wait();
-  }));
+  });
+  ASSERT_TRUE(watch);
   held.get_future().wait();
   base::UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
   thread_ = std::thread([this] {
@@ -781,22 +751,16 @@ TEST_F(CmNodeConnect, WhenTheProcessThatWasAskedHasEnded_TheNextInItsSlotIsAsked
   const base::UniqueFd for_the_thread = peer ? base::UniqueFd() : connect_to(folder_.file("77.sock"));
   finish();
   thread_.join();
-  node_->unwatch(event.get());
 }
 
 TEST_F(CmNodeConnect, ByTheServiceThread_AProcessThatIsStoppedIsNotWaitedFor) {
   constexpr std::chrono::milliseconds kForEver{1'000'000};
   serve(77, [](int) {});
-  const base::UniqueFd event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
-  std::atomic<int> error{-1};
-  ASSERT_TRUE(node_->watch(event.get(), [&] {
-    uint64_t count;
-    if (::read(event.get(), &count, sizeof count) == sizeof count) error = error_of(77, kForEver);
-  }));
-  EXPECT_TRUE(soon([&] { return error == ETIMEDOUT; }));
+  int error = -1;
+  EXPECT_TRUE(node_->loop().call([&] { error = error_of(77, kForEver); }, progress::Deadline::in_ms(kSoonMs)));
+  EXPECT_EQ(error, ETIMEDOUT);
   finish();
   thread_.join();  // which ends the wait of one that waits
-  node_->unwatch(event.get());
 }
 
 TEST_F(CmNodeConnect, ToAProcessOfAnotherUser_ItIsRefused) {
@@ -829,105 +793,17 @@ TEST_F(CmNode, WithoutADescriptor_AcceptingPausesAndGoesOn) {
   const base::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   rlimit limit{};
   ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
-  const base::UniqueFd first = enter(process_);  // the thread sleeps now, or is about to
+  const base::UniqueFd first = enter(process_);
+  ASSERT_EQ(INT64_MAX, node_->loop().next_due_ns());
   const rlimit none{0, limit.rlim_max};
   ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
-  const size_t ticks = witness_.ticks().size();
   EXPECT_TRUE(connect_by(socket.get(), socket_path()));
   // It wakes, cannot accept, and pauses. Without a pause it would wake again and again.
-  constexpr size_t kMore = 4;
-  EXPECT_TRUE(soon([&] { return witness_.ticks().size() >= ticks + kMore; }));
+  EXPECT_TRUE(soon([&] { return node_->loop().next_due_ns() != INT64_MAX; }));
   EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
-  const std::vector<int64_t> all = witness_.ticks();
-  ASSERT_GE(all.size(), ticks + kMore);
-  EXPECT_GE(all[ticks + kMore - 1] - all[ticks], 100'000'000) << "a pause of a tenth of a second";
   FakeProcess next(78, 5);
   ASSERT_TRUE(next.say_hello(socket.get()));
   EXPECT_EQ(0, error_of_next(socket.get())) << "when there are descriptors again it is let in";
-}
-
-/// The kernel answers EPERM to epoll_pwait2() of this thread from now on, as in a sandbox. False: not possible here.
-bool forbid_epoll_pwait2() {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog all{static_cast<unsigned short>(std::size(program)), program};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
-}
-
-TEST(CmPoller, InASandboxWithoutEpollPwait2_ItStillWaits) {
-  constexpr int kNotPossible = 77;
-  const int result = in_child([] {
-    if (!forbid_epoll_pwait2()) return kNotPossible;
-    const base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    Poller poller;
-    EXPECT_TRUE(poller.open() && poller.add(event.get()));
-    epoll_event ready{};
-    EXPECT_EQ(0, poller.wait(&ready, 1, base::now_ns() + 1'000'000)) << "until the time has come";
-    const uint64_t one = 1;
-    EXPECT_EQ(8, ::write(event.get(), &one, sizeof one));
-    EXPECT_EQ(1, poller.wait(&ready, 1, INT64_MAX));
-    EXPECT_EQ(event.get(), ready.data.fd);
-    return 0;
-  });
-  if (result == kNotPossible) GTEST_SKIP() << "system calls cannot be forbidden";
-  EXPECT_EQ(0, result);
-}
-
-TEST_F(CmNode, AKickMakesATick) {
-  size_t before = 0;
-  ASSERT_TRUE(soon([&] { return (before = witness_.ticks().size()) > 0; }));
-  node_->kick();
-  EXPECT_TRUE(soon([&] { return witness_.ticks().size() > before; }));
-}
-
-TEST_F(CmNode, ATickComesWhenItIsWanted) {
-  const int64_t wanted = base::now_ns() + 20'000'000;
-  witness_.wake_at = wanted;
-  node_->kick();
-  const auto came = [&] { return !witness_.ticks().empty() && witness_.ticks().back() >= wanted; };
-  EXPECT_TRUE(soon(came));
-  witness_.wake_at = INT64_MAX;
-}
-
-TEST_F(CmNode, AWatchedDescriptorIsTold_UntilItIsUnwatched) {
-  const base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  std::atomic<uint32_t> called{0};
-  ASSERT_TRUE(node_->watch(event.get(), [&] {
-    uint64_t count;
-    EXPECT_EQ(8, ::read(event.get(), &count, sizeof count));
-    EXPECT_TRUE(node_->on_service_thread());
-    ++called;
-  }));
-  EXPECT_FALSE(node_->on_service_thread());
-  const uint64_t one = 1;
-  ASSERT_EQ(8, ::write(event.get(), &one, sizeof one));
-  EXPECT_TRUE(soon([&] { return called == 1; }));
-  node_->unwatch(event.get());
-  ASSERT_EQ(8, ::write(event.get(), &one, sizeof one));
-  const base::UniqueFd socket = enter(process_);  // the thread has been awake since
-  EXPECT_EQ(1u, called);
-  EXPECT_FALSE(node_->watch(-1, [] {})) << "no descriptor";
-}
-
-TEST_F(CmNode, TheNumberOfADescriptorThatCannotBeWatched_IsFree) {
-  const base::UniqueFd client(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  int number = -1;
-  {
-    const base::UniqueFd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
-    number = file.get();
-    const auto refused = node_->watch(number, [] {});
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(EPERM, refused.error().code());
-  }
-  // The next descriptor of the process has that number: a connection.
-  ASSERT_TRUE(connect_by(client.get(), socket_path()));
-  ASSERT_TRUE(soon([&] { return fcntl(number, F_GETFD) != -1; }));
-  ASSERT_TRUE(process_.say_hello(client.get()));
-  EXPECT_EQ(0, error_of_next(client.get()));
 }
 
 TEST_F(CmNode, TheSocketGoesWithTheNode) {

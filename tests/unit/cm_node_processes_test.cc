@@ -26,7 +26,6 @@ class Quiet : public NodeEvents {
   void on_attention() override {}
   void on_peer_gone(Peer&) override { ++gone; }
   void on_mad(Peer&, const Mad&) override { ++mads; }
-  int64_t on_tick(int64_t) override { return INT64_MAX; }
   std::atomic<uint32_t> gone{0}, mads{0};
 };
 
@@ -313,11 +312,12 @@ TEST_F(CmProcesses, CallsOnWhatAChildInherits_DoNotWaitForItsParent) {
   // Threads of the parent hold the locks, again and again, while it forks.
   auto process = met_process([](Process& self, Own& own) {
     self.hear();
+    progress::Loop::Timer timer(own.node->loop(), [](int64_t) {});
     std::atomic<bool> stop{false};
     std::thread busy([&] {
       while (!stop) {
         own.node->peers();
-        own.node->unwatch(-1);
+        timer.set(INT64_MAX);
         usleep(20);  // a thread that only locks would leave fork() no turn
       }
     });
@@ -327,8 +327,7 @@ TEST_F(CmProcesses, CallsOnWhatAChildInherits_DoNotWaitForItsParent) {
       if (child == 0) {
         alarm(kSoonMs / 1000);
         own.node->peers();
-        own.node->unwatch(-1);
-        own.node->kick();
+        timer.run_soon();
         _exit(0);
       }
       int status = -1;
@@ -337,7 +336,6 @@ TEST_F(CmProcesses, CallsOnWhatAChildInherits_DoNotWaitForItsParent) {
     }
     stop = true;
     busy.join();
-    own.node->unwatch(-1);
     self.tell(failures == 0 ? 3 : 4);
     self.hear();
   });

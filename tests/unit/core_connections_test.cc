@@ -6,6 +6,7 @@
 #include <nupa/connection_manager.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -199,21 +200,11 @@ class Other {
 
 /// The service thread does `what`, and nothing else meanwhile.
 void on_service_thread(Process& own, const std::function<void()>& what) {
-  const base::UniqueFd signal(eventfd(1, EFD_CLOEXEC));
-  std::promise<void> done;
-  const auto once = [&] {
-    uint64_t count;
-    ASSERT_EQ(static_cast<ssize_t>(sizeof count), ::read(signal.get(), &count, sizeof count));
-    what();
-    done.set_value();
-  };
-  ASSERT_TRUE(own.node().watch(signal.get(), once));
-  EXPECT_EQ(std::future_status::ready, done.get_future().wait_for(std::chrono::milliseconds(kSoonMs)));
-  own.node().unwatch(signal.get());
+  ASSERT_TRUE(own.node().loop().call(what, progress::Deadline::in_ms(kSoonMs)));
 }
-/// The service thread looks at the connections as if the time was `now`.
+/// The service thread looks at the processes of other hosts as if the time was `now`.
 void look_at(Process& own, int64_t now) {
-  on_service_thread(own, [&] { Connections::of(own)->on_tick(now); });
+  on_service_thread(own, [&] { Connections::of(own)->watch_peers(now); });
 }
 
 // One process.
@@ -379,6 +370,52 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
   party.manager->release(id);
 }
 
+TEST(CoreConnections, AQuestionThatIsDueLaterThanAReleasedOne_IsAskedAgain) {
+  const Transport memory("shm");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto own = *Process::acquire();
+  ConnectionId ids[2] = {};
+  on_service_thread(*own, [&] {  // which asks nothing meanwhile
+    constexpr int64_t kBetween = 3'000'000;
+    const int64_t first = base::now_ns();
+    ASSERT_EQ(0, party.connect(1, kIpTcp + 7017, &ids[0]));
+    while (base::now_ns() - first < kBetween) std::this_thread::yield();
+    ASSERT_EQ(0, party.connect(2, kIpTcp + 7017, &ids[1]));
+    party.manager->release(ids[0]);
+  });
+  const Event event = party.sink.next();
+  EXPECT_EQ(Told::kRejected, event.what) << "until it has been asked for long enough";
+  EXPECT_EQ(2u, event.owner);
+  party.manager->release(ids[1]);
+}
+
+TEST(CoreConnections, QuestionOfTheServiceThread_WaitsForNoProcess) {
+  const cm::test::Folder folder;
+  const Transport memory("shm");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  const auto own = *Process::acquire();
+  const std::string slot = std::to_string(slot_of_another());
+  const base::UniqueFd silent = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
+  ConnectionId id = 0;
+  long sleeps = -1;
+  on_service_thread(*own, [&] {
+    const auto slept = [] {
+      rusage used{};
+      getrusage(RUSAGE_THREAD, &used);
+      return used.ru_nvcsw;
+    };
+    const long before = slept();
+    ASSERT_EQ(0, party.connect(1, kIpTcp + 7018, &id));
+    sleeps = slept() - before;
+  });
+  EXPECT_EQ(sleeps, 0);
+  pollfd asked{silent.get(), POLLIN, 0};
+  EXPECT_EQ(1, ::poll(&asked, 1, 0)) << "the process was not asked";
+  party.manager->release(id);
+}
+
 TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
   const cm::test::Folder folder;
   const Transport memory("shm");
@@ -393,7 +430,7 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
     party->manager.reset();
     // A question that is asked again goes to this process, too.
     later = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
-    Connections::of(*own)->on_tick(base::now_ns() + 1'000'000'000);
+    Connections::of(*own)->ask_again(base::now_ns() + 1'000'000'000);
   });
   pollfd asked{later.get(), POLLIN, 0};
   EXPECT_EQ(0, ::poll(&asked, 1, 0));

@@ -50,11 +50,12 @@ void call_hook() {
 class Asked {
  public:
   explicit Asked(cm::Node& node, std::function<void()> ready) : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!node.watch(fd_, [this, ready = std::move(ready)] {
-          eventfd_t count;
-          if (eventfd_read(fd_, &count) == 0) ready();
-        }))
-      std::_Exit(97);
+    auto watch = node.loop().watch(fd_, [this, ready = std::move(ready)](uint32_t) {
+      eventfd_t count;
+      if (eventfd_read(fd_, &count) == 0) ready();
+    });
+    if (!watch) std::_Exit(97);
+    watch_ = std::move(*watch);
   }
   void ask() const {
     if (eventfd_write(fd_, 1) != 0) std::_Exit(96);
@@ -62,6 +63,7 @@ class Asked {
 
  private:
   const int fd_;
+  std::unique_ptr<progress::Loop::Watch> watch_;
 };
 
 TEST_F(SuddenEndTest, WhatIsLeftToDoIsDoneBeforeTheEnd) {

@@ -123,7 +123,6 @@ class Quiet final : public cm::NodeEvents {
   void on_attention() override {}
   void on_peer_gone(cm::Peer&) override {}
   void on_mad(cm::Peer&, const cm::Mad&) override {}
-  int64_t on_tick(int64_t) override { return INT64_MAX; }
 };
 
 /// In a process of its own: a node and a port, and a fork whose memory is slow. 0: both were usable meanwhile.

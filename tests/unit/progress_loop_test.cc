@@ -3,15 +3,20 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -687,6 +692,41 @@ TEST(ProgressLoopDescriptors, NoneLeft_IsTheErrorOfOpen) {
     ASSERT_FALSE(opened) << free;
     EXPECT_EQ(EMFILE, opened.error().code());
   }
+}
+
+/// The kernel answers EPERM to epoll_pwait2() of this thread from now on, as in a sandbox. False: not possible here.
+bool forbid_epoll_pwait2() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog all{static_cast<unsigned short>(std::size(program)), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
+}
+
+TEST(ProgressLoopSandbox, WithoutEpollPwait2_SleepsUntilTheTimeOrTheDescriptor) {
+  if (geteuid() != 0 && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0) GTEST_SKIP() << "system calls cannot be forbidden";
+  EXPECT_EQ(0, status_of_child([] {
+              if (!forbid_epoll_pwait2()) return true;
+              auto loop = Loop::open();
+              if (!loop) return false;
+              const int64_t until = now_ns() + 1'000'000;
+              int64_t due = 0;
+              Loop::Timer timer(**loop, [&](int64_t now) { due = now; });
+              timer.set(until);
+              while ((*loop)->next_due_ns() != INT64_MAX)
+                if (!(*loop)->run_once(Deadline::never()) && now_ns() > until + kNsPerMs * 60'000) return false;
+              Bell bell;
+              int calls = 0;
+              const auto watched = (*loop)->watch(bell.fd(), [&](uint32_t) {
+                ++calls;
+                bell.hush();
+              });
+              bell.ring();
+              return watched && (*loop)->run_once(Deadline::never()) && calls == 1 && due >= until;
+            }));
 }
 
 }  // namespace
