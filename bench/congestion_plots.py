@@ -1,18 +1,12 @@
 #!/usr/bin/python3
-"""Writes docs/congestion.png from the simulations of the congestion controls (tests/sim/congestion_test.cc): goodput of each
-flow and the bottleneck's queue over time. Needs the build and Debian's python3-matplotlib."""
+"""Writes docs/congestion.svg from the simulations of the congestion controls (tests/sim/congestion_test.cc): goodput of each
+flow and the bottleneck's queue over time. Needs the build."""
 import csv
 import os
 import subprocess
-import sys
 import tempfile
 
-try:
-    import matplotlib
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-except ImportError:
-    sys.exit("bench/congestion_plots.py: matplotlib is not there: apt-get install python3-matplotlib")
+from plots import MANY, Panel, figure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -39,28 +33,24 @@ def simulate():
     return runs
 
 
-def smooth(values, width=4):
-    return [sum(values[max(0, i - width + 1):i + 1]) / min(i + 1, width) for i in range(len(values))]
+def smooth(times, values, width=4):
+    """A mean of each `width` samples in turn, at the last one's time."""
+    return [(times[end - 1], sum(values[end - width:end]) / width) for end in range(width, len(values) + 1, width)]
+
+
+def rows_of(runs):
+    rows = []
+    for name, (times, queue, flows) in runs.items():
+        goodput = [("", "thin many%d" % (i % MANY), None, smooth(times, flow)) for i, flow in enumerate(flows)]
+        lengths = [("", "thin ink", None, list(zip(times, queue)))]
+        rows.append([Panel(goodput, "ms", "GB/s a flow", "%g".__mod__, "%g".__mod__, title=name),
+                     Panel(lengths, "ms", "queue, KiB", "%g".__mod__, "%g".__mod__)])
+    return rows
 
 
 def main():
-    runs = simulate()
-    figure, axes = pyplot.subplots(len(runs), 2, figsize=(11, 2.1 * len(runs)), sharex="col", squeeze=False)
-    for (name, (times, queue, flows)), (left, right) in zip(runs.items(), axes):
-        for flow in flows:
-            left.plot(times, smooth(flow), linewidth=0.8)
-        left.set_title(name, loc="left", fontsize=9)
-        left.set_ylabel("GB/s a flow", fontsize=8)
-        right.plot(times, queue, linewidth=0.8, color="black")
-        right.set_ylabel("queue, KiB", fontsize=8)
-        for axis in (left, right):
-            axis.set_ylim(bottom=0)
-            axis.tick_params(labelsize=7)
-            axis.grid(linewidth=0.3)
-    for axis in axes[-1]:
-        axis.set_xlabel("ms", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(os.path.join(ROOT, "docs", "congestion.png"), dpi=80)
+    with open(os.path.join(ROOT, "docs", "congestion.svg"), "w") as picture:
+        picture.write(figure("Goodput of each flow, and the queue, over time", rows_of(simulate()), height=130))
 
 
 if __name__ == "__main__":

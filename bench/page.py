@@ -4,15 +4,11 @@ import html
 import text
 from figures import quantity
 from items import BANDWIDTH_SIZES, LATENCY_SIZES, size_name
-from plots import legend, plot
+from plots import STYLE as PLOT_STYLE, legend, plot
 
-STYLE = """
-:root { color-scheme: light dark; --back: #f7f8fa; --card: #ffffff; --ink: #16202c; --soft: #5b6776; --line: #e1e5ea;
-  --minor: #eff1f4; --nupa-write: #1f5fe0; --nupa-read: #0e8fa8; --nupa-send: #7a3ff2; --shm-put: #d9730d;
-  --shm-tag: #a8500a; --tcp: #c2293d; --limit: #7a8694; --good: #137a3f; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --back: #10151b; --card: #181f27; --ink: #e7ecf2; --soft: #9aa7b5;
-  --line: #2b343f; --minor: #202832; --nupa-write: #6c9bff; --nupa-read: #3cc4dd; --nupa-send: #ad88ff;
-  --shm-put: #ffa14a; --shm-tag: #d98032; --tcp: #ff7585; --limit: #8b98a7; --good: #56c98a; --bad: #ff8a80; } }
+STYLE = PLOT_STYLE + """
+:root { --back: #f7f8fa; --good: #137a3f; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --back: #10151b; --good: #56c98a; --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans",
   sans-serif; }
@@ -27,13 +23,6 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .tile b { display: block; font-size: 28px; line-height: 1.25; letter-spacing: -0.01em; white-space: nowrap; }
 .tile span { display: block; font-size: 14px; color: var(--soft); }
 svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--soft); font-size: 12px; }
-.grid line { stroke: var(--line); } .grid line.minor { stroke: var(--minor); }
-.series { stroke: currentColor; fill: currentColor; } .series polyline { fill: none; stroke-width: 2.2;
-  stroke-linejoin: round; }
-.nupa-write { color: var(--nupa-write); } .nupa-read { color: var(--nupa-read); } .nupa-send { color: var(--nupa-send); }
-.shm-put { color: var(--shm-put); } .shm-tag { color: var(--shm-tag); } .tcp { color: var(--tcp); }
-.limit { color: var(--limit); } .limit polyline { stroke-dasharray: 6 5; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; list-style: none; padding: 0; margin: 6px 0 14px; font-size: 14px; }
 .legend li { display: flex; align-items: center; gap: 8px; } .key { width: 34px; flex: none; }
 .scroll { overflow-x: auto; }

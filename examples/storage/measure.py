@@ -18,7 +18,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "bench")]
 import machine  # noqa: E402
 from hosts import SERVER_ADDRESS, Hosts  # noqa: E402
+from items import size_name  # noqa: E402
 from pairs import choose_cores  # noqa: E402
+from plots import Panel, StepAxis, figure  # noqa: E402
 from iscsi_target import LIMIT, Failed, Target, missing_programs  # noqa: E402
 from nbd_export import Export  # noqa: E402
 
@@ -26,10 +28,6 @@ SIZES = (512, 4096, 16384, 65536, LIMIT)
 DEPTHS = (1, 16)
 IMAGE_BYTES = 64 << 20
 MTU = 9000
-
-
-def size_name(size):
-    return "%d KiB" % (size >> 10) if size >= 1024 else "%d B" % size
 
 
 class Places:
@@ -109,29 +107,23 @@ def table(rows):
     return "\n".join(lines + ["| %s |" % " | ".join(row) for row in rows])
 
 
-def plot(found, path, title, series):
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    figure, panels = plt.subplots(2, 2, figsize=(11, 7.5), sharex=True)
-    names = [size_name(size) for size in SIZES]
-    for column, write in enumerate((False, True)):
-        for row, depth in enumerate(DEPTHS):
-            panel = panels[row][column]
-            for index, name, color, marker in ((0, series[0], "#1f5fe0", "o"), (1, series[1], "#c2293d", "s")):
+def picture(found, title, names):
+    """An SVG: latencies of requests one at a time above, throughput of 16 at a time below."""
+    rows, lines = [], []
+    for depth in DEPTHS:
+        panels = []
+        for write in (False, True):
+            lines = []
+            for index, style, marker in ((0, "ours", "circle"), (1, "theirs", "square")):
                 us = [statistics.median(sample[index] for sample in found[write, size, depth]) for size in SIZES]
                 values = us if depth == 1 else [size / each for size, each in zip(SIZES, us)]
-                panel.plot(names, values, color=color, marker=marker, label=name, linewidth=2)
-            panel.set_ylim(bottom=0)
-            panel.grid(alpha=0.3)
-            panel.set_ylabel("latency of a request, us" if depth == 1 else "throughput, MB/s")
-            panel.set_title("%s, %s" % ("writes" if write else "reads", "one at a time" if depth == 1 else "16 at a time"))
-            panel.legend()
-    for panel in panels[1]:
-        panel.set_xlabel("size of a request")
-    figure.suptitle(title)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+                lines.append((names[index], style, marker, list(zip(SIZES, values))))
+            panels.append(Panel(
+                lines, "size of a request", "latency of a request, us" if depth == 1 else "throughput, MB/s", size_name,
+                "%.0f".__mod__, across=StepAxis,
+                title="%s, %s" % ("writes" if write else "reads", "one at a time" if depth == 1 else "16 at a time")))
+        rows.append(panels)
+    return figure(title, rows, height=280, keys=lines)
 
 
 def main():
@@ -169,8 +161,9 @@ def main():
                 json.dump({"machine": about, "samples": [{"write": key[0], "bytes": key[1], "depth": key[2],
                                                           "us_nupa_tcp": value} for key, value in sorted(found.items())]},
                           results, indent=1)
-            plot(found, name + ".png", "%s beside %s, %s" % (ours, theirs, where), (ours, theirs))
-            print("\n%s beside %s: %s.png\n\n%s" % (ours, theirs, name, table(rows_of(found))), flush=True)
+            with open(name + ".svg", "w") as drawn:
+                drawn.write(picture(found, "%s beside %s, %s" % (ours, theirs, where), (ours, theirs)))
+            print("\n%s beside %s: %s.svg\n\n%s" % (ours, theirs, name, table(rows_of(found))), flush=True)
     return 0
 
 
