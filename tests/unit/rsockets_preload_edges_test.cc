@@ -627,6 +627,7 @@ TEST_F(PreloadEdges, SelectHasEndsOfOtherDescriptorsAsReadable) {
   close(pipe_ends[0]);
   FD_SET(server, &read_set);
   EXPECT_EQ(error_of(select(most, &read_set, nullptr, nullptr, &now)), EBADF);
+  EXPECT_TRUE(FD_ISSET(server, &read_set)) << "a select() that fails leaves its sets";
 }
 
 TEST_F(PreloadEdges, WaitsAreNoShorterThanTheirTime) {

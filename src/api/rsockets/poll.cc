@@ -120,24 +120,23 @@ int poll_mixed(pollfd* fds, nfds_t count, const Deadline& deadline, bool nonbloc
   }
 }
 
-int select_mixed(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, bool nonblocking,
-                 const sigset_t* mask) {
-  if (count < 0 || count > FD_SETSIZE) return -EINVAL;
-  std::vector<pollfd> fds;
+SelectSets::SelectSets(int count, fd_set* read, fd_set* write, fd_set* except)
+    : read_(read), write_(write), except_(except) {
   for (int fd = 0; fd < count; ++fd) {
-    short events = 0;
+    int events = 0;
     if (read != nullptr && FD_ISSET(fd, read)) events |= POLLIN;
     if (write != nullptr && FD_ISSET(fd, write)) events |= POLLOUT;
     if (except != nullptr && FD_ISSET(fd, except)) events |= POLLPRI;
-    if (events != 0) fds.push_back({fd, events, 0});
+    if (events != 0) list_.push_back({fd, static_cast<short>(events), 0});
   }
-  const int rc = poll_mixed(fds.data(), fds.size(), deadline, nonblocking, mask);
-  if (rc < 0) return rc;
-  for (const pollfd& entry : fds) {
+}
+
+int SelectSets::keep_ready() {
+  for (const pollfd& entry : list_) {
     if ((entry.revents & POLLNVAL) != 0) return -EBADF;
   }
   int bits = 0;
-  const auto keep = [&](fd_set* set, const pollfd& entry, short asked, short meaning) {
+  const auto keep = [&](fd_set* set, const pollfd& entry, int asked, int meaning) {
     if (set == nullptr || (entry.events & asked) == 0) return;
     if ((entry.revents & meaning) != 0) {
       ++bits;
@@ -145,13 +144,20 @@ int select_mixed(int count, fd_set* read, fd_set* write, fd_set* except, const D
       FD_CLR(entry.fd, set);
     }
   };
-  // As Linux's select() reads poll's events.
-  for (const pollfd& entry : fds) {
-    keep(read, entry, POLLIN, POLLIN | POLLHUP | POLLERR);
-    keep(write, entry, POLLOUT, POLLOUT | POLLERR);
-    keep(except, entry, POLLPRI, POLLPRI);
+  for (const pollfd& entry : list_) {
+    keep(read_, entry, POLLIN, POLLIN | POLLHUP | POLLERR);
+    keep(write_, entry, POLLOUT, POLLOUT | POLLERR);
+    keep(except_, entry, POLLPRI, POLLPRI);
   }
   return bits;
+}
+
+int select_mixed(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, bool nonblocking,
+                 const sigset_t* mask) {
+  if (count < 0 || count > FD_SETSIZE) return -EINVAL;
+  SelectSets sets(count, read, write, except);
+  const int rc = poll_mixed(sets.list(), sets.size(), deadline, nonblocking, mask);
+  return rc < 0 ? rc : sets.keep_ready();
 }
 
 }  // namespace nupa::rsockets

@@ -130,19 +130,12 @@ NUPA_VERBS int ibv_resize_cq(ibv_cq* cq, int entries) try {
 NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {
   if (cq == nullptr) return answer(EINVAL);
   VCq* made = of(cq);
-  if (const int error = made->core->close(); error != 0) return answer(error);
-  // A program may still be handling an event of this queue in another thread: wait until each is acknowledged.
-  const uint32_t async_delivered = handed_out(cq->context, made->async_delivered);
-  pthread_mutex_lock(&cq->mutex);
-  while (cq->comp_events_completed != made->core->events_delivered() || cq->async_events_completed != async_delivered)
-    pthread_cond_wait(&cq->cond, &cq->mutex);
-  pthread_mutex_unlock(&cq->mutex);
-  if (cq->channel != nullptr) __atomic_fetch_sub(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
-  pthread_cond_destroy(&cq->cond);
-  pthread_mutex_destroy(&cq->mutex);
-  delete made->core;
-  delete made;
-  return 0;
+  ibv_comp_channel* const channel = cq->channel;
+  const int error = destroy(made, cq, [&](uint32_t async_delivered) {
+    return cq->comp_events_completed == made->core->events_delivered() && cq->async_events_completed == async_delivered;
+  });
+  if (error == 0 && channel != nullptr) __atomic_fetch_sub(&channel->refcnt, 1, __ATOMIC_RELAXED);
+  return error;
 }
 
 NUPA_VERBS int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {

@@ -334,18 +334,10 @@ NUPA_VERBS int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
 
 NUPA_VERBS int ibv_destroy_qp(ibv_qp* qp) {
   if (qp == nullptr) return answer(EINVAL);
-  VQp* made = of(qp);
-  if (const int error = made->core->close(); error != 0) return answer(error);
-  const uint32_t delivered = handed_out(qp->context, made->async_delivered);
-  pthread_mutex_lock(&qp->mutex);
-  while (qp->events_completed != delivered) pthread_cond_wait(&qp->cond, &qp->mutex);
-  pthread_mutex_unlock(&qp->mutex);
-  leave(qp->pd);
-  pthread_cond_destroy(&qp->cond);
-  pthread_mutex_destroy(&qp->mutex);
-  delete made->core;
-  delete made;
-  return 0;
+  ibv_pd* const pd = qp->pd;
+  const int error = destroy(of(qp), qp, [qp](uint32_t delivered) { return qp->events_completed == delivered; });
+  if (error == 0) leave(pd);
+  return error;
 }
 
 NUPA_VERBS int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {

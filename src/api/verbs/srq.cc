@@ -98,16 +98,8 @@ NUPA_VERBS int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 
 NUPA_VERBS int ibv_destroy_srq(ibv_srq* srq) {
   if (srq == nullptr) return answer(EINVAL);
-  VSrq* made = of(srq);
-  if (const int error = made->core->close(); error != 0) return answer(error);
-  const uint32_t delivered = handed_out(srq->context, made->async_delivered);
-  pthread_mutex_lock(&srq->mutex);
-  while (srq->events_completed != delivered) pthread_cond_wait(&srq->cond, &srq->mutex);
-  pthread_mutex_unlock(&srq->mutex);
-  leave(srq->pd);
-  pthread_cond_destroy(&srq->cond);
-  pthread_mutex_destroy(&srq->mutex);
-  delete made->core;
-  delete made;
-  return 0;
+  ibv_pd* const pd = srq->pd;
+  const int error = destroy(of(srq), srq, [srq](uint32_t delivered) { return srq->events_completed == delivered; });
+  if (error == 0) leave(pd);
+  return error;
 }

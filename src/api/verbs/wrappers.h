@@ -193,10 +193,24 @@ inline int answer(int error) {
   return error;
 }
 
-/// How many events that name a closed object were handed out: as many have to be acknowledged before it may go.
-inline uint32_t handed_out(ibv_context* context, const uint32_t& delivered) {
-  std::lock_guard lock(context_of(context)->opened->mutex);
-  return delivered;
+/// Closes and frees a queue; `shown` is its part with the mutex and the condition. A thread of the program may still
+/// handle an event that names it, so the call waits until each is acknowledged: acknowledged(n) says it, under the
+/// mutex, where n asynchronous events were handed out.
+template <class Made, class Shown, class Acknowledged>
+int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged) {
+  if (const int error = made->core->close(); error != 0) return answer(error);
+  const uint32_t async_delivered = [&] {
+    std::lock_guard lock(context_of(shown->context)->opened->mutex);
+    return made->async_delivered;
+  }();
+  pthread_mutex_lock(&shown->mutex);
+  while (!acknowledged(async_delivered)) pthread_cond_wait(&shown->cond, &shown->mutex);
+  pthread_mutex_unlock(&shown->mutex);
+  pthread_cond_destroy(&shown->cond);
+  pthread_mutex_destroy(&shown->mutex);
+  delete made->core;
+  delete made;
+  return 0;
 }
 
 // Scatter/gather lists are passed through.

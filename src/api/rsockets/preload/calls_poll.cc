@@ -99,35 +99,12 @@ int poll_translated(pollfd* fds, nfds_t count, int64_t limit_ns, const sigset_t*
 }
 
 int select_translated(int count, fd_set* read, fd_set* write, fd_set* except, int64_t limit_ns, const sigset_t* mask) {
-  std::vector<pollfd> fds;
-  for (int fd = 0; fd < std::min<int>(count, FD_SETSIZE); ++fd) {
-    int events = 0;
-    if (read != nullptr && FD_ISSET(fd, read)) events |= POLLIN;
-    if (write != nullptr && FD_ISSET(fd, write)) events |= POLLOUT;
-    if (except != nullptr && FD_ISSET(fd, except)) events |= POLLPRI;
-    if (events != 0) fds.push_back({fd, static_cast<short>(events), 0});
-  }
-  const int rc = poll_translated(fds.data(), fds.size(), limit_ns, mask);
-  if (rc < 0) return rc;
-  int bits = 0;
-  const auto keep = [&](fd_set* set, const pollfd& entry, int asked, int meaning) {
-    if (set == nullptr || (entry.events & asked) == 0) return;
-    if ((entry.revents & meaning) != 0) {
-      ++bits;
-    } else {
-      FD_CLR(entry.fd, set);
-    }
-  };
-  for (const pollfd& entry : fds) {
-    if ((entry.revents & POLLNVAL) != 0) {
-      errno = EBADF;
-      return -1;
-    }
-    keep(read, entry, POLLIN, POLLIN | POLLHUP | POLLERR);
-    keep(write, entry, POLLOUT, POLLOUT | POLLERR);
-    keep(except, entry, POLLPRI, POLLPRI);
-  }
-  return bits;
+  nupa::rsockets::SelectSets sets(std::min<int>(count, FD_SETSIZE), read, write, except);
+  if (const int rc = poll_translated(sets.list(), sets.size(), limit_ns, mask); rc < 0) return rc;
+  const int bits = sets.keep_ready();
+  if (bits >= 0) return bits;
+  errno = -bits;
+  return -1;
 }
 
 bool any_overlay(int count, const fd_set* set) {
