@@ -15,6 +15,7 @@
 #include "ccl/connect/endpoint.h"
 #include "ccl/connect/links.h"
 #include "ccl/channel/arena.h"
+#include "ccl/channel/rdma_port.h"
 #include "ccl_mail_fixture.h"
 
 namespace nupa::ccl {
@@ -38,7 +39,14 @@ class CclLinks : public ::testing::Test {
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
     ASSERT_TRUE(made);
     arena = std::move(*made);
-    const Links::Places places{cards, *arena, arena_bytes(4096), channels, nullptr};
+    // As Communicator has it: ranks that share no memory need wires.
+    wires.reset();
+    if (!cards[0].shares_memory_with(cards[1])) {
+      auto opened = WirePort::open(endpoint->device(), channels.wire_requests(), [](uint32_t) {});
+      ASSERT_TRUE(opened) << opened.error().what();
+      wires = std::move(*opened);
+    }
+    const Links::Places places{cards, *arena, arena_bytes(4096), channels, wires.get()};
     links = std::make_unique<Links>(*endpoint, kId, 1, places, WaitRules{},
                                     [this](const Cause& cause) { causes.push_back(cause); });
     ASSERT_EQ(links->open(), 0);
@@ -59,6 +67,7 @@ class CclLinks : public ::testing::Test {
   std::vector<RankCard> cards;
   ChannelLayout channels{3};
   std::unique_ptr<MemoryRegion> arena;
+  std::unique_ptr<WirePort> wires;
   std::vector<Cause> causes;
   std::unique_ptr<Links> links;
 };
