@@ -25,36 +25,50 @@ bool takes(const segment::ListenerShared& listener, uint64_t service_id, const G
   return (flags & (base::is_ipv4(*address) ? segment::kListenOnlyV6 : segment::kListenOnlyV4)) == 0;
 }
 
-}  // namespace
-
-std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
-  cm::Node& node = process_.node();
+/// A process of this host and user of which `fits` says so. Processes that this one has not met are met.
+template <class Fits>
+std::optional<cm::Way> find_process(cm::Node& node, Fits&& fits) {
   const auto way_of = [](const cm::Peer& peer) {
     cm::Way way;
     way.slot = peer.slot();
     way.instance = peer.instance();
     return way;
   };
-  const auto listens = [&](cm::Peer& peer) {
-    const segment::Tables& tables = peer.tables();
-    if (!peer.alive() || !segment::has_gid(*tables.header, gid)) return false;
-    const uint32_t count = std::min(tables.header->listener_high_water.load(), segment::kMaxListeners);
-    return std::any_of(tables.listeners, tables.listeners + count,
-                       [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
-  };
-  if (listens(node.self())) return way_of(node.self());
-  std::vector<uint32_t> met{process_.slot()};
+  if (fits(node.self())) return way_of(node.self());
+  std::vector<uint32_t> met{node.self().slot()};
   for (const cm::PeerRef& peer : node.peers()) {
-    if (listens(*peer)) return way_of(*peer);
+    if (peer->alive() && fits(*peer)) return way_of(*peer);
     met.push_back(peer->slot());
   }
   for (const uint32_t slot : node.slots()) {
     if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
     // The service thread comes again, and finds the process that has answered meanwhile.
     auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetPatience);
-    if (peer && listens(**peer)) return way_of(**peer);
+    if (peer && (*peer)->alive() && fits(**peer)) return way_of(**peer);
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<cm::Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
+  return find_process(process_.node(), [&](cm::Peer& peer) {
+    const segment::Tables& tables = peer.tables();
+    if (!segment::has_gid(*tables.header, gid)) return false;
+    const uint32_t count = std::min(tables.header->listener_high_water.load(), segment::kMaxListeners);
+    return std::any_of(tables.listeners, tables.listeners + count,
+                       [&](const segment::ListenerShared& listener) { return takes(listener, service_id, address); });
+  });
+}
+
+bool Connections::has_process_at(const Gid& address) const {
+  return find_process(process_.node(), [&](cm::Peer& peer) { return segment::has_gid(*peer.tables().header, address); })
+      .has_value();
+}
+
+Result<void> Connections::check_reach(const Gid& address) const {
+  if (mads_ != nullptr || has_process_at(address)) return {};
+  return fail(EHOSTUNREACH, "no transport leads to ", base::gid_text(address));
 }
 
 Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,
@@ -75,10 +89,8 @@ Result<cm::Way> Connections::way_to(uint64_t service_id, std::span<const std::by
   // Nobody here has the service: this process says so itself.
   way.slot = process_.slot();
   way.instance = process_.node().self().instance();
-  if (segment::has_gid(*process_.tables().header, route.path.remote)) return way;
-  for (const cm::PeerRef& peer : process_.node().peers())
-    if (peer->alive() && segment::has_gid(*peer->tables().header, route.path.remote)) return way;
-  return fail(EHOSTUNREACH, "no transport leads to ", base::gid_text(route.path.remote));
+  if (auto reached = check_reach(route.path.remote); !reached) return tl::unexpected(reached.error());
+  return way;
 }
 
 template <class Ask>

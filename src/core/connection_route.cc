@@ -85,19 +85,15 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
           break;
         }
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
-  } else if (process_.transports().share_memory()) {
+  } else if (process_.transports().share_memory() && has_process_at(to)) {
     // A process that shares the runtime directory but no network has the address.
-    for (const cm::PeerRef& peer : process_.node().peers())
-      if (peer->alive() && segment::has_gid(*peer->tables().header, to)) {
-        const Place own = stand_in(devices, base::is_ipv4(to));
-        route = find_address(own.entry->gid);
-        break;
-      }
+    route = find_address(stand_in(devices, base::is_ipv4(to)).entry->gid);
   }
   if (!route) return found ? route : tl::unexpected(found.error());
   route->path.remote = to;
   // What leads to another host may be narrower than the port.
   if (!(found && found->local)) {
+    if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
     const auto way = process_.transports().mtu_code_to(to, scope);
     if (!way) return tl::unexpected(way.error());
     if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));

@@ -89,6 +89,10 @@ class Connections final : public ConnectionManager,
   void on_timer(int64_t now);
 
   cm::Way way_from(cm::Peer& peer) const;
+  /// A process of this host and user has the address. Its network may be another one.
+  bool has_process_at(const Gid& address) const;
+  /// EHOSTUNREACH: nothing leads to other hosts, and no process of this host has the address.
+  Result<void> check_reach(const Gid& address) const;
   /// A process of this host and user that has the address and listens for the service.
   std::optional<cm::Way> find_listener(uint64_t service_id, const Gid* address, const Gid& gid);
   Result<cm::Way> way_to(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route);

@@ -246,6 +246,20 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
   });
 }
 
+TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
+  within({"addr add 10.1.0.1/24 dev a0"}, [] {
+    setenv("NUPA_TRANSPORT", "shm", 1);
+    const auto own = core::Process::acquire();
+    unsetenv("NUPA_TRANSPORT");
+    ASSERT_TRUE(own) << own.error().what();
+    const auto there = core::Connections::of(**own)->find_route(gid("10.1.0.77"), 0, nullptr);
+    ASSERT_FALSE(there);
+    EXPECT_EQ(EHOSTUNREACH, there.error().code());
+    EXPECT_STREQ("no transport leads to 10.1.0.77", there.error().what());
+    EXPECT_TRUE(core::Connections::of(**own)->find_route(gid("10.1.0.1"), 0, nullptr)) << "its own";
+  });
+}
+
 TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {
   within({"link set a0 mtu 1400", "link set b0 mtu 1300"}, [] {
     const auto entry = [](uint32_t interface) {
