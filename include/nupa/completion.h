@@ -15,9 +15,10 @@ class CompletionChannel {
   /// Pollable; O_NONBLOCK may be set on it. Read it only through wait().
   virtual int fd() const = 0;
   /// Takes one event: the queue it came from. Blocks unless fd() is non-blocking.
-  /// EAGAIN: nothing there (non-blocking); EINTR: a signal came. Any thread.
+  /// EAGAIN: nothing there (non-blocking); EINTR: a signal came; ECANCELED: the channel is closed. Any thread.
   virtual Result<CompletionQueue*> wait() = 0;
-  /// 0, or EBUSY while a completion queue uses the channel.
+  /// 0, or EBUSY while a completion queue uses the channel. It ends the calls of wait(); the channel may be deleted
+  /// when they have returned.
   virtual int close() = 0;
 };
 

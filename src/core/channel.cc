@@ -22,6 +22,8 @@ int Channel::close() {
     if (!cqs_.empty()) return EBUSY;
   }
   open_ = false;
+  // One event for all that wait: each that takes it puts it back.
+  events_->count();
   device_.process().node().withdraw_channel(index_);
   device_.users.drop();
   return 0;
@@ -70,6 +72,10 @@ Result<CompletionQueue*> Channel::wait() {
   };
   for (;;) {
     if (const int error = events_->take(fd(), take_packets); error != 0) return fail(error, "no completion event");
+    if (!open_) {
+      events_->count();
+      return fail(ECANCELED, "the completion channel is closed");
+    }
     if (Cq* cq = next_with_event(); cq != nullptr) return cq;
     // The wake-up belonged to a queue that is gone by now: wait for the next.
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <vector>
 
 #include "progress/event_descriptor.h"
@@ -32,7 +33,7 @@ class Channel final : public CompletionChannel {
   std::mutex mutex_;
   std::vector<Cq*> cqs_;
   size_t turn_ = 0;
-  bool open_ = true;
+  std::atomic<bool> open_{true};
 };
 
 class Cq final : public CompletionQueue {

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "../support/soon.h"
+
 namespace nupa::test {
 
 constexpr int kSoonMs = 20000;  ///< a sanitizer on a busy machine
@@ -142,15 +144,6 @@ inline std::ptrdiff_t open_descriptors() {
 
 /// An errno, or 0, of a call that answers 0 or -1.
 inline int error_of(int result) { return result == 0 ? 0 : errno; }
-
-/// Whether the thread has ended, or waits for something in the kernel (proc_pid_stat(5)).
-inline bool stands_still(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return true;
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'S';
-}
 
 /// Runs `body` in a fork's child. False: an expectation failed there, or it did not come back.
 inline bool holds_in_child(const std::function<void()>& body) {

@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <functional>
 #include <future>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
 
+#include "../support/soon.h"
 #include "verbs_fixture.h"
 
 namespace {
@@ -290,6 +292,64 @@ TEST_F(VerbsCq, DestroyWaitsForTheAcknowledgement) {
   ibv_ack_cq_events(from, 1);
   ASSERT_EQ(destroy.result(), 0);
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+/// A thread in ibv_get_cq_event(). It may stay there until the process ends.
+struct EventThread {
+  struct State {
+    std::atomic<pid_t> thread{0};
+    std::atomic<bool> returned{false};
+  };
+  const std::shared_ptr<State> state = std::make_shared<State>();
+  std::thread thread;
+
+  explicit EventThread(ibv_comp_channel* channel)
+      : thread([channel, state = state] {
+          state->thread = gettid();
+          ibv_cq* from = nullptr;
+          void* tag = nullptr;
+          ibv_get_cq_event(channel, &from, &tag);
+          state->returned = true;
+        }) {}
+  bool waits() const {
+    return soon([&] { return state->thread != 0 && stands_still(state->thread); }) && !state->returned;
+  }
+};
+
+TEST_F(VerbsCq, GetCqEvent_ChannelWasDestroyed_WaitsForTheEnd) {
+  std::vector<std::vector<char>> others;
+  others.reserve(32);
+  ibv_comp_channel* const destroyed = ibv_create_comp_channel(context);
+  ASSERT_NE(destroyed, nullptr);
+  ASSERT_EQ(ibv_destroy_comp_channel(destroyed), 0);
+  while (others.size() < 32) others.emplace_back(16 * (others.size() + 1));  // one of them where a freed channel was
+  EventThread late(destroyed);
+  EXPECT_TRUE(late.waits());
+  late.thread.detach();
+}
+
+TEST_F(VerbsCq, GetCqEvent_ChannelIsDestroyedMeanwhile_WaitsForTheEnd) {
+  for (const bool cancelled : {false, true}) {
+    ibv_comp_channel* const channel = ibv_create_comp_channel(context);
+    ASSERT_NE(channel, nullptr);
+    std::vector<EventThread> threads;
+    for (int i = 0; i < 2; ++i) threads.emplace_back(channel);
+    for (const EventThread& each : threads) EXPECT_TRUE(each.waits());
+    if (cancelled) {
+      ASSERT_EQ(pthread_cancel(threads[0].thread.native_handle()), 0);
+      threads[0].thread.join();
+    }
+    ASSERT_EQ(ibv_destroy_comp_channel(channel), 0);
+    // Another channel gets the memory and the descriptors of the first one, which no thread may use any more.
+    ibv_comp_channel* const next = ibv_create_comp_channel(context);
+    ASSERT_NE(next, nullptr);
+    ASSERT_EQ(fcntl(next->fd, F_SETFL, fcntl(next->fd, F_GETFL) | O_NONBLOCK), 0);
+    for (EventThread& each : threads) {
+      EXPECT_TRUE(each.waits());
+      if (each.thread.joinable()) each.thread.detach();
+    }
+    EXPECT_EQ(ibv_destroy_comp_channel(next), 0);
+  }
 }
 
 TEST_F(VerbsCq, SolicitedNotificationWaitsForASolicitedOne) {

@@ -1,6 +1,11 @@
 /// Completion channels and queues.
-#include <cstring>
+#include <unistd.h>
 
+#include <cstring>
+#include <utility>
+
+#include "progress/condition.h"
+#include "progress/waiter.h"
 #include "wrappers.h"
 
 namespace nupa::verbs {
@@ -83,6 +88,55 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) { return answer(of(cq)->core->arm(solicited_only != 0)); }
 
+namespace {
+
+/// Channels that the program has destroyed.
+struct Destroyed {
+  std::mutex mutex;
+  progress::Condition reader_left;
+  VChannel* spare = nullptr;
+
+  static Destroyed& all() {
+    static auto* const made = new Destroyed;
+    return *made;
+  }
+};
+
+VChannel* take_spare() {
+  Destroyed& destroyed = Destroyed::all();
+  std::lock_guard lock(destroyed.mutex);
+  VChannel* const spare = destroyed.spare;
+  if (spare == nullptr) return new VChannel;
+  destroyed.spare = spare->next_spare;
+  spare->channel = {};
+  spare->state = 0;
+  return spare;
+}
+
+/// A thread that waits for an event; its end, by pthread_cancel() for instance, counts as well.
+class Reading {
+ public:
+  explicit Reading(VChannel& channel) : channel_(channel) {
+    uint32_t state = channel_.state.load();
+    do {
+      // Programs end with one thread here and a channel that another one has destroyed. With the kernel's descriptor
+      // that thread waits on, and would take an error for something to tell.
+      if ((state & VChannel::kDestroyed) != 0) progress::sleep_for_ever();
+    } while (!channel_.state.compare_exchange_weak(state, state + VChannel::kReader));
+  }
+  Reading(const Reading&) = delete;
+  ~Reading() {
+    if (channel_.state.fetch_sub(VChannel::kReader) != (VChannel::kDestroyed | VChannel::kReader)) return;
+    std::lock_guard lock(Destroyed::all().mutex);
+    Destroyed::all().reader_left.notify_all();
+  }
+
+ private:
+  VChannel& channel_;
+};
+
+}  // namespace
+
 }  // namespace nupa::verbs
 
 using namespace nupa::verbs;
@@ -91,8 +145,9 @@ NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).create_channel();
   if (!core) return refuse(core.error().code());
-  auto* made = new VChannel{};
+  VChannel* const made = take_spare();
   made->core = core->release();
+  made->process = getpid();
   made->channel.context = context;
   made->channel.fd = made->core->fd();
   return &made->channel;
@@ -104,8 +159,14 @@ NUPA_VERBS int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   if (channel == nullptr) return answer(EINVAL);
   VChannel* made = of(channel);
   if (const int error = made->core->close(); error != 0) return answer(error);
+  made->state.fetch_or(VChannel::kDestroyed);
+  Destroyed& destroyed = Destroyed::all();
+  std::unique_lock lock(destroyed.mutex);
+  // A fork's child does not have the parent's threads.
+  if (made->process == getpid())
+    destroyed.reader_left.wait(lock, [&] { return made->state.load() == VChannel::kDestroyed; });
   delete made->core;
-  delete made;
+  made->next_spare = std::exchange(destroyed.spare, made);
   return 0;
 }
 
@@ -143,8 +204,12 @@ NUPA_VERBS int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** c
     errno = EINVAL;
     return -1;
   }
-  auto event = of(channel)->core->wait();
+  const auto event = [&] {
+    const Reading reading(*of(channel));
+    return of(channel)->core->wait();
+  }();
   if (!event) {
+    if (event.error().code() == ECANCELED) nupa::progress::sleep_for_ever();
     errno = event.error().code();
     return -1;
   }

@@ -97,9 +97,17 @@ struct VXrcd {
   XrcDomain* core;
 };
 
+/// Its memory is not freed: a thread of the program may come to ibv_get_cq_event() after another one has destroyed the
+/// channel, and must not read memory of something else.
 struct VChannel {
-  ibv_comp_channel channel;
-  CompletionChannel* core;
+  static constexpr uint32_t kDestroyed = 1;
+  static constexpr uint32_t kReader = 2;
+
+  ibv_comp_channel channel{};
+  CompletionChannel* core = nullptr;
+  pid_t process = 0;
+  std::atomic<uint32_t> state{0};  ///< kReader for each thread in ibv_get_cq_event(), and kDestroyed
+  VChannel* next_spare = nullptr;
 };
 
 struct VCq {
