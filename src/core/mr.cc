@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <shared_mutex>
 
@@ -36,16 +37,31 @@ uint32_t KeyEntry::fresh_key() {
 Mr::Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing)
     : device_(device), pd_(&pd), entry_(std::move(entry)), backing_(backing) {}
 
-int Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
-  const int error = publish(spec, dm_piece, false);
-  if (error != 0) return error;
+Result<void> Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
+  if (auto published = publish(spec, dm_piece, false); !published) return published;
   pd_->users.add();
   device_.users.add();
   open_ = true;
-  return 0;
+  return {};
 }
 
-int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
+namespace {
+
+/// The Error of a region that cannot be had: "nupa0: 4096 bytes at 0x7f0000001000: " and the reason.
+tl::unexpected<Error> fail_region(const DeviceImpl& device, const MrSpec& spec, int code, std::string_view reason) {
+  char address[24];
+  std::snprintf(address, sizeof address, "%p", spec.addr);
+  return fail(code, device.name(), ": ", spec.length, " bytes at ", std::string_view(address), ": ", reason);
+}
+
+/// The verbs API passes on the errno value alone, which for EFAULT is all that there is to know.
+void note_reason(const Error& error) {
+  if (error.code() != EFAULT) NUPA_WARN("%s", error.what());
+}
+
+}  // namespace
+
+Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   std::vector<MrPiece> pieces;
   bool holds_pages = false;
   // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
@@ -55,15 +71,11 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   // With on-demand paging the kernel looks at the memory when it is used, so that it may be mapped later.
   const bool on_demand = (spec.access & access::kOnDemand) != 0 && spec.length != SIZE_MAX;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
-    if (!spec.is_everything() && !on_demand && !region::Remapper::mapped(spec.addr, spec.length, false)) return EFAULT;
+    if (!spec.is_everything() && !on_demand && !region::Remapper::mapped(spec.addr, spec.length, false))
+      return fail_region(device_, spec, EFAULT, "the range is not mapped as asked");
   } else if (backing_ == Backing::kUser && !(on_demand && !region::Remapper::mapped(spec.addr, spec.length, writes))) {
     auto shared = device_.process().remapper().share(spec.addr, spec.length, writes);
-    if (!shared) {
-      if (shared.error().code() == EFAULT) return EFAULT;
-      NUPA_WARN("registering %p, %zu bytes: %s (errno %d)", spec.addr, static_cast<size_t>(spec.length),
-                shared.error().what(), shared.error().code());
-      return shared.error().code();
-    }
+    if (!shared) return fail_region(device_, spec, shared.error().code(), shared.error().what());
     holds_pages = true;
     for (const region::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
   } else if (dm_piece != nullptr) {
@@ -74,7 +86,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
     auto allocated = device_.process().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
     if (!allocated) {
       if (holds_pages) device_.process().remapper().unshare(spec.addr, spec.length);
-      return allocated.error().code();
+      return fail_region(device_, spec, allocated.error().code(), allocated.error().what());
     }
     block = *allocated;
     std::copy(pieces.begin(), pieces.end(), static_cast<MrPiece*>(block.address));
@@ -100,7 +112,7 @@ int Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   shared.parent = 0;
   shared.qp_num = 0;
   shared.key.store(key_, std::memory_order_release);
-  return 0;
+  return {};
 }
 
 void Mr::revoke() {
@@ -149,12 +161,12 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   Pd* pd_before = pd_;
   revoke();
   if ((flags & kPd) != 0) pd_ = pd;
-  const int error = publish(wanted, nullptr, true);
-  if (error != 0) {
+  if (const auto published = publish(wanted, nullptr, true); !published) {
+    note_reason(published.error());
     pd_ = pd_before;
-    if (publish(before, nullptr, true) != 0)
-      NUPA_ERROR("region 0x%x is lost: neither the new nor the old one registers", key_);
-    return error;
+    if (const auto restored = publish(before, nullptr, true); !restored)
+      NUPA_ERROR("region 0x%x is lost: %s", key_, restored.error().what());
+    return published.error().code();
   }
   if (pd_ != pd_before) {
     pd_->users.add();
@@ -311,10 +323,10 @@ Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backi
   auto entry = KeyEntry::take(device.process().objects().mr_numbers(), device.process().tables());
   if (!entry) return tl::unexpected(entry.error());
   auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
-  const int error = region->open(spec, piece);
-  if (error != 0)
-    return fail(error, device.name(),
-                error == EFAULT ? ": the range is not mapped as asked" : ": cannot share the memory");
+  if (auto opened = region->open(spec, piece); !opened) {
+    note_reason(opened.error());
+    return tl::unexpected(opened.error());
+  }
   return region;
 }
 

@@ -48,7 +48,7 @@ class Mr final : public MemoryRegion {
 
   Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing);
   /// Publishes the region. EFAULT, ENOMEM, EFBIG.
-  int open(const MrSpec& spec, const segment::MrPiece* dm_piece);
+  Result<void> open(const MrSpec& spec, const segment::MrPiece* dm_piece);
   ~Mr() override;
 
   void* addr() const override { return spec_.addr; }
@@ -70,7 +70,7 @@ class Mr final : public MemoryRegion {
   bool has_live_window();
 
  private:
-  int publish(const MrSpec& spec, const segment::MrPiece* dm_piece, bool keep_key);
+  Result<void> publish(const MrSpec& spec, const segment::MrPiece* dm_piece, bool keep_key);
   void revoke();
 
   DeviceImpl& device_;

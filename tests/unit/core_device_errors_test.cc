@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the errors of a device's objects say: each names the device, the number or the rule concerned.
+#include <gtest/gtest.h>
+#include <nupa/connect.h>
+#include <nupa/device.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "base/gid.h"
+#include "base/gid_text.h"
+#include "core/connections.h"
+#include "core/process.h"
+#include "segment/layout.h"
+
+namespace nupa::core {
+namespace {
+
+template <class T>
+std::string text_of(const Result<T>& result) {
+  return result ? "no error" : result.error().what();
+}
+
+class CoreDeviceErrors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = open_device("nupa0");
+    ASSERT_TRUE(opened) << opened.error().what();
+    device = std::move(*opened);
+    pd = std::move(*device->alloc_pd());
+    CqOptions options;
+    cq = std::move(*device->create_cq(options));
+  }
+  std::string qp_text(QpOptions options) { return text_of(device->create_qp(pd.get(), options)); }
+  Result<Gid> device_gid() const {
+    const auto entry = device->query_gid(1, 0);
+    if (!entry) return tl::unexpected(entry.error());
+    return entry->gid;
+  }
+  QpOptions good() const { return {.type = QpType::kRc, .send_cq = cq.get(), .recv_cq = cq.get()}; }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProtectionDomain> pd;
+  std::unique_ptr<CompletionQueue> cq;
+};
+
+TEST_F(CoreDeviceErrors, RegMr_RangeThatIsNotMapped_IsNamed) {
+  void* const gone = mmap(nullptr, segment::kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(gone, MAP_FAILED);
+  ASSERT_EQ(munmap(gone, segment::kPage), 0);
+  char expected[120];
+  std::snprintf(expected, sizeof expected, "nupa0: 4096 bytes at %p: the range is not mapped as asked", gone);
+  for (const uint32_t rights : {0u, access::kLocalWrite | access::kRemoteWrite}) {
+    const auto region = device->reg_mr(*pd, gone, segment::kPage, reinterpret_cast<uint64_t>(gone), rights);
+    ASSERT_FALSE(region);
+    EXPECT_EQ(region.error().code(), EFAULT);
+    EXPECT_STREQ(region.error().what(), expected);
+  }
+}
+
+TEST_F(CoreDeviceErrors, RegMr_WrongArguments_AreNamed) {
+  char byte = 0;
+  const auto text = [&](size_t length, uint64_t iova, uint32_t rights) {
+    return text_of(device->reg_mr(*pd, &byte, length, iova, rights));
+  };
+  EXPECT_EQ(text(0, 0, 0), "nupa0: a region of 0 bytes is empty or leaves the address space");
+  EXPECT_EQ(text(SIZE_MAX, 0, 0), "nupa0: a region of 18446744073709551615 bytes is empty or leaves the address space");
+  EXPECT_EQ(text(2, UINT64_MAX, 0), "the key's addresses would wrap");
+  EXPECT_EQ(text(1, 0, access::kRemoteWrite), "nupa0: access flags unknown or contradictory");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, -1, 0)), "length is zero");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, -1, 0)), "offset and length must be whole pages");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)), "nupa0: descriptor -1 cannot be mapped");
+}
+
+TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
+  CqOptions options;
+  options.entries = 0;
+  EXPECT_EQ(text_of(device->create_cq(options)),
+            "nupa0: a completion queue has 1 to " + std::to_string(device->query().max_cqe) + " entries, not 0");
+  SrqOptions srq;
+  srq.max_wr = UINT32_MAX;
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)), "nupa0: shared receive queue size out of range");
+  srq.max_wr = 1;
+  srq.type = SrqType::kXrc;
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)), "an XRC shared receive queue needs a domain and a completion queue");
+}
+
+TEST_F(CoreDeviceErrors, CreateQp_WhatIsMissingOrTooLarge_IsNamed) {
+  QpOptions options = good();
+  options.type = static_cast<QpType>(77);
+  EXPECT_EQ(qp_text(options), "no such type of queue pair");
+  options = good();
+  options.send_cq = nullptr;
+  EXPECT_EQ(qp_text(options), "protection domain, completion queue or XRC domain missing");
+  options = good();
+  options.recv_cq = nullptr;
+  EXPECT_EQ(qp_text(options), "receive completion queue missing");
+  options = good();
+  options.cap.max_send_wr = UINT32_MAX;
+  EXPECT_EQ(qp_text(options), "nupa0: queue sizes beyond the device's limits");
+  EXPECT_EQ(qp_text(good()), "no error");
+}
+
+TEST_F(CoreDeviceErrors, OpenQp_OfAnotherProcessOrDomain_NamesTheNumber) {
+  auto domain = device->open_xrcd(-1, O_CREAT);
+  ASSERT_TRUE(domain) << domain.error().what();
+  auto plain = device->create_qp(pd.get(), good());
+  ASSERT_TRUE(plain) << plain.error().what();
+  const std::string number = std::to_string((*plain)->number());
+  EXPECT_EQ(text_of(device->open_qp(**domain, (*plain)->number(), nullptr)),
+            "no XRC receive queue pair " + number + " in this domain");
+  const uint32_t other_slot = (*plain)->number() ^ 1u << 23;  // the highest bit of a queue pair number is of its slot
+  EXPECT_EQ(text_of(device->open_qp(**domain, other_slot, nullptr)),
+            "queue pair " + std::to_string(other_slot) + " belongs to another process");
+}
+
+TEST_F(CoreDeviceErrors, AddressesAndPorts_ThatAreNone_AreNamed) {
+  AddressVector vector;
+  vector.port_num = 2;
+  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "the device has one port, number 1");
+  vector.port_num = 1;
+  vector.is_global = true;
+  vector.sgid_index = 200;
+  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "nupa0: no source GID 200");
+  EXPECT_EQ(text_of(device->query_gid(1, 255)), "index beyond the GID table");
+  EXPECT_EQ(text_of(device->query_gid(2, 0)), "the device has one port, number 1");
+}
+
+TEST_F(CoreDeviceErrors, OpenXrcd_WrongFlagsOrDescriptor_AreNamed) {
+  EXPECT_EQ(text_of(device->open_xrcd(-1, 0)), "a private domain must be created");
+  EXPECT_EQ(text_of(device->open_xrcd(-1, O_TRUNC)), "only O_CREAT and O_EXCL are known");
+  EXPECT_EQ(text_of(device->open_xrcd(1 << 20, O_CREAT)), "the descriptor is not a file");
+}
+
+/// What the log says where a queue pair cannot be connected.
+std::string connect_text(QueuePair& qp, const ConnectOptions& options, int* error) {
+  testing::internal::CaptureStderr();
+  *error = connect(qp, options);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const size_t at = log.find("queue pair");
+  return at == std::string::npos ? log : log.substr(at, log.find('\n', at) - at);
+}
+
+TEST_F(CoreDeviceErrors, Connect_SourceThatIsEmpty_IsNamed) {
+  auto qp = device->create_qp(pd.get(), good());
+  ASSERT_TRUE(qp) << qp.error().what();
+  int error = 0;
+  const auto port = device->query_port(1);
+  ASSERT_TRUE(port) << port.error().what();
+  const auto last = static_cast<uint8_t>(port->gid_tbl_len - 1);
+  EXPECT_EQ(connect_text(**qp, {.dgid = *device_gid(), .dest_qp_num = 5, .sgid_index = last}, &error),
+            "queue pair " + std::to_string((*qp)->number()) + " of nupa0 cannot be connected: nupa0: GID " +
+                std::to_string(last) + ", the source, is empty");
+  EXPECT_EQ(error, EHOSTUNREACH);
+}
+
+TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) {
+  cq.reset();
+  pd.reset();
+  device.reset();
+  setenv("NUPA_TRANSPORT", "roce", 1);
+  SetUp();
+  unsetenv("NUPA_TRANSPORT");
+  auto qp = device->create_qp(pd.get(), good());
+  ASSERT_TRUE(qp) << qp.error().what();
+  const Gid source = *device_gid();
+  Gid other{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}};  // RFC 5737: no host's
+  if (base::is_ipv4(source)) other.raw[0] = 0xfd;
+  int error = 0;
+  EXPECT_EQ(connect_text(**qp, {.dgid = other, .dest_qp_num = 5, .sgid_index = 0}, &error),
+            "queue pair " + std::to_string((*qp)->number()) + " of nupa0 cannot be connected: source " +
+                base::gid_text(source) + " and destination " + base::gid_text(other) + " differ in family");
+  EXPECT_EQ(error, EHOSTUNREACH);
+}
+
+TEST_F(CoreDeviceErrors, AddressOfNoInterface_IsNamed) {
+  const auto own = Process::acquire();
+  ASSERT_TRUE(own) << own.error().what();
+  EXPECT_EQ(text_of(Connections::of(**own)->find_address({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}})),
+            "192.0.2.1 is no address of this host");
+}
+
+}  // namespace
+}  // namespace nupa::core
