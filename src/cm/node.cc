@@ -80,6 +80,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   Peer& self() override { return *self_; }
   Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
   PeerRef find(uint32_t slot) override;
+  RuntimeDir& runtime_dir() override { return *dir_; }
   std::vector<PeerRef> peers() override;
   std::vector<uint32_t> slots() override { return dir_->list(); }
   Result<uint32_t> publish_channel(int event_fd) override;

@@ -6,6 +6,7 @@
 
 #include "cm/connection/mad.h"
 #include "cm/peer.h"
+#include "cm/runtime_dir.h"
 #include "progress/loop.h"
 #include "segment/segment.h"
 
@@ -48,6 +49,7 @@ class Node {
   /// Of all processes that this one may meet.
   virtual MemoryDomain domain() const = 0;
   virtual Peer& self() = 0;
+  virtual RuntimeDir& runtime_dir() = 0;
 
   /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer, and the
   /// service thread 5 ms: with 0 the loop takes the answer, and find() has it then.

@@ -16,6 +16,7 @@
 #include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/settings.h"
+#include "progress/lifecycle.h"
 #include "segment/layout.h"
 
 namespace nupa::cm {
@@ -82,6 +83,16 @@ std::vector<std::string> names_in(int dir) {
   }
   closedir(list);
   return names;
+}
+
+/// A lock, of the kind `type`, of the byte that stands for a key.
+struct flock byte_of(uint64_t key, short type) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(key);
+  range.l_len = 1;
+  return range;
 }
 
 bool is_own_socket(int dir, const std::string& name) {
@@ -216,6 +227,49 @@ std::vector<uint32_t> RuntimeDir::sweep(bool only_look) {
   const std::vector<uint32_t> dead = sweep_locked(only_look);
   unlock();
   return dead;
+}
+
+RuntimeDir::Keys::Keys(base::UniqueFd opened) : fd(std::move(opened)), process(getpid()) {
+  progress::close_in_children(fd.get());
+}
+
+RuntimeDir::Keys::~Keys() {
+  if (process == getpid())
+    progress::forget_for_children(fd.get());
+  else
+    fd.release();  // it was closed, and the number may be another descriptor's
+}
+
+Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
+  if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
+  int error = 0;
+  if (keys_ == nullptr) {
+    base::UniqueFd opened(openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened)
+      keys_ = std::make_unique<Keys>(std::move(opened));
+    else
+      error = errno;
+  }
+  // A reader's lock needs no right to write to the folder, and a writer's is only asked for: whether it could be had.
+  struct flock range = byte_of(key, F_WRLCK);
+  if (error == 0 && alone) {
+    if (fcntl(keys_->fd.get(), F_OFD_GETLK, &range) != 0)
+      error = errno;
+    else if (range.l_type != F_UNLCK)
+      error = EEXIST;
+  }
+  range = byte_of(key, F_RDLCK);
+  if (error == 0 && fcntl(keys_->fd.get(), F_OFD_SETLK, &range) != 0) error = errno;
+  unlock();
+  if (error != 0)
+    return fail(error, "key ", key, " in ", path_, error == EEXIST ? " is held by another process" : " cannot be held");
+  return {};
+}
+
+void RuntimeDir::let_go(uint64_t key) {
+  if (keys_ == nullptr || keys_->process != getpid()) return;
+  const struct flock range = byte_of(key, F_UNLCK);
+  fcntl(keys_->fd.get(), F_OFD_SETLK, &range);
 }
 
 MemoryDomain RuntimeDir::domain() const {

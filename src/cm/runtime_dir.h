@@ -55,6 +55,12 @@ class RuntimeDir {
   /// As sweep(), of names.
   std::vector<std::string> sweep_names(bool only_look = false);
 
+  /// Until let_go() or its end, this object is one of those that hold `key`, a number below 2^63. A forked child is
+  /// none. `alone`, which is decided for one of several that call at once: EEXIST where another object holds it, in
+  /// this process or in another one. EBUSY: the folder stays locked.
+  Result<void> hold(uint64_t key, bool alone);
+  void let_go(uint64_t key);
+
   /// Entries that do not belong there (never touched).
   std::vector<std::string> strangers() const;
 
@@ -65,9 +71,18 @@ class RuntimeDir {
   void unlock() const;
   std::vector<uint32_t> sweep_locked(bool only_look);
 
+  /// The folder opened once more: each key that this object holds is a locked byte.
+  struct Keys {
+    explicit Keys(base::UniqueFd opened);
+    ~Keys();
+    base::UniqueFd fd;
+    const pid_t process;
+  };
+
   std::string path_;
   base::UniqueFd fd_;
   mutable progress::FileLock lock_;
+  std::unique_ptr<Keys> keys_;  ///< under the lock; null: it has never held one
 };
 
 }  // namespace nupa::cm

@@ -55,10 +55,7 @@ int Ah::close() {
   return 0;
 }
 
-Xrcd::Xrcd(DeviceImpl& device, uint64_t identity) : device_(device), identity_(identity) {
-  device_.users.add();
-  device_.process().xrc_users().add(identity_);
-}
+Xrcd::Xrcd(DeviceImpl& device, uint64_t identity) : device_(device), identity_(identity) { device_.users.add(); }
 
 Xrcd::~Xrcd() {
   if (open_ && close() != 0) NUPA_ERROR("XRC domain deleted while in use");
@@ -67,7 +64,8 @@ Xrcd::~Xrcd() {
 int Xrcd::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  device_.process().xrc_users().drop(identity_);
+  Process& process = device_.process();
+  process.xrc_users().drop(process.node().runtime_dir(), identity_);
   device_.users.drop();
   return 0;
 }
@@ -247,14 +245,15 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
   uint64_t identity;
   if (fd < 0) {
     if ((oflags & O_CREAT) == 0) return fail(EINVAL, "a private domain must be created");
-    identity = uint64_t{1} << 63 | uint64_t{process_->slot()} << 32 | process_->next_handle();
+    identity = XrcUsers::kPrivate | uint64_t{process_->slot()} << 32 | process_->next_handle();
   } else {
     struct stat file;
     if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
     identity = (static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino)) >> 1;
-    if ((oflags & O_EXCL) != 0 && process_->xrc_users().is_open(identity)) return fail(EEXIST, "the domain exists");
   }
+  auto added = process_->xrc_users().add(process_->node().runtime_dir(), identity, (oflags & O_EXCL) != 0);
+  if (!added) return tl::unexpected(added.error());
   return std::make_unique<Xrcd>(*this, identity);
 }
 

@@ -61,6 +61,7 @@ class Ah final : public AddressHandle {
 
 class Xrcd final : public XrcDomain {
  public:
+  /// `identity` was added to the process's XrcUsers.
   Xrcd(DeviceImpl& device, uint64_t identity);
   ~Xrcd() override;
   int close() override;

@@ -1,29 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <mutex>
 
+#include "cm/runtime_dir.h"
+
 namespace nupa::core {
 
-/// The XRC domains that are open in this process, by identity (that of a file, or a private one), with the number of
-/// their handles. Opening with O_EXCL asks it. Any thread.
+/// The XRC domains that are open in this process, with the number of their handles. Other processes see those of files
+/// in the runtime directory. Any thread.
 class XrcUsers {
  public:
-  void add(uint64_t identity) {
+  /// In the identity of a private domain, which no other process can open.
+  static constexpr uint64_t kPrivate = uint64_t{1} << 63;
+
+  /// One handle more on the domain. `exclusive`: EEXIST if this process or another one has it open. Errors of
+  /// RuntimeDir::hold().
+  Result<void> add(cm::RuntimeDir& dir, uint64_t identity, bool exclusive) {
     std::lock_guard lock(mutex_);
-    ++handles_[identity];
+    const auto found = handles_.find(identity);
+    if (found != handles_.end()) {
+      if (exclusive) return fail(EEXIST, kExists);
+      ++found->second;
+      return {};
+    }
+    if ((identity & kPrivate) == 0) {
+      auto held = dir.hold(identity, exclusive);
+      if (!held) return held.error().code() == EEXIST ? fail(EEXIST, kExists) : fail(held.error());
+    }
+    handles_.emplace(identity, 1);
+    return {};
   }
-  void drop(uint64_t identity) {
+  void drop(cm::RuntimeDir& dir, uint64_t identity) {
     std::lock_guard lock(mutex_);
-    if (--handles_[identity] == 0) handles_.erase(identity);
-  }
-  bool is_open(uint64_t identity) {
-    std::lock_guard lock(mutex_);
-    return handles_.count(identity) != 0;
+    if (--handles_[identity] != 0) return;
+    handles_.erase(identity);
+    if ((identity & kPrivate) == 0) dir.let_go(identity);
   }
 
  private:
+  static constexpr const char* kExists = "the domain exists";
+
   std::mutex mutex_;
   std::map<uint64_t, int> handles_;
 };

@@ -8,10 +8,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cm/runtime_dir.h"
@@ -413,6 +417,69 @@ TEST_F(CmRuntimeDir, ANameHasOneTo80CharactersWithoutASlash) {
   EXPECT_TRUE(exists(longest + ".name"));
   for (const std::string& name : {std::string(), std::string(81, 'n'), std::string("a/b"), std::string("../a")})
     EXPECT_EQ(ENAMETOOLONG, dir->claim_name(name).error().code()) << name;
+}
+
+// Keys.
+
+TEST_F(CmRuntimeDir, AKeyThatAnotherHolds_CannotBeHeldAlone) {
+  const auto one = open(), other = open();
+  const auto error_of = [](const Result<void>& held) { return held ? 0 : held.error().code(); };
+  constexpr uint64_t kKey = INT64_MAX;
+  EXPECT_EQ(error_of(one->hold(kKey, true)), 0);
+  const auto refused = other->hold(kKey, true);
+  ASSERT_EQ(error_of(refused), EEXIST);
+  EXPECT_EQ(refused.error().what(), "key 9223372036854775807 in " + one->path() + " is held by another process");
+  EXPECT_EQ(error_of(other->hold(kKey - 1, true)), 0);
+  EXPECT_EQ(error_of(other->hold(kKey, false)), 0);
+  one->let_go(kKey);
+  EXPECT_EQ(error_of(one->hold(kKey, true)), EEXIST);
+  other->let_go(kKey);
+  EXPECT_EQ(error_of(one->hold(kKey, true)), 0);
+  EXPECT_EQ(one->strangers(), std::vector<std::string>{});
+}
+
+TEST_F(CmRuntimeDir, AKeyThatManyWantAlone_IsOfOne) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kRounds = 1000;
+  std::unique_ptr<RuntimeDir> dirs[kThreads];
+  for (auto& dir : dirs) dir = open();
+  std::atomic<int> holders[kRounds]{}, arrived[kRounds]{};
+  std::vector<std::thread> threads;
+  for (auto& dir : dirs)
+    threads.emplace_back([&] {
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        ++arrived[round];
+        while (arrived[round] < kThreads) std::this_thread::yield();
+        if (dir->hold(round, true)) ++holders[round];
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::count(std::begin(holders), std::end(holders), 1), static_cast<std::ptrdiff_t>(kRounds));
+}
+
+TEST_F(CmRuntimeDir, AKeyOfAProcessThatDied_IsFree_ThoughItsChildLives) {
+  int begun[2], over[2];
+  ASSERT_EQ(pipe(begun), 0);
+  ASSERT_EQ(pipe(over), 0);
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const auto own = RuntimeDir::open();
+    const bool held = own && (*own)->hold(7, true);
+    if (fork() == 0) {
+      char byte = held ? 'h' : 'f';
+      if (::write(begun[1], &byte, 1) != 1) _exit(1);
+      close(over[1]);
+      [[maybe_unused]] const ssize_t end = ::read(over[0], &byte, 1);
+      _exit(0);
+    }
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(begun[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'h');
+  ASSERT_EQ(waitpid(holder, nullptr, 0), holder);
+  EXPECT_TRUE(open()->hold(7, true));
+  for (const int fd : {begun[0], begun[1], over[0], over[1]}) close(fd);
 }
 
 TEST_F(CmRuntimeDir, ASweepOfNamesRemovesTheDeadAndNobodyElse) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <thread>
 
+#include "cm_fixture.h"
 #include "core/xrc_users.h"
 
 namespace nupa::core {
@@ -70,15 +72,27 @@ TEST(CoreObjectTables, Leave_BesideAThreadThatWorksOnObjects_WaitsForIt) {
 }
 
 TEST(CoreXrcUsers, Domain_IsOpenUntilItsLastHandleIsDropped) {
-  XrcUsers users;
-  EXPECT_FALSE(users.is_open(7));
-  users.add(7);
-  users.add(7);
-  users.drop(7);
-  EXPECT_TRUE(users.is_open(7));
-  EXPECT_FALSE(users.is_open(8));
-  users.drop(7);
-  EXPECT_FALSE(users.is_open(7));
+  const cm::test::Folder folder;
+  // Two processes, as far as the directory is concerned.
+  const auto here = cm::RuntimeDir::open();
+  const auto there = cm::RuntimeDir::open();
+  ASSERT_TRUE(here && there);
+  XrcUsers users, others;
+  const auto error_of = [](const Result<void>& added) { return added ? 0 : added.error().code(); };
+  EXPECT_EQ(error_of(users.add(**here, 7, true)), 0);
+  EXPECT_EQ(error_of(users.add(**here, 7, true)), EEXIST);
+  EXPECT_EQ(error_of(users.add(**here, 7, false)), 0);
+  users.drop(**here, 7);
+  const auto refused = others.add(**there, 7, true);
+  ASSERT_EQ(error_of(refused), EEXIST) << "one handle is left";
+  EXPECT_STREQ(refused.error().what(), "the domain exists");
+  EXPECT_EQ(error_of(others.add(**there, 8, true)), 0);
+  users.drop(**here, 7);
+  EXPECT_EQ(error_of(others.add(**there, 7, true)), 0);
+  EXPECT_EQ(error_of(users.add(**here, 7, false)), 0) << "not alone";
+  // Private domains of two processes have nothing to do with each other.
+  for (const auto& [process, dir] : {std::pair(&users, &*here), std::pair(&others, &*there)})
+    EXPECT_EQ(error_of(process->add(**dir, XrcUsers::kPrivate | 7, true)), 0);
 }
 
 }  // namespace

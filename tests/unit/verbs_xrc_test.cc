@@ -321,6 +321,21 @@ TEST_F(VerbsXrcProcesses, FileSharesTheDomain) {
   EXPECT_EQ(mine.next().status, IBV_WC_REM_INV_REQ_ERR);
 }
 
+TEST_F(VerbsXrcProcesses, OpenExclusively_AnotherProcessHasTheDomain_IsRefused) {  // manual ibv_open_xrcd
+  static int other_file;
+  other_file = memfd_create("other domain", 0);
+  start([](VerbsXrc& child, int, int out) {
+    return give(out, child.open_domain(other_file, O_CREAT | O_EXCL) != nullptr);
+  });
+  bool opened = false;
+  ASSERT_TRUE(get(up[0], &opened));
+  EXPECT_TRUE(opened) << "as the first one";
+  EXPECT_EQ(mine.open_domain(other_file, O_CREAT | O_EXCL), nullptr);
+  EXPECT_EQ(errno, EEXIST);
+  EXPECT_NE(mine.open_domain(other_file), nullptr);
+  close(other_file);
+}
+
 TEST_F(VerbsXrcProcesses, EachRequestReachesAnotherProcess) {
   constexpr uint32_t kBytes = 20000;  // several packets
   constexpr size_t kHalf = 32768;
