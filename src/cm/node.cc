@@ -116,7 +116,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   void accept_all();
   void on_socket(int fd);
   void on_room(int fd);
-  void on_message(Connection& connection, Received received);
+  /// False: the connection is to be dropped, and the log has the reason.
+  bool on_message(Connection& connection, Received received);
   /// `lock`: of the mutex, held since it was seen that the connection ended.
   void drop(int fd, std::unique_lock<std::mutex> lock);
   /// Of the processes that have gone some time ago, what was kept.
@@ -534,7 +535,7 @@ void NodeImpl::accept_all() {
   }
 }
 
-void NodeImpl::on_message(Connection& connection, Received received) {
+bool NodeImpl::on_message(Connection& connection, Received received) {
   const auto kind = static_cast<MessageKind>(received.message.kind);
   if (connection.peer == nullptr) {
     connection.hello_deadline.reset();
@@ -542,20 +543,16 @@ void NodeImpl::on_message(Connection& connection, Received received) {
     if (kind == MessageKind::kObserver && answers) {
       auto credentials = peer_credentials(connection.fd.get());
       connection.observer = true;
-      if (!credentials || credentials->uid != geteuid() || !say_hello(connection.fd.get()))
-        shutdown(connection.fd.get(), SHUT_RDWR);
-      return;
+      return credentials && credentials->uid == geteuid() && say_hello(connection.fd.get());
     }
     auto introduced = check_hello(connection.fd.get(), std::move(received));
     if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
     if (!introduced || (answers && !say_hello(connection.fd.get())) ||
-        (!answers && introduced->hello.slot != connection.asked_slot)) {
-      shutdown(connection.fd.get(), SHUT_RDWR);
-      return;
-    }
+        (!answers && introduced->hello.slot != connection.asked_slot))
+      return false;
     connection.peer = met_.adopt(std::move(*introduced));
     connection.peer->set_asker(this);
-    return;
+    return true;
   }
   const uint32_t index = received.message.index;
   switch (kind) {
@@ -574,6 +571,7 @@ void NodeImpl::on_message(Connection& connection, Received received) {
     default:
       break;
   }
+  return true;
 }
 
 void NodeImpl::on_room(int fd) {
@@ -595,8 +593,9 @@ void NodeImpl::on_socket(int fd) {
         events_.on_mad(*sender, received->mad);
         continue;
       }
-      on_message(found->second, std::move(*received));
-      continue;
+      if (on_message(found->second, std::move(*received))) continue;
+      drop(fd, std::move(lock));
+      return;
     }
     if (received.error().code() == EAGAIN) return;
     if (received.error().code() == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -233,6 +234,28 @@ TEST_F(CmNode, WhateverIsSaidBeforeAHello_EndsTheConnection) {
   EXPECT_EQ(ENOTCONN, error_of_next(socket.get()));
   EXPECT_TRUE(witness_.mads().empty()) << "nobody has said who sends it";
   EXPECT_TRUE(node_->peers().empty());
+}
+
+TEST_F(CmNode, WhatFollowsARefusedHello_IsNotRead) {
+  node_.reset();
+  Witness witness;
+  auto node = Node::open(region_.get(), {}, witness, [](uint32_t) { return true; });
+  ASSERT_TRUE(node);
+  const base::UniqueFd socket = connect_to(folder_.file(std::to_string((*node)->slot()) + ".sock"));
+  // All of it is there before the service thread runs.
+  send(socket.get(), process_.message(MessageKind::kGoodbye));
+  send(socket.get(), process_.message(MessageKind::kGoodbye));
+  Message wrong = process_.message(MessageKind::kGoodbye);
+  wrong.magic ^= 1;
+  send(socket.get(), wrong);
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE((*node)->serve());
+  EXPECT_EQ(ENOTCONN, error_of_next(socket.get()));
+  node->reset();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(1, std::count(log.begin(), log.end(), '\n')) << log;
+  EXPECT_NE(log.npos,
+            log.find("is not let in: process " + std::to_string(getpid()) + ": its first message is not a hello"));
 }
 
 TEST_F(CmNode, AMessageOfAnotherProtocol_EndsTheConnectionOfAPeerToo) {
