@@ -7,7 +7,7 @@ namespace nupa::cli {
 Observation observe_all(cm::RuntimeDir& dir) {
   constexpr int kPatienceMs = 500;
   Observation found;
-  for (const uint32_t slot : dir.list()) {
+  for (const uint32_t slot : dir.processes()) {
     auto connection = dir.connect(slot);
     if (!connection) continue;
     cm::Message question{};

@@ -73,43 +73,55 @@ core::Explanation explain(const segment::QpShared& qp, const segment::Statistics
   return {};
 }
 
+nlohmann::json row_of(const segment::SegmentHeader& header, const segment::QpShared& qp,
+                      const segment::StatisticsShared& block, const std::map<uint32_t, std::string>& names) {
+  const uint32_t peer = qp.remote_slot.load();
+  const auto type = static_cast<QpType>(qp.type.load());
+  const bool connected = type != QpType::kUd && peer != 0;
+  const auto known = names.find(peer);
+  std::string other = !connected ? "" : known != names.end() ? known->second : "gone";
+  const core::Explanation told = explain(qp, block);
+  if (!told.peer.empty()) other = told.peer;
+  nlohmann::json row = {{"pid", header.pid},
+                        {"command", header.command},
+                        {"slot", header.slot},
+                        {"device", core::device_name(qp.device.load())},
+                        {"qp_num", qp.qp_num.load()},
+                        {"type", name_of(type)},
+                        {"state", name_of(segment::state_of(qp.state.load()))},
+                        {"transport", segment::unpack_name(qp.transport.load())},
+                        {"peer_qp_num", qp.remote_qpn.load()},
+                        {"peer", other},
+                        {"messages", qp.counters.messages.load()},
+                        {"bytes", qp.counters.bytes.load()},
+                        {"received", qp.received.load()},
+                        {"errors", qp.counters.errors.load()},
+                        {"rnr", qp.counters.rnr.load()}};
+  add_transport_alias(&row);
+  row.update(json_of(told.fields));
+  return row;
+}
+
 nlohmann::json look(const std::vector<Observed>& processes) {
   std::map<uint32_t, std::string> names;
   for (const Observed& observed : processes) {
     const segment::SegmentHeader& header = *observed.process.tables.header;
-    names[header.slot] = fmt::format("{}[{}]", header.command, header.pid);
+    const std::string name = fmt::format("{}[{}]", header.command, header.pid);
+    names[header.slot] = name;
+    for (const segment::BankPlace& place : header.further_banks)
+      if (const uint32_t slot = place.slot.load(); slot != 0) names[slot] = name;
   }
   nlohmann::json rows = nlohmann::json::array();
   for (const Observed& observed : processes) {
-    const segment::SegmentHeader& header = *observed.process.tables.header;
-    const uint32_t count = std::min(header.qp_high_water.load(), segment::kMaxQp);
-    for (uint32_t i = 0; i < count; ++i) {
-      const segment::QpShared& qp = observed.process.tables.qp[i];
-      if (qp.in_use.load() == 0) continue;
-      const uint32_t peer = qp.remote_slot.load();
-      const auto type = static_cast<QpType>(qp.type.load());
-      const bool connected = type != QpType::kUd && peer != 0;
-      std::string other = connected ? (names.count(peer) != 0 ? names[peer] : "gone") : "";
-      const core::Explanation told = explain(qp, observed.process.tables.statistics[i]);
-      if (!told.peer.empty()) other = told.peer;
-      rows.push_back({{"pid", header.pid},
-                      {"command", header.command},
-                      {"slot", header.slot},
-                      {"device", core::device_name(qp.device.load())},
-                      {"qp_num", qp.qp_num.load()},
-                      {"type", name_of(type)},
-                      {"state", name_of(segment::state_of(qp.state.load()))},
-                      {"transport", segment::unpack_name(qp.transport.load())},
-                      {"peer_qp_num", qp.remote_qpn.load()},
-                      {"peer", other},
-                      {"messages", qp.counters.messages.load()},
-                      {"bytes", qp.counters.bytes.load()},
-                      {"received", qp.received.load()},
-                      {"errors", qp.counters.errors.load()},
-                      {"rnr", qp.counters.rnr.load()}});
-      add_transport_alias(&rows.back());
-      rows.back().update(json_of(told.fields));
-    }
+    const segment::Tables& tables = observed.process.tables;
+    segment::QpBanks banks;
+    banks.open(observed.process.file.get(), tables, tables.header->slot);
+    banks.each([&](const segment::QpBank& bank, uint32_t) {
+      const uint32_t count = bank.count();
+      for (uint32_t i = 0; i < count; ++i)
+        if (bank.qp[i].in_use.load() != 0)
+          rows.push_back(row_of(*tables.header, bank.qp[i], bank.statistics[i], names));
+    });
   }
   return rows;
 }

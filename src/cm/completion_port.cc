@@ -7,7 +7,13 @@ namespace nupa::cm {
 void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
   segment::SegmentHeader& header = *owner.tables().header;
   const uint64_t bit = uint64_t{1} << (index % 64);
-  if (kind == segment::attention::kQp) header.qp_attention[index / 64].fetch_or(bit);
+  if (kind == segment::attention::kQp) {
+    const uint32_t bank = segment::bank_of(index);
+    const segment::QpBank queue_pairs = owner.queue_pairs().at(bank);
+    if (!queue_pairs) return;
+    queue_pairs.attention[segment::index_of(index) / 64].fetch_or(bit);
+    header.bank_attention.fetch_or(1u << bank);
+  }
   if (kind == segment::attention::kSrq) header.srq_attention[index / 64].fetch_or(bit);
   if (kind == segment::attention::kCq) header.cq_attention[index / 64].fetch_or(bit);
   header.attention.fetch_or(kind);

@@ -76,13 +76,14 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
 
   segment::Segment& segment() override { return *segment_; }
   uint32_t slot() const override { return slot_; }
+  Result<uint32_t> take_slot(const std::function<Result<bool>(uint32_t slot)>& reserve) override;
   MemoryDomain domain() const override { return dir_->domain(); }
   Peer& self() override { return *self_; }
   Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
   PeerRef find(uint32_t slot) override;
   RuntimeDir& runtime_dir() override { return *dir_; }
   std::vector<PeerRef> peers() override;
-  std::vector<uint32_t> slots() override { return dir_->list(); }
+  std::vector<uint32_t> slots() override { return dir_->processes(); }
   Result<uint32_t> publish_channel(int event_fd) override;
   void withdraw_channel(uint32_t index) override;
   Result<void> send_mad(Peer& peer, const Mad& mad) override;
@@ -150,6 +151,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   std::unique_ptr<RuntimeDir> dir_;
   std::unique_ptr<segment::Segment> segment_;
   uint32_t slot_ = 0;
+  std::array<std::atomic<uint32_t>, segment::kMaxBanks - 1> further_slots_{};
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
@@ -254,7 +256,30 @@ Result<void> NodeImpl::serve() {
 void NodeImpl::stop_being_found() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   segment_->tables().header->closing.store(1);
-  if (dir_ != nullptr) dir_->remove(slot_);
+  if (dir_ == nullptr) return;
+  dir_->remove(slot_);
+  for (const auto& further : further_slots_)
+    if (const uint32_t slot = further.load(); slot != 0) dir_->remove(slot);
+}
+
+Result<uint32_t> NodeImpl::take_slot(const std::function<Result<bool>(uint32_t slot)>& reserve) {
+  const auto free = std::find(further_slots_.begin(), further_slots_.end(), 0u);
+  if (abandoned_ || free == further_slots_.end()) return fail(ENOSPC, "all queue pairs of this process are in use");
+  auto block = segment_->allocate(sizeof(segment::QpBankShared));
+  if (!block) return tl::unexpected(block.error());
+  auto slot = dir_->claim_further(slot_, reserve);
+  if (!slot) {
+    segment_->release(*block, true);
+    return slot;
+  }
+  segment::SegmentHeader& header = *segment_->tables().header;
+  free->store(*slot);
+  // The process may be at its end, which does not wait for this thread.
+  if (header.closing.load() != 0) dir_->remove(*slot);
+  segment::BankPlace& place = header.further_banks[free - further_slots_.begin()];
+  place.offset.store(block->offset);
+  place.slot.store(*slot);
+  return slot;
 }
 
 void NodeImpl::say_goodbye() {
@@ -415,7 +440,7 @@ NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) 
 }
 
 PeerRef NodeImpl::find(uint32_t slot) {
-  if (slot == slot_) return self_;
+  if (self_->queue_pairs().has_slot(slot)) return self_;
   std::lock_guard lock(mutex_);
   return met_.find(slot);
 }
@@ -467,7 +492,8 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     }
     auto introduced = check_hello(socket.get(), std::move(*received));
     if (!introduced) return tl::unexpected(introduced.error());
-    if (introduced->hello.slot != slot) return fail(EPROTO, "another process answers for slot ", slot);
+    if (!segment::claims_slot(*introduced->tables.header, slot))
+      return fail(EPROTO, "another process answers for slot ", slot);
     std::lock_guard lock(mutex_);
     PeerRef peer = met_.adopt(std::move(*introduced));
     peer->set_asker(this);
@@ -548,7 +574,7 @@ bool NodeImpl::on_message(Connection& connection, Received received) {
     auto introduced = check_hello(connection.fd.get(), std::move(received));
     if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
     if (!introduced || (answers && !say_hello(connection.fd.get())) ||
-        (!answers && introduced->hello.slot != connection.asked_slot))
+        (!answers && !segment::claims_slot(*introduced->tables.header, connection.asked_slot)))
       return false;
     connection.peer = met_.adopt(std::move(*introduced));
     connection.peer->set_asker(this);

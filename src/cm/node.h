@@ -45,7 +45,12 @@ class Node {
   virtual void stop() = 0;
 
   virtual segment::Segment& segment() = 0;
+  /// The first one.
   virtual uint32_t slot() const = 0;
+  /// Takes a further slot for which `reserve` says true: the process has one more bank of queue pairs, and peers find
+  /// it by that slot as well. Returns the slot. It stays until the process closes. One thread at a time. ENOSPC: the
+  /// process has kMaxBanks, or no slot is free; else what claim_further() says and limits of the process.
+  virtual Result<uint32_t> take_slot(const std::function<Result<bool>(uint32_t slot)>& reserve) = 0;
   /// Of all processes that this one may meet.
   virtual MemoryDomain domain() const = 0;
   virtual Peer& self() = 0;
@@ -60,7 +65,7 @@ class Node {
   virtual PeerRef find(uint32_t slot) = 0;
   /// All peers that live, this process not among them.
   virtual std::vector<PeerRef> peers() = 0;
-  /// Slots of all processes in the runtime directory, this one among them (multicast looks for its members).
+  /// A slot of each process in the runtime directory, this one among them (multicast looks for its members).
   virtual std::vector<uint32_t> slots() = 0;
 
   /// A completion channel's eventfd. A peer gets it when it has the first event for that channel and asks for it; that

@@ -12,9 +12,10 @@ namespace nupa::cm {
 /// its owner, who calls send_waiting() when the socket has room. No call waits for the other process.
 class Outbox {
  public:
-  /// So many messages may wait before those of the communication manager are lost. A connection has one on its way, and
-  /// another one where the first is repeated or the connection ends at once; there are no more than queue pairs.
-  static constexpr size_t kMostMessages = 2 * size_t{segment::kMaxQp};
+  /// So many messages may wait before those of the communication manager are lost, which repeats them. A connection has
+  /// one on its way, and another one where the first is repeated or the connection ends at once: so many connections as
+  /// a slot has queue pairs can begin together.
+  static constexpr size_t kMostMessages = 2 * size_t{segment::kSlotQp};
   /// Their memory: what another process costs this one while it is stopped. Most of it only where that one has the
   /// descriptors of all channels that there can be.
   static constexpr size_t kMostBytes = size_t{10} << 20;

@@ -8,6 +8,7 @@
 
 #include "base/unique_fd.h"
 #include "progress/spin_lock.h"
+#include "segment/qp_banks.h"
 #include "segment/segment.h"
 
 namespace nupa::cm {
@@ -19,6 +20,7 @@ namespace nupa::cm {
 class Peer : public std::enable_shared_from_this<Peer> {
  public:
   ~Peer();
+  /// Its first one, which names it; queue_pairs() knows them all.
   uint32_t slot() const { return slot_; }
   uint64_t instance() const { return instance_; }
   bool is_self() const { return self_; }
@@ -28,6 +30,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool left_politely() const { return polite_.load(std::memory_order_acquire); }
 
   const segment::Tables& tables() const { return tables_; }
+  /// Its queue pairs.
+  segment::QpBanks& queue_pairs() { return queue_pairs_; }
   /// Its heap memory at `offset` (rings, piece lists).
   Result<void*> heap(uint64_t offset, uint64_t length) {
     return file_ == nullptr ? own_segment_->file().at(offset, length) : file_->at(offset, length);
@@ -67,6 +71,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   void mark_self(segment::Segment& own) {
     self_ = true;
     own_segment_ = &own;
+    queue_pairs_.open(&own.file(), tables_, slot_);
   }
   void mark_polite() { polite_.store(true, std::memory_order_release); }
   /// False if it was gone already. Its descriptors are closed, whoever has a PeerRef.
@@ -109,6 +114,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   std::unique_ptr<segment::MappedFile> file_;
   segment::Segment* own_segment_ = nullptr;
   segment::Tables tables_;
+  segment::QpBanks queue_pairs_;
   /// Held while a descriptor is used: when it is closed its number may become anything's. This one where the use may
   /// take its time.
   std::mutex region_mutex_;

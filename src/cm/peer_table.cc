@@ -18,6 +18,9 @@ PeerRef PeerTable::adopt(Introduced introduced) {
 PeerRef PeerTable::find(uint32_t slot) const {
   for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
     if ((*peer)->slot() == slot && (*peer)->alive()) return *peer;
+  // Few processes have a further slot, and this looks into the memory of each.
+  for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
+    if ((*peer)->alive() && (*peer)->queue_pairs().has_slot(slot)) return *peer;
   return nullptr;
 }
 
@@ -40,6 +43,7 @@ PeerRef PeerTable::make(Introduced introduced, bool cma) {
   peer->cma_works_ = cma;
   peer->file_ = std::move(introduced.file);
   peer->tables_ = introduced.tables;
+  peer->queue_pairs_.open(peer->file_.get(), peer->tables_, peer->slot_);
   peer->region_fd_ = std::move(introduced.region);
   peer->doorbell_ = std::move(introduced.doorbell);
   return peer;

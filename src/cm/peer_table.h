@@ -13,7 +13,7 @@ class PeerTable {
   /// The process that said hello. It is the same peer as before, unless that one was given up: what this process had of
   /// it is closed, and it is met again.
   PeerRef adopt(Introduced introduced);
-  /// Who has the slot and lives; null: nobody.
+  /// Who has the slot, as its first or a further one, and lives; null: nobody.
   PeerRef find(uint32_t slot) const;
   std::vector<PeerRef> alive() const;
   /// It is gone: who has a PeerRef keeps it, nobody else.

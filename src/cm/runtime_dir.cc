@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "base/boot_id.h"
 #include "base/clock.h"
@@ -95,11 +96,18 @@ struct flock byte_of(uint64_t key, short type) {
   return range;
 }
 
-bool is_own_socket(int dir, const std::string& name) {
+bool is_own_socket(int dir, const std::string& name, ino_t* inode = nullptr) {
   struct stat status;
-  return fstatat(dir, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(status.st_mode) &&
-         status.st_uid == geteuid();
+  if (fstatat(dir, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(status.st_mode) ||
+      status.st_uid != geteuid())
+    return false;
+  if (inode != nullptr) *inode = status.st_ino;
+  return true;
 }
+
+constexpr uint32_t kSlots = segment::kMaxSlot - segment::kMinSlot + 1;
+/// Anywhere: a number that was just given up may still be in somebody's hands.
+uint32_t any_slot() { return static_cast<uint32_t>(base::now_ns() / 1000 % kSlots); }
 
 }  // namespace
 
@@ -143,6 +151,16 @@ std::vector<uint32_t> RuntimeDir::list() const {
   for (const std::string& name : names_in(fd_.get()))
     if (const uint32_t slot = slot_of_name(name); slot != 0 && is_own_socket(fd_.get(), name)) slots.push_back(slot);
   std::sort(slots.begin(), slots.end());
+  return slots;
+}
+
+std::vector<uint32_t> RuntimeDir::processes() const {
+  std::vector<uint32_t> slots = list();
+  std::set<ino_t> seen;
+  std::erase_if(slots, [&](uint32_t slot) {
+    ino_t inode = 0;
+    return !is_own_socket(fd_.get(), file_name(slot), &inode) || !seen.insert(inode).second;
+  });
   return slots;
 }
 
@@ -283,19 +301,20 @@ MemoryDomain RuntimeDir::domain() const {
   return domain;
 }
 
+std::vector<uint32_t> RuntimeDir::taken_slots() {
+  std::vector<uint32_t> taken = list();
+  if (taken.size() > kFewProcesses && base::now_ns() / 1000 % kSweepOneIn != 0) return taken;
+  sweep_locked(false);
+  return list();
+}
+
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return fail(errno, "no socket to listen at in ", path_);
   if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
-  std::vector<uint32_t> taken = list();
-  if (taken.size() <= kFewProcesses || base::now_ns() / 1000 % kSweepOneIn == 0) {
-    sweep_locked(false);
-    taken = list();
-  }
-  // Start anywhere: a number that was just given up may still be in somebody's hands.
-  constexpr uint32_t kSlots = segment::kMaxSlot - segment::kMinSlot + 1;
-  // But the first one is what packets of standard peers reach.
-  const auto start = reserve ? 0 : static_cast<uint32_t>(base::now_ns() / 1000 % kSlots);
+  const std::vector<uint32_t> taken = taken_slots();
+  // The first one is what packets of standard peers reach.
+  const uint32_t start = reserve ? 0 : any_slot();
   int error = ENOSPC;
   uint32_t claimed = 0;
   for (uint32_t i = 0; i < kSlots && claimed == 0; ++i) {
@@ -317,6 +336,32 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
   unlock();
   if (claimed == 0) return fail(error, "no process slot is to be had in the runtime directory ", path_);
   return Claimed{claimed, std::move(listener)};
+}
+
+Result<uint32_t> RuntimeDir::claim_further(uint32_t slot, const std::function<Result<bool>(uint32_t slot)>& reserve) {
+  if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
+  const std::vector<uint32_t> taken = taken_slots();
+  const uint32_t start = any_slot();
+  Result<uint32_t> claimed = fail(ENOSPC, "no further process slot is free in the runtime directory ", path_);
+  for (uint32_t i = 0; i < kSlots && !claimed; ++i) {
+    const uint32_t further = segment::kMinSlot + (start + i) % kSlots;
+    // Standard peers reach the process in the first slot, by all its numbers.
+    if (further == segment::kMinSlot || std::binary_search(taken.begin(), taken.end(), further)) continue;
+    const Result<bool> reserved = reserve(further);
+    if (!reserved) {
+      claimed = tl::unexpected(reserved.error());
+      break;
+    }
+    if (!*reserved) continue;
+    if (linkat(fd_.get(), file_name(slot).c_str(), fd_.get(), file_name(further).c_str(), 0) == 0) {
+      claimed = further;
+    } else if (const int error = errno; error != EEXIST) {
+      claimed = fail(error, "the socket of slot ", slot, " in ", path_, " gets no second name: ", std::strerror(error));
+      break;
+    }
+  }
+  unlock();
+  return claimed;
 }
 
 void RuntimeDir::remove(uint32_t slot) { unlinkat(fd_.get(), file_name(slot).c_str(), 0); }

@@ -34,11 +34,17 @@ class RuntimeDir {
   /// Takes a free slot for which `reserve` (if given) says true, and listens there. ENOSPC: none is free; EBUSY: the
   /// folder stays locked.
   Result<Claimed> claim(const std::function<bool(uint32_t slot)>& reserve = {});
-  /// Removes the socket of `slot`.
+  /// Takes a further free slot for which `reserve` says true, never the first one of the host: another name of the
+  /// socket of this process's `slot`. ENOSPC: none is free; EBUSY: the folder stays locked; EPERM, EOPNOTSUPP, EMLINK:
+  /// the file system gives a socket no second name; else the error of `reserve`, which ends the search.
+  Result<uint32_t> claim_further(uint32_t slot, const std::function<Result<bool>(uint32_t slot)>& reserve);
+  /// Removes the socket's name of `slot`.
   void remove(uint32_t slot);
 
   /// Slots with a socket, dead or alive.
   std::vector<uint32_t> list() const;
+  /// One slot for each process among them.
+  std::vector<uint32_t> processes() const;
   /// Connects to a slot's socket. ECONNREFUSED, ENOENT: nobody; EAGAIN: its queue is full.
   Result<base::UniqueFd> connect(uint32_t slot) const;
   /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
@@ -70,6 +76,8 @@ class RuntimeDir {
   bool lock() const;
   void unlock() const;
   std::vector<uint32_t> sweep_locked(bool only_look);
+  /// The slots that have a socket, after those of dead processes were removed, most often.
+  std::vector<uint32_t> taken_slots();
 
   /// The folder opened once more: each key that this object holds is a locked byte.
   struct Keys {

@@ -95,8 +95,8 @@ void Cq::make_room(const CqEntry& entry, bool polled) {
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
-  if (!polled || segment::slot_of(entry.qp_num) != process.slot()) return;
-  Qp* qp = process.objects().qps().at(segment::index_of(entry.qp_num));
+  if (!polled) return;
+  Qp* qp = process.objects().qps().find(entry.qp_num);
   if (qp == nullptr) return;
   if ((entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
     qp->retire(entry.sq_position);

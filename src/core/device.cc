@@ -213,19 +213,18 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
     adopted.send_cq = nullptr;
     adopted.cap = {};
   }
-  const int64_t index = process_->objects().qps().numbers().take();
-  if (index < 0) return fail(ENOMEM, name_, ": all queue pairs of this process are in use");
-  auto qp =
-      std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), static_cast<uint32_t>(index), adopted);
+  const auto index = process_->slots().take_qp();
+  if (!index) return fail(index.error().code(), name_, ": ", index.error().what());
+  auto qp = std::make_unique<Qp>(*this, xrc_receive ? nullptr : static_cast<Pd*>(pd), *index, adopted);
   const int error = qp->open();
   if (error != 0) return fail(error, name_, ": no memory for the receive ring");
   return qp;
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
-  if (segment::slot_of(qp_num) != process_->slot())
+  if (!process_->queue_pairs().has_slot(segment::slot_of(qp_num)))
     return fail(EOPNOTSUPP, "queue pair ", qp_num, " belongs to another process");
-  Qp* qp = process_->objects().qps().at(segment::index_of(qp_num));
+  Qp* qp = process_->objects().qps().find(qp_num);
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
     return fail(EINVAL, "no XRC receive queue pair ", qp_num, " in this domain");
   return std::make_unique<SharedQp>(*qp, user_context);

@@ -33,7 +33,6 @@ constexpr uint64_t kOdpSupport = 1;
 /// A locally administered identifier (bit 1 of the first octet), "NU": there is no vendor.
 constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
-constexpr int kManagementQps = 2;      // queue pair numbers 0 and 1 are theirs
 constexpr int kNoneEntry = 1;          // entry 0 of the other tables means "none"
 constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
 constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at two entries a receive
@@ -88,7 +87,7 @@ DeviceAttr make() {
   attr.vendor_id = kVendor;
   attr.max_mr_size = ~uint64_t{0};
   attr.page_size_cap = kPageSizes;
-  attr.max_qp = static_cast<int>(segment::kMaxQp) - kManagementQps;
+  attr.max_qp = static_cast<int>(segment::kMaxQp);
   attr.max_qp_wr = kMaxWr;
   attr.device_cap_flags =
       kCurrQpStateMod | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc | kMemMgtExtensions | kMemWindowType2b;
@@ -163,7 +162,8 @@ std::vector<Capability> explain_capabilities() {
   const auto number = [](auto value) { return std::to_string(value); };
   return {
       {"max_qp", number(attr.max_qp),
-       "12 bits of a queue pair number count within the process, 0 and 1 are management's"},
+       number(segment::kMaxBanks) + " times the " + number(segment::kSlotQp) +
+           " that a slot of the host has; a process takes further slots"},
       {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
       {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
       {"max_sge_rd", number(attr.max_sge_rd), "as max_sge: a read scatters as a receive does"},

@@ -2,7 +2,7 @@
 #include "core/object_service.h"
 
 #include <algorithm>
-#include <iterator>
+#include <span>
 
 #include "base/clock.h"
 #include "core/cq.h"
@@ -16,35 +16,47 @@ namespace {
 
 constexpr int64_t kBusyPauseNs = 100'000;
 
+/// Takes the bits that are set in `words` and calls `visit(number of the bit)` for each.
+template <class Visit>
+void take_bits(std::span<std::atomic<uint64_t>> words, Visit&& visit) {
+  for (uint32_t word = 0; word < words.size(); ++word) {
+    if (words[word].load() == 0) continue;  // most are
+    for (uint64_t bits = words[word].exchange(0); bits != 0; bits &= bits - 1)
+      visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
+  }
+}
+
 }  // namespace
+
+void ObjectService::look_at(uint32_t bank) {
+  const segment::QpBank tables = node_.self().queue_pairs().at(bank);
+  if (!tables) return;  // a peer set the bit of a bank that this process does not have
+  take_bits(std::span(tables.attention, segment::kSlotQp / 64), [&](uint32_t place) {
+    const uint32_t index = segment::number_of(bank, place);
+    Qp* qp = objects_.qps().at(index);
+    if (qp == nullptr) return;
+    if (tables.qp[place].wake.exchange(0) != 0) again_.set_at_latest(qp->progress(base::now_ns()));
+    qp->tell_established();
+    if (!qp->handle_error()) failed_.insert(index);
+  });
+}
 
 void ObjectService::on_attention(uint32_t kinds) {
   segment::SegmentHeader& header = *tables().header;
   std::lock_guard lock(objects_.mutex());
-  const auto each = [](auto& words, auto&& visit) {
-    for (uint32_t word = 0; word < std::size(words); ++word) {
-      if (words[word].load() == 0) continue;  // most are
-      for (uint64_t bits = words[word].exchange(0); bits != 0; bits &= bits - 1)
-        visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
-    }
-  };
   if ((kinds & segment::attention::kQp) != 0) {
-    each(header.qp_attention, [&](uint32_t index) {
-      Qp* qp = objects_.qps().at(index);
-      if (qp == nullptr) return;
-      if (tables().qp[index].wake.exchange(0) != 0) again_.set_at_latest(qp->progress(base::now_ns()));
-      qp->tell_established();
-      if (!qp->handle_error()) failed_.insert(index);
-    });
+    constexpr uint32_t kBanks = (1u << segment::kMaxBanks) - 1;
+    for (uint32_t banks = header.bank_attention.exchange(0) & kBanks; banks != 0; banks &= banks - 1)
+      look_at(static_cast<uint32_t>(__builtin_ctz(banks)));
     if (!failed_.empty()) wake();
   }
   if ((kinds & segment::attention::kSrq) != 0) {
-    each(header.srq_attention, [&](uint32_t index) {
+    take_bits(header.srq_attention, [&](uint32_t index) {
       if (Srq* srq = objects_.srqs().at(index); srq != nullptr) srq->on_limit();
     });
   }
   if ((kinds & segment::attention::kCq) != 0) {
-    each(header.cq_attention, [&](uint32_t index) {
+    take_bits(header.cq_attention, [&](uint32_t index) {
       Cq* cq = objects_.cqs().at(index);
       if (cq == nullptr) return;
       if (tables().cq[index].overrun.load() == 1) {
@@ -60,24 +72,18 @@ void ObjectService::recover_from(cm::Peer& peer) {
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.srqs().high_water(); ++i)
     if (Srq* srq = objects_.srqs().at(i); srq != nullptr) srq->recover(dead);
-  const uint32_t qp_count = tables().header->qp_high_water.load();
-  for (uint32_t i = 0; i < qp_count; ++i)
-    if (Qp* qp = objects_.qps().at(i); qp != nullptr) qp->recover(dead);
+  objects_.qps().each([dead](Qp& qp) { qp.recover(dead); });
 }
 
 void ObjectService::on_peer_gone(cm::Peer& peer) {
   std::lock_guard lock(objects_.mutex());
   recover_from(peer);
-  const uint32_t qp_count = tables().header->qp_high_water.load();
-  for (uint32_t i = 0; i < qp_count; ++i) {
-    Qp* qp = objects_.qps().at(i);
-    if (qp == nullptr) continue;
+  objects_.qps().each([&](Qp& qp) {
     // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
     progress::Waiter waiter(progress::kLockPolicy);
-    for (int turn = 0; turn < 100000 && !qp->handle_peer_gone(peer); ++turn) waiter.turn();
-    if (tables().qp[i].error.load() != 0 || segment::state_of(tables().qp[i].state.load()) == QpState::kErr)
-      failed_.insert(i);
-  }
+    for (int turn = 0; turn < 100000 && !qp.handle_peer_gone(peer); ++turn) waiter.turn();
+    if (qp.has_failed()) failed_.insert(qp.index());
+  });
   const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
     if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);

@@ -33,6 +33,7 @@ class ObjectService {
  private:
   void try_again(int64_t now_ns);
   const segment::Tables& tables() { return node_.segment().tables(); }
+  void look_at(uint32_t bank);
   void recover_from(cm::Peer& peer);
 
   cm::Node& node_;

@@ -5,12 +5,12 @@
 
 #include "core/index_pool.h"
 #include "core/object_table.h"
+#include "core/qp_table.h"
 #include "segment/layout.h"
 
 namespace nupa::core {
 
 class Cq;
-class Qp;
 class Srq;
 
 /// The objects of one kind, with the numbers that they have in the process's segment. An object takes a number, enters
@@ -45,21 +45,21 @@ class NumberedObjects {
 
 /// The verbs objects of this process by number: what a completion, a peer's request or an attention bit names. Memory
 /// regions have numbers alone: their table is shared memory. Number 0 of each kind stays unused, so a zero never means
-/// an object; queue pairs 0 and 1 are management's.
+/// an object; queue pairs, whose numbers are never 0, have index 0 too.
 class ObjectTables {
  public:
   /// Held by a thread while it works on objects that it found here and that may be destroyed meanwhile.
   std::mutex& mutex() { return mutex_; }
 
-  NumberedObjects<Qp>& qps() { return qps_; }
-  const NumberedObjects<Qp>& qps() const { return qps_; }
+  QpTable& qps() { return qps_; }
+  const QpTable& qps() const { return qps_; }
   NumberedObjects<Cq>& cqs() { return cqs_; }
   NumberedObjects<Srq>& srqs() { return srqs_; }
   IndexPool& mr_numbers() { return mr_numbers_; }
 
  private:
   std::mutex mutex_;
-  NumberedObjects<Qp> qps_{mutex_, 2, segment::kMaxQp};
+  QpTable qps_{mutex_};
   NumberedObjects<Cq> cqs_{mutex_, 1, segment::kMaxCq};
   NumberedObjects<Srq> srqs_{mutex_, 1, segment::kMaxSrq};
   IndexPool mr_numbers_{1, segment::kMaxMr};

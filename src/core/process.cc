@@ -59,7 +59,10 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->slot_ = (*node)->slot();
   process->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
   process->node_ = std::move(*node);
-  process->ring_memory_.emplace(*process->node_);
+  process->objects_.qps().prepare(process->slot_);
+  process->objects_.qps().add_slot(process->slot_);
+  process->slots_.emplace(*process->node_, used, process->objects_.qps());
+  process->ring_memory_.emplace(*process->node_, process->objects_.qps());
   process->service_ = std::make_unique<ObjectService>(*process->node_, process->objects_, process->pending_,
                                                       process->remapper_->copy_mutex());
   process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
@@ -78,9 +81,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
 
 bool Process::host_is_covered(const Transport& asking) const { return transports_.share_memory_beside(asking); }
 
-bool Process::has_queue_pair(uint32_t number) const {
-  return segment::slot_of(number) == slot_ && objects_.qps().at(segment::index_of(number)) != nullptr;
-}
+bool Process::has_queue_pair(uint32_t number) const { return objects_.qps().find(number) != nullptr; }
 
 void Process::count_thread(bool writes_memory) {
   // One that does not write to memory unasked is no company of the program's threads.

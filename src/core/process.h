@@ -12,6 +12,7 @@
 #include "core/pending_requests.h"
 #include "core/process_service.h"
 #include "core/ring_memory.h"
+#include "core/slots.h"
 #include "core/transports.h"
 #include "core/xrc_users.h"
 #include "region/remapper.h"
@@ -30,7 +31,11 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   // Its place on the host.
   cm::Node& node() override { return *node_; }
   const segment::Tables& tables() { return node_->segment().tables(); }
+  /// The tables of its queue pairs, of all slots.
+  segment::QpBanks& queue_pairs() { return node_->self().queue_pairs(); }
+  /// The first one, which names it to its peers.
   uint32_t slot() const { return slot_; }
+  Slots& slots() { return *slots_; }
   /// How this process signs claims in rings.
   uint32_t tag() const { return tag_; }
   const std::vector<Gid>& host_addresses() const override { return own_addresses_; }
@@ -80,6 +85,7 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   std::unique_ptr<ObjectService> service_;
   std::optional<RingMemory> ring_memory_;
   Transports transports_;
+  std::optional<Slots> slots_;
 
   struct Service {
     const ServiceEntry* entry;

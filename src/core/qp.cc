@@ -18,7 +18,7 @@ constexpr int64_t kFillWaitNs = 2'000'000'000;
 
 Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
     : process_(device.process()),
-      shared_(&process_.tables().qp[index]),
+      shared_(process_.queue_pairs().qp(index)),
       keys_(process_.tables().mr),
       operations_(operations(options.type)),
       max_send_wr_(options.cap.max_send_wr),
@@ -30,7 +30,7 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       device_(device),
       pd_(pd),
       index_(index),
-      qp_num_(segment::number_of(process_.slot(), index)),
+      qp_num_(process_.objects().qps().number_of(index)),
       options_(options),
       send_cq_(static_cast<Cq*>(options.send_cq)),
       recv_cq_(static_cast<Cq*>(options.recv_cq)),
@@ -45,7 +45,7 @@ int Qp::open() {
                                       std::max(options_.cap.max_recv_wr, 1u), std::max(options_.cap.max_recv_sge, 1u),
                                       pd_->handle());
     if (!queue) {
-      process_.objects().qps().numbers().give_back(index_);
+      process_.objects().qps().indices().give_back(index_);
       return queue.error().code();
     }
     queue_ = std::move(*queue);
@@ -76,9 +76,10 @@ int Qp::open() {
   next_epoch();
   shared_->in_use.store(1);
 
-  auto& high_water = process_.tables().header->qp_high_water;
+  auto& high_water = *process_.queue_pairs().at(segment::bank_of(index_)).high_water;
+  const uint32_t place = segment::index_of(index_);
   uint32_t seen = high_water.load();
-  while (seen <= index_ && !high_water.compare_exchange_weak(seen, index_ + 1)) {
+  while (seen <= place && !high_water.compare_exchange_weak(seen, place + 1)) {
   }
   if (send_cq_ != nullptr) {
     send_cq_->users.add();
@@ -123,7 +124,7 @@ int Qp::close() {
   process_.objects().qps().leave(index_);
   queue_.reset();
   device_.events().forget(this);
-  process_.objects().qps().numbers().give_back(index_);
+  process_.objects().qps().indices().give_back(index_);
   if (send_cq_ != nullptr) send_cq_->users.drop();
   if (recv_cq_ != nullptr) recv_cq_->users.drop();
   if (srq_ != nullptr) srq_->users.drop();
@@ -212,8 +213,18 @@ std::unique_ptr<Endpoint> Qp::take_endpoint() {
   return std::move(endpoint_);
 }
 
+void Qp::await_senders(uint32_t slot, uint32_t qp_num) {
+  // A connected queue pair takes nothing from others. Those of an XRC domain share their receives.
+  if (options_.type == QpType::kRc || options_.type == QpType::kUc)
+    quiesce_peer(process_.node(), slot, qp_num);
+  else
+    quiesce(process_.node());
+}
+
 int Qp::to_reset() {
   std::unique_ptr<Endpoint> endpoint;
+  const uint32_t peer_slot = shared_->remote_slot.load();
+  const uint32_t peer_number = shared_->remote_qpn.load();
   {
     std::lock_guard lock(send_lock_);
     next_epoch();
@@ -230,7 +241,7 @@ int Qp::to_reset() {
     shared_->transport.store(0);
   }
   if (endpoint != nullptr) endpoint->withdraw();
-  quiesce(process_.node());
+  await_senders(peer_slot, peer_number);
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
   if (recv_cq_ != nullptr && recv_cq_ != send_cq_) recv_cq_->purge(qp_num_);
@@ -244,7 +255,7 @@ int Qp::to_error() {
     set_state(QpState::kErr);
     flush_sends();
   }
-  quiesce(process_.node());
+  await_senders(shared_->remote_slot.load(), shared_->remote_qpn.load());
   const int64_t deadline = base::now_ns() + kFillWaitNs;
   for (progress::Waiter waiter(progress::kLockPolicy);; waiter.turn()) {
     {
@@ -329,9 +340,9 @@ int Qp::query(QpAttr* attr, QpOptions* options) const {
   return 0;
 }
 
-bool Qp::connected_to(const cm::Peer& peer) const {
+bool Qp::connected_to(cm::Peer& peer) const {
   const QpState now = state();
-  return now >= QpState::kRtr && now != QpState::kErr && shared_->remote_slot.load() == peer.slot();
+  return now >= QpState::kRtr && now != QpState::kErr && peer.queue_pairs().has_slot(shared_->remote_slot.load());
 }
 
 void Qp::tell_drained() {
@@ -359,6 +370,8 @@ bool Qp::handle_error() {
   if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});
   return true;
 }
+
+bool Qp::has_failed() const { return shared_->error.load() != 0 || state() == QpState::kErr; }
 
 bool Qp::handle_peer_gone(cm::Peer& peer) {
   if (!datagram_ && !connected_to(peer)) return true;

@@ -72,7 +72,9 @@ class alignas(64) Qp final : public QueuePair {
   /// datagrams forgets it. False: busy, call again.
   bool handle_peer_gone(cm::Peer& peer);
   /// To the process, or to another one in its slot.
-  bool connected_to(const cm::Peer& peer) const;
+  bool connected_to(cm::Peer& peer) const;
+  /// It is in the error state, or a peer noted an error.
+  bool has_failed() const;
   void recover(uint32_t dead_tag);
 
  private:
@@ -120,6 +122,9 @@ class alignas(64) Qp final : public QueuePair {
   int to_reset();
   int to_error();
   void apply(const QpAttr& attr, uint32_t mask);
+  /// After the state says that nobody may send to this queue pair: nobody does who began before. `slot`, `qp_num`: its
+  /// peer over shared memory, or 0.
+  void await_senders(uint32_t slot, uint32_t qp_num);
   void publish_attributes();
   void tell_drained();
   /// Under the send lock: what leads to the peer, for withdraw() without that lock.

@@ -14,7 +14,7 @@ constexpr uint32_t kMaxMtu = 4096;  // IBTA 9.3.2: the largest path MTU
 
 QpContextImpl::QpContextImpl(Qp& qp)
     : QpContext({qp.qp_num_, qp.options_.type, qp.options_.cap, qp.options_.hears_itself, qp.shared_,
-                 &qp.process_.tables().statistics[qp.index_]}),
+                 qp.process_.queue_pairs().statistics(qp.index_)}),
       qp_(qp) {}
 
 bool QpContextImpl::locate(const Sge& sge, uint32_t rights, std::byte** data) {

@@ -26,9 +26,10 @@ void Qp::wake_sender() {
   const uint32_t slot = shared_->remote_slot.load();
   const cm::PeerRef peer = process_.node().find(slot);
   if (peer == nullptr) return;
-  const uint32_t index = segment::index_of(shared_->remote_qpn.load());
-  peer->tables().qp[index].wake.store(1);
-  cm::call_attention(*peer, segment::attention::kQp, index);
+  const auto index = peer->queue_pairs().index_of(shared_->remote_qpn.load());
+  if (!index) return;  // a reset took it away meanwhile
+  peer->queue_pairs().qp(*index)->wake.store(1);
+  cm::call_attention(*peer, segment::attention::kQp, *index);
 }
 
 std::function<bool(uint32_t)> Qp::death_test() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/quiesce.h"
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "segment/send_lock.h"
 
@@ -12,29 +10,45 @@ namespace {
 
 constexpr int64_t kLimitNs = 2'000'000'000;
 
-/// `peer` null: the tables are this process's own.
-bool await_holders(const segment::Tables& tables, const cm::Peer* peer) {
-  const uint32_t count = std::min(tables.header->qp_high_water.load(), segment::kMaxQp);
+/// Waits for the holder of `lock`, of a queue pair of `peer`. False: it still holds it at the deadline.
+bool await_holder(const std::atomic<uint32_t>& lock, const cm::Peer& peer, int64_t deadline) {
+  bool is_late = false;
+  segment::SendLock::await_holder(lock, [&] {
+    if (!peer.is_self() && !peer.alive()) return false;
+    is_late = base::now_ns() > deadline;
+    return !is_late;
+  });
+  return !is_late;
+}
+
+bool await_holders(cm::Peer& peer) {
   const int64_t deadline = base::now_ns() + kLimitNs;
-  for (uint32_t i = 0; i < count; ++i) {
-    bool is_late = false;
-    segment::SendLock::await_holder(tables.qp[i].send_lock, [&] {
-      if (peer != nullptr && !peer->alive()) return false;
-      is_late = base::now_ns() > deadline;
-      return !is_late;
-    });
-    if (is_late) return false;
-  }
-  return true;
+  bool is_late = false;
+  const bool all = peer.queue_pairs().each([&](const segment::QpBank& bank, uint32_t) {
+    const uint32_t count = bank.count();
+    for (uint32_t i = 0; i < count && !is_late; ++i) is_late = !await_holder(bank.qp[i].send_lock, peer, deadline);
+  });
+  // A bank that cannot be mapped may be in use, unless its process died.
+  return !is_late && (all || !peer.alive());
 }
 
 }  // namespace
 
 bool quiesce(cm::Node& node) {
   segment::SendLock::fence_after_revoking();
-  bool all = await_holders(node.segment().tables(), nullptr);
-  for (const cm::PeerRef& peer : node.peers()) all = await_holders(peer->tables(), peer.get()) && all;
+  bool all = await_holders(node.self());
+  for (const cm::PeerRef& peer : node.peers()) all = await_holders(*peer) && all;
   return all;
+}
+
+bool quiesce_peer(cm::Node& node, uint32_t slot, uint32_t qp_num) {
+  segment::SendLock::fence_after_revoking();
+  // A process that this one has not met has not mapped its receives.
+  const cm::PeerRef peer = slot == 0 ? nullptr : node.find(slot);
+  if (peer == nullptr) return true;
+  const auto index = peer->queue_pairs().index_of(qp_num);
+  if (!index) return quiesce(node);
+  return await_holder(peer->queue_pairs().qp(*index)->send_lock, *peer, base::now_ns() + kLimitNs);
 }
 
 }  // namespace nupa::core

@@ -10,4 +10,8 @@ namespace nupa::core {
 /// caller holds none. False: a process did not move on within 2 s (it is stopped). Any thread.
 bool quiesce(cm::Node& node);
 
+/// The same where only one queue pair can be inside, the peer of a connected one: `qp_num` of the process in `slot`.
+/// `slot` 0: none can.
+bool quiesce_peer(cm::Node& node, uint32_t slot, uint32_t qp_num);
+
 }  // namespace nupa::core

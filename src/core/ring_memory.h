@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <mutex>
+#include <vector>
+
+#include "core/qp_table.h"
 #include "core/quiesce.h"
 
 namespace nupa::core {
 
 /// The part of a process's segment that its rings and long lists lie in, which peers map. A block is used again after
-/// quiesce() only. Any thread; give_back() without a send lock.
+/// quiesce() only, which looks at all queue pairs: with many of them, blocks that are given back wait for others and
+/// for one quiesce() together. Any thread; give_back() without a send lock.
 class RingMemory {
  public:
-  explicit RingMemory(cm::Node& node) : node_(node) {}
+  RingMemory(cm::Node& node, const QpTable& qps) : node_(node), qps_(qps) {}
 
   /// ENOMEM, EFBIG: limits of the process.
-  Result<segment::Segment::Block> allocate(uint64_t bytes) { return node_.segment().allocate(bytes); }
-  void give_back(const segment::Segment::Block& block) { node_.segment().release(block, quiesce(node_)); }
+  Result<segment::Segment::Block> allocate(uint64_t bytes);
+  void give_back(const segment::Segment::Block& block);
 
  private:
+  void free_waiting();
+
   cm::Node& node_;
+  const QpTable& qps_;
+  std::mutex mutex_;
+  std::vector<segment::Segment::Block> waiting_;
+  uint64_t waiting_bytes_ = 0;
 };
 
 }  // namespace nupa::core

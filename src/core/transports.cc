@@ -41,6 +41,16 @@ bool Transports::reserve(uint32_t slot) {
   return any;
 }
 
+Result<bool> Transports::reserve_further(uint32_t slot) {
+  for (const Used& each : used_)
+    if (auto reserved = each.transport->reserve_further(slot); !reserved || !*reserved) return reserved;
+  return true;
+}
+
+void Transports::extend(uint32_t slot) {
+  for (const Used& each : used_) each.transport->extend(slot);
+}
+
 Error Transports::explain_no_slot(const Error& error) const {
   for (const Used& each : used_)
     if (const auto why = each.transport->explain_no_slot(); !why) return why.error();

@@ -32,6 +32,9 @@ class Transports {
   void describe(segment::SegmentHeader& header) const;
   /// Whether all may have the slot, those left out that cannot run here.
   bool reserve(uint32_t slot);
+  /// As Transport::reserve_further(), of all. After true extend() may follow.
+  Result<bool> reserve_further(uint32_t slot);
+  void extend(uint32_t slot);
   /// Why no slot could be had, if a transport knows better than `error`.
   Error explain_no_slot(const Error& error) const;
   /// After this only those are used that can run here.

@@ -6,13 +6,14 @@
 ///
 ///   offset      size     what
 ///   0           64 KiB   SegmentHeader
-///   64 KiB      2 MiB    QpShared[kMaxQp]
+///   64 KiB      2 MiB    QpShared[kSlotQp], of the first slot
 ///   +2 MiB      8 MiB    CqShared[kMaxCq]
 ///   +8 MiB      1 MiB    SrqShared[kMaxSrq]
 ///   12 MiB      32 MiB   MrShared[kMaxMr]
-///   44 MiB      2 MiB    StatisticsShared[kMaxQp]
+///   44 MiB      2 MiB    StatisticsShared[kSlotQp], of the first slot
 ///   47 MiB      192 KiB  ListenerShared[kMaxListeners]
-///   48 MiB      grows    heap: rings, piece lists, bounce buffers (pages, power-of-two sizes)
+///   48 MiB      grows    heap: rings, piece lists, bounce buffers, a QpBankShared for each further slot (pages,
+///                        power-of-two sizes)
 
 #include <algorithm>
 #include <atomic>
@@ -26,11 +27,15 @@
 namespace nupa::segment {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 11;
+constexpr uint32_t kLayoutVersion = 12;
 
-/// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair in it.
+/// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair. A process with
+/// more queue pairs takes further slots. The queue pairs of one slot are a bank; a process counts its banks from 0, and
+/// its queue pairs by an index: the bank above the low 12 bits (docs/design/many-queue-pairs.md).
 constexpr uint32_t kIndexBits = 12;
-constexpr uint32_t kMaxQp = 1u << kIndexBits;
+constexpr uint32_t kSlotQp = 1u << kIndexBits;  ///< queue pair numbers of a slot
+constexpr uint32_t kMaxBanks = 16;              ///< slots of a process
+constexpr uint32_t kMaxQp = kMaxBanks * kSlotQp;
 constexpr uint32_t kMaxSrq = 1u << kIndexBits;
 constexpr uint32_t kMaxCq = 1u << 16;
 constexpr uint32_t kMaxMr = 1u << 18;
@@ -41,7 +46,9 @@ constexpr uint32_t kMaxGids = 32;  ///< of a device
 
 constexpr uint32_t number_of(uint32_t slot, uint32_t index) { return slot << kIndexBits | index; }
 constexpr uint32_t slot_of(uint32_t number) { return number >> kIndexBits; }
-constexpr uint32_t index_of(uint32_t number) { return number & (kMaxQp - 1); }
+/// Within its slot.
+constexpr uint32_t index_of(uint32_t number) { return number & (kSlotQp - 1); }
+constexpr uint32_t bank_of(uint32_t index) { return index >> kIndexBits; }
 
 constexpr uint64_t kHeaderOffset = 0;
 constexpr uint64_t kQpOffset = 64 << 10;
@@ -104,6 +111,13 @@ constexpr uint32_t kListenAnyAddress = 1u << 0;
 constexpr uint32_t kListenOnlyV4 = 1u << 1;
 constexpr uint32_t kListenOnlyV6 = 1u << 2;
 
+/// Where a further bank of the process lies. Stays as it is once `slot` is there.
+struct BankPlace {
+  std::atomic<uint32_t> slot;  ///< written last; 0: there is none
+  uint32_t pad;
+  std::atomic<uint64_t> offset;  ///< of its QpBankShared in the heap
+};
+
 /// The GID table of a device's port.
 struct GidTableShared {
   uint32_t count;
@@ -121,12 +135,13 @@ struct alignas(64) SegmentHeader {
   char command[64];        ///< for people
   uint32_t shares_memory;  ///< 1: others may reach it by shared memory; the transport writes it
   uint32_t device_count;
-  std::atomic<uint32_t> qp_high_water;  ///< queue pairs at and above this index were never used
+  std::atomic<uint32_t> qp_high_water;  ///< queue pairs of the first bank at and above this were never used
   std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
   GidTableShared devices[kMaxDevices];
 
   alignas(64) std::atomic<uint32_t> attention;
-  alignas(64) std::atomic<uint64_t> qp_attention[kMaxQp / 64];
+  alignas(64) std::atomic<uint32_t> bank_attention;              ///< by bank: a bit is set among its attention bits
+  alignas(64) std::atomic<uint64_t> qp_attention[kSlotQp / 64];  ///< of the first bank
   alignas(64) std::atomic<uint64_t> srq_attention[kMaxSrq / 64];
   alignas(64) std::atomic<uint64_t> cq_attention[kMaxCq / 64];
   alignas(64) std::atomic<uint64_t> agent_attention[4096 / 64];
@@ -134,6 +149,7 @@ struct alignas(64) SegmentHeader {
   alignas(64) std::atomic<uint32_t> mcast_high_water;  ///< entries at and above were never used
   McastShared mcast[kMaxMcast];
   alignas(64) std::atomic<uint32_t> listener_high_water;  ///< entries at and above were never used
+  BankPlace further_banks[kMaxBanks - 1];                 ///< the second bank first; none behind the first without slot
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
 static_assert(sizeof(ListenerShared) * kMaxListeners <= kHeapOffset - kListenerOffset);
@@ -306,7 +322,7 @@ struct alignas(64) StatisticsShared {
   std::byte bytes[kBytes];
 };
 static_assert(sizeof(StatisticsShared) == 512 &&
-              sizeof(StatisticsShared) * kMaxQp <= kListenerOffset - kStatisticsOffset);
+              sizeof(StatisticsShared) * kSlotQp <= kListenerOffset - kStatisticsOffset);
 
 struct alignas(64) QpShared {
   // Line 0: what a sender reads on each message; changes only with the state.
@@ -338,7 +354,16 @@ struct alignas(64) QpShared {
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
 };
-static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kMaxQp <= kCqOffset - kQpOffset);
+static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kSlotQp <= kCqOffset - kQpOffset);
+
+/// The tables of a slot that a process took when it had no numbers left.
+struct QpBankShared {
+  alignas(64) std::atomic<uint64_t> attention[kSlotQp / 64];
+  alignas(64) std::atomic<uint32_t> high_water;  ///< queue pairs at and above this were never used
+  QpShared qp[kSlotQp];
+  StatisticsShared statistics[kSlotQp];
+};
+static_assert(sizeof(QpBankShared) <= 4 << 20);
 
 struct alignas(64) SrqShared {
   std::atomic<uint32_t> in_use;  ///< set last, taken away first

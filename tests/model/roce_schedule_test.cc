@@ -63,6 +63,44 @@ void the_port_sleeps_while_another_looks_at_all(Case& made) {
   made.thread("program", [&timers] { timers.run(); });
 }
 
+/// The deadline is one of a group's, whose earliest one is over.
+struct GroupOfTimers : Timers {
+  Earliest group;
+
+  /// As EndpointChannel::set_deadline().
+  void set_deadline_of_one(int64_t deadline_ns) {
+    deadline.set(deadline_ns);
+    group.expect(deadline_ns);
+    expect(deadline_ns);
+  }
+  /// As Port::run_timers().
+  void run_groups(int64_t now) {
+    schedule.forget();
+    int64_t earliest = group.at();
+    if (earliest <= now) {
+      group.forget();
+      earliest = deadline.at();
+      group.expect(earliest);
+    }
+    expect(earliest);
+  }
+};
+
+void one_sets_a_deadline_while_another_looks_at_its_group(Case& made) {
+  auto& timers = made.make<GroupOfTimers>();
+  timers.group.expect(kSoon);
+  timers.schedule.expect(kSoon);
+  made.thread("channel", [&timers] { timers.set_deadline_of_one(kLater); });
+  made.thread("port", [&timers] { timers.run_groups(kSoon); });
+  made.finally([&timers] {
+    model::require(timers.group.at() <= kLater, "its group expects the deadline");
+    model::require(timers.schedule.earliest() <= kLater, "and so does the port");
+  });
+}
+
+TEST(ModelRoceSchedule, Deadline_SetWhileItsGroupIsLookedAt_IsExpected) {
+  model::expect_holds(one_sets_a_deadline_while_another_looks_at_its_group);
+}
 TEST(ModelRoceSchedule, Deadline_SetWhileAllAreLookedAt_IsExpected) {
   model::expect_holds(one_sets_a_deadline_while_another_looks_at_all);
 }

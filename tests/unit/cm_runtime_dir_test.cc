@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -198,6 +199,56 @@ TEST_F(CmRuntimeDir, TwoProcessesNeverHaveOneSlot) {
   ASSERT_TRUE(any);
   EXPECT_GT(any->slot, 0u);
   EXPECT_EQ(6u, dir->list().size());
+}
+
+TEST_F(CmRuntimeDir, FurtherSlot_IsAnotherNameOfTheProcess) {
+  const auto dir = open();
+  const auto claim = [&](uint32_t wanted) { return dir->claim([wanted](uint32_t slot) { return slot == wanted; }); };
+  auto own = claim(5);
+  auto other = claim(8);
+  ASSERT_TRUE(own && other);
+  const auto further = dir->claim_further(5, [](uint32_t slot) { return slot == 9 || slot == 8; });
+  ASSERT_TRUE(further) << further.error().what();
+  EXPECT_EQ(9u, *further) << "8 is taken";
+  EXPECT_EQ((std::vector<uint32_t>{5, 8, 9}), dir->list());
+  EXPECT_EQ((std::vector<uint32_t>{5, 8}), dir->processes());
+  EXPECT_TRUE(dir->strangers().empty());
+  ASSERT_TRUE(dir->connect(9));
+  base::UniqueFd came(accept4(own->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(came) << "by the same socket";
+  EXPECT_TRUE(dir->sweep().empty()) << "it lives";
+  own->listener.reset();
+  EXPECT_EQ((std::vector<uint32_t>{5, 9}), dir->sweep(true)) << "what is left of the dead";
+  const auto again = claim(9);
+  ASSERT_TRUE(again) << "a further slot of a dead process is free";
+  EXPECT_EQ((std::vector<uint32_t>{8, 9}), dir->list());
+}
+
+TEST_F(CmRuntimeDir, FirstSlotOfTheHost_IsNoFurtherOne) {
+  const auto dir = open();
+  auto own = dir->claim([](uint32_t slot) { return slot == 5; });
+  ASSERT_TRUE(own);
+  std::set<uint32_t> asked;
+  const auto further = dir->claim_further(5, [&](uint32_t slot) { return asked.insert(slot), false; });
+  ASSERT_FALSE(further);
+  EXPECT_EQ(ENOSPC, further.error().code());
+  EXPECT_EQ(segment::kMaxSlot - 2, asked.size());
+  EXPECT_EQ(0u, asked.count(1) + asked.count(5));
+}
+
+TEST_F(CmRuntimeDir, FurtherSlot_WhoseReservationFails_ErrorIsThat) {
+  const auto dir = open();
+  auto own = dir->claim([](uint32_t slot) { return slot == 5; });
+  ASSERT_TRUE(own);
+  int asked = 0;
+  const auto further =
+      dir->claim_further(5, [&](uint32_t) -> Result<bool> { return ++asked, fail(EMFILE, "no port"); });
+  ASSERT_FALSE(further);
+  EXPECT_EQ(EMFILE, further.error().code());
+  EXPECT_STREQ("no port", further.error().what());
+  EXPECT_EQ(1, asked) << "the next slot needs the same";
+  EXPECT_EQ(std::vector<uint32_t>{5}, dir->list());
+  EXPECT_TRUE(dir->claim_further(5, [](uint32_t) { return true; })) << "the folder is not locked";
 }
 
 TEST_F(CmRuntimeDir, ASlotThatCannotBeReservedIsLeftOut) {

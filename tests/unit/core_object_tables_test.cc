@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <thread>
 
 #include "cm_fixture.h"
@@ -15,9 +16,14 @@ namespace {
 
 struct Thing {};
 
-TEST(CoreObjectTables, FirstNumbers_LeaveOutZeroAndTheQueuePairsOfManagement) {
+TEST(CoreObjectTables, FirstNumbers_AreNoQueuePairOfManagementAndNotZero) {
   ObjectTables tables;
-  EXPECT_EQ(tables.qps().numbers().take(), 2);
+  EXPECT_EQ(tables.qps().indices().take(), -1) << "without a slot";
+  tables.qps().prepare(1);
+  tables.qps().add_slot(1);
+  const int64_t first = tables.qps().indices().take();
+  ASSERT_EQ(first, 0);
+  EXPECT_EQ(tables.qps().number_of(0), 0x1000u) << "0 and 1 are management's";
   EXPECT_EQ(tables.cqs().numbers().take(), 1);
   EXPECT_EQ(tables.srqs().numbers().take(), 1);
   EXPECT_EQ(tables.mr_numbers().take(), 1);
@@ -25,12 +31,16 @@ TEST(CoreObjectTables, FirstNumbers_LeaveOutZeroAndTheQueuePairsOfManagement) {
 
 TEST(CoreObjectTables, EachKind_HasTheNumbersThatTheSegmentHasPlacesFor) {
   ObjectTables tables;
+  for (uint32_t slot = 1; slot <= segment::kMaxBanks; ++slot) {
+    tables.qps().prepare(slot);
+    tables.qps().add_slot(slot);
+  }
   const auto last_of = [](IndexPool& numbers) {
     int64_t last = -1;
     for (int64_t taken = numbers.take(); taken >= 0; taken = numbers.take()) last = taken;
     return last;
   };
-  EXPECT_EQ(last_of(tables.qps().numbers()), segment::kMaxQp - 1);
+  EXPECT_EQ(last_of(tables.qps().indices()), segment::kMaxQp - 1);
   EXPECT_EQ(last_of(tables.cqs().numbers()), segment::kMaxCq - 1);
   EXPECT_EQ(last_of(tables.srqs().numbers()), segment::kMaxSrq - 1);
   EXPECT_EQ(last_of(tables.mr_numbers()), segment::kMaxMr - 1);
@@ -47,6 +57,36 @@ TEST(CoreObjectTables, At_BetweenEnterAndLeave_IsTheObject) {
   things.leave(5);
   EXPECT_EQ(things.at(5), nullptr);
   EXPECT_EQ(things.high_water(), 6u);
+}
+
+TEST(CoreObjectTables, QueuePair_BetweenEnterAndLeave_IsFoundByItsNumberAlone) {
+  std::mutex mutex;
+  QpTable table(mutex);
+  for (const uint32_t slot : {7u, 5u}) {
+    table.prepare(slot);
+    table.add_slot(slot);
+  }
+  constexpr uint32_t kIndex = segment::kSlotQp + 3;  // the second bank's fourth
+  constexpr uint32_t kNumber = 0x5003;
+  EXPECT_EQ(table.number_of(kIndex), kNumber);
+  std::byte memory[2]{};
+  auto& first = reinterpret_cast<Qp&>(memory[0]);  // neither is looked into
+  auto& second = reinterpret_cast<Qp&>(memory[1]);
+  table.enter(first, 3);
+  table.enter(second, kIndex);
+  EXPECT_EQ(table.find(kNumber), &second);
+  EXPECT_EQ(table.at(kIndex), &second);
+  EXPECT_EQ(table.find(0x7003), &first);
+  EXPECT_EQ(table.find(0x6003), nullptr) << "the slot is another process's";
+  EXPECT_EQ(table.at(segment::kMaxQp), nullptr) << "an index that a peer wrote";
+  EXPECT_EQ(table.count(), 2u);
+  uint32_t visited = 0;
+  table.each([&](Qp&) { ++visited; });
+  EXPECT_EQ(visited, 2u);
+  table.leave(kIndex);
+  EXPECT_EQ(table.find(kNumber), nullptr);
+  EXPECT_EQ(table.find(0x7003), &first);
+  EXPECT_EQ(table.count(), 1u);
 }
 
 TEST(CoreObjectTables, Leave_BesideAThreadThatWorksOnObjects_WaitsForIt) {

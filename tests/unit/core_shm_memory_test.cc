@@ -4,8 +4,13 @@
 #ifndef NUPA_TEST_DROPIN
 #include <nupa/connect.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <string>
 
 #include "core_shm_fixture.h"
+#include "io/udp_socket.h"
 
 namespace nupa::core {
 namespace {
@@ -252,15 +257,76 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
   EXPECT_EQ(qp->transport(), "shm");
 }
 
+TEST_F(ShmObjects, MemoryOfManyQueuePairs_IsGivenBackWhenTheyAreGone) {
+  const auto used = [&] {
+    struct stat file {};
+    EXPECT_EQ(fstat(process().node().segment().fd(), &file), 0);
+    return static_cast<uint64_t>(file.st_blocks) * 512;
+  };
+  const uint64_t before = used();
+  constexpr size_t kMany = 300;
+  for (size_t i = 0; i < kMany; ++i) {
+    Qp* const qp = make_qp();
+    ASSERT_NE(qp, nullptr);
+    ASSERT_EQ(to_init(*qp), 0);
+    ASSERT_EQ(receive(*qp, 1), 0);
+  }
+  const uint64_t most = used();
+  EXPECT_GE(most, before + kMany * 4096);
+  qps.resize(kMany / 2);
+  const uint64_t half = used();
+  EXPECT_LT(half, most) << "also while there are many";
+  qps.clear();
+  EXPECT_LE(used() + (kMany - 50) * 4096, most) << "but for a few pages of the tables";
+}
+
+TEST_F(ShmObjects, PortOfAFurtherSlotThatWasNotHad_IsFreeAgain) {
+  close();
+  ASSERT_TRUE(open("roce"));
+  Transport& roce = *process().transports().find("roce");
+  std::vector<uint32_t> reserved;
+  for (uint32_t slot = segment::kMaxSlot; reserved.size() < 2 && slot > segment::kMinSlot; --slot)
+    if (const auto answer = roce.reserve_further(slot); answer && *answer) reserved.push_back(slot);
+  ASSERT_EQ(reserved.size(), 2u);
+  const auto is_free = [](uint32_t slot) {
+    return io::UdpSocket::open(static_cast<uint16_t>(61000 + slot), 1 << 16).has_value();
+  };
+  EXPECT_TRUE(is_free(reserved[0]));
+  EXPECT_FALSE(is_free(reserved[1]));
+  roce.extend(reserved[1]);
+  const auto again = roce.reserve_further(reserved[1]);
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(*again) << "it is this process's now";
+}
+
+TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
+  close();
+  ASSERT_TRUE(open("roce"));
+  while (qps.size() < segment::kSlotQp) ASSERT_NE(make_qp(), nullptr);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto refused = process().slots().take_qp();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), EMFILE);
+  const std::string text = refused.error().what();
+  EXPECT_NE(text.find("no socket for UDP port 6"), std::string::npos) << text;
+  EXPECT_NE(text.find("Too many open files"), std::string::npos) << text;
+  Qp* const next = make_qp();
+  ASSERT_NE(next, nullptr) << "with descriptors there are more";
+  EXPECT_NE(segment::slot_of(next->number()), process().slot());
+}
+
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
   make_pair();
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
   IndexPool& entries = process().objects().mr_numbers();
   for (uint32_t further = 1; further <= 5; ++further) {  // the low byte is the program's to choose
-    const int64_t before = entries.take();
     auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));
     const uint32_t first = window->rkey();
-    ASSERT_EQ(segment::key_index(first), before + 1);
+    const uint32_t entry = segment::key_index(first);
     SendWr bind{.wr_id = 1, .opcode = Opcode::kBindMw};
     bind.flags = send_flag::kSignaled;
     bind.mw = window.get();
@@ -270,10 +336,16 @@ TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 1
     ASSERT_EQ(next().status, WcStatus::kSuccess);
     window.reset();
     // The entries are used in turn: until it is this one's again.
-    entries.give_back(static_cast<uint32_t>(before));
-    for (int64_t entry = -1; entry != before; entries.give_back(static_cast<uint32_t>(entry))) entry = entries.take();
+    std::vector<int64_t> others;
+    while (others.empty() || others.back() != entry) {
+      others.push_back(entries.take());
+      ASSERT_GE(others.back(), 0);
+    }
+    others.pop_back();
+    entries.give_back(entry);
+    for (const int64_t other : others) entries.give_back(static_cast<uint32_t>(other));
     auto next_one = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
-    ASSERT_EQ(segment::key_index(next_one->rkey()), before + 1);
+    ASSERT_EQ(segment::key_index(next_one->rkey()), entry);
     EXPECT_NE(next_one->rkey(), bind.rkey) << further;
   }
 }

@@ -99,7 +99,7 @@ TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
 
 TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
   a = make_qp();
-  ASSERT_EQ(connect(*a, segment::number_of(process().slot(), segment::kMaxQp - 1), kImpatient), 0);
+  ASSERT_EQ(connect(*a, segment::number_of(process().slot(), segment::kSlotQp - 1), kImpatient), 0);
   expect_unanswered(*a);
 }
 
@@ -659,6 +659,24 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/shm.md, gra
   EXPECT_TRUE(closed.load());
 }
 
+TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grace periods
+  for (const QpState state : {QpState::kReset, QpState::kErr}) {
+    make_pair();
+    a->post_begin();
+    std::atomic<bool> moved{false};
+    std::thread other([&] {
+      EXPECT_EQ(move(*b, state), 0);
+      moved = true;
+    });
+    EXPECT_TRUE(soon([&] { return state_of_shared(*b) == state; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(moved.load());
+    a->post_end();
+    other.join();
+    EXPECT_TRUE(moved.load());
+  }
+}
+
 TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grace periods
   make_pair(QpType::kRc, {.timeout = 1, .retry_cnt = 0});
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
@@ -853,7 +871,7 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   auto& srq = static_cast<Srq&>(*made);
   auto receiver = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
   auto& qp = static_cast<Qp&>(*receiver);
-  const uint32_t sender = segment::number_of(process().slot(), segment::kMaxQp - 1);
+  const uint32_t sender = segment::number_of(process().slot(), segment::kSlotQp - 1);
   ASSERT_EQ(to_init(qp), 0);
   QpAttr attr;
   attr.state = QpState::kRtr;

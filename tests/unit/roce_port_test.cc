@@ -251,6 +251,20 @@ TEST_F(RoceAbsence, RequestToAQueuePairThatIsNotThere_ItsSenderIsTold) {
   EXPECT_EQ(recorder.doubted[0].port, port->socket().port());
 }
 
+TEST_F(RoceAbsence, RequestToAFurtherPort_ItsSenderIsToldFromThere) {
+  auto further = io::UdpSocket::open(0, 1 << 18);
+  ASSERT_TRUE(further);
+  destination.to.port = recorder.sends_to = further->port();
+  ++destination.place;
+  ASSERT_TRUE(port->add_socket(std::move(*further)));
+  ask(request());
+  all_come();
+  EXPECT_EQ(asked, kGone);
+  ASSERT_EQ(recorder.doubted.size(), 1u);
+  EXPECT_EQ(recorder.doubted[0].address, destination.from);
+  EXPECT_EQ(recorder.doubted[0].port, destination.to.port);
+}
+
 TEST_F(RoceAbsence, QueuePairThatIsNotConnectedYet_NothingIsSaid) {
   is_there = true;
   ask(request());
@@ -532,7 +546,7 @@ TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndAStranger) {
 
 TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
   send_raw(bytes_of(kSendOnly, kNumber + 1));
-  send_raw(bytes_of(kSendOnly, kNumber + segment::kMaxQp));  // the same place of another process
+  send_raw(bytes_of(kSendOnly, kNumber + segment::kSlotQp));  // the same place of another process
   send_raw(bytes_of(kSendOnly, 0));
   send_raw(bytes_of(kDatagram, kManagementQpn));
   expect_handled(4);

@@ -202,6 +202,65 @@ TEST_F(RocePortThread, BringsAndAnswersPacketsWhileNobodyPolls) {
   EXPECT_TRUE(comes_true([&] { return channel.delivered == 2; }));
 }
 
+TEST_F(RocePortThread, TimersOfQueuePairsOfSeveralSlots_RunEachAtItsTime) {
+  start();
+  // The last one of the first group, the first one of the next, and one of another slot.
+  std::vector<std::unique_ptr<CountingChannel>> others;
+  for (const uint32_t number : {0x113fu, 0x1140u, 0x5fffu}) {
+    others.push_back(std::make_unique<CountingChannel>(number));
+    port->add(*others.back());
+  }
+  const int64_t now = base::now_ns();
+  others[0]->wanted_at = now + 3'600'000'000'000;
+  port->expect(*others[0], others[0]->wanted_at);
+  int64_t later = 0;
+  for (size_t i = 1; i < others.size(); ++i) {
+    others[i]->wanted_at = now + (later += 10'000'000);
+    port->expect(*others[i], others[i]->wanted_at);
+  }
+  for (size_t i = 1; i < others.size(); ++i) EXPECT_TRUE(comes_true([&] { return others[i]->timers == 1; })) << i;
+  EXPECT_EQ(others[0]->timers, 0);
+  EXPECT_EQ(channel.timers, 0);
+  EXPECT_LE(port->wanted_at(), others[0]->wanted_at) << "the time that is left is not forgotten";
+  for (const auto& other : others) port->remove(*other);
+}
+
+TEST_F(RocePortThread, DeadlineThatWasPutOff_IsLookedAtAgain) {
+  start();
+  channel.wanted_at = base::now_ns() + 20'000'000;
+  port->expect(channel, channel.wanted_at);
+  channel.wanted_at = channel.wanted_at + 20'000'000;  // as each packet does
+  port->expect(channel, channel.wanted_at);
+  EXPECT_TRUE(comes_true([&] { return channel.timers == 1; }));
+}
+
+class RocePortFurther : public RocePortThread {
+ protected:
+  void SetUp() override {
+    RocePortThread::SetUp();
+    auto further = io::UdpSocket::open(0, 1 << 18);
+    ASSERT_TRUE(further);
+    way.to.port = further->port();
+    ++way.place;
+    ASSERT_TRUE(port->add_socket(std::move(*further)));
+    burst->aim(&way);
+  }
+};
+
+TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
+  send();
+  EXPECT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  port->drop_last_socket();
+  auto free = io::UdpSocket::open(way.to.port, 1 << 18);
+  EXPECT_TRUE(free) << "the port is given up";
+}
+
+TEST_F(RocePortFurther, Packet_OnlyThePortsThread_Arrives) {
+  start();  // without a poll before, or it would look now and then by itself
+  send();
+  EXPECT_TRUE(comes_true([&] { return channel.delivered == 1; })) << "its thread sleeps at all ports";
+}
+
 TEST_F(RocePortThread, StartedTwice_IsOne) {
   start();
   const auto threads = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
@@ -218,7 +277,7 @@ TEST_F(RocePortThread, StartedTwice_IsOne) {
 TEST_F(RocePortThread, WakesForADeadlineThatIsEarlierThanItKnew) {
   start();
   channel.wanted_at = base::now_ns();
-  port->expect(channel.wanted_at);
+  port->expect(channel, channel.wanted_at);
   EXPECT_TRUE(comes_true([&] { return channel.timers == 1 && channel.transmitted >= 1; }));
 }
 
@@ -231,7 +290,7 @@ TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
   start();
   channel.wanted_at = base::now_ns();
   later.wanted_at = base::now_ns() + 50'000'000;
-  port->expect(channel.wanted_at);
+  port->expect(channel, channel.wanted_at);
   ASSERT_TRUE(comes_true([&] { return channel.timers == 1; }));
   // Nobody asks for the later one again.
   EXPECT_TRUE(comes_true([&] { return later.timers == 1; }));
@@ -247,7 +306,7 @@ TEST_F(RocePortThread, TimerOfTheQueuePairWithTheHighestNumber_Runs) {
   port->add(next);
   start();
   next.wanted_at = base::now_ns();
-  port->expect(next.wanted_at);
+  port->expect(next, next.wanted_at);
   EXPECT_TRUE(comes_true([&] { return next.timers == 1; }));
   port->remove(next);
 }
@@ -256,7 +315,7 @@ TEST_F(RocePortThread, TimerOfAQueuePairThatIsHeld_RunsLater) {
   start();
   channel.held = true;
   channel.wanted_at = base::now_ns();
-  port->expect(channel.wanted_at);
+  port->expect(channel, channel.wanted_at);
   // It is tried again, also when another turn finds it still held.
   for (int before = channel.tries, times = 0; times < 3; ++times, before = channel.tries)
     ASSERT_TRUE(comes_true([&] { return channel.tries > before; }));
@@ -382,7 +441,7 @@ TEST_F(RocePortThread, QueuePairThatIsGoneIsNotTouched) {
   port->add(other);
   other.wanted_at = base::now_ns();
   send();
-  port->expect(other.wanted_at);
+  port->expect(other, other.wanted_at);
   EXPECT_TRUE(comes_true([&] { return other.timers == 1 && port->counters().no_queue_pair == 1; }));
   EXPECT_EQ(channel.timers + channel.delivered + channel.transmitted, 0);
   port->remove(other);

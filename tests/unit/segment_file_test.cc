@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What this process believes of another one's shared file: nothing beyond its end, no count, no other version.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 
 #include "base/shared_file.h"
 #include "core/index_pool.h"
+#include "segment/qp_banks.h"
 #include "segment/segment.h"
 
 namespace nupa::segment {
@@ -248,11 +250,98 @@ TEST(IndexPool, GivesTheNumberThatHasBeenFreeLongest) {
   for (const int64_t number : {2, 3, 4, 5, -1}) EXPECT_EQ(pool.take(), number);
   pool.give_back(4);
   pool.give_back(3);
-  EXPECT_EQ(pool.take(), 3) << "the next in turn";
   EXPECT_EQ(pool.take(), 4);
+  EXPECT_EQ(pool.take(), 3);
   EXPECT_EQ(pool.take(), -1);
   pool.give_back(2);
   EXPECT_EQ(pool.take(), 2);
+}
+
+TEST(IndexPool, Extended_GivesTheNewNumbersBeforeUsedOnes) {
+  core::IndexPool pool(0, 2);
+  for (const int64_t number : {0, 1, -1}) EXPECT_EQ(pool.take(), number);
+  pool.give_back(1);
+  pool.extend(4);
+  for (const int64_t number : {2, 3, 1, -1}) EXPECT_EQ(pool.take(), number);
+}
+
+/// A process's queue pairs as a peer sees them.
+class SegmentQpBanks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = Segment::create();
+    ASSERT_TRUE(made);
+    owner = std::move(*made);
+    header().slot = 3;
+    file = std::make_unique<MappedFile>(base::UniqueFd(fcntl(owner->fd(), F_DUPFD_CLOEXEC, 0)));
+    auto tables = map_tables(*file);
+    ASSERT_TRUE(tables);
+    banks.open(file.get(), *tables, 3);
+  }
+  SegmentHeader& header() { return *owner->tables().header; }
+  QpBankShared* show(uint32_t bank, uint32_t slot) {
+    auto block = owner->allocate(sizeof(QpBankShared));
+    if (!block) return nullptr;
+    header().further_banks[bank - 1].offset = block->offset;
+    header().further_banks[bank - 1].slot = slot;
+    return static_cast<QpBankShared*>(block->address);
+  }
+  uint32_t count() {
+    uint32_t seen = 0;
+    all = banks.each([&seen](const QpBank& bank, uint32_t number) { seen += bank && number == seen ? 1 : 100; });
+    return seen;
+  }
+
+  std::unique_ptr<Segment> owner;
+  std::unique_ptr<MappedFile> file;
+  QpBanks banks;
+  bool all = false;
+};
+
+TEST_F(SegmentQpBanks, FurtherBank_IsFoundWhenItIsThere) {
+  EXPECT_EQ(banks.index_of(number_of(3, 7)), 7u);
+  EXPECT_EQ(banks.index_of(number_of(9, 7)), std::nullopt);
+  EXPECT_FALSE(banks.has_slot(9));
+  EXPECT_FALSE(banks.has_slot(0));
+  EXPECT_EQ(banks.qp(kSlotQp + 7), nullptr);
+  EXPECT_EQ(count(), 1u);
+  QpBankShared* const shared = show(1, 9);
+  ASSERT_NE(shared, nullptr);
+  shared->qp[7].qp_num = 77;
+  EXPECT_TRUE(claims_slot(header(), 9));
+  EXPECT_FALSE(claims_slot(header(), 0));
+  EXPECT_TRUE(banks.has_slot(9));
+  ASSERT_EQ(banks.index_of(number_of(9, 7)), kSlotQp + 7);
+  EXPECT_EQ(banks.qp(kSlotQp + 7)->qp_num, 77u);
+  EXPECT_EQ(banks.statistics(kSlotQp + 7), banks.at(1).statistics + 7);
+  EXPECT_NE(banks.at(1).statistics, banks.at(0).statistics);
+  shared->high_water = ~0u;
+  EXPECT_EQ(banks.at(1).count(), kSlotQp) << "no count is believed";
+  EXPECT_EQ(count(), 2u);
+  EXPECT_TRUE(all);
+  ASSERT_NE(show(2, 5), nullptr);
+  EXPECT_EQ(banks.index_of(number_of(5, 1)), 2 * kSlotQp + 1);
+  EXPECT_EQ(banks.at(kMaxBanks).qp, nullptr);
+}
+
+TEST_F(SegmentQpBanks, PlaceThatCannotBe_IsNotMapped) {
+  const auto refuse = [&](uint32_t slot, uint64_t offset) {
+    header().further_banks[0].offset = offset;
+    header().further_banks[0].slot = slot;
+    EXPECT_EQ(banks.index_of(number_of(slot & 0xfff, 0)), std::nullopt) << slot << " " << offset;
+    EXPECT_EQ(count(), 1u);
+    EXPECT_FALSE(all) << "and who waits for all of them knows";
+  };
+  ASSERT_TRUE(owner->allocate(2 * sizeof(QpBankShared)));  // there is memory at these offsets
+  refuse(9, kHeapOffset + 64);
+  refuse(9, uint64_t{1} << 40);
+  refuse(9, MappedFile::kWindow * 4 - kPage);
+  refuse(kMaxSlot + 1, kHeapOffset);
+  ASSERT_NE(show(1, 9), nullptr);
+  EXPECT_EQ(banks.index_of(number_of(9, 0)), kSlotQp);
+  header().further_banks[0].slot = 10;
+  EXPECT_EQ(banks.index_of(number_of(9, 0)), kSlotQp) << "what it said first holds";
+  EXPECT_FALSE(banks.index_of(number_of(10, 0)));
 }
 
 TEST(IndexPool, DoesNotUseANumberAgainAtOnce) {

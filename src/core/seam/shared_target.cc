@@ -22,7 +22,7 @@ bool takes_requests(QpState state) { return state >= QpState::kRtr && state != Q
 
 SharedTarget::SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index,
                            cm::DueEvent* due, Guard guard)
-    : remote_(&peer.tables().qp[qp_index]),
+    : remote_(peer.queue_pairs().qp(qp_index)),
       peer_(peer),
       qp_index_(qp_index),
       tag_(segment::owner_tag(node.slot(), node.self().instance())),

@@ -26,7 +26,8 @@ class SharedTarget {
   /// The program may have unmapped memory that is registered: with kOwnMemory a fault in its receive buffers is an
   /// error of the request. Memory of other processes is a file that stays.
   enum class Guard : uint8_t { kNone, kOwnMemory };
-  /// `due`: where the receiver's event is left until the sender has its own completion; null: it is raised at once.
+  /// `qp_index`: of one that peer.queue_pairs() has. `due`: where the receiver's event is left until the sender has its
+  /// own completion; null: it is raised at once.
   SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index, cm::DueEvent* due,
                Guard guard = Guard::kNone);
 

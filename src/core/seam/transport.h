@@ -63,6 +63,13 @@ class Transport {
   /// sockets and threads.
   virtual Result<void> open(ProcessContext& process) = 0;
 
+  // Further slots, for more queue pairs. One thread at a time, any time after open().
+
+  /// Takes what the slot needs, unless another process has it. False: another process does. Errors of sockets.
+  virtual Result<bool> reserve_further([[maybe_unused]] uint32_t slot) { return true; }
+  /// The process has the further slot for which reserve_further() was called last.
+  virtual void extend([[maybe_unused]] uint32_t slot) {}
+
   // Queue pairs.
 
   /// Whether this transport leads to queue pair `qp_num` at `vector`; true as well if its process is there and does not

@@ -39,7 +39,7 @@ class EndpointChannel : public Channel {
  protected:
   void set_deadline(int64_t deadline) {
     deadline_.set(deadline);
-    if (deadline != INT64_MAX) port_.expect(deadline);
+    if (deadline != INT64_MAX) port_.expect(*this, deadline);
   }
   /// The state lets packets in.
   bool receives() const;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "base/gid.h"
 #include "base/gid_text.h"
@@ -55,6 +57,20 @@ core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
   if (!opened) return opened.error().code() == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
   socket_.emplace(std::move(*opened));
   return Slot::kFine;
+}
+
+Result<bool> RoceTransport::reserve_further(uint32_t slot) {
+  if (std::exchange(holds_unused_socket_, false)) port_->drop_last_socket();
+  // Standard peers send to one port, whatever the number.
+  if (settings_.standard) return true;
+  const uint16_t udp_port = Port::port_of_slot(slot);
+  auto opened = io::UdpSocket::open(udp_port, kSocketBytes);
+  if (!opened && opened.error().code() == EADDRINUSE) return false;
+  const auto added = opened ? port_->add_socket(std::move(*opened)) : tl::unexpected(opened.error());
+  if (!added)
+    return fail(added.error().code(), "no socket for UDP port ", udp_port, ": ", std::strerror(added.error().code()));
+  holds_unused_socket_ = true;
+  return true;
 }
 
 Result<void> RoceTransport::explain_no_slot() const {

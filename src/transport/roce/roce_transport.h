@@ -18,6 +18,8 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
 
   std::string_view name() const override { return kTransportName; }
   Slot reserve(uint32_t slot) override;
+  Result<bool> reserve_further(uint32_t slot) override;
+  void extend(uint32_t) override { holds_unused_socket_ = false; }
   Result<void> explain_no_slot() const override;
   Result<void> open(core::ProcessContext& process) override;
   bool reaches(const AddressVector&, uint32_t) override { return true; }
@@ -57,6 +59,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   core::ProcessContext* process_ = nullptr;
   std::optional<io::UdpSocket> socket_;  ///< of the slot, until the port has it
   std::unique_ptr<Port> port_;
+  bool holds_unused_socket_ = false;  ///< of a further slot that was reserved and not had
   std::mutex start_mutex_;
   bool serves_queue_pairs_ = false;
 };

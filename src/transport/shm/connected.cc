@@ -35,7 +35,7 @@ Connected::Connected(ShmTransport& transport, core::QpContext& context, const Ad
     : Endpoint({.copies_in_post = true}),
       type_(context.type()),
       qp_num_(context.number()),
-      own_slot_(transport.node().slot()),
+      own_slot_(segment::slot_of(context.number())),
       context_(context),
       remote_qpn_(remote_qpn),
       transport_(transport),
@@ -171,14 +171,14 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   auto peer = transport_.find_peer(remote_qpn_, vector_, limit);
   search_error_ = peer ? 0 : peer.error().code();
   if (!peer) return false;
-  target_ = &met_.emplace(transport_.node(), transport_.memories(), **peer, segment::index_of(remote_qpn_), &due);
+  target_ = &met_.emplace(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due);
   return true;
 }
 
 void Connected::look_for_copier() {
   if (target_ == nullptr) return;
   const cm::Peer& peer = target_->peer();
-  const auto& lock = peer.tables().qp[segment::index_of(remote_qpn_)].send_lock;
+  const auto& lock = target_->remote().send_lock;
   if (&lock == &context_.shared().send_lock) return;  // it is connected to itself
   segment::SendLock::fence_after_revoking();
   const uint32_t seen = lock.load(std::memory_order_seq_cst);

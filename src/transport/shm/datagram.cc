@@ -31,7 +31,7 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   std::unique_ptr<SharedTarget> target;
   if (peer)
     target =
-        std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), **peer, segment::index_of(qpn), &due_);
+        std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due_);
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return peer ? Reach::kYes : Reach::kNotYet;
 }
@@ -104,13 +104,14 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
     if (!met) continue;
     cm::Peer* const peer = met->get();
     told_ = *met;
-    const bool skips_itself = slot == transport_.node().slot() && !context_.hears_itself();
+    const bool skips_itself = !context_.hears_itself();  // its number is its own on this host
     const segment::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
       if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
-      if (skips_itself && member - 1 == segment::index_of(context_.number())) continue;
+      const segment::QpShared* const receiver = peer->queue_pairs().qp(member - 1);
+      if (receiver == nullptr || (skips_itself && receiver->qp_num.load() == context_.number())) continue;
       SharedTarget target(transport_.node(), transport_.memories(), *peer, member - 1, &due_);
       deliver(target, request, qkey);
     }

@@ -36,15 +36,19 @@ bool ShmTransport::has_gid(const Gid& gid) const {
   return segment::has_gid(*process_->node().segment().tables().header, gid);
 }
 
-Result<cm::PeerRef> ShmTransport::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
+Result<Found> ShmTransport::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = segment::slot_of(qpn);
   if (slot < segment::kMinSlot || slot > segment::kMaxSlot)
     return fail(EHOSTUNREACH, "no process has queue pair ", qpn);
   auto peer = process_->node().connect(slot, wait);
   if (peer && (*peer)->tables().header->shares_memory == 0)
     return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does without shared memory");
-  if (!peer || !vector.is_global || segment::has_gid(*(*peer)->tables().header, vector.dgid)) return peer;
-  return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does not have GID ", base::gid_text(vector.dgid));
+  if (peer && vector.is_global && !segment::has_gid(*(*peer)->tables().header, vector.dgid))
+    return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does not have GID ", base::gid_text(vector.dgid));
+  if (!peer) return tl::unexpected(peer.error());
+  const auto index = (*peer)->queue_pairs().index_of(qpn);
+  if (!index) return fail(ENOMEM, "no address space for the tables of queue pair ", qpn, " of another process");
+  return Found{std::move(*peer), *index};
 }
 
 }  // namespace nupa::shm_transport

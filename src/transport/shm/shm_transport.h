@@ -12,6 +12,12 @@ namespace nupa::shm_transport {
 /// How long a process of this host may take to answer before it counts as one that is stopped.
 constexpr std::chrono::milliseconds kAnswerLimit{100};
 
+/// A queue pair of a process of this host.
+struct Found {
+  cm::PeerRef peer;
+  uint32_t qp_index;  ///< among the peer's queue_pairs(), mapped
+};
+
 class ShmTransport final : public core::Transport {
  public:
   static Result<std::unique_ptr<core::Transport>> create() { return std::make_unique<ShmTransport>(); }
@@ -28,8 +34,8 @@ class ShmTransport final : public core::Transport {
   bool shares_memory() const override { return true; }
 
   /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.
-  /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect.
-  Result<cm::PeerRef> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
+  /// EHOSTUNREACH, EACCES, ETIMEDOUT as cm::Node::connect; ENOMEM: the queue pair's tables cannot be mapped.
+  Result<Found> find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
 
   /// True if `gid` is one of this host's, as this process knows them.
   bool has_gid(const Gid& gid) const;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "core/seam/group_address.h"
+#include "progress/descriptors.h"
 #include "progress/late_events.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
@@ -95,6 +96,7 @@ bool Port::in_child() {
   running_ = false;
   for (io::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
+  further_.clear();
   if (own_ != nullptr) own_->socket().close();
   kick_.reset();
   waits_->right.close();
@@ -115,8 +117,8 @@ Port::Port(std::vector<io::UdpSocket> sockets)
       burst_(std::make_unique<Burst>(sockets_, false)),
       waits_(std::make_unique<Waits>()) {
   for (io::UdpSocket& each : sockets_) each.tell_refusals();
-  touched_.reserve(segment::kMaxQp);
-  held_up_.reserve(segment::kMaxQp);
+  touched_.reserve(segment::kSlotQp);
+  held_up_.reserve(segment::kSlotQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
@@ -133,15 +135,40 @@ Port::~Port() {
 }
 
 void Port::add(Channel& channel) {
-  const uint32_t index = segment::index_of(channel.number());
-  uint32_t seen = high_water_.load();
-  while (seen <= index && !high_water_.compare_exchange_weak(seen, index + 1)) {
+  const bool is_first = banks_.of(channel.number()) == nullptr;
+  Bank& bank = banks_.make(channel.number());
+  if (is_first) {
+    // Nothing is allocated where packets arrive.
+    size_t channels = 0;
+    banks_.each([&channels](const Bank&) { channels += segment::kSlotQp; });
+    const auto lock = claim_receiving();
+    touched_.reserve(channels);
+    held_up_.reserve(channels);
   }
-  channels_[index].store(&channel, std::memory_order_release);
+  const uint32_t index = segment::index_of(channel.number());
+  channel.timers_ = &bank.timers[index / kGroup];
+  uint32_t seen = bank.high_water.load();
+  while (seen <= index && !bank.high_water.compare_exchange_weak(seen, index + 1)) {
+  }
+  bank.channels[index].store(&channel, std::memory_order_release);
+}
+
+Result<void> Port::add_socket(io::UdpSocket socket) {
+  if (datagrams_.load()) socket.tell_more();
+  auto port = std::make_unique<FurtherPort>(std::move(socket));
+  const auto lock = claim_receiving();
+  if (auto added = waits_->right.add(port->socket.front().fd()); !added) return added;
+  further_.push_back(std::move(port));
+  return {};
+}
+
+void Port::drop_last_socket() {
+  const auto lock = claim_receiving();
+  further_.pop_back();
 }
 
 void Port::remove(Channel& channel) {
-  channels_[segment::index_of(channel.number())].store(nullptr);
+  banks_.of(channel.number())->channels[segment::index_of(channel.number())].store(nullptr);
   const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
@@ -288,21 +315,21 @@ void Port::touch(Channel& channel) {
 }
 
 void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                           const io::UdpSocket::Received& received, int64_t now) {
+                           const io::UdpSocket::Received& received, uint16_t port, int64_t now) {
   if (length < kShortestPacket || length > kMaxPacketBytes) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   const uint32_t number = name_in(data).dest_qpn;
-  Channel* channel = channels_[segment::index_of(number)].load(std::memory_order_acquire);
+  Channel* channel = channel_of(number);
   if (channel == nullptr || channel->number() != number) {
     if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(data[0]) == kAbsence))
-      return management_arrived(data, length, position, received);
+      return management_arrived(data, length, position, received, port);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
-    return absent_asked(data, length, position, received, now);
+    return absent_asked(data, length, position, received, port, now);
   }
   Packet packet;
-  if (!read(data, length, position, received, socket().port(), channel, &packet)) return channel->count_stranger();
+  if (!read(data, length, position, received, port, channel, &packet)) return channel->count_stranger();
   bring(*channel, packet, received, now);
 }
 
@@ -322,10 +349,10 @@ bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const
 }
 
 void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                              const io::UdpSocket::Received& received) {
+                              const io::UdpSocket::Received& received, uint16_t port) {
   Packet packet;
   MadDatagram datagram;
-  if (!read(data, length, position, received, socket().port(), nullptr, &packet)) return;
+  if (!read(data, length, position, received, port, nullptr, &packet)) return;
   if (packet.opcode == kAbsence) return absent(packet, received);
   if (read_management(packet, received, &datagram))
     management_(datagram);
@@ -354,7 +381,7 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
   Packet packet;
   if (!read(data, length, position, received, kUdpPort, nullptr, &packet)) return;
   for (const uint32_t member : group.members) {
-    Channel* channel = channels_[segment::index_of(member)].load(std::memory_order_acquire);
+    Channel* channel = channel_of(member);
     if (channel != nullptr && channel->number() == member) bring(*channel, packet, received, now);
   }
 }
@@ -389,6 +416,21 @@ uint32_t Port::receive_groups() {
   return packets;
 }
 
+uint32_t Port::receive_further(bool for_program) {
+  // Where something came last is looked at each time, as with own().
+  if (for_program && !further_was_last_ && ++further_looks_ % kLooksElsewhere != 0) return 0;
+  std::array<pollfd, segment::kMaxBanks> waiting;
+  const size_t count = std::min(further_.size(), waiting.size());
+  for (size_t i = 0; i < count; ++i) waiting[i] = {further_[i]->socket.front().fd(), POLLIN, 0};
+  const auto found =
+      progress::wait_descriptors({waiting.data(), count}, progress::Deadline::at(0), progress::Signals::kIgnore);
+  uint32_t packets = 0;
+  for (size_t i = 0; i < count && found && *found > 0; ++i)
+    if ((waiting[i].revents & POLLIN) != 0) packets += receive_from(further_[i]->socket.front(), for_program);
+  further_was_last_ = packets > 0;
+  return packets;
+}
+
 uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
@@ -404,7 +446,7 @@ uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
     // long.
     const int64_t now = receive_ns_ = base::now_ns();
     dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
-      segment_arrived(data, length, position, received, now);
+      segment_arrived(data, length, position, received, socket.port(), now);
     });
     ++messages;
     bytes += received.length;
@@ -463,6 +505,7 @@ void Port::tell_more() {
   socket().tell_more();
   const auto lock = claim_receiving();
   if (own_ != nullptr) own_->socket().tell_more();
+  for (const auto& each : further_) each->socket.front().tell_more();
 }
 
 void Port::answer(int64_t now, bool all) {
@@ -547,6 +590,7 @@ bool Port::handle(bool for_program) {
   uint32_t packets = held_up_.empty() ? 0 : try_held_up();
   packets += receive(for_program);
   if (!groups_.empty()) packets += receive_groups();
+  if (!further_.empty()) packets += receive_further(for_program);
   const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || schedule_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
@@ -610,9 +654,27 @@ void Port::expect(int64_t deadline) {
 void Port::run_timers(int64_t now) {
   schedule_.forget();
   int64_t earliest = INT64_MAX;
-  const uint32_t count = high_water_.load();
-  for (uint32_t i = 0; i < count; ++i) {
-    Channel* channel = channels_[i].load(std::memory_order_acquire);
+  banks_.each([&](Bank& bank) {
+    const uint32_t groups = (bank.high_water.load() + kGroup - 1) / kGroup;
+    for (uint32_t group = 0; group < groups; ++group) {
+      const int64_t first = bank.timers[group].at();
+      earliest = std::min(earliest, first > now ? first : run_group(bank, group, now));
+    }
+  });
+  if (std::exchange(wants_refusals_, false)) take_refusals();
+  if (!held_up_.empty()) {
+    earliest = std::min(earliest, now + next_try_ns_);
+    next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
+  }
+  // Also to the port's thread: it may have fallen asleep while nothing was expected.
+  expect(earliest);
+}
+
+int64_t Port::run_group(Bank& bank, uint32_t group, int64_t now) {
+  bank.timers[group].forget();
+  int64_t earliest = INT64_MAX;
+  for (uint32_t i = group * kGroup; i < (group + 1) * kGroup; ++i) {
+    Channel* channel = bank.channels[i].load(std::memory_order_acquire);
     if (channel == nullptr) continue;
     if (channel->deadline() <= now) {
       if (!hold(channel)) {
@@ -626,13 +688,8 @@ void Port::run_timers(int64_t now) {
     }
     earliest = std::min(earliest, channel->deadline());
   }
-  if (std::exchange(wants_refusals_, false)) take_refusals();
-  if (!held_up_.empty()) {
-    earliest = std::min(earliest, now + next_try_ns_);
-    next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
-  }
-  // Also to the port's thread: it may have fallen asleep while nothing was expected.
-  expect(earliest);
+  bank.timers[group].expect(earliest);
+  return earliest;
 }
 
 bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/seam/poller.h"
+#include "core/seam/slot_table.h"
 #include "base/unique_fd.h"
 #include "io/udp_socket.h"
 #include "progress/lifecycle.h"
@@ -71,6 +72,7 @@ class Channel {
 
  private:
   friend class Port;
+  Earliest* timers_ = nullptr;  ///< of the channels beside it; since it was added
   // Under the port's receive mutex.
   bool touched_ = false;
   uint64_t turn_ = 0;     ///< of one without peer: as Peer::turn
@@ -125,7 +127,12 @@ class Port final : public core::Poller, public progress::ForkParticipant {
 
   /// Starts the port's thread if it does not run yet. EAGAIN and the like: there can be no thread.
   Result<void> start();
+  /// Throws std::bad_alloc.
   void add(Channel& channel);
+  /// Packets to a further slot of this process arrive at `socket`. ENOMEM, ENOSPC. Throws std::bad_alloc.
+  Result<void> add_socket(io::UdpSocket socket);
+  /// The socket that was added last is not needed: the process did not get the slot.
+  void drop_last_socket();
   /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
   void remove(Channel& channel);
   /// Datagrams to a multicast group go to the channel of that number too, by the interfaces of the addresses, which are
@@ -155,6 +162,11 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void look_for_refusals() { wants_refusals_ = true; }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline);
+  /// The same of a channel, whose deadline() is that.
+  void expect(const Channel& channel, int64_t deadline) {
+    if (channel.timers_ != nullptr) channel.timers_->expect(deadline);
+    expect(deadline);
+  }
   /// The earliest of what is expected.
   int64_t wanted_at() const { return schedule_.earliest(); }
   /// Waits until no thread is inside deliver() or transmit() that was before.
@@ -172,7 +184,33 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void process_ends();
 
  private:
+  static constexpr uint32_t kGroup = 64;  ///< channels whose deadlines are looked at together
+  /// The channels of one slot's numbers.
+  struct Bank {
+    std::array<std::atomic<Channel*>, segment::kSlotQp> channels{};
+    std::array<Earliest, segment::kSlotQp / kGroup> timers;  ///< by group
+    std::atomic<uint32_t> high_water{0};                     ///< channels at and above were never there
+  };
+
+  /// Where packets to a further slot arrive. What its queue pairs send leaves from the first port; a refusal leaves
+  /// from here, since a peer believes it of the port that it sent to.
+  struct FurtherPort {
+    explicit FurtherPort(io::UdpSocket opened) : socket(one(std::move(opened))), burst(socket, false) {}
+    static std::vector<io::UdpSocket> one(io::UdpSocket opened) {
+      std::vector<io::UdpSocket> sockets;
+      sockets.push_back(std::move(opened));
+      return sockets;
+    }
+    std::vector<io::UdpSocket> socket;  ///< in the form that a burst wants
+    Burst burst;
+  };
+
   explicit Port(std::vector<io::UdpSocket> sockets);
+  /// Null: there is none.
+  Channel* channel_of(uint32_t number) const {
+    const Bank* const bank = banks_.of(number);
+    return bank == nullptr ? nullptr : bank->channels[segment::index_of(number)].load(std::memory_order_acquire);
+  }
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
@@ -182,14 +220,16 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void consider(const io::UdpSocket::Received& received);
   void lead_own(const io::UdpSocket::Received& received);
   uint32_t receive_groups();
+  [[gnu::noinline]] uint32_t receive_further(bool for_program);
   void count_packets(uint32_t packets);
   /// Calls `deliver(data, length, position)` for each datagram in the buffer.
   template <class Deliver>
   void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
+  /// `port`: where it came to, as in those below.
   void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                       const io::UdpSocket::Received& received, int64_t now);
+                       const io::UdpSocket::Received& received, uint16_t port, int64_t now);
   void management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                          const io::UdpSocket::Received& received);
+                          const io::UdpSocket::Received& received, uint16_t port);
   void group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
                               const io::UdpSocket::Received& received, int64_t now);
   /// False: no packet of the protocol, or one that something has changed on its way.
@@ -226,6 +266,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void serve_waiters(int64_t now);
   void serve_line(SharedWindow& window, int64_t now);
   void run_timers(int64_t now);
+  /// The earliest deadline of the group's channels, after those were called that had one.
+  int64_t run_group(Bank& bank, uint32_t group, int64_t now);
   /// Tells the channels of the processes whose hosts say that they are gone.
   void take_refusals();
   void refused(const io::UdpSocket::Refusal& refusal);
@@ -234,7 +276,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void each_to(const io::UdpAddress& to, Visit&& visit);
   /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
   [[gnu::cold]] void absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                                  const io::UdpSocket::Received& received, int64_t now);
+                                  const io::UdpSocket::Received& received, uint16_t port, int64_t now);
+  /// What leaves from that port of this process.
+  Burst& burst_from(uint16_t port);
   /// A process says that it does not have a queue pair.
   [[gnu::cold]] void absent(const Packet& packet, const io::UdpSocket::Received& received);
   void kick();
@@ -253,8 +297,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::shared_ptr<PeerSocket> own_;
   std::atomic<PeerSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
 
-  std::array<std::atomic<Channel*>, segment::kMaxQp> channels_{};
-  std::atomic<uint32_t> high_water_{0};
+  core::SlotTable<Bank> banks_;
 
   /// Held by whoever receives.
   std::mutex receive_mutex_;
@@ -266,6 +309,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   RouteStates routes_;
   std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
   Groups groups_;
+  std::vector<std::unique_ptr<FurtherPort>> further_;
+  bool further_was_last_ = false;  ///< something came by one of them when they were looked at last
+  uint32_t further_looks_ = 0;
   MadHandler management_;
   Presence has_queue_pair_;
   int64_t next_absence_ns_ = 0;

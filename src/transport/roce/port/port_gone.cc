@@ -26,14 +26,16 @@ void Port::take_refusals() {
 
 template <class Visit>
 void Port::each_to(const io::UdpAddress& to, Visit&& visit) {
-  const uint32_t count = high_water_.load();
-  for (uint32_t i = 0; i < count; ++i) {
-    Channel* channel = channels_[i].load(std::memory_order_acquire);
-    if (channel == nullptr || !channel->may_lead_to(to) || !hold(channel)) continue;
-    const bool goes_on = visit(*channel);
-    release();
-    if (!goes_on) return;
-  }
+  bool goes_on = true;
+  banks_.each([&](const Bank& bank) {
+    const uint32_t count = bank.high_water.load();
+    for (uint32_t i = 0; i < count && goes_on; ++i) {
+      Channel* channel = bank.channels[i].load(std::memory_order_acquire);
+      if (channel == nullptr || !channel->may_lead_to(to) || !hold(channel)) continue;
+      goes_on = visit(*channel);
+      release();
+    }
+  });
 }
 
 void Port::refused(const io::UdpSocket::Refusal& refusal) {
@@ -69,10 +71,10 @@ void Port::set_presence(Presence has_queue_pair) {
 }
 
 void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                        const io::UdpSocket::Received& received, int64_t now) {
+                        const io::UdpSocket::Received& received, uint16_t port, int64_t now) {
   if (!has_queue_pair_ || now < next_absence_ns_) return;
   Packet asked;
-  if (!read(data, length, position, received, socket().port(), nullptr, &asked)) return;
+  if (!read(data, length, position, received, port, nullptr, &asked)) return;
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
   // A standard peer would not understand, and one that is not connected yet still comes.
@@ -88,9 +90,16 @@ void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t positio
   packet.dest_qpn = kManagementQpn;
   packet.psn = asked.psn;
   packet.imm = htonl(asked.dest_qpn);
-  burst_->aim(&destination);
-  burst_->send(0, packet, nullptr, 0);
-  burst_->flush();
+  Burst& burst = burst_from(port);
+  burst.aim(&destination);
+  burst.send(0, packet, nullptr, 0);
+  burst.flush();
+}
+
+Burst& Port::burst_from(uint16_t port) {
+  for (const auto& each : further_)
+    if (each->socket.front().port() == port) return each->burst;
+  return *burst_;
 }
 
 }  // namespace nupa::roce

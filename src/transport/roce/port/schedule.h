@@ -17,6 +17,24 @@ class Deadline {
   std::atomic<int64_t> at_{INT64_MAX};
 };
 
+/// The earliest deadline of some channels, or an earlier time: a channel that puts its deadline off does not look here.
+/// Any thread.
+class Earliest {
+ public:
+  int64_t at() const { return at_.load(std::memory_order_seq_cst); }
+  /// After Deadline::set(), and before Schedule::expect() of the same.
+  void expect(int64_t deadline) {
+    int64_t seen = at_.load(std::memory_order_seq_cst);
+    while (deadline < seen && !at_.compare_exchange_weak(seen, deadline, std::memory_order_seq_cst)) {
+    }
+  }
+  /// Before the deadlines are looked at, of which the earliest is expected after that.
+  void forget() { at_.store(INT64_MAX, std::memory_order_seq_cst); }
+
+ private:
+  std::atomic<int64_t> at_{INT64_MAX};
+};
+
 /// When the port is wanted: the earliest deadline of its channels, and until when its thread sleeps. Any thread, except
 /// where said.
 class Schedule {

@@ -3,14 +3,25 @@
 /// Found instead of src/cm/peer.h by code that is checked in tests/model: a process that never dies.
 #include <memory>
 
+#include "segment/qp_banks.h"
 #include "segment/segment.h"
 
 namespace nupa::cm {
 
 class Peer : public ::std::enable_shared_from_this<Peer> {
  public:
-  explicit Peer(const segment::Tables& tables) : tables_(tables) {}
+  /// One bank, mapped from the start.
+  struct QueuePairs {
+    segment::Tables tables;
+    segment::QpShared* qp(uint32_t index) const { return &tables.qp[index]; }
+    segment::QpBank at(uint32_t) const {
+      return {tables.qp, tables.statistics, tables.header->qp_attention, &tables.header->qp_high_water};
+    }
+  };
+
+  explicit Peer(const segment::Tables& tables) : tables_(tables), queue_pairs_{tables} {}
   const segment::Tables& tables() const { return tables_; }
+  QueuePairs& queue_pairs() { return queue_pairs_; }
   uint64_t instance() const { return 1; }
   bool alive() const { return true; }
   bool is_self() const { return true; }
@@ -18,6 +29,7 @@ class Peer : public ::std::enable_shared_from_this<Peer> {
 
  private:
   segment::Tables tables_;
+  QueuePairs queue_pairs_;
 };
 
 using PeerRef = ::std::shared_ptr<Peer>;

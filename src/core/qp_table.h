@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "core/index_pool.h"
+#include "core/seam/slot_table.h"
+
+namespace nupa::core {
+
+class Qp;
+
+/// The queue pairs of this process, by index and by number, and their free indices. The process has some slots of 4,096
+/// numbers each; an index has the bank, which counts the slots, above its low 12 bits
+/// (docs/design/many-queue-pairs.md). A queue pair takes an index, enters with it, leaves, and gives the index back.
+/// Any thread.
+class QpTable {
+ public:
+  /// `mutex`: see ObjectTables::mutex().
+  explicit QpTable(std::mutex& mutex) : mutex_(mutex) {}
+
+  /// Makes what add_slot() needs. Throws std::bad_alloc.
+  void prepare(uint32_t slot) { banks_.make(segment::number_of(slot, 0)); }
+  /// The process has the slot, for which prepare() was called: there are as many more indices. At most kMaxBanks times;
+  /// one thread at a time.
+  void add_slot(uint32_t slot) {
+    const uint32_t bank = slot_count();
+    slots_[bank].store(slot, std::memory_order_release);
+    slot_count_.store(bank + 1, std::memory_order_release);
+    indices_.extend((bank + 1) * segment::kSlotQp);
+  }
+  uint32_t slot_count() const { return slot_count_.load(std::memory_order_acquire); }
+
+  /// Free ones, among those of all slots.
+  IndexPool& indices() { return indices_; }
+  uint32_t number_of(uint32_t index) const {
+    return segment::number_of(slots_[segment::bank_of(index)].load(std::memory_order_acquire),
+                              segment::index_of(index));
+  }
+
+  void enter(Qp& qp, uint32_t index) {
+    std::lock_guard lock(mutex_);
+    Bank& bank = *banks_.of(number_of(index));
+    const uint32_t place = segment::index_of(index);
+    bank.objects[place].store(&qp, std::memory_order_release);
+    bank.high_water.store(std::max(bank.high_water.load(), place + 1));
+    count_.fetch_add(1);
+  }
+  /// After this returns the service thread does not touch the queue pair any more.
+  void leave(uint32_t index) {
+    std::lock_guard lock(mutex_);
+    banks_.of(number_of(index))->objects[segment::index_of(index)].store(nullptr);
+    count_.fetch_sub(1);
+  }
+  /// Those that have entered.
+  uint32_t count() const { return count_.load(); }
+
+  /// Null: this process has none of that number. Valid while the queue pair is not destroyed, which the caller has to
+  /// know. Two loads.
+  Qp* find(uint32_t number) const {
+    const Bank* const bank = banks_.of(number);
+    return bank == nullptr ? nullptr : bank->objects[segment::index_of(number)].load(std::memory_order_acquire);
+  }
+  /// The same by index, which another process may have written.
+  Qp* at(uint32_t index) const { return index < segment::kMaxQp ? find(number_of(index)) : nullptr; }
+  /// Calls `visit(qp)` for each, under ObjectTables::mutex(), which the caller holds.
+  template <class Visit>
+  void each(Visit&& visit) const {
+    banks_.each([&](const Bank& bank) {
+      const uint32_t used = bank.high_water.load();
+      for (uint32_t i = 0; i < used; ++i)
+        if (Qp* const qp = bank.objects[i].load()) visit(*qp);
+    });
+  }
+
+ private:
+  /// Those of one slot.
+  struct Bank {
+    std::array<std::atomic<Qp*>, segment::kSlotQp> objects{};
+    std::atomic<uint32_t> high_water{0};  ///< places at and above were never used
+  };
+
+  std::mutex& mutex_;
+  SlotTable<Bank> banks_;
+  std::array<std::atomic<uint32_t>, segment::kMaxBanks> slots_{};  ///< by bank; 0: there is none
+  std::atomic<uint32_t> slot_count_{0};
+  std::atomic<uint32_t> count_{0};
+  IndexPool indices_{0, 0};
+};
+
+}  // namespace nupa::core

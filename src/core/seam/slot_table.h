@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "segment/layout.h"
+
+namespace nupa::core {
+
+/// What a process has for each of its slots, found by a queue pair number with one load. Its memory grows with the
+/// slots. Any thread; what is made stays as long as the table.
+template <class Bank>
+class SlotTable {
+ public:
+  SlotTable() : by_slot_(std::make_unique<Places>()) {}
+  ~SlotTable() {
+    for (Entry* entry = first_.load(); entry != nullptr;) delete std::exchange(entry, entry->next);
+  }
+  SlotTable(const SlotTable&) = delete;
+  SlotTable& operator=(const SlotTable&) = delete;
+
+  /// Null: nothing was made for the number's slot.
+  Bank* of(uint32_t number) const { return place_of(number).load(std::memory_order_acquire); }
+  /// The same, made now if need be. Throws std::bad_alloc.
+  Bank& make(uint32_t number) {
+    std::lock_guard lock(mutex_);
+    if (Bank* const there = of(number)) return *there;
+    auto* const entry = new Entry;
+    entry->next = first_.load(std::memory_order_relaxed);
+    first_.store(entry, std::memory_order_release);
+    place_of(number).store(&entry->bank, std::memory_order_release);
+    return entry->bank;
+  }
+  template <class Visit>
+  void each(Visit&& visit) const {
+    for (Entry* entry = first_.load(std::memory_order_acquire); entry != nullptr; entry = entry->next)
+      visit(entry->bank);
+  }
+
+ private:
+  struct Entry {
+    Bank bank;
+    Entry* next = nullptr;
+  };
+  static constexpr uint32_t kSlots = 1u << 12;  ///< that a number of 24 bits can name
+  using Places = std::array<std::atomic<Bank*>, kSlots>;
+
+  /// A number from a packet or from another process may have more bits.
+  std::atomic<Bank*>& place_of(uint32_t number) const { return (*by_slot_)[segment::slot_of(number) & (kSlots - 1)]; }
+
+  std::unique_ptr<Places> by_slot_;
+  std::atomic<Entry*> first_{nullptr};
+  std::mutex mutex_;  ///< of make()
+};
+
+}  // namespace nupa::core
