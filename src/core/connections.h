@@ -55,7 +55,6 @@ class Connections final : public ConnectionManager,
   void release(ConnectionId id) override;
 
   Result<void> start() override;
-  void stop() override { detach(); }
   void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
   void on_peer_gone(cm::Peer& peer) override;
 

@@ -249,7 +249,8 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
     struct stat file;
     if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
-    identity = (static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino)) >> 1;
+    identity = static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino);
+    identity &= XrcUsers::kPrivate - 1;
   }
   auto added = process_->xrc_users().add(process_->node().runtime_dir(), identity, (oflags & O_EXCL) != 0);
   if (!added) return tl::unexpected(added.error());

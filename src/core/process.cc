@@ -21,8 +21,7 @@ int g_owner_pid = 0;
 Process::Process() : pending_(objects_.mutex(), [this] { service_->wake(); }) {}
 
 Process::~Process() {
-  // Peers hear of the end of connections before the goodbye. Members go when the service thread calls nothing any more.
-  for (const Service& each : services_) each.service->stop();
+  // Members go when the service thread calls nothing any more.
   if (node_ != nullptr) node_->stop();
 }
 

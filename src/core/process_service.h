@@ -18,11 +18,7 @@ class ProcessService {
   /// By the thread that opens the first device; the service thread does not run yet. An error is that of the open.
   virtual Result<void> start() = 0;
 
-  /// The program has closed its last device: what the service does for the program ends, and peers hear of it. The
-  /// service thread still runs; when the destructor is called it does not.
-  virtual void stop() = 0;
-
-  // The service thread's calls.
+  // The service thread's calls. That thread has ended when the destructor is called.
 
   /// A process of this host sent it by Node::send_mad().
   virtual void on_mad(cm::Peer& peer, const cm::Mad& mad) = 0;

@@ -321,6 +321,17 @@ TEST_F(VerbsXrcProcesses, FileSharesTheDomain) {
   EXPECT_EQ(mine.next().status, IBV_WC_REM_INV_REQ_ERR);
 }
 
+TEST_F(VerbsXrc, OpenDomain_FilesWithNeighbouringNumbers_AreTwoDomains) {
+  // Three that follow each other: two of them differ in the last bit alone.
+  int files[3];
+  for (int& file : files) {
+    file = memfd_create("domain", 0);
+    ASSERT_GE(file, 0);
+    EXPECT_NE(open_domain(file, O_CREAT | O_EXCL), nullptr) << std::strerror(errno);
+  }
+  for (const int file : files) close(file);
+}
+
 TEST_F(VerbsXrcProcesses, OpenExclusively_AnotherProcessHasTheDomain_IsRefused) {  // manual ibv_open_xrcd
   static int other_file;
   other_file = memfd_create("other domain", 0);
