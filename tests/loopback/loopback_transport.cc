@@ -230,7 +230,7 @@ Result<void> LoopbackTransport::open(core::ProcessContext& process) {
 
 bool LoopbackTransport::reaches(const AddressVector& vector, uint32_t qp_num) {
   cm::Node& node = process_->node();
-  if (segment::slot_of(qp_num) != node.slot()) return false;
+  if (!segment::claims_slot(*node.self().tables().header, segment::slot_of(qp_num))) return false;
   return !vector.is_global || segment::has_gid(*node.segment().tables().header, vector.dgid);
 }
 
