@@ -13,13 +13,13 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "region/remapper.h"
+#include "memory/remapper.h"
 
 namespace {
 
 using nupa::base::now_ns;
-using nupa::region::kPageSize;
-using nupa::region::Remapper;
+using nupa::memory::kPageSize;
+using nupa::memory::Remapper;
 
 [[noreturn]] void give_up(const char* what) {
   fprintf(stderr, "region_costs: %s\n", what);
@@ -40,9 +40,9 @@ struct Memory {
 };
 
 std::unique_ptr<Remapper> make_remapper(bool may_move) {
-  nupa::region::RemapOptions options;
+  nupa::memory::RemapOptions options;
   options.may_move = may_move;
-  auto made = Remapper::create(nupa::region::Policy::kAuto, options);
+  auto made = Remapper::create(nupa::memory::Policy::kAuto, options);
   if (!made) give_up("no region file: too many open files, or no memory");
   return std::move(*made);
 }

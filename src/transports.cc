@@ -2,7 +2,7 @@
 /// The composition root: the transports that exist, in order of cost. Adding one adds its folder and a line here.
 #include <array>
 
-#include "core/connections.h"
+#include "cm/connections.h"
 #include "core/transports.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
@@ -17,7 +17,7 @@ constexpr std::array kTransports = {
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
-constexpr std::array kServices = {&Connections::kEntry};
+constexpr std::array kServices = {&cm::Connections::kEntry};
 
 }  // namespace
 

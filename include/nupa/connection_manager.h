@@ -188,7 +188,7 @@ class ConnectionManager {
   virtual Result<ConnectionRoute> find_address(const Gid& address) const = 0;
 
   /// Takes a service for `owner`, which is not 0. EADDRINUSE: a process of this host has it; ENOSPC: there are
-  /// segment::kMaxListeners; errors of sockets.
+  /// shm::kMaxListeners; errors of sockets.
   virtual int bind(uint64_t owner, const ListenerAddress& address) = 0;
   /// Requests for the owner's service go to the sink from now on. EINVAL: it has none.
   virtual int listen(uint64_t owner) = 0;

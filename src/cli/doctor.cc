@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "base/shared_file.h"
-#include "cm/runtime_dir.h"
+#include "host/runtime_dir.h"
 #include "commands.h"
-#include "region/write_guard.h"
+#include "memory/write_guard.h"
 
 namespace nupa::cli {
 namespace {
@@ -34,7 +34,7 @@ std::string first_line(const char* path) {
 }
 
 Finding runtime_directory() {
-  auto dir = cm::RuntimeDir::open();
+  auto dir = host::RuntimeDir::open();
   if (dir) return {"OK", "runtime directory", (*dir)->path(), ""};
   return {"PROBLEM", "runtime directory", dir.error().what(),
           "give NUPA_RUNTIME_DIR a directory of your own with mode 0700"};
@@ -89,10 +89,10 @@ Finding process_folder() {
 }
 
 Finding write_guard() {
-  switch (region::WriteGuard::available()) {
-    case region::WriteGuard::Kind::kFull:
+  switch (memory::WriteGuard::available()) {
+    case memory::WriteGuard::Kind::kFull:
       return {"OK", "userfaultfd", "full", ""};
-    case region::WriteGuard::Kind::kUserOnly:
+    case memory::WriteGuard::Kind::kUserOnly:
       return {"NOTE", "userfaultfd", "user mode only",
               "buffers that a program with several threads registers are reached by kernel copies (about 0.3 us more); "
               "sysctl vm.unprivileged_userfaultfd=1 lets them be mapped"};

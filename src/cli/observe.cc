@@ -1,27 +1,27 @@
 #include "observe.h"
 
-#include "cm/wire.h"
+#include "host/wire.h"
 
 namespace nupa::cli {
 
-Observation observe_all(cm::RuntimeDir& dir) {
+Observation observe_all(host::RuntimeDir& dir) {
   constexpr int kPatienceMs = 500;
   Observation found;
   for (const uint32_t slot : dir.processes()) {
     auto connection = dir.connect(slot);
     if (!connection) continue;
-    cm::Message question{};
-    question.magic = cm::kWireMagic;
-    question.version = cm::kWireVersion;
-    question.kind = static_cast<uint32_t>(cm::MessageKind::kObserver);
-    if (!cm::send_message(connection->get(), question, nullptr, 0)) continue;
-    if (!cm::wait_readable(connection->get(), kPatienceMs)) {
+    host::Message question{};
+    question.magic = host::kWireMagic;
+    question.version = host::kWireVersion;
+    question.kind = static_cast<uint32_t>(host::MessageKind::kObserver);
+    if (!host::send_message(connection->get(), question, nullptr, 0)) continue;
+    if (!host::wait_readable(connection->get(), kPatienceMs)) {
       found.silent.push_back(slot);
       continue;
     }
-    auto received = cm::receive_message(connection->get());
+    auto received = host::receive_message(connection->get());
     if (!received) continue;
-    auto process = cm::check_hello(connection->get(), std::move(*received));
+    auto process = host::check_hello(connection->get(), std::move(*received));
     if (process) found.processes.push_back({std::move(*process), std::move(*connection)});
   }
   return found;

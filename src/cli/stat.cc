@@ -64,17 +64,17 @@ nlohmann::json json_of(const core::StatFields& fields) {
 }
 
 /// What the transport that carries the queue pair has noted of it. Nothing of one that this program does not know.
-core::Explanation explain(const segment::QpShared& qp, const segment::StatisticsShared& block) {
+core::Explanation explain(const shm::QpShared& qp, const shm::StatisticsShared& block) {
   const uint64_t name = qp.transport.load();
   if (name != block.transport.load()) return {};
   for (const core::TransportEntry& entry : core::transport_entries())
-    if (entry.explain != nullptr && segment::pack_name(entry.name) == name)
+    if (entry.explain != nullptr && shm::pack_name(entry.name) == name)
       return entry.explain(static_cast<QpType>(qp.type.load()), block);
   return {};
 }
 
-nlohmann::json row_of(const segment::SegmentHeader& header, const segment::QpShared& qp,
-                      const segment::StatisticsShared& block, const std::map<uint32_t, std::string>& names) {
+nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp, const shm::StatisticsShared& block,
+                      const std::map<uint32_t, std::string>& names) {
   const uint32_t peer = qp.remote_slot.load();
   const auto type = static_cast<QpType>(qp.type.load());
   const bool connected = type != QpType::kUd && peer != 0;
@@ -88,8 +88,8 @@ nlohmann::json row_of(const segment::SegmentHeader& header, const segment::QpSha
                         {"device", core::device_name(qp.device.load())},
                         {"qp_num", qp.qp_num.load()},
                         {"type", name_of(type)},
-                        {"state", name_of(segment::state_of(qp.state.load()))},
-                        {"transport", segment::unpack_name(qp.transport.load())},
+                        {"state", name_of(shm::state_of(qp.state.load()))},
+                        {"transport", shm::unpack_name(qp.transport.load())},
                         {"peer_qp_num", qp.remote_qpn.load()},
                         {"peer", other},
                         {"messages", qp.counters.messages.load()},
@@ -105,18 +105,18 @@ nlohmann::json row_of(const segment::SegmentHeader& header, const segment::QpSha
 nlohmann::json look(const std::vector<Observed>& processes) {
   std::map<uint32_t, std::string> names;
   for (const Observed& observed : processes) {
-    const segment::SegmentHeader& header = *observed.process.tables.header;
+    const shm::SegmentHeader& header = *observed.process.tables.header;
     const std::string name = fmt::format("{}[{}]", header.command, header.pid);
     names[header.slot] = name;
-    for (const segment::BankPlace& place : header.further_banks)
+    for (const shm::BankPlace& place : header.further_banks)
       if (const uint32_t slot = place.slot.load(); slot != 0) names[slot] = name;
   }
   nlohmann::json rows = nlohmann::json::array();
   for (const Observed& observed : processes) {
-    const segment::Tables& tables = observed.process.tables;
-    segment::QpBanks banks;
+    const shm::Tables& tables = observed.process.tables;
+    shm::QpBanks banks;
     banks.open(observed.process.file.get(), tables, tables.header->slot);
-    banks.each([&](const segment::QpBank& bank, uint32_t) {
+    banks.each([&](const shm::QpBank& bank, uint32_t) {
       const uint32_t count = bank.count();
       for (uint32_t i = 0; i < count; ++i)
         if (bank.qp[i].in_use.load() != 0)
@@ -142,7 +142,7 @@ void print(const nlohmann::json& rows) {
 }  // namespace
 
 int stat(bool json, double watch_seconds) {
-  auto dir = cm::RuntimeDir::open();
+  auto dir = host::RuntimeDir::open();
   if (!dir) {
     fmt::print(stderr, "nupa: {}\n", dir.error().what());
     return 1;
@@ -163,7 +163,7 @@ int stat(bool json, double watch_seconds) {
 }
 
 int clean(bool dry_run) {
-  auto dir = cm::RuntimeDir::open();
+  auto dir = host::RuntimeDir::open();
   if (!dir) {
     fmt::print(stderr, "nupa: {}\n", dir.error().what());
     return 1;

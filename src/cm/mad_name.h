@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "cm/connection/engine.h"
+#include "cm/engine/engine.h"
 
 namespace nupa::cm {
 

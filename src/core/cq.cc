@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "base/log.h"
-#include "cm/completion_port.h"
+#include "host/completion_port.h"
 #include "core/device_attr.h"
 #include "core/qp.h"
 #include "core/srq.h"
@@ -15,9 +15,9 @@
 
 namespace nupa::core {
 
-using segment::Armed;
-using segment::CompletionRing;
-using segment::CqEntry;
+using shm::Armed;
+using shm::CompletionRing;
+using shm::CqEntry;
 
 namespace {
 
@@ -27,7 +27,7 @@ constexpr uint32_t kPoliteEvery = 128;
 
 }  // namespace
 
-Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block, uint32_t log2_slots,
+Cq::Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
        const CqOptions& options)
     : device_(device),
       index_(index),
@@ -40,13 +40,12 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block,
   shared_->channel = channel_ == nullptr ? 0 : channel_->index() + 1;
   ring_ = CompletionRing(shared_, block.address, log2_slots);
   look_at_next();
-  shared_->armed.store(segment::pack_armed(0, Armed::kNo));
+  shared_->armed.store(shm::pack_armed(0, Armed::kNo));
   shared_->events.store(0);
   shared_->unsignalled.store(0);
   shared_->overrun.store(0);
-  shared_->flags =
-      (options.timestamps ? segment::kCqTimestamps : 0) | (options.ignore_overrun ? segment::kCqIgnoreOverrun : 0);
-  shared_->where.store(segment::pack_ring(block.offset, log2_slots), std::memory_order_release);
+  shared_->flags = (options.timestamps ? shm::kCqTimestamps : 0) | (options.ignore_overrun ? shm::kCqIgnoreOverrun : 0);
+  shared_->where.store(shm::pack_ring(block.offset, log2_slots), std::memory_order_release);
   if (channel_ != nullptr) channel_->attach(this);
   device_.users.add();
   device_.process().objects().cqs().enter(*this, index);
@@ -90,8 +89,7 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
 void Cq::make_room(const CqEntry& entry, bool polled) {
   Process& process = device_.process();
   if (entry.srq_number != 0) {
-    if (Srq* srq = process.objects().srqs().at(segment::index_of(entry.srq_number)); srq != nullptr)
-      srq->retire_receive();
+    if (Srq* srq = process.objects().srqs().at(shm::index_of(entry.srq_number)); srq != nullptr) srq->retire_receive();
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
@@ -135,7 +133,7 @@ int Cq::poll_into(Completion* completions, int count) {
   const uint64_t before = head_;
   while (taken < count && ring_.ready(head_)) {
     const CqEntry& entry = ring_.slot(head_).entry;
-    if (__builtin_expect(entry.status != segment::kVoidStatus, 1)) {
+    if (__builtin_expect(entry.status != shm::kVoidStatus, 1)) {
       if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
         fill(entry, &completions[taken].wc);
         completions[taken].timestamp = entry.timestamp;
@@ -152,7 +150,7 @@ int Cq::poll_into(Completion* completions, int count) {
     // The specification tells of an entry when it comes, adapters also of those that were there when the queue was
     // armed; programs that take a fixed number of entries for each event would sleep for ever over the rest.
     if (channel_ != nullptr && taken == count && ring_.ready(head_) && ring_.needs_event(false))
-      cm::raise_cq_event(device_.process().node().self(), index_);
+      host::raise_cq_event(device_.process().node().self(), index_);
   }
   lock_.unlock();
   if (taken == 0) return nothing_there();
@@ -217,9 +215,9 @@ int Cq::resize(uint32_t entries) {
   head_ = 0;
   ring_ = fresh;
   look_at_next();
-  const segment::Segment::Block old = block_;
+  const shm::Segment::Block old = block_;
   block_ = *block;
-  shared_->where.store(segment::pack_ring(block->offset, log2, ++generation_), std::memory_order_release);
+  shared_->where.store(shm::pack_ring(block->offset, log2, ++generation_), std::memory_order_release);
   lock.unlock();
   device_.process().ring_memory().give_back(old);
   return 0;
@@ -230,9 +228,9 @@ void Cq::purge(uint32_t qp_num) {
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
     if (!ring_.ready(position)) continue;
     CqEntry& entry = ring_.slot(position).entry;
-    if (entry.qp_num != qp_num || entry.status == segment::kVoidStatus) continue;
+    if (entry.qp_num != qp_num || entry.status == shm::kVoidStatus) continue;
     make_room(entry, false);
-    entry.status = segment::kVoidStatus;
+    entry.status = shm::kVoidStatus;
   }
 }
 
@@ -241,7 +239,7 @@ bool Cq::completed(uint64_t intent) {
   const uint64_t position = (intent & kPosition) - 1;
   std::lock_guard lock(lock_);
   // A resize ends only when every claim was completed, or voided by recover(), which comes after this question.
-  if (segment::ring_generation(intent) != generation_) return true;
+  if (shm::ring_generation(intent) != generation_) return true;
   if (position < head_) return true;
   return position < head_ + ring_.capacity() && ring_.ready(position);
 }

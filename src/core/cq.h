@@ -6,7 +6,7 @@
 #include "core/next_stamp.h"
 #include "core/objects.h"
 #include "progress/spin_lock.h"
-#include "segment/completion_ring.h"
+#include "shm/completion_ring.h"
 
 namespace nupa::core {
 
@@ -39,7 +39,7 @@ class Channel final : public CompletionChannel {
 class Cq final : public CompletionQueue {
  public:
   /// The table entry is taken and the ring allocated by DeviceImpl::create_cq.
-  Cq(DeviceImpl& device, uint32_t index, const segment::Segment::Block& block, uint32_t log2_slots,
+  Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
      const CqOptions& options);
   ~Cq() override;
 
@@ -80,18 +80,18 @@ class Cq final : public CompletionQueue {
  private:
   template <class Completion>
   int poll_into(Completion* completions, int count);
-  void fill(const segment::CqEntry& entry, WorkCompletion* wc);
+  void fill(const shm::CqEntry& entry, WorkCompletion* wc);
   /// The queue that this entry came from may take one more request. `polled` false: the entry is thrown away.
-  void make_room(const segment::CqEntry& entry, bool polled);
+  void make_room(const shm::CqEntry& entry, bool polled);
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
   int nothing_there();
 
   DeviceImpl& device_;
   uint32_t index_;
-  segment::CqShared* shared_;
-  segment::Segment::Block block_;
-  segment::CompletionRing ring_;
+  shm::CqShared* shared_;
+  shm::Segment::Block block_;
+  shm::CompletionRing ring_;
   uint16_t generation_ = 0;  ///< of the ring: counts resizes
   void* user_context_;
   Channel* channel_;

@@ -80,7 +80,7 @@ int64_t DatagramRouter::progress(int64_t) {
   return INT64_MAX;
 }
 
-void DatagramRouter::on_process_gone(cm::Peer& process) {
+void DatagramRouter::on_process_gone(host::Peer& process) {
   for (const auto& sender : senders_) sender->on_process_gone(process);
 }
 

@@ -166,7 +166,7 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
   if (index < 0) return fail(ENOMEM, name_, ": all completion queues of this process are in use");
   // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
-  auto block = process_->ring_memory().allocate(segment::CompletionRing::bytes_for(log2));
+  auto block = process_->ring_memory().allocate(shm::CompletionRing::bytes_for(log2));
   if (!block) {
     process_->objects().cqs().numbers().give_back(static_cast<uint32_t>(index));
     return tl::unexpected(block.error());
@@ -222,7 +222,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
-  if (!process_->queue_pairs().has_slot(segment::slot_of(qp_num)))
+  if (!process_->queue_pairs().has_slot(shm::slot_of(qp_num)))
     return fail(EOPNOTSUPP, "queue pair ", qp_num, " belongs to another process");
   Qp* qp = process_->objects().qps().find(qp_num);
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "cm/peer.h"
+#include "host/peer.h"
 #include "nupa_config.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -36,7 +36,7 @@ constexpr int kAtomicGlobal = 2;
 constexpr int kNoneEntry = 1;          // entry 0 of the other tables means "none"
 constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
 constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at two entries a receive
-constexpr int kMaxCqe = (1 << segment::kMaxRingLog2) - 1;  // a ring of 64 MiB, one slot of which stays free
+constexpr int kMaxCqe = (1 << shm::kMaxRingLog2) - 1;  // a ring of 64 MiB, one slot of which stays free
 constexpr int kMaxHandles = 1 << 20;  // protection domains, address handles: only the process's memory bounds them
 constexpr uint32_t kMaxInline = 4096;
 constexpr uint64_t kMaxDeviceMemory = 64 << 20;
@@ -87,26 +87,26 @@ DeviceAttr make() {
   attr.vendor_id = kVendor;
   attr.max_mr_size = ~uint64_t{0};
   attr.page_size_cap = kPageSizes;
-  attr.max_qp = static_cast<int>(segment::kMaxQp);
+  attr.max_qp = static_cast<int>(shm::kMaxQp);
   attr.max_qp_wr = kMaxWr;
   attr.device_cap_flags =
       kCurrQpStateMod | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc | kMemMgtExtensions | kMemWindowType2b;
   attr.max_sge = kMaxSge;
   attr.max_sge_rd = kMaxSge;
-  attr.max_cq = static_cast<int>(segment::kMaxCq) - kNoneEntry;
+  attr.max_cq = static_cast<int>(shm::kMaxCq) - kNoneEntry;
   attr.max_cqe = kMaxCqe;
-  attr.max_mr = static_cast<int>(segment::kMaxMr) - kNoneEntry;
+  attr.max_mr = static_cast<int>(shm::kMaxMr) - kNoneEntry;
   attr.max_pd = kMaxHandles;
   attr.max_qp_rd_atom = kOutstandingReads;
   attr.max_qp_init_rd_atom = kOutstandingReads;
   attr.max_res_rd_atom = kOutstandingReads * attr.max_qp;
   attr.atomic_cap = kAtomicGlobal;
   attr.max_mw = attr.max_mr;
-  attr.max_mcast_grp = static_cast<int>(segment::kMaxMcast);
-  attr.max_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
-  attr.max_total_mcast_qp_attach = static_cast<int>(segment::kMaxMcast);
+  attr.max_mcast_grp = static_cast<int>(shm::kMaxMcast);
+  attr.max_mcast_qp_attach = static_cast<int>(shm::kMaxMcast);
+  attr.max_total_mcast_qp_attach = static_cast<int>(shm::kMaxMcast);
   attr.max_ah = kMaxHandles;
-  attr.max_srq = static_cast<int>(segment::kMaxSrq) - kNoneEntry;
+  attr.max_srq = static_cast<int>(shm::kMaxSrq) - kNoneEntry;
   attr.max_srq_wr = kMaxWr;
   attr.max_srq_sge = kMaxSge;
   attr.max_pkeys = 1;
@@ -141,7 +141,7 @@ PortAttr port_attr() {
   port.state = kActive;
   port.max_mtu = kMtu4096;
   port.active_mtu = kMtu4096;
-  port.gid_tbl_len = static_cast<int>(segment::kMaxGids);
+  port.gid_tbl_len = static_cast<int>(shm::kMaxGids);
   port.port_cap_flags = kIpBasedGids | kCmSupport;
   port.max_msg_sz = 1u << 31;
   port.lid = kHostLid;
@@ -162,7 +162,7 @@ std::vector<Capability> explain_capabilities() {
   const auto number = [](auto value) { return std::to_string(value); };
   return {
       {"max_qp", number(attr.max_qp),
-       number(segment::kMaxBanks) + " times the " + number(segment::kSlotQp) +
+       number(shm::kMaxBanks) + " times the " + number(shm::kSlotQp) +
            " that a slot of the host has; a process takes further slots"},
       {"max_qp_wr", number(attr.max_qp_wr), "choice: a receive ring of 2 MiB at two entries a receive"},
       {"max_sge", number(attr.max_sge), "choice: pieces of one request are held on the stack"},
@@ -170,7 +170,7 @@ std::vector<Capability> explain_capabilities() {
       {"max_inline_data", number(attr.max_inline_data), "inline data is copied by the call itself: any size would do"},
       {"max_cq", number(attr.max_cq), "size of the segment's completion queue table"},
       {"max_cqe", number(attr.max_cqe), "choice: a ring of 64 MiB"},
-      {"comp_channels", number(cm::Peer::kMaxChannels), "choice: each takes two descriptors of the process"},
+      {"comp_channels", number(host::Peer::kMaxChannels), "choice: each takes two descriptors of the process"},
       {"max_mr", number(attr.max_mr), "size of the segment's key table, shared with windows"},
       {"max_mw", number(attr.max_mw), "size of the segment's key table, shared with regions"},
       {"max_mr_size", "2^64-1", "the address space"},

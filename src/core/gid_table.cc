@@ -11,7 +11,7 @@
 #include <array>
 #include <cstring>
 
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -127,7 +127,7 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   std::copy(addresses.interface_id.begin(), addresses.interface_id.end(), link_local.raw.begin() + 8);
   std::vector<GidEntry> table = {entry_of(link_local, addresses.interface_id_owner)};
   const auto add = [&](const GidEntry& entry) {
-    if (table.size() == segment::kMaxGids || find_gid(table, entry.gid)) return;
+    if (table.size() == shm::kMaxGids || find_gid(table, entry.gid)) return;
     table.push_back(entry);
     table.back().index = static_cast<uint32_t>(table.size() - 1);
   };

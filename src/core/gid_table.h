@@ -20,7 +20,7 @@ struct HostAddresses {
 /// `interfaces`: of these only, in their order.
 HostAddresses read_host_addresses(const Interfaces& interfaces = {});
 
-/// The port's GID table (IBTA annex A17), at most segment::kMaxGids entries: index 0 link local from the interface
+/// The port's GID table (IBTA annex A17), at most shm::kMaxGids entries: index 0 link local from the interface
 /// identifier; then IPv4, so that index 1 is what programs pick by habit; then IPv6. Each address once; 127.0.0.1
 /// only where there is no other IPv4 address.
 std::vector<GidEntry> gid_table_of(const HostAddresses& addresses);

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/settings.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -35,8 +35,8 @@ Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
                   ": expected a list of devices like eth0+eth1,eth2, with each interface once");
     }
   }
-  if (devices.size() <= segment::kMaxDevices) return devices;
-  return fail(EINVAL, "NUPA_DEVICES names ", devices.size(), " devices, there may be ", segment::kMaxDevices);
+  if (devices.size() <= shm::kMaxDevices) return devices;
+  return fail(EINVAL, "NUPA_DEVICES names ", devices.size(), " devices, there may be ", shm::kMaxDevices);
 }
 
 Result<std::vector<Interfaces>> chosen_devices() {

@@ -13,11 +13,11 @@
 
 namespace nupa::core {
 
-using segment::MrKind;
-using segment::MrPiece;
-using segment::MrShared;
+using shm::MrKind;
+using shm::MrPiece;
+using shm::MrShared;
 
-Result<KeyEntry> KeyEntry::take(IndexPool& numbers, const segment::Tables& tables) {
+Result<KeyEntry> KeyEntry::take(IndexPool& numbers, const shm::Tables& tables) {
   const int64_t index = numbers.take();
   if (index < 0) return fail(ENOMEM, "all keys of this process are in use");
   KeyEntry entry(numbers, tables.mr[index], static_cast<uint32_t>(index));
@@ -31,7 +31,7 @@ KeyEntry::~KeyEntry() {
 
 uint32_t KeyEntry::fresh_key() {
   // The low byte follows the generation, so a key of the entry's last life opens nothing now.
-  return index_ << segment::kKeyBits | (++shared().generation & 0xff);
+  return index_ << shm::kKeyBits | (++shared().generation & 0xff);
 }
 
 Mr::Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing)
@@ -71,18 +71,18 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
   // With on-demand paging the kernel looks at the memory when it is used, so that it may be mapped later.
   const bool on_demand = (spec.access & access::kOnDemand) != 0 && spec.length != SIZE_MAX;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
-    if (!spec.is_everything() && !on_demand && !region::Remapper::mapped(spec.addr, spec.length, false))
+    if (!spec.is_everything() && !on_demand && !memory::Remapper::mapped(spec.addr, spec.length, false))
       return fail_region(device_, spec, EFAULT, "the range is not mapped as asked");
-  } else if (backing_ == Backing::kUser && !(on_demand && !region::Remapper::mapped(spec.addr, spec.length, writes))) {
+  } else if (backing_ == Backing::kUser && !(on_demand && !memory::Remapper::mapped(spec.addr, spec.length, writes))) {
     auto shared = device_.process().remapper().share(spec.addr, spec.length, writes);
     if (!shared) return fail_region(device_, spec, shared.error().code(), shared.error().what());
     holds_pages = true;
-    for (const region::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
+    for (const memory::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
   } else if (dm_piece != nullptr) {
     pieces.push_back(*dm_piece);
   }
-  segment::Segment::Block block;
-  if (pieces.size() > segment::kInlinePieces) {
+  shm::Segment::Block block;
+  if (pieces.size() > shm::kInlinePieces) {
     auto allocated = device_.process().ring_memory().allocate(pieces.size() * sizeof(MrPiece));
     if (!allocated) {
       if (holds_pages) device_.process().remapper().unshare(spec.addr, spec.length);
@@ -108,7 +108,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
   shared.delta = reinterpret_cast<uint64_t>(spec.addr) - spec.iova;
   shared.pieces = block.offset;
   shared.piece_count = static_cast<uint32_t>(pieces.size());
-  if (pieces.size() <= segment::kInlinePieces) std::copy(pieces.begin(), pieces.end(), shared.inline_pieces);
+  if (pieces.size() <= shm::kInlinePieces) std::copy(pieces.begin(), pieces.end(), shared.inline_pieces);
   shared.parent = 0;
   shared.qp_num = 0;
   shared.key.store(key_, std::memory_order_release);
@@ -234,7 +234,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
       return WcStatus::kMwBindErr;
     if (type_ == MwType::kType1 && (info.access_flags & access::kZeroBased) != 0) return WcStatus::kMwBindErr;
   }
-  if (segment::key_index(new_key) != entry_.index()) return WcStatus::kMwBindErr;
+  if (shm::key_index(new_key) != entry_.index()) return WcStatus::kMwBindErr;
   // A type 2 window is bound once and then invalidated (IBTA 10.6.7.2.2).
   if (type_ == MwType::kType2 && (unbind || shared.key.load() != 0)) return WcStatus::kMwBindErr;
   shared.key.store(0, std::memory_order_seq_cst);
@@ -271,7 +271,7 @@ namespace {
 constexpr uint64_t kDmGrain = 4;
 }  // namespace
 
-Dm::Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length)
+Dm::Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length)
     : device_(device), piece_(piece), length_(length), handle_(device.process().next_handle()) {
   device_.users.add();
 }
@@ -429,8 +429,8 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
   if (advice > kPrefetchNoFault || (flags & ~kFlush) != 0 || list == nullptr || count == 0) return EINVAL;
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t index = segment::key_index(list[i].lkey);
-    if (list[i].lkey == 0 || index >= segment::kMaxMr) return ENOENT;
+    const uint32_t index = shm::key_index(list[i].lkey);
+    if (list[i].lkey == 0 || index >= shm::kMaxMr) return ENOENT;
     const MrShared& mr = process_->tables().mr[index];
     if (mr.key.load() != list[i].lkey) return ENOENT;
     if (mr.pd != static_cast<Pd&>(pd).handle()) return EINVAL;

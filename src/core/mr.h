@@ -9,7 +9,7 @@ namespace nupa::core {
 class KeyEntry {
  public:
   /// ENOMEM: the table is full.
-  static Result<KeyEntry> take(IndexPool& numbers, const segment::Tables& tables);
+  static Result<KeyEntry> take(IndexPool& numbers, const shm::Tables& tables);
   KeyEntry(KeyEntry&& other) noexcept : numbers_(other.numbers_), shared_(other.shared_), index_(other.index_) {
     other.numbers_ = nullptr;
   }
@@ -17,15 +17,15 @@ class KeyEntry {
   ~KeyEntry();
 
   uint32_t index() const { return index_; }
-  segment::MrShared& shared() const { return *shared_; }
+  shm::MrShared& shared() const { return *shared_; }
   /// A key of this entry that was not used lately.
   uint32_t fresh_key();
 
  private:
-  KeyEntry(IndexPool& numbers, segment::MrShared& shared, uint32_t index)
+  KeyEntry(IndexPool& numbers, shm::MrShared& shared, uint32_t index)
       : numbers_(&numbers), shared_(&shared), index_(index) {}
   IndexPool* numbers_;
-  segment::MrShared* shared_;
+  shm::MrShared* shared_;
   uint32_t index_;
 };
 
@@ -48,7 +48,7 @@ class Mr final : public MemoryRegion {
 
   Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing);
   /// Publishes the region. EFAULT, ENOMEM, EFBIG.
-  Result<void> open(const MrSpec& spec, const segment::MrPiece* dm_piece);
+  Result<void> open(const MrSpec& spec, const shm::MrPiece* dm_piece);
   ~Mr() override;
 
   void* addr() const override { return spec_.addr; }
@@ -63,14 +63,14 @@ class Mr final : public MemoryRegion {
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }
   DeviceMemory* dm = nullptr;  ///< kDm: what it lies in
-  region::Piece own_memory{};  ///< kAllocated
+  memory::Piece own_memory{};  ///< kAllocated
   /// Windows bound to this region; some may have been invalidated since.
   std::set<Mw*> windows;
   /// True if a window on it still opens something; the invalidated ones are let go.
   bool has_live_window();
 
  private:
-  Result<void> publish(const MrSpec& spec, const segment::MrPiece* dm_piece, bool keep_key);
+  Result<void> publish(const MrSpec& spec, const shm::MrPiece* dm_piece, bool keep_key);
   void revoke();
 
   DeviceImpl& device_;
@@ -80,7 +80,7 @@ class Mr final : public MemoryRegion {
   MrSpec spec_;
   uint32_t key_ = 0;
   bool shared_memory_ = false;  ///< the remapper holds pages for it
-  segment::Segment::Block pieces_;
+  shm::Segment::Block pieces_;
   bool open_ = false;
 };
 
@@ -113,19 +113,19 @@ class Mw final : public MemoryWindow {
 
 class Dm final : public DeviceMemory {
  public:
-  Dm(DeviceImpl& device, const region::Piece& piece, uint64_t length);
+  Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length);
   ~Dm() override;
   uint64_t length() const override { return length_; }
   uint32_t handle() const override { return handle_; }
   int copy_to(uint64_t offset, const void* from, size_t length) override;
   int copy_from(void* to, uint64_t offset, size_t length) override;
   int close() override;
-  const region::Piece& piece() const { return piece_; }
+  const memory::Piece& piece() const { return piece_; }
   Users users;
 
  private:
   DeviceImpl& device_;
-  region::Piece piece_;
+  memory::Piece piece_;
   uint64_t length_;
   uint32_t handle_;
   bool open_ = true;

@@ -29,10 +29,10 @@ void take_bits(std::span<std::atomic<uint64_t>> words, Visit&& visit) {
 }  // namespace
 
 void ObjectService::look_at(uint32_t bank) {
-  const segment::QpBank tables = node_.self().queue_pairs().at(bank);
+  const shm::QpBank tables = node_.self().queue_pairs().at(bank);
   if (!tables) return;  // a peer set the bit of a bank that this process does not have
-  take_bits(std::span(tables.attention, segment::kSlotQp / 64), [&](uint32_t place) {
-    const uint32_t index = segment::number_of(bank, place);
+  take_bits(std::span(tables.attention, shm::kSlotQp / 64), [&](uint32_t place) {
+    const uint32_t index = shm::number_of(bank, place);
     Qp* qp = objects_.qps().at(index);
     if (qp == nullptr) return;
     if (tables.qp[place].wake.exchange(0) != 0) again_.set_at_latest(qp->progress(base::now_ns()));
@@ -42,20 +42,20 @@ void ObjectService::look_at(uint32_t bank) {
 }
 
 void ObjectService::on_attention(uint32_t kinds) {
-  segment::SegmentHeader& header = *tables().header;
+  shm::SegmentHeader& header = *tables().header;
   std::lock_guard lock(objects_.mutex());
-  if ((kinds & segment::attention::kQp) != 0) {
-    constexpr uint32_t kBanks = (1u << segment::kMaxBanks) - 1;
+  if ((kinds & shm::attention::kQp) != 0) {
+    constexpr uint32_t kBanks = (1u << shm::kMaxBanks) - 1;
     for (uint32_t banks = header.bank_attention.exchange(0) & kBanks; banks != 0; banks &= banks - 1)
       look_at(static_cast<uint32_t>(__builtin_ctz(banks)));
     if (!failed_.empty()) wake();
   }
-  if ((kinds & segment::attention::kSrq) != 0) {
+  if ((kinds & shm::attention::kSrq) != 0) {
     take_bits(header.srq_attention, [&](uint32_t index) {
       if (Srq* srq = objects_.srqs().at(index); srq != nullptr) srq->on_limit();
     });
   }
-  if ((kinds & segment::attention::kCq) != 0) {
+  if ((kinds & shm::attention::kCq) != 0) {
     take_bits(header.cq_attention, [&](uint32_t index) {
       Cq* cq = objects_.cqs().at(index);
       if (cq == nullptr) return;
@@ -68,14 +68,14 @@ void ObjectService::on_attention(uint32_t kinds) {
   }
 }
 
-void ObjectService::recover_from(cm::Peer& peer) {
-  const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
+void ObjectService::recover_from(host::Peer& peer) {
+  const uint32_t dead = shm::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.srqs().high_water(); ++i)
     if (Srq* srq = objects_.srqs().at(i); srq != nullptr) srq->recover(dead);
   objects_.qps().each([dead](Qp& qp) { qp.recover(dead); });
 }
 
-void ObjectService::on_peer_gone(cm::Peer& peer) {
+void ObjectService::on_peer_gone(host::Peer& peer) {
   std::lock_guard lock(objects_.mutex());
   recover_from(peer);
   objects_.qps().each([&](Qp& qp) {
@@ -84,7 +84,7 @@ void ObjectService::on_peer_gone(cm::Peer& peer) {
     for (int turn = 0; turn < 100000 && !qp.handle_peer_gone(peer); ++turn) waiter.turn();
     if (qp.has_failed()) failed_.insert(qp.index());
   });
-  const uint32_t dead = segment::owner_tag(peer.slot(), peer.instance());
+  const uint32_t dead = shm::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
     if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);
   if (!failed_.empty()) wake();

@@ -5,7 +5,7 @@
 #include <set>
 #include <shared_mutex>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "core/object_tables.h"
 #include "core/pending_requests.h"
 
@@ -18,7 +18,7 @@ namespace nupa::core {
 class ObjectService {
  public:
   /// Destroyed when the service thread has stopped.
-  ObjectService(cm::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending, std::shared_mutex& copies)
+  ObjectService(host::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending, std::shared_mutex& copies)
       : node_(node), objects_(objects), pending_(pending), copies_(copies) {}
 
   /// There is something to try. Any thread; within a try it does nothing, since that says when to come again.
@@ -26,17 +26,17 @@ class ObjectService {
     if (!tries_ || !node_.on_service_thread()) again_.run_soon();
   }
   // Service thread.
-  /// `kinds`: segment::attention, those whose bits are to be looked at.
+  /// `kinds`: shm::attention, those whose bits are to be looked at.
   void on_attention(uint32_t kinds);
-  void on_peer_gone(cm::Peer& peer);
+  void on_peer_gone(host::Peer& peer);
 
  private:
   void try_again(int64_t now_ns);
-  const segment::Tables& tables() { return node_.segment().tables(); }
+  const shm::Tables& tables() { return node_.segment().tables(); }
   void look_at(uint32_t bank);
-  void recover_from(cm::Peer& peer);
+  void recover_from(host::Peer& peer);
 
-  cm::Node& node_;
+  host::Node& node_;
   ObjectTables& objects_;
   PendingRequests<Qp, Cq>& pending_;
   std::shared_mutex& copies_;

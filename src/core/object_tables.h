@@ -6,7 +6,7 @@
 #include "core/index_pool.h"
 #include "core/object_table.h"
 #include "core/qp_table.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 
@@ -60,9 +60,9 @@ class ObjectTables {
  private:
   std::mutex mutex_;
   QpTable qps_{mutex_};
-  NumberedObjects<Cq> cqs_{mutex_, 1, segment::kMaxCq};
-  NumberedObjects<Srq> srqs_{mutex_, 1, segment::kMaxSrq};
-  IndexPool mr_numbers_{1, segment::kMaxMr};
+  NumberedObjects<Cq> cqs_{mutex_, 1, shm::kMaxCq};
+  NumberedObjects<Srq> srqs_{mutex_, 1, shm::kMaxSrq};
+  IndexPool mr_numbers_{1, shm::kMaxMr};
 };
 
 }  // namespace nupa::core

@@ -39,7 +39,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   Transports& used = process->transports_;
   // Where nobody maps it, memory is copied from and to where it lies.
   auto remapper =
-      region::Remapper::create(used.share_memory() ? region::policy_from_environment() : region::Policy::kNever);
+      memory::Remapper::create(used.share_memory() ? memory::policy_from_environment() : memory::Policy::kNever);
   if (!remapper) return tl::unexpected(remapper.error());
   process->remapper_ = std::move(*remapper);
   process->devices_ = std::move(*devices);
@@ -51,12 +51,12 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   }
   // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
-  auto node = cm::Node::open(
+  auto node = host::Node::open(
       process->remapper_->fd(), gids, *process, [&](uint32_t slot) { return used.reserve(slot); },
-      [&](segment::SegmentHeader& header) { used.describe(header); });
+      [&](shm::SegmentHeader& header) { used.describe(header); });
   if (!node) return tl::unexpected(node.error().code() == ENOSPC ? used.explain_no_slot(node.error()) : node.error());
   process->slot_ = (*node)->slot();
-  process->tag_ = segment::owner_tag((*node)->slot(), (*node)->self().instance());
+  process->tag_ = shm::owner_tag((*node)->slot(), (*node)->self().instance());
   process->node_ = std::move(*node);
   process->objects_.qps().prepare(process->slot_);
   process->objects_.qps().add_slot(process->slot_);
@@ -92,7 +92,7 @@ void Process::on_attention() {
   // Requests below may write the program's memory, which then must not be moving.
   std::shared_lock copies(remapper_->copy_mutex());
   // Requests of other processes first: somebody waits for each.
-  if ((kinds & segment::attention::kAgent) != 0) memories_->agent().serve();
+  if ((kinds & shm::attention::kAgent) != 0) memories_->agent().serve();
   service_->on_attention(kinds);
 }
 
@@ -102,11 +102,11 @@ ProcessService* Process::find_service(const ServiceEntry& entry) {
   return nullptr;
 }
 
-void Process::on_mad(cm::Peer& peer, const cm::Mad& mad) {
-  for (const Service& each : services_) each.service->on_mad(peer, mad);
+void Process::on_payload(host::Peer& peer, const host::Payload& payload) {
+  for (const Service& each : services_) each.service->on_payload(peer, payload);
 }
 
-void Process::on_peer_gone(cm::Peer& peer) {
+void Process::on_peer_gone(host::Peer& peer) {
   service_->on_peer_gone(peer);
   for (const Service& each : services_) each.service->on_peer_gone(peer);
 }

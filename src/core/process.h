@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "core/device_table.h"
 #include "core/object_service.h"
 #include "core/object_tables.h"
@@ -15,24 +15,24 @@
 #include "core/slots.h"
 #include "core/transports.h"
 #include "core/xrc_users.h"
-#include "region/remapper.h"
+#include "memory/remapper.h"
 
 namespace nupa::core {
 
 /// This process, as all opens of its devices share it: its place on the host (node, slot, memory that others reach),
 /// its wires, its objects, what waits for them, and its services. It makes these parts at the first open, passes the
 /// calls of the node's service thread on to them, and takes them down at the last close. The rules are the parts'.
-class Process final : public cm::NodeEvents, public ProcessContext {
+class Process final : public host::NodeEvents, public ProcessContext {
  public:
   /// The one of this process. Errors of settings, devices, the runtime directory and of transports.
   static Result<std::shared_ptr<Process>> acquire();
   ~Process() override;
 
   // Its place on the host.
-  cm::Node& node() override { return *node_; }
-  const segment::Tables& tables() { return node_->segment().tables(); }
+  host::Node& node() override { return *node_; }
+  const shm::Tables& tables() { return node_->segment().tables(); }
   /// The tables of its queue pairs, of all slots.
-  segment::QpBanks& queue_pairs() { return node_->self().queue_pairs(); }
+  shm::QpBanks& queue_pairs() { return node_->self().queue_pairs(); }
   /// The first one, which names it to its peers.
   uint32_t slot() const { return slot_; }
   Slots& slots() { return *slots_; }
@@ -43,7 +43,7 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   const std::vector<DeviceEntry>& devices() const { return devices_; }
 
   // Memory.
-  region::Remapper& remapper() { return *remapper_; }
+  memory::Remapper& remapper() { return *remapper_; }
   host::PeerMemories& memories() override { return *memories_; }
   RingMemory& ring_memory() { return *ring_memory_; }
 
@@ -60,10 +60,10 @@ class Process final : public cm::NodeEvents, public ProcessContext {
 
  private:
   Process();
-  // cm::NodeEvents
+  // host::NodeEvents
   void on_attention() override;
-  void on_peer_gone(cm::Peer& peer) override;
-  void on_mad(cm::Peer& peer, const cm::Mad& mad) override;
+  void on_peer_gone(host::Peer& peer) override;
+  void on_payload(host::Peer& peer, const host::Payload& payload) override;
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;
   void count_thread(bool writes_memory) override;
@@ -79,9 +79,9 @@ class Process final : public cm::NodeEvents, public ProcessContext {
   PendingRequests<Qp, Cq> pending_;
   XrcUsers xrc_users_;
 
-  std::unique_ptr<region::Remapper> remapper_;
+  std::unique_ptr<memory::Remapper> remapper_;
   std::unique_ptr<host::PeerMemories> memories_;
-  std::unique_ptr<cm::Node> node_;
+  std::unique_ptr<host::Node> node_;
   std::unique_ptr<ObjectService> service_;
   std::optional<RingMemory> ring_memory_;
   Transports transports_;

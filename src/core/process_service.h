@@ -3,7 +3,7 @@
 #include <memory>
 #include <span>
 
-#include "cm/node.h"
+#include "host/node.h"
 
 namespace nupa::core {
 
@@ -20,10 +20,10 @@ class ProcessService {
 
   // The service thread's calls. That thread has ended when the destructor is called.
 
-  /// A process of this host sent it by Node::send_mad().
-  virtual void on_mad(cm::Peer& peer, const cm::Mad& mad) = 0;
+  /// A process of this host sent it by Node::send_payload().
+  virtual void on_payload(host::Peer& peer, const host::Payload& payload) = 0;
   /// A process of this host ended.
-  virtual void on_peer_gone(cm::Peer& peer) = 0;
+  virtual void on_peer_gone(host::Peer& peer) = 0;
 };
 
 /// A service that exists. The address of its entry identifies it: see Process::find_service().

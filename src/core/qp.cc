@@ -70,24 +70,24 @@ int Qp::open() {
   shared_->wake.store(0);
   shared_->established.store(0);
   shared_->transport.store(0);
-  segment::QpCounters& counters = shared_->counters;
+  shm::QpCounters& counters = shared_->counters;
   for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
     counter->store(0);
   next_epoch();
   shared_->in_use.store(1);
 
-  auto& high_water = *process_.queue_pairs().at(segment::bank_of(index_)).high_water;
-  const uint32_t place = segment::index_of(index_);
+  auto& high_water = *process_.queue_pairs().at(shm::bank_of(index_)).high_water;
+  const uint32_t place = shm::index_of(index_);
   uint32_t seen = high_water.load();
   while (seen <= place && !high_water.compare_exchange_weak(seen, place + 1)) {
   }
   if (send_cq_ != nullptr) {
     send_cq_->users.add();
-    send_port_ = cm::CompletionPort(process_.node().self(), send_cq_->index());
+    send_port_ = host::CompletionPort(process_.node().self(), send_cq_->index());
   }
   if (recv_cq_ != nullptr) {
     recv_cq_->users.add();
-    recv_port_ = cm::CompletionPort(process_.node().self(), recv_cq_->index());
+    recv_port_ = host::CompletionPort(process_.node().self(), recv_cq_->index());
   }
   if (srq_ != nullptr) srq_->users.add();
   if (xrcd_ != nullptr) xrcd_->users.add();
@@ -103,7 +103,7 @@ std::string_view Qp::transport() const {
   if (now == QpState::kReset || now == QpState::kInit || options_.type == QpType::kUd) return {};
   const uint64_t word = shared_->transport.load();
   for (const TransportEntry& entry : transport_entries())
-    if (segment::pack_name(entry.name) == word) return entry.name;
+    if (shm::pack_name(entry.name) == word) return entry.name;
   return {};
 }
 
@@ -113,7 +113,7 @@ Qp::~Qp() {
 
 int Qp::close() {
   if (openers.any()) return EBUSY;
-  const segment::SegmentHeader& header = *process_.tables().header;
+  const shm::SegmentHeader& header = *process_.tables().header;
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
     if (header.mcast[i].qp.load() == index_ + 1) return EBUSY;
   open_ = false;
@@ -137,25 +137,24 @@ int Qp::close() {
 bool Qp::set_state(QpState state) {
   uint64_t word = shared_->state.load();
   do {
-    if (segment::state_of(word) == QpState::kErr && state != QpState::kErr) return false;
-  } while (!shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word), state)));
+    if (shm::state_of(word) == QpState::kErr && state != QpState::kErr) return false;
+  } while (!shared_->state.compare_exchange_weak(word, shm::pack_state(shm::epoch_of(word), state)));
   return true;
 }
 
 void Qp::enter_error(std::optional<EventType> event) {
   const uint64_t word = shared_->state.load();
-  if (segment::state_of(word) != QpState::kErr) {
+  if (shm::state_of(word) != QpState::kErr) {
     // Before the state: the service thread that sees the state takes the event.
-    if (event) shared_->error.store(segment::pack_error(segment::epoch_of(word), *event), std::memory_order_release);
+    if (event) shared_->error.store(shm::pack_error(shm::epoch_of(word), *event), std::memory_order_release);
     set_state(QpState::kErr);
   }
-  cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
+  host::call_attention(process_.node().self(), shm::attention::kQp, index_);
 }
 
 void Qp::next_epoch() {
   uint64_t word = shared_->state.load();
-  while (
-      !shared_->state.compare_exchange_weak(word, segment::pack_state(segment::epoch_of(word) + 1, QpState::kReset))) {
+  while (!shared_->state.compare_exchange_weak(word, shm::pack_state(shm::epoch_of(word) + 1, QpState::kReset))) {
   }
 }
 
@@ -201,7 +200,7 @@ int Qp::to_rtr(const QpAttr& attr) {
   endpoint_ = std::move(*endpoint);
   batches_ = endpoint_->traits().batches;
   copies_in_post_ = endpoint_->traits().copies_in_post;
-  shared_->transport.store(segment::pack_name(endpoint_->name()));
+  shared_->transport.store(shm::pack_name(endpoint_->name()));
   set_state(attr.state);
   endpoint_->entered_rtr();
   return 0;
@@ -265,7 +264,7 @@ int Qp::to_error() {
     if (base::now_ns() > deadline) break;
   }
   // The one who fills a receive is stopped: the service thread goes on looking.
-  cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
+  host::call_attention(process_.node().self(), shm::attention::kQp, index_);
   return 0;
 }
 
@@ -340,7 +339,7 @@ int Qp::query(QpAttr* attr, QpOptions* options) const {
   return 0;
 }
 
-bool Qp::connected_to(cm::Peer& peer) const {
+bool Qp::connected_to(host::Peer& peer) const {
   const QpState now = state();
   return now >= QpState::kRtr && now != QpState::kErr && peer.queue_pairs().has_slot(shared_->remote_slot.load());
 }
@@ -366,14 +365,14 @@ bool Qp::handle_error() {
     flush_sends();
     if (!flush_receives()) return false;
   }
-  const uint32_t error = segment::error_of(shared_->error.exchange(0), segment::epoch_of(shared_->state.load()));
+  const uint32_t error = shm::error_of(shared_->error.exchange(0), shm::epoch_of(shared_->state.load()));
   if (error != 0) device_.events().push({static_cast<EventType>(error - 1), nullptr, this, nullptr, 1});
   return true;
 }
 
 bool Qp::has_failed() const { return shared_->error.load() != 0 || state() == QpState::kErr; }
 
-bool Qp::handle_peer_gone(cm::Peer& peer) {
+bool Qp::handle_peer_gone(host::Peer& peer) {
   if (!datagram_ && !connected_to(peer)) return true;
   if (!send_lock_.try_lock()) return false;
   // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.

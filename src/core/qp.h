@@ -2,14 +2,14 @@
 #include <optional>
 #include <vector>
 
-#include "cm/completion_port.h"
+#include "host/completion_port.h"
 #include "core/cq.h"
 #include "core/local_key.h"
 #include "core/qp_context_impl.h"
 #include "core/receive_queue.h"
 #include "core/seam/endpoint.h"
 #include "core/srq.h"
-#include "segment/send_lock.h"
+#include "shm/send_lock.h"
 
 namespace nupa::core {
 
@@ -26,11 +26,11 @@ class alignas(64) Qp final : public QueuePair {
   void* user_context() const override { return options_.user_context; }
   int modify(const QpAttr& attr, uint32_t mask) override;
   int query(QpAttr* attr, QpOptions* options) const override;
-  void post_begin() override { segment::SendLock(shared_->send_lock).lock(); }
+  void post_begin() override { shm::SendLock(shared_->send_lock).lock(); }
   int post(const SendWr& wr) override;
   void post_end() override {
     if (__builtin_expect(batches_, 0)) endpoint_->send();
-    segment::SendLock(shared_->send_lock).unlock();
+    shm::SendLock(shared_->send_lock).unlock();
   }
   int post_send(const SendWr& wr) override {
     post_begin();
@@ -70,16 +70,16 @@ class alignas(64) Qp final : public QueuePair {
   bool handle_error();
   /// Service thread: the process is gone, and if this queue pair is connected to it, its requests fail; one of
   /// datagrams forgets it. False: busy, call again.
-  bool handle_peer_gone(cm::Peer& peer);
+  bool handle_peer_gone(host::Peer& peer);
   /// To the process, or to another one in its slot.
-  bool connected_to(cm::Peer& peer) const;
+  bool connected_to(host::Peer& peer) const;
   /// It is in the error state, or a peer noted an error.
   bool has_failed() const;
   void recover(uint32_t dead_tag);
 
  private:
   friend class QpContextImpl;
-  QpState state() const { return segment::state_of(shared_->state.load(std::memory_order_acquire)); }
+  QpState state() const { return shm::state_of(shared_->state.load(std::memory_order_acquire)); }
   /// Within one life. False: it failed meanwhile, by a peer's request for example, and only RESET leads out of the
   /// error state (IBTA 10.3.1).
   bool set_state(QpState state);
@@ -113,9 +113,9 @@ class alignas(64) Qp final : public QueuePair {
   bool flush_receives();
   void drop_receives();
   void wake_sender();
-  void push_flush(const segment::RecvSlot& slot);
+  void push_flush(const shm::RecvSlot& slot);
   std::function<bool(uint32_t)> death_test();
-  std::function<bool(const segment::RecvSlot&)> completion_test();
+  std::function<bool(const shm::RecvSlot&)> completion_test();
 
   // qp.cc
   int to_rtr(const QpAttr& attr);
@@ -132,8 +132,8 @@ class alignas(64) Qp final : public QueuePair {
 
   // First what each request looks at: with a thousand queue pairs in turn every cache line counts. One line:
   Process& process_;
-  segment::QpShared* shared_;
-  const segment::MrShared* keys_;       ///< this process's table of keys
+  shm::QpShared* shared_;
+  const shm::MrShared* keys_;           ///< this process's table of keys
   std::unique_ptr<Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
   const uint32_t operations_;           ///< bits by Opcode: what its transport service has
   const uint32_t max_send_wr_;
@@ -149,9 +149,9 @@ class alignas(64) Qp final : public QueuePair {
   std::atomic<bool> finishes_first_{false};
   uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
   // And one more.
-  cm::CompletionPort send_port_;
+  host::CompletionPort send_port_;
 
-  segment::SendLock send_lock_;
+  shm::SendLock send_lock_;
   bool tells_drained_ = false;
   DeviceImpl& device_;
   Pd* pd_;
@@ -165,7 +165,7 @@ class alignas(64) Qp final : public QueuePair {
 
   QpContextImpl context_;
   std::unique_ptr<ReceiveQueue> queue_;
-  cm::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
+  host::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
 
   mutable std::mutex attr_mutex_;  ///< modify, query
   QpAttr attr_;

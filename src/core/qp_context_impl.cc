@@ -125,7 +125,7 @@ uint8_t QpContextImpl::rnr_timer() const {
 void QpContextImpl::established() {
   // The first request that comes before the owner thinks it connected is told (IBTA 11.6.3.1).
   if (qp_.state() == QpState::kRtr && qp_.shared_->established.exchange(1) == 0)
-    cm::call_attention(qp_.process_.node().self(), segment::attention::kQp, qp_.index_);
+    host::call_attention(qp_.process_.node().self(), shm::attention::kQp, qp_.index_);
 }
 
 }  // namespace nupa::core

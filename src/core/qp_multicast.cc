@@ -8,14 +8,14 @@ namespace nupa::core {
 
 int Qp::attach_multicast(const Gid& gid, uint16_t) {
   if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
-  segment::SegmentHeader& header = *process_.tables().header;
+  shm::SegmentHeader& header = *process_.tables().header;
   std::lock_guard lock(attr_mutex_);
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
     if (header.mcast[i].qp.load() == index_ + 1 && header.mcast[i].gid == gid) return 0;
-  for (uint32_t i = 0; i < segment::kMaxMcast; ++i) {
+  for (uint32_t i = 0; i < shm::kMaxMcast; ++i) {
     uint32_t free = 0;
     // Taken with a number that no queue pair has until the group is written.
-    if (!header.mcast[i].qp.compare_exchange_strong(free, segment::kMaxQp + 1)) continue;
+    if (!header.mcast[i].qp.compare_exchange_strong(free, shm::kMaxQp + 1)) continue;
     if (const int error = process_.transports().join(device_.entry(), qp_num_, gid); error != 0) {
       header.mcast[i].qp.store(0, std::memory_order_release);
       return error;
@@ -32,7 +32,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
 
 int Qp::detach_multicast(const Gid& gid, uint16_t) {
   if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
-  segment::SegmentHeader& header = *process_.tables().header;
+  shm::SegmentHeader& header = *process_.tables().header;
   std::lock_guard lock(attr_mutex_);
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i) {
     if (header.mcast[i].qp.load() != index_ + 1 || !(header.mcast[i].gid == gid)) continue;

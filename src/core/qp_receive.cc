@@ -16,7 +16,7 @@ int Qp::post_recv(const RecvWr& wr) {
   if (__builtin_expect(now == QpState::kErr, 0)) {
     std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock() || !flush_receives())
-      cm::call_attention(process_.node().self(), segment::attention::kQp, index_);
+      host::call_attention(process_.node().self(), shm::attention::kQp, index_);
   }
   return 0;
 }
@@ -24,31 +24,31 @@ int Qp::post_recv(const RecvWr& wr) {
 void Qp::wake_sender() {
   if (shared_->sender_waits.exchange(0) == 0) return;
   const uint32_t slot = shared_->remote_slot.load();
-  const cm::PeerRef peer = process_.node().find(slot);
+  const host::PeerRef peer = process_.node().find(slot);
   if (peer == nullptr) return;
   const auto index = peer->queue_pairs().index_of(shared_->remote_qpn.load());
   if (!index) return;  // a reset took it away meanwhile
   peer->queue_pairs().qp(*index)->wake.store(1);
-  cm::call_attention(*peer, segment::attention::kQp, *index);
+  host::call_attention(*peer, shm::attention::kQp, *index);
 }
 
 std::function<bool(uint32_t)> Qp::death_test() {
   return [this](uint32_t tag) {
     if (tag == process_.tag()) return false;
-    const cm::PeerRef peer = process_.node().find(tag & 0xfff);
-    return peer == nullptr || segment::owner_tag(peer->slot(), peer->instance()) != tag;
+    const host::PeerRef peer = process_.node().find(tag & 0xfff);
+    return peer == nullptr || shm::owner_tag(peer->slot(), peer->instance()) != tag;
   };
 }
 
-std::function<bool(const segment::RecvSlot&)> Qp::completion_test() {
-  return [this](const segment::RecvSlot& slot) {
+std::function<bool(const shm::RecvSlot&)> Qp::completion_test() {
+  return [this](const shm::RecvSlot& slot) {
     const uint64_t completion = slot.completion.load(std::memory_order_acquire);
     return completion != 0 && recv_cq_->completed(completion);
   };
 }
 
-void Qp::push_flush(const segment::RecvSlot& slot) {
-  segment::CqEntry entry;
+void Qp::push_flush(const shm::RecvSlot& slot) {
+  shm::CqEntry entry;
   entry.wr_id = slot.wr_id;
   entry.qp_num = qp_num_;
   entry.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
@@ -64,7 +64,7 @@ bool Qp::flush_receives() {
       device_.events().push({EventType::kQpLastWqeReached, nullptr, this, nullptr, 1});
     return true;
   }
-  return queue_->drain([this](const segment::RecvSlot& slot) { push_flush(slot); }, 0, death_test(), completion_test());
+  return queue_->drain([this](const shm::RecvSlot& slot) { push_flush(slot); }, 0, death_test(), completion_test());
 }
 
 void Qp::drop_receives() {

@@ -125,7 +125,7 @@ int Qp::post_list(const SendWr& wr, uint32_t position) {
 
 void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
   if (__builtin_expect(is_atomic(wr.opcode), 0)) length = kAtomicBytes;  // however long the list is
-  segment::QpCounters& counters = shared_->counters;
+  shm::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
   if (signal_all_ || (wr.flags & send_flag::kSignaled) != 0) write_completion(wr, position, WcStatus::kSuccess, length);
@@ -205,7 +205,7 @@ int64_t Qp::progress(int64_t now_ns) {
 
 // Out of line, so that finish() is small enough to be a part of post().
 [[gnu::noinline]] void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  segment::CqEntry entry;
+  shm::CqEntry entry;
   entry.wr_id = wr.wr_id;
   entry.byte_len = static_cast<uint32_t>(length);
   entry.qp_num = qp_num_;
@@ -213,7 +213,7 @@ int64_t Qp::progress(int64_t now_ns) {
   entry.status = static_cast<uint8_t>(status);
   entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
   const auto pushed = send_port_.push(process_.tag(), nullptr, status != WcStatus::kSuccess, entry);
-  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0))
+  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kOverrun, 0))
     enter_error(EventType::kQpFatal);  // IBTA 11.6.3.2, local work queue catastrophic error
 }
 

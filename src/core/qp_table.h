@@ -23,28 +23,27 @@ class QpTable {
   explicit QpTable(std::mutex& mutex) : mutex_(mutex) {}
 
   /// Makes what add_slot() needs. Throws std::bad_alloc.
-  void prepare(uint32_t slot) { banks_.make(segment::number_of(slot, 0)); }
+  void prepare(uint32_t slot) { banks_.make(shm::number_of(slot, 0)); }
   /// The process has the slot, for which prepare() was called: there are as many more indices. At most kMaxBanks times;
   /// one thread at a time.
   void add_slot(uint32_t slot) {
     const uint32_t bank = slot_count();
     slots_[bank].store(slot, std::memory_order_release);
     slot_count_.store(bank + 1, std::memory_order_release);
-    indices_.extend((bank + 1) * segment::kSlotQp);
+    indices_.extend((bank + 1) * shm::kSlotQp);
   }
   uint32_t slot_count() const { return slot_count_.load(std::memory_order_acquire); }
 
   /// Free ones, among those of all slots.
   IndexPool& indices() { return indices_; }
   uint32_t number_of(uint32_t index) const {
-    return segment::number_of(slots_[segment::bank_of(index)].load(std::memory_order_acquire),
-                              segment::index_of(index));
+    return shm::number_of(slots_[shm::bank_of(index)].load(std::memory_order_acquire), shm::index_of(index));
   }
 
   void enter(Qp& qp, uint32_t index) {
     std::lock_guard lock(mutex_);
     Bank& bank = *banks_.of(number_of(index));
-    const uint32_t place = segment::index_of(index);
+    const uint32_t place = shm::index_of(index);
     bank.objects[place].store(&qp, std::memory_order_release);
     bank.high_water.store(std::max(bank.high_water.load(), place + 1));
     count_.fetch_add(1);
@@ -52,7 +51,7 @@ class QpTable {
   /// After this returns the service thread does not touch the queue pair any more.
   void leave(uint32_t index) {
     std::lock_guard lock(mutex_);
-    banks_.of(number_of(index))->objects[segment::index_of(index)].store(nullptr);
+    banks_.of(number_of(index))->objects[shm::index_of(index)].store(nullptr);
     count_.fetch_sub(1);
   }
   /// Those that have entered.
@@ -62,10 +61,10 @@ class QpTable {
   /// know. Two loads.
   Qp* find(uint32_t number) const {
     const Bank* const bank = banks_.of(number);
-    return bank == nullptr ? nullptr : bank->objects[segment::index_of(number)].load(std::memory_order_acquire);
+    return bank == nullptr ? nullptr : bank->objects[shm::index_of(number)].load(std::memory_order_acquire);
   }
   /// The same by index, which another process may have written.
-  Qp* at(uint32_t index) const { return index < segment::kMaxQp ? find(number_of(index)) : nullptr; }
+  Qp* at(uint32_t index) const { return index < shm::kMaxQp ? find(number_of(index)) : nullptr; }
   /// Calls `visit(qp)` for each, under ObjectTables::mutex(), which the caller holds.
   template <class Visit>
   void each(Visit&& visit) const {
@@ -79,13 +78,13 @@ class QpTable {
  private:
   /// Those of one slot.
   struct Bank {
-    std::array<std::atomic<Qp*>, segment::kSlotQp> objects{};
+    std::array<std::atomic<Qp*>, shm::kSlotQp> objects{};
     std::atomic<uint32_t> high_water{0};  ///< places at and above were never used
   };
 
   std::mutex& mutex_;
   SlotTable<Bank> banks_;
-  std::array<std::atomic<uint32_t>, segment::kMaxBanks> slots_{};  ///< by bank; 0: there is none
+  std::array<std::atomic<uint32_t>, shm::kMaxBanks> slots_{};  ///< by bank; 0: there is none
   std::atomic<uint32_t> slot_count_{0};
   std::atomic<uint32_t> count_{0};
   IndexPool indices_{0, 0};

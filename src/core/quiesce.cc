@@ -2,7 +2,7 @@
 #include "core/quiesce.h"
 
 #include "base/clock.h"
-#include "segment/send_lock.h"
+#include "shm/send_lock.h"
 
 namespace nupa::core {
 
@@ -11,9 +11,9 @@ namespace {
 constexpr int64_t kLimitNs = 2'000'000'000;
 
 /// Waits for the holder of `lock`, of a queue pair of `peer`. False: it still holds it at the deadline.
-bool await_holder(const std::atomic<uint32_t>& lock, const cm::Peer& peer, int64_t deadline) {
+bool await_holder(const std::atomic<uint32_t>& lock, const host::Peer& peer, int64_t deadline) {
   bool is_late = false;
-  segment::SendLock::await_holder(lock, [&] {
+  shm::SendLock::await_holder(lock, [&] {
     if (!peer.is_self() && !peer.alive()) return false;
     is_late = base::now_ns() > deadline;
     return !is_late;
@@ -21,10 +21,10 @@ bool await_holder(const std::atomic<uint32_t>& lock, const cm::Peer& peer, int64
   return !is_late;
 }
 
-bool await_holders(cm::Peer& peer) {
+bool await_holders(host::Peer& peer) {
   const int64_t deadline = base::now_ns() + kLimitNs;
   bool is_late = false;
-  const bool all = peer.queue_pairs().each([&](const segment::QpBank& bank, uint32_t) {
+  const bool all = peer.queue_pairs().each([&](const shm::QpBank& bank, uint32_t) {
     const uint32_t count = bank.count();
     for (uint32_t i = 0; i < count && !is_late; ++i) is_late = !await_holder(bank.qp[i].send_lock, peer, deadline);
   });
@@ -34,17 +34,17 @@ bool await_holders(cm::Peer& peer) {
 
 }  // namespace
 
-bool quiesce(cm::Node& node) {
-  segment::SendLock::fence_after_revoking();
+bool quiesce(host::Node& node) {
+  shm::SendLock::fence_after_revoking();
   bool all = await_holders(node.self());
-  for (const cm::PeerRef& peer : node.peers()) all = await_holders(*peer) && all;
+  for (const host::PeerRef& peer : node.peers()) all = await_holders(*peer) && all;
   return all;
 }
 
-bool quiesce_peer(cm::Node& node, uint32_t slot, uint32_t qp_num) {
-  segment::SendLock::fence_after_revoking();
+bool quiesce_peer(host::Node& node, uint32_t slot, uint32_t qp_num) {
+  shm::SendLock::fence_after_revoking();
   // A process that this one has not met has not mapped its receives.
-  const cm::PeerRef peer = slot == 0 ? nullptr : node.find(slot);
+  const host::PeerRef peer = slot == 0 ? nullptr : node.find(slot);
   if (peer == nullptr) return true;
   const auto index = peer->queue_pairs().index_of(qp_num);
   if (!index) return quiesce(node);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "cm/node.h"
+#include "host/node.h"
 
 namespace nupa::core {
 
@@ -8,10 +8,10 @@ namespace nupa::core {
 /// call. What was revoked before the call (a key, a ring, a state) is then not used any more. Operations hold the send
 /// lock of their queue pair, so this watches the send locks in the tables of all processes that `node` has met; the
 /// caller holds none. False: a process did not move on within 2 s (it is stopped). Any thread.
-bool quiesce(cm::Node& node);
+bool quiesce(host::Node& node);
 
 /// The same where only one queue pair can be inside, the peer of a connected one: `qp_num` of the process in `slot`.
 /// `slot` 0: none can.
-bool quiesce_peer(cm::Node& node, uint32_t slot, uint32_t qp_num);
+bool quiesce_peer(host::Node& node, uint32_t slot, uint32_t qp_num);
 
 }  // namespace nupa::core

@@ -8,11 +8,11 @@
 
 namespace nupa::core {
 
-using segment::ReceiveRing;
-using segment::RecvSlot;
-using segment::SlotState;
+using shm::ReceiveRing;
+using shm::RecvSlot;
+using shm::SlotState;
 
-Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
+Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, uint32_t tag, shm::RecvRing& shared,
                                                            uint32_t max_wr, uint32_t max_sge, uint32_t pd) {
   // More slots than receives: one that its claimer has completed and not yet freed (it was preempted just there) does
   // not stand in the way of the next post.
@@ -28,12 +28,12 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, u
   shared.consumed.store(0);
   // A peer may know an earlier queue of this number, whose ring most often lay at the same place.
   const auto generation = static_cast<uint16_t>(++shared.rings);
-  shared.where.store(segment::pack_ring(block->offset, log2, generation), std::memory_order_release);
+  shared.where.store(shm::pack_ring(block->offset, log2, generation), std::memory_order_release);
   return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(memory, tag, shared, *block, log2, max_wr));
 }
 
-ReceiveQueue::ReceiveQueue(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
-                           const segment::Segment::Block& block, uint32_t log2, uint32_t max_wr)
+ReceiveQueue::ReceiveQueue(RingMemory& memory, uint32_t tag, shm::RecvRing& shared, const shm::Segment::Block& block,
+                           uint32_t log2, uint32_t max_wr)
     : memory_(memory),
       tag_(tag),
       shared_(shared),
@@ -68,16 +68,16 @@ bool ReceiveQueue::drain_one(uint64_t position, const std::function<void(const R
   RecvSlot& slot = ring_.slot(position);
   const uint64_t turn = ring_.turn(position);
   uint64_t seen = slot.stamp.load(std::memory_order_acquire);
-  if ((seen & segment::kStampBody) >> 2 != turn) return true;  // freed since
+  if ((seen & shm::kStampBody) >> 2 != turn) return true;  // freed since
   const ReceiveRing::Claim claim{&slot, position, turn};
-  if (segment::slot_state_of(seen) == SlotState::kClaimed) {
-    if (!is_dead(segment::claimer_of(seen))) return false;
+  if (shm::slot_state_of(seen) == SlotState::kClaimed) {
+    if (!is_dead(shm::claimer_of(seen))) return false;
     if (flush && !completed(slot)) flush(slot);
     ReceiveRing::finish(claim);
     return true;
   }
-  if (segment::slot_state_of(seen) != SlotState::kReady) return true;
-  if (!slot.stamp.compare_exchange_strong(seen, segment::claim_stamp(turn, tag_))) return false;
+  if (shm::slot_state_of(seen) != SlotState::kReady) return true;
+  if (!slot.stamp.compare_exchange_strong(seen, shm::claim_stamp(turn, tag_))) return false;
   if (flush) flush(slot);
   ReceiveRing::finish(claim);
   return true;
@@ -107,8 +107,8 @@ void ReceiveQueue::recover(uint32_t dead_tag, const std::function<bool(const Rec
   for (uint64_t position = posted_ > capacity ? posted_ - capacity : 0; position < posted_; ++position) {
     RecvSlot& slot = ring_.slot(position);
     const uint64_t seen = slot.stamp.load(std::memory_order_acquire);
-    if ((seen & segment::kStampBody) >> 2 != ring_.turn(position) ||
-        segment::slot_state_of(seen) != SlotState::kClaimed || segment::claimer_of(seen) != dead_tag)
+    if ((seen & shm::kStampBody) >> 2 != ring_.turn(position) || shm::slot_state_of(seen) != SlotState::kClaimed ||
+        shm::claimer_of(seen) != dead_tag)
       continue;
     const ReceiveRing::Claim claim{&slot, position, ring_.turn(position)};
     if (completed(slot))

@@ -6,7 +6,7 @@
 
 #include "core/ring_memory.h"
 #include "progress/spin_lock.h"
-#include "segment/receive_ring.h"
+#include "shm/receive_ring.h"
 
 namespace nupa::core {
 
@@ -15,15 +15,15 @@ class ReceiveQueue {
  public:
   /// Allocates the ring for `max_wr` receives of up to `max_sge` entries and shows it to peers. ENOMEM, EFBIG.
   /// `tag`: how this process signs claims.
-  static Result<std::unique_ptr<ReceiveQueue>> create(RingMemory& memory, uint32_t tag, segment::RecvRing& shared,
+  static Result<std::unique_ptr<ReceiveQueue>> create(RingMemory& memory, uint32_t tag, shm::RecvRing& shared,
                                                       uint32_t max_wr, uint32_t max_sge, uint32_t pd);
   ~ReceiveQueue();
   ReceiveQueue(const ReceiveQueue&) = delete;
   ReceiveQueue& operator=(const ReceiveQueue&) = delete;
 
   uint32_t max_sge() const { return shared_.max_sge; }
-  segment::ReceiveRing& ring() { return ring_; }
-  segment::RecvRing& shared() { return shared_; }
+  shm::ReceiveRing& ring() { return ring_; }
+  shm::RecvRing& shared() { return shared_; }
 
   /// 0; EINVAL: too many entries; ENOMEM: full.
   int post(const RecvWr& wr);
@@ -38,29 +38,29 @@ class ReceiveQueue {
 
   /// Takes every posted receive back and hands each to `flush` (null: drops it), oldest first. A receive that a peer
   /// is filling is waited for up to `wait_ns`; one that a dead peer left is taken. False: some are still being filled.
-  bool drain(const std::function<void(const segment::RecvSlot&)>& flush, int64_t wait_ns,
+  bool drain(const std::function<void(const shm::RecvSlot&)>& flush, int64_t wait_ns,
              const std::function<bool(uint32_t tag)>& is_dead,
-             const std::function<bool(const segment::RecvSlot&)>& completed);
+             const std::function<bool(const shm::RecvSlot&)>& completed);
 
   /// What process `dead_tag` had claimed: completed ones are freed, the others are posted again.
   /// `completed` tells whether the completion that a slot's claimer announced was made ready.
-  void recover(uint32_t dead_tag, const std::function<bool(const segment::RecvSlot&)>& completed);
+  void recover(uint32_t dead_tag, const std::function<bool(const shm::RecvSlot&)>& completed);
 
   /// Receives posted and not yet claimed, about.
   uint64_t waiting() const;
 
  private:
-  ReceiveQueue(RingMemory& memory, uint32_t tag, segment::RecvRing& shared, const segment::Segment::Block& block,
-               uint32_t log2, uint32_t max_wr);
-  bool drain_one(uint64_t position, const std::function<void(const segment::RecvSlot&)>& flush,
+  ReceiveQueue(RingMemory& memory, uint32_t tag, shm::RecvRing& shared, const shm::Segment::Block& block, uint32_t log2,
+               uint32_t max_wr);
+  bool drain_one(uint64_t position, const std::function<void(const shm::RecvSlot&)>& flush,
                  const std::function<bool(uint32_t)>& is_dead,
-                 const std::function<bool(const segment::RecvSlot&)>& completed);
+                 const std::function<bool(const shm::RecvSlot&)>& completed);
 
   RingMemory& memory_;
   const uint32_t tag_;
-  segment::RecvRing& shared_;
-  segment::Segment::Block block_;
-  segment::ReceiveRing ring_;
+  shm::RecvRing& shared_;
+  shm::Segment::Block block_;
+  shm::ReceiveRing ring_;
   progress::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;

@@ -11,14 +11,14 @@ constexpr uint64_t kMostWaitingBytes = 16 << 20;
 
 }  // namespace
 
-Result<segment::Segment::Block> RingMemory::allocate(uint64_t bytes) {
+Result<shm::Segment::Block> RingMemory::allocate(uint64_t bytes) {
   auto block = node_.segment().allocate(bytes);
   if (block) return block;
   free_waiting();
   return node_.segment().allocate(bytes);
 }
 
-void RingMemory::give_back(const segment::Segment::Block& block) {
+void RingMemory::give_back(const shm::Segment::Block& block) {
   {
     std::lock_guard lock(mutex_);
     waiting_.push_back(block);
@@ -29,7 +29,7 @@ void RingMemory::give_back(const segment::Segment::Block& block) {
 }
 
 void RingMemory::free_waiting() {
-  std::vector<segment::Segment::Block> blocks;
+  std::vector<shm::Segment::Block> blocks;
   {
     std::lock_guard lock(mutex_);
     blocks.swap(waiting_);
@@ -37,7 +37,7 @@ void RingMemory::free_waiting() {
   }
   if (blocks.empty()) return;
   const bool unused = quiesce(node_);
-  for (const segment::Segment::Block& block : blocks) node_.segment().release(block, unused);
+  for (const shm::Segment::Block& block : blocks) node_.segment().release(block, unused);
 }
 
 }  // namespace nupa::core

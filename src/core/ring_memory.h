@@ -13,19 +13,19 @@ namespace nupa::core {
 /// for one quiesce() together. Any thread; give_back() without a send lock.
 class RingMemory {
  public:
-  RingMemory(cm::Node& node, const QpTable& qps) : node_(node), qps_(qps) {}
+  RingMemory(host::Node& node, const QpTable& qps) : node_(node), qps_(qps) {}
 
   /// ENOMEM, EFBIG: limits of the process.
-  Result<segment::Segment::Block> allocate(uint64_t bytes);
-  void give_back(const segment::Segment::Block& block);
+  Result<shm::Segment::Block> allocate(uint64_t bytes);
+  void give_back(const shm::Segment::Block& block);
 
  private:
   void free_waiting();
 
-  cm::Node& node_;
+  host::Node& node_;
   const QpTable& qps_;
   std::mutex mutex_;
-  std::vector<segment::Segment::Block> waiting_;
+  std::vector<shm::Segment::Block> waiting_;
   uint64_t waiting_bytes_ = 0;
 };
 

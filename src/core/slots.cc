@@ -20,8 +20,7 @@ Result<uint32_t> Slots::take_qp() {
 
 Result<void> Slots::take_slot() {
   const uint32_t count = qps_.slot_count();
-  if (count == segment::kMaxBanks)
-    return fail(ENOMEM, "all ", segment::kMaxQp, " queue pairs of this process are in use");
+  if (count == shm::kMaxBanks) return fail(ENOMEM, "all ", shm::kMaxQp, " queue pairs of this process are in use");
   // All that may fail comes before the slot is this process's.
   const auto slot = node_.take_slot([this](uint32_t further) -> Result<bool> {
     try {
@@ -34,8 +33,8 @@ Result<void> Slots::take_slot() {
   if (!slot) {
     const Error& why = slot.error();
     NUPA_WARN("no further queue pairs: this process has %u slots of %u, and could not take another one: %s", count,
-              segment::kSlotQp, why.what());
-    return fail(why.code(), "all ", count * segment::kSlotQp,
+              shm::kSlotQp, why.what());
+    return fail(why.code(), "all ", count * shm::kSlotQp,
                 " queue pairs of this process are in use, and it could not take a further slot: ", why.what());
   }
   transports_.extend(*slot);

@@ -2,7 +2,7 @@
 #pragma once
 #include <mutex>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "core/qp_table.h"
 #include "core/transports.h"
 
@@ -13,16 +13,16 @@ namespace nupa::core {
 /// the transports need of it. A slot stays until the process closes. Any thread.
 class Slots {
  public:
-  Slots(cm::Node& node, Transports& transports, QpTable& qps) : node_(node), transports_(transports), qps_(qps) {}
+  Slots(host::Node& node, Transports& transports, QpTable& qps) : node_(node), transports_(transports), qps_(qps) {}
 
   /// A free index of `qps`. ENOMEM: there are kMaxQp queue pairs, or no memory; ENOSPC: no further slot is free; else
-  /// what Transports::reserve_further() and cm::Node::take_slot() say.
+  /// what Transports::reserve_further() and host::Node::take_slot() say.
   Result<uint32_t> take_qp();
 
  private:
   [[gnu::noinline]] Result<void> take_slot();
 
-  cm::Node& node_;
+  host::Node& node_;
   Transports& transports_;
   QpTable& qps_;
   std::mutex mutex_;  ///< of take_slot()

@@ -20,7 +20,7 @@ int Srq::open() {
     return queue.error().code();
   }
   queue_ = std::move(*queue);
-  shared_->number = segment::number_of(process.slot(), index_);
+  shared_->number = shm::number_of(process.slot(), index_);
   shared_->type = static_cast<uint32_t>(options_.type);
   if (options_.type == SrqType::kXrc) {
     cq_ = static_cast<Cq*>(options_.cq);
@@ -91,7 +91,7 @@ uint32_t Srq::number() const { return shared_->number; }
 void Srq::on_limit() { device_.events().push({EventType::kSrqLimitReached, nullptr, nullptr, this, 1}); }
 
 void Srq::recover(uint32_t dead_tag) {
-  queue_->recover(dead_tag, [this](const segment::RecvSlot& slot) {
+  queue_->recover(dead_tag, [this](const shm::RecvSlot& slot) {
     const uint64_t completion = slot.completion.load(std::memory_order_acquire);
     const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
     if (completion == 0) return false;

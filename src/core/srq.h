@@ -37,7 +37,7 @@ class Srq final : public SharedReceiveQueue {
   SrqOptions options_;
   Cq* cq_ = nullptr;
   Xrcd* xrcd_ = nullptr;
-  segment::SrqShared* shared_;
+  shm::SrqShared* shared_;
   std::unique_ptr<ReceiveQueue> queue_;
   bool open_ = false;
 };

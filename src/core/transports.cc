@@ -26,7 +26,7 @@ Result<Transports> Transports::from_environment() {
   return transports;
 }
 
-void Transports::describe(segment::SegmentHeader& header) const {
+void Transports::describe(shm::SegmentHeader& header) const {
   for (const Used& each : used_) each.transport->describe(header);
 }
 

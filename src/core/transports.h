@@ -16,7 +16,7 @@ struct TransportEntry {
   Result<std::unique_ptr<Transport>> (*create)();
   /// Says what the transport has written about a queue pair of `type`. The bytes are another process's: not to be
   /// trusted. Null: it writes nothing.
-  Explanation (*explain)(QpType type, const segment::StatisticsShared& block) = nullptr;
+  Explanation (*explain)(QpType type, const shm::StatisticsShared& block) = nullptr;
 };
 /// In order of cost. Defined by the composition root.
 std::span<const TransportEntry> transport_entries();
@@ -29,7 +29,7 @@ class Transports {
   static Result<Transports> from_environment();
 
   /// As Transport::describe(), of each.
-  void describe(segment::SegmentHeader& header) const;
+  void describe(shm::SegmentHeader& header) const;
   /// Whether all may have the slot, those left out that cannot run here.
   bool reserve(uint32_t slot);
   /// As Transport::reserve_further(), of all. After true extend() may follow.

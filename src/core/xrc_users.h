@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "cm/runtime_dir.h"
+#include "host/runtime_dir.h"
 
 namespace nupa::core {
 
@@ -18,7 +18,7 @@ class XrcUsers {
 
   /// One handle more on the domain. `exclusive`: EEXIST if this process or another one has it open. Errors of
   /// RuntimeDir::hold().
-  Result<void> add(cm::RuntimeDir& dir, uint64_t identity, bool exclusive) {
+  Result<void> add(host::RuntimeDir& dir, uint64_t identity, bool exclusive) {
     std::lock_guard lock(mutex_);
     const auto found = handles_.find(identity);
     if (found != handles_.end()) {
@@ -33,7 +33,7 @@ class XrcUsers {
     handles_.emplace(identity, 1);
     return {};
   }
-  void drop(cm::RuntimeDir& dir, uint64_t identity) {
+  void drop(host::RuntimeDir& dir, uint64_t identity) {
     std::lock_guard lock(mutex_);
     if (--handles_[identity] != 0) return;
     handles_.erase(identity);

@@ -14,9 +14,9 @@
 namespace nupa::host {
 namespace {
 
-using segment::AgentOp;
-using segment::AgentShared;
-using segment::AgentState;
+using shm::AgentOp;
+using shm::AgentShared;
+using shm::AgentState;
 
 /// memcpy within this process that answers EFAULT where a plain one would fault: the memory may be unmapped by now.
 int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_target) {
@@ -34,9 +34,9 @@ int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_tar
   return EFAULT;
 }
 
-int copy_bounce(cm::Peer& asker, AgentOp op, uint64_t address, uint64_t length, uint64_t offset) {
-  if (length > segment::kBounceBytes) return EINVAL;
-  auto bounce = asker.heap(offset, segment::kBounceBytes);
+int copy_bounce(host::Peer& asker, AgentOp op, uint64_t address, uint64_t length, uint64_t offset) {
+  if (length > shm::kBounceBytes) return EINVAL;
+  auto bounce = asker.heap(offset, shm::kBounceBytes);
   if (!bounce) return EINVAL;
   void* const memory = reinterpret_cast<void*>(address);
   return op == AgentOp::kWrite ? copy_checked(memory, *bounce, length, true)
@@ -44,7 +44,7 @@ int copy_bounce(cm::Peer& asker, AgentOp op, uint64_t address, uint64_t length, 
 }
 
 /// The asker may change its request meanwhile: each value is read once.
-int execute(cm::Peer& asker, AgentShared& request) {
+int execute(host::Peer& asker, AgentShared& request) {
   const auto op = static_cast<AgentOp>(__atomic_load_n(&request.op, __ATOMIC_RELAXED));
   const uint64_t address = __atomic_load_n(&request.address, __ATOMIC_RELAXED);
   if (op == AgentOp::kWrite || op == AgentOp::kRead)
@@ -88,20 +88,20 @@ AgentShared* Agent::take() {
 Result<std::byte*> Agent::bounce_of(uint32_t index) {
   std::lock_guard lock(mutex_);
   if (bounce_[index].address == nullptr) {
-    auto block = node_.segment().allocate(segment::kBounceBytes);
+    auto block = node_.segment().allocate(shm::kBounceBytes);
     if (!block) return tl::unexpected(block.error());
     bounce_[index] = *block;
   }
   return static_cast<std::byte*>(bounce_[index].address);
 }
 
-WcStatus Agent::ask(cm::Peer& peer, AgentShared& request) {
+WcStatus Agent::ask(host::Peer& peer, AgentShared& request) {
   request.target_instance = peer.instance();
   request.status = 0;
   request.state.store(static_cast<uint32_t>(AgentState::kAsked), std::memory_order_release);
-  segment::SegmentHeader& theirs = *peer.tables().header;
+  shm::SegmentHeader& theirs = *peer.tables().header;
   theirs.agent_attention[node_.slot() / 64].fetch_or(uint64_t{1} << (node_.slot() % 64));
-  theirs.attention.fetch_or(segment::attention::kAgent);
+  theirs.attention.fetch_or(shm::attention::kAgent);
   peer.ring_doorbell();
   progress::Waiter waiter(progress::kLockPolicy);
   while (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kServed)) {
@@ -113,7 +113,7 @@ WcStatus Agent::ask(cm::Peer& peer, AgentShared& request) {
   return request.status == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;
 }
 
-WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+WcStatus Agent::copy(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
   AgentShared* request = take();
   const auto index = static_cast<uint32_t>(request - node_.segment().tables().header->agents);
   WcStatus status = WcStatus::kSuccess;
@@ -123,7 +123,7 @@ WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* loc
     status = WcStatus::kGeneralErr;
   }
   while (status == WcStatus::kSuccess && length > 0) {
-    const uint64_t step = std::min(length, segment::kBounceBytes);
+    const uint64_t step = std::min(length, shm::kBounceBytes);
     request->op = static_cast<uint32_t>(write ? AgentOp::kWrite : AgentOp::kRead);
     request->address = remote;
     request->length = step;
@@ -139,7 +139,7 @@ WcStatus Agent::copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* loc
   return status;
 }
 
-WcStatus Agent::atomic(cm::Peer& peer, AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
+WcStatus Agent::atomic(host::Peer& peer, AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
   AgentShared* request = take();
   request->op = static_cast<uint32_t>(op);
   request->address = remote;
@@ -153,12 +153,12 @@ WcStatus Agent::atomic(cm::Peer& peer, AgentOp op, uint64_t remote, uint64_t* op
 }
 
 void Agent::serve() {
-  segment::SegmentHeader& mine = *node_.segment().tables().header;
+  shm::SegmentHeader& mine = *node_.segment().tables().header;
   for (uint32_t word = 0; word < std::size(mine.agent_attention); ++word) {
     uint64_t bits = mine.agent_attention[word].exchange(0);
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t slot = word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-      const cm::PeerRef peer = node_.find(slot);
+      const host::PeerRef peer = node_.find(slot);
       if (peer == nullptr) continue;
       for (AgentShared& request : peer->tables().header->agents) {
         if (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kAsked)) continue;

@@ -2,7 +2,7 @@
 #include <mutex>
 
 #include <nupa/types.h>
-#include "cm/node.h"
+#include "host/node.h"
 
 namespace nupa::host {
 
@@ -14,25 +14,25 @@ namespace nupa::host {
 /// two that ask each other do not lock up.
 class Agent {
  public:
-  explicit Agent(cm::Node& node) : node_(node) {}
+  explicit Agent(host::Node& node) : node_(node) {}
 
   /// kSuccess; kRemOpErr: the memory is not there; kRetryExcErr: the peer died.
-  WcStatus copy(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length);
+  WcStatus copy(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length);
   /// As copy(); kRemInvReqErr: no word that a processor can be atomic on. `operand` goes in as compare, add or new
   /// value and comes back as the value found.
-  WcStatus atomic(cm::Peer& peer, segment::AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap);
+  WcStatus atomic(host::Peer& peer, shm::AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap);
 
   /// Service thread: does what other processes asked of this one.
   void serve();
 
  private:
-  segment::AgentShared* take();
-  WcStatus ask(cm::Peer& peer, segment::AgentShared& request);
+  shm::AgentShared* take();
+  WcStatus ask(host::Peer& peer, shm::AgentShared& request);
   Result<std::byte*> bounce_of(uint32_t index);
 
-  cm::Node& node_;
+  host::Node& node_;
   std::mutex mutex_;
-  segment::Segment::Block bounce_[segment::kAgents];
+  shm::Segment::Block bounce_[shm::kAgents];
 };
 
 }  // namespace nupa::host

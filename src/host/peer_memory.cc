@@ -14,9 +14,9 @@ namespace nupa::host {
 namespace {
 
 using base::Piece;
-using segment::MrKind;
-using segment::MrPiece;
-using segment::MrShared;
+using shm::MrKind;
+using shm::MrPiece;
+using shm::MrShared;
 
 struct Run {
   size_t first = 0;
@@ -28,7 +28,7 @@ struct Run {
 bool are_pages(const std::vector<MrPiece>& pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const MrPiece& piece = pieces[i];
-    if (piece.begin >= piece.end || (piece.begin | piece.end | piece.file_offset) % segment::kPage != 0) return false;
+    if (piece.begin >= piece.end || (piece.begin | piece.end | piece.file_offset) % shm::kPage != 0) return false;
     if (i > 0 && piece.begin < pieces[i - 1].end) return false;
   }
   return true;
@@ -52,7 +52,7 @@ Run longest_run(const std::vector<MrPiece>& pieces) {
 std::shared_ptr<MappedRegion> nothing() { return std::make_shared<MappedRegion>(nullptr, 0, 0); }
 
 /// Null: the system refuses.
-std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPiece>& pieces) {
+std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrPiece>& pieces) {
   const Run run = longest_run(pieces);
   if (run.count == 0) return nothing();
   void* base = mmap(nullptr, run.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -72,7 +72,7 @@ std::shared_ptr<MappedRegion> map_pieces(cm::Peer& peer, const std::vector<MrPie
 }
 
 /// Moves bytes by process_vm_writev or process_vm_readv, whatever of it is not mapped.
-WcStatus copy_by_kernel(cm::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
   while (length > 0) {
     iovec mine{local, length};
     iovec theirs{reinterpret_cast<void*>(remote), length};
@@ -106,7 +106,7 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
   }
   uint64_t outside = length;
   if (region->base() != nullptr && remote < region->begin()) outside = std::min(length, region->begin() - remote);
-  cm::Peer& peer = memory.peer();
+  host::Peer& peer = memory.peer();
   const WcStatus status = peer.cma_works() ? copy_by_kernel(peer, write, remote, local, outside)
                                            : memory.agent().copy(peer, write, remote, local, outside);
   if (status != WcStatus::kSuccess) return status;
@@ -143,7 +143,7 @@ MappedRegion::~MappedRegion() {
   if (base_ != nullptr) munmap(base_, end_ - begin_);
 }
 
-std::shared_ptr<PeerMemory> PeerMemories::of(cm::Peer& peer) {
+std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
   std::lock_guard lock(mutex_);
   if (const auto known = memories_.find(&peer); known != memories_.end())
     if (auto memory = known->second.lock()) return memory;
@@ -184,7 +184,7 @@ std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
   const MrShared& mr = peer_->tables().mr[index];
   const uint32_t count = __atomic_load_n(&mr.piece_count, __ATOMIC_RELAXED);
   std::vector<MrPiece> pieces;
-  if (count <= segment::kInlinePieces) {
+  if (count <= shm::kInlinePieces) {
     pieces.assign(mr.inline_pieces, mr.inline_pieces + count);
   } else {
     auto list = peer_->heap(mr.pieces, count * sizeof(MrPiece));
@@ -197,9 +197,9 @@ std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
 }
 
 std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {
-  const uint32_t index = segment::key_index(key);
-  if (index >= segment::kMaxMr) return nullptr;
-  cm::Peer& peer = memory_->peer();
+  const uint32_t index = shm::key_index(key);
+  if (index >= shm::kMaxMr) return nullptr;
+  host::Peer& peer = memory_->peer();
   const MrShared& mr = peer.tables().mr[index];
   if (key == 0 || mr.key.load(std::memory_order_acquire) != key) return nullptr;
   auto loaded = std::make_unique<Entry>();
@@ -216,7 +216,7 @@ std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {
   uint32_t memory_generation = mr.generation;
   if (mr.kind == static_cast<uint32_t>(MrKind::kWindow)) {
     const uint32_t parent_index = mr.parent;
-    if (parent_index >= segment::kMaxMr) return nullptr;
+    if (parent_index >= shm::kMaxMr) return nullptr;
     const MrShared& parent = peer.tables().mr[parent_index];
     entry.qp_num = mr.qp_num;
     entry.parent = &parent;
@@ -266,7 +266,7 @@ KeyCache::Reach KeyCache::reach_of(const Entry& entry) {
 
 bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
                               uint32_t remote_qpn, RemoteRange* range) try {
-  const uint32_t place = segment::key_index(key) % kEntries;
+  const uint32_t place = shm::key_index(key) % kEntries;
   if (entries_[place] == nullptr || !entries_[place]->holds(key)) {
     reaches_[place] = {};
     entries_[place] = load(key);

@@ -7,7 +7,7 @@
 
 #include "base/ordered_copy.h"
 #include "base/piece.h"
-#include "cm/peer.h"
+#include "host/peer.h"
 #include "host/agent.h"
 
 namespace nupa::host {
@@ -36,8 +36,8 @@ class MappedRegion {
 /// and fault in its pages, for every request. Any thread.
 class PeerMemory {
  public:
-  PeerMemory(cm::Peer& peer, Agent& agent) : peer_(peer.shared_from_this()), agent_(agent) {}
-  cm::Peer& peer() const { return *peer_; }
+  PeerMemory(host::Peer& peer, Agent& agent) : peer_(peer.shared_from_this()), agent_(agent) {}
+  host::Peer& peer() const { return *peer_; }
   Agent& agent() const { return agent_; }
   /// The mapping of region `index` in its present generation. Never null; may be empty.
   std::shared_ptr<MappedRegion> map(uint32_t index, uint32_t generation);
@@ -55,7 +55,7 @@ class PeerMemory {
   /// Null: the system refuses.
   std::shared_ptr<MappedRegion> read_and_map(uint32_t index);
 
-  const cm::PeerRef peer_;
+  const host::PeerRef peer_;
   Agent& agent_;
   std::mutex mutex_;
   Entries kept_;  ///< the last used first
@@ -65,9 +65,9 @@ class PeerMemory {
 /// The mappings of all peers that somebody uses. Any thread.
 class PeerMemories {
  public:
-  explicit PeerMemories(cm::Node& node) : agent_(node) {}
+  explicit PeerMemories(host::Node& node) : agent_(node) {}
   /// One of each peer, shared by all that lead to it.
-  std::shared_ptr<PeerMemory> of(cm::Peer& peer);
+  std::shared_ptr<PeerMemory> of(host::Peer& peer);
   Agent& agent() { return agent_; }
   /// How many are known, those among them that nobody uses any more.
   size_t known() {
@@ -78,7 +78,7 @@ class PeerMemories {
  private:
   Agent agent_;
   std::mutex mutex_;
-  std::unordered_map<cm::Peer*, std::weak_ptr<PeerMemory>> memories_;
+  std::unordered_map<host::Peer*, std::weak_ptr<PeerMemory>> memories_;
 };
 
 /// A checked range of a peer's memory.
@@ -98,7 +98,7 @@ class KeyCache {
   /// (IBTA 9.4.1.1.3, 10.6.3). `length` is not 0. False: the key does not allow it.
   bool resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd, uint32_t remote_qpn,
                RemoteRange* range) {
-    const Reach& reach = reaches_[segment::key_index(key) % kEntries];
+    const Reach& reach = reaches_[shm::key_index(key) % kEntries];
     const uint64_t within = address - reach.first;
     if (__builtin_expect(reach.key != key || within > reach.length || length > reach.length - within ||
                              (reach.access & rights) != rights || reach.pd != pd ||
@@ -112,7 +112,7 @@ class KeyCache {
 
   /// What holds the mapping of a key that was resolved last of its place; null: the peer is this process.
   std::shared_ptr<MappedRegion> region_of(uint32_t key) const {
-    const auto& entry = entries_[segment::key_index(key) % kEntries];
+    const auto& entry = entries_[shm::key_index(key) % kEntries];
     return entry != nullptr && entry->key == key ? entry->region : nullptr;
   }
 
@@ -126,7 +126,7 @@ class KeyCache {
     uint32_t generation = 0;
     uint32_t pd = 0;
     uint32_t access = 0;
-    const segment::MrShared* shared = nullptr;
+    const shm::MrShared* shared = nullptr;
     uint64_t first = 0;  ///< as the key names it
     uint64_t length = 0;
     uint64_t delta = 0;         ///< owner's virtual address minus the key's
@@ -143,8 +143,8 @@ class KeyCache {
     }
     uint32_t key = 0;
     uint32_t generation = 0;
-    const segment::MrShared* shared = nullptr;
-    const segment::MrShared* parent = nullptr;  ///< of a window; checked with it
+    const shm::MrShared* shared = nullptr;
+    const shm::MrShared* parent = nullptr;  ///< of a window; checked with it
     uint32_t parent_key = 0;
     uint32_t pd = 0;
     uint32_t access = 0;

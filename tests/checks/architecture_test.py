@@ -21,15 +21,15 @@ BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.argv[1]
 
 FLOORS = """# lowest first
 base:
-io: base
+net: base
 core/seam: base
-core: base io core/seam
+core: base net core/seam
 """
 FILES = {
     "src/base/log.h": "#pragma once\n",
-    "src/io/socket.h": '#include "base/log.h"\n',
+    "src/net/socket.h": '#include "base/log.h"\n',
     "src/core/seam/endpoint.h": '#include <vector>\n#include "base/log.h"\n',
-    "src/core/qp.h": '#include "base/log.h"\n#include "core/seam/endpoint.h"\n#include "io/socket.h"\n',
+    "src/core/qp.h": '#include "base/log.h"\n#include "core/seam/endpoint.h"\n#include "net/socket.h"\n',
     "src/core/qp.cc": '#include "core/qp.h"\n',
 }
 PLACE = ("<!-- scripts/check-architecture --picture: begin -->\n"
@@ -67,12 +67,12 @@ class Tree(unittest.TestCase):
         self.assertEqual(self.check(), (0, ""))
 
     def test_an_include_that_points_up_is_reported_with_its_line(self):
-        self.add("src/io/socket.h", '\n  #  include "core/seam/endpoint.h"\n')
-        self.assertReports("src/io/socket.h:3: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+        self.add("src/net/socket.h", '\n  #  include "core/seam/endpoint.h"\n')
+        self.assertReports("src/net/socket.h:3: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
 
     def test_an_include_by_a_relative_path_is_followed(self):
-        self.add("src/io/socket.h", '#include "../core/seam/endpoint.h"\n')
-        self.assertReports("src/io/socket.h:2: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+        self.add("src/net/socket.h", '#include "../core/seam/endpoint.h"\n')
+        self.assertReports("src/net/socket.h:2: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
 
     def test_a_folder_inside_another_is_one_of_its_own(self):
         self.add("src/core/seam/endpoint.h", '#include "core/other.h"\n')
@@ -83,42 +83,42 @@ class Tree(unittest.TestCase):
     def test_a_circle_of_three_is_reported(self):
         self.add("src/base/log.h", '#include "core/qp.h"\n')
         self.assertReports("src/base/log.h:2: base may not include core/qp.h: see scripts/architecture.txt",
-                           "a circle: base, core, core/seam, io")
+                           "a circle: base, core, core/seam, net")
 
     def test_an_include_in_a_comment_line_is_none(self):
-        self.add("src/io/socket.h", '// #include "core/qp.h"\n')
+        self.add("src/net/socket.h", '// #include "core/qp.h"\n')
         self.assertEqual(self.check(), (0, ""))
 
     def test_a_list_that_names_a_folder_of_a_line_below_is_wrong(self):
-        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io: base core"))
-        self.add("src/io/socket.h", '#include "core/qp.h"\n')
-        self.assertReports("scripts/architecture.txt:3: io may not include core: no line above is for that folder", "a circle: core, io")
+        self.write("scripts/architecture.txt", FLOORS.replace("net: base", "net: base core"))
+        self.add("src/net/socket.h", '#include "core/qp.h"\n')
+        self.assertReports("scripts/architecture.txt:3: net may not include core: no line above is for that folder", "a circle: core, net")
 
     def test_an_entry_that_nothing_needs_is_reported(self):
         self.write("src/core/qp.h", '#include "base/log.h"\n#include "core/seam/endpoint.h"\n')
-        self.assertReports("scripts/architecture.txt:5: core does not include io any more")
+        self.assertReports("scripts/architecture.txt:5: core does not include net any more")
 
     def test_an_exception_holds_for_its_file_alone(self):
-        self.add("scripts/architecture.txt", "except io/socket.h core/seam until it moves\n")
-        self.add("src/io/socket.h", '#include "core/seam/endpoint.h"\n')
+        self.add("scripts/architecture.txt", "except net/socket.h core/seam until it moves\n")
+        self.add("src/net/socket.h", '#include "core/seam/endpoint.h"\n')
         self.assertEqual(self.check(), (0, ""))
-        self.write("src/io/other.h", '#include "core/seam/endpoint.h"\n')
-        self.assertReports("src/io/other.h:1: io may not include core/seam/endpoint.h: see scripts/architecture.txt")
+        self.write("src/net/other.h", '#include "core/seam/endpoint.h"\n')
+        self.assertReports("src/net/other.h:1: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
 
     def test_an_exception_that_nothing_needs_is_reported(self):
-        self.add("scripts/architecture.txt", "except io/socket.h core/seam until it moves\n")
-        self.assertReports("scripts/architecture.txt:6: io/socket.h needs no exception for core/seam any more")
+        self.add("scripts/architecture.txt", "except net/socket.h core/seam until it moves\n")
+        self.assertReports("scripts/architecture.txt:6: net/socket.h needs no exception for core/seam any more")
 
     def test_an_exception_without_a_reason_is_wrong(self):
-        self.add("scripts/architecture.txt", "except io/socket.h core/seam\n")
+        self.add("scripts/architecture.txt", "except net/socket.h core/seam\n")
         self.assertReports("scripts/architecture.txt:6: an exception has a file, a folder and a reason")
 
     def test_one_header_of_a_folder_can_be_allowed(self):
-        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io: base/log.h"))
+        self.write("scripts/architecture.txt", FLOORS.replace("net: base", "net: base/log.h"))
         self.assertEqual(self.check(), (0, ""))
         self.write("src/base/other.h", "")
-        self.add("src/io/socket.h", '#include "base/other.h"\n')
-        self.assertReports("src/io/socket.h:2: io may not include base/other.h: see scripts/architecture.txt")
+        self.add("src/net/socket.h", '#include "base/other.h"\n')
+        self.assertReports("src/net/socket.h:2: net may not include base/other.h: see scripts/architecture.txt")
 
     def test_a_folder_without_a_line_is_reported(self):
         self.write("src/quic/quic.cc", '#include "base/log.h"\n')
@@ -137,17 +137,17 @@ class Tree(unittest.TestCase):
         self.assertTrue(text.startswith("Before.\n") and text.endswith("After.\n"))
         arrows = re.findall(r"  (\w+) --> (\w+)", text)
         # From core to base by way of the others.
-        self.assertEqual(arrows, [("core", "core_seam"), ("core", "io"), ("core_seam", "base"), ("io", "base")])
+        self.assertEqual(arrows, [("core", "core_seam"), ("core", "net"), ("core_seam", "base"), ("net", "base")])
         self.assertEqual(self.check(), (0, ""))
-        self.write("src/io/socket.h", "")
-        self.write("scripts/architecture.txt", FLOORS.replace("io: base", "io:"))
+        self.write("src/net/socket.h", "")
+        self.write("scripts/architecture.txt", FLOORS.replace("net: base", "net:"))
         self.assertReports(stale)
 
     def test_arrows_are_printed_with_their_number(self):
         status, text = self.check("--arrows")
         self.assertEqual(status, 0)
-        self.assertIn("core: base 1, core/seam 1, io 1\n", text)
-        self.assertIn("  1  io  core/seam\n", text)
+        self.assertIn("core: base 1, core/seam 1, net 1\n", text)
+        self.assertIn("  1  net  core/seam\n", text)
 
 
 class OfThisTree(unittest.TestCase):
@@ -159,7 +159,7 @@ class OfThisTree(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
-        for name in ("src", "include"):
+        for name in ("src", "include", "bindings"):
             shutil.copytree(ROOT / name, self.root / name)
         for name in ("scripts/architecture.txt", "docs/design/overview.md"):
             self.write(name, (ROOT / name).read_text())

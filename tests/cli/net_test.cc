@@ -21,8 +21,8 @@
 #include <sstream>
 #include <thread>
 
-#include "api/netdev/door.h"
-#include "api/netdev/prefix.h"
+#include "netdev/door.h"
+#include "netdev/prefix.h"
 #include "program.h"
 
 namespace nupa::test {

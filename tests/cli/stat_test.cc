@@ -58,8 +58,8 @@ class CliStat : public ::testing::Test {
     ASSERT_EQ(0, queue_pair_->modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn |
                                                qp_attr::kRqPsn | qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer));
   }
-  const segment::Tables& tables() { return static_cast<core::DeviceImpl&>(*device_).process().tables(); }
-  uint32_t index() const { return segment::index_of(queue_pair_->number()); }
+  const shm::Tables& tables() { return static_cast<core::DeviceImpl&>(*device_).process().tables(); }
+  uint32_t index() const { return shm::index_of(queue_pair_->number()); }
   /// The queue pair's row.
   static json row() {
     const Said said = run_nupa({"stat", "--json"});
@@ -109,9 +109,9 @@ TEST_F(CliStat, TransportThatIsNotKnown_IsShownByItsNameOnly) {
   ASSERT_NO_FATAL_FAILURE(open("roce"));
   ASSERT_NO_FATAL_FAILURE(connect());
   const json known = row();
-  const uint64_t name = segment::pack_name("pige\xffon");
+  const uint64_t name = shm::pack_name("pige\xffon");
   tables().qp[index()].transport.store(name);
-  segment::StatisticsShared& block = tables().statistics[index()];
+  shm::StatisticsShared& block = tables().statistics[index()];
   block.transport.store(name);
   std::memset(block.bytes, 0xff, sizeof block.bytes);
   const json unknown = row();
@@ -126,7 +126,7 @@ TEST_F(CliStat, TransportThatIsNotKnown_IsShownByItsNameOnly) {
 TEST_F(CliStat, BlockOfAnotherTransport_IsNotRead) {
   ASSERT_NO_FATAL_FAILURE(open("roce"));
   ASSERT_NO_FATAL_FAILURE(connect());
-  tables().statistics[index()].transport.store(segment::pack_name("pigeon"));
+  tables().statistics[index()].transport.store(shm::pack_name("pigeon"));
   const json seen = row();
   EXPECT_EQ("roce", seen["transport"]);
   EXPECT_FALSE(seen.contains("paths"));

@@ -23,7 +23,7 @@ Gid address(uint8_t host) { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1
 /// A port that nobody sends to; its socket is real, since its class has no other.
 Port& port() {
   static const std::unique_ptr<Port> made = [] {
-    auto socket = io::UdpSocket::open(0, 4096);
+    auto socket = net::UdpSocket::open(0, 4096);
     require(static_cast<bool>(socket), "there is a UDP port");
     auto opened = Port::open(std::move(*socket));
     require(static_cast<bool>(opened), "a port opens");
@@ -44,8 +44,8 @@ QpAttr attributes() {
 class Doors {
  public:
   Doors() {
-    for (segment::QpShared* shared : {&connected_shared_, &datagram_shared_}) {
-      shared->state.store(segment::pack_state(1, QpState::kRts));
+    for (shm::QpShared* shared : {&connected_shared_, &datagram_shared_}) {
+      shared->state.store(shm::pack_state(1, QpState::kRts));
       shared->qkey.store(kQkey);
     }
     connected_.start(0);
@@ -71,7 +71,7 @@ class Doors {
   }
 
  private:
-  static LocalEnd end(GuardedHost& host, segment::QpShared& shared, segment::StatisticsShared& block, uint32_t number,
+  static LocalEnd end(GuardedHost& host, shm::QpShared& shared, shm::StatisticsShared& block, uint32_t number,
                       QpType type) {
     host.identity() = {number, type, {}, true, &shared, &block};
     host.identity().cap.max_send_wr = 4;
@@ -80,8 +80,8 @@ class Doors {
   }
 
   /// Delivers, with one thing wrong that `fault` chooses; returns whether nothing was.
-  bool deliver(Channel& channel, segment::QpShared& shared, Packet packet, uint32_t fault, Input& input) {
-    io::UdpSocket::Received from = from_;
+  bool deliver(Channel& channel, shm::QpShared& shared, Packet packet, uint32_t fault, Input& input) {
+    net::UdpSocket::Received from = from_;
     QpState state = QpState::kRts;
     packet.pkey = kPkeys[packet.psn % 2];
     const bool datagram = service_of(packet.opcode) == Service::kUd;
@@ -111,13 +111,13 @@ class Doors {
       default:
         wrong = false;
     }
-    shared.state.store(segment::pack_state(1, state));
+    shared.state.store(shm::pack_state(1, state));
     const auto& wire = *reinterpret_cast<const Statistics*>(
         (&shared == &connected_shared_ ? connected_block_ : datagram_block_).bytes);
     const uint64_t strangers = wire.strangers.load();
     const uint64_t before = connected_host_.fingerprint() * 31 + datagram_host_.fingerprint();
     channel.deliver(packet, from, 1'000);
-    shared.state.store(segment::pack_state(1, QpState::kRts));
+    shared.state.store(shm::pack_state(1, QpState::kRts));
     if (wrong) {
       require(before == connected_host_.fingerprint() * 31 + datagram_host_.fingerprint(),
               "what is not for a queue pair changes nothing");
@@ -177,11 +177,11 @@ class Doors {
 
   GuardedHost connected_host_;
   GuardedHost datagram_host_;
-  segment::QpShared connected_shared_{};
-  segment::QpShared datagram_shared_{};
-  segment::StatisticsShared connected_block_{};
-  segment::StatisticsShared datagram_block_{};
-  io::UdpSocket::Received from_;
+  shm::QpShared connected_shared_{};
+  shm::QpShared datagram_shared_{};
+  shm::StatisticsShared connected_block_{};
+  shm::StatisticsShared datagram_block_{};
+  net::UdpSocket::Received from_;
   ConnectedEndpoint connected_{port(),
                                end(connected_host_, connected_shared_, connected_block_, kConnected, QpType::kRc),
                                attributes(),

@@ -1,8 +1,8 @@
 // What comes from another node of a network: a frame (a virtio header and a packet), a ring of frames, a card. Whatever
 // bytes come, reading them stays inside them; what is let through is within the packet; what is made of it is right.
-#include "api/netdev/card.h"
-#include "api/netdev/ip_packet.h"
-#include "api/netdev/ring.h"
+#include "netdev/card.h"
+#include "netdev/ip_packet.h"
+#include "netdev/ring.h"
 #include "input.h"
 #include "targets.h"
 

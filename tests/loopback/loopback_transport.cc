@@ -229,9 +229,9 @@ Result<void> LoopbackTransport::open(core::ProcessContext& process) {
 }
 
 bool LoopbackTransport::reaches(const AddressVector& vector, uint32_t qp_num) {
-  cm::Node& node = process_->node();
-  if (!segment::claims_slot(*node.self().tables().header, segment::slot_of(qp_num))) return false;
-  return !vector.is_global || segment::has_gid(*node.segment().tables().header, vector.dgid);
+  host::Node& node = process_->node();
+  if (!shm::claims_slot(*node.self().tables().header, shm::slot_of(qp_num))) return false;
+  return !vector.is_global || shm::has_gid(*node.segment().tables().header, vector.dgid);
 }
 
 Result<std::unique_ptr<core::Endpoint>> LoopbackTransport::connect(const core::DeviceEntry&, core::QpContext& context,
@@ -240,7 +240,7 @@ Result<std::unique_ptr<core::Endpoint>> LoopbackTransport::connect(const core::D
 }
 
 Result<std::unique_ptr<core::DatagramSender>> LoopbackTransport::datagrams(const core::DeviceEntry& device,
-                                                                           core::QpContext& context, cm::DueEvent&) {
+                                                                           core::QpContext& context, host::DueEvent&) {
   return std::make_unique<LoopbackDatagrams>(*this, device, context);
 }
 

@@ -91,7 +91,7 @@ class LoopbackTransport final : public core::Transport, public core::Poller {
   Result<std::unique_ptr<core::Endpoint>> connect(const core::DeviceEntry& device, core::QpContext& context,
                                                   const QpAttr& attr, bool may_lower_mtu) override;
   Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
-                                                          cm::DueEvent& due) override;
+                                                          host::DueEvent& due) override;
   Result<uint32_t> mtu_code(const core::DeviceEntry&) const override { return 5; }
   core::Poller* poller() override { return this; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The composition root of a library that has the loopback transport too.
-#include "core/connections.h"
+#include "cm/connections.h"
 #include "core/transports.h"
 
 #include <array>
@@ -20,7 +20,7 @@ constexpr std::array kTransports = {
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 
-constexpr std::array kServices = {&Connections::kEntry};
+constexpr std::array kServices = {&cm::Connections::kEntry};
 
 }  // namespace
 

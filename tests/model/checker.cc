@@ -582,7 +582,7 @@ std::vector<std::memory_order> weaker_orders(const Site& site) {
   return all;
 }
 
-/// "void nupa::segment::CompletionRing::write(uint64_t, const CqEntry&)" -> "CompletionRing::write".
+/// "void nupa::shm::CompletionRing::write(uint64_t, const CqEntry&)" -> "CompletionRing::write".
 std::string function_of(const Site& site) {
   std::string name = site.where.function_name();
   const auto with = name.find(" [with ");

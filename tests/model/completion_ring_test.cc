@@ -5,9 +5,9 @@
 #include "expect.h"
 #include "core/next_stamp.h"
 #include "progress/spin_lock.h"
-#include "segment/completion_ring.h"
+#include "shm/completion_ring.h"
 
-namespace nupa::segment {
+namespace nupa::shm {
 namespace {
 
 using model::Build;
@@ -267,7 +267,7 @@ TEST(ModelCompletionRing, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {two_sleep_until_one_entry, sleeps_until_one_entry,          sleeps_until_two_entries,
                          one_event_of_two_writers,  places_are_used_again,           two_writers,
                          closes_beside_a_writer,    voids_what_a_dead_writer_claimed};
-  EXPECT_EQ(model::needed_orders(cases, {"segment/completion_ring.h", "base/fence.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"shm/completion_ring.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "CompletionRing::ready load acquire: x86 relaxed, C++ acquire",
                 "CompletionRing::claim_next load acquire: x86 relaxed, C++ relaxed",
@@ -316,4 +316,4 @@ TEST(ModelCompletionRing, OrdersOfNextStamp_AreAsStrongAsTheCasesNeed) {
 }
 
 }  // namespace
-}  // namespace nupa::segment
+}  // namespace nupa::shm

@@ -2,7 +2,7 @@
 #include "shadow.h"
 #include "expect.h"
 // The lines that are checked, with a device below that only has what they call.
-#include "api/netdev/lane.cc"
+#include "netdev/lane.cc"
 
 namespace nupa::netdev {
 namespace {

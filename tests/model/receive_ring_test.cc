@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
-#include "segment/receive_ring.h"
+#include "shm/receive_ring.h"
 
-namespace nupa::segment {
+namespace nupa::shm {
 namespace {
 
 using model::Build;
@@ -161,7 +161,7 @@ TEST(ModelReceiveRing, Orders_AreAsStrongAsTheCasesNeed) {
                          one_puts_back_while_another_goes_past,
                          one_puts_back_and_the_slot_is_used_again,
                          two_put_back};
-  EXPECT_EQ(model::needed_orders(cases, {"segment/receive_ring.h", "base/fence.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"shm/receive_ring.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "ReceiveRing::claim load acquire: x86 relaxed, C++ relaxed",
                 "ReceiveRing::claim failure acquire: x86 relaxed, C++ relaxed",
@@ -192,4 +192,4 @@ TEST(ModelReceiveRing, Orders_AreAsStrongAsTheCasesNeed) {
 }
 
 }  // namespace
-}  // namespace nupa::segment
+}  // namespace nupa::shm

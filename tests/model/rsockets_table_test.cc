@@ -5,7 +5,7 @@
 #include "expect.h"
 
 // The lines that are checked.
-#include "api/rsockets/descriptor_table.cc"
+#include "rsockets/descriptor_table.cc"
 
 namespace nupa::rsockets {
 namespace {

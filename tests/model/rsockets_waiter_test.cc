@@ -48,9 +48,9 @@ inline int sleep_on_the_counter(pollfd* fds, size_t, const timespec*, const sigs
 }  // namespace nupa::progress
 
 // The lines that are checked.
-#include "api/rsockets/receive_ring.h"
-#include "api/rsockets/socket.cc"
-#include "api/rsockets/waiter.cc"
+#include "rsockets/receive_ring.h"
+#include "rsockets/socket.cc"
+#include "rsockets/waiter.cc"
 #include "progress/wake_up.cc"
 // Its arguments' types would have the system's function found beside one of the same name.
 #define ppoll sleep_on_the_counter

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
-#include "segment/send_lock.h"
+#include "shm/send_lock.h"
 
-namespace nupa::segment {
+namespace nupa::shm {
 namespace {
 
 using model::Build;
@@ -72,7 +72,7 @@ TEST(ModelSendLock, TwoThreads_HoldItOneAfterTheOther) { model::expect_holds(two
 
 TEST(ModelSendLock, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {revokes_beside_a_sender, two_hold_it_one_after_the_other};
-  EXPECT_EQ(model::needed_orders(cases, {"segment/send_lock.h", "base/fence.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"shm/send_lock.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "SendLock::try_lock load relaxed: x86 relaxed, C++ relaxed",
                 "SendLock::try_lock failure seq_cst: x86 relaxed, C++ relaxed",
@@ -87,4 +87,4 @@ TEST(ModelSendLock, Orders_AreAsStrongAsTheCasesNeed) {
 }
 
 }  // namespace
-}  // namespace nupa::segment
+}  // namespace nupa::shm

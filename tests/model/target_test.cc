@@ -3,7 +3,7 @@
 
 #include "shadow.h"
 #include "expect.h"
-#include "segment/send_lock.h"
+#include "shm/send_lock.h"
 
 // The lines that are checked: an initiator's view of a queue pair, and its owner's of the receive queue.
 #include "core/receive_queue.cc"
@@ -15,19 +15,21 @@ const BlockCopyRange kBlockCopyRange{0, 0};
 void copy_block_by_loop(::std::byte*, const ::std::byte*, uint64_t) {}
 void log(LogLevel, const char*, ...) {}
 }  // namespace nupa::base
-namespace nupa::cm {
+namespace nupa::host {
 bool CompletionPort::open() { return false; }
 bool CompletionPort::overrun() { return false; }
 void raise_cq_event(Peer&, uint32_t) {}
 void call_attention(Peer&, uint32_t, uint32_t) {}
-void tell_limit(Peer&, segment::RecvRing&, uint32_t) {}
-}  // namespace nupa::cm
+void tell_limit(Peer&, shm::RecvRing&, uint32_t) {}
+}  // namespace nupa::host
 namespace nupa::base {
 thread_local constinit GuardedAccess* volatile t_guarded_access = nullptr;
 void leave_memory_fault(const GuardedAccess&) {}
 }  // namespace nupa::base
 namespace nupa::host {
-::std::shared_ptr<PeerMemory> PeerMemories::of(cm::Peer& peer) { return ::std::make_shared<PeerMemory>(peer, agent_); }
+::std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
+  return ::std::make_shared<PeerMemory>(peer, agent_);
+}
 WcStatus write_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
   return WcStatus::kGeneralErr;
 }
@@ -37,23 +39,23 @@ WcStatus read_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*,
 bool KeyCache::resolve_slowly(uint32_t, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, RemoteRange*) {
   return false;
 }
-WcStatus Agent::atomic(cm::Peer&, segment::AgentOp, uint64_t, uint64_t*, uint64_t) { return WcStatus::kGeneralErr; }
+WcStatus Agent::atomic(host::Peer&, shm::AgentOp, uint64_t, uint64_t*, uint64_t) { return WcStatus::kGeneralErr; }
 }  // namespace nupa::host
 namespace nupa::core {
 bool DomainQueue::stands() const { return false; }
-::std::optional<DomainQueue> find_domain_queue(cm::Node&, uint32_t, uint64_t) { return {}; }
+::std::optional<DomainQueue> find_domain_queue(host::Node&, uint32_t, uint64_t) { return {}; }
 
 /// Where the owner's rings lie.
 inline void* ring_memory = nullptr;
 constexpr uint32_t kLog2 = 2;  ///< of a ring for two receives
-ReceiveRing open_ring(cm::Peer&, segment::RecvRing& ring, bool*) { return {&ring, ring_memory, kLog2, ring.stride}; }
+ReceiveRing open_ring(host::Peer&, shm::RecvRing& ring, bool*) { return {&ring, ring_memory, kLog2, ring.stride}; }
 
 namespace {
 
 using model::Build;
 using model::Case;
-using segment::SendLock;
-using segment::SlotState;
+using shm::SendLock;
+using shm::SlotState;
 
 constexpr uint32_t kSlot = 5, kSenderQpn = 77;
 constexpr uint32_t kOwnerTag = 9;
@@ -61,13 +63,13 @@ constexpr uint64_t kEpoch = 3;
 
 /// A connected queue pair of the owner's with one receive posted, and the sender's view of it.
 struct Pair {
-  segment::QpShared* qp = nullptr;
-  segment::SrqShared* srq = nullptr;
+  shm::QpShared* qp = nullptr;
+  shm::SrqShared* srq = nullptr;
   std::atomic<uint32_t>* send_lock = nullptr;  ///< the sender's
   ::std::unique_ptr<ReceiveQueue> queue;
-  cm::DueEvent due;
-  cm::PeerRef peer;
-  ::std::unique_ptr<cm::Node> node;
+  host::DueEvent due;
+  host::PeerRef peer;
+  ::std::unique_ptr<host::Node> node;
   ::std::unique_ptr<RingMemory> rings;
   ::std::unique_ptr<host::PeerMemories> memories;
   ::std::unique_ptr<SharedTarget> target;
@@ -80,7 +82,7 @@ struct Pair {
   /// As Qp::set_state() and Qp::next_epoch().
   void set_state(uint64_t epoch, QpState state) {
     uint64_t word = qp->state.load();
-    while (!qp->state.compare_exchange_weak(word, segment::pack_state(epoch, state))) {
+    while (!qp->state.compare_exchange_weak(word, shm::pack_state(epoch, state))) {
     }
   }
   /// As Qp::flush_receives(), once more whenever a claim has ended, until all receives are back.
@@ -92,7 +94,7 @@ struct Pair {
         },
         0, [](uint32_t) { return false; }, [](const RecvSlot&) { return false; })) {
       for (uint64_t position = 0; position < 2; ++position)
-        while (segment::slot_state_of(queue->ring().slot(position).stamp.load(std::memory_order_relaxed)) ==
+        while (shm::slot_state_of(queue->ring().slot(position).stamp.load(std::memory_order_relaxed)) ==
                SlotState::kClaimed)
           _mm_pause();
     }
@@ -120,16 +122,16 @@ struct Pair {
 
 Pair& make_pair(Case& made, bool is_shared) {
   auto& pair = made.make<Pair>();
-  pair.qp = &made.make<segment::QpShared>();
-  pair.srq = &made.make<segment::SrqShared>();
+  pair.qp = &made.make<shm::QpShared>();
+  pair.srq = &made.make<shm::SrqShared>();
   pair.send_lock = &made.make<std::atomic<uint32_t>>();
-  segment::Tables tables;
+  shm::Tables tables;
   tables.qp = pair.qp;
   tables.srq = pair.srq;
   ring_memory = made.memory(ReceiveRing::stride_for(1) << kLog2);
-  pair.peer = ::std::make_shared<cm::Peer>(tables);
-  pair.node = ::std::make_unique<cm::Node>(*pair.peer);
-  pair.rings = ::std::make_unique<RingMemory>(segment::Segment::Block{4096, 4096, ring_memory});
+  pair.peer = ::std::make_shared<host::Peer>(tables);
+  pair.node = ::std::make_unique<host::Node>(*pair.peer);
+  pair.rings = ::std::make_unique<RingMemory>(shm::Segment::Block{4096, 4096, ring_memory});
   pair.memories = ::std::make_unique<host::PeerMemories>(*pair.node);
   pair.queue = *ReceiveQueue::create(*pair.rings, kOwnerTag, is_shared ? pair.srq->recv : pair.qp->recv, 2, 1, 1);
   made.adopt(pair.queue.get(), sizeof *pair.queue);
@@ -137,7 +139,7 @@ Pair& make_pair(Case& made, bool is_shared) {
   pair.qp->remote_qpn = kSenderQpn;
   pair.qp->remote_slot = kSlot;
   pair.qp->srq = is_shared ? 1 : 0;
-  pair.qp->state = segment::pack_state(kEpoch, QpState::kRts);
+  pair.qp->state = shm::pack_state(kEpoch, QpState::kRts);
   pair.target = ::std::make_unique<SharedTarget>(*pair.node, *pair.memories, *pair.peer, 0, &pair.due);
   pair.post(0);
   return pair;
@@ -224,7 +226,7 @@ void leaves_a_shared_queue(Case& made) {
 /// The responder's program begins to send meanwhile: its receive is there before and after.
 void goes_from_rtr_to_rts(Case& made) {
   auto& pair = make_pair(made, false);
-  pair.qp->state = segment::pack_state(kEpoch, QpState::kRtr);
+  pair.qp->state = shm::pack_state(kEpoch, QpState::kRtr);
   made.thread("owner", [&pair] { pair.set_state(kEpoch, QpState::kRts); });
   add_sender(made, pair);
   made.finally([&pair] { model::require(pair.filled[0] == 1, "the message takes the receive"); });
@@ -241,7 +243,7 @@ TEST(ModelTarget, SharedQueue_AfterTheEvent_GivesNothing) { model::expect_holds(
 TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {goes_to_the_error_state_without_the_sender, begins_another_life, leaves_a_shared_queue};
   EXPECT_EQ(model::needed_orders(cases, {"seam/shared_target.h", "seam/shared_target.cc", "core/receive_queue.cc",
-                                         "segment/send_lock.h", "base/fence.h"}),
+                                         "shm/send_lock.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "SharedTarget::ready load acquire: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load acquire: x86 relaxed, C++ relaxed",

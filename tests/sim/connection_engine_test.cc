@@ -3,8 +3,8 @@
 // what in which state, and which connections a death or a doubt concerns.
 #include <gtest/gtest.h>
 
-#include "cm/connection/engine.h"
-#include "cm/connection/times.h"
+#include "cm/engine/engine.h"
+#include "cm/engine/times.h"
 
 namespace nupa::cm::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "cm/connection/engine.h"
+#include "cm/engine/engine.h"
 
 namespace nupa::cm::testing {
 

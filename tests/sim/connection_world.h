@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cm/connection/times.h"
+#include "cm/engine/times.h"
 #include "connection_program.h"
 
 namespace nupa::cm::testing {

@@ -2,15 +2,15 @@
 // Completions and events that one process hands to another.
 #include <gtest/gtest.h>
 
-#include "cm/completion_port.h"
+#include "host/completion_port.h"
 #include "progress/late_events.h"
-#include "cm/peer_table.h"
+#include "host/peer_table.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 namespace {
 
-namespace attention = segment::attention;
+namespace attention = shm::attention;
 
 constexpr uint32_t kQueue = 70;  // not in the first word of bits
 constexpr uint32_t kLog2 = 2;
@@ -24,14 +24,14 @@ class CmCompletionPort : public ::testing::Test {
     peer_ = table_.adopt(std::move(*introduced));
     shared().where.store(new_ring(1));
   }
-  segment::CqShared& shared() { return peer_->tables().cq[kQueue]; }
-  segment::SegmentHeader& header() { return owner_.header(); }
+  shm::CqShared& shared() { return peer_->tables().cq[kQueue]; }
+  shm::SegmentHeader& header() { return owner_.header(); }
   /// The place of a new ring of four entries.
   uint64_t new_ring(uint16_t generation) {
-    auto block = owner_.allocate(segment::CompletionRing::bytes_for(kLog2));
+    auto block = owner_.allocate(shm::CompletionRing::bytes_for(kLog2));
     EXPECT_TRUE(block);
-    ring_ = segment::CompletionRing(&shared(), block->address, kLog2, generation);
-    return segment::pack_ring(block->offset, kLog2, generation);
+    ring_ = shm::CompletionRing(&shared(), block->address, kLog2, generation);
+    return shm::pack_ring(block->offset, kLog2, generation);
   }
   CompletionPort::Pushed push(uint64_t number, bool solicited = false, DueEvent* due = nullptr) {
     entry_.wr_id = number;
@@ -54,15 +54,15 @@ class CmCompletionPort : public ::testing::Test {
     channel_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (arrived) peer_->set_channel(kChannel, dup(channel_.get()));
   }
-  void arm(segment::Armed kind) { segment::CompletionRing::arm(shared(), kind); }
+  void arm(shm::Armed kind) { shm::CompletionRing::arm(shared(), kind); }
 
   Ends ends_ = make_pair();
   PeerTable table_;
   FakeProcess owner_;
   PeerRef peer_;
-  segment::CompletionRing ring_;
+  shm::CompletionRing ring_;
   CompletionPort port_;
-  segment::CqEntry entry_;
+  shm::CqEntry entry_;
   base::UniqueFd channel_;
 };
 using Pushed = CompletionPort::Pushed;
@@ -80,7 +80,7 @@ TEST_F(CmCompletionPort, EntriesAreInTheOwnersRingInTheirOrder) {
 TEST_F(CmCompletionPort, AQueueThatIsGoneTakesNothing) {
   shared().where.store(0);
   EXPECT_EQ(Pushed::kNo, push(1));
-  shared().where.store(segment::pack_ring(uint64_t{1} << 40, kLog2, 1));
+  shared().where.store(shm::pack_ring(uint64_t{1} << 40, kLog2, 1));
   EXPECT_EQ(Pushed::kNo, push(1)) << "beyond the end of the file";
 }
 
@@ -102,7 +102,7 @@ TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
 }
 
 TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotTold) {
-  shared().flags = segment::kCqIgnoreOverrun;
+  shared().flags = shm::kCqIgnoreOverrun;
   for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(Pushed::kYes, push(i));
   EXPECT_EQ(Pushed::kNo, push(4));
   EXPECT_EQ(0u, shared().overrun.load());
@@ -110,7 +110,7 @@ TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotTold) {
 }
 
 TEST_F(CmCompletionPort, TimestampsAreThoseOfThePush) {
-  shared().flags = segment::kCqTimestamps;
+  shared().flags = shm::kCqTimestamps;
   const uint64_t before = base::ticks();
   ASSERT_EQ(Pushed::kYes, push(1));
   EXPECT_GE(ring_.slot(0).entry.timestamp, before);
@@ -119,7 +119,7 @@ TEST_F(CmCompletionPort, TimestampsAreThoseOfThePush) {
 
 TEST_F(CmCompletionPort, AResizedQueueIsFollowed) {
   ASSERT_EQ(Pushed::kYes, push(1));
-  const segment::CompletionRing old = ring_;
+  const shm::CompletionRing old = ring_;
   shared().where.store(new_ring(2));
   ASSERT_EQ(Pushed::kYes, push(2));
   EXPECT_EQ(2u, ring_.slot(0).entry.wr_id);
@@ -134,7 +134,7 @@ TEST_F(CmCompletionPort, AQueueThatMovesIsWaitedFor) {
     EXPECT_EQ(Pushed::kYes, push(2));
     done = true;
   });
-  segment::CompletionRing old = ring_;
+  shm::CompletionRing old = ring_;
   const uint64_t place = new_ring(2);
   EXPECT_FALSE(done) << "the new place is not known yet";
   shared().where.store(place);
@@ -156,7 +156,7 @@ TEST_F(CmCompletionPort, AnArmedQueueRaisesOneEvent) {
   add_channel(true);
   ASSERT_EQ(Pushed::kYes, push(1));
   EXPECT_EQ(0u, shared().events.load()) << "it was not armed";
-  arm(segment::Armed::kNext);
+  arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(2));
   ASSERT_EQ(Pushed::kYes, push(3));
   EXPECT_EQ(1u, shared().events.load());
@@ -166,7 +166,7 @@ TEST_F(CmCompletionPort, AnArmedQueueRaisesOneEvent) {
 
 TEST_F(CmCompletionPort, AQueueArmedForSolicitedOnesWaitsForOne) {
   add_channel(true);
-  arm(segment::Armed::kSolicited);
+  arm(shm::Armed::kSolicited);
   ASSERT_EQ(Pushed::kYes, push(1));
   EXPECT_EQ(0u, shared().events.load());
   ASSERT_EQ(Pushed::kYes, push(2, true));
@@ -176,20 +176,20 @@ TEST_F(CmCompletionPort, AQueueArmedForSolicitedOnesWaitsForOne) {
 
 TEST_F(CmCompletionPort, BeforeTheChannelArrivesTheOwnerWakesTheSleeper) {
   add_channel(false);
-  arm(segment::Armed::kNext);
+  arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(1));
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(attention::kCq, header().attention.load());
   EXPECT_EQ(uint64_t{1} << (kQueue % 64), header().cq_attention[kQueue / 64].load());
   EXPECT_EQ(1u, doorbell());
   EXPECT_EQ(1u, shared().unsignalled.load());
-  arm(segment::Armed::kNext);
+  arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(2));
   EXPECT_EQ(2u, shared().unsignalled.load()) << "the owner looks once for both, and wakes twice";
 }
 
 TEST_F(CmCompletionPort, AQueueWithoutAChannelCountsAndWakesNobody) {
-  shared().armed.store(segment::pack_armed(1, segment::Armed::kNo));  // what the event is for
+  shared().armed.store(shm::pack_armed(1, shm::Armed::kNo));  // what the event is for
   raise_cq_event(*peer_, kQueue);
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(0u, header().attention.load());
@@ -200,14 +200,14 @@ TEST_F(CmCompletionPort, AnEventThatIsDueWaitsUntilItIsRaised) {
   add_channel(true);
   DueEvent due;
   due.raise();
-  arm(segment::Armed::kNext);
+  arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(1, false, &due));
   EXPECT_EQ(0u, rung(channel_.get()));
   due.raise();
   EXPECT_EQ(1u, rung(channel_.get()));
   due.raise();
   EXPECT_EQ(0u, rung(channel_.get())) << "once";
-  arm(segment::Armed::kNext);
+  arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(2, false, &due));
   due.hold(*peer_, kQueue + 1);
   EXPECT_EQ(1u, rung(channel_.get())) << "the next one does not displace it";
@@ -235,7 +235,7 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
 // IBTA 10.2.9.4: the limit of a shared receive queue.
 
 TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
-  segment::RecvRing& ring = peer_->tables().srq[kQueue].recv;
+  shm::RecvRing& ring = peer_->tables().srq[kQueue].recv;
   const auto told = [&] {
     tell_limit(*peer_, ring, kQueue);
     return header().attention.exchange(0) == attention::kSrq && doorbell() == 1;
@@ -259,7 +259,7 @@ TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
 TEST_F(CmCompletionPort, EventRaisedWhileAQueuePairIsHeld_WaitsUntilItIsLetGo) {
   add_channel(true);
   for (int turn = 0; turn < 2; ++turn) {
-    arm(segment::Armed::kNext);
+    arm(shm::Armed::kNext);
     progress::LateEvents::begin();
     EXPECT_EQ(push(1), CompletionPort::Pushed::kYes);
     EXPECT_EQ(rung(channel_.get()), 0u);
@@ -267,7 +267,7 @@ TEST_F(CmCompletionPort, EventRaisedWhileAQueuePairIsHeld_WaitsUntilItIsLetGo) {
     EXPECT_EQ(rung(channel_.get()), 1u);
     progress::LateEvents::end();
     EXPECT_EQ(rung(channel_.get()), 0u) << "once";
-    arm(segment::Armed::kNext);
+    arm(shm::Armed::kNext);
     EXPECT_EQ(push(2), CompletionPort::Pushed::kYes);
     EXPECT_EQ(rung(channel_.get()), 1u) << "nothing is held";
   }
@@ -279,7 +279,7 @@ TEST_F(CmCompletionPort, MoreEventsThanWait_AreRaisedAtOnce) {
   progress::LateEvents::begin();
   constexpr uint64_t kEvents = 20;
   for (uint64_t i = 0; i < kEvents; ++i) {
-    arm(segment::Armed::kNext);
+    arm(shm::Armed::kNext);
     ASSERT_TRUE(ring_.needs_event(false));
     raise_cq_event(*peer_, kQueue);
   }
@@ -290,4 +290,4 @@ TEST_F(CmCompletionPort, MoreEventsThanWait_AreRaisedAtOnce) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -22,10 +22,10 @@
 #include "../support/soon.h"
 #include "base/clock.h"
 #include "base/shared_file.h"
-#include "cm/wire.h"
-#include "segment/segment.h"
+#include "host/wire.h"
+#include "shm/segment.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 
 constexpr int64_t kSoonNs = 20'000'000'000;  // a sanitizer on a busy machine
 constexpr int kSoonMs = 20'000;
@@ -151,7 +151,7 @@ class Token {
 class FakeProcess {
  public:
   explicit FakeProcess(uint32_t slot = 77, uint64_t instance = 0x1122334455667788) : instance_(instance) {
-    auto segment = segment::Segment::create();
+    auto segment = shm::Segment::create();
     auto region = base::make_shared_file("nupa-test-region");
     EXPECT_TRUE(segment && region);
     if (!segment || !region) return;
@@ -161,9 +161,9 @@ class FakeProcess {
     header().slot = slot;
     header().instance = instance;
   }
-  segment::SegmentHeader& header() { return *segment_->tables().header; }
-  const segment::Tables& tables() { return segment_->tables(); }
-  Result<segment::Segment::Block> allocate(uint64_t bytes) { return segment_->allocate(bytes); }
+  shm::SegmentHeader& header() { return *segment_->tables().header; }
+  const shm::Tables& tables() { return segment_->tables(); }
+  Result<shm::Segment::Block> allocate(uint64_t bytes) { return segment_->allocate(bytes); }
   int segment_fd() const { return segment_->fd(); }
   int region_fd() const { return region_.get(); }
   int doorbell_fd() const { return doorbell_.get(); }
@@ -190,8 +190,8 @@ class FakeProcess {
 
  private:
   uint64_t instance_;
-  std::unique_ptr<segment::Segment> segment_;
+  std::unique_ptr<shm::Segment> segment_;
   base::UniqueFd region_, doorbell_;
 };
 
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include "cm/introduction.h"
-#include "cm/peer_table.h"
+#include "host/introduction.h"
+#include "host/peer_table.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 namespace {
 
 int error_of(const Result<Introduced>& result) { return result ? 0 : result.error().code(); }
@@ -78,7 +78,7 @@ TEST_F(CmHello, OnASocketWithoutASender_IsRefused) {
 
 TEST_F(CmHello, OfAnotherKind_IsRefused) {
   for (const MessageKind kind :
-       {MessageKind::kObserver, MessageKind::kChannel, MessageKind::kGoodbye, MessageKind::kMad}) {
+       {MessageKind::kObserver, MessageKind::kChannel, MessageKind::kGoodbye, MessageKind::kPayload}) {
     Received received = process_.received_hello();
     received.message.kind = static_cast<uint32_t>(kind);
     EXPECT_EQ(EPROTO, check(std::move(received))) << static_cast<uint32_t>(kind);
@@ -93,16 +93,16 @@ TEST_F(CmHello, WithADescriptorMissing_IsRefused) {
 }
 
 TEST_F(CmHello, WithASlotOutOfRange_IsRefused) {
-  EXPECT_EQ(EPROTO, check_slot(segment::kMinSlot - 1));
-  EXPECT_EQ(0, check_slot(segment::kMinSlot));
-  EXPECT_EQ(0, check_slot(segment::kMaxSlot));
-  EXPECT_EQ(EPROTO, check_slot(segment::kMaxSlot + 1));
+  EXPECT_EQ(EPROTO, check_slot(shm::kMinSlot - 1));
+  EXPECT_EQ(0, check_slot(shm::kMinSlot));
+  EXPECT_EQ(0, check_slot(shm::kMaxSlot));
+  EXPECT_EQ(EPROTO, check_slot(shm::kMaxSlot + 1));
 }
 
 /// A copy of `fd`'s first bytes without any seal, so that it could shrink.
 base::UniqueFd unsealed(int fd) {
   base::UniqueFd copy(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(0, ftruncate(copy.get(), segment::kHeapOffset));
+  EXPECT_EQ(0, ftruncate(copy.get(), shm::kHeapOffset));
   std::vector<char> bytes(4096);
   EXPECT_GE(pread(fd, bytes.data(), bytes.size(), 0), 0);
   EXPECT_EQ(4096, pwrite(copy.get(), bytes.data(), bytes.size(), 0));
@@ -137,7 +137,7 @@ TEST_F(CmHello, WithAPlainFileAsSegment_IsRefused) {
 }
 
 TEST_F(CmHello, WithASegmentOfTheWrongSize_IsRefused) {
-  for (const off_t size : {off_t{0}, off_t{4096}, static_cast<off_t>(segment::kHeapOffset) - 1}) {
+  for (const off_t size : {off_t{0}, off_t{4096}, static_cast<off_t>(shm::kHeapOffset) - 1}) {
     base::UniqueFd small(memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     ASSERT_EQ(0, ftruncate(small.get(), size));
     ASSERT_EQ(0, fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK));
@@ -266,18 +266,19 @@ TEST_F(CmWire, OfTheWrongProtocol_AMessageIsRefused) {
 
 TEST_F(CmWire, OfTheWrongLength_AMessageIsRefused) {
   const Message plain = message();
-  for (const size_t bytes : {size_t{1}, sizeof plain - 1, sizeof plain + 1, sizeof plain + sizeof(Mad)}) {
+  for (const size_t bytes : {size_t{1}, sizeof plain - 1, sizeof plain + 1, sizeof plain + sizeof(Payload)}) {
     send_raw(plain, bytes);
     EXPECT_EQ(EPROTO, error_of_next()) << bytes;
   }
-  const Message mad = message(MessageKind::kMad);
-  for (const size_t bytes : {sizeof mad, sizeof mad + sizeof(Mad) - 1, sizeof mad + sizeof(Mad) + 1}) {
-    send_raw(mad, bytes);
+  const Message payload = message(MessageKind::kPayload);
+  for (const size_t bytes :
+       {sizeof payload, sizeof payload + sizeof(Payload) - 1, sizeof payload + sizeof(Payload) + 1}) {
+    send_raw(payload, bytes);
     EXPECT_EQ(EPROTO, error_of_next()) << bytes;
   }
   send_raw(plain, sizeof plain);
   EXPECT_EQ(0, error_of_next());
-  send_raw(mad, sizeof mad + sizeof(Mad));
+  send_raw(payload, sizeof payload + sizeof(Payload));
   EXPECT_EQ(0, error_of_next());
 }
 
@@ -531,4 +532,4 @@ TEST_F(CmPeers, TheDoorbellRingsAtItsOwner) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cm/connection/mad.h"
+#include "cm/engine/mad.h"
 
 namespace nupa::cm {
 namespace {

@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "cm_fixture.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 namespace {
 
 constexpr std::chrono::milliseconds kMeeting{5000};
@@ -34,7 +34,7 @@ class Witness : public NodeEvents {
     std::lock_guard lock(mutex_);
     gone_.push_back(peer.shared_from_this());
   }
-  void on_mad(Peer& peer, const Mad&) override {
+  void on_payload(Peer& peer, const Payload&) override {
     std::lock_guard lock(mutex_);
     mads_.push_back(peer.shared_from_this());
   }
@@ -96,8 +96,8 @@ class CmNode : public ::testing::Test {
   /// Whatever was sent on `socket` before has been looked at: a message of the communication manager comes after it.
   void settle(FakeProcess& process, int socket) {
     const size_t before = witness_.mads().size();
-    const Mad mad{};
-    ASSERT_TRUE(send_message(socket, process.message(MessageKind::kMad), nullptr, 0, &mad));
+    const Payload payload{};
+    ASSERT_TRUE(send_message(socket, process.message(MessageKind::kPayload), nullptr, 0, &payload));
     ASSERT_TRUE(soon([&] { return witness_.mads().size() > before; }));
   }
   void send(int socket, const Message& message, std::initializer_list<int> fds = {}) {
@@ -190,7 +190,7 @@ TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
   const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
   uint32_t mads = 0;
-  while (node_->send_mad(*peer, Mad{})) ++mads;  // until the socket is full, and as much waits as may
+  while (node_->send_payload(*peer, Payload{})) ++mads;  // until the socket is full, and as much waits as may
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const auto index = node_->publish_channel(channel.get());
   ASSERT_TRUE(index);
@@ -229,8 +229,8 @@ TEST_F(CmNode, WhateverIsSaidBeforeAHello_EndsTheConnection) {
     EXPECT_EQ(ENOTCONN, error_of_next(socket.get())) << static_cast<uint32_t>(kind);
   }
   const base::UniqueFd socket = connect_to(socket_path());
-  const Mad mad{};
-  ASSERT_TRUE(send_message(socket.get(), process_.message(MessageKind::kMad), nullptr, 0, &mad));
+  const Payload payload{};
+  ASSERT_TRUE(send_message(socket.get(), process_.message(MessageKind::kPayload), nullptr, 0, &payload));
   EXPECT_EQ(ENOTCONN, error_of_next(socket.get()));
   EXPECT_TRUE(witness_.mads().empty()) << "nobody has said who sends it";
   EXPECT_TRUE(node_->peers().empty());
@@ -476,11 +476,11 @@ TEST_F(CmNode, AMessageGoesToThePeerThatItIsFor) {
   FakeProcess other(78, 5);
   const base::UniqueFd one = enter(process_), two = enter(other);
   const auto arrives_at = [&](int socket, int elsewhere, FakeProcess& process) {
-    ASSERT_TRUE(node_->send_mad(*met(process), Mad{}));
+    ASSERT_TRUE(node_->send_payload(*met(process), Payload{}));
     ASSERT_TRUE(wait_readable(socket, kSoonMs));
     const auto received = receive_message(socket);
     ASSERT_TRUE(received);
-    EXPECT_EQ(static_cast<uint32_t>(MessageKind::kMad), received->message.kind);
+    EXPECT_EQ(static_cast<uint32_t>(MessageKind::kPayload), received->message.kind);
     const auto nothing = receive_message(elsewhere);
     ASSERT_FALSE(nothing);
     EXPECT_EQ(EAGAIN, nothing.error().code());
@@ -511,8 +511,8 @@ TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
   EXPECT_FALSE(peer->alive());
   EXPECT_EQ(nullptr, node_->find(77));
   EXPECT_TRUE(node_->peers().empty());
-  const Mad mad{};
-  const auto sent = node_->send_mad(*peer, mad);
+  const Payload payload{};
+  const auto sent = node_->send_payload(*peer, payload);
   ASSERT_FALSE(sent);
   EXPECT_EQ(EPIPE, sent.error().code());
 }
@@ -581,8 +581,8 @@ TEST_F(CmNode, AnotherProcessInADeadOnesSlotIsAnotherPeer) {
   ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<PeerRef>{old}; }));
   EXPECT_EQ(peer, node_->find(77)) << "the death of the old one is not its own";
   EXPECT_TRUE(peer->alive());
-  const Mad mad{};
-  EXPECT_TRUE(node_->send_mad(*peer, mad));
+  const Payload payload{};
+  EXPECT_TRUE(node_->send_payload(*peer, payload));
 }
 
 TEST_F(CmNode, AProcessThatWasGivenUp_IsMetAgainWhenItSaysHello) {
@@ -599,7 +599,7 @@ TEST_F(CmNode, AProcessThatWasGivenUp_IsMetAgainWhenItSaysHello) {
   EXPECT_FALSE(old->alive());
   settle(process_, second.get());
   EXPECT_EQ(peer, witness_.mads().back());
-  EXPECT_TRUE(node_->send_mad(*peer, Mad{}));
+  EXPECT_TRUE(node_->send_payload(*peer, Payload{}));
 }
 
 // Calls.
@@ -833,8 +833,8 @@ TEST_F(CmNode, TheSocketGoesWithTheNode) {
   const std::string path = socket_path();
   EXPECT_EQ(0, ::access(path.c_str(), F_OK));
   const base::UniqueFd socket = enter(process_);
-  segment::MappedFile segment(base::UniqueFd(dup(node_->segment().fd())));
-  const auto tables = segment::map_tables(segment);
+  shm::MappedFile segment(base::UniqueFd(dup(node_->segment().fd())));
+  const auto tables = shm::map_tables(segment);
   ASSERT_TRUE(tables);
   EXPECT_EQ(0u, tables->header->closing.load());
   node_.reset();
@@ -848,4 +848,4 @@ TEST_F(CmNode, TheSocketGoesWithTheNode) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -12,11 +12,11 @@
 #include <mutex>
 #include <vector>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "cm_fixture.h"
 #include "progress/lifecycle.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 namespace {
 
 constexpr std::chrono::milliseconds kMeeting{10'000};
@@ -25,7 +25,7 @@ class Quiet : public NodeEvents {
  public:
   void on_attention() override {}
   void on_peer_gone(Peer&) override { ++gone; }
-  void on_mad(Peer&, const Mad&) override { ++mads; }
+  void on_payload(Peer&, const Payload&) override { ++mads; }
   std::atomic<uint32_t> gone{0}, mads{0};
 };
 
@@ -192,7 +192,7 @@ TEST_F(CmProcesses, AProcessThatExitsInASignalHandler_EndsAndSaysGoodbye_Whateve
       const itimerval soon{{0, 0}, {0, 5000}};
       setitimer(ITIMER_PROF, &soon, nullptr);
       // It allocates nothing: a sanitizer's own exit waits for the allocator's locks.
-      for (;;) own.node->find(segment::kMaxSlot);
+      for (;;) own.node->find(shm::kMaxSlot);
     });
     meet(*process);
     process->tell(1);
@@ -242,9 +242,9 @@ TEST_F(CmProcesses, AChildThatExits_EndsNothingOfItsParents) {
       int status = -1;
       if (waitpid(child, &status, 0) != child || status != 0) _exit(80);
     }
-    const Mad mad{};
+    const Payload payload{};
     const PeerRef peer = own.node->peers().empty() ? nullptr : own.node->peers().front();
-    if (peer == nullptr || !own.node->send_mad(*peer, mad)) _exit(81);
+    if (peer == nullptr || !own.node->send_payload(*peer, payload)) _exit(81);
     self.tell(2);
     self.hear();
   });
@@ -366,7 +366,7 @@ TEST_F(CmProcesses, AProcessThatIsStoppedWhileItIsAsked_IsMetWhenItGoesOn) {
   EXPECT_EQ(1u, stopped.hear()) << "it has not taken the one that asked for dead";
   EXPECT_TRUE(peer_->alive());
   EXPECT_EQ(0u, here_->events.gone);
-  EXPECT_TRUE(here_->node->send_mad(*peer_, Mad{}));
+  EXPECT_TRUE(here_->node->send_payload(*peer_, Payload{}));
 }
 
 TEST_F(CmProcesses, ThoseThatWereKilledUnmet_AreSweptByTheNextThatGoes) {
@@ -416,19 +416,19 @@ TEST_F(CmProcesses, ASlotUsedAgain_IsAnotherProcess) {
   EXPECT_NE((*old)->instance(), (*now)->instance());
   EXPECT_TRUE((*now)->alive());
   EXPECT_FALSE((*old)->alive());
-  const Mad mad{};
-  EXPECT_FALSE(here_->node->send_mad(**old, mad)) << "nothing reaches another process in its place";
-  EXPECT_TRUE(here_->node->send_mad(**now, mad));
+  const Payload payload{};
+  EXPECT_FALSE(here_->node->send_payload(**old, payload)) << "nothing reaches another process in its place";
+  EXPECT_TRUE(here_->node->send_payload(**now, payload));
 }
 
 TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
-  std::vector<std::vector<Gid>> gids(segment::kMaxDevices + 2, std::vector<Gid>(segment::kMaxGids + 3));
+  std::vector<std::vector<Gid>> gids(shm::kMaxDevices + 2, std::vector<Gid>(shm::kMaxGids + 3));
   gids[1].resize(2);
   gids[1][1].raw[15] = 9;
   here_ = std::make_unique<Own>();
   here_->node.reset();
   bool is_described = false;
-  const auto describe = [&](segment::SegmentHeader& shown) {
+  const auto describe = [&](shm::SegmentHeader& shown) {
     is_described = true;
     shown.shares_memory = 1;
   };
@@ -438,9 +438,9 @@ TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
   };
   auto node = Node::open(here_->region.get(), gids, here_->events, reserve, describe);
   ASSERT_TRUE(node);
-  const segment::SegmentHeader& header = *(*node)->segment().tables().header;
-  EXPECT_EQ(segment::kMaxDevices, header.device_count);
-  EXPECT_EQ(segment::kMaxGids, header.devices[0].count);
+  const shm::SegmentHeader& header = *(*node)->segment().tables().header;
+  EXPECT_EQ(shm::kMaxDevices, header.device_count);
+  EXPECT_EQ(shm::kMaxGids, header.devices[0].count);
   EXPECT_EQ(2u, header.devices[1].count);
   EXPECT_EQ(9, header.devices[1].gids[1].raw[15]);
   EXPECT_EQ(1u, header.shares_memory);
@@ -452,4 +452,4 @@ TEST_F(CmProcesses, AtMostSoMuchAsTheTableHoldsIsShown) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -14,10 +14,10 @@
 #include "../support/soon.h"
 #include "base/clock.h"
 #include "base/shared_file.h"
-#include "cm/node.h"
-#include "cm/outbox.h"
+#include "host/node.h"
+#include "host/outbox.h"
 
-namespace nupa::cm {
+namespace nupa::host {
 namespace {
 
 constexpr std::chrono::milliseconds kMeeting{5000};
@@ -30,10 +30,10 @@ struct Letter {
   uint32_t is_answer;
 };
 
-Mad mad_of(const Letter& letter) {
-  Mad mad{};
-  std::memcpy(mad.data(), &letter, sizeof letter);
-  return mad;
+Payload mad_of(const Letter& letter) {
+  Payload payload{};
+  std::memcpy(payload.data(), &letter, sizeof letter);
+  return payload;
 }
 
 /// Counts what comes from each sender; what is not the next one of its sender is out of order.
@@ -42,16 +42,16 @@ class End : public NodeEvents {
   static constexpr uint32_t kMostSenders = 4;
   void on_attention() override {}
   void on_peer_gone(Peer&) override { gone_ = true; }
-  void on_mad(Peer& peer, const Mad& mad) override {
+  void on_payload(Peer& peer, const Payload& payload) override {
     while (stopped) std::this_thread::yield();
     if (pause != pause.zero()) std::this_thread::sleep_for(pause);
     Letter letter;
-    std::memcpy(&letter, mad.data(), sizeof letter);
+    std::memcpy(&letter, payload.data(), sizeof letter);
     std::atomic<uint32_t>& count = letter.is_answer != 0 ? answers : got[letter.sender];
     if (count++ != letter.number) in_order = false;
     if (letter.is_answer != 0 || !answers_each) return;
     letter.is_answer = 1;
-    if (!node->send_mad(peer, mad_of(letter))) lost = true;
+    if (!node->send_payload(peer, mad_of(letter))) lost = true;
   }
   bool is_gone() const { return gone_; }
 
@@ -99,7 +99,7 @@ class NodeTest : public testing::Test {
 
   bool send(uint32_t sender, uint32_t number) { return send(here_, *peer_, sender, number); }
   static bool send(End& from, Peer& to, uint32_t sender, uint32_t number) {
-    return from.node->send_mad(to, mad_of({sender, number, 0})).has_value();
+    return from.node->send_payload(to, mad_of({sender, number, 0})).has_value();
   }
 
   std::string folder_, before_;
@@ -231,8 +231,8 @@ TEST_F(NodeTest, AThreadSleepsWhileMessagesWaitAndAfterwards) {
 }
 
 TEST_F(NodeTest, TheSegmentOfOneThatHasGoneIsGivenBackAndHasZeros) {
-  segment::SegmentHeader& header = *peer_->tables().header;
-  const auto heap = peer_->heap(0, segment::kPage);
+  shm::SegmentHeader& header = *peer_->tables().header;
+  const auto heap = peer_->heap(0, shm::kPage);
   ASSERT_EQ(header.instance, peer_->instance());
   there_.node.reset();
   ASSERT_TRUE(soon([&] { return here_.is_gone(); }));
@@ -243,10 +243,10 @@ TEST_F(NodeTest, TheSegmentOfOneThatHasGoneIsGivenBackAndHasZeros) {
   EXPECT_EQ(header.closing.load(), 0u);
   header.attention.store(1);
   EXPECT_EQ(header.attention.load(), 1u);
-  if (heap) std::memset(*heap, 1, segment::kPage);
+  if (heap) std::memset(*heap, 1, shm::kPage);
   EXPECT_FALSE(peer_->signal_channel(0));
   peer_->ring_doorbell();
 }
 
 }  // namespace
-}  // namespace nupa::cm
+}  // namespace nupa::host

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <vector>
 
-#include "cm/outbox.h"
+#include "host/outbox.h"
 
-namespace nupa::cm {
+namespace nupa::host {
 namespace {
 
 constexpr uint32_t kMoreThanFit = 2000;
@@ -28,9 +28,9 @@ class OutboxTest : public testing::Test {
   }
 
   int send(uint32_t number) {
-    Mad mad{};
-    std::memcpy(mad.data(), &number, sizeof number);
-    const auto sent = outbox_.send(socket_.get(), message_of(MessageKind::kMad), -1, &mad);
+    Payload payload{};
+    std::memcpy(payload.data(), &number, sizeof number);
+    const auto sent = outbox_.send(socket_.get(), message_of(MessageKind::kPayload), -1, &payload);
     return sent ? 0 : sent.error().code();
   }
   int say(MessageKind kind, uint32_t index, int fd = -1) {
@@ -59,7 +59,7 @@ class OutboxTest : public testing::Test {
   }
   static uint32_t number_of(const Received& received) {
     uint32_t number;
-    std::memcpy(&number, received.mad.data(), sizeof number);
+    std::memcpy(&number, received.payload.data(), sizeof number);
     return number;
   }
   static MessageKind kind_of(const Received& received) { return static_cast<MessageKind>(received.message.kind); }
@@ -175,4 +175,4 @@ TEST_F(OutboxTest, WhatLeftArrivesAlsoFromAProcessThatEndedWithoutReadingAll) {
 }
 
 }  // namespace
-}  // namespace nupa::cm
+}  // namespace nupa::host

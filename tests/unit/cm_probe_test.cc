@@ -2,7 +2,7 @@
 // The questions whether a process of another host lives, and what follows from answers, refusals and silence.
 #include <gtest/gtest.h>
 
-#include "cm/connection/probe.h"
+#include "cm/engine/probe.h"
 
 namespace nupa::cm {
 namespace {

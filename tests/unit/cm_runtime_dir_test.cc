@@ -19,12 +19,12 @@
 #include <thread>
 #include <vector>
 
-#include "cm/runtime_dir.h"
+#include "host/runtime_dir.h"
 #include "cm_fixture.h"
 #include "progress/waiter.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
-namespace nupa::cm::test {
+namespace nupa::host::test {
 namespace {
 
 int error_of_open() {
@@ -232,7 +232,7 @@ TEST_F(CmRuntimeDir, FirstSlotOfTheHost_IsNoFurtherOne) {
   const auto further = dir->claim_further(5, [&](uint32_t slot) { return asked.insert(slot), false; });
   ASSERT_FALSE(further);
   EXPECT_EQ(ENOSPC, further.error().code());
-  EXPECT_EQ(segment::kMaxSlot - 2, asked.size());
+  EXPECT_EQ(shm::kMaxSlot - 2, asked.size());
   EXPECT_EQ(0u, asked.count(1) + asked.count(5));
 }
 
@@ -270,8 +270,8 @@ TEST_F(CmRuntimeDir, ASlotThatCannotBeReservedIsLeftOut) {
   });
   ASSERT_FALSE(none);
   EXPECT_EQ(ENOSPC, none.error().code());
-  EXPECT_EQ(segment::kMaxSlot - 1, tries) << "each but the one that is taken";
-  EXPECT_EQ(segment::kMaxSlot, last);
+  EXPECT_EQ(shm::kMaxSlot - 1, tries) << "each but the one that is taken";
+  EXPECT_EQ(shm::kMaxSlot, last);
 }
 
 TEST_F(CmRuntimeDir, Claim_WhereAFileIsInTheWay_TakesTheNextSlot) {
@@ -549,4 +549,4 @@ TEST_F(CmRuntimeDir, ASweepOfNamesRemovesTheDeadAndNobodyElse) {
 }
 
 }  // namespace
-}  // namespace nupa::cm::test
+}  // namespace nupa::host::test

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cm/connection/probe.h"
-#include "core/connections.h"
+#include "cm/engine/probe.h"
+#include "cm/connections.h"
 #include "core/process.h"
 #include "transport/roce/port/port.h"
 #include "cm_fixture.h"
@@ -204,7 +204,7 @@ void on_service_thread(Process& own, const std::function<void()>& what) {
 }
 /// The service thread looks at the processes of other hosts as if the time was `now`.
 void look_at(Process& own, int64_t now) {
-  on_service_thread(own, [&] { Connections::of(own)->watch_peers(now); });
+  on_service_thread(own, [&] { cm::Connections::of(own)->watch_peers(now); });
 }
 
 // One process.
@@ -225,7 +225,7 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto own = *Process::acquire();
-  const segment::Tables& tables = own->tables();
+  const shm::Tables& tables = own->tables();
   const uint32_t before = tables.header->listener_high_water.load();
   EXPECT_EQ(EINVAL, party.manager->listen(1)) << "it has no service";
   const Gid address = loopback();
@@ -237,8 +237,8 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   for (uint64_t owner = 1; owner <= 4; ++owner) ASSERT_EQ(0, party.manager->listen(owner));
   EXPECT_EQ(EINVAL, party.manager->listen(1)) << "it listens";
   EXPECT_EQ(std::max(before, 4u), tables.header->listener_high_water.load());
-  constexpr uint32_t kFlags[] = {0, segment::kListenAnyAddress | segment::kListenOnlyV4,
-                                 segment::kListenAnyAddress | segment::kListenOnlyV6, segment::kListenAnyAddress};
+  constexpr uint32_t kFlags[] = {0, shm::kListenAnyAddress | shm::kListenOnlyV4,
+                                 shm::kListenAnyAddress | shm::kListenOnlyV6, shm::kListenAnyAddress};
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(1u, tables.listeners[i].in_use.load()) << i;
     EXPECT_EQ(kFlags[i], tables.listeners[i].flags) << i;
@@ -391,13 +391,13 @@ TEST(CoreConnections, AQuestionThatIsDueLaterThanAReleasedOne_IsAskedAgain) {
 }
 
 TEST(CoreConnections, QuestionOfTheServiceThread_WaitsForNoProcess) {
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   const Transport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto own = *Process::acquire();
   const std::string slot = std::to_string(slot_of_another());
-  const base::UniqueFd silent = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
+  const base::UniqueFd silent = host::test::socket_at(folder.file(slot + ".sock"), host::test::kBacklog);
   ConnectionId id = 0;
   long sleeps = -1;
   on_service_thread(*own, [&] {
@@ -417,7 +417,7 @@ TEST(CoreConnections, QuestionOfTheServiceThread_WaitsForNoProcess) {
 }
 
 TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   const Transport memory("shm");
   auto party = std::make_unique<Party>();
   ASSERT_NE(nullptr, party->manager);
@@ -429,8 +429,8 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
     ASSERT_EQ(0, party->connect(1, kIpTcp + 7016, &id));
     party->manager.reset();
     // A question that is asked again goes to this process, too.
-    later = cm::test::socket_at(folder.file(slot + ".sock"), cm::test::kBacklog);
-    Connections::of(*own)->ask_again(base::now_ns() + 1'000'000'000);
+    later = host::test::socket_at(folder.file(slot + ".sock"), host::test::kBacklog);
+    cm::Connections::of(*own)->ask_again(base::now_ns() + 1'000'000'000);
   });
   pollfd asked{later.get(), POLLIN, 0};
   EXPECT_EQ(0, ::poll(&asked, 1, 0));
@@ -516,23 +516,23 @@ class CoreConnectionsPlayed : public ::testing::Test {
     own_ = *Process::acquire();
     ASSERT_NE(0u, own_->devices().size());
     enter(process_);
-    ASSERT_TRUE(cm::test::soon([&] { return own_->node().find(slot_) != nullptr; }));
+    ASSERT_TRUE(host::test::soon([&] { return own_->node().find(slot_) != nullptr; }));
   }
   /// The process has this one's addresses, and says hello.
-  void enter(cm::test::FakeProcess& process) {
+  void enter(host::test::FakeProcess& process) {
     process.header().device_count = own_->tables().header->device_count;
-    for (uint32_t i = 0; i < segment::kMaxDevices; ++i) process.header().devices[i] = own_->tables().header->devices[i];
-    sockets_.push_back(cm::test::connect_to(folder_.file(std::to_string(own_->slot()) + ".sock")));
+    for (uint32_t i = 0; i < shm::kMaxDevices; ++i) process.header().devices[i] = own_->tables().header->devices[i];
+    sockets_.push_back(host::test::connect_to(folder_.file(std::to_string(own_->slot()) + ".sock")));
     ASSERT_TRUE(process.say_hello(sockets_.back().get()));
-    ASSERT_TRUE(cm::wait_readable(sockets_.back().get(), kSoonMs));
-    ASSERT_TRUE(cm::receive_message(sockets_.back().get()));
+    ASSERT_TRUE(host::wait_readable(sockets_.back().get(), kSoonMs));
+    ASSERT_TRUE(host::receive_message(sockets_.back().get()));
   }
-  segment::ListenerShared& listener(uint32_t index = 0) { return process_.tables().listeners[index]; }
+  shm::ListenerShared& listener(uint32_t index = 0) { return process_.tables().listeners[index]; }
   /// It listens for the service at one address, or at all.
   void listens(uint64_t service, const Gid* address) {
     listener().service_id = service;
     listener().mask = ~uint64_t{0};
-    listener().flags = address == nullptr ? segment::kListenAnyAddress : 0;
+    listener().flags = address == nullptr ? shm::kListenAnyAddress : 0;
     if (address != nullptr) listener().address = *address;
     listener().in_use.store(1);
     process_.header().listener_high_water.store(1);
@@ -541,21 +541,21 @@ class CoreConnectionsPlayed : public ::testing::Test {
   bool asked(uint64_t service, uint8_t address = 1) {
     ConnectionId id = 0;
     EXPECT_EQ(0, party_.connect(++owner_, service, &id, address));
-    const auto received = cm::receive_message(sockets_[0].get());
-    const bool is = received && received->message.kind == static_cast<uint32_t>(cm::MessageKind::kMad) &&
-                    cm::read_envelope(received->mad)->attribute == cm::Attribute::kReq;
+    const auto received = host::receive_message(sockets_[0].get());
+    const bool is = received && received->message.kind == static_cast<uint32_t>(host::MessageKind::kPayload) &&
+                    cm::read_envelope(received->payload)->attribute == cm::Attribute::kReq;
     party_.manager->release(id);
-    while (cm::receive_message(sockets_[0].get())) {
+    while (host::receive_message(sockets_[0].get())) {
     }
     return is;
   }
 
-  const cm::test::Folder folder_;
+  const host::test::Folder folder_;
   const Transport memory_{"shm"};
   Party party_;
   std::shared_ptr<Process> own_;
   const uint32_t slot_ = slot_of_another();
-  cm::test::FakeProcess process_{slot_};
+  host::test::FakeProcess process_{slot_};
   std::vector<base::UniqueFd> sockets_;
   uint64_t owner_ = 0;
 };
@@ -571,9 +571,9 @@ TEST_F(CoreConnectionsPlayed, WhoeverListensIsAsked) {
   listens(kIpTcp + 7060, &two);
   EXPECT_FALSE(asked(kIpTcp + 7060, 1)) << "another address";
   EXPECT_TRUE(asked(kIpTcp + 7060, 2));
-  listener().flags = segment::kListenAnyAddress | segment::kListenOnlyV6;
+  listener().flags = shm::kListenAnyAddress | shm::kListenOnlyV6;
   EXPECT_FALSE(asked(kIpTcp + 7060)) << "another family";
-  listener().flags = segment::kListenAnyAddress | segment::kListenOnlyV4;
+  listener().flags = shm::kListenAnyAddress | shm::kListenOnlyV4;
   EXPECT_TRUE(asked(kIpTcp + 7060));
   listener().mask = ~uint64_t{0xff};
   EXPECT_TRUE(asked((kIpTcp + 7060) ^ 1)) << "a range of services";
@@ -587,14 +587,14 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   listens(kIpTcp + 7062, nullptr);
   ConnectionId id = 0;
   ASSERT_EQ(0, party_.connect(1, kIpTcp + 7062, &id));
-  cm::test::FakeProcess next(slot_, process_.header().instance + 1);
+  host::test::FakeProcess next(slot_, process_.header().instance + 1);
   enter(next);
-  ASSERT_TRUE(cm::test::soon([&] {
-    const cm::PeerRef now = own_->node().find(slot_);
+  ASSERT_TRUE(host::test::soon([&] {
+    const host::PeerRef now = own_->node().find(slot_);
     return now != nullptr && now->instance() == next.header().instance;
   }));
   party_.manager->release(id);  // tells the other end
-  const auto nothing = cm::receive_message(sockets_[1].get());
+  const auto nothing = host::receive_message(sockets_[1].get());
   ASSERT_FALSE(nothing);
   EXPECT_EQ(EAGAIN, nothing.error().code());
 }
@@ -602,8 +602,8 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
 TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsTold) {
   Gid foreign = loopback();
   for (const size_t i : {12, 13, 14}) foreign.raw[i] = static_cast<uint8_t>(180 + i);
-  segment::GidTableShared& theirs = process_.header().devices[0];
-  theirs.count = std::min(theirs.count, segment::kMaxGids - 1);
+  shm::GidTableShared& theirs = process_.header().devices[0];
+  theirs.count = std::min(theirs.count, shm::kMaxGids - 1);
   theirs.gids[theirs.count++] = foreign;
   auto route = party_.manager->find_route(loopback(), 0, nullptr);
   ASSERT_TRUE(route);
@@ -732,7 +732,7 @@ TEST(CoreConnectionsProcesses, AChildDoesNotWaitForALockOfItsParent) {
   ConnectionId id = 0;
   std::thread caller([&] { EXPECT_EQ(0, party.connect(1, kIpTcp + 7032, &id)); });
   locked.get_future().wait();
-  EXPECT_EQ(0, cm::test::in_child([&] {
+  EXPECT_EQ(0, host::test::in_child([&] {
               alarm(kSoonMs / 1000);
               party.manager->unbind(7);
               party.manager->release(id);
@@ -880,7 +880,7 @@ TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsPar
   Other other([](Other& self) {
     Party party;
     if (party.manager == nullptr || party.take(1, kIpTcp + 7045) != 0 || party.manager->listen(1) != 0) _exit(1);
-    EXPECT_EQ(0, cm::test::in_child([&] {
+    EXPECT_EQ(0, host::test::in_child([&] {
                 alarm(kSoonMs / 1000);
                 party.manager->unbind(1);
                 return 0;

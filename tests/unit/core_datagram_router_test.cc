@@ -49,7 +49,7 @@ class DatagramRouterTest : public ::testing::Test {
     vector.is_global = true;
     vector.dgid.raw[15] = 1;
   }
-  void set_state(QpState state) { shared.state.store(segment::pack_state(1, state)); }
+  void set_state(QpState state) { shared.state.store(shm::pack_state(1, state)); }
   Posted post(uint64_t wr_id, uint32_t qp_num = 7, WcStatus fault = WcStatus::kSuccess) {
     const Sge sge{roce::test::kBase, 8, roce::test::kKey};
     SendWr wr;
@@ -62,7 +62,7 @@ class DatagramRouterTest : public ::testing::Test {
   }
   void to_a_group() { vector.dgid.raw[0] = 0xff; }
 
-  segment::QpShared shared{};
+  shm::QpShared shared{};
   roce::test::RecordingHost context;
   DatagramRouter router{context, "first"};
   FakeSender* first = nullptr;

@@ -14,9 +14,9 @@
 
 #include "base/gid.h"
 #include "base/gid_text.h"
-#include "core/connections.h"
+#include "cm/connections.h"
 #include "core/process.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -50,13 +50,13 @@ class CoreDeviceErrors : public ::testing::Test {
 };
 
 TEST_F(CoreDeviceErrors, RegMr_RangeThatIsNotMapped_IsNamed) {
-  void* const gone = mmap(nullptr, segment::kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const gone = mmap(nullptr, shm::kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(gone, MAP_FAILED);
-  ASSERT_EQ(munmap(gone, segment::kPage), 0);
+  ASSERT_EQ(munmap(gone, shm::kPage), 0);
   char expected[120];
   std::snprintf(expected, sizeof expected, "nupa0: 4096 bytes at %p: the range is not mapped as asked", gone);
   for (const uint32_t rights : {0u, access::kLocalWrite | access::kRemoteWrite}) {
-    const auto region = device->reg_mr(*pd, gone, segment::kPage, reinterpret_cast<uint64_t>(gone), rights);
+    const auto region = device->reg_mr(*pd, gone, shm::kPage, reinterpret_cast<uint64_t>(gone), rights);
     ASSERT_FALSE(region);
     EXPECT_EQ(region.error().code(), EFAULT);
     EXPECT_STREQ(region.error().what(), expected);
@@ -181,8 +181,9 @@ TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) 
 TEST_F(CoreDeviceErrors, AddressOfNoInterface_IsNamed) {
   const auto own = Process::acquire();
   ASSERT_TRUE(own) << own.error().what();
-  EXPECT_EQ(text_of(Connections::of(**own)->find_address({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}})),
-            "192.0.2.1 is no address of this host");
+  EXPECT_EQ(
+      text_of(cm::Connections::of(**own)->find_address({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}})),
+      "192.0.2.1 is no address of this host");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(CoreObjectTables, FirstNumbers_AreNoQueuePairOfManagementAndNotZero) {
 
 TEST(CoreObjectTables, EachKind_HasTheNumbersThatTheSegmentHasPlacesFor) {
   ObjectTables tables;
-  for (uint32_t slot = 1; slot <= segment::kMaxBanks; ++slot) {
+  for (uint32_t slot = 1; slot <= shm::kMaxBanks; ++slot) {
     tables.qps().prepare(slot);
     tables.qps().add_slot(slot);
   }
@@ -40,10 +40,10 @@ TEST(CoreObjectTables, EachKind_HasTheNumbersThatTheSegmentHasPlacesFor) {
     for (int64_t taken = numbers.take(); taken >= 0; taken = numbers.take()) last = taken;
     return last;
   };
-  EXPECT_EQ(last_of(tables.qps().indices()), segment::kMaxQp - 1);
-  EXPECT_EQ(last_of(tables.cqs().numbers()), segment::kMaxCq - 1);
-  EXPECT_EQ(last_of(tables.srqs().numbers()), segment::kMaxSrq - 1);
-  EXPECT_EQ(last_of(tables.mr_numbers()), segment::kMaxMr - 1);
+  EXPECT_EQ(last_of(tables.qps().indices()), shm::kMaxQp - 1);
+  EXPECT_EQ(last_of(tables.cqs().numbers()), shm::kMaxCq - 1);
+  EXPECT_EQ(last_of(tables.srqs().numbers()), shm::kMaxSrq - 1);
+  EXPECT_EQ(last_of(tables.mr_numbers()), shm::kMaxMr - 1);
 }
 
 TEST(CoreObjectTables, At_BetweenEnterAndLeave_IsTheObject) {
@@ -66,7 +66,7 @@ TEST(CoreObjectTables, QueuePair_BetweenEnterAndLeave_IsFoundByItsNumberAlone) {
     table.prepare(slot);
     table.add_slot(slot);
   }
-  constexpr uint32_t kIndex = segment::kSlotQp + 3;  // the second bank's fourth
+  constexpr uint32_t kIndex = shm::kSlotQp + 3;  // the second bank's fourth
   constexpr uint32_t kNumber = 0x5003;
   EXPECT_EQ(table.number_of(kIndex), kNumber);
   std::byte memory[2]{};
@@ -78,7 +78,7 @@ TEST(CoreObjectTables, QueuePair_BetweenEnterAndLeave_IsFoundByItsNumberAlone) {
   EXPECT_EQ(table.at(kIndex), &second);
   EXPECT_EQ(table.find(0x7003), &first);
   EXPECT_EQ(table.find(0x6003), nullptr) << "the slot is another process's";
-  EXPECT_EQ(table.at(segment::kMaxQp), nullptr) << "an index that a peer wrote";
+  EXPECT_EQ(table.at(shm::kMaxQp), nullptr) << "an index that a peer wrote";
   EXPECT_EQ(table.count(), 2u);
   uint32_t visited = 0;
   table.each([&](Qp&) { ++visited; });
@@ -112,10 +112,10 @@ TEST(CoreObjectTables, Leave_BesideAThreadThatWorksOnObjects_WaitsForIt) {
 }
 
 TEST(CoreXrcUsers, Domain_IsOpenUntilItsLastHandleIsDropped) {
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   // Two processes, as far as the directory is concerned.
-  const auto here = cm::RuntimeDir::open();
-  const auto there = cm::RuntimeDir::open();
+  const auto here = host::RuntimeDir::open();
+  const auto there = host::RuntimeDir::open();
   ASSERT_TRUE(here && there);
   XrcUsers users, others;
   const auto error_of = [](const Result<void>& added) { return added ? 0 : added.error().code(); };

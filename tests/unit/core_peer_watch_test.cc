@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "core/peer_watch.h"
+#include "cm/peer_watch.h"
 #include "transport/roce/port/management.h"
 
 namespace nupa::core {
@@ -91,8 +91,8 @@ class CorePeerWatch : public ::testing::Test {
   using Found = std::vector<std::pair<Gid, uint16_t>>;
   static constexpr uint64_t kInstance = 0x77;
 
-  std::unique_ptr<PeerWatch> watch_ =
-      std::make_unique<PeerWatch>(std::make_unique<roce::ManagementSocket>(*roce::ManagementSocket::open(0)));
+  std::unique_ptr<cm::PeerWatch> watch_ =
+      std::make_unique<cm::PeerWatch>(std::make_unique<roce::ManagementSocket>(*roce::ManagementSocket::open(0)));
   Found gone_, doubted_;
   Asked peer_;
 };

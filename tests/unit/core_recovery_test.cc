@@ -10,8 +10,8 @@
 namespace nupa::core {
 namespace {
 
-using segment::CompletionRing;
-using segment::ReceiveRing;
+using shm::CompletionRing;
+using shm::ReceiveRing;
 
 class ShmRecovery : public ShmTest {
  protected:
@@ -19,14 +19,14 @@ class ShmRecovery : public ShmTest {
 
   /// A completion queue as another process writes to it.
   CompletionRing ring_of(Cq& queue) {
-    segment::CqShared& shared = tables().cq[queue.index()];
+    shm::CqShared& shared = tables().cq[queue.index()];
     const uint64_t where = shared.where.load();
-    const uint32_t log2 = segment::ring_log2(where);
-    auto bytes = process().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
-    return bytes ? CompletionRing(&shared, *bytes, log2, segment::ring_generation(where)) : CompletionRing();
+    const uint32_t log2 = shm::ring_log2(where);
+    auto bytes = process().node().self().heap(shm::ring_offset(where), CompletionRing::bytes_for(log2));
+    return bytes ? CompletionRing(&shared, *bytes, log2, shm::ring_generation(where)) : CompletionRing();
   }
-  static segment::CqEntry entry_with(uint64_t wr_id) {
-    segment::CqEntry entry;
+  static shm::CqEntry entry_with(uint64_t wr_id) {
+    shm::CqEntry entry;
     entry.wr_id = wr_id;
     return entry;
   }
@@ -37,10 +37,10 @@ class ShmRecovery : public ShmTest {
     return qp;
   }
   ReceiveRing ring_of(Qp& qp) {
-    segment::RecvRing& shared_ring = shared(qp).recv;
+    shm::RecvRing& shared_ring = shared(qp).recv;
     const uint64_t where = shared_ring.where.load();
-    const uint32_t log2 = segment::ring_log2(where);
-    auto bytes = process().node().self().heap(segment::ring_offset(where), uint64_t{shared_ring.stride} << log2);
+    const uint32_t log2 = shm::ring_log2(where);
+    auto bytes = process().node().self().heap(shm::ring_offset(where), uint64_t{shared_ring.stride} << log2);
     return bytes ? ReceiveRing(&shared_ring, *bytes, log2, shared_ring.stride) : ReceiveRing();
   }
 };
@@ -49,11 +49,11 @@ TEST_F(ShmRecovery, EventThatTheDeadOneOwedIsRaised) {
   auto channel = std::move(*handle->create_channel());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
   Cq* queue = make_cq(8, channel.get());
-  segment::CqShared& theirs = tables().cq[queue->index()];
+  shm::CqShared& theirs = tables().cq[queue->index()];
   ASSERT_EQ(queue->arm(false), 0);
   queue->recover(kDead);
   EXPECT_FALSE(channel->wait()) << "the queue is armed still: nothing is lost";
-  EXPECT_EQ(segment::armed_of(theirs.armed.load()), segment::Armed::kNext);
+  EXPECT_EQ(shm::armed_of(theirs.armed.load()), shm::Armed::kNext);
   ASSERT_TRUE(ring_of(*queue).needs_event(false));  // and it died before it raised the event
   queue->recover(kDead);
   const auto event = channel->wait();
@@ -67,7 +67,7 @@ TEST_F(ShmRecovery, EventThatTheDeadOneOwedIsRaised) {
   CompletionRing ring = ring_of(*queue);
   ASSERT_EQ(ring.push(process().tag(), nullptr, entry_with(1)), CompletionRing::Push::kOk);
   ASSERT_TRUE(ring.needs_event(false));
-  cm::raise_cq_event(process().node().self(), queue->index());
+  host::raise_cq_event(process().node().self(), queue->index());
   EXPECT_TRUE(channel->wait());
   queue->recover(kDead);
   EXPECT_FALSE(channel->wait());
@@ -94,7 +94,7 @@ class ShmRecoveryEvents : public ShmRecovery {
     ASSERT_EQ(queue->arm(false), 0);
     ASSERT_TRUE(ring_of(*queue).needs_event(false));
   }
-  void raise() { cm::raise_cq_event(process().node().self(), queue->index()); }
+  void raise() { host::raise_cq_event(process().node().self(), queue->index()); }
   /// How many events there are, each with its wake-up.
   int take_events() {
     int taken = 0;
@@ -130,7 +130,7 @@ TEST_F(ShmRecoveryEvents, EventOfAnEarlierArming_IsRaisedThoughTheQueueIsArmed) 
   ASSERT_EQ(queue->arm(false), 0);
   queue->recover(kDead);
   EXPECT_EQ(take_events(), 1);
-  EXPECT_EQ(segment::armed_of(tables().cq[queue->index()].armed.load()), segment::Armed::kNext);
+  EXPECT_EQ(shm::armed_of(tables().cq[queue->index()].armed.load()), shm::Armed::kNext);
 }
 
 TEST_F(ShmRecoveryEvents, TwoWritersOweEvents_BothAreRaised) {
@@ -190,7 +190,7 @@ TEST_F(ShmRecovery, WriterAnnouncesWhatItCompletes) {
   EXPECT_TRUE(queue->completed(100));
   CompletionRing moved = ring_of(*queue);
   ASSERT_EQ(moved.push(kDead, &intent, entry_with(2)), CompletionRing::Push::kOk);
-  EXPECT_EQ(segment::ring_generation(intent.load()), 1u);
+  EXPECT_EQ(shm::ring_generation(intent.load()), 1u);
   EXPECT_TRUE(queue->completed(intent.load()));
   EXPECT_FALSE(queue->completed(intent.load() + 1));
 }

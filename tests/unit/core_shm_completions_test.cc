@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <poll.h>
 
-#include "cm/completion_port.h"
-#include "cm/peer.h"
+#include "host/completion_port.h"
+#include "host/peer.h"
 #include "core_shm_fixture.h"
 
 namespace nupa::core {
@@ -15,7 +15,7 @@ class ShmCompletions : public ShmTest {
  protected:
   /// Whether an event waits once what was called to the queue has been looked at.
   bool is_told() {
-    cm::call_attention(process().node().self(), segment::attention::kCq, cq->index());
+    host::call_attention(process().node().self(), shm::attention::kCq, cq->index());
     events().on_attention();  // or the service thread does, and this waits for it
     pollfd event{handle->async_fd(), POLLIN, 0};
     return poll(&event, 1, 0) == 1;
@@ -52,7 +52,7 @@ TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
 }
 
 TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
-  for (uint32_t i = 0; i <= cm::Peer::kMaxChannels; ++i) {
+  for (uint32_t i = 0; i <= host::Peer::kMaxChannels; ++i) {
     const auto channel = handle->create_channel();
     ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code());
     ASSERT_EQ((*channel)->close(), 0);
@@ -61,12 +61,12 @@ TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
 
 TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
   a = make_qp();
-  cm::CompletionPort port(process().node().self(), cq->index());
+  host::CompletionPort port(process().node().self(), cq->index());
   const auto receive_of = [&](uint32_t slot) {
-    segment::CqEntry entry{.qp_num = segment::number_of(slot, a->index())};
+    shm::CqEntry entry{.qp_num = shm::number_of(slot, a->index())};
     entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
-    entry.srq_number = segment::number_of(slot, 1);
-    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kYes);
+    entry.srq_number = shm::number_of(slot, 1);
+    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), host::CompletionPort::Pushed::kYes);
     EXPECT_EQ(next().qp_num, entry.qp_num);
     return shared(*a).received.load();
   };
@@ -75,18 +75,18 @@ TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  /
 }
 
 TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
-  using segment::CompletionRing;
+  using shm::CompletionRing;
   constexpr uint64_t kWaiting = 8;
   Cq* queue = make_cq(kWaiting);
-  segment::CqShared& its = tables().cq[queue->index()];
+  shm::CqShared& its = tables().cq[queue->index()];
   const uint64_t where = its.where.load();
-  const uint32_t log2 = segment::ring_log2(where);
-  const auto slots = process().node().self().heap(segment::ring_offset(where), CompletionRing::bytes_for(log2));
+  const uint32_t log2 = shm::ring_log2(where);
+  const auto slots = process().node().self().heap(shm::ring_offset(where), CompletionRing::bytes_for(log2));
   ASSERT_TRUE(slots);
-  CompletionRing ring(&its, *slots, log2, segment::ring_generation(where));
+  CompletionRing ring(&its, *slots, log2, shm::ring_generation(where));
   const auto push = [&](uint64_t first, uint64_t end) {
     for (uint64_t i = first; i < end; ++i) {
-      segment::CqEntry entry;
+      shm::CqEntry entry;
       entry.wr_id = i;
       // kMoved: the slot is closed. A writer would wait for the queue's new place, which never comes.
       ASSERT_EQ(ring.push(process().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
@@ -101,7 +101,7 @@ TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 1
 }
 
 /// An event of a peer that does not have the channel's descriptor, for which nobody was woken yet.
-void add_unsignalled(segment::CqShared& shared) {
+void add_unsignalled(shm::CqShared& shared) {
   shared.events.fetch_add(1);
   shared.unsignalled.fetch_add(1);
 }
@@ -111,7 +111,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
   Cq* const queue = make_cq(4, channel.get());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
   for (int i = 0; i < 2; ++i) add_unsignalled(tables().cq[queue->index()]);
-  cm::call_attention(process().node().self(), segment::attention::kCq, queue->index());
+  host::call_attention(process().node().self(), shm::attention::kCq, queue->index());
   for (int i = 0; i < 2; ++i) {
     pollfd ready{channel->fd(), POLLIN, 0};
     ASSERT_EQ(poll(&ready, 1, 20000), 1) << i;
@@ -120,7 +120,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
     EXPECT_EQ(*event, queue);
   }
   // An attention of another kind, such as an overrun, wakes nobody.
-  cm::call_attention(process().node().self(), segment::attention::kCq, queue->index());
+  host::call_attention(process().node().self(), shm::attention::kCq, queue->index());
   events().on_attention();
   EXPECT_FALSE(channel->wait());
   cqs.pop_back();

@@ -65,12 +65,12 @@ class ShmEnd {
   DeviceImpl& device() { return static_cast<DeviceImpl&>(*handle); }
   Process& process() { return device().process(); }
   /// As the service thread calls them.
-  cm::NodeEvents& events() { return process(); }
-  const segment::Tables& tables() { return process().tables(); }
+  host::NodeEvents& events() { return process(); }
+  const shm::Tables& tables() { return process().tables(); }
   shm_transport::ShmTransport& shm() {
     return static_cast<shm_transport::ShmTransport&>(*process().transports().find("shm"));
   }
-  segment::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
+  shm::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {
     cqs.push_back(std::move(*handle->create_cq({.entries = entries, .channel = channel})));
@@ -142,7 +142,7 @@ class ShmEnd {
   }
 
   /// As its peers see it; a thread that changes it does not hold this up.
-  QpState state_of_shared(Qp& qp) { return segment::state_of(shared(qp).state.load()); }
+  QpState state_of_shared(Qp& qp) { return shm::state_of(shared(qp).state.load()); }
 
   Sge span(size_t offset, uint32_t length) {
     return {reinterpret_cast<uint64_t>(memory + offset), length, region->lkey()};

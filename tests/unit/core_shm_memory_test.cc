@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core_shm_fixture.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 
 namespace nupa::core {
 namespace {
@@ -168,7 +168,7 @@ TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
   const uint32_t number = make_qp()->number();
   EXPECT_TRUE(here.has_queue_pair(number)) << "in RESET";
   EXPECT_FALSE(here.has_queue_pair(number + 1));
-  EXPECT_FALSE(here.has_queue_pair(number ^ 1u << segment::kIndexBits)) << "another process's";
+  EXPECT_FALSE(here.has_queue_pair(number ^ 1u << shm::kIndexBits)) << "another process's";
   qps.pop_back();
   EXPECT_FALSE(here.has_queue_pair(number));
 }
@@ -249,9 +249,9 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
   ASSERT_EQ(to_init(*qp), 0);
   ASSERT_EQ(to_rtr(*qp, qp->number()), 0);
   EXPECT_EQ(qp->transport(), "roce");
-  EXPECT_EQ(segment::unpack_name(shared(*qp).transport), "roce");
+  EXPECT_EQ(shm::unpack_name(shared(*qp).transport), "roce");
   ASSERT_EQ(move(*qp, QpState::kReset), 0);
-  EXPECT_EQ(segment::unpack_name(shared(*qp).transport), "") << "nupa stat shows it";
+  EXPECT_EQ(shm::unpack_name(shared(*qp).transport), "") << "nupa stat shows it";
   peer_gid = {};
   ASSERT_EQ(connect(*qp, qp->number()), 0);
   EXPECT_EQ(qp->transport(), "shm");
@@ -285,11 +285,11 @@ TEST_F(ShmObjects, PortOfAFurtherSlotThatWasNotHad_IsFreeAgain) {
   ASSERT_TRUE(open("roce"));
   Transport& roce = *process().transports().find("roce");
   std::vector<uint32_t> reserved;
-  for (uint32_t slot = segment::kMaxSlot; reserved.size() < 2 && slot > segment::kMinSlot; --slot)
+  for (uint32_t slot = shm::kMaxSlot; reserved.size() < 2 && slot > shm::kMinSlot; --slot)
     if (const auto answer = roce.reserve_further(slot); answer && *answer) reserved.push_back(slot);
   ASSERT_EQ(reserved.size(), 2u);
   const auto is_free = [](uint32_t slot) {
-    return io::UdpSocket::open(static_cast<uint16_t>(61000 + slot), 1 << 16).has_value();
+    return net::UdpSocket::open(static_cast<uint16_t>(61000 + slot), 1 << 16).has_value();
   };
   EXPECT_TRUE(is_free(reserved[0]));
   EXPECT_FALSE(is_free(reserved[1]));
@@ -302,7 +302,7 @@ TEST_F(ShmObjects, PortOfAFurtherSlotThatWasNotHad_IsFreeAgain) {
 TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
   close();
   ASSERT_TRUE(open("roce"));
-  while (qps.size() < segment::kSlotQp) ASSERT_NE(make_qp(), nullptr);
+  while (qps.size() < shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
@@ -316,7 +316,7 @@ TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
   EXPECT_NE(text.find("Too many open files"), std::string::npos) << text;
   Qp* const next = make_qp();
   ASSERT_NE(next, nullptr) << "with descriptors there are more";
-  EXPECT_NE(segment::slot_of(next->number()), process().slot());
+  EXPECT_NE(shm::slot_of(next->number()), process().slot());
 }
 
 TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
@@ -326,7 +326,7 @@ TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 1
   for (uint32_t further = 1; further <= 5; ++further) {  // the low byte is the program's to choose
     auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));
     const uint32_t first = window->rkey();
-    const uint32_t entry = segment::key_index(first);
+    const uint32_t entry = shm::key_index(first);
     SendWr bind{.wr_id = 1, .opcode = Opcode::kBindMw};
     bind.flags = send_flag::kSignaled;
     bind.mw = window.get();
@@ -345,7 +345,7 @@ TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 1
     entries.give_back(entry);
     for (const int64_t other : others) entries.give_back(static_cast<uint32_t>(other));
     auto next_one = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
-    ASSERT_EQ(segment::key_index(next_one->rkey()), entry);
+    ASSERT_EQ(shm::key_index(next_one->rkey()), entry);
     EXPECT_NE(next_one->rkey(), bind.rkey) << further;
   }
 }

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "cm/runtime_dir.h"
+#include "host/runtime_dir.h"
 #include "core_shm_fixture.h"
 #include "roce_engine_fixture.h"
 #include "core/seam/shared_target.h"
@@ -29,8 +29,8 @@ namespace {
 class ShmShared : public ShmProcesses {};
 
 /// The other process's node, as this one reaches it.
-cm::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
-  auto met = end.process().node().connect(segment::slot_of(qp_num), std::chrono::milliseconds(10000));
+host::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
+  auto met = end.process().node().connect(shm::slot_of(qp_num), std::chrono::milliseconds(10000));
   return met ? *met : nullptr;
 }
 
@@ -38,7 +38,7 @@ class ShmDeath : public ShmProcesses {
  protected:
   /// The child dies, and this process has done about it what it does. `qp_num`: of the child's.
   void kill_and_settle(uint32_t qp_num) {
-    const cm::PeerRef other = peer_of(end, qp_num);
+    const host::PeerRef other = peer_of(end, qp_num);
     ASSERT_NE(other, nullptr);
     kill_child();
     ASSERT_TRUE(soon([&] { return !other->alive(); }));
@@ -226,7 +226,7 @@ TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
     EXPECT_EQ(wc.status, WcStatus::kSuccess);
   };
   send(1);
-  const std::weak_ptr<cm::Peer> other = end.process().node().find(segment::slot_of(number));
+  const std::weak_ptr<host::Peer> other = end.process().node().find(shm::slot_of(number));
   EXPECT_EQ(other.expired(), GetParam() != std::string("shm"));
   ASSERT_NO_FATAL_FAILURE(kill_peer(number));
   EXPECT_TRUE(soon([&] { return other.expired(); })) << "the queue pair keeps what is mapped of the dead";
@@ -327,7 +327,7 @@ class ShmCrowd : public ::testing::Test {
     ASSERT_TRUE(meet(end, member.line, *qp, &peer));
     ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
     EXPECT_EQ(end.next().status, WcStatus::kSuccess);
-    const std::weak_ptr<cm::Peer> other = peer_of(end, peer.qp_num);
+    const std::weak_ptr<host::Peer> other = peer_of(end, peer.qp_num);
     end.qps.pop_back();
     EXPECT_FALSE(other.expired()) << "it lives";
     ASSERT_TRUE(killed ? kill(member.child, SIGKILL) == 0 : member.line.go());
@@ -369,7 +369,7 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -393,7 +393,7 @@ TEST_F(ShmDeath, CleanExit_TimeoutZero_ARequestFailsAllTheSame) {
   ASSERT_TRUE(line.give(mine) && line.get(&peer));
   ASSERT_EQ(end.connect(*qp, peer.qp_num, {.timeout = 0}), 0);  // it would wait for an answer for ever
   ASSERT_TRUE(line.go() && line.wait());
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -407,11 +407,11 @@ TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
-  cm::DueEvent due;
+  host::DueEvent due;
   Process& here = end.process();
-  SharedTarget target(here.node(), here.memories(), *other, segment::index_of(peer.qp_num), &due);
+  SharedTarget target(here.node(), here.memories(), *other, shm::index_of(peer.qp_num), &due);
   ASSERT_TRUE(target.ready(here.slot(), qp->number()));
   kill_child();
   ASSERT_TRUE(soon([&] { return !other->alive(); }));
@@ -423,7 +423,7 @@ bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  const cm::PeerRef parent = peer_of(end, peer.qp_num);
+  const host::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto ring = open_ring(*parent, parent->tables().srq[peer.index].recv);
   if (!ring.valid() || !ring.claim(end.process().tag())) return false;
@@ -459,11 +459,11 @@ TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(end.receive(*qp, 3), 0);
   auto ring = open_ring(end.process().node().self(), end.shared(*qp).recv);
-  ASSERT_TRUE(ring.claim(segment::owner_tag(other->slot(), other->instance() + 1)));
+  ASSERT_TRUE(ring.claim(shm::owner_tag(other->slot(), other->instance() + 1)));
   ASSERT_EQ(end.move(*qp, QpState::kErr), 0);
   const WorkCompletion wc = end.next();
   EXPECT_EQ(wc.wr_id, 3u);
@@ -477,15 +477,15 @@ bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  const cm::PeerRef parent = peer_of(end, peer.qp_num);
+  const host::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
-  segment::CqShared& shared = parent->tables().cq[peer.index];
+  shm::CqShared& shared = parent->tables().cq[peer.index];
   const uint64_t where = shared.where.load();
-  auto slots = parent->heap(segment::ring_offset(where), segment::CompletionRing::bytes_for(segment::ring_log2(where)));
+  auto slots = parent->heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(shm::ring_log2(where)));
   if (!slots) return false;
-  segment::CompletionRing ring(&shared, *slots, segment::ring_log2(where));
+  shm::CompletionRing ring(&shared, *slots, shm::ring_log2(where));
   uint64_t position;
-  if (ring.claim_next(end.process().tag(), &position) != segment::CompletionRing::Push::kOk) return false;
+  if (ring.claim_next(end.process().tag(), &position) != shm::CompletionRing::Push::kOk) return false;
   line.go();
   line.wait();
   return true;
@@ -590,19 +590,19 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
-  const uint32_t index = segment::key_index(peer.rkey);
-  segment::MrShared& theirs = other->tables().mr[index];
+  const uint32_t index = shm::key_index(peer.rkey);
+  shm::MrShared& theirs = other->tables().mr[index];
   ASSERT_EQ(theirs.piece_count, 1u);
-  const segment::MrPiece right = theirs.inline_pieces[0];
-  const auto mapped = [&](std::initializer_list<segment::MrPiece> pieces) {
+  const shm::MrPiece right = theirs.inline_pieces[0];
+  const auto mapped = [&](std::initializer_list<shm::MrPiece> pieces) {
     std::copy(pieces.begin(), pieces.end(), theirs.inline_pieces);
     theirs.piece_count = static_cast<uint32_t>(pieces.size());
     host::PeerMemory memory(*other, end.process().memories().agent());
     return memory.map(index, theirs.generation)->base() != nullptr;
   };
-  constexpr uint64_t kPage = segment::kPage;
+  constexpr uint64_t kPage = shm::kPage;
   const uint64_t at = right.begin, file = right.file_offset;
   const uint64_t before = mapped_region_bytes();
   EXPECT_TRUE(mapped({right}));
@@ -626,20 +626,20 @@ TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) 
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  const cm::PeerRef other = peer_of(end, peer.qp_num);
+  const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
-  const uint32_t index = segment::key_index(peer.rkey);
-  segment::MrShared& theirs = other->tables().mr[index];
+  const uint32_t index = shm::key_index(peer.rkey);
+  shm::MrShared& theirs = other->tables().mr[index];
   ASSERT_EQ(theirs.piece_count, 1u);
   // The kernel places mappings from high addresses to low ones: the next one of kRoom bytes ends where `own` begins.
-  constexpr uint64_t kRoom = 256 * segment::kPage, kOwn = 16 * segment::kPage;
+  constexpr uint64_t kRoom = 256 * shm::kPage, kOwn = 16 * shm::kPage;
   void* const room = mmap(nullptr, kRoom + kOwn, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(room, MAP_FAILED);
   char* const own = static_cast<char*>(room) + kRoom;
   std::memset(own, 'o', kOwn);
   ASSERT_EQ(munmap(room, kRoom), 0);
   // The second piece takes back what the first one has more than kRoom.
-  const segment::MrPiece right = theirs.inline_pieces[0];
+  const shm::MrPiece right = theirs.inline_pieces[0];
   const uint64_t long_end = right.begin + kRoom + kOwn;
   theirs.inline_pieces[0] = {right.begin, long_end, right.file_offset};
   theirs.inline_pieces[1] = {long_end, long_end - kOwn, right.file_offset};
@@ -672,11 +672,11 @@ bool write_to_a_closed_page_and_send(ShmEnd& end, const ShmLine& line) {
 TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) {
   start(write_to_a_closed_page_and_send);
   // Peers do not map shared memory of the program: they copy.
-  void* const page = mmap(nullptr, segment::kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const page = mmap(nullptr, shm::kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   const auto at = reinterpret_cast<uint64_t>(page);
-  auto closed = std::move(*end.handle->reg_mr(*end.pd, page, segment::kPage, at, kEveryRight));
-  ASSERT_EQ(mprotect(page, segment::kPage, PROT_NONE), 0);
+  auto closed = std::move(*end.handle->reg_mr(*end.pd, page, shm::kPage, at, kEveryRight));
+  ASSERT_EQ(mprotect(page, shm::kPage, PROT_NONE), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp(QpType::kUc);
   ASSERT_TRUE(meet(end, line, *qp, &peer));
@@ -691,7 +691,7 @@ TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) 
   ASSERT_TRUE(line.go());
   expect_good_end();
   closed.reset();
-  munmap(page, segment::kPage);
+  munmap(page, shm::kPage);
 }
 
 // Completion channels of other processes.
@@ -779,11 +779,11 @@ TEST_F(ShmShared, ProcessWithoutDescriptors_ItsEventsReachEachOfManyChannelsAndN
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   // First none is free, then the part for others' channels is smaller than their number, then there is room.
-  for (const rlim_t most : {rlim_t{0}, rlim_t{10 * cm::Peer::kPartOfDescriptors}, before.rlim_cur}) {
+  for (const rlim_t most : {rlim_t{0}, rlim_t{10 * host::Peer::kPartOfDescriptors}, before.rlim_cur}) {
     const rlimit limit{most, before.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     EXPECT_TRUE(send_round(end, line)) << most;
-    EXPECT_LE(cm::Peer::channels_held(), most / cm::Peer::kPartOfDescriptors);
+    EXPECT_LE(host::Peer::channels_held(), most / host::Peer::kPartOfDescriptors);
   }
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   for (const auto& qp : end.qps) EXPECT_EQ(end.state_of(static_cast<Qp&>(*qp)), QpState::kRts);
@@ -796,7 +796,7 @@ TEST_F(ShmShared, ChannelsBehindAThousandOthers_HaveTheirEvents) {
   start(take_events_of_late_channels);
   ASSERT_TRUE(send_to_channels(end, line, kConnected));
   for (int round = 0; round < kEventRounds; ++round) ASSERT_TRUE(send_round(end, line));
-  EXPECT_TRUE(soon([] { return cm::Peer::channels_held() == kConnected; })) << cm::Peer::channels_held();
+  EXPECT_TRUE(soon([] { return host::Peer::channels_held() == kConnected; })) << host::Peer::channels_held();
   ASSERT_EQ(end.process().node().peers().size(), 1u);
   EXPECT_TRUE(end.process().node().peers().front()->signal_channel(kChannelsBefore)) << "the first of them";
   ASSERT_TRUE(line.go());
@@ -807,12 +807,12 @@ TEST_F(ShmShared, DescriptorsOfChannels_AreHeldWhereThisProcessHasEventsForThem)
   constexpr uint32_t kConnected = 3;
   start(take_events_of_channels);
   ASSERT_TRUE(send_to_channels(end, line, kConnected));
-  EXPECT_EQ(cm::Peer::channels_held(), 0u) << "of so many that are there";
+  EXPECT_EQ(host::Peer::channels_held(), 0u) << "of so many that are there";
   for (int round = 0; round < kEventRounds; ++round) ASSERT_TRUE(send_round(end, line));
-  EXPECT_TRUE(soon([] { return cm::Peer::channels_held() == kConnected; })) << cm::Peer::channels_held();
+  EXPECT_TRUE(soon([] { return host::Peer::channels_held() == kConnected; })) << host::Peer::channels_held();
   ASSERT_TRUE(line.go());
   expect_good_end();
-  EXPECT_TRUE(soon([] { return cm::Peer::channels_held() == 0; })) << "its owner has ended";
+  EXPECT_TRUE(soon([] { return host::Peer::channels_held() == 0; })) << "its owner has ended";
 }
 
 TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB
@@ -977,12 +977,12 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
-  const cm::PeerRef parent = peer_of(end, peer.qp_num);
+  const host::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
-  auto bounce = end.process().ring_memory().allocate(segment::kBounceBytes);
+  auto bounce = end.process().ring_memory().allocate(shm::kBounceBytes);
   if (!bounce) return false;
   auto& agents = end.tables().header->agents;
-  const auto prepare = [&](segment::AgentShared& request, segment::AgentOp op, uint64_t address, uint64_t length) {
+  const auto prepare = [&](shm::AgentShared& request, shm::AgentOp op, uint64_t address, uint64_t length) {
     request.op = static_cast<uint32_t>(op);
     request.target_instance = parent->instance();
     request.address = address;
@@ -991,41 +991,39 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
     request.operand = 1;
     request.status = 0;
   };
-  const auto ask = [](segment::AgentShared& request) {
-    request.state.store(static_cast<uint32_t>(segment::AgentState::kAsked));
+  const auto ask = [](shm::AgentShared& request) {
+    request.state.store(static_cast<uint32_t>(shm::AgentState::kAsked));
   };
-  const auto served = [](const segment::AgentShared& request) {
-    return request.state.load() == static_cast<uint32_t>(segment::AgentState::kServed);
+  const auto served = [](const shm::AgentShared& request) {
+    return request.state.load() == static_cast<uint32_t>(shm::AgentState::kServed);
   };
-  prepare(agents[0], segment::AgentOp::kFetchAdd, peer.addr, 8);
+  prepare(agents[0], shm::AgentOp::kFetchAdd, peer.addr, 8);
   ++agents[0].target_instance;  // an earlier process of that slot
-  prepare(agents[1], segment::AgentOp::kRead, peer.addr, segment::kBounceBytes + 1);
-  prepare(agents[2], segment::AgentOp::kFetchAdd, peer.addr + 4, 8);
-  prepare(agents[3], segment::AgentOp::kRead, peer.addr, 8);
+  prepare(agents[1], shm::AgentOp::kRead, peer.addr, shm::kBounceBytes + 1);
+  prepare(agents[2], shm::AgentOp::kFetchAdd, peer.addr + 4, 8);
+  prepare(agents[3], shm::AgentOp::kRead, peer.addr, 8);
   agents[3].bounce = uint64_t{1} << 40;
-  prepare(agents[4], segment::AgentOp::kFetchAdd, peer.addr, 8);
+  prepare(agents[4], shm::AgentOp::kFetchAdd, peer.addr, 8);
   for (int i = 0; i < 5; ++i) ask(agents[i]);
-  segment::SegmentHeader& theirs = *parent->tables().header;
+  shm::SegmentHeader& theirs = *parent->tables().header;
   const uint32_t slot = end.process().slot();
   theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
-  theirs.attention.fetch_or(segment::attention::kAgent);
+  theirs.attention.fetch_or(shm::attention::kAgent);
   parent->ring_doorbell();
   // They are served in their order: when the last one is, the others were seen.
   if (!soon([&] { return served(agents[4]); })) return false;
   const bool right = !served(agents[0]) && served(agents[1]) && agents[1].status == EINVAL && served(agents[2]) &&
                      agents[2].status == EINVAL && served(agents[3]) && agents[3].status == EINVAL &&
                      agents[4].status == 0 && agents[4].operand == 40;
-  for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(segment::AgentState::kFree));
+  for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(shm::AgentState::kFree));
   // And what it may do, through the door that is made for it.
   host::Agent& agent = end.process().memories().agent();
   uint64_t operand = 41;
   const bool swapped =
-      agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess &&
-      operand == 41;
+      agent.atomic(*parent, shm::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess && operand == 41;
   operand = 41;
   const bool kept =
-      agent.atomic(*parent, segment::AgentOp::kCompareSwap, peer.addr, &operand, 60) == WcStatus::kSuccess &&
-      operand == 50;
+      agent.atomic(*parent, shm::AgentOp::kCompareSwap, peer.addr, &operand, 60) == WcStatus::kSuccess && operand == 50;
   std::byte copied[8] = {};
   const bool copies =
       agent.copy(*parent, false, peer.addr, copied, 8) == WcStatus::kSuccess && copied[0] == std::byte{50};
@@ -1046,10 +1044,10 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
   expect_good_end();
 }
 
-constexpr uint64_t kLongCopy = segment::kBounceBytes + 12345;
+constexpr uint64_t kLongCopy = shm::kBounceBytes + 12345;
 
 /// Connects to the parent, which then gives an address in its memory. Null: it did not.
-cm::PeerRef meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
+host::PeerRef meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   return meet(end, line, *qp, &peer) && line.get(address) ? peer_of(end, peer.qp_num) : nullptr;
@@ -1058,7 +1056,7 @@ cm::PeerRef meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
 /// Reads the parent's memory through its service thread, and writes each byte's complement back.
 bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
-  const cm::PeerRef parent = meet_parent(end, line, &address);
+  const host::PeerRef parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
   host::Agent& agent = end.process().memories().agent();
   std::vector<std::byte> bytes(kLongCopy);
@@ -1085,10 +1083,10 @@ TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
 /// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
 bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
-  const cm::PeerRef parent = meet_parent(end, line, &word);
+  const host::PeerRef parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
   host::Agent& agent = end.process().memories().agent();
-  using segment::AgentOp;
+  using shm::AgentOp;
   for (const AgentOp op : {AgentOp::kCompareSwap, AgentOp::kFetchAdd, AgentOp::kAtomicWrite}) {
     uint64_t operand = 5;
     if (agent.atomic(*parent, op, word, &operand, 6) != WcStatus::kRemOpErr) return false;
@@ -1100,22 +1098,22 @@ bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
 
 TEST_F(ShmShared, AtomicOnMemoryThatIsReadOnlySince_IsAnErrorAndNotTheOwnersEnd) {
   start(change_a_read_only_word);
-  void* const page = mmap(nullptr, segment::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const page = mmap(nullptr, shm::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   auto* const word = static_cast<uint64_t*>(page);
   *word = 5;
-  ASSERT_EQ(mprotect(page, segment::kPage, PROT_READ), 0);
+  ASSERT_EQ(mprotect(page, shm::kPage, PROT_READ), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
   ASSERT_TRUE(line.give(reinterpret_cast<uint64_t>(word)));
   ASSERT_TRUE(line.wait());
   EXPECT_EQ(*word, 5u);
-  ASSERT_EQ(mprotect(page, segment::kPage, PROT_READ | PROT_WRITE), 0);
+  ASSERT_EQ(mprotect(page, shm::kPage, PROT_READ | PROT_WRITE), 0);
   ASSERT_TRUE(line.go());
   expect_good_end();
   EXPECT_EQ(*word, 6u);
-  munmap(page, segment::kPage);
+  munmap(page, shm::kPage);
 }
 
 bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
@@ -1135,9 +1133,9 @@ class ShmStopped : public ShmShared {
 
 /// Fills its first slot, and has a connection by each of two; answers what comes.
 bool have_two_slots(ShmEnd& end, const ShmLine& line) {
-  while (end.qps.size() <= segment::kSlotQp)
+  while (end.qps.size() <= shm::kSlotQp)
     if (end.make_qp() == nullptr) return false;
-  for (const size_t at : {size_t{0}, size_t{segment::kSlotQp}}) {
+  for (const size_t at : {size_t{0}, size_t{shm::kSlotQp}}) {
     auto& qp = static_cast<Qp&>(*end.qps[at]);
     if (ShmAddress peer; !meet(end, line, qp, &peer) || end.receive(qp, 1) != 0) return false;
   }
@@ -1155,8 +1153,8 @@ class ManySlots : public ShmProcesses, public ::testing::WithParamInterface<cons
     ASSERT_TRUE(line.wait());
     ASSERT_NE(slot(0), slot(1));
   }
-  uint32_t slot(size_t i) const { return segment::slot_of(peers[i].qp_num); }
-  static std::unique_ptr<cm::RuntimeDir> folder() { return std::move(*cm::RuntimeDir::open()); }
+  uint32_t slot(size_t i) const { return shm::slot_of(peers[i].qp_num); }
+  static std::unique_ptr<host::RuntimeDir> folder() { return std::move(*host::RuntimeDir::open()); }
   bool are_there() const {
     const auto slots = folder()->list();
     return std::count(slots.begin(), slots.end(), slot(0)) == 1 && std::count(slots.begin(), slots.end(), slot(1)) == 1;
@@ -1210,11 +1208,11 @@ INSTANTIATE_TEST_SUITE_P(Transports, ManySlots, ::testing::Values("shm", "roce")
 class ShmSlots : public ShmTest {};
 
 TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
-  while (qps.size() <= segment::kSlotQp) ASSERT_NE(make_qp(), nullptr);
+  while (qps.size() <= shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
   auto& first = static_cast<Qp&>(*qps.front());
   auto& last = static_cast<Qp&>(*qps.back());
-  const auto folder = std::move(*cm::RuntimeDir::open());
-  const std::array<uint32_t, 2> slots{segment::slot_of(first.number()), segment::slot_of(last.number())};
+  const auto folder = std::move(*host::RuntimeDir::open());
+  const std::array<uint32_t, 2> slots{shm::slot_of(first.number()), shm::slot_of(last.number())};
   const auto found_in = [&slots](const std::vector<uint32_t>& list) {
     return std::count_if(list.begin(), list.end(), [&](uint32_t slot) { return slot == slots[0] || slot == slots[1]; });
   };
@@ -1228,7 +1226,7 @@ TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
     bool good = own.open();
     Qp* const qp = good ? own.make_qp() : nullptr;
     good = good && own.connect(*qp, qp->number()) == 0 && own.write(*qp, 1) == 0 &&
-           own.next().status == WcStatus::kSuccess && found_in({segment::slot_of(qp->number())}) == 0;
+           own.next().status == WcStatus::kSuccess && found_in({shm::slot_of(qp->number())}) == 0;
     own.close();
     _exit(good ? 0 : 1);
   }
@@ -1244,9 +1242,9 @@ TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
 
 TEST_F(ShmSlots, MemberOfAProcessThatIsListedByAFurtherSlot_WithoutLoopback_DoesNotHearItself) {
   close();
-  const auto folder = std::move(*cm::RuntimeDir::open());
+  const auto folder = std::move(*host::RuntimeDir::open());
   const auto first = folder->claim([](uint32_t) { return true; });  // that one is no process's further slot
-  auto low = folder->claim([](uint32_t slot) { return slot > segment::kMinSlot; });
+  auto low = folder->claim([](uint32_t slot) { return slot > shm::kMinSlot; });
   ASSERT_TRUE(first && low);
   ASSERT_TRUE(open());
   folder->remove(low->slot);
@@ -1301,7 +1299,7 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
 TEST_F(ShmStopped, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
-  ASSERT_EQ(end.process().node().find(segment::slot_of(number)), nullptr) << "they have met before";
+  ASSERT_EQ(end.process().node().find(shm::slot_of(number)), nullptr) << "they have met before";
   EXPECT_TRUE(end.shm().reaches({}, number));
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_NE(peer_of(end, number), nullptr);
@@ -1378,7 +1376,7 @@ TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_TRUE(soon([&] {
     endpoint->progress(base::now_ns());
-    return end.process().node().find(segment::slot_of(number)) != nullptr;
+    return end.process().node().find(shm::slot_of(number)) != nullptr;
   }));
   ASSERT_TRUE(line.go());
   expect_good_end();
@@ -1411,7 +1409,7 @@ TEST_F(ShmShared, QueueOfAPrivateXrcDomain_IsNotFoundThroughOneOfAnotherProcess)
   DomainAddress theirs{};
   ASSERT_TRUE(line.get(&theirs));
   ASSERT_NE(peer_of(end, theirs.queue), nullptr);
-  cm::Node& node = end.process().node();
+  host::Node& node = end.process().node();
   EXPECT_TRUE(find_domain_queue(node, theirs.queue, theirs.identity));
   auto domain = open_private_domain(end);
   EXPECT_FALSE(find_domain_queue(node, theirs.queue, static_cast<Xrcd&>(*domain).identity()));

@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "cm/peer_table.h"
+#include "host/peer_table.h"
 #include "core_shm_fixture.h"
 #include "core/seam/shared_target.h"
 
@@ -47,7 +47,7 @@ class ShmTarget : public ShmTest {
   }
   bool takes_requests(SharedTarget& target, Qp& from) { return target.ready(process().slot(), from.number()); }
 
-  cm::DueEvent due;
+  host::DueEvent due;
 };
 
 TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereIsOutOfReach) {  // IBTA 9.6: RC packets are of one connection
@@ -93,13 +93,13 @@ TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
   const uint64_t before = tables().qp[index].state.load();
   qps.pop_back();  // b
   EXPECT_EQ(tables().qp[index].in_use.load(), 0u);
-  EXPECT_GT(segment::epoch_of(tables().qp[index].state.load()), segment::epoch_of(before));
+  EXPECT_GT(shm::epoch_of(tables().qp[index].state.load()), shm::epoch_of(before));
   expect_unanswered(*a);
 }
 
 TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
   a = make_qp();
-  ASSERT_EQ(connect(*a, segment::number_of(process().slot(), segment::kSlotQp - 1), kImpatient), 0);
+  ASSERT_EQ(connect(*a, shm::number_of(process().slot(), shm::kSlotQp - 1), kImpatient), 0);
   expect_unanswered(*a);
 }
 
@@ -190,15 +190,15 @@ TEST_F(ShmTarget, ATableOfGroupsThatIsFullTakesNoMore) {
   Gid group;
   group.raw[0] = 0xff;
   group.raw[1] = 0x0e;
-  segment::SegmentHeader& header = *tables().header;
-  constexpr uint32_t kNobody = segment::kMaxQp + 1;
-  for (segment::McastShared& place : header.mcast) place.qp.store(kNobody);
+  shm::SegmentHeader& header = *tables().header;
+  constexpr uint32_t kNobody = shm::kMaxQp + 1;
+  for (shm::McastShared& place : header.mcast) place.qp.store(kNobody);
   EXPECT_EQ(b->attach_multicast(group, 0), ENOMEM);
-  header.mcast[segment::kMaxMcast - 1].qp.store(0);
+  header.mcast[shm::kMaxMcast - 1].qp.store(0);
   EXPECT_EQ(b->attach_multicast(group, 0), 0);
-  EXPECT_EQ(header.mcast_high_water.load(), segment::kMaxMcast);
+  EXPECT_EQ(header.mcast_high_water.load(), shm::kMaxMcast);
   EXPECT_EQ(b->detach_multicast(group, 0), 0);
-  for (segment::McastShared& place : header.mcast) place.qp.store(0);
+  for (shm::McastShared& place : header.mcast) place.qp.store(0);
 }
 
 TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
@@ -209,9 +209,9 @@ TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
   group.raw[0] = 0xff;
   group.raw[1] = 0x0e;
   group.raw[15] = 9;
-  segment::SegmentHeader& header = *tables().header;
+  shm::SegmentHeader& header = *tables().header;
   ASSERT_EQ(b->attach_multicast(group, 0), 0);
-  segment::McastShared& wrong = header.mcast[header.mcast_high_water.load()];
+  shm::McastShared& wrong = header.mcast[header.mcast_high_water.load()];
   wrong.gid = group;
   wrong.qp.store(~0u);
   header.mcast_high_water.fetch_add(1);
@@ -271,7 +271,7 @@ TEST_F(ShmTarget, SenderToAGroupHearsItselfUnlessItDoesNotWantTo) {  // IBV_QP_C
 
 TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   Srq* srq = make_srq(4);
-  segment::SrqShared& shown = tables().srq[srq->index()];
+  shm::SrqShared& shown = tables().srq[srq->index()];
   const auto found = [&](uint32_t number, uint64_t domain) {
     return find_domain_queue(process().node(), number, domain).has_value();
   };
@@ -284,7 +284,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   shown.number ^= 1;
   EXPECT_FALSE(found(srq->number() ^ 1, kDomain));
   shown.number ^= 1;
-  shown.cq = segment::kMaxCq;
+  shown.cq = shm::kMaxCq;
   EXPECT_FALSE(found(srq->number(), kDomain));
   shown.cq = 1;
   const auto queue = find_domain_queue(process().node(), srq->number(), kDomain);
@@ -339,7 +339,7 @@ TEST_F(ShmTarget, Claim_QueuePairInError_PutsTheReceiveBack) {
   SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
   tables().qp[b->index()].state.store(
-      segment::pack_state(segment::epoch_of(tables().qp[b->index()].state.load()), QpState::kErr));
+      shm::pack_state(shm::epoch_of(tables().qp[b->index()].state.load()), QpState::kErr));
   EXPECT_FALSE(target.take());
   ASSERT_EQ(move(*b, QpState::kErr), 0);
   EXPECT_EQ(next().status, WcStatus::kWrFlushErr);
@@ -347,17 +347,17 @@ TEST_F(ShmTarget, Claim_QueuePairInError_PutsTheReceiveBack) {
 
 TEST_F(ShmTarget, Failure_NotedAfterAReset_IsNoEventOfTheNextLife) {
   make_pair();
-  const uint64_t epoch = segment::epoch_of(shared(*b).state.load());
+  const uint64_t epoch = shm::epoch_of(shared(*b).state.load());
   ASSERT_EQ(move(*b, QpState::kReset), 0);
   ASSERT_EQ(connect(*b, a->number()), 0);
   // By a peer that looked at the state before the reset, and writes after it.
-  shared(*b).error.store(segment::pack_error(epoch, EventType::kQpAccessErr));
+  shared(*b).error.store(shm::pack_error(epoch, EventType::kQpAccessErr));
   ASSERT_EQ(move(*b, QpState::kErr), 0);
-  cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
+  host::call_attention(process().node().self(), shm::attention::kQp, b->index());
   ASSERT_TRUE(soon([&] { return shared(*b).error.load() == 0; }));
   // When the service thread comes again it has done with that.
   shared(*b).wake.store(1);
-  cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
+  host::call_attention(process().node().self(), shm::attention::kQp, b->index());
   ASSERT_TRUE(soon([&] { return shared(*b).wake.load() == 0; }));
   ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
   EXPECT_FALSE(handle->next_event());
@@ -441,10 +441,10 @@ TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: on
 
 TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOne) {
   make_pair();
-  cm::Introduced hello{};
+  host::Introduced hello{};
   hello.hello.slot = process().slot();
   hello.hello.instance = process().node().self().instance() + 1;
-  const auto dead = cm::PeerTable::make(std::move(hello), false);
+  const auto dead = host::PeerTable::make(std::move(hello), false);
   events().on_peer_gone(*dead);
   EXPECT_EQ(state_of(*a), QpState::kRts);
   EXPECT_EQ(state_of(*b), QpState::kRts);
@@ -453,50 +453,50 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
 
 TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write what it likes
   make_pair();
-  segment::QpShared& theirs = shared(*b);
+  shm::QpShared& theirs = shared(*b);
   const uint32_t queue = theirs.recv_cq.load();
-  theirs.recv_cq.store(segment::kMaxCq);
+  theirs.recv_cq.store(shm::kMaxCq);
   SharedTarget target = target_of(*b);
   EXPECT_FALSE(takes_requests(target, *a));
-  theirs.recv_cq.store(segment::kMaxCq - 1);
+  theirs.recv_cq.store(shm::kMaxCq - 1);
   EXPECT_TRUE(takes_requests(target, *a));
   theirs.recv_cq.store(queue);
-  theirs.srq.store(segment::kMaxSrq + 1);
+  theirs.srq.store(shm::kMaxSrq + 1);
   SharedTarget other = target_of(*b);
   EXPECT_FALSE(takes_requests(other, *a));
   theirs.srq.store(0);
   ASSERT_EQ(receive(*b, 7), 0);
   const uint64_t where = theirs.recv.where.load();
   // A ring that lies beyond the end of the file is none.
-  for (const uint64_t wrong : {segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(where)),
-                               segment::pack_ring(segment::ring_offset(where), segment::kMaxRingLog2 + 1),
+  for (const uint64_t wrong : {shm::pack_ring(uint64_t{1} << 40, shm::ring_log2(where)),
+                               shm::pack_ring(shm::ring_offset(where), shm::kMaxRingLog2 + 1),
                                // So many slots that their bytes wrap around to none.
-                               segment::pack_ring(segment::ring_offset(where), 63)}) {
+                               shm::pack_ring(shm::ring_offset(where), 63)}) {
     theirs.recv.where.store(wrong);
     SharedTarget third = target_of(*b);
     EXPECT_TRUE(takes_requests(third, *a));
     EXPECT_FALSE(third.take());
   }
   theirs.recv.where.store(where);
-  segment::CqShared& completions = tables().cq[cq->index()];
+  shm::CqShared& completions = tables().cq[cq->index()];
   const uint64_t place = completions.where.load();
-  for (const uint64_t wrong : {uint64_t{0}, segment::pack_ring(uint64_t{1} << 40, segment::ring_log2(place)),
-                               segment::pack_ring(segment::ring_offset(place), 63)}) {
+  for (const uint64_t wrong : {uint64_t{0}, shm::pack_ring(uint64_t{1} << 40, shm::ring_log2(place)),
+                               shm::pack_ring(shm::ring_offset(place), 63)}) {
     completions.where.store(wrong);
-    cm::CompletionPort port(process().node().self(), cq->index());
-    segment::CqEntry entry;
-    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), cm::CompletionPort::Pushed::kNo);
+    host::CompletionPort port(process().node().self(), cq->index());
+    shm::CqEntry entry;
+    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), host::CompletionPort::Pushed::kNo);
   }
   completions.where.store(place);
 }
 
 TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may write what it likes
   make_pair();
-  const segment::ReceiveRing ring = open_ring(process().node().self(), shared(*b).recv);
+  const shm::ReceiveRing ring = open_ring(process().node().self(), shared(*b).recv);
   ASSERT_TRUE(ring.valid());
   ASSERT_EQ(receive(*b, 7), 0);
   // As an entry of a list the next slot's beginning is one of a thousand bytes.
-  const uint32_t held = segment::ReceiveRing::entries_for(shared(*b).recv.stride);
+  const uint32_t held = shm::ReceiveRing::entries_for(shared(*b).recv.stride);
   ring.slot(1).wr_id = 1000;
   ring.slot(0).num_sge = held + 1;
   SharedTarget target = target_of(*b);
@@ -516,7 +516,7 @@ TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may 
 TEST_F(ShmTarget, SlotsDoNotOverlap) {
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
-  segment::RecvRing& theirs = shared(*b).recv;
+  shm::RecvRing& theirs = shared(*b).recv;
   const uint32_t stride = theirs.stride;
   const uint32_t beyond = static_cast<uint32_t>((uint64_t{1} << 31) >> 3);
   for (const uint32_t wrong : {0u, 32u, stride - 8, stride + 8, ~0u - 63, beyond}) {
@@ -548,7 +548,7 @@ TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
     ASSERT_TRUE(event);
     EXPECT_EQ(event->type, EventType::kCommEst);
     EXPECT_EQ(event->qp, b);
-    cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
+    host::call_attention(process().node().self(), shm::attention::kQp, b->index());
     events().on_attention();  // or the service thread does, and this waits for it
     pollfd another{handle->async_fd(), POLLIN, 0};
     EXPECT_EQ(poll(&another, 1, 0), 0) << "once in a life";
@@ -575,7 +575,7 @@ TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
   // The other end is a number of this process that no queue pair has: what it is told stays there to be seen.
   Qp* gone = make_qp();
   const uint32_t number = gone->number();
-  segment::QpShared& other = shared(*gone);
+  shm::QpShared& other = shared(*gone);
   qps.pop_back();
   a = make_qp();
   ASSERT_EQ(connect(*a, number), 0);
@@ -620,7 +620,7 @@ TEST_F(ShmTarget, HeldBackRequestRunsThoughNobodyPolls) {  // IBTA 10.3.1.5
   ASSERT_EQ(write(*a, 1), 0);
   // The service thread has looked at it by now, in vain, and sleeps: after its second turn from here on.
   for (int turn = 0; turn < 2; ++turn) {
-    cm::call_attention(process().node().self(), segment::attention::kQp, b->index());
+    host::call_attention(process().node().self(), shm::attention::kQp, b->index());
     ASSERT_TRUE(soon([&] { return tables().header->attention.load() == 0; }));
   }
   EXPECT_EQ(shared(*a).counters.messages.load(), 0u);
@@ -644,7 +644,7 @@ TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3
 TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/shm.md, grace periods
   make_pair();
   auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
-  segment::MrShared& key = tables().mr[segment::key_index(doomed->rkey())];
+  shm::MrShared& key = tables().mr[shm::key_index(doomed->rkey())];
   a->post_begin();
   std::atomic<bool> closed{false};
   std::thread other([&] {
@@ -693,7 +693,7 @@ TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/
   invalidate.flags = send_flag::kSignaled;
   invalidate.imm_or_rkey = bind.rkey;
   ASSERT_EQ(b->post_send(invalidate), 0);
-  EXPECT_EQ(tables().mr[segment::key_index(bind.rkey)].key.load(), 0u);
+  EXPECT_EQ(tables().mr[shm::key_index(bind.rkey)].key.load(), 0u);
   EXPECT_TRUE(is_empty());
   constexpr int64_t kSecond = 1'000'000'000;
   EXPECT_LT(b->progress(base::now_ns() + kSecond), INT64_MAX)
@@ -728,7 +728,7 @@ TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
 TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
-  ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
+  ASSERT_EQ(connect(*qp, shm::number_of(empty, 5), {.timeout = 0}), 0);
   ASSERT_EQ(send(*qp, 1), 0);
   ASSERT_EQ(send(*qp, 2), 0);
   ASSERT_EQ(receive(*qp, 3), 0);
@@ -745,7 +745,7 @@ TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails)
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   for (const QpType type : {QpType::kRc, QpType::kUc}) {
     Qp* qp = make_qp(type);
-    ASSERT_EQ(connect(*qp, segment::number_of(empty, 5), {.timeout = 0}), 0);
+    ASSERT_EQ(connect(*qp, shm::number_of(empty, 5), {.timeout = 0}), 0);
     ASSERT_EQ(receive(*qp, 3), 0);
     try_by_hand(*qp);
     ASSERT_TRUE(soon([&] { return qp->progress(base::now_ns() + kLong) == INT64_MAX; })) << "it is looked for no more";
@@ -782,8 +782,8 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
-  ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
-  segment::SendLock sends(shared(*qp).send_lock);
+  ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
+  shm::SendLock sends(shared(*qp).send_lock);
   {
     // The service thread waits here, so that it does not look at the queue pair, which has no endpoint any more,
     // before the send lock tells it to come again.
@@ -800,8 +800,8 @@ TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // t
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
-  ASSERT_EQ(to_rtr(*qp, segment::number_of(empty, 5)), 0);
-  segment::SendLock sends(shared(*qp).send_lock);
+  ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
+  shm::SendLock sends(shared(*qp).send_lock);
   {
     // The service thread waits here, and then for the send lock.
     std::lock_guard copies(process().remapper().copy_mutex());
@@ -825,11 +825,9 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   EXPECT_TRUE(shm().reaches(vector, b->number()));
   EXPECT_EQ(shm().find_peer(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
       << "slot 0 is nobody's";
-  EXPECT_EQ(shm()
-                .find_peer(segment::number_of(segment::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100))
-                .error()
-                .code(),
-            EHOSTUNREACH);
+  EXPECT_EQ(
+      shm().find_peer(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
+      EHOSTUNREACH);
 }
 
 /// Runs a function just before the next write to a page, as if another process had come in between.
@@ -871,7 +869,7 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   auto& srq = static_cast<Srq&>(*made);
   auto receiver = std::move(*handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
   auto& qp = static_cast<Qp&>(*receiver);
-  const uint32_t sender = segment::number_of(process().slot(), segment::kSlotQp - 1);
+  const uint32_t sender = shm::number_of(process().slot(), shm::kSlotQp - 1);
   ASSERT_EQ(to_init(qp), 0);
   QpAttr attr;
   attr.state = QpState::kRtr;
@@ -887,11 +885,11 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   ASSERT_TRUE(target.ready(process().slot(), sender));
   ASSERT_TRUE(target.select(srq.number()));
   for (const uint64_t wr_id : {1, 2}) ASSERT_EQ(receive(srq, wr_id), 0);
-  segment::ReceiveRing& ring = srq.queue().ring();
-  const uint32_t other = segment::owner_tag(process().slot() + 1, 1);
+  shm::ReceiveRing& ring = srq.queue().ring();
+  const uint32_t other = shm::owner_tag(process().slot() + 1, 1);
   const auto theirs = ring.claim(other);
   ASSERT_TRUE(theirs);
-  segment::ReceiveRing::Claim second;
+  shm::ReceiveRing::Claim second;
   {
     const BeforeWrite meanwhile(theirs.slot, [&] { ring.put_back(theirs); });
     second = target.take();

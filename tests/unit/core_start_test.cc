@@ -47,12 +47,12 @@ ptrdiff_t threads() {
 }
 
 TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   const char* const set = getenv("NUPA_TRANSPORT");
   const std::string wanted = set == nullptr ? "" : set;
   setenv("NUPA_TRANSPORT", "roce", 1);
-  cm::test::FakeProcess other(3079);
-  cm::test::Token token;
+  host::test::FakeProcess other(3079);
+  host::test::Token token;
   // The thread that sees to the process's end, which the first action starts, is counted.
   int action = 0;
   ASSERT_EQ(progress::at_exit(progress::ExitStage::kHost, {.run = [](void*) {}, .object = &action}), 0);
@@ -63,13 +63,13 @@ TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
     const std::string path = came ? std::string() : socket_in(folder.path());
     if (path.empty()) return;
     came = true;
-    const base::UniqueFd socket = cm::test::connect_to(path);
+    const base::UniqueFd socket = host::test::connect_to(path);
     const int fds[] = {token.fd()};
     ASSERT_TRUE(socket && other.say_hello(socket.get()));
-    ASSERT_TRUE(cm::send_message(socket.get(), other.message(cm::MessageKind::kChannel), fds, 1));
+    ASSERT_TRUE(host::send_message(socket.get(), other.message(host::MessageKind::kChannel), fds, 1));
     is_served = threads() > before;
     // A thread that serves sees the end of the process next.
-    EXPECT_TRUE(!is_served || cm::wait_readable(socket.get(), cm::test::kSoonMs));
+    EXPECT_TRUE(!is_served || host::wait_readable(socket.get(), host::test::kSoonMs));
   };
   before_eventfd = &come_and_go;
   const auto own = Process::acquire();
@@ -81,7 +81,7 @@ TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
   EXPECT_FALSE(is_served) << "by a thread that does not find everything";
   progress::forget_at_exit(&action);
   token.drop();
-  EXPECT_TRUE(cm::test::soon([&] { return token.closed(); })) << "it was met, and what it gave is closed";
+  EXPECT_TRUE(host::test::soon([&] { return token.closed(); })) << "it was met, and what it gave is closed";
 }
 
 }  // namespace

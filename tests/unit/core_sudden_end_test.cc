@@ -49,7 +49,7 @@ void call_hook() {
 /// An eventfd that the service thread watches.
 class Asked {
  public:
-  explicit Asked(cm::Node& node, std::function<void()> ready) : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  explicit Asked(host::Node& node, std::function<void()> ready) : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     auto watch = node.loop().watch(fd_, [this, ready = std::move(ready)](uint32_t) {
       eventfd_t count;
       if (eventfd_read(fd_, &count) == 0) ready();

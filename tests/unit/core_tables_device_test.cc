@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "core/device_attr.h"
 #include "nupa_config.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -30,11 +30,11 @@ Reading read_clocks() {
 TEST(Ibta11212QueryHca, CountsFitTheTablesTheyCount) {
   const DeviceAttr& attr = device_attr();
   EXPECT_EQ(65536, attr.max_qp);
-  EXPECT_EQ(static_cast<int>(segment::kMaxCq) - 1, attr.max_cq);
-  EXPECT_EQ(static_cast<int>(segment::kMaxSrq) - 1, attr.max_srq);
-  EXPECT_EQ(static_cast<int>(segment::kMaxMr) - 1, attr.max_mr);
+  EXPECT_EQ(static_cast<int>(shm::kMaxCq) - 1, attr.max_cq);
+  EXPECT_EQ(static_cast<int>(shm::kMaxSrq) - 1, attr.max_srq);
+  EXPECT_EQ(static_cast<int>(shm::kMaxMr) - 1, attr.max_mr);
   EXPECT_EQ(attr.max_mr, attr.max_mw) << "one table";
-  EXPECT_EQ(static_cast<int>(segment::kMaxMcast), attr.max_total_mcast_qp_attach);
+  EXPECT_EQ(static_cast<int>(shm::kMaxMcast), attr.max_total_mcast_qp_attach);
   EXPECT_LE(attr.max_mcast_qp_attach, attr.max_total_mcast_qp_attach);
   EXPECT_LE(attr.max_mcast_grp, attr.max_total_mcast_qp_attach);
 }
@@ -121,7 +121,7 @@ TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {
   EXPECT_EQ(4u, port.state) << "active";
   EXPECT_EQ(5u, port.max_mtu) << "4096 bytes";
   EXPECT_EQ(5u, port.active_mtu);
-  EXPECT_EQ(static_cast<int>(segment::kMaxGids), port.gid_tbl_len);
+  EXPECT_EQ(static_cast<int>(shm::kMaxGids), port.gid_tbl_len);
   EXPECT_EQ(1u << 31, port.max_msg_sz) << "messages to 2^31 bytes";
   EXPECT_EQ(1, port.pkey_tbl_len);
   EXPECT_EQ(kHostLid, port.lid);

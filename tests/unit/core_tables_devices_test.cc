@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "core/device_table.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -60,7 +60,7 @@ TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
 
 TEST_F(DeviceTable, HasRoomForAsManyAsTheSegment) {
   std::string text = "eth0";
-  for (uint32_t i = 1; i < segment::kMaxDevices; ++i) text += ",eth" + std::to_string(i);
+  for (uint32_t i = 1; i < shm::kMaxDevices; ++i) text += ",eth" + std::to_string(i);
   EXPECT_TRUE(parse_devices(text));
   const auto more = parse_devices(text + ",more");
   ASSERT_FALSE(more);
@@ -94,7 +94,7 @@ TEST_F(DeviceTable, EachHasAGuidOfItsOwnAndTheAddressesOfItsInterface) {
   std::vector<uint32_t> indices;
   struct if_nameindex* list = if_nameindex();
   ASSERT_NE(nullptr, list);
-  for (const auto* at = list; at->if_index != 0 && indices.size() < segment::kMaxDevices; ++at) {
+  for (const auto* at = list; at->if_index != 0 && indices.size() < shm::kMaxDevices; ++at) {
     if (!text.empty()) text += ',';
     text += at->if_name;
     indices.push_back(at->if_index);

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "core/gid_table.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 namespace {
@@ -93,9 +93,9 @@ TEST(IbtaAnnexA17GidTable, HoldsNoMoreThanTheSegmentDoes) {
   HostAddresses addresses = host();
   for (int i = 0; i < 100; ++i) addresses.v4.push_back(address(("::ffff:192.0.2." + std::to_string(i)).c_str(), 4));
   const auto table = gid_table_of(addresses);
-  ASSERT_EQ(segment::kMaxGids, table.size());
+  ASSERT_EQ(shm::kMaxGids, table.size());
   EXPECT_EQ("::ffff:192.0.2.30", text_of(table.back().gid));
-  EXPECT_EQ(segment::kMaxGids - 1, table.back().index);
+  EXPECT_EQ(shm::kMaxGids - 1, table.back().index);
 }
 
 TEST(Ibta411Gid, IsFoundByItsValue) {
@@ -124,7 +124,7 @@ TEST(IbtaAnnexA17GidTable, OfThisHostHoldsTheAddressesOfItsInterfaces) {
   }
   freeifaddrs(list);
   if (mapped.empty()) mapped.insert("::ffff:127.0.0.1");
-  if (mapped.size() >= segment::kMaxGids) GTEST_SKIP() << "more addresses than entries";
+  if (mapped.size() >= shm::kMaxGids) GTEST_SKIP() << "more addresses than entries";
   std::set<std::string> found;
   for (const GidEntry& entry : table)
     if (is_mapped(entry.gid)) found.insert(text_of(entry.gid));

@@ -16,9 +16,9 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
-#include "io/find_route.h"
+#include "net/find_route.h"
 
-namespace nupa::io {
+namespace nupa::net {
 namespace {
 
 using SendTo = ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t);
@@ -27,7 +27,7 @@ SendTo* const real_sendto = reinterpret_cast<SendTo*>(dlsym(RTLD_NEXT, "sendto")
 thread_local const std::function<void(int fd, const void* data)>* before_send = nullptr;
 
 }  // namespace
-}  // namespace nupa::io
+}  // namespace nupa::net
 
 // By label, since headers may have an inline sendto().
 extern "C" __attribute__((visibility("default"))) ssize_t sendto_with_a_step(int fd, const void* data, size_t length,
@@ -35,11 +35,11 @@ extern "C" __attribute__((visibility("default"))) ssize_t sendto_with_a_step(int
                                                                              socklen_t to_length) __asm__("sendto");
 ssize_t sendto_with_a_step(int fd, const void* data, size_t length, int flags, const sockaddr* to,
                            socklen_t to_length) {
-  if (nupa::io::before_send != nullptr) (*nupa::io::before_send)(fd, data);
-  return nupa::io::real_sendto(fd, data, length, flags, to, to_length);
+  if (nupa::net::before_send != nullptr) (*nupa::net::before_send)(fd, data);
+  return nupa::net::real_sendto(fd, data, length, flags, to, to_length);
 }
 
-namespace nupa::io {
+namespace nupa::net {
 namespace {
 
 Gid gid(const char* text) {
@@ -409,4 +409,4 @@ TEST(FindRoute, AnswerThatIsNotTheKernels_IsPassedOver) {
 }
 
 }  // namespace
-}  // namespace nupa::io
+}  // namespace nupa::net

@@ -24,10 +24,10 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
-#include "core/connections.h"
-#include "io/find_route.h"
-#include "io/route.h"
-#include "io/udp_socket.h"
+#include "cm/connections.h"
+#include "net/find_route.h"
+#include "net/route.h"
+#include "net/udp_socket.h"
 #include "roce_engine_fixture.h"
 #include "transport/roce/datagram_endpoint.h"
 #include "transport/roce/port/groups.h"
@@ -35,7 +35,7 @@
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/wire/wire.h"
 
-namespace nupa::io::own_network_test {
+namespace nupa::net::own_network_test {
 namespace {
 
 constexpr int kSoonMs = 20'000;
@@ -238,7 +238,7 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
     unsetenv("NUPA_TRANSPORT");
     ASSERT_TRUE(own) << own.error().what();
     const auto path_mtu = [&](const char* to) {
-      const auto route = core::Connections::of(**own)->find_route(gid(to), 0, nullptr);
+      const auto route = cm::Connections::of(**own)->find_route(gid(to), 0, nullptr);
       return route ? route->path.mtu : 0;
     };
     EXPECT_EQ(3, path_mtu("10.1.0.77")) << "1024 bytes, as the port";
@@ -252,11 +252,11 @@ TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
     const auto own = core::Process::acquire();
     unsetenv("NUPA_TRANSPORT");
     ASSERT_TRUE(own) << own.error().what();
-    const auto there = core::Connections::of(**own)->find_route(gid("10.1.0.77"), 0, nullptr);
+    const auto there = cm::Connections::of(**own)->find_route(gid("10.1.0.77"), 0, nullptr);
     ASSERT_FALSE(there);
     EXPECT_EQ(EHOSTUNREACH, there.error().code());
     EXPECT_STREQ("no transport leads to 10.1.0.77", there.error().what());
-    EXPECT_TRUE(core::Connections::of(**own)->find_route(gid("10.1.0.1"), 0, nullptr)) << "its own";
+    EXPECT_TRUE(cm::Connections::of(**own)->find_route(gid("10.1.0.1"), 0, nullptr)) << "its own";
   });
 }
 
@@ -392,8 +392,8 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
       const auto port = roce::Port::open(std::move(*socket));
       ASSERT_TRUE(port);
       roce::test::RecordingHost host;
-      const auto shared = std::make_unique<segment::QpShared>();
-      const auto statistics = std::make_unique<segment::StatisticsShared>();
+      const auto shared = std::make_unique<shm::QpShared>();
+      const auto statistics = std::make_unique<shm::StatisticsShared>();
       roce::LocalEnd end;
       end.context = &host;
       host.identity().shared = shared.get();
@@ -426,7 +426,7 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
 /// A process without anything but a transport.
 class BareProcess final : public core::ProcessContext {
  public:
-  cm::Node& node() override { std::abort(); }
+  host::Node& node() override { std::abort(); }
   host::PeerMemories& memories() override { std::abort(); }
   const std::vector<Gid>& host_addresses() const override { return addresses_; }
   bool host_is_covered(const core::Transport&) const override { return false; }
@@ -446,7 +446,7 @@ class OwnNetworkMads : public OwnNetwork {
     settings.standard = standard;
     BareProcess process;
     roce::RoceTransport transport(settings);
-    EXPECT_EQ(transport.reserve(segment::kMinSlot), core::Transport::Slot::kFine);
+    EXPECT_EQ(transport.reserve(shm::kMinSlot), core::Transport::Slot::kFine);
     EXPECT_TRUE(transport.open(process));
     core::MadCarrier& carrier = *transport.mads();
     auto socket = roce::ManagementSocket::open(0, from_nupa);
@@ -507,11 +507,11 @@ TEST_F(OwnNetworkMads, OneProcessReceivesForTheHost) {
   within({}, [] {
     BareProcess process;
     roce::RoceTransport first({}), second({});
-    ASSERT_EQ(second.reserve(segment::kMinSlot + 1), core::Transport::Slot::kFine);
+    ASSERT_EQ(second.reserve(shm::kMinSlot + 1), core::Transport::Slot::kFine);
     ASSERT_TRUE(second.open(process));
     EXPECT_FALSE(second.receives_for_host());
     EXPECT_TRUE(second.open_host_socket());
-    ASSERT_EQ(first.reserve(segment::kMinSlot), core::Transport::Slot::kFine);
+    ASSERT_EQ(first.reserve(shm::kMinSlot), core::Transport::Slot::kFine);
     ASSERT_TRUE(first.open(process));
     EXPECT_TRUE(first.receives_for_host());
     const auto refused = second.open_host_socket();
@@ -623,4 +623,4 @@ TEST_F(OwnNetwork, DatagramsThatTheSendBufferHasNoRoomFor_LeaveALittleLater) {
 }
 
 }  // namespace
-}  // namespace nupa::io::own_network_test
+}  // namespace nupa::net::own_network_test

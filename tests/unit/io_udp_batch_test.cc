@@ -24,9 +24,9 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 
-namespace nupa::io::batch_test {
+namespace nupa::net::batch_test {
 namespace {
 
 constexpr uint32_t kRoom = 1 << 16;
@@ -786,4 +786,4 @@ TEST(UdpSocketLeads, ACopyThatComesLateIsForgotten) {
 }
 
 }  // namespace
-}  // namespace nupa::io::batch_test
+}  // namespace nupa::net::batch_test

@@ -9,9 +9,9 @@
 
 #include "base/gid.h"
 #include "base/unique_fd.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 
-namespace nupa::io {
+namespace nupa::net {
 namespace {
 
 constexpr uint32_t kBuffer = 1 << 16;
@@ -173,4 +173,4 @@ TEST_F(AddressSockets, AnAddressOfAnotherHostHasNone) {
 }
 
 }  // namespace
-}  // namespace nupa::io
+}  // namespace nupa::net

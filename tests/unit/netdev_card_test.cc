@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "api/netdev/card.h"
+#include "netdev/card.h"
 
 namespace nupa::netdev {
 namespace {

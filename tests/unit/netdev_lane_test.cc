@@ -10,7 +10,7 @@
 #include <cstring>
 #include <thread>
 
-#include "api/netdev/lane.h"
+#include "netdev/lane.h"
 
 namespace nupa::netdev {
 namespace {

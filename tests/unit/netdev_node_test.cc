@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "api/netdev/node.h"
+#include "netdev/node.h"
 #include "cm_fixture.h"
 #include "netdev_pump_fixture.h"
 #include "netdev_session_fixture.h"
@@ -71,7 +71,7 @@ class NodeProcess {
  public:
   /// Forks: the calling process has no other thread yet. The node starts with begin().
   explicit NodeProcess(const NodeOptions& options) {
-    cm::test::Ends ends = cm::test::make_pair(0);
+    host::test::Ends ends = host::test::make_pair(0);
     pid_ = fork();
     if (pid_ == 0) {
       ends.one.reset();
@@ -98,7 +98,7 @@ class NodeProcess {
   /// The same once it has ended by itself; -1: it has not.
   int own_end() {
     int status = -1;
-    const bool has_ended = cm::test::soon([&] { return waitpid(pid_, &status, WNOHANG) == pid_; });
+    const bool has_ended = host::test::soon([&] { return waitpid(pid_, &status, WNOHANG) == pid_; });
     return has_ended ? status_of(status) : -1;
   }
 
@@ -166,7 +166,7 @@ class NetdevNode : public ::testing::Test {
       ASSERT_EQ(0, manager->listen(kListener));
     }
     process->begin();
-    ASSERT_TRUE(cm::test::soon([] { return !ask("who").empty(); })) << "the node does not start";
+    ASSERT_TRUE(host::test::soon([] { return !ask("who").empty(); })) << "the node does not start";
   }
   /// Empty: the node does not answer.
   static std::string ask(const std::string& what) {
@@ -188,7 +188,7 @@ class NetdevNode : public ::testing::Test {
     // It is answered behind the other question, so that it is measured by now.
     if (ask("who").empty()) return "the node does not answer";
     clock.advance(kMeasureNs);
-    const bool has_come = cm::test::soon([&] { return is_readable(asked->get()) || ask("who").empty(); });
+    const bool has_come = host::test::soon([&] { return is_readable(asked->get()) || ask("who").empty(); });
     if (!has_come) return "the status does not come";
     const auto answer = Door::take_answer(asked->get());
     return answer ? *answer : answer.error().what();
@@ -225,7 +225,7 @@ class NetdevNode : public ::testing::Test {
     auto session = Session::answer(*made->world, kAnswers, asked.id, asked.request);
     if (!session) return nullptr;
     made->session = std::move(*session);
-    const bool shown = cm::test::soon([&] {
+    const bool shown = host::test::soon([&] {
       made->turn();
       return made->session->has_new_card();
     });
@@ -233,7 +233,7 @@ class NetdevNode : public ::testing::Test {
   }
   /// Its session is up or over.
   static bool is_decided(Household& guest) {
-    return cm::test::soon([&] {
+    return host::test::soon([&] {
       guest.turn();
       return guest.session->state() == Session::State::kUp || guest.session->state() == Session::State::kOver;
     });
@@ -243,7 +243,7 @@ class NetdevNode : public ::testing::Test {
                                            const char* address = "10.77.0.2/24") {
     auto made = ask_node(name, instance, address);
     if (made == nullptr) return nullptr;
-    const bool shown = cm::test::soon([&] {
+    const bool shown = host::test::soon([&] {
       made->turn();
       return made->session->has_new_card();
     });
@@ -253,7 +253,7 @@ class NetdevNode : public ::testing::Test {
     return made;
   }
 
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   const Gid loopback = *address_from("127.0.0.1");
   SharedClock clock;
   base::UniqueFd before;  ///< the network namespace of this thread
@@ -296,7 +296,7 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
   guest = connect_guest(2);
   ASSERT_TRUE(guest);
   std::string status;
-  const bool is_up = cm::test::soon([&] {
+  const bool is_up = host::test::soon([&] {
     status = status_in_time();
     return status.find("\"connections\":1,") != status.npos;
   });
@@ -365,7 +365,7 @@ TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothi
   const auto received = [&] {
     return nlohmann::json::parse(status).at("peers").at(0).at("received").at("packets").get<uint64_t>();
   };
-  ASSERT_TRUE(cm::test::soon([&] {
+  ASSERT_TRUE(host::test::soon([&] {
     status = ask("status");
     return received() == 1;
   })) << status;
@@ -437,14 +437,14 @@ TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   guest = ask_node("n2", 2);
   ASSERT_TRUE(guest);
-  ASSERT_TRUE(cm::test::soon([&] {
+  ASSERT_TRUE(host::test::soon([&] {
     guest->turn();
     return guest->session->has_new_card();
   }));
   // The node has agreed with the first one, which is not ready yet.
   const auto other = ask_node("n3", 3);
   ASSERT_TRUE(other);
-  ASSERT_TRUE(cm::test::soon([&] {
+  ASSERT_TRUE(host::test::soon([&] {
     other->turn();
     return other->session->has_new_card() || other->session->state() == Session::State::kOver;
   }));
@@ -460,7 +460,7 @@ TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   guest = ask_node("n2", 2);
   ASSERT_TRUE(guest);
-  ASSERT_TRUE(cm::test::soon([&] {
+  ASSERT_TRUE(host::test::soon([&] {
     guest->turn();
     return guest->session->has_new_card();
   }));
@@ -510,7 +510,7 @@ TEST_F(NetdevNode, Status_WhileASessionConnects_DelaysNothing) {
   ASSERT_NO_FATAL_FAILURE(start({}, clock));
   guest = connect_guest(2);
   ASSERT_TRUE(guest);
-  ASSERT_TRUE(cm::test::soon([&] { return status_in_time().find("\"connections\":1,") != std::string::npos; }));
+  ASSERT_TRUE(host::test::soon([&] { return status_in_time().find("\"connections\":1,") != std::string::npos; }));
   const auto asked = Door::begin_to_ask("lab", "n1", R"({"do":"status"})");
   ASSERT_TRUE(asked);
   EXPECT_FALSE(ask("who").empty()) << "the node answers nobody else while it measures";
@@ -521,7 +521,7 @@ TEST_F(NetdevNode, Status_WhileASessionConnects_DelaysNothing) {
   const std::string status = answer_in_time(asked);
   EXPECT_NE(status.npos, status.find("\"node\":\"n2\"")) << status;
   std::string after;
-  const bool both = cm::test::soon([&] {
+  const bool both = host::test::soon([&] {
     after = status_in_time();
     return after.find("\"node\":\"n3\"") != after.npos;
   });

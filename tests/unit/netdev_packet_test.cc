@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/gid.h"
-#include "api/netdev/ip_packet.h"
-#include "api/netdev/prefix.h"
+#include "netdev/ip_packet.h"
+#include "netdev/prefix.h"
 
 namespace nupa::netdev {
 namespace {

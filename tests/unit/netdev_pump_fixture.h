@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "api/netdev/pump.h"
+#include "netdev/pump.h"
 
 namespace nupa::netdev::pump_test {
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "api/netdev/proof.h"
-#include "api/netdev/ring.h"
+#include "netdev/proof.h"
+#include "netdev/ring.h"
 
 namespace nupa::netdev {
 namespace {

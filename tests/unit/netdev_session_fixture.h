@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "api/netdev/session.h"
+#include "netdev/session.h"
 
 namespace nupa::netdev::session_test {
 

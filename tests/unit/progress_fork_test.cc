@@ -11,11 +11,11 @@
 #include <thread>
 
 #include "base/shared_file.h"
-#include "cm/node.h"
+#include "host/node.h"
 #include "cm_fixture.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
-#include "region/fork_snapshot.h"
+#include "memory/fork_snapshot.h"
 #include "transport/roce/port/port.h"
 
 namespace nupa::progress {
@@ -96,12 +96,12 @@ TEST_F(ProgressFork, Generation_IsAnotherOneInTheChild) {
 }
 
 /// Memory whose part in a fork lasts until it is let go.
-class SlowMemory final : public region::ForkParticipant {
+class SlowMemory final : public memory::ForkParticipant {
  public:
   SlowMemory(bool before, bool in_parent) : before_(before), in_parent_(in_parent) {
-    EXPECT_EQ(0, region::join_forks(this));
+    EXPECT_EQ(0, memory::join_forks(this));
   }
-  ~SlowMemory() override { region::leave_forks(this); }
+  ~SlowMemory() override { memory::leave_forks(this); }
   void before_fork() override { hold(before_); }
   void after_fork_in_parent() override { hold(in_parent_); }
   void after_fork_in_child() override {}
@@ -118,20 +118,20 @@ class SlowMemory final : public region::ForkParticipant {
   std::atomic<bool> held_{false}, go_on_{false};
 };
 
-class Quiet final : public cm::NodeEvents {
+class Quiet final : public host::NodeEvents {
  public:
   void on_attention() override {}
-  void on_peer_gone(cm::Peer&) override {}
-  void on_mad(cm::Peer&, const cm::Mad&) override {}
+  void on_peer_gone(host::Peer&) override {}
+  void on_payload(host::Peer&, const host::Payload&) override {}
 };
 
 /// In a process of its own: a node and a port, and a fork whose memory is slow. 0: both were usable meanwhile.
 int use_beside_a_fork(bool before, bool in_parent) {
-  const cm::test::Folder folder;
+  const host::test::Folder folder;
   auto file = base::make_shared_file("nupa-fork-test");
   Quiet events;
-  auto node = cm::Node::open(file->get(), {}, events);
-  auto socket = io::UdpSocket::open(0, 1 << 16);
+  auto node = host::Node::open(file->get(), {}, events);
+  auto socket = net::UdpSocket::open(0, 1 << 16);
   if (!node || !socket) return 1;
   auto port = roce::Port::open(std::move(*socket));
   if (!port) return 2;

@@ -5,7 +5,7 @@
 #include "base/unique_fd.h"
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 constexpr uintptr_t page(uintptr_t n) { return n * kPageSize; }
@@ -133,4 +133,4 @@ TEST(RegionVma, KnowsStackHeapAndFiles) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -7,7 +7,7 @@
 
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 class RemapperFork : public ::testing::TestWithParam<int> {
@@ -183,4 +183,4 @@ TEST(RemapperForkRace, ForkBesideShareAndUnshare) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -7,7 +7,7 @@
 
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 class RemapperLimits : public ::testing::TestWithParam<Way> {
@@ -169,4 +169,4 @@ TEST(RemapperPinned, WhatTheKernelHoldsIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -12,7 +12,7 @@
 
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 class RemapperWays : public ::testing::TestWithParam<Way> {
@@ -460,4 +460,4 @@ TEST(Remapper, AnotherProcessMapsThePiece) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -17,12 +17,12 @@
 
 #include "../support/soon.h"
 #include "base/unique_fd.h"
-#include "region/fork_snapshot.h"
-#include "region/signal_hold.h"
-#include "region/write_guard.h"
+#include "memory/fork_snapshot.h"
+#include "memory/signal_hold.h"
+#include "memory/write_guard.h"
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 constexpr uintptr_t page(uintptr_t n) { return n * kPageSize; }
@@ -762,4 +762,4 @@ TEST(RegionWriteGuardRules, WhatCannotBeClosedIsAnError) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "region/remapper.h"
-#include "region/write_guard.h"
+#include "memory/remapper.h"
+#include "memory/write_guard.h"
 
-namespace nupa::region {
+namespace nupa::memory {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -210,4 +210,4 @@ TEST(Vma, ListsAndClassifies) {
 }
 
 }  // namespace
-}  // namespace nupa::region
+}  // namespace nupa::memory

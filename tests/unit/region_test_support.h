@@ -9,9 +9,9 @@
 #include <functional>
 #include <vector>
 
-#include "region/remapper.h"
+#include "memory/remapper.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 
 /// Private anonymous memory, gone at the end. A page that can only be read lies on each side: the kernel would join it
 /// to a neighbour otherwise, such as one that holds a thread's own data.
@@ -103,4 +103,4 @@ struct Way {
 };
 constexpr Way kWays[] = {{"Moved", true}, {"Protected", false}};
 
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

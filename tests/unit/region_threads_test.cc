@@ -10,7 +10,7 @@
 
 #include "region_test_support.h"
 
-namespace nupa::region::testing {
+namespace nupa::memory::testing {
 namespace {
 
 constexpr int kRounds = 60;
@@ -385,4 +385,4 @@ TEST(RemapperUnprivileged, LibraryThreadsWaitAtTheMutex) {
 }
 
 }  // namespace
-}  // namespace nupa::region::testing
+}  // namespace nupa::memory::testing

@@ -5,12 +5,12 @@
 #include <thread>
 #include <vector>
 
-#include "segment/completion_ring.h"
-#include "segment/receive_ring.h"
-#include "segment/segment.h"
-#include "segment/send_lock.h"
+#include "shm/completion_ring.h"
+#include "shm/receive_ring.h"
+#include "shm/segment.h"
+#include "shm/send_lock.h"
 
-namespace nupa::segment {
+namespace nupa::shm {
 namespace {
 
 struct CqFixture {
@@ -454,4 +454,4 @@ TEST(Segment, BlocksAreZeroedAlignedAndReused) {
 }
 
 }  // namespace
-}  // namespace nupa::segment
+}  // namespace nupa::shm

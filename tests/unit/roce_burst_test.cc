@@ -40,11 +40,11 @@ struct BurstDatagram {
 class RoceBurst : public ::testing::Test {
  protected:
   RoceBurst() {
-    auto from = io::UdpSocket::open(0, kBurstBuffer);
+    auto from = net::UdpSocket::open(0, kBurstBuffer);
     EXPECT_TRUE(from);
     sockets.push_back(std::move(*from));
     for (size_t path = 0; path < far.size(); ++path) {
-      auto opened = io::UdpSocket::open(0, kBurstBuffer);
+      auto opened = net::UdpSocket::open(0, kBurstBuffer);
       EXPECT_TRUE(opened);
       far[path].emplace(std::move(*opened));
       ways[path].place = path + 1;
@@ -76,9 +76,9 @@ class RoceBurst : public ::testing::Test {
   /// Takes what has come to the end of a path. Over the loopback interface all has, once it was sent.
   std::vector<BurstDatagram> take(uint8_t path = 0) {
     std::vector<BurstDatagram> came;
-    std::vector<std::byte> buffer(io::UdpSocket::kMaxReceive);
-    io::UdpSocket::Received received;
-    while (far[path]->receive(buffer.data(), io::UdpSocket::kMaxReceive, &received))
+    std::vector<std::byte> buffer(net::UdpSocket::kMaxReceive);
+    net::UdpSocket::Received received;
+    while (far[path]->receive(buffer.data(), net::UdpSocket::kMaxReceive, &received))
       for (uint32_t at = 0, position = 0; at < received.length; at += received.segment, ++position) {
         const auto first = buffer.begin() + at;
         came.push_back({{first, first + std::min(received.segment, received.length - at)}, position});
@@ -93,8 +93,8 @@ class RoceBurst : public ::testing::Test {
                                          length - kIcrcBytes));
   }
 
-  std::vector<io::UdpSocket> sockets;
-  std::array<std::optional<io::UdpSocket>, 2> far;
+  std::vector<net::UdpSocket> sockets;
+  std::array<std::optional<net::UdpSocket>, 2> far;
   std::array<Destination, 2> ways;
   std::unique_ptr<Burst> burst;
 };
@@ -280,7 +280,7 @@ TEST_F(RoceBurst, MoreThanItHasRoomForLeavesInOrder) {
 
 TEST_F(RoceBurst, MoreMessagesThanLeaveTogetherLeaveInOrder) {
   // Each is longer than the one before, and so a message of its own.
-  constexpr uint32_t kMessages = 3 * io::UdpBatch::kMaxMessages;
+  constexpr uint32_t kMessages = 3 * net::UdpBatch::kMaxMessages;
   for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(say(std::string(4 * i + 4, 'm')), Sent::kYes);
   burst->flush();
   const auto came = take();
@@ -341,7 +341,7 @@ TEST_F(RocePeerSocket, IsUsedOnceItLeadsSomewhere) {
 
 TEST_F(RocePeerSocket, LeadsNowhereWhenThereIsNoWay) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
-  const io::UdpAddress nowhere{{{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, 1, 0};
+  const net::UdpAddress nowhere{{{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, 1, 0};
   EXPECT_FALSE(own->lead_to(nowhere, process));
   EXPECT_FALSE(own->leads(kBurstHost, process.get()));
 }

@@ -24,9 +24,9 @@
 namespace nupa::roce::test {
 namespace {
 
-constexpr uint32_t kOwnQpn = segment::number_of(1, 5);
+constexpr uint32_t kOwnQpn = shm::number_of(1, 5);
 constexpr uint32_t kPeerSlot = 2;
-constexpr uint32_t kNupaPeerQpn = segment::number_of(kPeerSlot, 7);
+constexpr uint32_t kNupaPeerQpn = shm::number_of(kPeerSlot, 7);
 constexpr uint16_t kPeerPort = Port::port_of_slot(kPeerSlot);
 constexpr uint32_t kQkey = 0x11223344;
 constexpr QpState kStates[] = {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts,
@@ -38,7 +38,7 @@ Gid host_gid(uint8_t host) { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 
 class RoceEnd : public ::testing::Test {
  protected:
   RoceEnd() {
-    auto socket = io::UdpSocket::open(0, 1 << 18);
+    auto socket = net::UdpSocket::open(0, 1 << 18);
     EXPECT_TRUE(socket);
     auto opened = Port::open(std::move(*socket));
     EXPECT_TRUE(opened);
@@ -55,7 +55,7 @@ class RoceEnd : public ::testing::Test {
     from.to = host_gid(1);
     host.receives.assign(8, 2048);
   }
-  void set_state(QpState state) { shared->state.store(segment::pack_state(1, state)); }
+  void set_state(QpState state) { shared->state.store(shm::pack_state(1, state)); }
   Packet packet(uint8_t opcode, uint32_t psn, uint32_t bytes = 8) {
     // Each packet keeps its payload, also when it is delivered after later ones were made.
     const std::vector<std::byte>& payload = payloads.emplace_back(pattern_bytes(bytes));
@@ -74,11 +74,11 @@ class RoceEnd : public ::testing::Test {
 
   std::unique_ptr<Port> port;
   RecordingHost host;
-  std::unique_ptr<segment::QpShared> shared = std::make_unique<segment::QpShared>();
-  std::unique_ptr<segment::StatisticsShared> block = std::make_unique<segment::StatisticsShared>();
+  std::unique_ptr<shm::QpShared> shared = std::make_unique<shm::QpShared>();
+  std::unique_ptr<shm::StatisticsShared> block = std::make_unique<shm::StatisticsShared>();
   const Statistics* const wire = reinterpret_cast<const Statistics*>(block->bytes);
   LocalEnd end;
-  io::UdpSocket::Received from;
+  net::UdpSocket::Received from;
   std::list<std::vector<std::byte>> payloads;
 };
 
@@ -283,9 +283,9 @@ TEST_F(RoceConnected, ForgedPacketWithoutTheMark_RedirectsNothing) {
 }
 
 TEST_F(RoceConnected, NumberThatNamesNoSlot_IsOfAStandardPeer) {
-  for (const uint32_t slot : {0u, segment::kMaxSlot + 1}) {
+  for (const uint32_t slot : {0u, shm::kMaxSlot + 1}) {
     if (endpoint) endpoint->withdraw();
-    connect(false, segment::number_of(slot, 3));
+    connect(false, shm::number_of(slot, 3));
     EXPECT_EQ(destination_port(), kUdpPort) << slot;
   }
 }
@@ -307,7 +307,7 @@ TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
   EXPECT_EQ(destination_port(), kPeerPort);
 }
 
-const io::UdpAddress kNumbered{host_gid(2), kPeerPort, 0}, kStandard{host_gid(2), kUdpPort, 0};
+const net::UdpAddress kNumbered{host_gid(2), kPeerPort, 0}, kStandard{host_gid(2), kUdpPort, 0};
 
 TEST_F(RoceConnected, RefusalConcernsIt_IfItQuotesAPacketUnderWay) {
   connect();
@@ -482,9 +482,9 @@ TEST_F(RoceConnected, AnswersThatWait_LeaveInTimeAlsoAfterATurn) {
 
 TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopLimit) {
   const Gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
-  Result<io::UdpSocket> peer = fail(0, "");
+  Result<net::UdpSocket> peer = fail(0, "");
   uint32_t slot = 4000;
-  while (!peer && ++slot < segment::kMaxSlot) peer = io::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
+  while (!peer && ++slot < shm::kMaxSlot) peer = net::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
   ASSERT_TRUE(peer);
   peer->tell_more();
   std::byte buffer[2048];
@@ -492,7 +492,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
     host.identity().type = QpType::kUc;
     end.rails = {{address, 0, 50'000, 0}};
     QpAttr attr;
-    attr.dest_qp_num = segment::number_of(slot, 9);
+    attr.dest_qp_num = shm::number_of(slot, 9);
     attr.path_mtu = 1;
     attr.av = vector;
     endpoint.emplace(*port, end, attr, address, WireSettings{});
@@ -500,7 +500,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
     post();
     endpoint->send();
     endpoint->withdraw();
-    io::UdpSocket::Received received;
+    net::UdpSocket::Received received;
     pollfd ready{peer->fd(), POLLIN, 0};
     EXPECT_EQ(poll(&ready, 1, 10'000), 1);
     EXPECT_TRUE(peer->receive(buffer, sizeof buffer, &received));
@@ -529,10 +529,10 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
 class RoceAnswers : public RoceConnected {
  protected:
   void SetUp() override {
-    auto opened = io::UdpSocket::open(0, 1 << 18);
+    auto opened = net::UdpSocket::open(0, 1 << 18);
     ASSERT_TRUE(opened);
     far.emplace(std::move(*opened));
-    auto near = io::UdpSocket::open(0, 1 << 18);
+    auto near = net::UdpSocket::open(0, 1 << 18);
     ASSERT_TRUE(near);
     ASSERT_TRUE(near->lead_to({host_gid(1), far->port(), 0}));
     sockets.push_back(std::move(*near));
@@ -545,9 +545,9 @@ class RoceAnswers : public RoceConnected {
     std::vector<Packet> came;
     pollfd ready{far->fd(), POLLIN, 0};
     while (came.size() < count && poll(&ready, 1, 10'000) == 1) {
-      std::vector<std::byte>& bytes = payloads.emplace_back(io::UdpSocket::kMaxReceive);
-      io::UdpSocket::Received received;
-      if (!far->receive(bytes.data(), io::UdpSocket::kMaxReceive, &received)) continue;
+      std::vector<std::byte>& bytes = payloads.emplace_back(net::UdpSocket::kMaxReceive);
+      net::UdpSocket::Received received;
+      if (!far->receive(bytes.data(), net::UdpSocket::kMaxReceive, &received)) continue;
       for (uint32_t at = 0; at < received.length; at += received.segment) {
         Packet made;
         EXPECT_TRUE(decode(bytes.data() + at, std::min(received.segment, received.length - at), &made));
@@ -557,8 +557,8 @@ class RoceAnswers : public RoceConnected {
     return came;
   }
 
-  std::optional<io::UdpSocket> far;
-  std::vector<io::UdpSocket> sockets;
+  std::optional<net::UdpSocket> far;
+  std::vector<net::UdpSocket> sockets;
 };
 
 TEST_F(RoceAnswers, EndOfTheStandard_AnswersNupasRequestsByTheStandard) {
@@ -995,8 +995,8 @@ TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
 class RoceDatagramsSent : public RoceDatagrams {
  protected:
   RoceDatagramsSent() {
-    for (slot = 4000; slot < segment::kMaxSlot && !socket; ++slot)
-      socket = io::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
+    for (slot = 4000; slot < shm::kMaxSlot && !socket; ++slot)
+      socket = net::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
     --slot;
     EXPECT_TRUE(socket);
     vector.is_global = true;
@@ -1005,7 +1005,7 @@ class RoceDatagramsSent : public RoceDatagrams {
   WcStatus send(SendWr wr, uint64_t length = 8) {
     bytes = pattern_bytes(length);
     const core::Piece piece{bytes.data(), length};
-    wr.remote_qpn = wr.remote_qpn == 0 ? segment::number_of(slot, 9) : wr.remote_qpn;
+    wr.remote_qpn = wr.remote_qpn == 0 ? shm::number_of(slot, 9) : wr.remote_qpn;
     return endpoint->send({wr, &vector, &piece, 1, length, 0, WcStatus::kSuccess});
   }
   /// The next packet; false: none has come for ten seconds.
@@ -1019,11 +1019,11 @@ class RoceDatagramsSent : public RoceDatagrams {
   }
 
   uint32_t slot = 0;
-  Result<io::UdpSocket> socket = fail(0, "");
+  Result<net::UdpSocket> socket = fail(0, "");
   AddressVector vector;
   std::vector<std::byte> bytes;
-  std::byte buffer[io::UdpSocket::kMaxReceive];
-  io::UdpSocket::Received received;
+  std::byte buffer[net::UdpSocket::kMaxReceive];
+  net::UdpSocket::Received received;
 };
 
 TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
@@ -1036,7 +1036,7 @@ TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
   EXPECT_EQ(made.opcode, opcode_of(Service::kUd, Operation::kSendOnly));
   EXPECT_EQ(made.qkey, 0x5555u);
   EXPECT_EQ(made.source_qpn, kOwnQpn);
-  EXPECT_EQ(made.dest_qpn, segment::number_of(slot, 9));
+  EXPECT_EQ(made.dest_qpn, shm::number_of(slot, 9));
   EXPECT_EQ(made.pkey, 0xffff);
   EXPECT_EQ(made.payload_length, 8u);
   EXPECT_EQ(made.psn, 0u);
@@ -1087,7 +1087,7 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
   good.qkey = kManagementQkey;
   good.payload = payload.data();
   good.payload_length = MadDatagram::kBytes;
-  io::UdpSocket::Received received;
+  net::UdpSocket::Received received;
   received.from = {host_gid(2), 1234, 0};
   received.to = host_gid(1);
   MadDatagram datagram;
@@ -1126,9 +1126,9 @@ namespace nupa::core {
 namespace {
 
 /// The queue pair takes requests from now on, though nothing leads to a peer.
-void take_requests(segment::QpShared& shared) {
+void take_requests(shm::QpShared& shared) {
   std::atomic<uint64_t>& state = shared.state;
-  state.store(segment::pack_state(segment::epoch_of(state.load()), QpState::kRtr));
+  state.store(shm::pack_state(shm::epoch_of(state.load()), QpState::kRtr));
 }
 
 /// What the core gives to the responder of an XRC target, call by call.
@@ -1199,7 +1199,7 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   // A number is given out again after all others.
   Cq* const others = make_cq(4);
   srq = &make_queue(*others);
-  for (uint32_t i = 0; i < segment::kMaxSrq && srq->number() != number; ++i) srq = &make_queue(*others);
+  for (uint32_t i = 0; i < shm::kMaxSrq && srq->number() != number; ++i) srq = &make_queue(*others);
   ASSERT_EQ(srq->number(), number);
   ASSERT_EQ(receive(*srq, 2), 0);
   ASSERT_TRUE(host->select(number) && host->take_receive());

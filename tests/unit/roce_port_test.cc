@@ -34,7 +34,7 @@ class Recorder final : public Channel {
   uint32_t number() const override { return kNumber; }
   bool enter() override { return !busy; }
   void leave() override {}
-  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) override {
+  void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t) override {
     hop_limit = from.hop_limit;
     from_port = from.from.port;
     const std::string payload(reinterpret_cast<const char*>(packet.payload), packet.payload_length);
@@ -49,15 +49,15 @@ class Recorder final : public Channel {
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return INT64_MAX; }
   bool takes_unchecked() const override { return unchecked; }
-  bool may_lead_to(const io::UdpAddress& to) const override { return to.port == sends_to; }
-  bool is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const override {
+  bool may_lead_to(const net::UdpAddress& to) const override { return to.port == sends_to; }
+  bool is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const override {
     return to.port == sends_to && packet && packet->dest_qpn == sends_number && packet->psn == 1;
   }
-  void doubt_peer(const io::UdpAddress& to) override {
+  void doubt_peer(const net::UdpAddress& to) override {
     doubted.push_back(to);
     ++told;
   }
-  std::vector<io::UdpAddress> doubted;
+  std::vector<net::UdpAddress> doubted;
   std::atomic<int> told{0};  ///< how many times, for other threads than the port's
   uint16_t sends_to = 0;
   uint32_t sends_number = kNumber;
@@ -86,7 +86,7 @@ bool is_open_in_child(int fd) {
 class RocePort : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto socket = io::UdpSocket::open(0, 1 << 18);
+    auto socket = net::UdpSocket::open(0, 1 << 18);
     ASSERT_TRUE(socket) << socket.error().what();
     auto opened = Port::open(std::move(*socket));
     ASSERT_TRUE(opened) << opened.error().what();
@@ -150,7 +150,7 @@ class RoceRefusals : public RocePort {
  protected:
   void SetUp() override {
     RocePort::SetUp();
-    auto gone = io::UdpSocket::open(0, 1 << 16);
+    auto gone = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(gone);
     destination.to.port = recorder.sends_to = gone->port();
   }
@@ -169,7 +169,7 @@ class RoceRefusals : public RocePort {
 TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
   const Gid v6{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
   for (const Gid& address : {destination.from, v6}) {
-    if (address == v6 && !io::UdpSocket::open_address(v6, recorder.sends_to, 1 << 16)) GTEST_SKIP() << "no IPv6 here";
+    if (address == v6 && !net::UdpSocket::open_address(v6, recorder.sends_to, 1 << 16)) GTEST_SKIP() << "no IPv6 here";
     recorder.doubted.clear();
     destination.from = destination.to.address = address;
     ++destination.place;
@@ -252,7 +252,7 @@ TEST_F(RoceAbsence, RequestToAQueuePairThatIsNotThere_ItsSenderIsTold) {
 }
 
 TEST_F(RoceAbsence, RequestToAFurtherPort_ItsSenderIsToldFromThere) {
-  auto further = io::UdpSocket::open(0, 1 << 18);
+  auto further = net::UdpSocket::open(0, 1 << 18);
   ASSERT_TRUE(further);
   destination.to.port = recorder.sends_to = further->port();
   ++destination.place;
@@ -410,7 +410,7 @@ TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
   const uint16_t number = port->socket().port();
   port->remove(recorder);
   port.reset();
-  const auto opened = io::UdpSocket::open(number, 1 << 18);
+  const auto opened = net::UdpSocket::open(number, 1 << 18);
   EXPECT_TRUE(opened) << opened.error().what();
 }
 
@@ -435,7 +435,7 @@ class RocePortFromOutside : public RocePort {
  protected:
   void SetUp() override {
     RocePort::SetUp();
-    auto opened = io::UdpSocket::open(0, 1 << 16);
+    auto opened = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(opened);
     outside.emplace(std::move(*opened));
   }
@@ -461,7 +461,7 @@ class RocePortFromOutside : public RocePort {
     store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
   }
   void send_raw(const std::vector<std::byte>& bytes) {
-    io::UdpBatch batch;
+    net::UdpBatch batch;
     batch.begin(1, destination.to, destination.from, 0, {}, static_cast<uint32_t>(bytes.size()));
     batch.add(bytes.data(), static_cast<uint32_t>(bytes.size()));
     int error = 0;
@@ -479,7 +479,7 @@ class RocePortFromOutside : public RocePort {
     return {counters.malformed, counters.wrong_crc, counters.no_queue_pair, counters.busy};
   }
 
-  std::optional<io::UdpSocket> outside;
+  std::optional<net::UdpSocket> outside;
 };
 
 constexpr uint8_t kSendOnly = opcode_of(Service::kRc, Operation::kSendOnly);
@@ -546,7 +546,7 @@ TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndAStranger) {
 
 TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
   send_raw(bytes_of(kSendOnly, kNumber + 1));
-  send_raw(bytes_of(kSendOnly, kNumber + segment::kSlotQp));  // the same place of another process
+  send_raw(bytes_of(kSendOnly, kNumber + shm::kSlotQp));  // the same place of another process
   send_raw(bytes_of(kSendOnly, 0));
   send_raw(bytes_of(kDatagram, kManagementQpn));
   expect_handled(4);
@@ -641,14 +641,14 @@ TEST_F(RocePortFromOutside, GroupsDatagram_ComesToItsMembersAndNobodyElse) {
   loopback.gid = destination.from;
   loopback.interface_index = 1;
   ASSERT_EQ(port->attach(kNumber, group, 0, {loopback}), 0);
-  const io::UdpAddress to{group, kUdpPort, 1};
+  const net::UdpAddress to{group, kUdpPort, 1};
   const auto send_to_group = [&](std::vector<std::byte> bytes) {
     const Route route{destination.from, group, outside->port(), kUdpPort};
     const auto length = static_cast<uint32_t>(bytes.size());
     uint32_t state = icrc_of_headers(route, 0, length, bytes.data(), kBthBytes);
     state = base::crc32(state, bytes.data() + kBthBytes, length - kBthBytes - kIcrcBytes);
     store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
-    io::UdpBatch batch;
+    net::UdpBatch batch;
     batch.begin(1, to, destination.from, 1, {}, length);
     batch.add(bytes.data(), length);
     int error = 0;

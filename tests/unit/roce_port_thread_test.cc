@@ -47,7 +47,7 @@ class CountingChannel : public Channel {
     return !held;
   }
   void leave() override { raises_late = progress::LateEvents::begun() && !held; }
-  void deliver(Packet& packet, const io::UdpSocket::Received&, int64_t) override {
+  void deliver(Packet& packet, const net::UdpSocket::Received&, int64_t) override {
     came.push_back(std::string(reinterpret_cast<const char*>(packet.payload), packet.payload_length) +
                    (packet.opcode == kSelectiveAck ? "ack " : "") + std::to_string(packet.psn));
     by = static_cast<pid_t>(syscall(SYS_gettid));
@@ -72,7 +72,7 @@ class CountingChannel : public Channel {
   void leave_lines() override { ++left; }
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return wanted_at; }
-  bool may_lead_to(const io::UdpAddress&) const override { return ++refusals, false; }
+  bool may_lead_to(const net::UdpAddress&) const override { return ++refusals, false; }
 
   mutable std::atomic<int> refusals{0};  ///< of which the port asked whether they are of a packet of this one
   std::atomic<bool> held{false};         ///< by another thread
@@ -119,7 +119,7 @@ std::vector<std::string> port_threads(const char* file) {
 class RocePortThread : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto socket = io::UdpSocket::open(0, 1 << 18);
+    auto socket = net::UdpSocket::open(0, 1 << 18);
     ASSERT_TRUE(socket);
     auto opened = Port::open(std::move(*socket));
     ASSERT_TRUE(opened);
@@ -128,7 +128,7 @@ class RocePortThread : public ::testing::Test {
     way.place = 1;
     way.to = {kThreadHost, port->socket().port(), 0};
     way.from = kThreadHost;
-    auto outside = io::UdpSocket::open(0, 1 << 16);
+    auto outside = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(outside);
     sockets.push_back(std::move(*outside));
     burst = std::make_unique<Burst>(sockets, false);
@@ -155,7 +155,7 @@ class RocePortThread : public ::testing::Test {
   }
   /// A packet of the port's goes to a port that nobody has, and the host says so.
   void be_refused() {
-    auto gone = io::UdpSocket::open(0, 1 << 16);
+    auto gone = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(gone);
     Destination nowhere = way;
     nowhere.place = 3;
@@ -188,7 +188,7 @@ class RocePortThread : public ::testing::Test {
   CountingChannel channel;
   std::unique_ptr<Port> port;
   Destination way;
-  std::vector<io::UdpSocket> sockets;
+  std::vector<net::UdpSocket> sockets;
   std::unique_ptr<Burst> burst;
 };
 
@@ -238,7 +238,7 @@ class RocePortFurther : public RocePortThread {
  protected:
   void SetUp() override {
     RocePortThread::SetUp();
-    auto further = io::UdpSocket::open(0, 1 << 18);
+    auto further = net::UdpSocket::open(0, 1 << 18);
     ASSERT_TRUE(further);
     way.to.port = further->port();
     ++way.place;
@@ -251,7 +251,7 @@ TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
   send();
   EXPECT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
   port->drop_last_socket();
-  auto free = io::UdpSocket::open(way.to.port, 1 << 18);
+  auto free = net::UdpSocket::open(way.to.port, 1 << 18);
   EXPECT_TRUE(free) << "the port is given up";
 }
 
@@ -634,7 +634,7 @@ TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
 TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
   const pid_t child = fork();
   if (child == 0) {
-    auto socket = io::UdpSocket::open(0, 1 << 16);
+    auto socket = net::UdpSocket::open(0, 1 << 16);
     if (!socket || !Port::open(std::move(*socket))) _exit(1);
     std::exit(0);
   }
@@ -650,15 +650,15 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
     /// The port calls it with its lock held.
     class Raising final : public CountingChannel {
      public:
-      void deliver(Packet&, const io::UdpSocket::Received&, int64_t) override { raise(SIGTERM); }
+      void deliver(Packet&, const net::UdpSocket::Received&, int64_t) override { raise(SIGTERM); }
     } raising;
     signal(SIGTERM, [](int) { std::exit(3); });
-    auto socket = io::UdpSocket::open(0, 1 << 16);
+    auto socket = net::UdpSocket::open(0, 1 << 16);
     auto port = socket ? Port::open(std::move(*socket)) : tl::unexpected(socket.error());
-    auto outside = io::UdpSocket::open(0, 1 << 16);
+    auto outside = net::UdpSocket::open(0, 1 << 16);
     if (!port || !outside) _exit(1);
     (*port)->add(raising);
-    std::vector<io::UdpSocket> sockets;
+    std::vector<net::UdpSocket> sockets;
     sockets.push_back(std::move(*outside));
     Burst burst(sockets, false);
     Destination to;

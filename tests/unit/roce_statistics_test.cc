@@ -24,13 +24,13 @@ class RoceStatistics : public ::testing::Test {
     return std::get<uint64_t>(find(fields, name)->value);
   }
 
-  std::unique_ptr<segment::StatisticsShared> block = std::make_unique<segment::StatisticsShared>();
+  std::unique_ptr<shm::StatisticsShared> block = std::make_unique<shm::StatisticsShared>();
 };
 
 TEST_F(RoceStatistics, BlockThatIsTaken_NamesRoceAndCountsNothing) {
   std::memset(block->bytes, 0x5a, sizeof block->bytes);
   Statistics& taken = Statistics::take(*block);
-  EXPECT_EQ(segment::unpack_name(block->transport), "roce");
+  EXPECT_EQ(shm::unpack_name(block->transport), "roce");
   for (const auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
                               &taken.duplicates, &taken.stray, &taken.dropped})
     EXPECT_EQ(0u, counter->load());
@@ -85,14 +85,13 @@ TEST_F(RoceStatistics, BlockOfAForger_IsReadWithinItsBounds) {
 }
 
 TEST(SegmentNames, NameOfATransport_ComesBackFromItsWord) {
-  for (const std::string_view name : {"", "shm", "loopback"})
-    EXPECT_EQ(name, segment::unpack_name(segment::pack_name(name)));
-  EXPECT_EQ("morethan", segment::unpack_name(segment::pack_name("morethaneight")));
+  for (const std::string_view name : {"", "shm", "loopback"}) EXPECT_EQ(name, shm::unpack_name(shm::pack_name(name)));
+  EXPECT_EQ("morethan", shm::unpack_name(shm::pack_name("morethaneight")));
 }
 
 TEST(SegmentNames, WordOfAForger_IsPrintable) {
-  EXPECT_EQ("a??b????", segment::unpack_name(segment::pack_name("a\n\xff"
-                                                                "b\x1b \x7f\x80")));
+  EXPECT_EQ("a??b????", shm::unpack_name(shm::pack_name("a\n\xff"
+                                                        "b\x1b \x7f\x80")));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <rdma/rsocket.h>
 #include <sys/socket.h>
 
-#include "api/rsockets/wire.h"
+#include "rsockets/wire.h"
 #include "rsockets_api_support.h"
 
 namespace nupa::rsockets_test {

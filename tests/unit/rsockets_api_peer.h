@@ -9,7 +9,7 @@
 #include <array>
 #include <optional>
 
-#include "api/rsockets/wire.h"
+#include "rsockets/wire.h"
 #include "rsockets_api_support.h"
 
 namespace nupa::rsockets_test {

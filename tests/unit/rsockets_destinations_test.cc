@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "api/rsockets/datagram_destinations.h"
+#include "rsockets/datagram_destinations.h"
 
 namespace {
 std::multiset<ibv_ah*> destroyed;

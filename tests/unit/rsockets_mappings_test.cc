@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "api/rsockets/mappings.h"
+#include "rsockets/mappings.h"
 
 namespace {
 std::map<ibv_mr*, std::unique_ptr<ibv_mr>> registered;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "api/rsockets/cursor.h"
-#include "api/rsockets/receive_ring.h"
-#include "api/rsockets/send_window.h"
+#include "rsockets/cursor.h"
+#include "rsockets/receive_ring.h"
+#include "rsockets/send_window.h"
 
 using namespace nupa::rsockets;
 

@@ -14,8 +14,8 @@
 #include <ctime>
 #include <string>
 
-#include "api/rsockets/datagram_header.h"
-#include "api/rsockets/preload/rules.h"
+#include "rsockets/datagram_header.h"
+#include "rsockets/preload/rules.h"
 #include "held_allocation.h"
 
 using namespace nupa::rsockets;

@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "api/rsockets/service.h"
+#include "rsockets/service.h"
 
 namespace nupa::rsockets {
 namespace {

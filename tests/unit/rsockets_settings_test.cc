@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "api/rsockets/settings.h"
+#include "rsockets/settings.h"
 
 namespace nupa::rsockets {
 namespace {

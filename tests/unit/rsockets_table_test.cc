@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/rsockets/descriptor_table.h"
+#include "rsockets/descriptor_table.h"
 
 using namespace nupa::rsockets;
 

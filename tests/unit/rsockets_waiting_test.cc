@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <thread>
 
-#include "api/rsockets/socket.h"
-#include "api/rsockets/waiter.h"
+#include "rsockets/socket.h"
+#include "rsockets/waiter.h"
 
 namespace nupa::rsockets {
 namespace {

@@ -1,5 +1,5 @@
 // The bytes that rdma-core's rsockets exchange (librdmacm/docs/rsocket).
-#include "api/rsockets/wire.h"
+#include "rsockets/wire.h"
 
 #include <gtest/gtest.h>
 

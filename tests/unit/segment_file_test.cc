@@ -14,10 +14,10 @@
 
 #include "base/shared_file.h"
 #include "core/index_pool.h"
-#include "segment/qp_banks.h"
-#include "segment/segment.h"
+#include "shm/qp_banks.h"
+#include "shm/segment.h"
 
-namespace nupa::segment {
+namespace nupa::shm {
 namespace {
 
 constexpr uint64_t kWindow = MappedFile::kWindow;
@@ -355,4 +355,4 @@ TEST(IndexPool, DoesNotUseANumberAgainAtOnce) {
 }
 
 }  // namespace
-}  // namespace nupa::segment
+}  // namespace nupa::shm

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "api/netdev/node.h"
+#include "netdev/node.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/transport_alias.h"

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string_view>
 
-#include "cm/completion_port.h"
+#include "host/completion_port.h"
 #include "core/seam/request.h"
 
 namespace nupa::core {
@@ -62,7 +62,7 @@ class Endpoint {
   /// The service thread has seen a process of this host end. An endpoint that leads to it ends its oldest request, if
   /// there is one, as one that was never answered: with kRetryExcErr where the service is reliable. Without a request
   /// nothing changes: the queue pair stays in its state, and the next post() finds out.
-  virtual void on_process_gone([[maybe_unused]] cm::Peer& process) {}
+  virtual void on_process_gone([[maybe_unused]] host::Peer& process) {}
   /// The queue pair is in RTR, and on_process_gone() reaches it from now on: a process that has ended before is seen
   /// here.
   virtual void entered_rtr() {}
@@ -81,7 +81,7 @@ class Endpoint {
 
   /// An event of the receiver that is raised once the sender's own completion is written. The core raises it after
   /// post(); an endpoint raises it after each complete_send() of its own.
-  cm::DueEvent due;
+  host::DueEvent due;
 
  private:
   const Traits traits_;
@@ -104,7 +104,7 @@ class DatagramSender {
   /// receives it; else a fault of this end. The data has been copied when it returns.
   virtual WcStatus send(const Request& request) = 0;
   /// The service thread has seen a process of this host end: what is known of it is to be forgotten.
-  virtual void on_process_gone([[maybe_unused]] const cm::Peer& process) {}
+  virtual void on_process_gone([[maybe_unused]] const host::Peer& process) {}
   /// As Endpoint::withdraw().
   virtual void withdraw() {}
 };

@@ -7,8 +7,8 @@
 
 #include <optional>
 
-#include "segment/layout.h"
-#include "segment/send_lock.h"
+#include "shm/layout.h"
+#include "shm/send_lock.h"
 
 namespace nupa::core {
 
@@ -36,9 +36,9 @@ class QpContext {
     uint32_t number = 0;
     QpType type = QpType::kRc;
     QpCap cap = {};
-    bool hears_itself = true;                         ///< UD: gets its own datagrams to groups that it is a member of
-    segment::QpShared* shared = nullptr;              ///< its row in the tables that processes of this host see
-    segment::StatisticsShared* statistics = nullptr;  ///< for `nupa stat`; the transport that fills it names itself
+    bool hears_itself = true;                     ///< UD: gets its own datagrams to groups that it is a member of
+    shm::QpShared* shared = nullptr;              ///< its row in the tables that processes of this host see
+    shm::StatisticsShared* statistics = nullptr;  ///< for `nupa stat`; the transport that fills it names itself
   };
 
   QpContext() = default;
@@ -52,16 +52,16 @@ class QpContext {
   QpType type() const { return identity_.type; }
   const QpCap& cap() const { return identity_.cap; }
   bool hears_itself() const { return identity_.hears_itself; }
-  segment::QpShared& shared() const { return *identity_.shared; }
-  segment::StatisticsShared& statistics() const { return *identity_.statistics; }
-  QpState state() const { return segment::state_of(shared().state.load(std::memory_order_acquire)); }
+  shm::QpShared& shared() const { return *identity_.shared; }
+  shm::StatisticsShared& statistics() const { return *identity_.statistics; }
+  QpState state() const { return shm::state_of(shared().state.load(std::memory_order_acquire)); }
   /// UD only.
   uint32_t qkey() const { return shared().qkey.load(std::memory_order_relaxed); }
 
   // The send lock, for a thread of the transport that holds no other one.
   /// Never waits. False: another thread holds it.
-  bool try_enter() { return segment::SendLock(shared().send_lock).try_lock(); }
-  void leave() { segment::SendLock(shared().send_lock).unlock(); }
+  bool try_enter() { return shm::SendLock(shared().send_lock).try_lock(); }
+  void leave() { shm::SendLock(shared().send_lock).unlock(); }
 
   // The requester.
   /// Where the bytes of a list's entry lie at this moment, with `rights` (access bits) on them; *data null: a null

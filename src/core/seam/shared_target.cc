@@ -10,9 +10,9 @@
 
 namespace nupa::core {
 
-using segment::QpShared;
-using segment::ReceiveRing;
-using segment::RecvSlot;
+using shm::QpShared;
+using shm::ReceiveRing;
+using shm::RecvSlot;
 
 namespace {
 
@@ -20,12 +20,12 @@ bool takes_requests(QpState state) { return state >= QpState::kRtr && state != Q
 
 }  // namespace
 
-SharedTarget::SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index,
-                           cm::DueEvent* due, Guard guard)
+SharedTarget::SharedTarget(host::Node& node, host::PeerMemories& memories, host::Peer& peer, uint32_t qp_index,
+                           host::DueEvent* due, Guard guard)
     : remote_(peer.queue_pairs().qp(qp_index)),
       peer_(peer),
       qp_index_(qp_index),
-      tag_(segment::owner_tag(node.slot(), node.self().instance())),
+      tag_(shm::owner_tag(node.slot(), node.self().instance())),
       guard_(guard),
       due_(due),
       remote_keys_(memories.of(peer)),
@@ -38,7 +38,7 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   const bool lacked_memory = std::exchange(lacks_memory_, false);
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
-  const QpState state = segment::state_of(word);
+  const QpState state = shm::state_of(word);
   // One queue pair sends to a connected one, and its thread holds the send lock. The queues of an XRC domain are
   // shared.
   const auto type = static_cast<QpType>(remote_->type.load());
@@ -52,16 +52,16 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   own_side_.srq_number = 0;
   if (!xrc_) {
     if (own_side_.srq_index != 0) {
-      if (own_side_.srq_index > segment::kMaxSrq) return false;
-      segment::SrqShared& srq = peer().tables().srq[own_side_.srq_index - 1];
+      if (own_side_.srq_index > shm::kMaxSrq) return false;
+      shm::SrqShared& srq = peer().tables().srq[own_side_.srq_index - 1];
       own_side_.srq_number = srq.number;
       own_side_.ring = open_ring(peer(), srq.recv, &lacks_memory_);
     } else {
       own_side_.ring = open_ring(peer(), remote_->recv, &lacks_memory_);
     }
     const uint32_t completions = remote_->recv_cq.load();
-    if (completions >= segment::kMaxCq) return false;
-    own_side_.completions = cm::CompletionPort(peer(), completions);
+    if (completions >= shm::kMaxCq) return false;
+    own_side_.completions = host::CompletionPort(peer(), completions);
     // Requests would find no receive for ever, or their completions be lost.
     if (own_side_.completions.reach() != 0) lacks_memory_ = true;
     if (lacks_memory_) {
@@ -72,7 +72,7 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   accepted_ = word;
   // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).
   if (state == QpState::kRtr && from_qpn != 0 && remote_->established.exchange(1) == 0)
-    cm::call_attention(peer(), segment::attention::kQp, qp_index_);
+    host::call_attention(peer(), shm::attention::kQp, qp_index_);
   return true;
 }
 
@@ -91,7 +91,7 @@ bool SharedTarget::select_domain_queue(uint32_t srqn) try {
   auto side = std::make_unique<Side>(memories_.of(*queue->owner));
   side->ring = open_ring(*queue->owner, queue->shared->recv);
   if (!side->ring.valid()) return false;
-  side->completions = cm::CompletionPort(*queue->owner, queue->shared->cq);
+  side->completions = host::CompletionPort(*queue->owner, queue->shared->cq);
   side->srq_index = queue->index + 1;
   side->srq_number = srqn;
   side->queue = queue;
@@ -115,14 +115,14 @@ SharedTarget::Receive SharedTarget::take() {
   const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
   if (__builtin_expect(word != accepted_, 0)) {
     // From RTR to RTS, say: it still takes requests.
-    if (segment::epoch_of(word) != segment::epoch_of(accepted_) || !takes_requests(segment::state_of(word))) {
+    if (shm::epoch_of(word) != shm::epoch_of(accepted_) || !takes_requests(shm::state_of(word))) {
       side_->ring.put_back(receive);
       return {};
     }
     accepted_ = word;
   }
   if (__builtin_expect(side_->srq_index != 0, 0))
-    cm::tell_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
+    host::tell_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
   return receive;
 }
 
@@ -190,9 +190,8 @@ WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piec
 
 WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap) {
   if (range.null_region) return WcStatus::kRemAccessErr;
-  constexpr segment::AgentOp kOps[] = {segment::AgentOp::kCompareSwap, segment::AgentOp::kFetchAdd,
-                                       segment::AgentOp::kAtomicWrite};
-  cm::Peer& owner = memory().peer();
+  constexpr shm::AgentOp kOps[] = {shm::AgentOp::kCompareSwap, shm::AgentOp::kFetchAdd, shm::AgentOp::kAtomicWrite};
+  host::Peer& owner = memory().peer();
   // In this process the word is always in reach: it lies at an odd place although the key's own address is even.
   if (owner.is_self()) return WcStatus::kRemInvReqErr;
   return memory().agent().atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap);
@@ -200,7 +199,7 @@ WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& ran
 
 void SharedTarget::complete(const Receive& receive, const Inbound& message, WcStatus status) {
   const RecvSlot& slot = *receive.slot;
-  segment::CqEntry entry;
+  shm::CqEntry entry;
   entry.wr_id = slot.wr_id;
   entry.byte_len = message.byte_len;
   entry.imm_data = message.imm_data;
@@ -216,7 +215,7 @@ void SharedTarget::complete(const Receive& receive, const Inbound& message, WcSt
   const auto pushed = side_->completions.push(tag_, &receive.slot->completion,
                                               message.solicited || status != WcStatus::kSuccess, entry, due_);
   ReceiveRing::finish(receive);
-  if (__builtin_expect(pushed == cm::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
+  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
   // The next receive is needed with the next message: fetch it while nobody waits.
   base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
 }
@@ -226,21 +225,21 @@ bool SharedTarget::invalidate(uint32_t rkey) {
 }
 
 void SharedTarget::fail(std::optional<EventType> event) {
-  const uint64_t epoch = segment::epoch_of(accepted_);
+  const uint64_t epoch = shm::epoch_of(accepted_);
   uint64_t word = remote_->state.load();
-  if (segment::epoch_of(word) != epoch) return;
-  if (event) remote_->error.store(segment::pack_error(epoch, *event), std::memory_order_release);
-  while (segment::epoch_of(word) == epoch && segment::state_of(word) != QpState::kErr &&
-         !remote_->state.compare_exchange_weak(word, segment::pack_state(epoch, QpState::kErr))) {
+  if (shm::epoch_of(word) != epoch) return;
+  if (event) remote_->error.store(shm::pack_error(epoch, *event), std::memory_order_release);
+  while (shm::epoch_of(word) == epoch && shm::state_of(word) != QpState::kErr &&
+         !remote_->state.compare_exchange_weak(word, shm::pack_state(epoch, QpState::kErr))) {
   }
-  cm::call_attention(peer(), segment::attention::kQp, qp_index_);
+  host::call_attention(peer(), shm::attention::kQp, qp_index_);
 }
 
-bool invalidate_window(const segment::Tables& tables, uint32_t rkey, uint32_t qp_num) {
-  const uint32_t index = segment::key_index(rkey);
-  if (rkey == 0 || index >= segment::kMaxMr) return false;
-  segment::MrShared& entry = tables.mr[index];
-  if (entry.kind != static_cast<uint32_t>(segment::MrKind::kWindow) || entry.qp_num != qp_num) return false;
+bool invalidate_window(const shm::Tables& tables, uint32_t rkey, uint32_t qp_num) {
+  const uint32_t index = shm::key_index(rkey);
+  if (rkey == 0 || index >= shm::kMaxMr) return false;
+  shm::MrShared& entry = tables.mr[index];
+  if (entry.kind != static_cast<uint32_t>(shm::MrKind::kWindow) || entry.qp_num != qp_num) return false;
   uint32_t expected = rkey;
   return entry.key.compare_exchange_strong(expected, 0);
 }

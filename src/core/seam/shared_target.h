@@ -4,7 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "cm/completion_port.h"
+#include "host/completion_port.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
 #include "core/seam/xrc_domain.h"
@@ -14,13 +14,13 @@ namespace nupa::core {
 
 /// Takes the key of a type 2 window away that is bound to queue pair `qp_num` (IBTA 10.6.7.2.4). False: it is not such
 /// a window's.
-bool invalidate_window(const segment::Tables& tables, uint32_t rkey, uint32_t qp_num);
+bool invalidate_window(const shm::Tables& tables, uint32_t rkey, uint32_t qp_num);
 
 /// A queue pair of a process of this host, this one's own included, by the tables and rings that its process shows:
 /// what Responder needs of a target. Calls for one object are serialised by the send lock of whoever uses it.
 class SharedTarget {
  public:
-  using Receive = segment::ReceiveRing::Claim;
+  using Receive = shm::ReceiveRing::Claim;
   using Range = host::RemoteRange;
 
   /// The program may have unmapped memory that is registered: with kOwnMemory a fault in its receive buffers is an
@@ -28,7 +28,7 @@ class SharedTarget {
   enum class Guard : uint8_t { kNone, kOwnMemory };
   /// `qp_index`: of one that peer.queue_pairs() has. `due`: where the receiver's event is left until the sender has its
   /// own completion; null: it is raised at once.
-  SharedTarget(cm::Node& node, host::PeerMemories& memories, cm::Peer& peer, uint32_t qp_index, cm::DueEvent* due,
+  SharedTarget(host::Node& node, host::PeerMemories& memories, host::Peer& peer, uint32_t qp_index, host::DueEvent* due,
                Guard guard = Guard::kNone);
 
   /// Looks whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: from anybody. True if it
@@ -42,8 +42,8 @@ class SharedTarget {
   /// After ready() said no: this process has no address space for what the queue pair receives with.
   bool lacks_memory() const { return lacks_memory_; }
 
-  cm::Peer& peer() const { return peer_; }
-  segment::QpShared& remote() const { return *remote_; }
+  host::Peer& peer() const { return peer_; }
+  shm::QpShared& remote() const { return *remote_; }
 
   // Called by Responder, in this order.
 
@@ -104,7 +104,7 @@ class SharedTarget {
                  const std::byte** behind);
   void complete(const Receive& receive, const Inbound& message, WcStatus status);
   /// The receive of a process that died: nobody reads its completion.
-  static void abandon(const Receive& receive) { segment::ReceiveRing::finish(receive); }
+  static void abandon(const Receive& receive) { shm::ReceiveRing::finish(receive); }
 
   /// Invalidates a type 2 window. False: the key is not such a window's.
   bool invalidate(uint32_t rkey);
@@ -126,17 +126,17 @@ class SharedTarget {
   /// number is back.
   uint64_t selected() const { return side_->life; }
   /// Whether a receive that was taken in an earlier call, from the queue selected now, is still this process's to fill.
-  bool holds(const Receive& receive) const { return segment::ReceiveRing::is_claimed(receive, tag_); }
+  bool holds(const Receive& receive) const { return shm::ReceiveRing::is_claimed(receive, tag_); }
 
  private:
   /// Where receives come from and complete.
   struct Side {
     explicit Side(std::shared_ptr<host::PeerMemory> memory) : keys(std::move(memory)) {}
-    segment::ReceiveRing ring;
+    shm::ReceiveRing ring;
     uint32_t srq_index = 0;  ///< plus 1; 0: the queue pair's own queue
     uint32_t srq_number = 0;
     host::KeyCache keys;  ///< lkeys of the receiver's buffers
-    cm::CompletionPort completions;
+    host::CompletionPort completions;
     std::optional<DomainQueue> queue;  ///< XRC
     uint64_t life = 0;
   };
@@ -151,8 +151,8 @@ class SharedTarget {
 
   // Members that each request reads stand first, in one cache line; the keys stand behind them.
   uint64_t accepted_ = ~uint64_t{0};
-  segment::QpShared* remote_;
-  cm::Peer& peer_;
+  shm::QpShared* remote_;
+  host::Peer& peer_;
   Side* side_ = &own_side_;
   uint32_t qp_index_;
   uint32_t tag_;  ///< this process's signature on claims
@@ -160,10 +160,10 @@ class SharedTarget {
   bool lacks_memory_ = false;
   bool alone_ = false;  ///< nobody else claims from its receive queue
   const Guard guard_;
-  cm::DueEvent* due_;
+  host::DueEvent* due_;
   host::KeyCache remote_keys_;  ///< rkeys of requests
   Side own_side_;
-  cm::Node& node_;
+  host::Node& node_;
   host::PeerMemories& memories_;
   std::unordered_map<uint32_t, std::unique_ptr<Side>> domain_sides_;  ///< XRC: by number
   uint64_t lives_ = 0;

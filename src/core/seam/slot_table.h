@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "segment/layout.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 
@@ -49,7 +49,7 @@ class SlotTable {
   using Places = std::array<std::atomic<Bank*>, kSlots>;
 
   /// A number from a packet or from another process may have more bits.
-  std::atomic<Bank*>& place_of(uint32_t number) const { return (*by_slot_)[segment::slot_of(number) & (kSlots - 1)]; }
+  std::atomic<Bank*>& place_of(uint32_t number) const { return (*by_slot_)[shm::slot_of(number) & (kSlots - 1)]; }
 
   std::unique_ptr<Places> by_slot_;
   std::atomic<Entry*> first_{nullptr};

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cm/node.h"
+#include "host/node.h"
 #include "core/seam/device_entry.h"
 #include "core/seam/endpoint.h"
 #include "core/seam/mad_carrier.h"
@@ -25,7 +25,7 @@ class Transport;
 class ProcessContext {
  public:
   virtual ~ProcessContext() = default;
-  virtual cm::Node& node() = 0;
+  virtual host::Node& node() = 0;
   /// How the memory of processes of this host is reached.
   virtual host::PeerMemories& memories() = 0;
   /// All addresses of this host, those too that no device has.
@@ -49,7 +49,7 @@ class Transport {
   // The start, in this order, by the thread that opens the first device.
 
   /// Writes what other processes read about this transport, before they can find this one.
-  virtual void describe([[maybe_unused]] segment::SegmentHeader& header) const {}
+  virtual void describe([[maybe_unused]] shm::SegmentHeader& header) const {}
   enum class Slot : uint8_t {
     kFine,
     kTaken,   ///< another process has what the slot needs: try another one
@@ -82,7 +82,7 @@ class Transport {
                                                     bool may_lower_mtu) = 0;
   /// UD. `due`: see Endpoint.
   virtual Result<std::unique_ptr<DatagramSender>> datagrams(const DeviceEntry& device, QpContext& context,
-                                                            cm::DueEvent& due) = 0;
+                                                            host::DueEvent& due) = 0;
   /// A UD queue pair receives what this transport brings for a multicast group. 0 or an errno value.
   virtual int join([[maybe_unused]] const DeviceEntry& device, [[maybe_unused]] uint32_t qp_num,
                    [[maybe_unused]] const Gid& group) {

@@ -4,14 +4,14 @@
 
 #include <nupa/queue_pair.h>
 
-#include "cm/node.h"
-#include "segment/receive_ring.h"
+#include "host/node.h"
+#include "shm/receive_ring.h"
 
 namespace nupa::core {
 
 /// A receive queue as its owner shows it; not valid(): there is none.
 /// `no_memory`, unless it is null: there is a queue, but no address space for it.
-segment::ReceiveRing open_ring(cm::Peer& owner, segment::RecvRing& ring, bool* no_memory = nullptr);
+shm::ReceiveRing open_ring(host::Peer& owner, shm::RecvRing& ring, bool* no_memory = nullptr);
 
 /// A shared receive queue of an XRC domain (IBTA A14), of this process or of another one of its host and user.
 struct DomainQueue {
@@ -19,13 +19,13 @@ struct DomainQueue {
   /// the queue.
   bool stands() const;
 
-  cm::PeerRef owner;
-  segment::SrqShared* shared;
+  host::PeerRef owner;
+  shm::SrqShared* shared;
   uint32_t index;
   uint32_t number;
   uint64_t where;  ///< of its ring
 };
 /// The queue `number` of domain `xrcd`; empty: there is none. May wait for another process, 200 ms at most.
-std::optional<DomainQueue> find_domain_queue(cm::Node& node, uint32_t number, uint64_t xrcd);
+std::optional<DomainQueue> find_domain_queue(host::Node& node, uint32_t number, uint64_t xrcd);
 
 }  // namespace nupa::core

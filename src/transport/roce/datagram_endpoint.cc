@@ -27,8 +27,8 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   destination.to.address = vector.dgid;
   if (!vector.is_global) destination.to.address = source.gid;  // "this host"
   destination.to.scope = source.interface_index;
-  const uint32_t slot = segment::slot_of(wr.remote_qpn);
-  const bool named = !settings_.standard && slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
+  const uint32_t slot = shm::slot_of(wr.remote_qpn);
+  const bool named = !settings_.standard && slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
   const bool group = vector.is_global && core::names_group(vector.dgid);
   // Packets to a group that leave from the loopback come back to this host, and go nowhere else.
   if (group && end_.only_other_hosts && is_loopback(source.gid)) return WcStatus::kSuccess;
@@ -60,7 +60,7 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   return sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess;
 }
 
-void DatagramEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t) {
+void DatagramEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t) {
   if (!receives() || !sources_.takes(from.to) || service_of(packet.opcode) != Service::kUd ||
       (packet.pkey | kMembership) != uint16_t{0xffff} || packet.qkey != context_.qkey()) {
     count_stranger();

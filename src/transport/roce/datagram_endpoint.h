@@ -37,7 +37,7 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
   WcStatus send(const core::Request& request) override;
   void withdraw() override { port_.remove(*this); }
 
-  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
+  void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t, Burst&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
@@ -47,7 +47,7 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
 
  private:
   /// A datagram to a group that this queue pair has sent. On one host no other has its number.
-  bool is_own(const Packet& packet, const io::UdpSocket::Received& from) const {
+  bool is_own(const Packet& packet, const net::UdpSocket::Received& from) const {
     return packet.source_qpn == context_.number() && core::names_group(from.to) && sources_.has(from.from.address);
   }
 

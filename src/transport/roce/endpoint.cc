@@ -118,7 +118,7 @@ void ConnectedEndpoint::take_paths() {
   if (requester_) requester_->set_paths(paths_);
 }
 
-int ConnectedEndpoint::path_of(const io::UdpSocket::Received& from) const {
+int ConnectedEndpoint::path_of(const net::UdpSocket::Received& from) const {
   for (uint32_t path = 0; paths_ > 1 && path < paths_; ++path)
     if (from.from.address == destinations_[path].to.address && from.to == destinations_[path].from &&
         from.from.port == introduction_.theirs(path).port)
@@ -128,8 +128,8 @@ int ConnectedEndpoint::path_of(const io::UdpSocket::Received& from) const {
 }
 
 uint16_t ConnectedEndpoint::numbered_port() const {
-  const uint32_t slot = segment::slot_of(requester_options_.dest_qpn);
-  return slot >= segment::kMinSlot && slot <= segment::kMaxSlot ? Port::port_of_slot(slot) : kUdpPort;
+  const uint32_t slot = shm::slot_of(requester_options_.dest_qpn);
+  return slot >= shm::kMinSlot && slot <= shm::kMaxSlot ? Port::port_of_slot(slot) : kUdpPort;
 }
 
 void ConnectedEndpoint::choose_port(bool standard) {
@@ -304,7 +304,7 @@ void ConnectedEndpoint::send() {
   set_next(now, more);
 }
 
-void ConnectedEndpoint::deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) {
+void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) {
   // Annex A17.4: a packet of another partition or from elsewhere is not of this connection.
   const int path = path_of(from);
   if (!receives() || path < 0 || (packet.pkey | kMembership) != (uint16_t{0xffff})) {
@@ -353,13 +353,13 @@ void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   set_next(now, more);
 }
 
-bool ConnectedEndpoint::is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const {
+bool ConnectedEndpoint::is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const {
   const bool guesses = !heard_ && !settings_.standard;
   if (!requester_ || !requester_->waits() || (!guesses && to.port != destinations_[0].to.port)) return false;
   return !packet || (packet->dest_qpn == requester_options_.dest_qpn && requester_->is_under_way(packet->psn));
 }
 
-void ConnectedEndpoint::doubt_peer(const io::UdpAddress& to) {
+void ConnectedEndpoint::doubt_peer(const net::UdpAddress& to) {
   if (!requester_) return;
   refused_standard_ = refused_standard_ || to.port == kUdpPort;
   refused_numbered_ = refused_numbered_ || to.port == numbered_port();

@@ -74,7 +74,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void withdraw() override { port_.remove(*this); }
   std::string_view name() const override { return kTransportName; }
 
-  void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) override;
+  void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;
   void transmit(int64_t now, Burst& burst, bool answers) override;
   bool owes_answers() const override { return responder_.has_output(); }
   void on_timer(int64_t now) override;
@@ -82,11 +82,11 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void leave_lines() override;
   const std::byte* next_place() const override { return next_place_.load(std::memory_order_relaxed); }
   Peer* peer() override { return process_.get(); }
-  bool may_lead_to(const io::UdpAddress& to) const override {
+  bool may_lead_to(const net::UdpAddress& to) const override {
     return to.address == peer_ && (to.port == numbered_port() || to.port == kUdpPort);
   }
-  bool is_under_way(const io::UdpAddress& to, const std::optional<PacketName>& packet) const override;
-  void doubt_peer(const io::UdpAddress& to) override;
+  bool is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const override;
+  void doubt_peer(const net::UdpAddress& to) override;
   bool takes_unchecked() const override { return settings_.unchecked; }
 
  private:
@@ -117,7 +117,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   /// Both ends know each other's rails.
   void take_paths();
   /// The path that a packet came by; -1: it is not of this connection.
-  int path_of(const io::UdpSocket::Received& from) const;
+  int path_of(const net::UdpSocket::Received& from) const;
   /// Tells the observers.
   void publish();
 

@@ -11,7 +11,7 @@
 #include "base/gid_text.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "io/route.h"
+#include "net/route.h"
 
 namespace nupa::roce {
 
@@ -53,7 +53,7 @@ core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
   socket_.reset();
   // Standard peers know one port.
   if (settings_.standard && Port::port_of_slot(slot) != kUdpPort) return Slot::kTaken;
-  auto opened = io::UdpSocket::open(Port::port_of_slot(slot), kSocketBytes);
+  auto opened = net::UdpSocket::open(Port::port_of_slot(slot), kSocketBytes);
   if (!opened) return opened.error().code() == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
   socket_.emplace(std::move(*opened));
   return Slot::kFine;
@@ -64,7 +64,7 @@ Result<bool> RoceTransport::reserve_further(uint32_t slot) {
   // Standard peers send to one port, whatever the number.
   if (settings_.standard) return true;
   const uint16_t udp_port = Port::port_of_slot(slot);
-  auto opened = io::UdpSocket::open(udp_port, kSocketBytes);
+  auto opened = net::UdpSocket::open(udp_port, kSocketBytes);
   if (!opened && opened.error().code() == EADDRINUSE) return false;
   const auto added = opened ? port_->add_socket(std::move(*opened)) : tl::unexpected(opened.error());
   if (!added)
@@ -103,7 +103,7 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
     return fail(EHOSTUNREACH, "source ", base::gid_text(source.gid), " and destination ", base::gid_text(peer),
                 " differ in family");
   LocalEnd end{&context, rails_from(device, source, peer), 0, false};
-  const auto way = io::route_mtu({peer, kUdpPort, end.rails[0].interface_index});
+  const auto way = net::route_mtu({peer, kUdpPort, end.rails[0].interface_index});
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
   if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
@@ -147,8 +147,8 @@ std::vector<Rail> RoceTransport::rails_from(const core::DeviceEntry& device, con
 }
 
 Result<std::unique_ptr<core::DatagramSender>> RoceTransport::datagrams(const core::DeviceEntry& device,
-                                                                       core::QpContext& context, cm::DueEvent&) {
-  const auto mtu = io::interface_mtu(device.gids);
+                                                                       core::QpContext& context, host::DueEvent&) {
+  const auto mtu = net::interface_mtu(device.gids);
   if (!mtu) return tl::unexpected(mtu.error());
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
   const bool only_other_hosts = process_->host_is_covered(*this);
@@ -163,13 +163,13 @@ int RoceTransport::join(const core::DeviceEntry& device, uint32_t qp_num, const 
 void RoceTransport::leave(uint32_t qp_num, const Gid& group) { port_->detach(qp_num, group); }
 
 Result<uint32_t> RoceTransport::mtu_code(const core::DeviceEntry& device) const {
-  const auto mtu = io::interface_mtu(device.gids);
+  const auto mtu = net::interface_mtu(device.gids);
   if (!mtu) return tl::unexpected(mtu.error());
   return mtu_code_of(*mtu);
 }
 
 Result<uint32_t> RoceTransport::mtu_code_to(const Gid& host, uint32_t scope) const {
-  const auto mtu = io::route_mtu({host, kUdpPort, scope});
+  const auto mtu = net::route_mtu({host, kUdpPort, scope});
   if (!mtu) return tl::unexpected(mtu.error());
   return *mtu == 0 ? 0 : mtu_code_of(*mtu);
 }

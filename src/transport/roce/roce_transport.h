@@ -26,7 +26,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   Result<std::unique_ptr<core::Endpoint>> connect(const core::DeviceEntry& device, core::QpContext& context,
                                                   const QpAttr& attr, bool may_lower_mtu) override;
   Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
-                                                          cm::DueEvent& due) override;
+                                                          host::DueEvent& due) override;
   int join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) override;
   void leave(uint32_t qp_num, const Gid& group) override;
   Result<uint32_t> mtu_code(const core::DeviceEntry& device) const override;
@@ -57,7 +57,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
 
   const WireSettings settings_;
   core::ProcessContext* process_ = nullptr;
-  std::optional<io::UdpSocket> socket_;  ///< of the slot, until the port has it
+  std::optional<net::UdpSocket> socket_;  ///< of the slot, until the port has it
   std::unique_ptr<Port> port_;
   bool holds_unused_socket_ = false;  ///< of a further slot that was reserved and not had
   std::mutex start_mutex_;

@@ -68,18 +68,18 @@ StatFields resent_by(const Statistics& seen) {
 
 }  // namespace
 
-Statistics& Statistics::take(segment::StatisticsShared& block) {
+Statistics& Statistics::take(shm::StatisticsShared& block) {
   auto& taken = *reinterpret_cast<Statistics*>(block.bytes);
   block.transport.store(0);
   for (auto* flag : {&taken.paths, &taken.standard}) flag->store(0);
   for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
                         &taken.duplicates, &taken.stray, &taken.dropped})
     counter->store(0);
-  block.transport.store(segment::pack_name(kTransportName));
+  block.transport.store(shm::pack_name(kTransportName));
   return taken;
 }
 
-core::Explanation explain(QpType type, const segment::StatisticsShared& block) {
+core::Explanation explain(QpType type, const shm::StatisticsShared& block) {
   const Statistics& seen = *reinterpret_cast<const Statistics*>(block.bytes);
   core::Explanation told;
   add(&told.fields, "ignored", ignored_by(seen));

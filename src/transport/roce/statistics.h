@@ -7,7 +7,7 @@
 #include <span>
 
 #include "core/seam/stat_fields.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 #include "transport/roce/wire/wire.h"
 
 namespace nupa::roce {
@@ -43,12 +43,12 @@ struct Statistics {
   PathStatistics path[kMaxPaths];
 
   /// The block is RoCE's from now on, and all counters are 0.
-  static Statistics& take(segment::StatisticsShared& block);
+  static Statistics& take(shm::StatisticsShared& block);
 };
-static_assert(sizeof(Statistics) <= segment::StatisticsShared::kBytes && alignof(Statistics) <= sizeof(uint64_t));
+static_assert(sizeof(Statistics) <= shm::StatisticsShared::kBytes && alignof(Statistics) <= sizeof(uint64_t));
 
 /// What a block that take() returned says of a queue pair of `type`. The bytes are another process's: not to be
 /// trusted.
-core::Explanation explain(QpType type, const segment::StatisticsShared& block);
+core::Explanation explain(QpType type, const shm::StatisticsShared& block);
 
 }  // namespace nupa::roce

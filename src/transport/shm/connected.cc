@@ -35,13 +35,13 @@ Connected::Connected(ShmTransport& transport, core::QpContext& context, const Ad
     : Endpoint({.copies_in_post = true}),
       type_(context.type()),
       qp_num_(context.number()),
-      own_slot_(segment::slot_of(context.number())),
+      own_slot_(shm::slot_of(context.number())),
       context_(context),
       remote_qpn_(remote_qpn),
       transport_(transport),
       vector_(vector),
       made_ns_(base::now_ns()) {
-  context_.shared().remote_slot.store(segment::slot_of(remote_qpn_));
+  context_.shared().remote_slot.store(shm::slot_of(remote_qpn_));
   // The other process is usually there already: meet it now, so that its death is noticed even if nothing is ever
   // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not talk to the peer).
   if (!find_target(limit)) context_.wake_at(made_ns_);
@@ -134,14 +134,14 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   // A peer of another host or user may come later, and a request finds it then. One that must be on this host and is
   // not has died.
   const bool here = vector_.is_global ? transport_.has_gid(vector_.dgid) : true;
-  const uint32_t slot = segment::slot_of(remote_qpn_);
-  const bool possible = slot >= segment::kMinSlot && slot <= segment::kMaxSlot;
+  const uint32_t slot = shm::slot_of(remote_qpn_);
+  const bool possible = slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
   missing_ = search_error_ == EHOSTUNREACH && here && possible;
   if (missing_) try_waiting(now_ns);
   return INT64_MAX;
 }
 
-void Connected::on_process_gone(cm::Peer& process) {
+void Connected::on_process_gone(host::Peer& process) {
   // A request finds out, as an adapter's does: without one nothing happens.
   if (target_ != nullptr && &target_->peer() == &process) try_waiting(base::now_ns());
 }
@@ -177,10 +177,10 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
 
 void Connected::look_for_copier() {
   if (target_ == nullptr) return;
-  const cm::Peer& peer = target_->peer();
+  const host::Peer& peer = target_->peer();
   const auto& lock = target_->remote().send_lock;
   if (&lock == &context_.shared().send_lock) return;  // it is connected to itself
-  segment::SendLock::fence_after_revoking();
+  shm::SendLock::fence_after_revoking();
   const uint32_t seen = lock.load(std::memory_order_seq_cst);
   if ((seen & 1) != 0) copier_ = Copier{&peer, &lock, seen, base::now_ns() + kCopierLimitNs};
 }

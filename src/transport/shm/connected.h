@@ -24,7 +24,7 @@ class Connected final : public core::Endpoint {
   bool drained() const override { return sends_.empty() || !sends_.front().begun(); }
   void flush() override;
   int64_t progress(int64_t now_ns) override;
-  void on_process_gone(cm::Peer& process) override;
+  void on_process_gone(host::Peer& process) override;
   void entered_rtr() override;
   std::string_view name() const override { return "shm"; }
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
@@ -89,7 +89,7 @@ class Connected final : public core::Endpoint {
   /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
   /// it holds its send lock since before.
   struct Copier {
-    const cm::Peer* peer;
+    const host::Peer* peer;
     const std::atomic<uint32_t>* lock;
     uint32_t seen;
     int64_t until_ns;  ///< a process that is stopped is not waited for any longer

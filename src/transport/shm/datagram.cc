@@ -53,7 +53,7 @@ Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num)
   return find(qp_num, vector, &target);
 }
 
-void Datagram::on_process_gone(const cm::Peer& process) {
+void Datagram::on_process_gone(const host::Peer& process) {
   last_ = nullptr;
   told_.reset();
   std::erase_if(targets_, [&](const auto& entry) {
@@ -62,7 +62,7 @@ void Datagram::on_process_gone(const cm::Peer& process) {
 }
 
 const Gid& Datagram::source_of(const Request& request) const {
-  return own_gids_[std::min<uint32_t>(request.vector->sgid_index, segment::kMaxGids - 1)];
+  return own_gids_[std::min<uint32_t>(request.vector->sgid_index, shm::kMaxGids - 1)];
 }
 
 void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qkey) {
@@ -102,15 +102,15 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
   for (const uint32_t slot : transport_.node().slots()) {
     const auto met = transport_.node().connect(slot, std::chrono::milliseconds(100));
     if (!met) continue;
-    cm::Peer* const peer = met->get();
+    host::Peer* const peer = met->get();
     told_ = *met;
     const bool skips_itself = !context_.hears_itself();  // its number is its own on this host
-    const segment::SegmentHeader& header = *peer->tables().header;
-    const uint32_t members = std::min(header.mcast_high_water.load(), segment::kMaxMcast);
+    const shm::SegmentHeader& header = *peer->tables().header;
+    const uint32_t members = std::min(header.mcast_high_water.load(), shm::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {
       const uint32_t member = header.mcast[i].qp.load(std::memory_order_acquire);
-      if (member == 0 || member > segment::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
-      const segment::QpShared* const receiver = peer->queue_pairs().qp(member - 1);
+      if (member == 0 || member > shm::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
+      const shm::QpShared* const receiver = peer->queue_pairs().qp(member - 1);
       if (receiver == nullptr || (skips_itself && receiver->qp_num.load() == context_.number())) continue;
       SharedTarget target(transport_.node(), transport_.memories(), *peer, member - 1, &due_);
       deliver(target, request, qkey);

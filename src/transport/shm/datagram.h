@@ -14,7 +14,7 @@ namespace nupa::shm_transport {
 class Datagram final : public core::DatagramSender {
  public:
   /// `due`: the event of a receiver, which is raised when the sender has its own completion.
-  Datagram(ShmTransport& transport, core::QpContext& context, cm::DueEvent& due)
+  Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due)
       : transport_(transport),
         context_(context),
         due_(due),
@@ -22,7 +22,7 @@ class Datagram final : public core::DatagramSender {
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   WcStatus send(const core::Request& request) override;
-  void on_process_gone(const cm::Peer& process) override;
+  void on_process_gone(const host::Peer& process) override;
 
  private:
   /// The GID that the request's address handle names, as the source.
@@ -49,12 +49,12 @@ class Datagram final : public core::DatagramSender {
 
   ShmTransport& transport_;
   core::QpContext& context_;
-  cm::DueEvent& due_;
-  const Gid* own_gids_;  ///< of its device, segment::kMaxGids
+  host::DueEvent& due_;
+  const Gid* own_gids_;  ///< of its device, shm::kMaxGids
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;
-  cm::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
+  host::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
 };
 
 }  // namespace nupa::shm_transport

@@ -22,7 +22,7 @@ Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::Device
 }
 
 Result<std::unique_ptr<core::DatagramSender>> ShmTransport::datagrams(const core::DeviceEntry&,
-                                                                      core::QpContext& context, cm::DueEvent& due) {
+                                                                      core::QpContext& context, host::DueEvent& due) {
   return std::make_unique<Datagram>(*this, context, due);
 }
 
@@ -33,17 +33,16 @@ bool ShmTransport::reaches(const AddressVector& vector, uint32_t remote_qpn) {
 }
 
 bool ShmTransport::has_gid(const Gid& gid) const {
-  return segment::has_gid(*process_->node().segment().tables().header, gid);
+  return shm::has_gid(*process_->node().segment().tables().header, gid);
 }
 
 Result<Found> ShmTransport::find_peer(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
-  const uint32_t slot = segment::slot_of(qpn);
-  if (slot < segment::kMinSlot || slot > segment::kMaxSlot)
-    return fail(EHOSTUNREACH, "no process has queue pair ", qpn);
+  const uint32_t slot = shm::slot_of(qpn);
+  if (slot < shm::kMinSlot || slot > shm::kMaxSlot) return fail(EHOSTUNREACH, "no process has queue pair ", qpn);
   auto peer = process_->node().connect(slot, wait);
   if (peer && (*peer)->tables().header->shares_memory == 0)
     return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does without shared memory");
-  if (peer && vector.is_global && !segment::has_gid(*(*peer)->tables().header, vector.dgid))
+  if (peer && vector.is_global && !shm::has_gid(*(*peer)->tables().header, vector.dgid))
     return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does not have GID ", base::gid_text(vector.dgid));
   if (!peer) return tl::unexpected(peer.error());
   const auto index = (*peer)->queue_pairs().index_of(qpn);

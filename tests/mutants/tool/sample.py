@@ -12,7 +12,7 @@ from source import Range, Source, Sources, tokens
 from switch import Edit, apply, levels, parses
 from tree import Tree, Wanted, say
 
-FOLDERS = ("src/core", "src/transport", "src/segment", "src/cm", "src/api/rsockets", "src/ccl/reduce", "src/api/netdev")
+FOLDERS = ("src/core", "src/transport", "src/shm", "src/host", "src/cm", "src/rsockets", "src/ccl/reduce", "src/netdev")
 RULES = ["universal.rules", "c_like.rules", "cpp.rules"]
 
 

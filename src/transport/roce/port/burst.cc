@@ -36,10 +36,10 @@ bool is_there(const std::byte* memory, size_t length) {
 
 }  // namespace
 
-Burst::Burst(const std::vector<io::UdpSocket>& sockets, bool of_program)
+Burst::Burst(const std::vector<net::UdpSocket>& sockets, bool of_program)
     : sockets_(sockets), of_program_(of_program), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {
-  for (size_t i = 0; i < sockets.size(); ++i) batches_[i] = std::make_unique<io::UdpBatch>();
-  batches_[kOwn] = std::make_unique<io::UdpBatch>();
+  for (size_t i = 0; i < sockets.size(); ++i) batches_[i] = std::make_unique<net::UdpBatch>();
+  batches_[kOwn] = std::make_unique<net::UdpBatch>();
 }
 
 Burst::~Burst() {
@@ -74,7 +74,7 @@ void Burst::send_waiting() {
 
 bool Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack) {
   const Destination& destination = destinations_[path];
-  io::UdpBatch& batch = *batches_[destination.own != nullptr ? kOwn : destination.socket];
+  net::UdpBatch& batch = *batches_[destination.own != nullptr ? kOwn : destination.socket];
   if (kBytes - used_ < kRoom || !batch.has_room(fragments + 2)) send_batches();
   std::byte* const header = &bytes_[used_];
   const uint32_t header_length = encode(packet, header);

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/port/peer_socket.h"
 #include "transport/roce/wire/icrc.h"
@@ -13,10 +13,10 @@ namespace nupa::roce {
 /// Where the packets of one queue pair go on one path.
 struct Destination {
   uint64_t place = 0;  ///< the same number only for what is the same in all that follows
-  io::UdpAddress to;
+  net::UdpAddress to;
   Gid from;
   uint32_t from_interface = 0;
-  io::IpFields fields;
+  net::IpFields fields;
   uint32_t socket = 0;        ///< which one sends
   PeerSocket* own = nullptr;  ///< sends, if Burst::may_use()
   bool unchecked = false;     ///< both ends do without the CRC, which is sent as 0
@@ -30,7 +30,7 @@ struct Destination {
 class Burst final : public Output {
  public:
   /// `sockets`: one to kMaxPaths. `of_program`: of a thread that may have a socket for one peer to itself.
-  explicit Burst(const std::vector<io::UdpSocket>& sockets, bool of_program = true);
+  explicit Burst(const std::vector<net::UdpSocket>& sockets, bool of_program = true);
   ~Burst() override;
   Burst(const Burst&) = delete;
   Burst& operator=(const Burst&) = delete;
@@ -57,7 +57,7 @@ class Burst final : public Output {
   void send_waiting();
   void send_batches();
 
-  const std::vector<io::UdpSocket>& sockets_;
+  const std::vector<net::UdpSocket>& sockets_;
   const bool of_program_;
   const Destination* destinations_ = nullptr;
   RouteStates routes_;
@@ -69,8 +69,8 @@ class Burst final : public Output {
   bool waits_ = false;
   std::unique_ptr<std::byte[]> bytes_;
   static constexpr uint32_t kOwn = kMaxPaths;
-  std::shared_ptr<PeerSocket> own_;                                   ///< that this was let use
-  std::array<std::unique_ptr<io::UdpBatch>, kMaxPaths + 1> batches_;  ///< one a socket
+  std::shared_ptr<PeerSocket> own_;                                    ///< that this was let use
+  std::array<std::unique_ptr<net::UdpBatch>, kMaxPaths + 1> batches_;  ///< one a socket
 };
 
 }  // namespace nupa::roce

@@ -17,7 +17,7 @@ constexpr uint32_t kGroupBytes = 1 << 20;
 
 /// The interfaces that one socket can ask for a group: all of them, or one, if it is another group on each.
 std::vector<std::vector<GidEntry>> zones_of(const Gid& group, const std::vector<GidEntry>& interfaces) {
-  if (!io::is_of_one_link(group)) return {interfaces};
+  if (!net::is_of_one_link(group)) return {interfaces};
   std::map<uint32_t, std::vector<GidEntry>> zones;
   for (const GidEntry& entry : interfaces) zones[entry.interface_index].push_back(entry);
   std::vector<std::vector<GidEntry>> list;
@@ -39,10 +39,10 @@ int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::
     if (!poll_) return errno;
     poll_fd_.store(poll_.get(), std::memory_order_release);
   }
-  std::vector<io::UdpSocket> sockets;
+  std::vector<net::UdpSocket> sockets;
   int error = EADDRNOTAVAIL;
   for (const std::vector<GidEntry>& zone : zones_of(gid, interfaces)) {
-    auto socket = io::UdpSocket::open_group(gid, kUdpPort, zone, kGroupBytes);
+    auto socket = net::UdpSocket::open_group(gid, kUdpPort, zone, kGroupBytes);
     if (!socket) {
       error = socket.error().code();
       continue;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 
 namespace nupa::roce {
 
@@ -15,7 +15,7 @@ class Groups {
   struct Group {
     Gid gid;
     uint32_t device;  ///< whose interfaces it is joined by
-    std::vector<io::UdpSocket> sockets;
+    std::vector<net::UdpSocket> sockets;
     std::vector<uint32_t> members;  ///< queue pair numbers
   };
 

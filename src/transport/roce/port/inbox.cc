@@ -19,7 +19,7 @@ HeldPacket* HeldPackets::take_place() {
   return place;
 }
 
-bool HeldPackets::keep(Inbox& inbox, const Packet& packet, const io::UdpSocket::Received& from, int64_t came_ns) {
+bool HeldPackets::keep(Inbox& inbox, const Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns) {
   if (inbox.count_ == kMostOfOne) return false;
   std::byte* const buffer = packet.payload_length > 0 ? pool_.take() : nullptr;
   if (packet.payload_length > 0 && buffer == nullptr) return false;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 #include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {
@@ -12,7 +12,7 @@ namespace nupa::roce {
 /// A packet that came for a queue pair while another thread held it.
 struct HeldPacket {
   Packet packet;  ///< its payload is in `buffer`
-  io::UdpSocket::Received from;
+  net::UdpSocket::Received from;
   int64_t came_ns = 0;
   std::byte* buffer = nullptr;
   HeldPacket* next = nullptr;
@@ -42,7 +42,7 @@ class HeldPackets {
   explicit HeldPackets(PacketPool& pool) : pool_(pool) {}
 
   /// Adds a copy. `packet` brings no acknowledgement along. False: the inbox is full, or there is no memory.
-  [[gnu::cold]] bool keep(Inbox& inbox, const Packet& packet, const io::UdpSocket::Received& from, int64_t came_ns);
+  [[gnu::cold]] bool keep(Inbox& inbox, const Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns);
   /// Hands each packet to `use(packet, from, came_ns)` and forgets it. Returns how many there were.
   template <class Use>
   uint32_t take_all(Inbox& inbox, Use&& use) {

@@ -13,7 +13,7 @@ constexpr uint32_t kSocketBytes = 256 << 10;
 
 }  // namespace
 
-bool read_management(const Packet& packet, const io::UdpSocket::Received& received, MadDatagram* datagram) {
+bool read_management(const Packet& packet, const net::UdpSocket::Received& received, MadDatagram* datagram) {
   if (packet.opcode != opcode_of(Service::kUd, Operation::kSendOnly) || packet.dest_qpn != kManagementQpn ||
       packet.source_qpn != kManagementQpn || packet.qkey != kManagementQkey ||
       (packet.pkey | kMembership) != uint16_t{0xffff} || packet.payload_length != MadDatagram::kBytes)
@@ -45,10 +45,10 @@ void send_management(Burst& burst, const MadDatagram& datagram, bool marked) {
   burst.flush();
 }
 
-ManagementSocket::ManagementSocket(io::UdpSocket socket, bool marked)
+ManagementSocket::ManagementSocket(net::UdpSocket socket, bool marked)
     : marked_(marked),
-      socket_(std::make_unique<std::vector<io::UdpSocket>>()),
-      buffer_(std::make_unique_for_overwrite<std::byte[]>(io::UdpSocket::kMaxReceive)) {
+      socket_(std::make_unique<std::vector<net::UdpSocket>>()),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(net::UdpSocket::kMaxReceive)) {
   socket.tell_refusals();
   parent_only_ = std::make_unique<progress::ParentOnly>(socket.fd());
   socket_->push_back(std::move(socket));
@@ -58,7 +58,7 @@ ManagementSocket::ManagementSocket(ManagementSocket&&) noexcept = default;
 ManagementSocket::~ManagementSocket() = default;
 
 Result<ManagementSocket> ManagementSocket::open(uint16_t port, bool marked) {
-  auto socket = io::UdpSocket::open(port, kSocketBytes);
+  auto socket = net::UdpSocket::open(port, kSocketBytes);
   if (!socket) return tl::unexpected(socket.error());
   return ManagementSocket(std::move(*socket), marked);
 }
@@ -66,7 +66,7 @@ Result<ManagementSocket> ManagementSocket::open(uint16_t port, bool marked) {
 int ManagementSocket::fd() const { return socket_->front().fd(); }
 
 std::optional<core::MadPeer> ManagementSocket::next_refusal() {
-  io::UdpSocket::Refusal refusal;
+  net::UdpSocket::Refusal refusal;
   if (!socket_->front().next_refusal(&refusal)) return std::nullopt;
   return core::MadPeer{refusal.to.address, refusal.to.port};
 }
@@ -77,9 +77,9 @@ void ManagementSocket::send(const MadDatagram& datagram) {
 }
 
 void ManagementSocket::receive(const MadHandler& handler) {
-  const io::UdpSocket& socket = socket_->front();
-  io::UdpSocket::Received received;
-  while (socket.receive(buffer_.get(), io::UdpSocket::kMaxReceive, &received)) {
+  const net::UdpSocket& socket = socket_->front();
+  net::UdpSocket::Received received;
+  while (socket.receive(buffer_.get(), net::UdpSocket::kMaxReceive, &received)) {
     uint32_t position = 0;
     for (uint32_t at = 0; at < received.length; at += received.segment, ++position) {
       const std::byte* data = buffer_.get() + at;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/seam/mad_carrier.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 #include "progress/lifecycle.h"
 #include "transport/roce/wire/wire.h"
 
@@ -20,7 +20,7 @@ using core::MadHandler;
 
 /// A process of NUPA has the port that it sends from for itself; others look at kUdpPort. False: no such datagram, or
 /// one that nobody may send there.
-bool read_management(const Packet& packet, const io::UdpSocket::Received& received, MadDatagram* datagram);
+bool read_management(const Packet& packet, const net::UdpSocket::Received& received, MadDatagram* datagram);
 /// `marked`: as one of NUPA's.
 void send_management(Burst& burst, const MadDatagram& datagram, bool marked);
 
@@ -37,9 +37,9 @@ class ManagementSocket final : public core::MadSocket {
   std::optional<core::MadPeer> next_refusal() override;
 
  private:
-  ManagementSocket(io::UdpSocket socket, bool marked);
+  ManagementSocket(net::UdpSocket socket, bool marked);
   bool marked_;
-  std::unique_ptr<std::vector<io::UdpSocket>> socket_;  ///< one, in the form that a burst wants
+  std::unique_ptr<std::vector<net::UdpSocket>> socket_;  ///< one, in the form that a burst wants
   std::unique_ptr<std::byte[]> buffer_;
   std::unique_ptr<Burst> burst_;
   std::unique_ptr<progress::ParentOnly> parent_only_;

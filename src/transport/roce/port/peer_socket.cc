@@ -15,7 +15,7 @@ constexpr uint32_t kRefusalsATry = 4096;
 
 std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, uint32_t least_buffer) {
   // The kernel grants twice what is asked for.
-  auto opened = io::UdpSocket::open_address(address, port, least_buffer / 2);
+  auto opened = net::UdpSocket::open_address(address, port, least_buffer / 2);
   if (!opened) {
     NUPA_INFO("no socket for one peer alone: %s", opened.error().what());
     return nullptr;
@@ -30,7 +30,7 @@ std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, 
   }
 }
 
-bool PeerSocket::lead_to(const io::UdpAddress& where, std::shared_ptr<Peer> peer) {
+bool PeerSocket::lead_to(const net::UdpAddress& where, std::shared_ptr<Peer> peer) {
   peer_.store(nullptr);
   if (auto led = socket_.lead_to(where); !led) {
     NUPA_INFO("no socket for one peer alone: %s", led.error().what());
@@ -62,7 +62,7 @@ bool PeerSocket::learn() {
   return usable_;
 }
 
-bool PeerSocket::next_refusal(io::UdpSocket::Refusal* refusal) {
+bool PeerSocket::next_refusal(net::UdpSocket::Refusal* refusal) {
   const std::unique_lock lock(copies_mutex_, std::try_to_lock);
   return lock.owns_lock() && socket_.next_refusal(refusal);
 }

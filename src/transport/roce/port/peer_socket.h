@@ -4,7 +4,7 @@
 #include <mutex>
 #include <optional>
 
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 
 namespace nupa::roce {
 
@@ -18,13 +18,13 @@ class PeerSocket : public std::enable_shared_from_this<PeerSocket> {
  public:
   /// `address`: of this host. `least_buffer`: what it has to hold as the kernel counts it. Null: not to be had.
   static std::shared_ptr<PeerSocket> open(const Gid& address, uint16_t port, uint32_t least_buffer);
-  PeerSocket(io::UdpSocket socket, const Gid& address) : socket_(std::move(socket)), address_(address) {}
+  PeerSocket(net::UdpSocket socket, const Gid& address) : socket_(std::move(socket)), address_(address) {}
 
-  io::UdpSocket& socket() { return socket_; }
+  net::UdpSocket& socket() { return socket_; }
   const Gid& address() const { return address_; }
 
   /// Leads it to another process from now on. False: no way, it leads nowhere. Under the port's receive mutex.
-  bool lead_to(const io::UdpAddress& where, std::shared_ptr<Peer> peer);
+  bool lead_to(const net::UdpAddress& where, std::shared_ptr<Peer> peer);
   /// Whether what goes from there to that process may go by it. Any thread.
   bool leads(const Gid& from, const Peer* to) const {
     return peer_.load(std::memory_order_acquire) == to && from == address_;
@@ -40,12 +40,12 @@ class PeerSocket : public std::enable_shared_from_this<PeerSocket> {
   void sent(uint32_t messages, uint32_t lost);
 
   /// As UdpSocket's, unless copies are wanted just now. Any thread.
-  bool next_refusal(io::UdpSocket::Refusal* refusal);
+  bool next_refusal(net::UdpSocket::Refusal* refusal);
 
  private:
   bool learn();
 
-  io::UdpSocket socket_;
+  net::UdpSocket socket_;
   const Gid address_;
   std::mutex copies_mutex_;  ///< who takes the copies that the kernel hands back
   std::atomic<const Peer*> peer_{nullptr};

@@ -64,11 +64,11 @@ std::atomic<uint64_t> g_ports{0};  // ever
 
 }  // namespace
 
-Result<std::unique_ptr<Port>> Port::open(io::UdpSocket socket, uint32_t source_ports) {
-  std::vector<io::UdpSocket> sockets;
+Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_ports) {
+  std::vector<net::UdpSocket> sockets;
   sockets.push_back(std::move(socket));
   while (sockets.size() < source_ports) {
-    auto another = io::UdpSocket::open(0, kSourceSocketBytes);
+    auto another = net::UdpSocket::open(0, kSourceSocketBytes);
     if (!another) return tl::unexpected(another.error());
     sockets.push_back(std::move(*another));
   }
@@ -94,7 +94,7 @@ void Port::process_ends() {
 
 bool Port::in_child() {
   running_ = false;
-  for (io::UdpSocket& socket : sockets_) socket.close();
+  for (net::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
   further_.clear();
   if (own_ != nullptr) own_->socket().close();
@@ -105,20 +105,20 @@ bool Port::in_child() {
   return false;
 }
 
-Port::Port(std::vector<io::UdpSocket> sockets)
+Port::Port(std::vector<net::UdpSocket> sockets)
     : serial_(g_ports.fetch_add(1) + 1),
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
-      lines_(std::make_unique_for_overwrite<Line[]>(io::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
+      lines_(std::make_unique_for_overwrite<Line[]>(net::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
       buffer_(lines_[1].bytes - kBthBytes),
       held_packets_(pool_),
       next_try_ns_(kFirstTryNs),
       room_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_, false)),
       waits_(std::make_unique<Waits>()) {
-  for (io::UdpSocket& each : sockets_) each.tell_refusals();
-  touched_.reserve(segment::kSlotQp);
-  held_up_.reserve(segment::kSlotQp);
+  for (net::UdpSocket& each : sockets_) each.tell_refusals();
+  touched_.reserve(shm::kSlotQp);
+  held_up_.reserve(shm::kSlotQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
@@ -140,12 +140,12 @@ void Port::add(Channel& channel) {
   if (is_first) {
     // Nothing is allocated where packets arrive.
     size_t channels = 0;
-    banks_.each([&channels](const Bank&) { channels += segment::kSlotQp; });
+    banks_.each([&channels](const Bank&) { channels += shm::kSlotQp; });
     const auto lock = claim_receiving();
     touched_.reserve(channels);
     held_up_.reserve(channels);
   }
-  const uint32_t index = segment::index_of(channel.number());
+  const uint32_t index = shm::index_of(channel.number());
   channel.timers_ = &bank.timers[index / kGroup];
   uint32_t seen = bank.high_water.load();
   while (seen <= index && !bank.high_water.compare_exchange_weak(seen, index + 1)) {
@@ -153,7 +153,7 @@ void Port::add(Channel& channel) {
   bank.channels[index].store(&channel, std::memory_order_release);
 }
 
-Result<void> Port::add_socket(io::UdpSocket socket) {
+Result<void> Port::add_socket(net::UdpSocket socket) {
   if (datagrams_.load()) socket.tell_more();
   auto port = std::make_unique<FurtherPort>(std::move(socket));
   const auto lock = claim_receiving();
@@ -168,7 +168,7 @@ void Port::drop_last_socket() {
 }
 
 void Port::remove(Channel& channel) {
-  banks_.of(channel.number())->channels[segment::index_of(channel.number())].store(nullptr);
+  banks_.of(channel.number())->channels[shm::index_of(channel.number())].store(nullptr);
   const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
@@ -260,9 +260,8 @@ void Port::catch_up(Channel& channel) {
   std::erase(held_up_, &channel);
   next_try_ns_ = kFirstTryNs;
   const uint32_t packets =
-      held_packets_.take_all(channel.inbox_, [&](Packet& packet, const io::UdpSocket::Received& from, int64_t came_ns) {
-        channel.deliver(packet, from, came_ns);
-      });
+      held_packets_.take_all(channel.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from,
+                                                 int64_t came_ns) { channel.deliver(packet, from, came_ns); });
   caught_up_ += packets;
   if (packets > 0) touch(channel);
 }
@@ -278,7 +277,7 @@ uint32_t Port::try_held_up() {
   return caught_up_;
 }
 
-void Port::keep(Channel& channel, const Packet& packet, const io::UdpSocket::Received& received, int64_t now) {
+void Port::keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
   note_held_up(channel);
   bool kept = true;
   if (packet.carried != nullptr) kept = held_packets_.keep(channel.inbox_, decode_carried(packet), received, now);
@@ -286,7 +285,7 @@ void Port::keep(Channel& channel, const Packet& packet, const io::UdpSocket::Rec
     counters_.busy.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Port::bring(Channel& channel, Packet& packet, const io::UdpSocket::Received& received, int64_t now) {
+void Port::bring(Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
   waits_->came_for(channel, now);
   if (!hold(&channel)) [[unlikely]]
     return keep(channel, packet, received, now);
@@ -315,7 +314,7 @@ void Port::touch(Channel& channel) {
 }
 
 void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                           const io::UdpSocket::Received& received, uint16_t port, int64_t now) {
+                           const net::UdpSocket::Received& received, uint16_t port, int64_t now) {
   if (length < kShortestPacket || length > kMaxPacketBytes) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -333,7 +332,7 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
   bring(*channel, packet, received, now);
 }
 
-bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
+bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const net::UdpSocket::Received& received,
                 uint16_t port, const Channel* channel, Packet* packet) {
   const Route route{received.from.address, received.to, received.from.port, port};
   // Segments of one send count up from 0, and mostly come together as they left.
@@ -349,7 +348,7 @@ bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const
 }
 
 void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                              const io::UdpSocket::Received& received, uint16_t port) {
+                              const net::UdpSocket::Received& received, uint16_t port) {
   Packet packet;
   MadDatagram datagram;
   if (!read(data, length, position, received, port, nullptr, &packet)) return;
@@ -373,7 +372,7 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
 }
 
 void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
-                                  const io::UdpSocket::Received& received, int64_t now) {
+                                  const net::UdpSocket::Received& received, int64_t now) {
   if (length < kShortestPacket || length > kMaxPacketBytes || name_in(data).dest_qpn != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -387,7 +386,7 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
 }
 
 template <class Deliver>
-void Port::dispatch(const io::UdpSocket::Received& received, Deliver&& deliver) {
+void Port::dispatch(const net::UdpSocket::Received& received, Deliver&& deliver) {
   uint32_t position = 0;
   for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
     deliver(buffer_ + at, std::min(received.segment, received.length - at), position);
@@ -402,11 +401,11 @@ void Port::count_packets(uint32_t packets) {
 uint32_t Port::receive_groups() {
   uint32_t packets = 0;
   const int64_t now = base::now_ns();
-  io::UdpSocket::Received received;
+  net::UdpSocket::Received received;
   for (const Groups::Group& group : groups_.list())
-    for (const io::UdpSocket& socket : group.sockets)
+    for (const net::UdpSocket& socket : group.sockets)
       for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
-        if (!socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) break;
+        if (!socket.receive(buffer_, net::UdpSocket::kMaxReceive, &received)) break;
         dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
           group_datagram_arrived(group, data, length, position, received, now);
           ++packets;
@@ -419,7 +418,7 @@ uint32_t Port::receive_groups() {
 uint32_t Port::receive_further(bool for_program) {
   // Where something came last is looked at each time, as with own().
   if (for_program && !further_was_last_ && ++further_looks_ % kLooksElsewhere != 0) return 0;
-  std::array<pollfd, segment::kMaxBanks> waiting;
+  std::array<pollfd, shm::kMaxBanks> waiting;
   const size_t count = std::min(further_.size(), waiting.size());
   for (size_t i = 0; i < count; ++i) waiting[i] = {further_[i]->socket.front().fd(), POLLIN, 0};
   const auto found =
@@ -431,14 +430,14 @@ uint32_t Port::receive_further(bool for_program) {
   return packets;
 }
 
-uint32_t Port::receive_from(const io::UdpSocket& socket, bool for_program) {
+uint32_t Port::receive_from(const net::UdpSocket& socket, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   uint32_t bytes = 0;
   bool emptied = false;
-  io::UdpSocket::Received received;
+  net::UdpSocket::Received received;
   while (messages < kMessagesAtOnce) {
-    if (!socket.receive(buffer_, io::UdpSocket::kMaxReceive, &received)) {
+    if (!socket.receive(buffer_, net::UdpSocket::kMaxReceive, &received)) {
       emptied = true;
       break;
     }
@@ -479,7 +478,7 @@ uint32_t Port::receive(bool for_program) {
   return packets;
 }
 
-void Port::consider(const io::UdpSocket::Received& received) {
+void Port::consider(const net::UdpSocket::Received& received) {
   const Route route{received.from.address, received.to, received.from.port, socket().port()};
   if (route != last_route_) {
     last_route_ = route;
@@ -489,7 +488,7 @@ void Port::consider(const io::UdpSocket::Received& received) {
   }
 }
 
-void Port::lead_own(const io::UdpSocket::Received& received) {
+void Port::lead_own(const net::UdpSocket::Received& received) {
   if (own_ == nullptr) {
     own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
     if (own_ != nullptr && !waits_->right.add(own_->socket().fd())) own_.reset();

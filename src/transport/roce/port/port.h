@@ -13,10 +13,10 @@
 #include "core/seam/poller.h"
 #include "core/seam/slot_table.h"
 #include "base/unique_fd.h"
-#include "io/udp_socket.h"
+#include "net/udp_socket.h"
 #include "progress/lifecycle.h"
 #include "progress/thread.h"
-#include "segment/layout.h"
+#include "shm/layout.h"
 #include "transport/roce/port/burst.h"
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/inbox.h"
@@ -44,7 +44,7 @@ class Channel {
   /// Never waits. False: another thread holds it.
   virtual bool enter() = 0;
   virtual void leave() = 0;
-  virtual void deliver(Packet& packet, const io::UdpSocket::Received& from, int64_t now) = 0;
+  virtual void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) = 0;
   /// Sends what is to be sent. `answers` false: acknowledgements may wait for the next time.
   virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
   virtual bool owes_answers() const = 0;
@@ -60,11 +60,11 @@ class Channel {
   /// Where a packet's payload will probably be copied to; null: not known. Any time.
   virtual const std::byte* next_place() const { return nullptr; }
   /// Whether its packets may go there. Any time.
-  virtual bool may_lead_to(const io::UdpAddress&) const { return false; }
+  virtual bool may_lead_to(const net::UdpAddress&) const { return false; }
   /// Whether a packet that was sent there (none: it is not known which) is one that waits for an answer.
-  virtual bool is_under_way(const io::UdpAddress&, const std::optional<PacketName>&) const { return false; }
+  virtual bool is_under_way(const net::UdpAddress&, const std::optional<PacketName>&) const { return false; }
   /// The host says that nobody has that port.
-  virtual void doubt_peer(const io::UdpAddress&) {}
+  virtual void doubt_peer(const net::UdpAddress&) {}
   /// Packets without CRC are good as well.
   virtual bool takes_unchecked() const { return false; }
   /// When on_timer() is wanted; may be asked at any time.
@@ -96,13 +96,13 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// above Linux' range of ephemeral ports (docs/roce.md).
   static constexpr uint16_t port_of_slot(uint32_t slot) {
     constexpr uint16_t kFirst = 61000;
-    return slot == segment::kMinSlot ? kUdpPort : static_cast<uint16_t>(kFirst + slot);
+    return slot == shm::kMinSlot ? kUdpPort : static_cast<uint16_t>(kFirst + slot);
   }
-  static_assert(61000 + segment::kMaxSlot <= 65535);
+  static_assert(61000 + shm::kMaxSlot <= 65535);
 
   /// `socket`: bound already, since the port names the process. `source_ports`: from so many ports packets leave, 1 to
   /// kMaxPaths, for switches that spread flows by them. Errors: those of sockets and threads.
-  static Result<std::unique_ptr<Port>> open(io::UdpSocket socket, uint32_t source_ports = 1);
+  static Result<std::unique_ptr<Port>> open(net::UdpSocket socket, uint32_t source_ports = 1);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -117,11 +117,11 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Somebody waits in the line of a window.
   void note_waiter() { anyone_waits_.store(true); }
   /// Where packets arrive.
-  const io::UdpSocket& socket() const { return sockets_[0]; }
+  const net::UdpSocket& socket() const { return sockets_[0]; }
   /// For the process that small messages come from; null: none has one. Stays once it is there.
   PeerSocket* own() const { return own_shown_.load(std::memory_order_acquire); }
   /// By which they leave; the first is socket().
-  const std::vector<io::UdpSocket>& sockets() const { return sockets_; }
+  const std::vector<net::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
   const PortCounters& counters() const { return counters_; }
 
@@ -130,7 +130,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Throws std::bad_alloc.
   void add(Channel& channel);
   /// Packets to a further slot of this process arrive at `socket`. ENOMEM, ENOSPC. Throws std::bad_alloc.
-  Result<void> add_socket(io::UdpSocket socket);
+  Result<void> add_socket(net::UdpSocket socket);
   /// The socket that was added last is not needed: the process did not get the slot.
   void drop_last_socket();
   /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
@@ -187,53 +187,53 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   static constexpr uint32_t kGroup = 64;  ///< channels whose deadlines are looked at together
   /// The channels of one slot's numbers.
   struct Bank {
-    std::array<std::atomic<Channel*>, segment::kSlotQp> channels{};
-    std::array<Earliest, segment::kSlotQp / kGroup> timers;  ///< by group
-    std::atomic<uint32_t> high_water{0};                     ///< channels at and above were never there
+    std::array<std::atomic<Channel*>, shm::kSlotQp> channels{};
+    std::array<Earliest, shm::kSlotQp / kGroup> timers;  ///< by group
+    std::atomic<uint32_t> high_water{0};                 ///< channels at and above were never there
   };
 
   /// Where packets to a further slot arrive. What its queue pairs send leaves from the first port; a refusal leaves
   /// from here, since a peer believes it of the port that it sent to.
   struct FurtherPort {
-    explicit FurtherPort(io::UdpSocket opened) : socket(one(std::move(opened))), burst(socket, false) {}
-    static std::vector<io::UdpSocket> one(io::UdpSocket opened) {
-      std::vector<io::UdpSocket> sockets;
+    explicit FurtherPort(net::UdpSocket opened) : socket(one(std::move(opened))), burst(socket, false) {}
+    static std::vector<net::UdpSocket> one(net::UdpSocket opened) {
+      std::vector<net::UdpSocket> sockets;
       sockets.push_back(std::move(opened));
       return sockets;
     }
-    std::vector<io::UdpSocket> socket;  ///< in the form that a burst wants
+    std::vector<net::UdpSocket> socket;  ///< in the form that a burst wants
     Burst burst;
   };
 
-  explicit Port(std::vector<io::UdpSocket> sockets);
+  explicit Port(std::vector<net::UdpSocket> sockets);
   /// Null: there is none.
   Channel* channel_of(uint32_t number) const {
     const Bank* const bank = banks_.of(number);
-    return bank == nullptr ? nullptr : bank->channels[segment::index_of(number)].load(std::memory_order_acquire);
+    return bank == nullptr ? nullptr : bank->channels[shm::index_of(number)].load(std::memory_order_acquire);
   }
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
   uint32_t receive(bool for_program);
-  uint32_t receive_from(const io::UdpSocket& socket, bool for_program);
+  uint32_t receive_from(const net::UdpSocket& socket, bool for_program);
   /// A program that polls got a small message by the port's own socket: who sends one after the other gets a socket.
-  void consider(const io::UdpSocket::Received& received);
-  void lead_own(const io::UdpSocket::Received& received);
+  void consider(const net::UdpSocket::Received& received);
+  void lead_own(const net::UdpSocket::Received& received);
   uint32_t receive_groups();
   [[gnu::noinline]] uint32_t receive_further(bool for_program);
   void count_packets(uint32_t packets);
   /// Calls `deliver(data, length, position)` for each datagram in the buffer.
   template <class Deliver>
-  void dispatch(const io::UdpSocket::Received& received, Deliver&& deliver);
+  void dispatch(const net::UdpSocket::Received& received, Deliver&& deliver);
   /// `port`: where it came to, as in those below.
   void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                       const io::UdpSocket::Received& received, uint16_t port, int64_t now);
+                       const net::UdpSocket::Received& received, uint16_t port, int64_t now);
   void management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                          const io::UdpSocket::Received& received, uint16_t port);
+                          const net::UdpSocket::Received& received, uint16_t port);
   void group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
-                              const io::UdpSocket::Received& received, int64_t now);
+                              const net::UdpSocket::Received& received, int64_t now);
   /// False: no packet of the protocol, or one that something has changed on its way.
-  bool read(const std::byte* data, uint32_t length, uint32_t position, const io::UdpSocket::Received& received,
+  bool read(const std::byte* data, uint32_t length, uint32_t position, const net::UdpSocket::Received& received,
             uint16_t port, const Channel* channel, Packet* packet);
   void put_off_look(int64_t now);
   bool is_due() const;
@@ -253,8 +253,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void entered(Channel& channel);
   void release();
   /// Brings a packet, or leaves it in the inbox.
-  void bring(Channel& channel, Packet& packet, const io::UdpSocket::Received& received, int64_t now);
-  [[gnu::cold]] void keep(Channel& channel, const Packet& packet, const io::UdpSocket::Received& received, int64_t now);
+  void bring(Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
+  [[gnu::cold]] void keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received,
+                          int64_t now);
   [[gnu::cold]] void note_held_up(Channel& channel);
   /// `channel` is held again.
   [[gnu::cold]] void catch_up(Channel& channel);
@@ -270,17 +271,17 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   int64_t run_group(Bank& bank, uint32_t group, int64_t now);
   /// Tells the channels of the processes whose hosts say that they are gone.
   void take_refusals();
-  void refused(const io::UdpSocket::Refusal& refusal);
+  void refused(const net::UdpSocket::Refusal& refusal);
   /// Calls `visit(channel)` with those that may lead there, held, until it returns false.
   template <class Visit>
-  void each_to(const io::UdpAddress& to, Visit&& visit);
+  void each_to(const net::UdpAddress& to, Visit&& visit);
   /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
   [[gnu::cold]] void absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                                  const io::UdpSocket::Received& received, uint16_t port, int64_t now);
+                                  const net::UdpSocket::Received& received, uint16_t port, int64_t now);
   /// What leaves from that port of this process.
   Burst& burst_from(uint16_t port);
   /// A process says that it does not have a queue pair.
-  [[gnu::cold]] void absent(const Packet& packet, const io::UdpSocket::Received& received);
+  [[gnu::cold]] void absent(const Packet& packet, const net::UdpSocket::Received& received);
   void kick();
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
@@ -288,7 +289,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::unique_lock<std::mutex> claim_receiving();
 
   const uint64_t serial_;  ///< no other port of this process had it
-  std::vector<io::UdpSocket> sockets_;
+  std::vector<net::UdpSocket> sockets_;
   PacketPool pool_;
   base::UniqueFd kick_;
   std::atomic<bool> stop_{false};

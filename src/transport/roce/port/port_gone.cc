@@ -15,17 +15,17 @@ constexpr int64_t kAbsencePauseNs = 1'000'000;
 }  // namespace
 
 void Port::take_refusals() {
-  io::UdpSocket::Refusal refusal;
+  net::UdpSocket::Refusal refusal;
   // Anybody may send these: what is not looked at now waits for the next time.
   uint32_t looks = kRefusalsAtOnce;
-  for (const io::UdpSocket& socket : sockets_)
+  for (const net::UdpSocket& socket : sockets_)
     for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
   if (own_ == nullptr) return;
   for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
 }
 
 template <class Visit>
-void Port::each_to(const io::UdpAddress& to, Visit&& visit) {
+void Port::each_to(const net::UdpAddress& to, Visit&& visit) {
   bool goes_on = true;
   banks_.each([&](const Bank& bank) {
     const uint32_t count = bank.high_water.load();
@@ -38,7 +38,7 @@ void Port::each_to(const io::UdpAddress& to, Visit&& visit) {
   });
 }
 
-void Port::refused(const io::UdpSocket::Refusal& refusal) {
+void Port::refused(const net::UdpSocket::Refusal& refusal) {
   // A host that quotes no more than it has to (RFC 792) names no queue pair.
   std::optional<PacketName> packet;
   if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
@@ -55,7 +55,7 @@ void Port::refused(const io::UdpSocket::Refusal& refusal) {
   });
 }
 
-void Port::absent(const Packet& packet, const io::UdpSocket::Received& received) {
+void Port::absent(const Packet& packet, const net::UdpSocket::Received& received) {
   if (packet.mark != kNupaMark) return;
   const PacketName name{ntohl(packet.imm), packet.psn};
   each_to(received.from, [&](Channel& channel) {
@@ -71,7 +71,7 @@ void Port::set_presence(Presence has_queue_pair) {
 }
 
 void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                        const io::UdpSocket::Received& received, uint16_t port, int64_t now) {
+                        const net::UdpSocket::Received& received, uint16_t port, int64_t now) {
   if (!has_queue_pair_ || now < next_absence_ns_) return;
   Packet asked;
   if (!read(data, length, position, received, port, nullptr, &asked)) return;

@@ -4,18 +4,18 @@
 #include <nupa/queue_pair.h>
 
 #include "base/clock.h"
-#include "segment/segment.h"
+#include "shm/segment.h"
 
 namespace nupa::core {
 
 class RingMemory {
  public:
-  explicit RingMemory(const segment::Segment::Block& block) : block_(block) {}
-  Result<segment::Segment::Block> allocate(uint64_t) { return block_; }
-  void give_back(const segment::Segment::Block&) {}
+  explicit RingMemory(const shm::Segment::Block& block) : block_(block) {}
+  Result<shm::Segment::Block> allocate(uint64_t) { return block_; }
+  void give_back(const shm::Segment::Block&) {}
 
  private:
-  segment::Segment::Block block_;
+  shm::Segment::Block block_;
 };
 
 }  // namespace nupa::core

@@ -1,0 +1,123 @@
+#include "bindings/torch/queue.h"
+
+#include <system_error>
+
+namespace nupa::torch_backend {
+namespace {
+
+/// A job that nobody waits for begins one to two of these later. Waking the thread for each job would cost more than
+/// small jobs do; looking so often costs about a hundredth of a core.
+constexpr std::chrono::microseconds kLook{500};
+/// Then nothing is under way, and the next job wakes the thread.
+constexpr uint32_t kLooksInVain = 20;
+
+}  // namespace
+
+void start_thread(progress::Thread& thread, progress::ThreadName name, std::function<void()> body) {
+  const auto started = thread.start(name, std::move(body));
+  if (!started) throw std::system_error(started.error().code(), std::generic_category(), started.error().what());
+}
+
+void Queue::stop() {
+  {
+    Lock lock(mutex_);
+    ends_ = true;
+  }
+  wanted_.notify_all();
+  if (thread_.has_started()) thread_.join();
+}
+
+void Queue::add(std::shared_ptr<Job> job) {
+  bool wake = false;
+  {
+    Lock lock(mutex_);
+    if (!thread_.has_started()) start_thread(thread_, "nupa-torch-q", [this] { serve(); });
+    jobs_.push_back(std::move(job));
+    ++added_;
+    wake = is_asleep_;
+  }
+  if (wake) wanted_.notify_one();
+}
+
+void Queue::hasten() {
+  {
+    Lock lock(mutex_);
+    if (jobs_.empty() || hastened_ == added_) return;
+    hastened_ = added_;
+  }
+  wanted_.notify_one();
+}
+
+void Queue::run_first(Lock& lock) {
+  std::shared_ptr<Job> job = std::move(jobs_.front());
+  jobs_.pop_front();
+  is_running_ = true;
+  lock.unlock();
+  job->run();
+  // Without the lock: what goes with it may wait for Python's, which others may have who want this one.
+  job.reset();
+  lock.lock();
+  is_running_ = false;
+  if (waiters_ > 0) changed_.notify_all();
+  if (is_wanted()) wanted_.notify_one();
+}
+
+void Queue::wait(const Job& job) {
+  if (job.is_done()) return;
+  Lock lock(mutex_);
+  while (!job.is_done()) {
+    if (!is_running_ && !jobs_.empty()) {
+      run_first(lock);
+      continue;
+    }
+    ++waiters_;
+    changed_.wait(lock);
+    --waiters_;
+  }
+}
+
+bool Queue::wait_until(const Job& job, Clock::time_point until) {
+  hasten();
+  Lock lock(mutex_);
+  ++waiters_;
+  changed_.wait_until(lock, until, [&] { return job.is_done(); });
+  --waiters_;
+  return job.is_done();
+}
+
+void Queue::drain() {
+  Lock lock(mutex_);
+  while (!jobs_.empty() || is_running_) {
+    if (!is_running_) {
+      run_first(lock);
+      continue;
+    }
+    ++waiters_;
+    changed_.wait(lock);
+    --waiters_;
+  }
+}
+
+void Queue::rest(Lock& lock) {
+  if (!jobs_.empty() || seen_ != added_) looks_in_vain_ = 0;
+  if (++looks_in_vain_ > kLooksInVain) {
+    is_asleep_ = true;
+    wanted_.wait(lock, [this] { return ends_ || seen_ != added_; });
+    is_asleep_ = false;
+    looks_in_vain_ = 0;
+  }
+  seen_ = added_;
+  wanted_.wait_for(lock, kLook, [this] { return is_wanted() || (ends_ && jobs_.empty()); });
+}
+
+void Queue::serve() {
+  Lock lock(mutex_);
+  while (!ends_ || !jobs_.empty()) {
+    if (is_due())
+      run_first(lock);
+    else
+      rest(lock);
+  }
+}
+
+}  // namespace nupa::torch_backend

@@ -1,0 +1,104 @@
+/// Which device and address a connection leaves this host by.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/gid.h"
+#include "base/gid_text.h"
+#include "cm/connections.h"
+#include "core/device_attr.h"
+#include "net/find_route.h"
+
+namespace nupa::cm {
+namespace {
+
+bool is_loopback(const Gid& gid) {
+  constexpr uint8_t kLoopbackNet = 127;
+  static constexpr Gid kIpv6Loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  return base::is_ipv4(gid) ? gid.raw[12] == kLoopbackNet : gid == kIpv6Loopback;
+}
+
+struct Place {
+  const core::DeviceEntry* device;
+  const GidEntry* entry;
+};
+
+std::optional<Place> place_of(const std::vector<core::DeviceEntry>& devices, const Gid& gid) {
+  for (const core::DeviceEntry& device : devices)
+    for (const GidEntry& entry : device.gids)
+      if (entry.gid == gid) return Place{&device, &entry};
+  return std::nullopt;
+}
+
+/// Stands in for loopback addresses, which no port has: the first device's first address of the family that is good
+/// beyond its link, else any.
+Place stand_in(const std::vector<core::DeviceEntry>& devices, bool ipv4) {
+  const core::DeviceEntry& device = devices.front();
+  for (const GidEntry& entry : device.gids)
+    if (base::is_ipv4(entry.gid) == ipv4 && (ipv4 || !base::is_link_local(entry.gid))) return {&device, &entry};
+  for (const GidEntry& entry : device.gids)
+    if (base::is_ipv4(entry.gid)) return {&device, &entry};
+  return {&device, &device.gids.front()};
+}
+
+}  // namespace
+
+Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
+  const std::vector<core::DeviceEntry>& devices = process_.devices();
+  if (devices.empty() || devices.front().gids.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
+  auto place = place_of(devices, address);
+  if (!place && is_loopback(address)) place = stand_in(devices, base::is_ipv4(address));
+  if (!place) {
+    const std::vector<Gid>& own = process_.host_addresses();
+    if (std::find(own.begin(), own.end(), address) == own.end())
+      return fail(EADDRNOTAVAIL, base::gid_text(address), " is no address of this host");
+    return fail(ENODEV, "no NUPA device has address ", base::gid_text(address));
+  }
+  ConnectionRoute route;
+  route.device = place->device->index;
+  route.gid_index = place->entry->index;
+  route.source = address;
+  route.path.local = place->entry->gid;
+  const auto mtu = process_.transports().mtu_code(*place->device);
+  if (!mtu) return tl::unexpected(mtu.error());
+  route.path.mtu = static_cast<uint8_t>(*mtu);
+  return route;
+}
+
+Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
+  // Who looks for a way polls no more, and its other ends wait for acknowledgements that the next poll would send.
+  for (core::Poller* poller : process_.transports().pollers()) poller->finish_poll();
+  const std::vector<core::DeviceEntry>& devices = process_.devices();
+  if (is_loopback(to)) {
+    auto route = find_address(from != nullptr ? *from : to);
+    if (route) route->path.remote = route->path.local;
+    return route;
+  }
+  auto found = net::find_route({to, 0, scope}, from);
+  Result<ConnectionRoute> route = fail(ENETUNREACH, "no way leads there");
+  if (found) {
+    route = find_address(found->source);
+    // The kernel's choice may be an address that no device has, beside one on the same interface that one has.
+    for (size_t i = 0; !route && from == nullptr && i < devices.size(); ++i)
+      for (const GidEntry& entry : devices[i].gids)
+        if (entry.interface_index == found->interface_index && base::is_ipv4(entry.gid) == base::is_ipv4(to)) {
+          route = find_address(entry.gid);
+          break;
+        }
+    if (!route && found->local && place_of(devices, to)) route = find_address(to);
+  } else if (process_.transports().share_memory() && has_process_at(to)) {
+    // A process that shares the runtime directory but no network has the address.
+    route = find_address(stand_in(devices, base::is_ipv4(to)).entry->gid);
+  }
+  if (!route) return found ? route : tl::unexpected(found.error());
+  route->path.remote = to;
+  // What leads to another host may be narrower than the port.
+  if (!(found && found->local)) {
+    if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
+    const auto way = process_.transports().mtu_code_to(to, scope);
+    if (!way) return tl::unexpected(way.error());
+    if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));
+  }
+  return route;
+}
+
+}  // namespace nupa::cm

@@ -1,0 +1,52 @@
+#include "host/peer_table.h"
+
+#include "base/log.h"
+
+namespace nupa::host {
+
+PeerRef PeerTable::adopt(Introduced introduced) {
+  for (auto& peer : peers_)
+    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance && peer->alive())
+      return peer;
+  const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
+  NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
+            cma ? "work" : "do not work: its service thread will copy");
+  peers_.push_back(make(std::move(introduced), cma));
+  return peers_.back();
+}
+
+PeerRef PeerTable::find(uint32_t slot) const {
+  for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
+    if ((*peer)->slot() == slot && (*peer)->alive()) return *peer;
+  // Few processes have a further slot, and this looks into the memory of each.
+  for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
+    if ((*peer)->alive() && (*peer)->queue_pairs().has_slot(slot)) return *peer;
+  return nullptr;
+}
+
+std::vector<PeerRef> PeerTable::alive() const {
+  std::vector<PeerRef> alive;
+  for (auto& peer : peers_)
+    if (peer->alive()) alive.push_back(peer);
+  return alive;
+}
+
+void PeerTable::forget(const Peer& peer) {
+  std::erase_if(peers_, [&](const PeerRef& known) { return known.get() == &peer; });
+}
+
+PeerRef PeerTable::make(Introduced introduced, bool cma) {
+  auto peer = std::make_shared<Peer>();
+  peer->slot_ = introduced.hello.slot;
+  peer->instance_ = introduced.hello.instance;
+  peer->pid_ = introduced.credentials.pid;
+  peer->cma_works_ = cma;
+  peer->file_ = std::move(introduced.file);
+  peer->tables_ = introduced.tables;
+  peer->queue_pairs_.open(peer->file_.get(), peer->tables_, peer->slot_);
+  peer->region_fd_ = std::move(introduced.region);
+  peer->doorbell_ = std::move(introduced.doorbell);
+  return peer;
+}
+
+}  // namespace nupa::host

@@ -1,0 +1,96 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "progress/file_lock.h"
+#include <nupa/result.h>
+#include <nupa/types.h>
+
+namespace nupa::host {
+
+/// The folder where the processes of one user find each other: one listening socket a process, named by its slot
+/// ("17.sock"), sockets of services that are found by name ("net,lab,a.name"), and nothing else. A socket that refuses
+/// connections belongs to a dead process.
+class RuntimeDir {
+ public:
+  /// NUPA_RUNTIME_DIR, else $XDG_RUNTIME_DIR/nupa, else /dev/shm/nupa-UID, else /tmp/nupa-UID.
+  static std::string path_from_environment();
+  /// Makes it if needed (mode 0700) and checks it. ENOTDIR; EPERM: another user's; EACCES: open to others;
+  /// ENOENT, EROFS, ENOSPC: cannot be made.
+  static Result<std::unique_ptr<RuntimeDir>> open();
+
+  const std::string& path() const { return path_; }
+  /// Of all who have the same folder on one running system, whatever they call it.
+  MemoryDomain domain() const;
+
+  struct Claimed {
+    uint32_t slot;
+    base::UniqueFd listener;  ///< SOCK_SEQPACKET, non-blocking
+  };
+  /// Takes a free slot for which `reserve` (if given) says true, and listens there. ENOSPC: none is free; EBUSY: the
+  /// folder stays locked.
+  Result<Claimed> claim(const std::function<bool(uint32_t slot)>& reserve = {});
+  /// Takes a further free slot for which `reserve` says true, never the first one of the host: another name of the
+  /// socket of this process's `slot`. ENOSPC: none is free; EBUSY: the folder stays locked; EPERM, EOPNOTSUPP, EMLINK:
+  /// the file system gives a socket no second name; else the error of `reserve`, which ends the search.
+  Result<uint32_t> claim_further(uint32_t slot, const std::function<Result<bool>(uint32_t slot)>& reserve);
+  /// Removes the socket's name of `slot`.
+  void remove(uint32_t slot);
+
+  /// Slots with a socket, dead or alive.
+  std::vector<uint32_t> list() const;
+  /// One slot for each process among them.
+  std::vector<uint32_t> processes() const;
+  /// Connects to a slot's socket. ECONNREFUSED, ENOENT: nobody; EAGAIN: its queue is full.
+  Result<base::UniqueFd> connect(uint32_t slot) const;
+  /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
+  std::vector<uint32_t> sweep(bool only_look = false);
+  /// Listens under a name without '/', of at most 80 characters. EEXIST: a live process has it; EBUSY: the folder stays
+  /// locked; ENAMETOOLONG.
+  Result<base::UniqueFd> claim_name(const std::string& name);
+  /// Removes the socket of a name that this process has claimed.
+  void remove_name(const std::string& name);
+  /// Names with a socket, dead or alive.
+  std::vector<std::string> names() const;
+  /// As connect(), by name.
+  Result<base::UniqueFd> connect_name(const std::string& name) const;
+  /// As sweep(), of names.
+  std::vector<std::string> sweep_names(bool only_look = false);
+
+  /// Until let_go() or its end, this object is one of those that hold `key`, a number below 2^63. A forked child is
+  /// none. `alone`, which is decided for one of several that call at once: EEXIST where another object holds it, in
+  /// this process or in another one. EBUSY: the folder stays locked.
+  Result<void> hold(uint64_t key, bool alone);
+  void let_go(uint64_t key);
+
+  /// Entries that do not belong there (never touched).
+  std::vector<std::string> strangers() const;
+
+ private:
+  RuntimeDir(std::string path, base::UniqueFd fd, base::UniqueFd to_lock)
+      : path_(std::move(path)), fd_(std::move(fd)), lock_(std::move(to_lock)) {}
+  bool lock() const;
+  void unlock() const;
+  std::vector<uint32_t> sweep_locked(bool only_look);
+  /// The slots that have a socket, after those of dead processes were removed, most often.
+  std::vector<uint32_t> taken_slots();
+
+  /// The folder opened once more: each key that this object holds is a locked byte.
+  struct Keys {
+    explicit Keys(base::UniqueFd opened);
+    ~Keys();
+    base::UniqueFd fd;
+    const pid_t process;
+  };
+
+  std::string path_;
+  base::UniqueFd fd_;
+  mutable progress::FileLock lock_;
+  std::unique_ptr<Keys> keys_;  ///< under the lock; null: it has never held one
+};
+
+}  // namespace nupa::host

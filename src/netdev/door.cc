@@ -1,0 +1,217 @@
+#include "netdev/door.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "host/wire.h"
+
+namespace nupa::netdev {
+namespace {
+
+constexpr char kPrefix[] = "net,";
+/// The text of a message that carries a descriptor: the answer is in that file.
+constexpr char kInFile[] = "file";
+/// Until guests are taken again when there was no descriptor for one.
+constexpr int64_t kPauseNs = 100 * progress::kNsPerMs;
+
+std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
+
+/// Empty: it is not there yet, or the peer closed the socket.
+std::string receive_from(int socket) {
+  std::string message(Door::kMaxMessage, '\0');
+  const ssize_t length = ::recv(socket, message.data(), message.size(), MSG_DONTWAIT);
+  message.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return message;
+}
+
+bool send_to(int socket, const std::string& message) {
+  return ::send(socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(message.size());
+}
+
+/// A message with one descriptor.
+struct Envelope {
+  iovec text;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+
+  Envelope(void* bytes, size_t length) : text{bytes, length} {
+    header.msg_iov = &text;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = CMSG_LEN(sizeof(int));  // without the padding, which would hold another one
+  }
+  Envelope(const Envelope&) = delete;
+  Envelope& operator=(const Envelope&) = delete;
+
+  void put(int fd) {
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  }
+  base::UniqueFd take() {
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return {};
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    return base::UniqueFd(fd);
+  }
+};
+
+/// Where it cannot be sent, the guest sees the end of the connection.
+void send_answer(int socket, const std::string& answer) {
+  if (answer.size() <= Door::kMaxMessage) {
+    send_to(socket, answer);
+    return;
+  }
+  const base::UniqueFd file(memfd_create("nupa-net-answer", MFD_CLOEXEC));
+  if (!file) return;
+  for (size_t at = 0; at < answer.size();) {
+    const ssize_t written = ::write(file.get(), answer.data() + at, answer.size() - at);
+    if (written <= 0) return;
+    at += static_cast<size_t>(written);
+  }
+  std::string text = kInFile;
+  Envelope envelope(text.data(), text.size());
+  envelope.put(file.get());
+  ::sendmsg(socket, &envelope.header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Result<std::string> read_answer(int file) {
+  struct stat status;
+  if (fstat(file, &status) != 0 || status.st_size <= 0 || status.st_size > static_cast<off_t>(Door::kMaxAnswer))
+    return fail(EPROTO, "the node's answer is in no file");
+  std::string answer(static_cast<size_t>(status.st_size), '\0');
+  for (size_t at = 0; at < answer.size();) {
+    const ssize_t taken = ::pread(file, answer.data() + at, answer.size() - at, static_cast<off_t>(at));
+    if (taken <= 0) return fail(EPROTO, "the node's answer cannot be read from its file");
+    at += static_cast<size_t>(taken);
+  }
+  return answer;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Door>> Door::open(progress::Loop& loop, const std::string& network, const std::string& node,
+                                         Answer answer, const progress::Clock& clock) {
+  std::unique_ptr<Door> door(new Door(loop, std::move(answer), clock));
+  auto dir = host::RuntimeDir::open();
+  if (!dir) return tl::unexpected(dir.error());
+  door->dir_ = std::move(*dir);
+  auto listener = door->dir_->claim_name(name_of(network, node));
+  if (!listener) {
+    if (listener.error().code() == EEXIST)
+      return fail(EEXIST, "a node of this name is in the network already: ", node, " in ", network);
+    return tl::unexpected(listener.error());
+  }
+  door->listener_ = std::move(*listener);
+  door->name_ = name_of(network, node);
+  auto arrivals = loop.watch(door->listener_.get(), [raw = door.get()](uint32_t) { raw->take_guests(); });
+  if (!arrivals) return fail(arrivals.error().code(), "the socket of node ", node, " cannot be watched");
+  door->arrivals_ = std::move(*arrivals);
+  return door;
+}
+
+Door::~Door() {
+  if (!name_.empty()) dir_->remove_name(name_);
+}
+
+void Door::take_guests() {
+  for (;;) {
+    base::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(clock_.now_ns() + kPauseNs);
+      return;
+    }
+    guests_.emplace_back();
+    const auto guest = std::prev(guests_.end());
+    guest->socket = std::move(socket);
+    // A guest connects and then asks: its question may come later.
+    auto watch = loop_.watch(guest->socket.get(), [this, guest](uint32_t) { serve(guest); });
+    if (!watch) {
+      guests_.pop_back();
+      continue;
+    }
+    guest->watch = std::move(*watch);
+    // The first one is answered if its question has come in this turn.
+    if (guests_.size() > kMostGuests) serve(guests_.begin());
+  }
+}
+
+void Door::serve(Guests::iterator guest) {
+  const std::string question = receive_from(guest->socket.get());
+  const auto text = question.empty() ? std::nullopt : answer_(question);
+  if (text) send_answer(guest->socket.get(), *text);
+  if (!text && !question.empty()) {
+    waiting_.push_back(std::move(guest->socket));
+    if (waiting_.size() > kMostGuests) waiting_.pop_front();
+  }
+  guests_.erase(guest);
+}
+
+void Door::answer_waiting(const std::string& answer) {
+  for (const base::UniqueFd& guest : waiting_) send_answer(guest.get(), answer);
+  waiting_.clear();
+}
+
+std::string Door::field(const std::string& message, const char* name) {
+  const auto read = nlohmann::json::parse(message, nullptr, false);
+  if (!read.is_object()) return {};
+  const auto found = read.find(name);
+  return found != read.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<std::pair<std::string, std::string>> Door::list(const std::string& network) {
+  std::vector<std::pair<std::string, std::string>> nodes;
+  auto dir = host::RuntimeDir::open();
+  if (!dir) return nodes;
+  for (const std::string& name : (*dir)->names()) {
+    if (!name.starts_with(kPrefix)) continue;
+    const size_t comma = name.find(',', sizeof kPrefix - 1);
+    if (comma == name.npos) continue;
+    const std::string found = name.substr(sizeof kPrefix - 1, comma - sizeof kPrefix + 1);
+    if (network.empty() || found == network) nodes.emplace_back(found, name.substr(comma + 1));
+  }
+  return nodes;
+}
+
+Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std::string& node,
+                                          const std::string& question) {
+  auto dir = host::RuntimeDir::open();
+  if (!dir) return tl::unexpected(dir.error());
+  auto socket = (*dir)->connect_name(name_of(network, node));
+  if (!socket) return tl::unexpected(socket.error());
+  if (!send_to(socket->get(), question)) return fail(errno, "node ", node, " of ", network, " cannot be asked");
+  return socket;
+}
+
+Result<std::string> Door::take_answer(int asked) {
+  std::string answer(kMaxMessage, '\0');
+  Envelope envelope(answer.data(), answer.size());
+  const ssize_t length = ::recvmsg(asked, &envelope.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (length <= 0) return fail(ECONNRESET, "the node ended before it answered");
+  if (const base::UniqueFd file = envelope.take()) return read_answer(file.get());
+  answer.resize(static_cast<size_t>(length));
+  if (answer == kInFile) return fail(EMFILE, "the file with the node's answer cannot be opened");
+  return answer;
+}
+
+Result<std::string> Door::ask(const std::string& network, const std::string& node, const std::string& question,
+                              int patience_ms) {
+  auto asked = begin_to_ask(network, node, question);
+  if (!asked) return tl::unexpected(asked.error());
+  if (!host::wait_readable(asked->get(), patience_ms))
+    return fail(ETIMEDOUT, "node ", node, " of ", network, " does not answer");
+  return take_answer(asked->get());
+}
+
+}  // namespace nupa::netdev

@@ -1,0 +1,386 @@
+#include "netdev/session.h"
+
+#include <endian.h>
+#include <nettle/sha2.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "netdev/queue_pair_states.h"
+#include "base/gid_text.h"
+#include "base/log.h"
+
+namespace nupa::netdev {
+namespace {
+
+constexpr uint32_t kMagic = 0x54454e55;  // "UNET"
+constexpr uint16_t kVersion = 1;
+
+/// What a REQ and a REP carry, in little-endian numbers.
+struct Greeting {
+  uint32_t magic = kMagic;
+  uint16_t version = kVersion;
+  uint16_t queues = 0;
+  uint32_t qp_num = 0;
+  Nonce nonce{};
+  Mac mac{};
+
+  /// What the mac is of.
+  std::span<const std::byte> said() const {
+    return {reinterpret_cast<const std::byte*>(this), offsetof(Greeting, nonce)};
+  }
+};
+static_assert(sizeof(Greeting) == 60 && sizeof(Greeting) <= PrivateData<92>::room());
+
+/// Of any version: who has the key may know that it is another one.
+std::optional<Greeting> greeting_in(std::span<const std::byte> data, uint32_t qp_num) {
+  Greeting greeting;
+  if (data.size() < sizeof greeting) return std::nullopt;
+  std::memcpy(&greeting, data.data(), sizeof greeting);
+  if (greeting.magic != kMagic || greeting.qp_num != qp_num || greeting.queues == 0 || greeting.queues > kMaxQueues)
+    return std::nullopt;
+  return greeting;
+}
+
+// What is said on the control queue pair: kind(1), text, mac(32).
+constexpr uint8_t kCard = 1;
+constexpr uint8_t kReady = 2;
+constexpr uint8_t kRefusal = 3;
+constexpr size_t kMessageBytes = 4096;
+/// A card and a word of each end.
+constexpr uint32_t kMessages = 4;
+constexpr uint64_t kSends = 1;  ///< in a wr_id beside the owner
+
+uint64_t service_by(const std::string& text) {
+  sha256_ctx context;
+  sha256_init(&context);
+  sha256_update(&context, text.size(), reinterpret_cast<const uint8_t*>(text.data()));
+  uint64_t digest = 0;
+  sha256_digest(&context, sizeof digest, reinterpret_cast<uint8_t*>(&digest));
+  constexpr uint64_t kLocal = uint64_t{2} << 56;
+  return kLocal | digest >> 8;
+}
+
+}  // namespace
+
+uint64_t service_of(const std::string& network) { return service_by("nupa net " + network); }
+uint64_t service_of(const std::string& network, const std::string& node) {
+  return service_by("nupa net " + network + " node " + node);
+}
+
+Session::Session(World& world, uint64_t owner, bool asks)
+    : world_(world), owner_(owner), asks_(asks), began_ns_(world.clock.now_ns()), proof_(world.key, world.network) {}
+
+Session::~Session() {
+  close_links();
+  if (id_ != 0) world_.manager.release(id_);
+}
+
+Result<void> Session::prepare() {
+  auto buffers = world_.device.alloc_mr(world_.pd, 2 * kMessages * kMessageBytes, access::kLocalWrite);
+  if (!buffers) return tl::unexpected(buffers.error());
+  buffers_ = std::move(*buffers);
+  auto qp = world_.device.create_qp(
+      &world_.pd, {.send_cq = &world_.cq,
+                   .recv_cq = &world_.cq,
+                   .cap = {.max_send_wr = kMessages, .max_recv_wr = kMessages, .max_send_sge = 1, .max_recv_sge = 1}});
+  if (!qp) return tl::unexpected(qp.error());
+  qp_ = std::move(*qp);
+  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_) return fail(errno, "the system gives no random numbers");
+  psn_ &= 0xffffff;
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::ask(World& world, uint64_t owner, uint64_t service,
+                                              const ConnectionRoute& route) {
+  std::unique_ptr<Session> session(new Session(world, owner, true));
+  if (auto prepared = session->prepare(); !prepared) return tl::unexpected(prepared.error());
+  auto nonce = new_nonce();
+  if (!nonce) return tl::unexpected(nonce.error());
+  session->proof_.set_asking(*nonce);
+  session->path_ = route.path;
+  session->gid_index_ = route.gid_index;
+  Greeting greeting;
+  greeting.queues = static_cast<uint16_t>(world.pumps.size());
+  greeting.qp_num = session->qp_->number();
+  greeting.nonce = *nonce;
+  greeting.mac = session->proof_.asks(greeting.said());
+  ConnectionRequest request;
+  request.service_id = service;
+  request.ca_guid = be64toh(world.device.query().node_guid);
+  request.path = route.path;
+  request.qp_num = greeting.qp_num;
+  request.starting_psn = session->psn_;
+  constexpr uint8_t kTries = 4;
+  request.max_cm_retries = kTries;
+  request.private_data.set(&greeting, sizeof greeting);
+  if (const int error = world.manager.connect(request, route, owner, &session->id_); error != 0)
+    return fail(error, "the communication manager cannot ask ", base::gid_text(route.path.remote));
+  return session;
+}
+
+Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, ConnectionId id,
+                                                 const ConnectionRequest& request) {
+  std::unique_ptr<Session> session(new Session(world, owner, false));
+  session->id_ = id;
+  const auto asked =
+      greeting_in(std::span(request.private_data.bytes).first(request.private_data.length), request.qp_num);
+  bool proved = asked.has_value();
+  if (proved) {
+    session->proof_.set_asking(asked->nonce);
+    proved = are_equal(asked->mac, session->proof_.asks(asked->said()));
+  }
+  if (!proved) {
+    // Nothing is said to a stranger that it would not hear where there is no network at all.
+    world.manager.reject(id, RejectReason::kInvalidServiceId, {});
+    return fail(EACCES, base::gid_text(request.path.remote), " asks without the network's key");
+  }
+  if (asked->version != kVersion) {
+    world.manager.reject(id, RejectReason::kConsumer, {});
+    return fail(EPROTO, base::gid_text(request.path.remote), " speaks another version");
+  }
+  auto nonce = new_nonce();
+  auto prepared = session->prepare();
+  auto own = world.manager.find_address(request.path.local);
+  if (!nonce || !prepared || !own) {
+    world.manager.reject(id, RejectReason::kNoResources, {});
+    return tl::unexpected(!nonce ? nonce.error() : !prepared ? prepared.error() : own.error());
+  }
+  session->proof_.set_answering(*nonce);
+  session->path_ = request.path;
+  session->gid_index_ = own->gid_index;
+  if (auto lanes = session->make_lanes(asked->queues); !lanes) {
+    world.manager.reject(id, RejectReason::kNoResources, {});
+    return tl::unexpected(lanes.error());
+  }
+  if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
+    world.manager.reject(id, RejectReason::kNoResources, {});
+    return fail(error, "a queue pair cannot be connected to ", base::gid_text(request.path.remote));
+  }
+  Greeting greeting;
+  greeting.queues = static_cast<uint16_t>(world.pumps.size());
+  greeting.qp_num = session->qp_->number();
+  greeting.nonce = *nonce;
+  greeting.mac = session->proof_.answers(greeting.said());
+  ConnectionReply reply;
+  reply.ca_guid = be64toh(world.device.query().node_guid);
+  reply.qp_num = greeting.qp_num;
+  reply.starting_psn = session->psn_;
+  reply.rnr_retry_count = request.rnr_retry_count;
+  reply.private_data.set(&greeting, sizeof greeting);
+  if (const int error = world.manager.accept(id, reply); error != 0) return fail(error, "the connection has gone");
+  session->state_ = State::kProving;
+  return session;
+}
+
+int Session::bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn) {
+  if (const int error = initialise(*qp_, 0); error != 0) return error;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    const Sge room{reinterpret_cast<uint64_t>(buffers_->addr()) + i * kMessageBytes, kMessageBytes, buffers_->lkey()};
+    if (const int error = qp_->post_recv({.wr_id = owner_ << 1, .sg_list = &room, .num_sge = 1}); error != 0)
+      return error;
+  }
+  vector_.is_global = true;
+  vector_.dgid = path_.remote;
+  vector_.sgid_index = static_cast<uint8_t>(gid_index);
+  vector_.hop_limit = path_.hop_limit;
+  vector_.traffic_class = path_.traffic_class;
+  constexpr uint8_t kRnrTimer = 12;  // 0.64 ms (IBTA table 45)
+  return connect_initialised(*qp_, {.vector = vector_,
+                                    .mtu = path_.mtu,
+                                    .qp_num = qp_num,
+                                    .rq_psn = psn_,
+                                    .sq_psn = psn,
+                                    .min_rnr_timer = kRnrTimer,
+                                    .timeout = path_.ack_timeout});
+}
+
+Result<void> Session::make_lanes(uint32_t queues_there) {
+  const size_t count = std::max<size_t>(queues_there, world_.pumps.size());
+  for (size_t i = 0; i < count; ++i) {
+    auto lane = Lane::create(world_.device, world_.pd, pump_of(i).cq(), world_.next_lane++);
+    if (!lane) return tl::unexpected(lane.error());
+    lanes_.push_back(std::move(*lane));
+  }
+  return {};
+}
+
+void Session::on_reply(const ConnectionReply& reply) {
+  if (state_ != State::kConnecting || !asks_) return;
+  const auto answered = greeting_in(std::span(reply.private_data.bytes).first(reply.private_data.length), reply.qp_num);
+  bool proved = answered.has_value();
+  if (proved) {
+    proof_.set_answering(answered->nonce);
+    proved = are_equal(answered->mac, proof_.answers(answered->said()));
+  }
+  if (!proved) {
+    world_.manager.reject(id_, RejectReason::kConsumer, {});
+    return end("the other end does not have the network's key");
+  }
+  if (answered->version != kVersion) {
+    world_.manager.reject(id_, RejectReason::kConsumer, {});
+    return end("the other end speaks version " + std::to_string(answered->version) + ", this one " +
+               std::to_string(kVersion));
+  }
+  if (auto lanes = make_lanes(answered->queues); !lanes) {
+    world_.manager.reject(id_, RejectReason::kConsumer, {});
+    return end(lanes.error().what());
+  }
+  int error = bring_up(gid_index_, reply.qp_num, reply.starting_psn);
+  if (error == 0) error = world_.manager.establish(id_);
+  if (error != 0) return end("a queue pair cannot be connected");
+  state_ = State::kProving;
+  send_card();
+}
+
+void Session::send_card() {
+  NodeCard card = world_.self;
+  for (const auto& lane : lanes_) card.lanes.push_back(lane->card());
+  say(kCard, card.encode());
+}
+
+void Session::say(uint8_t kind, std::string_view text) {
+  const uint64_t at = (kMessages + said_ % kMessages) * kMessageBytes;
+  auto* const place = static_cast<std::byte*>(buffers_->addr()) + at;
+  if (1 + text.size() + kMacBytes > kMessageBytes) return end("there is too much to say");
+  place[0] = std::byte{kind};
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(place + 1));
+  const Mac mac = proof_.of_message(asks_, said_, {place, 1 + text.size()});
+  std::memcpy(place + 1 + text.size(), mac.data(), mac.size());
+  const Sge piece{reinterpret_cast<uint64_t>(place), static_cast<uint32_t>(1 + text.size() + mac.size()),
+                  buffers_->lkey()};
+  const int error = qp_->post_send({.wr_id = owner_ << 1 | kSends,
+                                    .sg_list = &piece,
+                                    .num_sge = 1,
+                                    .opcode = Opcode::kSend,
+                                    .flags = send_flag::kSignaled | send_flag::kSolicited});
+  ++said_;
+  if (error != 0) end("the other end cannot be told");
+}
+
+void Session::on_completion(const WorkCompletion& completion) {
+  if (state_ == State::kOver) return;
+  if (completion.status != WcStatus::kSuccess) return end("the connection broke");
+  if ((completion.wr_id & kSends) != 0) return;
+  if (completion.opcode != WcOpcode::kRecv || heard_ >= kMessages) return end("the other end says what it must not");
+  const auto* const message = static_cast<const std::byte*>(buffers_->addr()) + heard_ * kMessageBytes;
+  hear({message, std::min<size_t>(completion.byte_len, kMessageBytes)});
+}
+
+void Session::hear(std::span<const std::byte> message) {
+  if (message.size() <= kMacBytes) return end("the other end says too little");
+  const std::span<const std::byte> said = message.first(message.size() - kMacBytes);
+  Mac mac;
+  std::memcpy(mac.data(), message.data() + said.size(), mac.size());
+  if (!are_equal(mac, proof_.of_message(!asks_, heard_, said)))
+    return end("the other end does not have the network's key");
+  ++heard_;
+  const std::string_view text(reinterpret_cast<const char*>(said.data()) + 1, said.size() - 1);
+  switch (std::to_integer<uint8_t>(said[0])) {
+    case kCard:
+      if (state_ != State::kProving || card_) return end("the other end has two cards");
+      card_ = NodeCard::decode(text);
+      if (!card_ || card_->lanes.size() != lanes_.size()) {
+        card_.reset();
+        return end("the other end's card cannot be read");
+      }
+      return;
+    case kReady:
+      if (state_ != State::kAgreed) return end("the other end is ready too early");
+      return open_links();
+    case kRefusal:
+      refused_ = true;
+      return end("refused: " + std::string(text));
+    default:
+      return end("the other end says what it must not");
+  }
+}
+
+void Session::agree() {
+  agreed_ = true;
+  if (const int error = connect_lanes(); error != 0) return end("a lane cannot be connected");
+  state_ = State::kAgreed;
+  if (!asks_) return send_card();
+  say(kReady, {});
+  if (state_ == State::kAgreed) open_links();
+}
+
+int Session::connect_lanes() {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    // What comes before this end is ready must not be lost.
+    if (const int error = pump_of(i).watch(*lanes_[i]); error != 0) return error;
+    linked_ = true;
+    if (const int error = lanes_[i]->connect({vector_, path_.mtu}, card_->lanes[i]); error != 0) return error;
+  }
+  return 0;
+}
+
+void Session::open_links() {
+  links_.resize(world_.pumps.size());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    Link& link = links_[i];
+    traffic_.push_back(std::make_unique<Traffic>());
+    link.traffic = traffic_.back().get();
+    link.mtu = card_->mtu;
+    link.takes_datagrams = card_->takes_datagrams;
+    for (const Prefix& prefix : card_->addresses) link.addresses.push_back(prefix.address);
+    for (size_t lane = i; lane < lanes_.size(); lane += links_.size()) {
+      lanes_[lane]->start_sending();
+      link.lanes.push_back(lanes_[lane].get());
+    }
+  }
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (!call(i, [&] { world_.pumps[i]->attach(links_[i]); })) return;
+  state_ = State::kUp;
+}
+
+bool Session::call(size_t pump, const std::function<void()>& what) {
+  if (world_.pumps[pump]->call(what)) return true;
+  end("queue " + std::to_string(pump) + " of the interface carries no more packets: no memory, or it was removed");
+  return false;
+}
+
+void Session::carry() {
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (!call(i, [&] { world_.pumps[i]->route_to(links_[i]); })) return;
+}
+
+void Session::close_links() {
+  if (!linked_) return;
+  linked_ = false;
+  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->insist([&] { world_.pumps[i]->detach(links_[i]); });
+  for (size_t i = 0; i < lanes_.size(); ++i) pump_of(i).insist([&] { pump_of(i).unwatch(*lanes_[i]); });
+}
+
+void Session::refuse(const std::string& why) {
+  if (state_ == State::kOver) return;
+  agreed_ = true;
+  say(kRefusal, why);
+  why_ = "refused: " + why;
+}
+
+void Session::end(const std::string& why) {
+  if (state_ == State::kOver) return;
+  state_ = State::kOver;
+  // After a refusal the other end goes, which is not the reason.
+  if (why_.empty()) why_ = why;
+  close_links();
+}
+
+int Session::lane_error() const {
+  for (const auto& lane : lanes_)
+    if (lane->error() != 0) return lane->error();
+  return 0;
+}
+
+void Session::probe() {
+  // The lane is there until close_links(), whose call comes behind this one.
+  if (state_ == State::kUp) pump_of(0).post([lane = lanes_[0].get()] { lane->probe(); });
+}
+
+int64_t Session::round_trip_ns() const { return lanes_.empty() ? 0 : lanes_[0]->round_trip_ns(); }
+std::string_view Session::transport() const { return lanes_.empty() ? "" : lanes_[0]->transport(); }
+
+}  // namespace nupa::netdev

@@ -1,0 +1,275 @@
+#include "overlay.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <rdma/rsocket.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "../endpoint.h"
+#include "../stream.h"
+#include "rdmacm/private.h"
+#include "base/clock.h"
+#include "epoll_set.h"
+#include "fd_table.h"
+#include "next.h"
+#include "progress/lifecycle.h"
+#include "rules.h"
+
+namespace nupa::sockets {
+namespace {
+
+using rsockets::DescriptorTable;
+using rsockets::Stream;
+using rsockets::Use;
+
+constinit FdTable<Overlay> table;
+
+/// Overlays are used again and never freed: a thread that looked one up may still read it.
+std::mutex pool_mutex;
+std::vector<Overlay*> pool;
+/// Held while a listener's rsocket is made.
+std::mutex listening_mutex;
+std::atomic<bool> made_any{false};
+std::atomic<bool> unusable{false};
+std::atomic<pid_t> owner{0};
+
+int g_floor = 0;
+
+/// How long the end of a process waits for the goodbyes of all its connections together.
+constexpr int64_t kGoodbyeMs = 1000;
+
+template <class Each>
+void for_each_connection(Each each) {
+  table.for_each([&](Overlay* overlay) {
+    if (overlay->mode.load() != Overlay::Mode::kConnected) return;
+    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
+    if (lease) each(static_cast<Stream*>(lease.get()));
+  });
+}
+
+void say_goodbye() {
+  for_each_connection([](Stream* stream) { stream->say_goodbye(); });
+  const auto deadline = rsockets::Deadline::in_ms(kGoodbyeMs);
+  progress::put_off_exit(deadline);
+  for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
+}
+
+/// Has the library open all that a process has once, while the low numbers are taken.
+void start_library() {
+  const int spare = eventfd(0, EFD_CLOEXEC);
+  std::vector<int> taken;
+  for (int fd = spare; fd >= 0 && fd < g_floor; fd = next::fcntl(spare, F_DUPFD_CLOEXEC, 0)) taken.push_back(fd);
+  const int first = rsocket(AF_INET, SOCK_STREAM, 0);
+  if (first >= 0) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    rbind(first, reinterpret_cast<sockaddr*>(&any), sizeof any);
+    rclose(first);
+  }
+  for (const int fd : taken) next::close(fd);
+  const progress::ExitAction goodbye{[](void*) { say_goodbye(); }, &table};
+  [[maybe_unused]] const int error = progress::at_exit(progress::ExitStage::kStreams, goodbye);
+}
+
+/// TCP takes over from the rsocket of a connection that was not made. The program waits for the end of an attempt:
+/// where TCP fails at once, the error that connect() returns here is told by the rsocket, as the kernel tells a later
+/// one.
+void fall_back(int fd, Overlay* overlay, int error) {
+  const auto* peer = reinterpret_cast<const sockaddr*>(&overlay->peer);
+  remember_plain(peer, error != ECONNREFUSED);
+  const sockaddr_storage address = overlay->peer;
+  const socklen_t length = overlay->peer_length;
+  if (next::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    // Another thread may have been here first.
+    const bool goes_on = errno == EINPROGRESS || errno == EALREADY || errno == EISCONN || errno == EINTR;
+    if (!goes_on) return give_up(overlay, errno);
+  }
+  leave_epoll_sets(fd);
+  lift(fd);
+  join_epoll_sets(fd);
+}
+
+}  // namespace
+
+constinit thread_local int PlainPoll::depth = 0;
+
+Overlay* overlay_of(int fd) { return table.get(fd); }
+
+Overlay* spare_overlay(Overlay::Mode mode, int rsocket) {
+  Overlay* overlay = nullptr;
+  {
+    std::lock_guard lock(pool_mutex);
+    if (!pool.empty()) {
+      overlay = pool.back();
+      pool.pop_back();
+    }
+  }
+  if (overlay == nullptr) overlay = new (std::nothrow) Overlay;
+  if (overlay == nullptr) return nullptr;
+  overlay->mode.store(mode);
+  overlay->rsocket.store(rsocket);
+  overlay->descriptors.store(1);
+  overlay->failed.store(false);
+  overlay->tried = false;
+  overlay->accepting.store(false);
+  if (rsocket != Overlay::kNone) made_any.store(true);
+  return overlay;
+}
+
+bool lay(int fd, Overlay* overlay) {
+  if (table.set(fd, overlay)) return true;
+  std::lock_guard lock(pool_mutex);
+  pool.push_back(overlay);
+  return false;
+}
+
+void share(int fd, Overlay* overlay) {
+  overlay->descriptors.fetch_add(1);
+  if (!table.set(fd, overlay)) overlay->descriptors.fetch_sub(1);
+}
+
+void lift(int fd) {
+  Overlay* overlay = table.take(fd);
+  if (overlay == nullptr || overlay->descriptors.fetch_sub(1) != 1) return;
+  const int rsocket = overlay->rsocket.exchange(Overlay::kNone);
+  if (rsocket >= 0) rclose(rsocket);
+  std::lock_guard lock(pool_mutex);
+  pool.push_back(overlay);
+}
+
+void note_process() { owner.store(getpid()); }
+
+bool in_parents_memory() { return getpid() != owner.load(std::memory_order_relaxed); }
+
+bool usable() { return !unusable.load(std::memory_order_relaxed); }
+
+void forget_rsockets() {
+  new (&pool_mutex) std::mutex;
+  new (&pool) std::vector<Overlay*>;
+  new (&listening_mutex) std::mutex;
+  if (!made_any.load()) return;
+  unusable.store(true);
+  DescriptorTable::instance().forget_all();
+  table.for_each([](Overlay* overlay) {
+    overlay->rsocket.store(Overlay::kNone);
+    if (overlay->mode.load() != Overlay::Mode::kListening) overlay->mode.store(Overlay::Mode::kLost);
+    overlay->tried = true;
+    overlay->accepting.store(false);
+  });
+}
+
+void set_floor(int floor) {
+  g_floor = floor;
+  nupa_rdmacm_set_lowest_descriptor(floor);
+}
+
+int make_rsocket(int domain) {
+  static std::once_flag once;
+  std::call_once(once, start_library);
+  return rsocket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
+}
+
+void take_over_options(int fd, int rsocket) {
+  constexpr std::pair<int, int> kOptions[] = {{SOL_SOCKET, SO_RCVTIMEO},
+                                              {SOL_SOCKET, SO_SNDTIMEO},
+                                              {SOL_SOCKET, SO_LINGER},
+                                              {SOL_SOCKET, SO_KEEPALIVE},
+                                              {IPPROTO_TCP, TCP_KEEPIDLE}};
+  for (const auto& [level, name] : kOptions) {
+    alignas(timeval) char value[sizeof(timeval)];
+    socklen_t length = sizeof value;
+    if (next::getsockopt(fd, level, name, value, &length) == 0) rsetsockopt(rsocket, level, name, value, length);
+  }
+}
+
+int listening_rsocket(int fd, Overlay* overlay) {
+  if (overlay->rsocket.load() >= 0) return overlay->rsocket.load();
+  std::lock_guard lock(listening_mutex);
+  if (overlay->tried || !usable()) return overlay->rsocket.load();
+  overlay->tried = true;
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  if (next::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) return Overlay::kNone;
+  const int error = errno;
+  const int rsocket_fd = make_rsocket(local.ss_family);
+  if (rsocket_fd >= 0) {
+    made_any.store(true);
+    take_over_options(fd, rsocket_fd);  // the connections that it accepts have them
+    int v6_only = 0;
+    socklen_t size = sizeof v6_only;
+    if (local.ss_family == AF_INET6 && next::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &size) == 0) {
+      rsetsockopt(rsocket_fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
+    }
+    if (rbind(rsocket_fd, reinterpret_cast<sockaddr*>(&local), length) == 0 &&
+        rlisten(rsocket_fd, overlay->backlog) == 0) {
+      overlay->rsocket.store(rsocket_fd);
+    } else {
+      rclose(rsocket_fd);
+    }
+  }
+  errno = error;
+  return overlay->rsocket.load();
+}
+
+void give_up(Overlay* overlay, int error) {
+  {
+    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
+    if (!lease || !static_cast<Stream*>(lease.get())->give_up(error)) return;
+  }
+  overlay->failed.store(true);
+  overlay->mode.store(Overlay::Mode::kConnected);
+}
+
+bool settle(int fd, Overlay* overlay) {
+  if (overlay->mode.load() != Overlay::Mode::kConnecting) return true;
+  const int error = errno;
+  int failure = 0;
+  {
+    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
+    if (!lease) return true;
+    lease->ready(0);
+    auto* stream = static_cast<Stream*>(lease.get());
+    if (stream->connecting()) {
+      if (base::now_ns() < overlay->connect_until_ns) return false;
+      failure = ETIMEDOUT;
+    } else if (stream->phase() == Stream::Phase::kFailed) {
+      socklen_t length = sizeof failure;
+      stream->get_option(SOL_SOCKET, SO_ERROR, &failure, &length);
+      if (failure == 0) failure = ECONNREFUSED;
+    }
+  }
+  if (failure == 0) {
+    overlay->mode.store(Overlay::Mode::kConnected);
+    // The program may have changed its descriptor meanwhile.
+    rfcntl(overlay->rsocket.load(), F_SETFL, next::fcntl(fd, F_GETFL) & O_NONBLOCK);
+  } else {
+    fall_back(fd, overlay, failure);
+  }
+  errno = error;
+  return true;
+}
+
+int data_rsocket(int fd) {
+  Overlay* overlay = overlay_of(fd);
+  if (__builtin_expect(overlay == nullptr, 1)) return Overlay::kNone;
+  const auto mode = overlay->mode.load(std::memory_order_relaxed);
+  if (mode == Overlay::Mode::kConnected) return overlay->rsocket.load(std::memory_order_relaxed);
+  if (mode == Overlay::Mode::kLost) return kLostRsocket;
+  if (mode == Overlay::Mode::kListening) return Overlay::kNone;
+  // Asked for data while it connects: with a descriptor that blocks, connect() has waited.
+  if (settle(fd, overlay)) return overlay_of(fd) == nullptr ? Overlay::kNone : overlay->rsocket.load();
+  return overlay->rsocket.load();
+}
+
+}  // namespace nupa::sockets

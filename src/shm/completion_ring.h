@@ -1,0 +1,209 @@
+#pragma once
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "base/fence.h"
+#include "shm/layout.h"
+
+namespace nupa::shm {
+
+/// The writer's view of a completion queue: any thread of any process that has it mapped may push, each through an
+/// object of its own.
+///
+/// A position is claimed (by whom, in the claims beside the slots), its slot is filled, and the slot's stamp says that
+/// it is ready. The owner only reads slots: how far it has read stands in `head`, a line of its own that writers look
+/// at once a turn. The claim stands apart from the slot because the owner polls the slot's cache line: a writer that
+/// touched it twice would lose it in between and pay for two more transfers. So a completion costs two: the line goes
+/// to the writer, and back to the owner. `tail` is only a hint that everybody helps along. A writer that dies between
+/// claim and ready is known by its claim, and its entry is voided.
+class CompletionRing {
+ public:
+  enum class Push {
+    kOk,
+    kOverrun,  ///< no free slot, or claims that are nonsense
+    kMoved,    ///< the queue was resized: look up the new place and push again
+  };
+  using Claim = std::atomic<uint64_t>;
+
+  CompletionRing() = default;
+  /// `memory`: bytes_for() bytes, zeros when the ring is new. `generation`: as the ring's place has it (pack_ring).
+  CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots, uint16_t generation = 0)
+      : shared_(shared),
+        control_(static_cast<Control*>(memory)),
+        log2_(static_cast<uint8_t>(log2_slots)),
+        has_events_(shared->channel != 0),
+        generation_(generation) {}
+
+  static constexpr uint64_t bytes_for(uint32_t log2_slots) {
+    return sizeof(Control) + ((sizeof(CqSlot) + sizeof(Claim)) << log2_slots);
+  }
+
+  CqShared* shared() const { return shared_; }
+  bool valid() const { return control_ != nullptr; }
+  uint64_t capacity() const { return uint64_t{1} << log2_; }
+  CqSlot& slot(uint64_t position) const { return slots()[position & (capacity() - 1)]; }
+  /// What the stamp of the slot says when its entry for `position` is ready: turns count from 1, zeros are nobody's.
+  uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
+  bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
+
+  /// Claims a slot for process `owner`, writes the entry there, makes it ready. `intent`, if given, is told generation
+  /// and position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot whether the
+  /// entry was completed. After kOk the caller calls needs_event().
+  Push push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
+    // In memory before the claim, whose barrier lets write() fetch it in wide words at once.
+    asm volatile("" : : "m"(entry));
+    uint64_t position;
+    const Push result = claim_next(owner, &position);
+    if (__builtin_expect(result != Push::kOk, 0)) return result;
+    if (intent != nullptr) intent->store(uint64_t{generation_} << 48 | (position + 1), std::memory_order_release);
+    write(position, entry);
+    help_tail(position);
+    return Push::kOk;
+  }
+
+  /// First half of push(): the position is the caller's alone until it has written it.
+  Push claim_next(uint32_t owner, uint64_t* claimed_position) {
+    uint64_t position = control_->tail.load(std::memory_order_acquire);
+    uint64_t passed = 0;
+    for (;;) {
+      const uint64_t now_turn = turn(position);
+      uint64_t claimed = claim(position).load(std::memory_order_acquire);
+      if (turn_of(claimed) < now_turn) {
+        if (__builtin_expect(position >= free_until_, 0)) {
+          free_until_ = control_->head.load(std::memory_order_acquire) + capacity();
+          if (position >= free_until_) return Push::kOverrun;
+        }
+        if (claim(position).compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
+                                                    std::memory_order_acquire)) {
+          *claimed_position = position;
+          return Push::kOk;
+        }
+      }
+      if (claimed == kClosed) return Push::kMoved;
+      if (++passed > capacity() + kMostLostPositions) return Push::kOverrun;
+      // Somebody took this position: help the hint along and try the next.
+      help_tail(position);
+      const uint64_t tail = control_->tail.load(std::memory_order_acquire);
+      position = tail > position ? tail : position + 1;
+    }
+  }
+
+  /// Writes a claimed entry and makes it ready. The owner polls this line: the fewer stores it takes, the less likely
+  /// the line is gone again before the last of them, which would cost two more transfers.
+  void write(uint64_t position, const CqEntry& entry) {
+    CqSlot& to = slot(position);
+    const auto* from = reinterpret_cast<const __m128i*>(&entry);
+    auto* words = reinterpret_cast<__m128i*>(&to.entry);
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2);
+    uint64_t rest;
+    std::memcpy(&rest, from + 3, sizeof rest);
+    _mm_store_si128(words, a);
+    _mm_store_si128(words + 1, b);
+    _mm_store_si128(words + 2, c);
+    std::memcpy(words + 3, &rest, sizeof rest);
+    to.stamp.store(turn(position), std::memory_order_release);
+  }
+
+  /// Owner: tells writers that everything below `head` was read.
+  void publish_head(uint64_t head) { control_->head.store(head, std::memory_order_release); }
+  /// Owner of a new ring, before others see it: `count` entries were put there.
+  void start_at(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) claim(i).store(claim_of(turn(i), 0), std::memory_order_relaxed);
+    control_->tail.store(count, std::memory_order_release);
+  }
+
+  /// Owner: closes the slot at `position` to writers for good. False: one has claimed it and will make it ready.
+  bool close(uint64_t position) {
+    uint64_t claimed = claim(position).load(std::memory_order_acquire);
+    if (turn_of(claimed) >= turn(position)) return claimed == kClosed;
+    return claim(position).compare_exchange_strong(claimed, kClosed, std::memory_order_acq_rel);
+  }
+  /// Owner: takes close() back, where it closed.
+  void reopen(uint64_t position) {
+    uint64_t closed = kClosed;
+    claim(position).compare_exchange_strong(closed, claim_of(turn(position) - 1, 0), std::memory_order_acq_rel);
+  }
+
+  /// Owner: voids what process `dead` claimed and did not complete.
+  void void_claims_of(uint32_t dead) {
+    for (uint64_t i = 0; i < capacity(); ++i) {
+      const uint64_t claimed = claim(i).load(std::memory_order_acquire);
+      if (claimed == 0 || claimed == kClosed || claimer_of(claimed) != dead) continue;
+      const uint64_t its_turn = turn_of(claimed);
+      if (slots()[i].stamp.load(std::memory_order_acquire) >= its_turn) continue;
+      slots()[i].entry.status = kVoidStatus;
+      slots()[i].stamp.store(its_turn, std::memory_order_release);
+    }
+  }
+
+  /// Owner: asks for an event with the next entry, or the next solicited one. Each entry that raises no event is seen
+  /// by what the owner reads after this.
+  static void arm(CqShared& shared, Armed kind) {
+    uint64_t seen = shared.armed.load();
+    while (armed_of(seen) < kind) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
+      const uint64_t wanted = pack_armed(disarmed_of(seen), kind);
+      if (shared.armed.compare_exchange_weak(seen, wanted, std::memory_order_seq_cst)) break;
+    }
+    base::fence_after_update();
+  }
+
+  /// True if the entry just pushed must raise an event, which is then the caller's to raise.
+  /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier (help_tail).
+  bool needs_event(bool solicited) {
+    if (!has_events_) return false;
+    uint64_t armed = shared_->armed.load(std::memory_order_seq_cst);
+    while (__builtin_expect(armed_of(armed) != Armed::kNo, 0)) {
+      if (armed_of(armed) == Armed::kSolicited && !solicited) return false;
+      const uint64_t taken = pack_armed(disarmed_of(armed) + 1, Armed::kNo);
+      if (shared_->armed.compare_exchange_weak(armed, taken, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+
+  /// Counts one of the events that are to be raised. False: all are, for the owner raised those that it took for a dead
+  /// process's.
+  static bool count_event(CqShared& shared) {
+    uint32_t raised = shared.events.load(std::memory_order_acquire);
+    while (static_cast<int32_t>(disarmed_of(shared.armed.load(std::memory_order_acquire)) - raised) > 0)
+      if (shared.events.compare_exchange_weak(raised, raised + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
+
+ private:
+  struct Control {
+    alignas(64) std::atomic<uint64_t> tail;  ///< writers' hint: where to look for the next free slot
+    alignas(64) std::atomic<uint64_t> head;  ///< the owner's: what was read
+  };
+  static constexpr uint64_t kClosed = ~uint64_t{0};
+  static constexpr uint64_t turn_of(uint64_t claim_value) {
+    return claim_value == kClosed ? kClosed : claim_value & kStampBody;
+  }
+  static constexpr uint64_t claim_of(uint64_t now_turn, uint32_t owner) { return uint64_t{owner} << 48 | now_turn; }
+  CqSlot* slots() const { return reinterpret_cast<CqSlot*>(control_ + 1); }
+  Claim& claim(uint64_t position) const {
+    return reinterpret_cast<Claim*>(slots() + capacity())[position & (capacity() - 1)];
+  }
+
+  /// Everything up to `position` is claimed. The hint is allowed to be late, never early; where nobody can wait for an
+  /// event no barrier is needed either, and a plain store does.
+  void help_tail(uint64_t position) {
+    uint64_t hint = position;
+    if (has_events_) {
+      control_->tail.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst);
+      base::fence_after_update();
+    } else if (control_->tail.load(std::memory_order_relaxed) <= position) {
+      control_->tail.store(position + 1, std::memory_order_release);
+    }
+  }
+
+  // Every queue pair has two of these: they are kept short.
+  CqShared* shared_ = nullptr;
+  Control* control_ = nullptr;  ///< behind it the slots, behind them the claims
+  uint64_t free_until_ = 0;     ///< positions below may be claimed: `head` was at least so far
+  uint8_t log2_ = 0;
+  bool has_events_ = false;
+  uint16_t generation_ = 0;
+};
+
+}  // namespace nupa::shm

@@ -1,0 +1,62 @@
+#include "shm/mapped_file.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace nupa::shm {
+
+MappedFile::~MappedFile() {
+  for (const auto& [extent, address] : mappings_) munmap(address, extent.second);
+}
+
+void MappedFile::close_file() {
+  std::lock_guard lock(mutex_);
+  fd_.reset();
+}
+
+void MappedFile::let_go() {
+  std::lock_guard lock(mutex_);
+  fd_.reset();
+  // By the system call itself: ThreadSanitizer takes mmap() for a write, which who still looks there would race with.
+  for (const auto& [extent, address] : mappings_)
+    syscall(SYS_mmap, address, extent.second, PROT_READ | PROT_WRITE,
+            MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
+  // Windows and large objects live in one map: an object larger than a window starts at a multiple of its own size,
+  // which is a multiple of the window, so the two kinds never overlap with different extents for one object.
+  const bool large = length > kWindow;
+  const uint64_t start = large ? offset : offset & ~(kWindow - 1);
+  const uint64_t span = large ? length : kWindow;
+  if (!large && offset - start + length > kWindow) return fail(ERANGE, "an object straddles two windows");
+  std::lock_guard lock(mutex_);
+  // A window may be mapped that the file only begins: what lies behind its end would be a SIGBUS.
+  const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
+  if (!lies_within()) {
+    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
+    struct stat file;
+    if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
+    size_ = static_cast<uint64_t>(file.st_size);
+    if (!lies_within()) return fail(ERANGE, "beyond the end of the shared file");
+  }
+  // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
+  const uint64_t key = start | (large ? 1 : 0);
+  // The smaller object's mapping stays: another thread may still read it after the owner has grown the object.
+  auto found = mappings_.lower_bound({key, span});
+  if (found == mappings_.end() || found->first.first != key) {
+    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
+    void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
+    if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
+    // A core dump wants the program's memory, not the sparse tables behind it.
+    madvise(address, span, MADV_DONTDUMP);
+    found = mappings_.emplace(Extent{key, span}, address).first;
+  }
+  return static_cast<std::byte*>(found->second) + (offset - start);
+}
+
+}  // namespace nupa::shm

@@ -1,0 +1,167 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+
+#include "base/fence.h"
+#include "base/prefetch.h"
+#include "progress/waiter.h"
+#include "shm/layout.h"
+
+namespace nupa::shm {
+
+/// A receive queue as a sender (claim) and as its owner (post, drain) see it. A slot goes free -> ready (posted) ->
+/// claimed(by whom) -> free of the next turn; senders of several processes claim in posting order.
+class ReceiveRing {
+ public:
+  ReceiveRing() = default;
+  ReceiveRing(RecvRing* shared, void* slots, uint32_t log2_slots, uint32_t stride)
+      : shared_(shared),
+        slots_(static_cast<std::byte*>(slots)),
+        log2_(log2_slots),
+        mask_((uint64_t{1} << log2_slots) - 1),
+        stride_(stride) {}
+
+  RecvRing* shared() const { return shared_; }
+  bool valid() const { return slots_ != nullptr; }
+  uint64_t capacity() const { return mask_ + 1; }
+  RecvSlot& slot(uint64_t position) const {
+    return *reinterpret_cast<RecvSlot*>(slots_ + (position & mask_) * stride_);
+  }
+  uint64_t turn(uint64_t position) const { return position >> log2_; }
+
+  static constexpr uint32_t stride_for(uint32_t max_sge) {
+    const uint32_t bytes = 32 + 16 * (max_sge < 2 ? 2 : max_sge);
+    return (bytes + 63) / 64 * 64;
+  }
+
+  /// Entries of a scatter list that a slot of this stride holds.
+  static constexpr uint32_t entries_for(uint32_t stride) {
+    return static_cast<uint32_t>((stride - offsetof(RecvSlot, sge)) / sizeof(Sge));
+  }
+  /// True if `stride` is a valid distance between two slots, in bytes.
+  static constexpr bool is_stride(uint32_t stride) {
+    return stride >= sizeof(RecvSlot) && stride % alignof(RecvSlot) == 0;
+  }
+
+  /// A claimed receive: the slot is the claimer's until finish() or put_back(). Its owner may write there all the same,
+  /// or have left nonsense behind: a claimer reads each value once and checks what it has read.
+  struct Claim {
+    RecvSlot* slot = nullptr;
+    uint64_t position = 0;
+    uint64_t turn = 0;
+    uint32_t entries = 0;  ///< of its scatter list, no more than the slot holds
+    explicit operator bool() const { return slot != nullptr; }
+
+    /// Entry `i` of the scatter list, below `entries`, as it is now.
+    Sge entry(uint32_t i) const {
+      const Sge* const from = static_cast<const Sge*>(slot->sge) + i;
+      return {__atomic_load_n(&from->addr, __ATOMIC_RELAXED), __atomic_load_n(&from->length, __ATOMIC_RELAXED),
+              __atomic_load_n(&from->lkey, __ATOMIC_RELAXED)};
+    }
+    /// Bytes that its entries hold together.
+    uint64_t room() const {
+      uint64_t bytes = 0;
+      for (uint32_t i = 0; i < entries; ++i) bytes += entry(i).length;
+      return bytes;
+    }
+  };
+
+  /// Takes the oldest posted receive for process `owner`; empty if none is posted, or if the stamps are nonsense.
+  /// `alone`: no other thread or process claims from this ring.
+  Claim claim(uint32_t owner, bool alone = false) {
+    uint64_t position = shared_->consumed.load(std::memory_order_acquire);
+    uint64_t passed = 0;
+    for (;;) {
+      RecvSlot& candidate = slot(position);
+      const uint64_t now_turn = turn(position);
+      uint64_t seen = stamp(now_turn, SlotState::kReady);
+      if (candidate.stamp.compare_exchange_strong(seen, claim_stamp(now_turn, owner), std::memory_order_seq_cst,
+                                                  std::memory_order_acquire)) {
+        uint64_t hint = position;
+        if (alone)
+          shared_->consumed.store(position + 1, std::memory_order_release);
+        else
+          shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+        return {&candidate, position, now_turn, std::min(candidate.num_sge, entries_for(stride_))};
+      }
+      const uint64_t seen_turn = (seen & kStampBody) >> 2;
+      if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
+      if (++passed > capacity() + kMostLostPositions) return {};
+      // Taken by another (claimed in this turn) or already free for a later turn: help and go on.
+      uint64_t hint = position;
+      if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {
+        base::fence_after_update();
+        // Put back meanwhile, where nobody would look any more.
+        if (candidate.stamp.load(std::memory_order_acquire) == stamp(now_turn, SlotState::kReady)) continue;
+      }
+      const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
+      position = consumed > position ? consumed : position + 1;
+    }
+  }
+
+  /// Whether a claim of process `owner` still stands.
+  static bool is_claimed(const Claim& claim, uint32_t owner) {
+    return claim.slot->stamp.load(std::memory_order_acquire) == claim_stamp(claim.turn, owner);
+  }
+
+  /// The claimer has completed the receive: the slot may be posted anew.
+  static void finish(const Claim& claim) {
+    claim.slot->claim_qp.store(0, std::memory_order_relaxed);
+    claim.slot->completion.store(0, std::memory_order_relaxed);
+    claim.slot->stamp.store(stamp(claim.turn + 1, SlotState::kFree), std::memory_order_release);
+  }
+
+  /// The claimer found that it must not use it: it is posted again where it was.
+  void put_back(const Claim& claim) {
+    claim.slot->claim_qp.store(0, std::memory_order_relaxed);
+    claim.slot->completion.store(0, std::memory_order_relaxed);
+    claim.slot->stamp.store(stamp(claim.turn, SlotState::kReady), std::memory_order_release);
+    // Whoever helps the hint past it after lower_hint() has looked sees that it is ready.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    lower_hint(claim.position);
+  }
+
+  /// Owner only, one thread at a time: posts at `position` (counted by the owner). False: the ring is full.
+  template <class Fill>
+  bool post(uint64_t position, Fill&& fill) {
+    RecvSlot& target = slot(position);
+    const uint64_t now_turn = turn(position);
+    uint64_t seen = target.stamp.load(std::memory_order_acquire);
+    // A claimer completes the receive first and frees the slot then: an owner that is quick to poll and to post anew
+    // meets it in between and waits those few instructions. A claimer that was stopped just there makes it "full".
+    progress::Waiter waiter(progress::kLockPolicy);
+    for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimPatience, 0);
+         ++turns) {
+      waiter.turn();
+      seen = target.stamp.load(std::memory_order_acquire);
+    }
+    if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {
+      // A receive that was put back while another claimer helped the hint past it would stay unseen: show it again.
+      if (now_turn > 0 && seen == stamp(now_turn - 1, SlotState::kReady)) lower_hint(position - capacity());
+      return false;
+    }
+    fill(target);
+    target.stamp.store(stamp(now_turn, SlotState::kReady), std::memory_order_release);
+    // A sender wrote the next slot's line last: let it come while nobody waits for it.
+    base::prefetch_for_write(&slot(position + 1));
+    return true;
+  }
+
+ private:
+  static constexpr int kClaimPatience = 20000;
+
+  /// The hint may have gone past a receive that is posted: it would be lost to everybody.
+  void lower_hint(uint64_t position) {
+    uint64_t hint = shared_->consumed.load(std::memory_order_acquire);
+    while (hint > position && !shared_->consumed.compare_exchange_weak(hint, position, std::memory_order_acq_rel)) {
+    }
+  }
+
+  RecvRing* shared_ = nullptr;
+  std::byte* slots_ = nullptr;
+  uint32_t log2_ = 0;
+  uint64_t mask_ = 0;
+  uint32_t stride_ = 64;
+};
+
+}  // namespace nupa::shm

@@ -1,0 +1,51 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "base/fence.h"
+#include "progress/waiter.h"
+
+namespace nupa::shm {
+
+/// The lock of a queue pair's send side: a number that is odd while held. It lies in shared memory not because others
+/// take it, but because they watch it: while it is odd its owner may be touching a peer's objects or memory. A peer
+/// that has revoked something waits until each such number was even or changed (docs/shm.md, grace periods).
+class SendLock {
+ public:
+  explicit SendLock(std::atomic<uint32_t>& word) : word_(word) {}
+
+  bool try_lock() {
+    uint32_t seen = word_.load(std::memory_order_relaxed);
+    if ((seen & 1) != 0 || !word_.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst)) return false;
+    // Pairs with fence_after_revoking(): a holder that await_holder() does not see reads what was revoked as revoked.
+    base::fence_after_update();
+    return true;
+  }
+  void lock() {
+    if (__builtin_expect(try_lock(), 1)) return;
+    progress::Waiter waiter(progress::kLockPolicy);
+    while (!try_lock()) waiter.turn();
+  }
+  void unlock() { word_.store(word_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+  /// Between revoking something and await_holder() of each lock whose holder may use it.
+  static void fence_after_revoking() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  /// Waits until the thread that holds the lock `word` now has released it. `goes_on` is called at each turn. False:
+  /// `goes_on` returned false.
+  template <class GoesOn>
+  static bool await_holder(const std::atomic<uint32_t>& word, GoesOn goes_on) {
+    const uint32_t seen = word.load(std::memory_order_seq_cst);
+    if ((seen & 1) == 0) return true;
+    progress::Waiter waiter(progress::kLockPolicy);
+    while (word.load(std::memory_order_acquire) == seen) {
+      if (!goes_on()) return false;
+      waiter.turn();
+    }
+    return true;
+  }
+
+ private:
+  std::atomic<uint32_t>& word_;
+};
+
+}  // namespace nupa::shm
