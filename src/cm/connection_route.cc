@@ -6,6 +6,7 @@
 #include "base/gid_text.h"
 #include "cm/connections.h"
 #include "core/device_attr.h"
+#include "core/seam/group_address.h"
 #include "net/find_route.h"
 
 namespace nupa::cm {
@@ -93,7 +94,8 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   route->path.remote = to;
   // What leads to another host may be narrower than the port.
   if (!(found && found->local)) {
-    if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
+    if (!core::names_group(to))  // which has members on this host, too
+      if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
     const auto way = process_.transports().mtu_code_to(to, scope);
     if (!way) return tl::unexpected(way.error());
     if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));

@@ -1191,6 +1191,8 @@ TEST_P(ManySlots, QueuePairsOfBothAreReached) {
 TEST_P(ManySlots, OfAProcessThatIsKilled_AreFreeAgain) {
   EXPECT_TRUE(are_there());
   kill_child();
+  // Over shared memory writes reach the memory of a process that has died for as long as its end is not known.
+  ASSERT_TRUE(soon([&] { return end.process().node().find(slot(0)) == nullptr; }));
   for (size_t i = 0; i < own.size(); ++i) {
     ASSERT_EQ(end.write(*own[i], 1, peers[i].addr, peers[i].rkey), 0);
     EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
@@ -1208,6 +1210,9 @@ INSTANTIATE_TEST_SUITE_P(Transports, ManySlots, ::testing::Values("shm", "roce")
 class ShmSlots : public ShmTest {};
 
 TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer allows no new thread in a child of a process with several";
+#endif
   while (qps.size() <= shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
   auto& first = static_cast<Qp&>(*qps.front());
   auto& last = static_cast<Qp&>(*qps.back());

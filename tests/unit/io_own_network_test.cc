@@ -247,7 +247,7 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
 }
 
 TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
-  within({"addr add 10.1.0.1/24 dev a0"}, [] {
+  within({"addr add 10.1.0.1/24 dev a0", "route add 239.0.0.0/8 dev a0"}, [] {
     setenv("NUPA_TRANSPORT", "shm", 1);
     const auto own = core::Process::acquire();
     unsetenv("NUPA_TRANSPORT");
@@ -257,6 +257,7 @@ TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
     EXPECT_EQ(EHOSTUNREACH, there.error().code());
     EXPECT_STREQ("no transport leads to 10.1.0.77", there.error().what());
     EXPECT_TRUE(cm::Connections::of(**own)->find_route(gid("10.1.0.1"), 0, nullptr)) << "its own";
+    EXPECT_TRUE(cm::Connections::of(**own)->find_route(gid("239.9.8.1"), 0, nullptr)) << "a group";
   });
 }
 
