@@ -311,8 +311,14 @@ struct EventThread {
           ibv_get_cq_event(channel, &from, &tag);
           state->returned = true;
         }) {}
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr bool kCanBeCancelled = false;  // what unwinds the stack leaves it marked as in use
+#else
+  static constexpr bool kCanBeCancelled = true;
+#endif
   /// Cases that fork are to find no thread (ThreadSanitizer).
   void end() {
+    if (!kCanBeCancelled) return thread.detach();
     EXPECT_EQ(pthread_cancel(thread.native_handle()), 0);
     thread.join();
   }
@@ -335,6 +341,7 @@ TEST_F(VerbsCq, GetCqEvent_ChannelWasDestroyed_WaitsForTheEnd) {
 
 TEST_F(VerbsCq, GetCqEvent_ChannelIsDestroyedMeanwhile_WaitsForTheEnd) {
   for (const bool cancelled : {false, true}) {
+    if (cancelled && !EventThread::kCanBeCancelled) break;
     ibv_comp_channel* const channel = ibv_create_comp_channel(context);
     ASSERT_NE(channel, nullptr);
     std::vector<EventThread> threads;
