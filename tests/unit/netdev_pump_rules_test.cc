@@ -768,13 +768,15 @@ TEST_P(NetdevPumpRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBeforeTheNe
   std::thread holds([&] {
     node.pump->call([&] {
       is_busy = true;
-      while (!may_go_on) usleep(100);
+      is_busy.notify_one();
+      may_go_on.wait(false);
     });
   });
-  while (!is_busy) usleep(100);
+  is_busy.wait(false);
   EXPECT_TRUE(node.pump->post([&] { posted_ran = true; }));
   EXPECT_FALSE(posted_ran);
   may_go_on = true;
+  may_go_on.notify_one();
   EXPECT_TRUE(node.pump->call([&] { EXPECT_TRUE(posted_ran); }));
   holds.join();
 }
