@@ -14,6 +14,10 @@ class CompletionChannel {
   virtual ~CompletionChannel() = default;
   /// Pollable; O_NONBLOCK may be set on it. Read it only through wait().
   virtual int fd() const = 0;
+  /// What lies behind fd(): readable while an event waits, as fd() is, but always writable too. A wait for it to become
+  /// readable costs less, since the kernel looks at one descriptor in place of two. It is neither read nor written, and
+  /// goes with the channel. Any thread.
+  virtual int signal_fd() const = 0;
   /// Takes one event: the queue it came from. Blocks unless fd() is non-blocking.
   /// EAGAIN: nothing there (non-blocking); EINTR: a signal came; ECANCELED: the channel is closed. Any thread.
   virtual Result<CompletionQueue*> wait() = 0;

@@ -87,14 +87,14 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
 }
 
 void Cq::make_room(const CqEntry& entry, bool polled) {
-  Process& process = device_.process();
   if (entry.srq_number != 0) {
-    if (Srq* srq = process.objects().srqs().at(shm::index_of(entry.srq_number)); srq != nullptr) srq->retire_receive();
+    if (Srq* srq = device_.process().objects().srqs().at(shm::index_of(entry.srq_number)); srq != nullptr)
+      srq->retire_receive();
   }
   // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
   // of this process still means the same queue pair.
   if (!polled) return;
-  Qp* qp = process.objects().qps().find(entry.qp_num);
+  Qp* qp = queue_pair(entry.qp_num);
   if (qp == nullptr) return;
   if ((entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0) {
     qp->retire(entry.sq_position);
@@ -102,6 +102,27 @@ void Cq::make_room(const CqEntry& entry, bool polled) {
     qp->count_received();
     if (entry.srq_number == 0) qp->retire_receive();
   }
+}
+
+inline Qp* Cq::queue_pair(uint32_t number) {
+  return __builtin_expect(number == last_number_, 1) ? last_ : find_queue_pair(number);
+}
+
+Qp* Cq::find_queue_pair(uint32_t number) {
+  Qp* const qp = device_.process().objects().qps().find(number);
+  // Only of one that calls forget() here before it goes.
+  if (qp != nullptr && (qp->send_cq() == this || qp->recv_cq() == this)) {
+    last_number_ = number;
+    last_ = qp;
+  }
+  return qp;
+}
+
+void Cq::forget(uint32_t qp_num) {
+  std::lock_guard lock(lock_);
+  if (last_number_ != qp_num) return;
+  last_number_ = 0;
+  last_ = nullptr;
 }
 
 void Cq::look_at_next() { next_.look_at(ring_.slot(head_).stamp, ring_.turn(head_)); }

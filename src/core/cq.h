@@ -15,6 +15,7 @@ class Channel final : public CompletionChannel {
   Channel(DeviceImpl& device, std::unique_ptr<progress::EventDescriptor> events, uint32_t index);
   ~Channel() override;
   int fd() const override { return events_->fd(); }
+  int signal_fd() const override { return events_->signal_fd(); }
   Result<CompletionQueue*> wait() override;
   int close() override;
 
@@ -65,6 +66,8 @@ class Cq final : public CompletionQueue {
   void count_delivered() { delivered_.fetch_add(1); }
   /// Throws away the entries of a queue pair that is reset or destroyed.
   void purge(uint32_t qp_num);
+  /// The queue pair that completes here has left the table and is going to be destroyed.
+  void forget(uint32_t qp_num);
   /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
   void recover(uint32_t dead_tag);
   /// True if the entry that a writer announced by `intent` was completed (or taken since).
@@ -83,6 +86,9 @@ class Cq final : public CompletionQueue {
   void fill(const shm::CqEntry& entry, WorkCompletion* wc);
   /// The queue that this entry came from may take one more request. `polled` false: the entry is thrown away.
   void make_room(const shm::CqEntry& entry, bool polled);
+  /// This process's queue pair of that number. Null: it has none. Under the lock.
+  Qp* queue_pair(uint32_t number);
+  [[gnu::noinline]] Qp* find_queue_pair(uint32_t number);
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
   int nothing_there();
@@ -99,6 +105,10 @@ class Cq final : public CompletionQueue {
   const std::vector<Poller*>& pollers_;  ///< a thread that polls in vain looks for transports' work
   progress::SpinLock lock_;
   uint64_t head_ = 0;
+  // The queue pair whose entry was polled last, if it completes here: its place in the table is three loads away, each
+  // of which needs the one before.
+  uint32_t last_number_ = 0;  ///< 0: none
+  Qp* last_ = nullptr;
   NextStamp next_;  ///< of the entry at head_
   std::atomic<uint32_t> empty_polls_{0};
   std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue

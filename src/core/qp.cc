@@ -122,6 +122,8 @@ int Qp::close() {
   // A transport's thread may have added it until it was withdrawn.
   process_.pending().remove(*this);
   process_.objects().qps().leave(index_);
+  if (send_cq_ != nullptr) send_cq_->forget(qp_num_);
+  if (recv_cq_ != nullptr) recv_cq_->forget(qp_num_);
   queue_.reset();
   device_.events().forget(this);
   process_.objects().qps().indices().give_back(index_);

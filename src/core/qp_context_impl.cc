@@ -86,7 +86,7 @@ WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rke
 
 bool QpContextImpl::take_receive() {
   if (!target().ready(0, 0)) return false;
-  receive_ = target_->take();
+  target_->take(&receive_);
   receive_queue_ = selected_;
   receive_life_ = target_->selected();
   return static_cast<bool>(receive_);

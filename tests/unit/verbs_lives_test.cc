@@ -44,6 +44,35 @@ TEST_F(VerbsLives, SendQueueIsEmptyAfterReset) {
   EXPECT_TRUE(stays_empty(cq));
 }
 
+TEST_F(VerbsLives, NumberThatIsUsedAgain_CountsForItsNewQueuePair) {
+  ibv_qp_init_attr attr = init();
+  attr.cap.max_send_wr = 4;
+  ibv_qp* first = ibv_create_qp(pd, &attr);
+  ASSERT_NE(first, nullptr);
+  ibv_qp* const peer = make_qp();
+  connect(first, peer);
+  ibv_sge sge = span(0, 8);
+  ASSERT_EQ(post(first, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  const uint32_t number = first->qp_num;
+  ASSERT_EQ(ibv_destroy_qp(first), 0);
+  // Numbers come back when all others of the process's first place on the host have been used.
+  constexpr int kNumbers = 4096;
+  ibv_qp* again = nullptr;
+  for (int tries = 0; tries < kNumbers && again == nullptr; ++tries) {
+    again = ibv_create_qp(pd, &attr);
+    ASSERT_NE(again, nullptr);
+    if (again->qp_num != number) ASSERT_EQ(ibv_destroy_qp(std::exchange(again, nullptr)), 0);
+  }
+  ASSERT_NE(again, nullptr) << "no number was used again";
+  keep(again);
+  connect(again, make_qp());
+  for (uint32_t i = 0; i < 3 * attr.cap.max_send_wr; ++i) {
+    ASSERT_EQ(post(again, remote(IBV_WR_RDMA_WRITE, 2, &sge, 4096)), 0) << i;
+    EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  }
+}
+
 TEST_F(VerbsLives, ReceiveQueueIsEmptyAfterReset) {
   ibv_qp_init_attr attr = init();
   attr.cap.max_recv_wr = 4;

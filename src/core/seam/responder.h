@@ -129,7 +129,7 @@ class Responder {
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
     if (part.first) {
       if (!target_.select(part.srqn)) return refuse(Refusal::kInvalidRequest, inbound, message);
-      message->receive = target_.take();
+      target_.take(&message->receive);
       if (__builtin_expect(!message->receive, 0)) return Verdict::not_ready();
     }
     if (__builtin_expect(message->offset + part.length > target_.room(message->receive), 0))
@@ -155,7 +155,7 @@ class Responder {
     Verdict verdict = check(part, message->offset, &range);
     if (__builtin_expect(!verdict.is_accepted(), 0)) return refuse(verdict.refusal(), inbound, message);
     if (part.has_immediate) {
-      message->receive = target_.take();
+      target_.take(&message->receive);
       if (!message->receive) return Verdict::not_ready();
     }
     verdict = copy(part, range);
@@ -287,7 +287,7 @@ class ContextTarget {
   WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
     return context_.run_atomic(op, srqn_, rkey, address, operand, swap);
   }
-  Receive take() { return {context_.take_receive()}; }
+  void take(Receive* receive) { receive->taken = context_.take_receive(); }
   void put_back(const Receive&) { context_.return_receive(); }
   uint64_t room(const Receive&) { return context_.receive_room(); }
   WcStatus place(const Receive&, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t,

@@ -105,25 +105,26 @@ bool SharedTarget::select_domain_queue(uint32_t srqn) try {
   return false;
 }
 
-SharedTarget::Receive SharedTarget::take() {
-  if (!side_->ring.valid()) return {};
-  Receive receive = side_->ring.claim(tag_, alone_);
-  if (!receive) return {};
-  receive.slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
+void SharedTarget::take(Receive* receive) {
+  receive->slot = nullptr;
+  if (!side_->ring.valid()) return;
+  *receive = side_->ring.claim(tag_, alone_);
+  if (!*receive) return;
+  receive->slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
   // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
   // and both sides are ordered by a full barrier, so one of the two sees the other.
   const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
   if (__builtin_expect(word != accepted_, 0)) {
     // From RTR to RTS, say: it still takes requests.
     if (shm::epoch_of(word) != shm::epoch_of(accepted_) || !takes_requests(shm::state_of(word))) {
-      side_->ring.put_back(receive);
-      return {};
+      side_->ring.put_back(*receive);
+      *receive = {};
+      return;
     }
     accepted_ = word;
   }
   if (__builtin_expect(side_->srq_index != 0, 0))
     host::tell_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
-  return receive;
 }
 
 WcStatus SharedTarget::copy(const host::RemoteRange& range, const Piece& piece) {

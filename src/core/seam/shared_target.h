@@ -93,8 +93,15 @@ class SharedTarget {
   /// READs and atomics that it takes at a time.
   uint32_t read_depth() const { return remote_->read_depth.load(std::memory_order_relaxed); }
 
-  /// Takes the oldest receive. Empty: none is posted, or the queue pair stopped taking requests meanwhile.
-  Receive take();
+  /// Takes the oldest receive. Empty: none is posted, or the queue pair stopped taking requests meanwhile. It is
+  /// written where it stays: to read it back in wider words, as a copy does, waits for the stores to the peer's lines
+  /// that came before it.
+  void take(Receive* receive);
+  Receive take() {
+    Receive receive;
+    take(&receive);
+    return receive;
+  }
   void put_back(const Receive& receive) { side_->ring.put_back(receive); }
   static uint64_t room(const Receive& receive) { return receive.room(); }
   /// Copies `pieces`, `length` bytes in all, to `offset` of the receive's buffers; *behind, if asked for: where the

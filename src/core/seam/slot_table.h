@@ -2,7 +2,6 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -11,11 +10,11 @@
 namespace nupa::core {
 
 /// What a process has for each of its slots, found by a queue pair number with one load. Its memory grows with the
-/// slots. Any thread; what is made stays as long as the table.
+/// slots; the table itself has 32 KiB. Any thread; what is made stays as long as the table.
 template <class Bank>
 class SlotTable {
  public:
-  SlotTable() : by_slot_(std::make_unique<Places>()) {}
+  SlotTable() = default;
   ~SlotTable() {
     for (Entry* entry = first_.load(); entry != nullptr;) delete std::exchange(entry, entry->next);
   }
@@ -46,12 +45,12 @@ class SlotTable {
     Entry* next = nullptr;
   };
   static constexpr uint32_t kSlots = 1u << 12;  ///< that a number of 24 bits can name
-  using Places = std::array<std::atomic<Bank*>, kSlots>;
 
   /// A number from a packet or from another process may have more bits.
-  std::atomic<Bank*>& place_of(uint32_t number) const { return (*by_slot_)[shm::slot_of(number) & (kSlots - 1)]; }
+  std::atomic<Bank*>& place_of(uint32_t number) { return by_slot_[shm::slot_of(number) & (kSlots - 1)]; }
+  const std::atomic<Bank*>& place_of(uint32_t number) const { return by_slot_[shm::slot_of(number) & (kSlots - 1)]; }
 
-  std::unique_ptr<Places> by_slot_;
+  std::array<std::atomic<Bank*>, kSlots> by_slot_{};  ///< here, not behind a pointer: each completion looks here
   std::atomic<Entry*> first_{nullptr};
   std::mutex mutex_;  ///< of make()
 };

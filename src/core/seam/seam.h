@@ -1,0 +1,19 @@
+#pragma once
+/// The seam between the core and transports: what a transport is (Transport, Endpoint), what the core lends to it
+/// (ProcessContext, QpContext, Responder), and the values that pass between them. A transport includes this folder
+/// and nothing else of the core; CONTRIBUTING.md has the story of one. Each header says which thread calls what.
+#include "core/seam/deferred_sends.h"
+#include "core/seam/device_entry.h"
+#include "core/seam/endpoint.h"
+#include "core/seam/grh.h"
+#include "core/seam/group_address.h"
+#include "core/seam/mad_carrier.h"
+#include "core/seam/poller.h"
+#include "core/seam/qp_context.h"
+#include "core/seam/request.h"
+#include "core/seam/responder.h"
+#include "core/seam/shared_target.h"
+#include "core/seam/slot_table.h"
+#include "core/seam/stat_fields.h"
+#include "core/seam/timers.h"
+#include "core/seam/transport.h"
