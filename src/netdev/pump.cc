@@ -104,7 +104,7 @@ Result<void> Pump::open() {
   auto queue_ready = loop_->watch(queue_, [this](uint32_t events) { on_queue(events); });
   if (!queue_ready) return tl::unexpected(queue_ready.error());
   queue_ready_ = std::move(*queue_ready);
-  auto channel_ready = loop_->watch(channel_->fd(), [this](uint32_t) {
+  auto channel_ready = loop_->watch(channel_->signal_fd(), [this](uint32_t) {
     [[maybe_unused]] auto taken = channel_->wait();
     go_on_.run_soon();
   });

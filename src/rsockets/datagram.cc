@@ -357,9 +357,10 @@ void Datagram::arm(std::vector<pollfd>* fds) {
   }
 }
 
-void Datagram::wake() {
+void Datagram::wake(int descriptor) {
   std::lock_guard lock(mutex_);
-  for (const auto& path : paths_) path->source().take_event();
+  for (const auto& path : paths_)
+    if (path->source().fd() == descriptor) path->source().take_event();
   poll_paths();
   read_udp();
   observers().notify();  // they relied on the events that were taken

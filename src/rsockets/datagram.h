@@ -36,7 +36,7 @@ class Datagram final : public Socket {
   size_t readable_bytes() override;
   short ready(short events) override;
   void arm(std::vector<pollfd>* fds) override;
-  void wake() override;
+  void wake(int descriptor) override;
 
  private:
   /// In a path's buffer, or copied if it came over UDP.

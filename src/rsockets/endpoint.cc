@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "verbs/private.h"
+
 namespace nupa::rsockets {
 namespace {
 
@@ -43,6 +45,7 @@ int CompletionSource::open(ibv_context* verbs, int entries) {
   if (channel_ == nullptr) return -errno;
   const int rc = set_nonblocking(channel_->fd);
   if (rc != 0) return rc;
+  signal_fd_ = nupa_verbs_signal_descriptor(channel_);
   cq_ = ibv_create_cq(verbs, entries, nullptr, channel_, 0);
   return cq_ == nullptr ? -errno : 0;
 }
@@ -72,6 +75,7 @@ void CompletionSource::close() {
   if (channel_ != nullptr) ibv_destroy_comp_channel(channel_);
   cq_ = nullptr;
   channel_ = nullptr;
+  signal_fd_ = -1;
   armed_ = false;
   unacknowledged_ = 0;
 }

@@ -36,7 +36,8 @@ class CompletionSource {
   bool is_open() const { return cq_ != nullptr; }
   ibv_cq* cq() const { return cq_; }
   ibv_comp_channel* channel() const { return channel_; }
-  int fd() const { return channel_->fd; }
+  /// For waits until it is readable, and for nothing else.
+  int fd() const { return signal_fd_; }
 
   /// The descriptor becomes readable with the next completion. Whoever calls polls once more.
   void arm();
@@ -46,6 +47,7 @@ class CompletionSource {
 
  private:
   ibv_comp_channel* channel_ = nullptr;
+  int signal_fd_ = -1;
   ibv_cq* cq_ = nullptr;
   bool armed_ = false;
   unsigned int unacknowledged_ = 0;

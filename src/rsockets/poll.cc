@@ -73,9 +73,8 @@ class PollSet {
     for (nfds_t i = 0; i < count_; ++i) {
       if (!leases_[i]) continue;
       leases_[i]->observers().remove(&waiter);
-      bool event = false;
-      for (; at < ends[i]; ++at) event |= all[at].revents != 0;
-      if (event) leases_[i]->wake();
+      for (; at < ends[i]; ++at)
+        if (all[at].revents != 0) leases_[i]->wake(all[at].fd);
     }
     give_others(all.data() + 1);
     return result;

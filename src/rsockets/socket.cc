@@ -44,8 +44,8 @@ int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) 
   observers_.remove(&waiter);
   if (!count) return -count.error().code();
   if (*count > 0) {
-    const auto is_ready = [](const pollfd& fd) { return fd.revents != 0; };
-    if (std::any_of(fds.begin() + 1, fds.end(), is_ready)) wake();
+    for (size_t i = 1; i < fds.size(); ++i)
+      if (fds[i].revents != 0) wake(fds[i].fd);
     ready(0);
     if (test(context)) return 0;
   }

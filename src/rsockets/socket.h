@@ -58,8 +58,8 @@ class Socket {
   /// Adds the descriptors that become readable when something happens, and asks for that. The caller calls ready()
   /// once more before it sleeps.
   virtual void arm(std::vector<pollfd>* fds) = 0;
-  /// After a sleep in which one of the descriptors became readable: takes its event.
-  virtual void wake() = 0;
+  /// After a sleep in which that descriptor of arm() became readable: takes its event.
+  virtual void wake(int descriptor) = 0;
 
   /// Counts what has happened for readers and writers: an edge-triggered epoll reports when they have grown.
   uint32_t read_edges() const { return read_edges_.load(std::memory_order_acquire); }

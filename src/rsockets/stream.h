@@ -63,7 +63,7 @@ class Stream final : public Socket {
   size_t readable_bytes() override;
   short ready(short events) override;
   void arm(std::vector<pollfd>* fds) override;
-  void wake() override;
+  void wake(int descriptor) override;
 
   off_t map(void* buffer, size_t length, int protection, off_t offset);
   int unmap(void* buffer, size_t length);

@@ -244,15 +244,17 @@ void Stream::arm(std::vector<pollfd>* fds) {
   fds->push_back({source_.fd(), POLLIN, 0});
 }
 
-void Stream::wake() {
+void Stream::wake(int descriptor) {
   if (listener_) return;
-  if (connected() || phase() == Phase::kDisconnected) {
-    std::lock_guard lock(completions_);
-    source_.take_event();
-    progress_locked();
-    observers().notify();  // they relied on the event that was taken
+  if (descriptor == channel_.fd()) {
+    handle_connection_events();
+    return;
   }
-  handle_connection_events();
+  if (!connected() && phase() != Phase::kDisconnected) return;
+  std::lock_guard lock(completions_);
+  source_.take_event();
+  progress_locked();
+  observers().notify();  // they relied on the event that was taken
 }
 
 void Stream::send_keepalive() {

@@ -6,6 +6,7 @@
 
 #include "progress/condition.h"
 #include "progress/waiter.h"
+#include "verbs/private.h"
 #include "wrappers.h"
 
 namespace nupa::verbs {
@@ -198,6 +199,8 @@ NUPA_VERBS int ibv_destroy_cq(ibv_cq* cq) {
   if (error == 0 && channel != nullptr) __atomic_fetch_sub(&channel->refcnt, 1, __ATOMIC_RELAXED);
   return error;
 }
+
+int nupa_verbs_signal_descriptor(ibv_comp_channel* channel) { return of(channel)->core->signal_fd(); }
 
 NUPA_VERBS int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   if (channel == nullptr || cq == nullptr || cq_context == nullptr) {

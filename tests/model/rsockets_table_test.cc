@@ -50,7 +50,7 @@ class Placed final : public Socket {
   size_t readable_bytes() override { return 0; }
   short ready(short) override { return 0; }
   void arm(::std::vector<pollfd>*) override {}
-  void wake() override {}
+  void wake(int) override {}
 
  private:
   static std::atomic<bool> destroyed;

@@ -113,7 +113,7 @@ class Words final : public Socket {
     return 0;
   }
   void arm(::std::vector<pollfd>*) override {}
-  void wake() override {}
+  void wake(int) override {}
 };
 
 Words& make_socket(Case& made) {

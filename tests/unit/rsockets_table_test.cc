@@ -47,7 +47,7 @@ class Fake final : public Socket {
   size_t readable_bytes() override { return 0; }
   short ready(short) override { return 0; }
   void arm(std::vector<pollfd>*) override {}
-  void wake() override {}
+  void wake(int) override {}
 
   std::atomic<bool> closed{false};
   std::atomic<bool> readable{false};

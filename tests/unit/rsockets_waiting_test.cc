@@ -27,7 +27,7 @@ class WaitingSocket final : public Socket {
 
   short ready(short) override { return 0; }
   void arm(std::vector<pollfd>* fds) override { fds->push_back({fd_, POLLIN, 0}); }
-  void wake() override { ++wakes_; }
+  void wake(int) override { ++wakes_; }
 
   int fd() const override { return fd_; }
   int bind(const sockaddr*, socklen_t) override { return -EOPNOTSUPP; }

@@ -97,7 +97,7 @@ void WirePort::sleep(int64_t limit_ns) {
   if (broken != kNoRank) on_break_(broken);
   if (limit_ns == 0) return;
   const auto deadline = progress::Deadline::in_ns(std::min(limit_ns, kLongestSleepNs));
-  (void)progress::wait_readable(channel_->fd(), deadline);  // late is as good: the caller looks either way
+  (void)progress::wait_readable(channel_->signal_fd(), deadline);  // late is as good: the caller looks either way
   while (channel_->wait()) {
   }
 }

@@ -51,7 +51,7 @@ Result<void> Endpoint::open() {
   auto loop = progress::Loop::open();
   if (!loop) return tl::unexpected(loop.error());
   loop_ = std::move(*loop);
-  auto watch = loop_->watch(channel_->fd(), [this](uint32_t) { read(); });
+  auto watch = loop_->watch(channel_->signal_fd(), [this](uint32_t) { read(); });
   if (!watch) return tl::unexpected(watch.error());
   completions_ = std::move(*watch);
   read();

@@ -20,6 +20,18 @@ namespace {
 
 constexpr uint32_t kReadable = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
 constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM;
+/// What an entry of the inner set carries: the member's descriptor as the program knows it, and the one that is
+/// watched.
+struct InnerData {
+  int member;
+  int descriptor;
+
+  uint64_t number() const {
+    return static_cast<uint64_t>(static_cast<uint32_t>(member)) << 32 | static_cast<uint32_t>(descriptor);
+  }
+  static InnerData of(uint64_t number) { return {static_cast<int>(number >> 32), static_cast<int>(number)}; }
+};
+
 /// Looks at a member that finds nothing before it is asked to tell by itself.
 constexpr uint32_t kIdleLooks = 8;
 
@@ -62,7 +74,7 @@ bool passivate(Item* item) {
         if (std::find(item->watched.begin(), item->watched.end(), entry.fd) != item->watched.end()) continue;
         epoll_event event{};
         event.events = EPOLLIN | EPOLLET;
-        event.data.fd = item->fd;
+        event.data.u64 = InnerData{item->fd, entry.fd}.number();
         if (next::epoll_ctl(item->set->inner, EPOLL_CTL_ADD, entry.fd, &event) == 0) item->watched.push_back(entry.fd);
       }
     }
@@ -153,7 +165,7 @@ int open_inner(Set* set) {
   set->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
-  event.data.fd = -1;
+  event.data.u64 = InnerData{-1, -1}.number();
   int rc = next::epoll_ctl(set->inner, EPOLL_CTL_ADD, set->kick, &event);
   event.events = EPOLLIN;
   event.data.u64 = set->marker();
@@ -256,11 +268,12 @@ void drain_inner(Set* set) {
   do {
     count = next::epoll_pwait(set->inner, events, kTogether, 0, static_cast<const sigset_t*>(nullptr));
     for (int i = 0; i < count; ++i) {
-      const auto found = set->items.find(events[i].data.fd);
+      const InnerData data = InnerData::of(events[i].data.u64);
+      const auto found = set->items.find(data.member);
       if (found == set->items.end()) continue;
       Item* item = found->second.get();
       const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
-      if (lease) lease->wake();
+      if (lease) lease->wake(data.descriptor);
       activate(item);
     }
   } while (count == kTogether);
