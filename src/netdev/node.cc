@@ -2,17 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/gid.h"
 #include "base/log.h"
-#include "progress/descriptors.h"
 #include "progress/waiter.h"
 
 namespace nupa::netdev {
@@ -23,46 +20,10 @@ constexpr int64_t kMillisecondNs = 1'000'000;
 /// Until a connection has to carry packets. Strangers that repeat somebody's request are held for so long.
 constexpr int64_t kGreetingNs = 5 * kSecondNs;
 constexpr int64_t kSettlingNs = kSecondNs;
-constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
-constexpr int64_t kLongestPauseNs = kSecondNs;
-/// What was refused for a reason may have been set right.
-constexpr int64_t kRefusedPauseNs = 5 * kSecondNs;
-/// Who asks while so many are asked already is told nothing, and asks again.
-constexpr size_t kMaxEvents = 256;
 constexpr size_t kMaxSessions = 1024;
-constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
-/// Until the answers to the probes of a status are there.
-constexpr int64_t kMeasureNs = 100 * kMillisecondNs;
 constexpr int kOtherPatienceMs = 1000;
 constexpr int kInterfaceTries = 50;
 constexpr int64_t kInterfacePauseNs = 20 * kMillisecondNs;
-constexpr uint64_t kOfNetwork = 1, kOfNode = 2;  ///< owners: the two services
-constexpr uint64_t kFirstOwner = 16;
-
-/// Of the network namespace that this process is in, for `nupa net down` to find its own.
-uint64_t network_namespace() {
-  struct stat status;
-  return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
-}
-
-/// Why a node was rejected, for people.
-std::string words_of(uint16_t reason) {
-  switch (static_cast<RejectReason>(reason)) {
-    case RejectReason::kInvalidServiceId:
-      return "nobody there is of the network, or the key is another one";
-    case RejectReason::kConsumer:
-      return "turned away: the other end has another key or another version of nupa net";
-    case RejectReason::kNoQueuePair:
-    case RejectReason::kNoResources:
-      return "turned away: the other end has no memory or no queue pairs left";
-    case RejectReason::kTimeout:
-      return "turned away: this end has answered too late";
-    case RejectReason::kStaleConnection:
-      return "turned away: the other end still has a connection of an earlier run";
-    default:
-      return "turned away, reason " + std::to_string(reason) + " (IBTA 12.6.7.2)";
-  }
-}
 
 }  // namespace
 
@@ -113,7 +74,7 @@ Result<void> Node::open() {
   if (!channel) return tl::unexpected(channel.error());
   channel_ = std::move(*channel);
   fcntl(channel_->fd(), F_SETFL, O_NONBLOCK);
-  auto channel_ready = loop_->watch(channel_->fd(), [this](uint32_t) {
+  auto channel_ready = loop_->watch(channel_->signal_fd(), [this](uint32_t) {
     [[maybe_unused]] auto taken = channel_->wait();
     look_.run_soon();
   });
@@ -141,7 +102,7 @@ Result<void> Node::open() {
   if (error == 0) error = tun_->bring_up();
   if (error != 0) return fail(error, "the interface cannot be given its addresses: ", options_.interface);
 
-  auto manager = ConnectionManager::open(*this);
+  auto manager = ConnectionManager::open(events_);
   if (!manager) return tl::unexpected(manager.error());
   manager_ = std::move(*manager);
   NodeCard self;
@@ -151,32 +112,37 @@ Result<void> Node::open() {
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return fail(errno, "the system gives no random numbers");
-  next_owner_ = kFirstOwner;
   world_ = std::make_unique<World>(
       World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
-    auto pump = Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu},
-                            {[this] { look_.run_soon(); }, [this](int why) { push(0, InterfaceLost{why}); }});
+    auto pump =
+        Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu},
+                    {[this] { look_.run_soon(); }, [this](int why) { events_.push(0, Events::InterfaceLost{why}); }});
     if (!pump) return tl::unexpected(pump.error());
     world_->pumps.push_back(std::move(*pump));
   }
   ListenerAddress listener;
   listener.service_id = service_of(options_.network, options_.node);
-  error = manager_->bind(kOfNode, listener);
-  if (error == 0) error = manager_->listen(kOfNode);
+  error = manager_->bind(Events::kOfNode, listener);
+  if (error == 0) error = manager_->listen(Events::kOfNode);
   if (error != 0)
     return fail(error, "node ", options_.node, " of ", options_.network, ": its service cannot be listened at");
   listener.service_id = service_of(options_.network);
   // Where two nodes of a network share a host's network, the first one is found by the host's address.
-  if (manager_->bind(kOfNetwork, listener) == 0) manager_->listen(kOfNetwork);
+  if (manager_->bind(Events::kOfNetwork, listener) == 0) manager_->listen(Events::kOfNetwork);
 
+  search_ = std::make_unique<Search>(
+      *loop_, options_.network, *manager_, gid_,
+      Search::Hooks{[this](uint64_t service, const ConnectionRoute& route) { return connect(service, route); },
+                    [this](const std::string& node) { return is_connected(node); }, [this] { look_.run_soon(); }});
   for (const auto& [network, name] : Door::list(options_.network))
-    if (name != options_.node) targets_.emplace_back().node = name;
-  for (const Gid& address : options_.peers) targets_.emplace_back().address = address;
+    if (name != options_.node) search_->add_node(name);
+  for (const Gid& address : options_.peers) search_->add_address(address);
   return {};
 }
 
 Node::~Node() {
+  search_.reset();
   sessions_.clear();
   if (world_ != nullptr) world_->pumps.clear();
   manager_.reset();
@@ -185,11 +151,13 @@ Node::~Node() {
 
 bool Node::is_settled(int64_t now) const {
   if (now - started_ns_ >= kSettlingNs) return true;
-  return std::all_of(targets_.begin(), targets_.end(), [&](const Target& target) {
-    const auto session = sessions_.find(target.session);
-    const bool is_up = session != sessions_.end() && session->second->state() == Session::State::kUp;
-    return is_up || !target.why_not.empty();
+  bool all = true;
+  search_->each([&](const Search::Target& target) {
+    const Session* const session = session_of(target.session);
+    const bool is_up = session != nullptr && session->state() == Session::State::kUp;
+    all &= is_up || !target.why_not.empty();
   });
+  return all;
 }
 
 int Node::run(int until_fd, const std::function<void()>& on_settled) {
@@ -219,58 +187,23 @@ void Node::look_after_all() {
   look_.set_at_latest(next_deadline());
 }
 
-// What the manager and the pumps tell.
-
-void Node::push(uint64_t owner, What what) {
-  {
-    std::lock_guard lock(mutex_);
-    events_.push_back({owner, std::move(what)});
-  }
-  look_.run_soon();
-}
-
-uint64_t Node::on_request(uint64_t, ConnectionId id, const ConnectionRequest& request) {
-  uint64_t owner;
-  {
-    std::lock_guard lock(mutex_);
-    if (events_.size() >= kMaxEvents) return 0;
-    owner = next_owner_++;
-  }
-  push(owner, Asked{owner, id, request});
-  return owner;
-}
-
-uint64_t Node::on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) { return 0; }
-void Node::on_reply(uint64_t owner, const ConnectionReply& reply) { push(owner, Replied{reply}); }
-void Node::on_established(uint64_t, const PrivateData<224>&) {}
-void Node::on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) {
-  push(owner, Ended{words_of(reason)});
-}
-void Node::on_unreachable(uint64_t owner) { push(owner, Ended{"no answer"}); }
-void Node::on_disconnected(uint64_t owner, bool) { push(owner, Ended{"the other end has gone"}); }
-
 Session* Node::session_of(uint64_t owner) const {
   const auto found = sessions_.find(owner);
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
 void Node::take_events() {
-  std::deque<Event> events;
-  {
-    std::lock_guard lock(mutex_);
-    events.swap(events_);
-  }
-  for (Event& event : events) take(event);
+  for (Events::Event& event : events_.take()) take(event);
 }
 
-void Node::take(Event& event) {
-  if (const auto* lost = std::get_if<InterfaceLost>(&event.what); lost != nullptr && error_ == 0) {
+void Node::take(Events::Event& event) {
+  if (const auto* lost = std::get_if<Events::InterfaceLost>(&event.what); lost != nullptr && error_ == 0) {
     error_ = lost->error;
     NUPA_ERROR("net %s: interface %s %s: node %s ends", options_.network.c_str(), options_.interface.c_str(),
                error_ == ENODEV ? "was removed" : "cannot be served without memory", options_.node.c_str());
     loop_->stop();
   }
-  if (const auto* asked = std::get_if<Asked>(&event.what)) {
+  if (const auto* asked = std::get_if<Events::Asked>(&event.what)) {
     if (sessions_.size() >= kMaxSessions) {
       manager_->reject(asked->id, RejectReason::kNoResources, {});
       manager_->release(asked->id);
@@ -286,8 +219,8 @@ void Node::take(Event& event) {
   }
   Session* const session = session_of(event.owner);
   if (session == nullptr) return;
-  if (const auto* replied = std::get_if<Replied>(&event.what)) session->on_reply(replied->reply);
-  if (const auto* ended = std::get_if<Ended>(&event.what)) session->end(ended->why);
+  if (const auto* replied = std::get_if<Events::Replied>(&event.what)) session->on_reply(replied->reply);
+  if (const auto* ended = std::get_if<Events::Ended>(&event.what)) session->end(ended->why);
 }
 
 void Node::take_completions() {
@@ -309,8 +242,7 @@ void Node::look_after(int64_t now) {
     forget(*at->second, now);
     sessions_.erase(at);
   }
-  for (Target& target : targets_) look_at(target, now);
-  std::erase_if(targets_, [](const Target& target) { return target.next_ns == INT64_MAX; });
+  search_->look(now);
 }
 
 void Node::look_at(Session& session, int64_t now) {
@@ -370,26 +302,12 @@ void Node::come_up(Session& session, int64_t now) {
   peer.since_ns = now;
   ++peer.connections;
   session.carry();
-  for (Target& target : targets_)
-    if (target.session == session.owner()) {
-      target.peer = card.node;
-      target.pause_ns = 0;
-      target.why_not.clear();
-    }
+  search_->came_up(session);
   NUPA_INFO("net %s: node %s is there", options_.network.c_str(), card.node.c_str());
 }
 
 void Node::forget(Session& session, int64_t now) {
-  for (Target& target : targets_) {
-    if (target.session != session.owner()) continue;
-    target.session = 0;
-    target.why_not = session.why();
-    target.pause_ns = session.was_refused() ? kRefusedPauseNs
-                                            : std::min(std::max(2 * target.pause_ns, kFirstPauseNs), kLongestPauseNs);
-    target.next_ns = now + target.pause_ns;
-    if (session.card() != nullptr) target.peer = session.card()->node;
-    if (session.was_refused()) NUPA_WARN("net %s: %s", options_.network.c_str(), session.why().c_str());
-  }
+  search_->ended(session, now);
   if (session.state() == Session::State::kOver)
     NUPA_DEBUG("net %s: a connection to %s is over: %s", options_.network.c_str(),
                session.card() != nullptr ? session.card()->node.c_str() : "somebody", session.why().c_str());
@@ -417,188 +335,25 @@ void Node::note_refusal(const Session& session, int64_t now) {
   peer.since_ns = now;
 }
 
-void Node::look_at(Target& target, int64_t now) {
-  if (target.session != 0) return;
-  const auto peer = peers_.find(target.peer);
-  if (peer != peers_.end() && peer->second.session != 0) return target.asked.reset();
-  Result<void> done;
-  if (target.asked) {
-    if (!progress::is_readable(target.asked->socket.get()) && now < target.next_ns) return;
-    done = take_answer(target);
-    target.asked.reset();
-  } else {
-    if (now < target.next_ns) return;
-    done = ask(target);
-    if (target.asked) target.next_ns = now + kAnswerPatienceNs;
-  }
-  if (done) return;
-  target.why_not = done.error().what();
-  target.pause_ns = std::min(std::max(2 * target.pause_ns, kFirstPauseNs), kLongestPauseNs);
-  // A node of this host that has ended asks by itself when it comes again.
-  const bool has_ended = done.error().code() == ENOENT || done.error().code() == ECONNREFUSED;
-  target.next_ns = !target.node.empty() && has_ended ? INT64_MAX : now + target.pause_ns;
-}
-
-Result<void> Node::ask(Target& target) {
-  if (target.node.empty()) {
-    auto route = manager_->find_route(target.address, 0, nullptr);
-    if (!route) return tl::unexpected(route.error());
-    return connect(target, service_of(options_.network), *route);
-  }
-  auto asked = Door::begin_to_ask(options_.network, target.node, R"({"do":"who"})");
-  if (!asked) return tl::unexpected(asked.error());
-  auto answer = loop_->watch(asked->get(), [this](uint32_t) { look_.run_soon(); });
-  if (!answer) return tl::unexpected(answer.error());
-  target.asked.emplace(Question{std::move(*asked), std::move(*answer)});
-  return {};
-}
-
-Result<void> Node::take_answer(Target& target) {
-  auto answer = Door::take_answer(target.asked->socket.get());
-  if (!answer) return tl::unexpected(answer.error());
-  const auto gid = address_from(Door::field(*answer, "gid"));
-  if (!gid) return fail(EPROTO, "node ", target.node, ": its answer cannot be read");
-  auto route = manager_->find_address(gid_);
-  if (!route) return tl::unexpected(route.error());
-  route->path.remote = *gid;
-  return connect(target, service_of(options_.network, target.node), *route);
-}
-
-Result<void> Node::connect(Target& target, uint64_t service, const ConnectionRoute& route) {
-  uint64_t owner;
-  {
-    std::lock_guard lock(mutex_);
-    owner = next_owner_++;
-  }
+Result<uint64_t> Node::connect(uint64_t service, const ConnectionRoute& route) {
+  const uint64_t owner = events_.new_owner();
   auto session = Session::ask(*world_, owner, service, route);
   if (!session) return tl::unexpected(session.error());
-  target.session = owner;
   sessions_[owner] = std::move(*session);
-  return {};
+  return owner;
+}
+
+bool Node::is_connected(const std::string& node) const {
+  const auto peer = peers_.find(node);
+  return peer != peers_.end() && peer->second.session != 0;
 }
 
 int64_t Node::next_deadline() const {
-  int64_t next = settled_ ? INT64_MAX : started_ns_ + kSettlingNs;
+  int64_t next = std::min(search_->next_deadline(), settled_ ? INT64_MAX : started_ns_ + kSettlingNs);
   if (measurement_) next = std::min(next, measurement_->ends_ns);
   for (const auto& [owner, session] : sessions_)
     if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kGreetingNs);
-  for (const Target& target : targets_) {
-    const auto peer = peers_.find(target.peer);
-    if (target.session == 0 && (peer == peers_.end() || peer->second.session == 0))
-      next = std::min(next, target.next_ns);
-  }
   return next;
-}
-
-// What others ask.
-
-std::optional<std::string> Node::answer_at_door(const std::string& question) {
-  const std::string what = Door::field(question, "do");
-  if (what == "status") {
-    if (!measurement_) begin_to_measure();
-    look_.set_at_latest(measurement_->ends_ns);
-    return std::nullopt;
-  }
-  if (what == "down") loop_->stop();
-  if (what == "who" || what == "down")
-    return nlohmann::json{{"network", options_.network},
-                          {"node", options_.node},
-                          {"gid", text_of(gid_)},
-                          {"interface", options_.interface},
-                          {"namespace", network_namespace()},
-                          {"pid", getpid()}}
-        .dump();
-  return R"({"error":"not understood"})";
-}
-
-void Node::Totals::add(const Session& session) {
-  for (const auto& traffic : session.traffic()) {
-    sent += traffic->sent.get();
-    sent_bytes += traffic->sent_bytes.get();
-    received += traffic->received.get();
-    received_bytes += traffic->received_bytes.get();
-    no_room += traffic->no_room.get();
-    too_long += traffic->too_long.get();
-    wrong_source += traffic->wrong_source.get();
-    malformed += traffic->malformed.get();
-    refused += traffic->refused.get();
-  }
-}
-
-std::map<std::string, Node::Totals> Node::totals() const {
-  std::map<std::string, Totals> totals;
-  for (const auto& [name, peer] : peers_) {
-    totals[name] = peer.before;
-    if (const Session* session = session_of(peer.session); session != nullptr) totals[name].add(*session);
-  }
-  return totals;
-}
-
-void Node::begin_to_measure() {
-  const int64_t now = clock_.now_ns();
-  measurement_ = Measurement{now, sessions_.empty() ? now : now + kMeasureNs, totals()};
-  for (const auto& [owner, session] : sessions_) session->probe();
-}
-
-std::string Node::status() {
-  auto [began, ends, earlier] = std::move(*measurement_);
-  measurement_.reset();
-  const auto totals = this->totals();
-  const int64_t now = clock_.now_ns();
-  const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kSecondNs; };
-  const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
-    const double bits = static_cast<double>(bytes - bytes_before) * 8;
-    return nlohmann::json{{"packets", packets}, {"bytes", bytes}, {"bits_per_second", bits / seconds_since(began)}};
-  };
-  nlohmann::json peers = nlohmann::json::array();
-  for (const auto& [name, peer] : peers_) {
-    const Totals &total = totals.at(name), &before = earlier[name];
-    nlohmann::json row{{"node", name},
-                       {"state", peer.session != 0 ? "up" : "down"},
-                       {"for_seconds", seconds_since(peer.since_ns)},
-                       {"connections", peer.connections},
-                       {"mtu", peer.mtu},
-                       {"sent", direction(total.sent, total.sent_bytes, before.sent_bytes)},
-                       {"received", direction(total.received, total.received_bytes, before.received_bytes)},
-                       {"dropped",
-                        {{"no_room", total.no_room},
-                         {"too_long", total.too_long},
-                         {"wrong_source", total.wrong_source},
-                         {"malformed", total.malformed},
-                         {"refused", total.refused}}}};
-    for (const Prefix& prefix : peer.addresses) row["addresses"].push_back(prefix.text());
-    if (const Session* session = session_of(peer.session); session != nullptr) {
-      row["transport"] = session->transport();
-      row["at"] = text_of(session->remote());
-      row["round_trip_us"] = static_cast<double>(session->round_trip_ns()) / 1000;
-    } else {
-      row["why"] = peer.why_not;
-    }
-    peers.push_back(std::move(row));
-  }
-  nlohmann::json asked = nlohmann::json::array();
-  for (const Target& target : targets_)
-    if (peers_.find(target.peer) == peers_.end() || peers_[target.peer].session == 0)
-      asked.push_back({{"at", target.node.empty() ? text_of(target.address) : target.node}, {"why", target.why_not}});
-  nlohmann::json addresses = nlohmann::json::array();
-  for (const Prefix& prefix : options_.addresses) addresses.push_back(prefix.text());
-  uint64_t unroutable = 0;
-  for (const auto& pump : world_->pumps) unroutable += pump->unroutable();
-  return nlohmann::json{{"network", options_.network},
-                        {"node", options_.node},
-                        {"interface", options_.interface},
-                        {"addresses", addresses},
-                        {"mtu", options_.mtu},
-                        {"queues", options_.queues},
-                        {"pid", getpid()},
-                        {"namespace", network_namespace()},
-                        {"for_seconds", seconds_since(started_ns_)},
-                        {"strangers", strangers_},
-                        {"unroutable", unroutable},
-                        {"dropped_by_interface", tun_->dropped()},
-                        {"peers", peers},
-                        {"asked", asked}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // others' words are in it
 }
 
 }  // namespace nupa::netdev

@@ -1,18 +1,16 @@
 #pragma once
-#include <nupa/connection_manager.h>
 #include <nupa/device.h>
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "netdev/door.h"
+#include "netdev/events.h"
+#include "netdev/search.h"
 #include "netdev/session.h"
 #include "netdev/tun_device.h"
 #include "progress/loop.h"
@@ -35,12 +33,12 @@ struct NodeOptions {
 
 /// A node of a network, until it is told to end: the interface, the connections to all others, and what is said about
 /// them. One thread runs it, which sleeps in a loop; the pumps have theirs.
-class Node final : private ConnectionSink {
+class Node final {
  public:
   /// Makes the interface and is there for others. Errors: as TunDevice::open(), open_device() and Door::open(); what is
   /// wrong is in the log too.
   static Result<std::unique_ptr<Node>> start(NodeOptions options);
-  ~Node() override;
+  ~Node();
   /// Until `nupa net down`, or the descriptor becomes readable. Returns what ended it: 0, or an errno value, and then
   /// the reason is in the log. ENODEV: the interface was removed; ENOMEM; those of Loop::watch(). `on_settled` is
   /// called once each node that was known at the start is connected, has refused or has not answered for a second.
@@ -77,59 +75,10 @@ class Node final : private ConnectionSink {
     int64_t ends_ns;
     std::map<std::string, Totals> earlier;
   };
-  /// A question to another node of this runtime directory. The answer is not waited for: two nodes that ask each other
-  /// at once would wait for each other.
-  struct Question {
-    base::UniqueFd socket;
-    std::unique_ptr<progress::Loop::Watch> answer;
-  };
-  /// Whom this node asks, again and again until it is connected.
-  struct Target {
-    std::string node;  ///< of this runtime directory
-    Gid address;       ///< else: where its host is
-    std::optional<Question> asked;
-    uint64_t session = 0;
-    std::string peer;  ///< who was found there
-    int64_t next_ns = 0;
-    int64_t pause_ns = 0;
-    std::string why_not;
-  };
-  // What the manager and the pumps tell, on any thread; done by the loop.
-  struct Asked {
-    uint64_t owner;
-    ConnectionId id;
-    ConnectionRequest request;
-  };
-  struct Replied {
-    ConnectionReply reply;
-  };
-  struct Ended {
-    std::string why;
-  };
-  struct InterfaceLost {
-    int error;
-  };
-  using What = std::variant<Asked, Replied, Ended, InterfaceLost>;
-  struct Event {
-    uint64_t owner;
-    What what;
-  };
-
-  uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override;
-  uint64_t on_datagram_request(uint64_t owner, ConnectionId id, const DatagramRequest& request) override;
-  void on_reply(uint64_t owner, const ConnectionReply& reply) override;
-  void on_established(uint64_t owner, const PrivateData<224>& data) override;
-  void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override;
-  void on_unreachable(uint64_t owner) override;
-  void on_disconnected(uint64_t owner, bool silent) override;
-  void on_time_wait_exit(uint64_t) override {}
-  void on_datagram_reply(uint64_t, const DatagramReply&) override {}
-  void push(uint64_t owner, What what);
-
   /// All that may have to be done, in one turn of the loop; whoever has something for it runs it soon.
   void look_after_all();
   void take_events();
-  void take(Event& event);
+  void take(Events::Event& event);
   void take_completions();
   void look_after(int64_t now);
   void look_at(Session& session, int64_t now);
@@ -143,10 +92,9 @@ class Node final : private ConnectionSink {
   bool is_the_one_to_stay(const Session& session) const {
     return session.asks() == (options_.node < session.card()->node);
   }
-  void look_at(Target& target, int64_t now);
-  Result<void> ask(Target& target);
-  Result<void> take_answer(Target& target);
-  Result<void> connect(Target& target, uint64_t service, const ConnectionRoute& route);
+  /// For the search: the owner of a session that asks at the service.
+  Result<uint64_t> connect(uint64_t service, const ConnectionRoute& route);
+  bool is_connected(const std::string& node) const;
   Session* session_of(uint64_t owner) const;
   bool is_settled(int64_t now) const;
   int64_t next_deadline() const;
@@ -162,6 +110,7 @@ class Node final : private ConnectionSink {
   const progress::Clock& clock_;
   std::unique_ptr<progress::Loop> loop_;
   progress::Loop::Timer look_;
+  Events events_{[this] { look_.run_soon(); }};
   std::unique_ptr<Door> door_;  ///< goes last: who finds no node of this name may be the next one
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
@@ -172,13 +121,10 @@ class Node final : private ConnectionSink {
   std::shared_ptr<ConnectionManager> manager_;
   Gid gid_;  ///< by which processes of this host find this one's port
   std::unique_ptr<World> world_;
-  std::mutex mutex_;
-  std::deque<Event> events_;
-  uint64_t next_owner_;
 
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Peer> peers_;
-  std::deque<Target> targets_;
+  std::unique_ptr<Search> search_;
   uint64_t strangers_ = 0;
   std::optional<Measurement> measurement_;
   bool settled_ = false;
