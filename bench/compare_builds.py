@@ -12,7 +12,7 @@ import tempfile
 
 import machine
 from hosts import Hosts
-from items import KIB, MIB, Setting, nupa_bandwidth, nupa_latency, parse_perftest_bandwidth, parse_perftest_latency, size_name
+from items import KIB, MIB, Setting, nupa_bandwidth, parse_perftest_bandwidth, parse_perftest_times, perftest, size_name
 from netdev import Two
 from pairs import Failed, choose_cores, free_port, run_alone, run_pair
 from text import markdown
@@ -33,14 +33,15 @@ def value_of(item, key):
     return item.run()[key]["value"]
 
 
-def over_memory(settings):
+def over_memory(settings, quick):
     """Debian's perftest between two processes, over shared memory."""
     found = []
     for operation in ("write", "read", "send", "atomic"):
         name = "ib_%s_lat 8 B" % operation
-        key = "nupa.%s_lat.8" % operation
-        found.append(Measurement(name, {name: "ns"}, lambda build, operation=operation, key=key, name=name: {
-            name: value_of(nupa_latency(settings[build], operation, 8), key)}))
+        sizes = [] if operation == "atomic" else ["-s", "8"]
+        command = ["ib_%s_lat" % operation, "-U", "-n", "50000" if quick else "200000"] + sizes
+        found.append(Measurement(name, {name: "ns"}, lambda build, command=command, name=name: {
+            name: parse_perftest_times(perftest(settings[build], command))}))
     rate = "ib_write_bw 8 B, messages"
     found.append(Measurement(rate, {rate: "10^6/s"}, lambda build: {
         rate: value_of(nupa_bandwidth(settings[build], "write", 8), "nupa.write_rate.8")}))
@@ -60,8 +61,8 @@ def over_packets(hosts, cores, quick):
         found.append(Measurement(title, {title: "GB/s"}, lambda build, name=name, title=title: {title: parse_perftest_bandwidth(
             hosts.perftest(build, "%s -s %d -n %d" % (name, MIB, 3000 // few), cores))[0]}))
     title = "ib_send_lat 8 B, packets"
-    found.append(Measurement(title, {title: "ns"}, lambda build: {title: parse_perftest_latency(
-        hosts.perftest(build, "ib_send_lat -s 8 -n %d" % (50000 // few), cores), 0)["value"]}))
+    found.append(Measurement(title, {title: "ns"}, lambda build: {title: parse_perftest_times(
+        hosts.perftest(build, "ib_send_lat -U -s 8 -n %d" % (50000 // few), cores))}))
     return found
 
 
@@ -182,7 +183,7 @@ def main():
     settings = {build: Setting(build, cores, 0.2 if chosen.quick else 1.0, chosen.quick) for build in builds}
     with tempfile.TemporaryDirectory() as folder, Hosts() as hosts:
         hosts.add_cable(9000)
-        measurements = [*over_memory(settings), *over_packets(hosts, cores, chosen.quick), *reductions(folder, chosen.quick),
+        measurements = [*over_memory(settings, chosen.quick), *over_packets(hosts, cores, chosen.quick), *reductions(folder, chosen.quick),
                         redis(folder, cores, chosen.quick), device(hosts, 1 if chosen.quick else 3)]
         measurements = [one for one in measurements if chosen.only in one.name]
         samples, failures = measure(measurements, builds, chosen.rounds)
