@@ -26,6 +26,10 @@ core/seam: base
 core: base net core/seam
 """
 FILES = {
+    "src/base/base.h": '#pragma once\n/// What everybody may use.\n#include "base/log.h"\n',
+    "src/net/net.h": '#pragma once\n/// Sockets: socket.h.\n',
+    "src/core/seam/seam.h": '#pragma once\n/// What a transport is.\n#include "core/seam/endpoint.h"\n',
+    "src/core/core.h": '#pragma once\n/// Objects: qp.h, other.h.\nnamespace core {}\n',
     "src/base/log.h": "#pragma once\n",
     "src/net/socket.h": '#include "base/log.h"\n',
     "src/core/seam/endpoint.h": '#include <vector>\n#include "base/log.h"\n',
@@ -117,8 +121,35 @@ class Tree(unittest.TestCase):
         self.write("scripts/architecture.txt", FLOORS.replace("net: base", "net: base/log.h"))
         self.assertEqual(self.check(), (0, ""))
         self.write("src/base/other.h", "")
+        self.write("src/base/base.h", '#pragma once\n/// As log.h and other.h.\n')
         self.add("src/net/socket.h", '#include "base/other.h"\n')
         self.assertReports("src/net/socket.h:2: net may not include base/other.h: see scripts/architecture.txt")
+
+    def test_a_header_that_the_face_does_not_name_is_not_for_others(self):
+        self.write("src/base/other.h", "")
+        self.add("src/net/socket.h", '#include "base/other.h"\n')
+        self.assertReports("src/net/socket.h:2: base/other.h is not in the face of its folder, base/base.h")
+        self.add("src/base/base.h", '#include "base/other.h"\n')
+        self.assertEqual(self.check(), (0, ""))
+
+    def test_the_paragraph_of_a_face_names_headers(self):
+        self.write("src/base/other.h", "")
+        self.add("src/net/socket.h", '#include "base/other.h"\n')
+        self.write("src/base/base.h", '#pragma once\n/// As log.h; other.h is for sockets.\n')
+        self.assertEqual(self.check(), (0, ""))
+
+    def test_a_folder_without_a_face_is_reported(self):
+        (self.root / "src/core/seam/seam.h").unlink()
+        self.assertReports("core/seam: no face: core/seam/seam.h has a paragraph about the folder and includes core/seam/endpoint.h")
+
+    def test_a_face_without_a_paragraph_is_reported(self):
+        self.write("src/base/base.h", '#pragma once\n#include "base/log.h"\n\n/// Of something else.\nclass Log;\n')
+        self.assertReports("base/base.h: a face begins with a paragraph (///) about the folder")
+
+    def test_a_face_that_names_what_nobody_needs_is_reported(self):
+        self.write("src/base/other.h", "")
+        self.add("src/base/base.h", '#include "base/other.h"\n')
+        self.assertReports("base/base.h: no other folder includes base/other.h")
 
     def test_a_folder_without_a_line_is_reported(self):
         self.write("src/quic/quic.cc", '#include "base/log.h"\n')

@@ -6,4 +6,4 @@
 #include "ccl/bootstrap/launcher.h"
 #include "ccl/bootstrap/place.h"
 #include "ccl/bootstrap/rendezvous.h"
-#include "ccl/bootstrap/unique_id.h"
+#include "ccl/bootstrap/roots.h"

@@ -1,7 +1,7 @@
 #pragma once
 /// A collective as the program called it. It is the one form that a call has from the C function to the algorithm: C
-/// functions fill it in, the executor queues it, the planner chooses by it, and algorithms read it. One thread at a
-/// time.
+/// functions fill it in, the executor queues it, the planner chooses by it, and algorithms read it. arrays.h says how
+/// arrays are cut. One thread at a time.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

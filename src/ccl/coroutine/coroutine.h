@@ -3,6 +3,5 @@
 /// for words of memory that other ranks count up. Algorithms are written with Steps and Wait; a communicator and its
 /// messages run them. One thread at a time runs a coroutine and uses its pool; wake() and count_up() are called from
 /// any thread.
-#include "ccl/coroutine/frame_pool.h"
 #include "ccl/coroutine/steps.h"
 #include "ccl/coroutine/waiter.h"

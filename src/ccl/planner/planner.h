@@ -2,7 +2,7 @@
 /// Which algorithm does a call: by the operation, its size, the ranks of the group and, between hosts, the speed of the
 /// links that they have measured. It lists every algorithm with its condition, its cost and its reason in words.
 /// Communicators use it, in the thread that has their turn. All ranks have to come to the same choice, so nothing that
-/// only one rank knows goes into it.
+/// only one rank knows goes into it; link_speed.h measures the links together.
 #include <limits>
 #include <span>
 #include <string>

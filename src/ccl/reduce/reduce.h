@@ -1,7 +1,8 @@
 #pragma once
 /// The arithmetic of collectives: several arrays become one, in one pass over memory. The folder has the types and
-/// operators, the kernels of each processor, and combine(), which also calls a program's own function. Algorithms use
-/// it, and it includes nothing else of ccl. Any thread.
+/// operators (reducer.h, names.h for people), the kernels of each processor, and combine.h, which also calls a
+/// program's own function. formats.h has the short floating point formats one number at a time. Algorithms use it, and
+/// it includes nothing else of ccl. Any thread.
 #include "ccl/reduce/type.h"
 
 namespace nupa::ccl {

@@ -1,7 +1,7 @@
 #pragma once
 /// The states of connections (IBTA volume 1, 12.9) as a machine without surroundings: messages, the time and calls go
-/// in; messages, events and the next deadline come out. No socket, clock, thread or random source inside. One thread at
-/// a time.
+/// in; messages, events and the next deadline come out. No socket, clock, thread or random source inside. probe.h
+/// asks peers in the same way whether they live. One thread at a time.
 
 #include <map>
 #include <memory>

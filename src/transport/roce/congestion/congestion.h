@@ -1,4 +1,6 @@
 #pragma once
+/// Congestion control of one path: answers, losses and the time go in; a window and a rate come out. The protocol asks
+/// it, and programs choose one by name. No clock or thread inside; under the queue pair's lock.
 #include <cstdint>
 #include <memory>
 #include <string_view>

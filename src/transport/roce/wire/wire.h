@@ -1,6 +1,7 @@
 #pragma once
 /// The packets of RoCEv2: the UDP payload from the base transport header to the invariant CRC (IBTA volume 1, chapter 9
-/// and annex A17). All fields are in network byte order there, and in the host's in Packet.
+/// and annex A17). All fields are in network byte order there, and in the host's in Packet. icrc.h has the invariant
+/// CRC. Any thread.
 ///
 ///   BTH          12  opcode | SE M pad(2) tver(4) | P_Key(16) | FECN BECN resv(6) | dest QP(24) | A resv(7) | PSN(24)
 ///   XRCETH        4  resv(8) | shared receive queue(24)                   every XRC request

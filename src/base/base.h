@@ -1,0 +1,22 @@
+#pragma once
+/// What every other folder may use and what knows none of them: errors with text, the log, clocks and time codes,
+/// settings, descriptors, addresses, CRC, ordered copies, and reads of memory that may be gone. Any thread, where a
+/// header does not say otherwise.
+#include "base/boot_id.h"
+#include "base/clock.h"
+#include "base/crc32.h"
+#include "base/event_count.h"
+#include "base/fence.h"
+#include "base/gid.h"
+#include "base/gid_text.h"
+#include "base/log.h"
+#include "base/lowest_descriptor.h"
+#include "base/memory_fault.h"
+#include "base/ordered_copy.h"
+#include "base/own_addresses.h"
+#include "base/piece.h"
+#include "base/prefetch.h"
+#include "base/settings.h"
+#include "base/shared_file.h"
+#include "base/time_code.h"
+#include "base/unique_fd.h"

@@ -1,0 +1,7 @@
+#pragma once
+/// Parts of the algorithms among ranks that map each other's memory: flags, arrays that ranks share, and the inline
+/// path of small calls. One thread at a time uses a group.
+#include "ccl/algorithms/shm/at_once.h"
+#include "ccl/algorithms/shm/line_call.h"
+#include "ccl/algorithms/shm/parts.h"
+#include "ccl/algorithms/shm/shared_arrays.h"
