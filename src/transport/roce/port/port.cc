@@ -135,22 +135,14 @@ Port::~Port() {
 }
 
 void Port::add(Channel& channel) {
-  const bool is_first = banks_.of(channel.number()) == nullptr;
-  Bank& bank = banks_.make(channel.number());
-  if (is_first) {
+  if (demultiplexer_.make_place(channel.number())) {
     // Nothing is allocated where packets arrive.
-    size_t channels = 0;
-    banks_.each([&channels](const Bank&) { channels += shm::kSlotQp; });
     const auto lock = claim_receiving();
+    const size_t channels = demultiplexer_.places();
     touched_.reserve(channels);
     held_up_.reserve(channels);
   }
-  const uint32_t index = shm::index_of(channel.number());
-  channel.timers_ = &bank.timers[index / kGroup];
-  uint32_t seen = bank.high_water.load();
-  while (seen <= index && !bank.high_water.compare_exchange_weak(seen, index + 1)) {
-  }
-  bank.channels[index].store(&channel, std::memory_order_release);
+  demultiplexer_.add(channel);
 }
 
 Result<void> Port::add_socket(net::UdpSocket socket) {
@@ -168,7 +160,7 @@ void Port::drop_last_socket() {
 }
 
 void Port::remove(Channel& channel) {
-  banks_.of(channel.number())->channels[shm::index_of(channel.number())].store(nullptr);
+  demultiplexer_.remove(channel);
   const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
@@ -320,8 +312,8 @@ void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t posi
     return;
   }
   const uint32_t number = name_in(data).dest_qpn;
-  Channel* channel = channel_of(number);
-  if (channel == nullptr || channel->number() != number) {
+  Channel* const channel = demultiplexer_.find(number);
+  if (channel == nullptr) {
     if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(data[0]) == kAbsence))
       return management_arrived(data, length, position, received, port);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
@@ -379,10 +371,8 @@ void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* d
   }
   Packet packet;
   if (!read(data, length, position, received, kUdpPort, nullptr, &packet)) return;
-  for (const uint32_t member : group.members) {
-    Channel* channel = channel_of(member);
-    if (channel != nullptr && channel->number() == member) bring(*channel, packet, received, now);
-  }
+  for (const uint32_t member : group.members)
+    if (Channel* const channel = demultiplexer_.find(member)) bring(*channel, packet, received, now);
 }
 
 template <class Deliver>
@@ -652,14 +642,7 @@ void Port::expect(int64_t deadline) {
 
 void Port::run_timers(int64_t now) {
   schedule_.forget();
-  int64_t earliest = INT64_MAX;
-  banks_.each([&](Bank& bank) {
-    const uint32_t groups = (bank.high_water.load() + kGroup - 1) / kGroup;
-    for (uint32_t group = 0; group < groups; ++group) {
-      const int64_t first = bank.timers[group].at();
-      earliest = std::min(earliest, first > now ? first : run_group(bank, group, now));
-    }
-  });
+  int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(channel, now); });
   if (std::exchange(wants_refusals_, false)) take_refusals();
   if (!held_up_.empty()) {
     earliest = std::min(earliest, now + next_try_ns_);
@@ -669,26 +652,13 @@ void Port::run_timers(int64_t now) {
   expect(earliest);
 }
 
-int64_t Port::run_group(Bank& bank, uint32_t group, int64_t now) {
-  bank.timers[group].forget();
-  int64_t earliest = INT64_MAX;
-  for (uint32_t i = group * kGroup; i < (group + 1) * kGroup; ++i) {
-    Channel* channel = bank.channels[i].load(std::memory_order_acquire);
-    if (channel == nullptr) continue;
-    if (channel->deadline() <= now) {
-      if (!hold(channel)) {
-        earliest = std::min(earliest, now + next_try_ns_);
-        continue;
-      }
-      channel->on_timer(now);
-      channel->transmit(now, *burst_, true);
-      burst_->flush();
-      release();
-    }
-    earliest = std::min(earliest, channel->deadline());
-  }
-  bank.timers[group].expect(earliest);
-  return earliest;
+std::optional<int64_t> Port::run_timer(Channel& channel, int64_t now) {
+  if (!hold(&channel)) return now + next_try_ns_;
+  channel.on_timer(now);
+  channel.transmit(now, *burst_, true);
+  burst_->flush();
+  release();
+  return std::nullopt;
 }
 
 bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }

@@ -1,7 +1,6 @@
 #pragma once
 #include <pthread.h>
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -10,75 +9,21 @@
 #include <optional>
 #include <vector>
 
-#include "core/seam/poller.h"
-#include "core/seam/slot_table.h"
 #include "base/unique_fd.h"
+#include "core/seam/poller.h"
 #include "net/udp_socket.h"
 #include "progress/lifecycle.h"
 #include "progress/thread.h"
 #include "shm/layout.h"
-#include "transport/roce/port/burst.h"
+#include "transport/roce/port/channel.h"
+#include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/inbox.h"
 #include "transport/roce/port/management.h"
 #include "transport/roce/port/receive_room.h"
 #include "transport/roce/protocol/reorder.h"
-#include "transport/roce/port/schedule.h"
-#include "transport/roce/port/shared_window.h"
 
 namespace nupa::roce {
-
-/// The UDP port of another process, as this one's queue pairs see it together.
-struct Peer {
-  explicit Peer(uint64_t bytes) : window(bytes) {}
-  SharedWindow window;  ///< what its socket has room for
-  uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
-};
-
-/// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
-/// leave(), which keep the program's threads and other pollers out.
-class Channel {
- public:
-  virtual ~Channel() = default;
-  virtual uint32_t number() const = 0;
-  /// Never waits. False: another thread holds it.
-  virtual bool enter() = 0;
-  virtual void leave() = 0;
-  virtual void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) = 0;
-  /// Sends what is to be sent. `answers` false: acknowledgements may wait for the next time.
-  virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
-  virtual bool owes_answers() const = 0;
-  virtual void on_timer(int64_t now) = 0;
-  /// A packet with its number came that is damaged, or not its own. Any time.
-  virtual void count_stranger() = 0;
-  /// It stood first in the line of a window: sends a turn's worth.
-  virtual void take_turn(SharedWindow& window, int64_t now, Burst& burst) = 0;
-  /// It stands in no window's line any more. Called by the port, once, when it is removed.
-  virtual void leave_lines() = 0;
-  /// Whose packets it gets; null: everybody's.
-  virtual Peer* peer() = 0;
-  /// Where a packet's payload will probably be copied to; null: not known. Any time.
-  virtual const std::byte* next_place() const { return nullptr; }
-  /// Whether its packets may go there. Any time.
-  virtual bool may_lead_to(const net::UdpAddress&) const { return false; }
-  /// Whether a packet that was sent there (none: it is not known which) is one that waits for an answer.
-  virtual bool is_under_way(const net::UdpAddress&, const std::optional<PacketName>&) const { return false; }
-  /// The host says that nobody has that port.
-  virtual void doubt_peer(const net::UdpAddress&) {}
-  /// Packets without CRC are good as well.
-  virtual bool takes_unchecked() const { return false; }
-  /// When on_timer() is wanted; may be asked at any time.
-  virtual int64_t deadline() const = 0;
-
- private:
-  friend class Port;
-  Earliest* timers_ = nullptr;  ///< of the channels beside it; since it was added
-  // Under the port's receive mutex.
-  bool touched_ = false;
-  uint64_t turn_ = 0;     ///< of one without peer: as Peer::turn
-  bool held_up_ = false;  ///< another thread held it when the port tried last
-  Inbox inbox_;           ///< empty unless held_up_
-};
 
 /// Packets that no queue pair got, by reason; for people.
 struct PortCounters {
@@ -164,7 +109,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void expect(int64_t deadline);
   /// The same of a channel, whose deadline() is that.
   void expect(const Channel& channel, int64_t deadline) {
-    if (channel.timers_ != nullptr) channel.timers_->expect(deadline);
+    demultiplexer_.expect(channel, deadline);
     expect(deadline);
   }
   /// The earliest of what is expected.
@@ -184,14 +129,6 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void process_ends();
 
  private:
-  static constexpr uint32_t kGroup = 64;  ///< channels whose deadlines are looked at together
-  /// The channels of one slot's numbers.
-  struct Bank {
-    std::array<std::atomic<Channel*>, shm::kSlotQp> channels{};
-    std::array<Earliest, shm::kSlotQp / kGroup> timers;  ///< by group
-    std::atomic<uint32_t> high_water{0};                 ///< channels at and above were never there
-  };
-
   /// Where packets to a further slot arrive. What its queue pairs send leaves from the first port; a refusal leaves
   /// from here, since a peer believes it of the port that it sent to.
   struct FurtherPort {
@@ -206,11 +143,6 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   };
 
   explicit Port(std::vector<net::UdpSocket> sockets);
-  /// Null: there is none.
-  Channel* channel_of(uint32_t number) const {
-    const Bank* const bank = banks_.of(number);
-    return bank == nullptr ? nullptr : bank->channels[shm::index_of(number)].load(std::memory_order_acquire);
-  }
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
@@ -267,8 +199,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void serve_waiters(int64_t now);
   void serve_line(SharedWindow& window, int64_t now);
   void run_timers(int64_t now);
-  /// The earliest deadline of the group's channels, after those were called that had one.
-  int64_t run_group(Bank& bank, uint32_t group, int64_t now);
+  /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
+  std::optional<int64_t> run_timer(Channel& channel, int64_t now);
   /// Tells the channels of the processes whose hosts say that they are gone.
   void take_refusals();
   void refused(const net::UdpSocket::Refusal& refusal);
@@ -298,7 +230,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::shared_ptr<PeerSocket> own_;
   std::atomic<PeerSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
 
-  core::SlotTable<Bank> banks_;
+  Demultiplexer demultiplexer_;
 
   /// Held by whoever receives.
   std::mutex receive_mutex_;

@@ -26,15 +26,11 @@ void Port::take_refusals() {
 
 template <class Visit>
 void Port::each_to(const net::UdpAddress& to, Visit&& visit) {
-  bool goes_on = true;
-  banks_.each([&](const Bank& bank) {
-    const uint32_t count = bank.high_water.load();
-    for (uint32_t i = 0; i < count && goes_on; ++i) {
-      Channel* channel = bank.channels[i].load(std::memory_order_acquire);
-      if (channel == nullptr || !channel->may_lead_to(to) || !hold(channel)) continue;
-      goes_on = visit(*channel);
-      release();
-    }
+  demultiplexer_.each([&](Channel& channel) {
+    if (!channel.may_lead_to(to) || !hold(&channel)) return true;
+    const bool goes_on = visit(channel);
+    release();
+    return goes_on;
   });
 }
 
