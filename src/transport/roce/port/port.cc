@@ -1,11 +1,8 @@
 #include "transport/roce/port/port.h"
 
 #include <sched.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
 #include <utility>
 
@@ -54,9 +51,6 @@ constexpr uint32_t kShutOutPolls = 32;
 /// many.
 constexpr uint32_t kPeerRun = 512;
 constexpr uint32_t kLooksElsewhere = 4;
-/// The port's thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
-/// that is woken may take the core of the one that wakes it.
-constexpr int64_t kSoonNs = 20'000;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
@@ -73,11 +67,9 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
     sockets.push_back(std::move(*another));
   }
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
-  port->kick_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!port->kick_) return fail(errno, "cannot make an eventfd");
+  if (auto opened = port->alarm_.open(); !opened) return tl::unexpected(opened.error());
   progress::ReceiveRight& right = port->waits_->right;
   if (auto opened = right.open(); !opened) return tl::unexpected(opened.error());
-  if (auto opened = port->waits_->watchdog.open(); !opened) return tl::unexpected(opened.error());
   if (auto added = right.add(port->socket().fd()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
     return fail(error, "no memory to prepare for forks");
@@ -98,9 +90,8 @@ bool Port::in_child() {
   groups_.close();
   further_.clear();
   if (own_ != nullptr) own_->socket().close();
-  kick_.reset();
   waits_->right.close();
-  waits_->watchdog.close();
+  alarm_.close();
   receive_mutex_.unlock();
   return false;
 }
@@ -127,7 +118,7 @@ Port::~Port() {
   progress::leave_forks(this);
   if (running_) {
     stop_ = true;
-    kick();
+    alarm_.kick();
     thread_.join();
   }
   // Threads that have sent by it keep it.
@@ -567,11 +558,6 @@ void Port::serve_waiters(int64_t now) {
   if (waits) anyone_waits_.store(true);
 }
 
-inline void Port::put_off_look(int64_t now) {
-  if (now >= waits_->put_off_ns.load(std::memory_order_relaxed))
-    waits_->put_off({now, polls_.load(std::memory_order_relaxed), counters_.packets.load(std::memory_order_relaxed)});
-}
-
 bool Port::handle(bool for_program) {
   const bool owed = !touched_.empty();
   const bool gathers = owed && owed_bytes_ != 0;
@@ -580,7 +566,7 @@ bool Port::handle(bool for_program) {
   packets += receive(for_program);
   if (!groups_.empty()) packets += receive_groups();
   if (!further_.empty()) packets += receive_further(for_program);
-  const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || schedule_.earliest() <= receive_ns_;
+  const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || alarm_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
     release();
@@ -600,7 +586,7 @@ bool Port::handle(bool for_program) {
   else if (gathers && now - owed_since_ns_ >= kGatherNs)
     answer(now, true);
   release();
-  if (now >= schedule_.earliest()) run_timers(now);
+  if (now >= alarm_.earliest()) run_timers(now);
   serve_waiters(now);
   if (owed_bytes_ != 0) expect(now + kForgottenNs);
   return owed || packets > 0;
@@ -625,23 +611,11 @@ void Port::finish_poll() {
 
 void Port::program_sleeps() {
   slept_after_.store(polls_.load(std::memory_order_relaxed) + 1);
-  if (watches_.load()) kick();
-}
-
-void Port::expect(int64_t deadline) {
-  if (!schedule_.expect(deadline)) return;
-  if (deadline <= base::now_ns() + kSoonNs) return kick();
-  // Of two threads that are here at once the one with the earlier time may come first.
-  for (int64_t at = deadline;;) {
-    waits_->watchdog.set(at);
-    const int64_t earliest = schedule_.earliest();
-    if (earliest >= at) return;
-    at = earliest;
-  }
+  if (watches_.load()) alarm_.kick();
 }
 
 void Port::run_timers(int64_t now) {
-  schedule_.forget();
+  alarm_.forget();
   int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(channel, now); });
   if (std::exchange(wants_refusals_, false)) take_refusals();
   if (!held_up_.empty()) {
@@ -661,7 +635,7 @@ std::optional<int64_t> Port::run_timer(Channel& channel, int64_t now) {
   return std::nullopt;
 }
 
-bool Port::is_due() const { return base::now_ns() >= schedule_.earliest(); }
+bool Port::is_due() const { return base::now_ns() >= alarm_.earliest(); }
 
 std::unique_lock<std::mutex> Port::claim_receiving() {
   wanted_.fetch_add(1);

@@ -9,12 +9,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "core/seam/poller.h"
 #include "net/udp_socket.h"
 #include "progress/lifecycle.h"
 #include "progress/thread.h"
 #include "shm/layout.h"
+#include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/groups.h"
@@ -106,14 +106,14 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// A packet was repeated: perhaps the peer's host has said why nobody answers.
   void look_for_refusals() { wants_refusals_ = true; }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
-  void expect(int64_t deadline);
+  void expect(int64_t deadline) { alarm_.expect(deadline); }
   /// The same of a channel, whose deadline() is that.
   void expect(const Channel& channel, int64_t deadline) {
     demultiplexer_.expect(channel, deadline);
-    expect(deadline);
+    alarm_.expect(deadline);
   }
   /// The earliest of what is expected.
-  int64_t wanted_at() const { return schedule_.earliest(); }
+  int64_t wanted_at() const { return alarm_.earliest(); }
   /// Waits until no thread is inside deliver() or transmit() that was before.
   void barrier() { claim_receiving(); }
   /// For this thread's posts; null: no memory for one.
@@ -167,7 +167,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// False: no packet of the protocol, or one that something has changed on its way.
   bool read(const std::byte* data, uint32_t length, uint32_t position, const net::UdpSocket::Received& received,
             uint16_t port, const Channel* channel, Packet* packet);
-  void put_off_look(int64_t now);
+  void put_off_look(int64_t now) { alarm_.put_off_look(now, polls_, counters_.packets); }
   bool is_due() const;
   bool has_packets() const;
   /// handle() for a thread that sockets woke. They do so for refusals too, and again and again until those were taken.
@@ -214,7 +214,6 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   Burst& burst_from(uint16_t port);
   /// A process says that it does not have a queue pair.
   [[gnu::cold]] void absent(const Packet& packet, const net::UdpSocket::Received& received);
-  void kick();
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
   /// The receive mutex for somebody whom the port's thread, in the middle of a stream, has to make way for.
@@ -223,7 +222,6 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   const uint64_t serial_;  ///< no other port of this process had it
   std::vector<net::UdpSocket> sockets_;
   PacketPool pool_;
-  base::UniqueFd kick_;
   std::atomic<bool> stop_{false};
   PortCounters counters_;
 
@@ -276,7 +274,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
 
   struct Waits;
   std::unique_ptr<Waits> waits_;  ///< what threads sleep on
-  Schedule schedule_;
+  Alarm alarm_;
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
   std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll

@@ -72,16 +72,11 @@ Result<void> Port::start() {
   return {};
 }
 
-void Port::kick() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
-}
-
 bool Port::left_waiting() {
   if (!has_packets()) return false;
   // Somebody may be about to fetch them.
   const uint64_t before = polls_.load(std::memory_order_relaxed);
-  pollfd kicked{kick_.get(), POLLIN, 0};
+  pollfd kicked{alarm_.kick_fd(), POLLIN, 0};
   const timespec pause{0, kWaitedNs};
   ppoll(&kicked, 1, &pause, nullptr);
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
@@ -186,29 +181,21 @@ void Port::serve() {
     const bool polled = polls != before && polls > slept_after + kLastPolls;
     const bool watches = polled && devoted == 0;
     watches_.store(watches);
-    pollfd ready[] = {{kick_.get(), POLLIN, 0},
-                      {waits_->watchdog.fd(), POLLIN, 0},
+    pollfd ready[] = {{alarm_.kick_fd(), POLLIN, 0},
+                      {alarm_.watchdog_fd(), POLLIN, 0},
                       {watches ? -1 : waits_->right.thread_fd(), POLLIN, 0}};
     if (watches && slept_after_.load() != slept_after) continue;
-    // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
-    const int64_t earliest = schedule_.fall_asleep();
+    const int64_t earliest = alarm_.fall_asleep();
     const int64_t now = base::now_ns();
     int64_t wait = std::max<int64_t>(earliest - now, 0);
     if (watches) {
       wait = std::max(std::min(wait, watch), kWatchNs / 4);
-      schedule_.sleep_until(now + wait);
-      waits_->watch(now + wait, {now, polls, counters_.packets.load(std::memory_order_relaxed)});
+      alarm_.watch_until(now + wait, {now, polls, counters_.packets.load(std::memory_order_relaxed)});
     }
     timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
     const bool forever = earliest == INT64_MAX || watches;
     ppoll(ready, std::size(ready), forever ? nullptr : &pause, nullptr);
-    schedule_.wake_up();
-    waits_->watch_ends();
-    if ((ready[0].revents & POLLIN) != 0) {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
-    }
-    if ((ready[1].revents & POLLIN) != 0) waits_->watchdog.take();
+    alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program has turned to something long: packets wake this thread again.
     if ((ready[2].revents & POLLIN) != 0 && waits_->right.end_loan()) continue;
     const bool left = watches && !is_due() && left_waiting();
@@ -229,7 +216,7 @@ void Port::serve() {
       if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
       // A program that says when it sleeps fetches what comes once it has its core again.
       waiting_turns = left && worked && slept_after == 0 ? waiting_turns + 1 : 0;
-      watch = left ? kWatchNs : std::min(2 * watch, Waits::kLongestWatchNs);
+      watch = left ? kWatchNs : std::min(2 * watch, Alarm::kLongestWatchNs);
       if (waiting_turns >= kPatience) devoted = kDevotion;
       continue;
     }
