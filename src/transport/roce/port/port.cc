@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
@@ -100,8 +101,7 @@ Port::Port(std::vector<net::UdpSocket> sockets)
     : serial_(g_ports.fetch_add(1) + 1),
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
-      lines_(std::make_unique_for_overwrite<Line[]>(net::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
-      buffer_(lines_[1].bytes - kBthBytes),
+      reader_(counters_),
       held_packets_(pool_),
       next_try_ns_(kFirstTryNs),
       room_(socket().buffer_bytes()),
@@ -296,47 +296,30 @@ void Port::touch(Channel& channel) {
   touched_.push_back(&channel);
 }
 
-void Port::segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                           const net::UdpSocket::Received& received, uint16_t port, int64_t now) {
-  if (length < kShortestPacket || length > kMaxPacketBytes) {
+void Port::arrived(const Arrival& arrival) {
+  if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const uint32_t number = name_in(data).dest_qpn;
+  const uint32_t number = name_in(arrival.data).dest_qpn;
   Channel* const channel = demultiplexer_.find(number);
   if (channel == nullptr) {
-    if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(data[0]) == kAbsence))
-      return management_arrived(data, length, position, received, port);
+    if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(arrival.data[0]) == kAbsence))
+      return management_arrived(arrival);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
-    return absent_asked(data, length, position, received, port, now);
+    return absent_asked(arrival);
   }
   Packet packet;
-  if (!read(data, length, position, received, port, channel, &packet)) return channel->count_stranger();
-  bring(*channel, packet, received, now);
+  if (!reader_.read(arrival, channel, &packet)) return channel->count_stranger();
+  bring(*channel, packet, arrival.received, arrival.now);
 }
 
-bool Port::read(const std::byte* data, uint32_t length, uint32_t position, const net::UdpSocket::Received& received,
-                uint16_t port, const Channel* channel, Packet* packet) {
-  const Route route{received.from.address, received.to, received.from.port, port};
-  // Segments of one send count up from 0, and mostly come together as they left.
-  const bool unchecked = channel != nullptr && channel->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
-  if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
-                                channel == nullptr ? nullptr : channel->next_place(), &routes_)) {
-    counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  if (decode(data, length, packet)) return true;
-  counters_.malformed.fetch_add(1, std::memory_order_relaxed);
-  return false;
-}
-
-void Port::management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                              const net::UdpSocket::Received& received, uint16_t port) {
+void Port::management_arrived(const Arrival& arrival) {
   Packet packet;
   MadDatagram datagram;
-  if (!read(data, length, position, received, port, nullptr, &packet)) return;
-  if (packet.opcode == kAbsence) return absent(packet, received);
-  if (read_management(packet, received, &datagram))
+  if (!reader_.read(arrival, nullptr, &packet)) return;
+  if (packet.opcode == kAbsence) return absent(packet, arrival.received);
+  if (read_management(packet, arrival.received, &datagram))
     management_(datagram);
   else
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
@@ -354,23 +337,16 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
   return management_burst_->refused() == refused;
 }
 
-void Port::group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
-                                  const net::UdpSocket::Received& received, int64_t now) {
-  if (length < kShortestPacket || length > kMaxPacketBytes || name_in(data).dest_qpn != core::kGroupQpn) {
+void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arrival) {
+  if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes ||
+      name_in(arrival.data).dest_qpn != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   Packet packet;
-  if (!read(data, length, position, received, kUdpPort, nullptr, &packet)) return;
+  if (!reader_.read(arrival, nullptr, &packet)) return;
   for (const uint32_t member : group.members)
-    if (Channel* const channel = demultiplexer_.find(member)) bring(*channel, packet, received, now);
-}
-
-template <class Deliver>
-void Port::dispatch(const net::UdpSocket::Received& received, Deliver&& deliver) {
-  uint32_t position = 0;
-  for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
-    deliver(buffer_ + at, std::min(received.segment, received.length - at), position);
+    if (Channel* const channel = demultiplexer_.find(member)) bring(*channel, packet, arrival.received, arrival.now);
 }
 
 void Port::count_packets(uint32_t packets) {
@@ -386,9 +362,9 @@ uint32_t Port::receive_groups() {
   for (const Groups::Group& group : groups_.list())
     for (const net::UdpSocket& socket : group.sockets)
       for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
-        if (!socket.receive(buffer_, net::UdpSocket::kMaxReceive, &received)) break;
-        dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
-          group_datagram_arrived(group, data, length, position, received, now);
+        if (!reader_.receive(socket, &received)) break;
+        reader_.each(received, kUdpPort, now, [&](const Arrival& arrival) {
+          group_datagram_arrived(group, arrival);
           ++packets;
         });
       }
@@ -418,16 +394,14 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, bool for_program) {
   bool emptied = false;
   net::UdpSocket::Received received;
   while (messages < kMessagesAtOnce) {
-    if (!socket.receive(buffer_, net::UdpSocket::kMaxReceive, &received)) {
+    if (!reader_.receive(socket, &received)) {
       emptied = true;
       break;
     }
     // Not the time before: this thread may have been away between, and the packet would seem to have been here for
     // long.
     const int64_t now = receive_ns_ = base::now_ns();
-    dispatch(received, [&](const std::byte* data, uint32_t length, uint32_t position) {
-      segment_arrived(data, length, position, received, socket.port(), now);
-    });
+    reader_.each(received, socket.port(), now, [this](const Arrival& arrival) { arrived(arrival); });
     ++messages;
     bytes += received.length;
     packets += (received.length + received.segment - 1) / received.segment;

@@ -20,19 +20,12 @@
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/inbox.h"
 #include "transport/roce/port/management.h"
+#include "transport/roce/port/packet_reader.h"
+#include "transport/roce/port/port_counters.h"
 #include "transport/roce/port/receive_room.h"
 #include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {
-
-/// Packets that no queue pair got, by reason; for people.
-struct PortCounters {
-  std::atomic<uint64_t> packets{0};
-  std::atomic<uint64_t> malformed{0};
-  std::atomic<uint64_t> wrong_crc{0};
-  std::atomic<uint64_t> no_queue_pair{0};
-  std::atomic<uint64_t> busy{0};  ///< another thread held the queue pair until its inbox was full
-};
 
 /// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
 class Port final : public core::Poller, public progress::ForkParticipant {
@@ -154,19 +147,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   uint32_t receive_groups();
   [[gnu::noinline]] uint32_t receive_further(bool for_program);
   void count_packets(uint32_t packets);
-  /// Calls `deliver(data, length, position)` for each datagram in the buffer.
-  template <class Deliver>
-  void dispatch(const net::UdpSocket::Received& received, Deliver&& deliver);
-  /// `port`: where it came to, as in those below.
-  void segment_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                       const net::UdpSocket::Received& received, uint16_t port, int64_t now);
-  void management_arrived(const std::byte* data, uint32_t length, uint32_t position,
-                          const net::UdpSocket::Received& received, uint16_t port);
-  void group_datagram_arrived(const Groups::Group& group, const std::byte* data, uint32_t length, uint32_t position,
-                              const net::UdpSocket::Received& received, int64_t now);
-  /// False: no packet of the protocol, or one that something has changed on its way.
-  bool read(const std::byte* data, uint32_t length, uint32_t position, const net::UdpSocket::Received& received,
-            uint16_t port, const Channel* channel, Packet* packet);
+  void arrived(const Arrival& arrival);
+  void management_arrived(const Arrival& arrival);
+  void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival);
   void put_off_look(int64_t now) { alarm_.put_off_look(now, polls_, counters_.packets); }
   bool is_due() const;
   bool has_packets() const;
@@ -208,8 +191,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   template <class Visit>
   void each_to(const net::UdpAddress& to, Visit&& visit);
   /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
-  [[gnu::cold]] void absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                                  const net::UdpSocket::Received& received, uint16_t port, int64_t now);
+  [[gnu::cold]] void absent_asked(const Arrival& arrival);
   /// What leaves from that port of this process.
   Burst& burst_from(uint16_t port);
   /// A process says that it does not have a queue pair.
@@ -233,12 +215,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Held by whoever receives.
   std::mutex receive_mutex_;
   std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it but do not receive
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::unique_ptr<Line[]> lines_;
-  RouteStates routes_;
-  std::byte* buffer_;  ///< in them, so that most payloads begin at a multiple of 16
+  PacketReader reader_;
   Groups groups_;
   std::vector<std::unique_ptr<FurtherPort>> further_;
   bool further_was_last_ = false;  ///< something came by one of them when they were looked at last

@@ -66,27 +66,26 @@ void Port::set_presence(Presence has_queue_pair) {
   has_queue_pair_ = std::move(has_queue_pair);
 }
 
-void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                        const net::UdpSocket::Received& received, uint16_t port, int64_t now) {
-  if (!has_queue_pair_ || now < next_absence_ns_) return;
+void Port::absent_asked(const Arrival& arrival) {
+  if (!has_queue_pair_ || arrival.now < next_absence_ns_) return;
   Packet asked;
-  if (!read(data, length, position, received, port, nullptr, &asked)) return;
+  if (!reader_.read(arrival, nullptr, &asked)) return;
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
   // A standard peer would not understand, and one that is not connected yet still comes.
   if (asked.mark != kNupaMark || !wants_answer || has_queue_pair_(asked.dest_qpn)) return;
-  next_absence_ns_ = now + kAbsencePauseNs;
+  next_absence_ns_ = arrival.now + kAbsencePauseNs;
   Destination destination;
-  destination.to = received.from;
-  destination.from = received.to;
-  destination.from_interface = received.from.scope;
+  destination.to = arrival.received.from;
+  destination.from = arrival.received.to;
+  destination.from_interface = arrival.received.from.scope;
   Packet packet;
   packet.opcode = kAbsence;
   packet.mark = kNupaMark;
   packet.dest_qpn = kManagementQpn;
   packet.psn = asked.psn;
   packet.imm = htonl(asked.dest_qpn);
-  Burst& burst = burst_from(port);
+  Burst& burst = burst_from(arrival.port);
   burst.aim(&destination);
   burst.send(0, packet, nullptr, 0);
   burst.flush();
