@@ -11,10 +11,7 @@
 #include "base/log.h"
 #include "core/seam/group_address.h"
 #include "progress/descriptors.h"
-#include "progress/late_events.h"
 #include "progress/lifecycle.h"
-#include "progress/waiter.h"
-#include "transport/roce/port/port_waits.h"
 
 namespace nupa::roce {
 namespace {
@@ -29,15 +26,6 @@ constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
 /// What may be under way to a process of which nothing is known.
 constexpr uint64_t kFirstWindow = 256 << 10;
-/// A thread that holds a queue pair is mostly about to leave it. One that does not was preempted there, or sends much:
-/// the port tries again at its next turn, and at the latest after the first of these, and then after twice as long each
-/// time.
-constexpr int64_t kHoldNs = 2'000;
-/// In a stream of one queue pair none of others stands behind, and to wait is cheaper than to copy.
-constexpr int64_t kHoldAloneNs = 2'000'000;
-constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses only
-constexpr int64_t kFirstTryNs = 50'000;
-constexpr int64_t kLongestTryNs = 1'000'000;
 /// So many packets at once are a stream's.
 constexpr uint32_t kStreamPackets = 8;
 /// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
@@ -69,7 +57,7 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
   }
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
   if (auto opened = port->alarm_.open(); !opened) return tl::unexpected(opened.error());
-  progress::ReceiveRight& right = port->waits_->right;
+  progress::ReceiveRight& right = port->right_;
   if (auto opened = right.open(); !opened) return tl::unexpected(opened.error());
   if (auto added = right.add(port->socket().fd()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
@@ -82,7 +70,7 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
 
 void Port::process_ends() {
   const auto lock = claim_receiving();
-  if (!touched_.empty()) answer(base::now_ns(), true);
+  answer_all();
 }
 
 bool Port::in_child() {
@@ -91,7 +79,7 @@ bool Port::in_child() {
   groups_.close();
   further_.clear();
   if (own_ != nullptr) own_->socket().close();
-  waits_->right.close();
+  right_.close();
   alarm_.close();
   receive_mutex_.unlock();
   return false;
@@ -102,14 +90,12 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
       reader_(counters_),
-      held_packets_(pool_),
-      next_try_ns_(kFirstTryNs),
       room_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_, false)),
-      waits_(std::make_unique<Waits>()) {
+      holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   touched_.reserve(shm::kSlotQp);
-  held_up_.reserve(shm::kSlotQp);
+  holds_.reserve(shm::kSlotQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
@@ -131,7 +117,7 @@ void Port::add(Channel& channel) {
     const auto lock = claim_receiving();
     const size_t channels = demultiplexer_.places();
     touched_.reserve(channels);
-    held_up_.reserve(channels);
+    holds_.reserve(channels);
   }
   demultiplexer_.add(channel);
 }
@@ -140,7 +126,7 @@ Result<void> Port::add_socket(net::UdpSocket socket) {
   if (datagrams_.load()) socket.tell_more();
   auto port = std::make_unique<FurtherPort>(std::move(socket));
   const auto lock = claim_receiving();
-  if (auto added = waits_->right.add(port->socket.front().fd()); !added) return added;
+  if (auto added = right_.add(port->socket.front().fd()); !added) return added;
   further_.push_back(std::move(port));
   return {};
 }
@@ -155,10 +141,7 @@ void Port::remove(Channel& channel) {
   const auto lock = claim_receiving();
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
-  std::erase(held_up_, &channel);
-  held_packets_.drop_all(channel.inbox_);
-  if (waits_->latest == &channel) waits_->latest = nullptr;
-  channel.held_up_ = false;
+  holds_.remove(channel);
   channel.leave_lines();
 }
 
@@ -168,7 +151,7 @@ int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::
     const auto lock = claim_receiving();
     error = groups_.attach(qp_num, group, device, interfaces);
     if (error == 0)
-      if (auto added = waits_->right.add(groups_.fd()); !added) {
+      if (auto added = right_.add(groups_.fd()); !added) {
         groups_.detach(qp_num, group);
         error = added.error().code();
       }
@@ -203,75 +186,12 @@ Burst* Port::burst() {
   return mine.burst.get();
 }
 
-bool Port::hold(Channel* channel) {
-  if (held_ == channel) return true;
-  release();
-  if (!channel->enter() && !hold_soon(*channel)) return false;
-  entered(*channel);
-  return true;
-}
-
-inline void Port::entered(Channel& channel) {
-  held_ = &channel;
-  progress::LateEvents::begin();
-  if (channel.held_up_) [[unlikely]]
-    catch_up(channel);
-}
-
-bool Port::hold_soon(Channel& channel) {
-  if (!channel.held_up_ && comes_free(channel)) return true;
-  note_held_up(channel);
-  return false;
-}
-
-bool Port::comes_free(Channel& channel) const {
-  const int64_t now = base::now_ns();
-  const bool alone = waits_->is_alone(channel, now);
-  return progress::wait_for([&] { return channel.enter(); }, alone ? progress::kHolderPolicy : kHoldPolicy,
-                            progress::Deadline::in_ns(alone ? kHoldAloneNs : kHoldNs, now));
-}
-
-void Port::note_held_up(Channel& channel) {
-  if (channel.held_up_) return;
-  channel.held_up_ = true;
-  held_up_.push_back(&channel);
-  expect(base::now_ns() + next_try_ns_);
-}
-
-void Port::catch_up(Channel& channel) {
-  channel.held_up_ = false;
-  std::erase(held_up_, &channel);
-  next_try_ns_ = kFirstTryNs;
-  const uint32_t packets =
-      held_packets_.take_all(channel.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from,
-                                                 int64_t came_ns) { channel.deliver(packet, from, came_ns); });
-  caught_up_ += packets;
-  if (packets > 0) touch(channel);
-}
-
-uint32_t Port::try_held_up() {
-  caught_up_ = 0;
-  // Its packets stay in the socket meanwhile, which has room for all that may be under way.
-  if (held_up_.size() == 1 && waits_->is_alone(*held_up_[0], base::now_ns()) && comes_free(*held_up_[0]))
-    entered(*held_up_[0]);
-  // The last one first: those that are taken leave the list.
-  for (size_t i = held_up_.size(); i-- > 0;) hold(held_up_[i]);
-  release();
-  return caught_up_;
-}
-
-void Port::keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
-  note_held_up(channel);
-  bool kept = true;
-  if (packet.carried != nullptr) kept = held_packets_.keep(channel.inbox_, decode_carried(packet), received, now);
-  if (!kept || !held_packets_.keep(channel.inbox_, packet, received, now))
-    counters_.busy.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Port::bring(Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
-  waits_->came_for(channel, now);
-  if (!hold(&channel)) [[unlikely]]
-    return keep(channel, packet, received, now);
+void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
+  holds_.came_for(channel, now);
+  if (!hold.take(channel)) [[unlikely]] {
+    if (!holds_.keep(channel, packet, received, now)) counters_.busy.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   // What is acknowledged completes before what may be the answer to it arrives.
   if (packet.carried != nullptr) {
     Packet ack = decode_carried(packet);
@@ -279,13 +199,6 @@ void Port::bring(Channel& channel, Packet& packet, const net::UdpSocket::Receive
   }
   channel.deliver(packet, received, now);
   touch(channel);
-}
-
-void Port::release() {
-  if (held_ == nullptr) return;
-  held_->leave();
-  held_ = nullptr;
-  progress::LateEvents::end();
 }
 
 void Port::touch(Channel& channel) {
@@ -296,7 +209,7 @@ void Port::touch(Channel& channel) {
   touched_.push_back(&channel);
 }
 
-void Port::arrived(const Arrival& arrival) {
+void Port::arrived(const Arrival& arrival, Hold& hold) {
   if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -305,20 +218,20 @@ void Port::arrived(const Arrival& arrival) {
   Channel* const channel = demultiplexer_.find(number);
   if (channel == nullptr) {
     if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(arrival.data[0]) == kAbsence))
-      return management_arrived(arrival);
+      return management_arrived(arrival, hold);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
     return absent_asked(arrival);
   }
   Packet packet;
   if (!reader_.read(arrival, channel, &packet)) return channel->count_stranger();
-  bring(*channel, packet, arrival.received, arrival.now);
+  bring(hold, *channel, packet, arrival.received, arrival.now);
 }
 
-void Port::management_arrived(const Arrival& arrival) {
+void Port::management_arrived(const Arrival& arrival, Hold& hold) {
   Packet packet;
   MadDatagram datagram;
   if (!reader_.read(arrival, nullptr, &packet)) return;
-  if (packet.opcode == kAbsence) return absent(packet, arrival.received);
+  if (packet.opcode == kAbsence) return absent(hold, packet, arrival.received);
   if (read_management(packet, arrival.received, &datagram))
     management_(datagram);
   else
@@ -337,7 +250,7 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
   return management_burst_->refused() == refused;
 }
 
-void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arrival) {
+void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold) {
   if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes ||
       name_in(arrival.data).dest_qpn != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
@@ -346,7 +259,8 @@ void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arr
   Packet packet;
   if (!reader_.read(arrival, nullptr, &packet)) return;
   for (const uint32_t member : group.members)
-    if (Channel* const channel = demultiplexer_.find(member)) bring(*channel, packet, arrival.received, arrival.now);
+    if (Channel* const channel = demultiplexer_.find(member))
+      bring(hold, *channel, packet, arrival.received, arrival.now);
 }
 
 void Port::count_packets(uint32_t packets) {
@@ -355,7 +269,7 @@ void Port::count_packets(uint32_t packets) {
     counters_.packets.store(counters_.packets.load(std::memory_order_relaxed) + packets, std::memory_order_relaxed);
 }
 
-uint32_t Port::receive_groups() {
+uint32_t Port::receive_groups(Hold& hold) {
   uint32_t packets = 0;
   const int64_t now = base::now_ns();
   net::UdpSocket::Received received;
@@ -364,7 +278,7 @@ uint32_t Port::receive_groups() {
       for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
         if (!reader_.receive(socket, &received)) break;
         reader_.each(received, kUdpPort, now, [&](const Arrival& arrival) {
-          group_datagram_arrived(group, arrival);
+          group_datagram_arrived(group, arrival, hold);
           ++packets;
         });
       }
@@ -372,7 +286,7 @@ uint32_t Port::receive_groups() {
   return packets;
 }
 
-uint32_t Port::receive_further(bool for_program) {
+uint32_t Port::receive_further(Hold& hold, bool for_program) {
   // Where something came last is looked at each time, as with own().
   if (for_program && !further_was_last_ && ++further_looks_ % kLooksElsewhere != 0) return 0;
   std::array<pollfd, shm::kMaxBanks> waiting;
@@ -382,12 +296,12 @@ uint32_t Port::receive_further(bool for_program) {
       progress::wait_descriptors({waiting.data(), count}, progress::Deadline::at(0), progress::Signals::kIgnore);
   uint32_t packets = 0;
   for (size_t i = 0; i < count && found && *found > 0; ++i)
-    if ((waiting[i].revents & POLLIN) != 0) packets += receive_from(further_[i]->socket.front(), for_program);
+    if ((waiting[i].revents & POLLIN) != 0) packets += receive_from(further_[i]->socket.front(), hold, for_program);
   further_was_last_ = packets > 0;
   return packets;
 }
 
-uint32_t Port::receive_from(const net::UdpSocket& socket, bool for_program) {
+uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   uint32_t bytes = 0;
@@ -401,12 +315,12 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, bool for_program) {
     // Not the time before: this thread may have been away between, and the packet would seem to have been here for
     // long.
     const int64_t now = receive_ns_ = base::now_ns();
-    reader_.each(received, socket.port(), now, [this](const Arrival& arrival) { arrived(arrival); });
+    reader_.each(received, socket.port(), now, [&](const Arrival& arrival) { arrived(arrival, hold); });
     ++messages;
     bytes += received.length;
     packets += (received.length + received.segment - 1) / received.segment;
     // What posts to the same queue pair has its turn while the kernel copies.
-    if (received.length >= kLargeMessage) release();
+    if (received.length >= kLargeMessage) hold.release();
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) {
       if (&socket == sockets_.data())
@@ -424,11 +338,11 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, bool for_program) {
   return packets;
 }
 
-uint32_t Port::receive(bool for_program) {
-  if (own_ == nullptr) return receive_from(socket(), for_program);
-  if (!for_program) return receive_from(own_->socket(), false) + receive_from(socket(), false);
+uint32_t Port::receive(Hold& hold, bool for_program) {
+  if (own_ == nullptr) return receive_from(socket(), hold, for_program);
+  if (!for_program) return receive_from(own_->socket(), hold, false) + receive_from(socket(), hold, false);
   const bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
-  const uint32_t packets = receive_from(by_own ? own_->socket() : socket(), true);
+  const uint32_t packets = receive_from(by_own ? own_->socket() : socket(), hold, true);
   if (packets > 0) own_was_last_ = by_own;
   return packets;
 }
@@ -446,7 +360,7 @@ void Port::consider(const net::UdpSocket::Received& received) {
 void Port::lead_own(const net::UdpSocket::Received& received) {
   if (own_ == nullptr) {
     own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
-    if (own_ != nullptr && !waits_->right.add(own_->socket().fd())) own_.reset();
+    if (own_ != nullptr && !right_.add(own_->socket().fd())) own_.reset();
   }
   if (own_ == nullptr || own_->address() != received.to) return;
   if (datagrams_.load()) own_->socket().tell_more();
@@ -462,11 +376,11 @@ void Port::tell_more() {
   for (const auto& each : further_) each->socket.front().tell_more();
 }
 
-void Port::answer(int64_t now, bool all) {
+void Port::answer(Hold& hold, int64_t now, bool all) {
   size_t kept = 0;
   for (Channel* channel : touched_) {
     bool owes = true;  // while another thread holds it
-    if (hold(channel)) {
+    if (hold.take(*channel)) {
       channel->transmit(now, *burst_, all);
       burst_->flush();
       owes = channel->owes_answers() && !all;
@@ -478,7 +392,13 @@ void Port::answer(int64_t now, bool all) {
   }
   touched_.resize(kept);
   owed_bytes_ = 0;
-  release();
+  hold.release();
+}
+
+void Port::answer_all() {
+  if (touched_.empty()) return;
+  Hold hold(holds_);
+  answer(hold, base::now_ns(), true);
 }
 
 std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
@@ -490,15 +410,15 @@ std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
   return peer;
 }
 
-void Port::serve_line(SharedWindow& window, int64_t now) {
+void Port::serve_line(Hold& hold, SharedWindow& window, int64_t now) {
   // One that has something else in its way takes its turn without filling any room.
   for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
     Channel* channel = window.first();
     if (channel == nullptr) return;
     const uint64_t before = window.used();
-    if (!hold(channel)) {
+    if (!hold.take(*channel)) {
       window.pass_over(*channel);
-      expect(now + next_try_ns_);
+      expect(hold.next_try(now));
       return;
     }
     // Whoever held it may have taken it out of the line meanwhile.
@@ -506,12 +426,12 @@ void Port::serve_line(SharedWindow& window, int64_t now) {
       channel->take_turn(window, now, *burst_);
       burst_->flush();
     }
-    release();
+    hold.release();
     if (window.used() <= before) --tries;
   }
 }
 
-void Port::serve_waiters(int64_t now) {
+void Port::serve_waiters(Hold& hold, int64_t now) {
   if (!anyone_waits_.load(std::memory_order_seq_cst)) return;
   // An exchange, so that what was noted before is seen below.
   anyone_waits_.exchange(false);
@@ -523,10 +443,10 @@ void Port::serve_waiters(int64_t now) {
         served_.push_back(std::move(peer));
   }
   bool waits = response_window_->has_waiters();
-  serve_line(*response_window_, now);
+  serve_line(hold, *response_window_, now);
   for (const std::shared_ptr<Peer>& peer : served_) {
     waits = true;
-    serve_line(peer->window, now);
+    serve_line(hold, peer->window, now);
   }
   served_.clear();
   if (waits) anyone_waits_.store(true);
@@ -535,15 +455,16 @@ void Port::serve_waiters(int64_t now) {
 bool Port::handle(bool for_program) {
   const bool owed = !touched_.empty();
   const bool gathers = owed && owed_bytes_ != 0;
-  if (owed && !gathers) answer(base::now_ns(), true);
-  uint32_t packets = held_up_.empty() ? 0 : try_held_up();
-  packets += receive(for_program);
-  if (!groups_.empty()) packets += receive_groups();
-  if (!further_.empty()) packets += receive_further(for_program);
+  Hold hold(holds_);
+  if (owed && !gathers) answer(hold, base::now_ns(), true);
+  uint32_t packets = holds_.any() ? holds_.try_again() : 0;
+  packets += receive(hold, for_program);
+  if (!groups_.empty()) packets += receive_groups(hold);
+  if (!further_.empty()) packets += receive_further(hold, for_program);
   const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || alarm_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
-    release();
+    hold.release();
     expect(receive_ns_ + kForgottenNs);
     put_off_look(receive_ns_);
     return true;
@@ -556,12 +477,12 @@ bool Port::handle(bool for_program) {
   if (packets > 0 && streams_ && owed_bytes_ < receive_share() / kAnswersAWindow)
     owed_since_ns_ = now;
   else if (packets > 0)
-    answer(now, !for_program || packets > kFewPackets);
+    answer(hold, now, !for_program || packets > kFewPackets);
   else if (gathers && now - owed_since_ns_ >= kGatherNs)
-    answer(now, true);
-  release();
-  if (now >= alarm_.earliest()) run_timers(now);
-  serve_waiters(now);
+    answer(hold, now, true);
+  hold.release();
+  if (now >= alarm_.earliest()) run_timers(hold, now);
+  serve_waiters(hold, now);
   if (owed_bytes_ != 0) expect(now + kForgottenNs);
   return owed || packets > 0;
 }
@@ -580,7 +501,7 @@ void Port::poll() {
 
 void Port::finish_poll() {
   const std::unique_lock lock(receive_mutex_, std::try_to_lock);
-  if (lock.owns_lock() && !touched_.empty()) answer(base::now_ns(), true);
+  if (lock.owns_lock()) answer_all();
 }
 
 void Port::program_sleeps() {
@@ -588,24 +509,21 @@ void Port::program_sleeps() {
   if (watches_.load()) alarm_.kick();
 }
 
-void Port::run_timers(int64_t now) {
+void Port::run_timers(Hold& hold, int64_t now) {
   alarm_.forget();
-  int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(channel, now); });
-  if (std::exchange(wants_refusals_, false)) take_refusals();
-  if (!held_up_.empty()) {
-    earliest = std::min(earliest, now + next_try_ns_);
-    next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
-  }
+  int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); });
+  if (std::exchange(wants_refusals_, false)) take_refusals(hold);
+  earliest = std::min(earliest, holds_.put_off_try(now));
   // Also to the port's thread: it may have fallen asleep while nothing was expected.
   expect(earliest);
 }
 
-std::optional<int64_t> Port::run_timer(Channel& channel, int64_t now) {
-  if (!hold(&channel)) return now + next_try_ns_;
+std::optional<int64_t> Port::run_timer(Hold& hold, Channel& channel, int64_t now) {
+  if (!hold.take(channel)) return hold.next_try(now);
   channel.on_timer(now);
   channel.transmit(now, *burst_, true);
   burst_->flush();
-  release();
+  hold.release();
   return std::nullopt;
 }
 

@@ -12,13 +12,14 @@
 #include "core/seam/poller.h"
 #include "net/udp_socket.h"
 #include "progress/lifecycle.h"
+#include "progress/receive_right.h"
 #include "progress/thread.h"
 #include "shm/layout.h"
 #include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/groups.h"
-#include "transport/roce/port/inbox.h"
+#include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
 #include "transport/roce/port/packet_reader.h"
 #include "transport/roce/port/port_counters.h"
@@ -139,17 +140,17 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
-  uint32_t receive(bool for_program);
-  uint32_t receive_from(const net::UdpSocket& socket, bool for_program);
+  uint32_t receive(Hold& hold, bool for_program);
+  uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program);
   /// A program that polls got a small message by the port's own socket: who sends one after the other gets a socket.
   void consider(const net::UdpSocket::Received& received);
   void lead_own(const net::UdpSocket::Received& received);
-  uint32_t receive_groups();
-  [[gnu::noinline]] uint32_t receive_further(bool for_program);
+  uint32_t receive_groups(Hold& hold);
+  [[gnu::noinline]] uint32_t receive_further(Hold& hold, bool for_program);
   void count_packets(uint32_t packets);
-  void arrived(const Arrival& arrival);
-  void management_arrived(const Arrival& arrival);
-  void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival);
+  void arrived(const Arrival& arrival, Hold& hold);
+  void management_arrived(const Arrival& arrival, Hold& hold);
+  void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold);
   void put_off_look(int64_t now) { alarm_.put_off_look(now, polls_, counters_.packets); }
   bool is_due() const;
   bool has_packets() const;
@@ -159,43 +160,30 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   bool look_for(int event_fd);
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
   bool left_waiting();
-  /// Takes the channel, and brings what waits in its inbox. False: another thread holds it. Waits for microseconds
-  /// only, and only the first time: whoever holds it is not on its way out then, and others' packets stand behind.
-  bool hold(Channel* channel);
-  [[gnu::cold]] bool hold_soon(Channel& channel);
-  /// Enters it as soon as the other thread leaves it, if that is soon.
-  bool comes_free(Channel& channel) const;
-  void entered(Channel& channel);
-  void release();
   /// Brings a packet, or leaves it in the inbox.
-  void bring(Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
-  [[gnu::cold]] void keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received,
-                          int64_t now);
-  [[gnu::cold]] void note_held_up(Channel& channel);
-  /// `channel` is held again.
-  [[gnu::cold]] void catch_up(Channel& channel);
-  /// Another try at the channels that others held. Returns how many packets it brought.
-  [[gnu::cold]] uint32_t try_held_up();
+  void bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
   void touch(Channel& channel);
-  void answer(int64_t now, bool all);
+  void answer(Hold& hold, int64_t now, bool all);
+  /// All that are owed, now.
+  void answer_all();
   /// Turns for those that wait where there is room.
-  void serve_waiters(int64_t now);
-  void serve_line(SharedWindow& window, int64_t now);
-  void run_timers(int64_t now);
+  void serve_waiters(Hold& hold, int64_t now);
+  void serve_line(Hold& hold, SharedWindow& window, int64_t now);
+  void run_timers(Hold& hold, int64_t now);
   /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
-  std::optional<int64_t> run_timer(Channel& channel, int64_t now);
+  std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
   /// Tells the channels of the processes whose hosts say that they are gone.
-  void take_refusals();
-  void refused(const net::UdpSocket::Refusal& refusal);
+  void take_refusals(Hold& hold);
+  void refused(Hold& hold, const net::UdpSocket::Refusal& refusal);
   /// Calls `visit(channel)` with those that may lead there, held, until it returns false.
   template <class Visit>
-  void each_to(const net::UdpAddress& to, Visit&& visit);
+  void each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit);
   /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
   [[gnu::cold]] void absent_asked(const Arrival& arrival);
   /// What leaves from that port of this process.
   Burst& burst_from(uint16_t port);
   /// A process says that it does not have a queue pair.
-  [[gnu::cold]] void absent(const Packet& packet, const net::UdpSocket::Received& received);
+  [[gnu::cold]] void absent(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received);
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
   /// The receive mutex for somebody whom the port's thread, in the middle of a stream, has to make way for.
@@ -228,12 +216,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   uint32_t looks_ = 0;
   Route last_route_;
   uint32_t last_route_run_ = 0;
-  Channel* held_ = nullptr;
   std::vector<Channel*> touched_;
-  std::vector<Channel*> held_up_;  ///< channels that others hold
-  HeldPackets held_packets_;
-  int64_t next_try_ns_ = 0;  ///< after so long the port tries held_up_ again
-  uint32_t caught_up_ = 0;   ///< packets out of inboxes in this turn
   uint32_t vain_polls_ = 0;
   bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
@@ -249,9 +232,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
   std::atomic<bool> anyone_waits_{false};
 
-  struct Waits;
-  std::unique_ptr<Waits> waits_;  ///< what threads sleep on
+  progress::ReceiveRight right_;  ///< of the port's thread, or of one that sleeps in the program
   Alarm alarm_;
+  Holds holds_;
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
   std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll

@@ -14,47 +14,47 @@ constexpr int64_t kAbsencePauseNs = 1'000'000;
 
 }  // namespace
 
-void Port::take_refusals() {
+void Port::take_refusals(Hold& hold) {
   net::UdpSocket::Refusal refusal;
   // Anybody may send these: what is not looked at now waits for the next time.
   uint32_t looks = kRefusalsAtOnce;
   for (const net::UdpSocket& socket : sockets_)
-    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
+    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(hold, refusal);
   if (own_ == nullptr) return;
-  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
+  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(hold, refusal);
 }
 
 template <class Visit>
-void Port::each_to(const net::UdpAddress& to, Visit&& visit) {
+void Port::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
   demultiplexer_.each([&](Channel& channel) {
-    if (!channel.may_lead_to(to) || !hold(&channel)) return true;
+    if (!channel.may_lead_to(to) || !hold.take(channel)) return true;
     const bool goes_on = visit(channel);
-    release();
+    hold.release();
     return goes_on;
   });
 }
 
-void Port::refused(const net::UdpSocket::Refusal& refusal) {
+void Port::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
   // A host that quotes no more than it has to (RFC 792) names no queue pair.
   std::optional<PacketName> packet;
   if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
   bool known = false;
-  each_to(refusal.to, [&](const Channel& channel) {
+  each_to(hold, refusal.to, [&](const Channel& channel) {
     known = channel.is_under_way(refusal.to, packet);
     return !known;
   });
   if (!known) return;
   // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
-  each_to(refusal.to, [&](Channel& channel) {
+  each_to(hold, refusal.to, [&](Channel& channel) {
     channel.doubt_peer(refusal.to);
     return true;
   });
 }
 
-void Port::absent(const Packet& packet, const net::UdpSocket::Received& received) {
+void Port::absent(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received) {
   if (packet.mark != kNupaMark) return;
   const PacketName name{ntohl(packet.imm), packet.psn};
-  each_to(received.from, [&](Channel& channel) {
+  each_to(hold, received.from, [&](Channel& channel) {
     const bool is_meant = channel.is_under_way(received.from, name);
     if (is_meant) channel.doubt_peer(received.from);
     return !is_meant;

@@ -15,7 +15,7 @@
 #include "progress/descriptors.h"
 #include "progress/neighbours.h"
 #include "progress/signal_restart.h"
-#include "transport/roce/port/port_waits.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::roce {
 namespace {
@@ -82,12 +82,15 @@ bool Port::left_waiting() {
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
-bool Port::has_packets() const { return progress::is_readable(waits_->right.packets_fd()); }
+bool Port::has_packets() const { return progress::is_readable(right_.packets_fd()); }
 
 bool Port::handle_woken(bool for_program) {
   const uint64_t before = counters_.packets.load(std::memory_order_relaxed);
   const bool worked = handle(for_program);
-  if (counters_.packets.load(std::memory_order_relaxed) == before) take_refusals();
+  if (counters_.packets.load(std::memory_order_relaxed) == before) {
+    Hold hold(holds_);
+    take_refusals(hold);
+  }
   return worked;
 }
 
@@ -132,13 +135,13 @@ core::Poller::Slept Port::sleep(int event_fd) {
   if (!running_.load() || watches_.load()) return Slept::kCannot;
   const progress::AfterSignals after = progress::after_signals(base::now_ns());
   if (after == progress::AfterSignals::kMixed) return Slept::kCannot;
-  const progress::ReceiveRight::Claim claim(waits_->right);
+  const progress::ReceiveRight::Claim claim(right_);
   if (!claim) return Slept::kCannot;
   for (;;) {
     if (look_for(event_fd)) return Slept::kReady;
     // Nobody here does it later.
     finish_poll();
-    pollfd ready[] = {{event_fd, POLLIN, 0}, {waits_->right.packets_fd(), POLLIN, 0}};
+    pollfd ready[] = {{event_fd, POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
     const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
     if (!woken) {
       if (woken.error().code() != EINTR) return Slept::kCannot;
@@ -164,7 +167,7 @@ void Port::linger(std::unique_lock<std::mutex>& lock) {
     for (int i = 0; i < kLingerPauses; ++i) _mm_pause();
     lock.lock();
   }
-  if (!touched_.empty()) answer(base::now_ns(), true);
+  answer_all();
 }
 
 void Port::serve() {
@@ -183,7 +186,7 @@ void Port::serve() {
     watches_.store(watches);
     pollfd ready[] = {{alarm_.kick_fd(), POLLIN, 0},
                       {alarm_.watchdog_fd(), POLLIN, 0},
-                      {watches ? -1 : waits_->right.thread_fd(), POLLIN, 0}};
+                      {watches ? -1 : right_.thread_fd(), POLLIN, 0}};
     if (watches && slept_after_.load() != slept_after) continue;
     const int64_t earliest = alarm_.fall_asleep();
     const int64_t now = base::now_ns();
@@ -197,7 +200,7 @@ void Port::serve() {
     ppoll(ready, std::size(ready), forever ? nullptr : &pause, nullptr);
     alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program has turned to something long: packets wake this thread again.
-    if ((ready[2].revents & POLLIN) != 0 && waits_->right.end_loan()) continue;
+    if ((ready[2].revents & POLLIN) != 0 && right_.end_loan()) continue;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
