@@ -20,19 +20,10 @@ namespace {
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
-/// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
-constexpr uint32_t kFewPackets = 2;
 constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
 /// What may be under way to a process of which nothing is known.
 constexpr uint64_t kFirstWindow = 256 << 10;
-/// So many packets at once are a stream's.
-constexpr uint32_t kStreamPackets = 8;
-/// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
-/// way has come. If nobody looks any more, the port's thread does it so much later.
-constexpr int64_t kGatherNs = 4'000;
-constexpr uint32_t kAnswersAWindow = 4;
-constexpr int64_t kForgottenNs = 1'000'000;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
 /// A process from which a polling program's small messages come so often in a row has a socket of its own from then on,
@@ -94,7 +85,7 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       burst_(std::make_unique<Burst>(sockets_, false)),
       holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
-  touched_.reserve(shm::kSlotQp);
+  acks_.reserve(shm::kSlotQp);
   holds_.reserve(shm::kSlotQp);
   response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
@@ -116,7 +107,7 @@ void Port::add(Channel& channel) {
     // Nothing is allocated where packets arrive.
     const auto lock = claim_receiving();
     const size_t channels = demultiplexer_.places();
-    touched_.reserve(channels);
+    acks_.reserve(channels);
     holds_.reserve(channels);
   }
   demultiplexer_.add(channel);
@@ -139,8 +130,7 @@ void Port::drop_last_socket() {
 void Port::remove(Channel& channel) {
   demultiplexer_.remove(channel);
   const auto lock = claim_receiving();
-  touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
-  if (touched_.empty()) owed_bytes_ = 0;
+  acks_.remove(channel);
   holds_.remove(channel);
   channel.leave_lines();
 }
@@ -204,9 +194,7 @@ void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSoc
 void Port::touch(Channel& channel) {
   Peer* peer = channel.peer();
   room_.count_sender(peer == nullptr ? &channel.turn_ : &peer->turn);
-  if (channel.touched_) return;
-  channel.touched_ = true;
-  touched_.push_back(&channel);
+  acks_.touch(channel);
 }
 
 void Port::arrived(const Arrival& arrival, Hold& hold) {
@@ -332,8 +320,7 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
   }
   if (emptied || messages == kMessagesAtOnce) room_.count_look(emptied);
   count_packets(packets);
-  if (packets > 0) streams_ = packets >= kStreamPackets;
-  if (streams_) owed_bytes_ += bytes;
+  acks_.came(packets, bytes);
   if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
   return packets;
 }
@@ -376,29 +363,10 @@ void Port::tell_more() {
   for (const auto& each : further_) each->socket.front().tell_more();
 }
 
-void Port::answer(Hold& hold, int64_t now, bool all) {
-  size_t kept = 0;
-  for (Channel* channel : touched_) {
-    bool owes = true;  // while another thread holds it
-    if (hold.take(*channel)) {
-      channel->transmit(now, *burst_, all);
-      burst_->flush();
-      owes = channel->owes_answers() && !all;
-    }
-    if (owes)
-      touched_[kept++] = channel;
-    else
-      channel->touched_ = false;
-  }
-  touched_.resize(kept);
-  owed_bytes_ = 0;
-  hold.release();
-}
-
 void Port::answer_all() {
-  if (touched_.empty()) return;
+  if (!acks_.owes()) return;
   Hold hold(holds_);
-  answer(hold, base::now_ns(), true);
+  acks_.answer(hold, *burst_, base::now_ns(), true);
 }
 
 std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
@@ -453,19 +421,18 @@ void Port::serve_waiters(Hold& hold, int64_t now) {
 }
 
 bool Port::handle(bool for_program) {
-  const bool owed = !touched_.empty();
-  const bool gathers = owed && owed_bytes_ != 0;
+  const bool owed = acks_.owes();
   Hold hold(holds_);
-  if (owed && !gathers) answer(hold, base::now_ns(), true);
+  if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
   packets += receive(hold, for_program);
   if (!groups_.empty()) packets += receive_groups(hold);
   if (!further_.empty()) packets += receive_further(hold, for_program);
   const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || alarm_.earliest() <= receive_ns_;
-  if (for_program && packets > 0 && packets <= kFewPackets && !streams_ && !others_wait) {
+  if (for_program && packets > 0 && packets <= AckScheduler::kFewPackets && !acks_.streams() && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
     hold.release();
-    expect(receive_ns_ + kForgottenNs);
+    expect(receive_ns_ + AckScheduler::kForgottenNs);
     put_off_look(receive_ns_);
     return true;
   }
@@ -474,16 +441,12 @@ bool Port::handle(bool for_program) {
   const int64_t now = base::now_ns();
   if (for_program) put_off_look(now);
   if (room_.choose(now)) response_window_->resize(room_.for_responses());
-  if (packets > 0 && streams_ && owed_bytes_ < receive_share() / kAnswersAWindow)
-    owed_since_ns_ = now;
-  else if (packets > 0)
-    answer(hold, now, !for_program || packets > kFewPackets);
-  else if (gathers && now - owed_since_ns_ >= kGatherNs)
-    answer(hold, now, true);
+  const AckScheduler::Due due = acks_.due(packets, for_program, receive_share(), now);
+  if (due != AckScheduler::Due::kNone) acks_.answer(hold, *burst_, now, due == AckScheduler::Due::kAll);
   hold.release();
   if (now >= alarm_.earliest()) run_timers(hold, now);
   serve_waiters(hold, now);
-  if (owed_bytes_ != 0) expect(now + kForgottenNs);
+  if (acks_.owes_stream()) expect(now + AckScheduler::kForgottenNs);
   return owed || packets > 0;
 }
 

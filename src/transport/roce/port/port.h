@@ -15,6 +15,7 @@
 #include "progress/receive_right.h"
 #include "progress/thread.h"
 #include "shm/layout.h"
+#include "transport/roce/port/ack_scheduler.h"
 #include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
@@ -163,8 +164,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Brings a packet, or leaves it in the inbox.
   void bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
   void touch(Channel& channel);
-  void answer(Hold& hold, int64_t now, bool all);
-  /// All that are owed, now.
+  /// All answers that are owed leave now.
   void answer_all();
   /// Turns for those that wait where there is room.
   void serve_waiters(Hold& hold, int64_t now);
@@ -216,13 +216,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   uint32_t looks_ = 0;
   Route last_route_;
   uint32_t last_route_run_ = 0;
-  std::vector<Channel*> touched_;
+  AckScheduler acks_;
   uint32_t vain_polls_ = 0;
   bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
-  uint32_t owed_bytes_ = 0;    ///< of a stream, not answered yet
-  int64_t owed_since_ns_ = 0;  ///< the last of them
-  bool streams_ = false;       ///< what came last was part of much
   ReceiveRoom room_;
   std::unique_ptr<Burst> burst_;
 

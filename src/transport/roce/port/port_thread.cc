@@ -160,7 +160,7 @@ void Port::linger(std::unique_lock<std::mutex>& lock) {
   int64_t until = base::now_ns() + kLingerNs;
   while (base::now_ns() < until && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
     if (handle(false)) {
-      if (streams_) until = base::now_ns() + kLingerNs;
+      if (acks_.streams()) until = base::now_ns() + kLingerNs;
       continue;
     }
     lock.unlock();
@@ -209,7 +209,7 @@ void Port::serve() {
       if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
       if (watches ? lock.try_lock() : (lock.lock(), true)) worked = woken ? handle_woken(false) : handle(false);
-      if (worked && streams_ && !polled) linger(lock);
+      if (worked && acks_.streams() && !polled) linger(lock);
     }
     if (watches) {
       // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
