@@ -54,7 +54,6 @@ class Channel {
 
  private:
   // What the parts of the port note down about it. All but the first under the port's receive mutex.
-  friend class Port;
   friend class Demultiplexer;
   Earliest* timers_ = nullptr;  ///< of the channels beside it; since it was added
   friend class FlowWindows;

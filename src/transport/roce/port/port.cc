@@ -22,8 +22,6 @@ constexpr uint32_t kSourceSocketBytes = 1 << 20;
 constexpr uint32_t kPoolPackets = 1024;
 constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
-/// What may be under way to a process of which nothing is known.
-constexpr uint64_t kFirstWindow = 256 << 10;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
 /// A process from which a polling program's small messages come so often in a row has a socket of its own from then on,
@@ -81,13 +79,12 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
       reader_(counters_),
-      room_(socket().buffer_bytes()),
+      windows_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_, false)),
       holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   acks_.reserve(shm::kSlotQp);
   holds_.reserve(shm::kSlotQp);
-  response_window_ = std::make_shared<SharedWindow>(room_.for_responses());
 }
 
 Port::~Port() {
@@ -192,8 +189,7 @@ void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSoc
 }
 
 void Port::touch(Channel& channel) {
-  Peer* peer = channel.peer();
-  room_.count_sender(peer == nullptr ? &channel.turn_ : &peer->turn);
+  windows_.count_sender(channel);
   acks_.touch(channel);
 }
 
@@ -318,7 +314,7 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
       break;
     }
   }
-  if (emptied || messages == kMessagesAtOnce) room_.count_look(emptied);
+  if (emptied || messages == kMessagesAtOnce) windows_.count_look(emptied);
   count_packets(packets);
   acks_.came(packets, bytes);
   if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
@@ -369,57 +365,6 @@ void Port::answer_all() {
   acks_.answer(hold, *burst_, base::now_ns(), true);
 }
 
-std::shared_ptr<Peer> Port::peer_at(const Gid& address, uint16_t port) {
-  std::lock_guard lock(peers_mutex_);
-  for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);
-  std::weak_ptr<Peer>& known = peers_[{address.raw, port}];
-  std::shared_ptr<Peer> peer = known.lock();
-  if (peer == nullptr) known = peer = std::make_shared<Peer>(kFirstWindow);
-  return peer;
-}
-
-void Port::serve_line(Hold& hold, SharedWindow& window, int64_t now) {
-  // One that has something else in its way takes its turn without filling any room.
-  for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
-    Channel* channel = window.first();
-    if (channel == nullptr) return;
-    const uint64_t before = window.used();
-    if (!hold.take(*channel)) {
-      window.pass_over(*channel);
-      expect(hold.next_try(now));
-      return;
-    }
-    // Whoever held it may have taken it out of the line meanwhile.
-    if (window.leave_head(*channel)) {
-      channel->take_turn(window, now, *burst_);
-      burst_->flush();
-    }
-    hold.release();
-    if (window.used() <= before) --tries;
-  }
-}
-
-void Port::serve_waiters(Hold& hold, int64_t now) {
-  if (!anyone_waits_.load(std::memory_order_seq_cst)) return;
-  // An exchange, so that what was noted before is seen below.
-  anyone_waits_.exchange(false);
-  served_.clear();
-  {
-    std::lock_guard lock(peers_mutex_);
-    for (const auto& [where, known] : peers_)
-      if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && peer->window.has_waiters())
-        served_.push_back(std::move(peer));
-  }
-  bool waits = response_window_->has_waiters();
-  serve_line(hold, *response_window_, now);
-  for (const std::shared_ptr<Peer>& peer : served_) {
-    waits = true;
-    serve_line(hold, peer->window, now);
-  }
-  served_.clear();
-  if (waits) anyone_waits_.store(true);
-}
-
 bool Port::handle(bool for_program) {
   const bool owed = acks_.owes();
   Hold hold(holds_);
@@ -428,7 +373,7 @@ bool Port::handle(bool for_program) {
   packets += receive(hold, for_program);
   if (!groups_.empty()) packets += receive_groups(hold);
   if (!further_.empty()) packets += receive_further(hold, for_program);
-  const bool others_wait = anyone_waits_.load(std::memory_order_relaxed) || alarm_.earliest() <= receive_ns_;
+  const bool others_wait = windows_.anyone_waits() || alarm_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= AckScheduler::kFewPackets && !acks_.streams() && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.
     hold.release();
@@ -440,12 +385,12 @@ bool Port::handle(bool for_program) {
   if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
   const int64_t now = base::now_ns();
   if (for_program) put_off_look(now);
-  if (room_.choose(now)) response_window_->resize(room_.for_responses());
+  windows_.choose_room(now);
   const AckScheduler::Due due = acks_.due(packets, for_program, receive_share(), now);
   if (due != AckScheduler::Due::kNone) acks_.answer(hold, *burst_, now, due == AckScheduler::Due::kAll);
   hold.release();
   if (now >= alarm_.earliest()) run_timers(hold, now);
-  serve_waiters(hold, now);
+  if (const int64_t again = windows_.serve(hold, *burst_, now); again != INT64_MAX) expect(again);
   if (acks_.owes_stream()) expect(now + AckScheduler::kForgottenNs);
   return owed || packets > 0;
 }

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,12 +18,12 @@
 #include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
+#include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
 #include "transport/roce/port/packet_reader.h"
 #include "transport/roce/port/port_counters.h"
-#include "transport/roce/port/receive_room.h"
 #include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {
@@ -49,13 +48,13 @@ class Port final : public core::Poller, public progress::ForkParticipant {
 
   /// Bytes that all queue pairs of one other process may have under way: what the socket holds is for all processes
   /// that send at present.
-  uint32_t receive_share() const { return room_.share(); }
+  uint32_t receive_share() const { return windows_.receive_share(); }
   /// The process at that address; the same for all who ask.
-  std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port);
+  std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port) { return windows_.peer_at(address, port); }
   /// The room for the responses to all READs of this process.
-  const std::shared_ptr<SharedWindow>& response_window() const { return response_window_; }
+  const std::shared_ptr<SharedWindow>& response_window() const { return windows_.for_responses(); }
   /// Somebody waits in the line of a window.
-  void note_waiter() { anyone_waits_.store(true); }
+  void note_waiter() { windows_.note_waiter(); }
   /// Where packets arrive.
   const net::UdpSocket& socket() const { return sockets_[0]; }
   /// For the process that small messages come from; null: none has one. Stays once it is there.
@@ -166,9 +165,6 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void touch(Channel& channel);
   /// All answers that are owed leave now.
   void answer_all();
-  /// Turns for those that wait where there is room.
-  void serve_waiters(Hold& hold, int64_t now);
-  void serve_line(Hold& hold, SharedWindow& window, int64_t now);
   void run_timers(Hold& hold, int64_t now);
   /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
   std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
@@ -220,14 +216,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   uint32_t vain_polls_ = 0;
   bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
-  ReceiveRoom room_;
+  FlowWindows windows_;
   std::unique_ptr<Burst> burst_;
-
-  std::shared_ptr<SharedWindow> response_window_;
-  std::mutex peers_mutex_;
-  std::map<std::pair<decltype(Gid::raw), uint16_t>, std::weak_ptr<Peer>> peers_;
-  std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
-  std::atomic<bool> anyone_waits_{false};
 
   progress::ReceiveRight right_;  ///< of the port's thread, or of one that sleeps in the program
   Alarm alarm_;
