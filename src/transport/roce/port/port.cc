@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
 #include <utility>
 
@@ -24,11 +23,6 @@ constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
-/// A process from which a polling program's small messages come so often in a row has a socket of its own from then on,
-/// until another one does. It is where the program looks next if something came by it last, but for one look of so
-/// many.
-constexpr uint32_t kPeerRun = 512;
-constexpr uint32_t kLooksElsewhere = 4;
 /// Polls in vain before the timers are looked at.
 constexpr uint32_t kPollsAClock = 8;
 
@@ -67,7 +61,7 @@ bool Port::in_child() {
   for (net::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
   further_.clear();
-  if (own_ != nullptr) own_->socket().close();
+  peer_sockets_.close();
   right_.close();
   alarm_.close();
   receive_mutex_.unlock();
@@ -95,8 +89,7 @@ Port::~Port() {
     alarm_.kick();
     thread_.join();
   }
-  // Threads that have sent by it keep it.
-  if (own_ != nullptr) own_->socket().close();
+  peer_sockets_.close();
 }
 
 void Port::add(Channel& channel) {
@@ -114,14 +107,14 @@ Result<void> Port::add_socket(net::UdpSocket socket) {
   if (datagrams_.load()) socket.tell_more();
   auto port = std::make_unique<FurtherPort>(std::move(socket));
   const auto lock = claim_receiving();
-  if (auto added = right_.add(port->socket.front().fd()); !added) return added;
-  further_.push_back(std::move(port));
+  if (auto added = right_.add(port->socket().fd()); !added) return added;
+  further_.add(std::move(port));
   return {};
 }
 
 void Port::drop_last_socket() {
   const auto lock = claim_receiving();
-  further_.pop_back();
+  further_.drop_last();
 }
 
 void Port::remove(Channel& channel) {
@@ -270,21 +263,6 @@ uint32_t Port::receive_groups(Hold& hold) {
   return packets;
 }
 
-uint32_t Port::receive_further(Hold& hold, bool for_program) {
-  // Where something came last is looked at each time, as with own().
-  if (for_program && !further_was_last_ && ++further_looks_ % kLooksElsewhere != 0) return 0;
-  std::array<pollfd, shm::kMaxBanks> waiting;
-  const size_t count = std::min(further_.size(), waiting.size());
-  for (size_t i = 0; i < count; ++i) waiting[i] = {further_[i]->socket.front().fd(), POLLIN, 0};
-  const auto found =
-      progress::wait_descriptors({waiting.data(), count}, progress::Deadline::at(0), progress::Signals::kIgnore);
-  uint32_t packets = 0;
-  for (size_t i = 0; i < count && found && *found > 0; ++i)
-    if ((waiting[i].revents & POLLIN) != 0) packets += receive_from(further_[i]->socket.front(), hold, for_program);
-  further_was_last_ = packets > 0;
-  return packets;
-}
-
 uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program) {
   uint32_t messages = 0;
   uint32_t packets = 0;
@@ -307,10 +285,10 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
     if (received.length >= kLargeMessage) hold.release();
     // One small packet is most often all there is: the program wants to know it before another look.
     if (for_program && received.length < kLargeMessage) {
-      if (&socket == sockets_.data())
-        consider(received);
-      else
-        last_route_run_ = 0;
+      if (&socket != sockets_.data())
+        peer_sockets_.interrupt_run();
+      else if (peer_sockets_.has_run(received, socket.port()))
+        peer_sockets_.lead_to(received, socket, right_, windows_, datagrams_.load());
       break;
     }
   }
@@ -322,41 +300,19 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
 }
 
 uint32_t Port::receive(Hold& hold, bool for_program) {
-  if (own_ == nullptr) return receive_from(socket(), hold, for_program);
-  if (!for_program) return receive_from(own_->socket(), hold, false) + receive_from(socket(), hold, false);
-  const bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
-  const uint32_t packets = receive_from(by_own ? own_->socket() : socket(), hold, true);
-  if (packets > 0) own_was_last_ = by_own;
+  const auto look_at = [&](const net::UdpSocket& socket) { return receive_from(socket, hold, for_program); };
+  uint32_t packets = peer_sockets_.receive(socket(), for_program, look_at);
+  if (!groups_.empty()) packets += receive_groups(hold);
+  if (!further_.empty()) packets += further_.receive(for_program, look_at);
   return packets;
-}
-
-void Port::consider(const net::UdpSocket::Received& received) {
-  const Route route{received.from.address, received.to, received.from.port, socket().port()};
-  if (route != last_route_) {
-    last_route_ = route;
-    last_route_run_ = 0;
-  } else if (++last_route_run_ == kPeerRun) {
-    lead_own(received);
-  }
-}
-
-void Port::lead_own(const net::UdpSocket::Received& received) {
-  if (own_ == nullptr) {
-    own_ = PeerSocket::open(received.to, socket().port(), socket().buffer_bytes());
-    if (own_ != nullptr && !right_.add(own_->socket().fd())) own_.reset();
-  }
-  if (own_ == nullptr || own_->address() != received.to) return;
-  if (datagrams_.load()) own_->socket().tell_more();
-  own_->lead_to(received.from, peer_at(received.from.address, received.from.port));
-  own_shown_.store(own_.get(), std::memory_order_release);
 }
 
 void Port::tell_more() {
   if (datagrams_.exchange(true)) return;
   socket().tell_more();
   const auto lock = claim_receiving();
-  if (own_ != nullptr) own_->socket().tell_more();
-  for (const auto& each : further_) each->socket.front().tell_more();
+  peer_sockets_.tell_more();
+  further_.tell_more();
 }
 
 void Port::answer_all() {
@@ -371,8 +327,6 @@ bool Port::handle(bool for_program) {
   if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
   packets += receive(hold, for_program);
-  if (!groups_.empty()) packets += receive_groups(hold);
-  if (!further_.empty()) packets += receive_further(hold, for_program);
   const bool others_wait = windows_.anyone_waits() || alarm_.earliest() <= receive_ns_;
   if (for_program && packets > 0 && packets <= AckScheduler::kFewPackets && !acks_.streams() && !others_wait) {
     // The program goes first: what it does now, and its next poll, do the rest.

@@ -19,10 +19,12 @@
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/flow_windows.h"
+#include "transport/roce/port/further_ports.h"
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
 #include "transport/roce/port/packet_reader.h"
+#include "transport/roce/port/peer_sockets.h"
 #include "transport/roce/port/port_counters.h"
 #include "transport/roce/protocol/reorder.h"
 
@@ -58,7 +60,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Where packets arrive.
   const net::UdpSocket& socket() const { return sockets_[0]; }
   /// For the process that small messages come from; null: none has one. Stays once it is there.
-  PeerSocket* own() const { return own_shown_.load(std::memory_order_acquire); }
+  PeerSocket* own() const { return peer_sockets_.shown(); }
   /// By which they leave; the first is socket().
   const std::vector<net::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
@@ -123,30 +125,13 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void process_ends();
 
  private:
-  /// Where packets to a further slot arrive. What its queue pairs send leaves from the first port; a refusal leaves
-  /// from here, since a peer believes it of the port that it sent to.
-  struct FurtherPort {
-    explicit FurtherPort(net::UdpSocket opened) : socket(one(std::move(opened))), burst(socket, false) {}
-    static std::vector<net::UdpSocket> one(net::UdpSocket opened) {
-      std::vector<net::UdpSocket> sockets;
-      sockets.push_back(std::move(opened));
-      return sockets;
-    }
-    std::vector<net::UdpSocket> socket;  ///< in the form that a burst wants
-    Burst burst;
-  };
-
   explicit Port(std::vector<net::UdpSocket> sockets);
   void serve();
   /// Under the receive mutex. True: there was something.
   bool handle(bool for_program);
   uint32_t receive(Hold& hold, bool for_program);
   uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program);
-  /// A program that polls got a small message by the port's own socket: who sends one after the other gets a socket.
-  void consider(const net::UdpSocket::Received& received);
-  void lead_own(const net::UdpSocket::Received& received);
   uint32_t receive_groups(Hold& hold);
-  [[gnu::noinline]] uint32_t receive_further(Hold& hold, bool for_program);
   void count_packets(uint32_t packets);
   void arrived(const Arrival& arrival, Hold& hold);
   void management_arrived(const Arrival& arrival, Hold& hold);
@@ -191,8 +176,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::atomic<bool> stop_{false};
   PortCounters counters_;
 
-  std::shared_ptr<PeerSocket> own_;
-  std::atomic<PeerSocket*> own_shown_{nullptr};  ///< `own_`, once it is there
+  PeerSockets peer_sockets_;
 
   Demultiplexer demultiplexer_;
 
@@ -201,17 +185,11 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it but do not receive
   PacketReader reader_;
   Groups groups_;
-  std::vector<std::unique_ptr<FurtherPort>> further_;
-  bool further_was_last_ = false;  ///< something came by one of them when they were looked at last
-  uint32_t further_looks_ = 0;
+  FurtherPorts further_;
   MadHandler management_;
   Presence has_queue_pair_;
   int64_t next_absence_ns_ = 0;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
-  bool own_was_last_ = false;                ///< something came by own_, not by socket()
-  uint32_t looks_ = 0;
-  Route last_route_;
-  uint32_t last_route_run_ = 0;
   AckScheduler acks_;
   uint32_t vain_polls_ = 0;
   bool wants_refusals_ = false;

@@ -20,8 +20,7 @@ void Port::take_refusals(Hold& hold) {
   uint32_t looks = kRefusalsAtOnce;
   for (const net::UdpSocket& socket : sockets_)
     for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(hold, refusal);
-  if (own_ == nullptr) return;
-  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(hold, refusal);
+  for (; looks > 0 && peer_sockets_.next_refusal(&refusal); --looks) refused(hold, refusal);
 }
 
 template <class Visit>
@@ -92,9 +91,8 @@ void Port::absent_asked(const Arrival& arrival) {
 }
 
 Burst& Port::burst_from(uint16_t port) {
-  for (const auto& each : further_)
-    if (each->socket.front().port() == port) return each->burst;
-  return *burst_;
+  Burst* const further = further_.burst_from(port);
+  return further != nullptr ? *further : *burst_;
 }
 
 }  // namespace nupa::roce
