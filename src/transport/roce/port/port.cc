@@ -73,6 +73,7 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
       reader_(counters_),
+      gone_(demultiplexer_),
       windows_(socket().buffer_bytes()),
       burst_(std::make_unique<Burst>(sockets_, false)),
       holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
@@ -208,11 +209,29 @@ void Port::management_arrived(const Arrival& arrival, Hold& hold) {
   Packet packet;
   MadDatagram datagram;
   if (!reader_.read(arrival, nullptr, &packet)) return;
-  if (packet.opcode == kAbsence) return absent(hold, packet, arrival.received);
+  if (packet.opcode == kAbsence) return gone_.absence_came(hold, packet, arrival.received);
   if (read_management(packet, arrival.received, &datagram))
     management_(datagram);
   else
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Port::absent_asked(const Arrival& arrival) {
+  if (!gone_.may_tell(arrival.now)) return;
+  Packet asked;
+  if (!reader_.read(arrival, nullptr, &asked)) return;
+  Burst& burst = burst_from(arrival.port);
+  gone_.tell(asked, arrival.received, burst, arrival.now);
+}
+
+Burst& Port::burst_from(uint16_t port) {
+  Burst* const further = further_.burst_from(port);
+  return further != nullptr ? *further : *burst_;
+}
+
+void Port::set_presence(Presence has_queue_pair) {
+  const auto lock = claim_receiving();
+  gone_.set_presence(std::move(has_queue_pair));
 }
 
 void Port::set_management(MadHandler handler) {
@@ -374,7 +393,7 @@ void Port::program_sleeps() {
 void Port::run_timers(Hold& hold, int64_t now) {
   alarm_.forget();
   int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); });
-  if (std::exchange(wants_refusals_, false)) take_refusals(hold);
+  if (gone_.wants_look()) gone_.take_refusals(hold, sockets_, peer_sockets_);
   earliest = std::min(earliest, holds_.put_off_try(now));
   // Also to the port's thread: it may have fallen asleep while nothing was expected.
   expect(earliest);

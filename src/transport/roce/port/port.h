@@ -20,6 +20,7 @@
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/further_ports.h"
+#include "transport/roce/port/gone_peers.h"
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
@@ -85,7 +86,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void set_management(MadHandler handler);
   /// Whether this process has a queue pair, which may not take packets yet. NUPA peers that ask for others are told so.
   /// Called while packets are received.
-  using Presence = std::function<bool(uint32_t number)>;
+  using Presence = GonePeers::Presence;
   void set_presence(Presence has_queue_pair);
   /// Sends one, marked as NUPA's or not. One thread at a time, which may be at its very end. False: not now.
   bool send_management(const MadDatagram& datagram, bool marked);
@@ -100,7 +101,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void program_sleeps() override;
   Slept sleep(int event_fd) override;
   /// A packet was repeated: perhaps the peer's host has said why nobody answers.
-  void look_for_refusals() { wants_refusals_ = true; }
+  void look_for_refusals() { gone_.look_soon(); }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
   void expect(int64_t deadline) { alarm_.expect(deadline); }
   /// The same of a channel, whose deadline() is that.
@@ -153,18 +154,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   void run_timers(Hold& hold, int64_t now);
   /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
   std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
-  /// Tells the channels of the processes whose hosts say that they are gone.
-  void take_refusals(Hold& hold);
-  void refused(Hold& hold, const net::UdpSocket::Refusal& refusal);
-  /// Calls `visit(channel)` with those that may lead there, held, until it returns false.
-  template <class Visit>
-  void each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit);
   /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
   [[gnu::cold]] void absent_asked(const Arrival& arrival);
   /// What leaves from that port of this process.
   Burst& burst_from(uint16_t port);
-  /// A process says that it does not have a queue pair.
-  [[gnu::cold]] void absent(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received);
   /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
   void linger(std::unique_lock<std::mutex>& lock);
   /// The receive mutex for somebody whom the port's thread, in the middle of a stream, has to make way for.
@@ -187,12 +180,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   Groups groups_;
   FurtherPorts further_;
   MadHandler management_;
-  Presence has_queue_pair_;
-  int64_t next_absence_ns_ = 0;
+  GonePeers gone_;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   AckScheduler acks_;
   uint32_t vain_polls_ = 0;
-  bool wants_refusals_ = false;
   int64_t receive_ns_ = 0;     ///< when something came last
   FlowWindows windows_;
   std::unique_ptr<Burst> burst_;

@@ -89,7 +89,7 @@ bool Port::handle_woken(bool for_program) {
   const bool worked = handle(for_program);
   if (counters_.packets.load(std::memory_order_relaxed) == before) {
     Hold hold(holds_);
-    take_refusals(hold);
+    gone_.take_refusals(hold, sockets_, peer_sockets_);
   }
   return worked;
 }

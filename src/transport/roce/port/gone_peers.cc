@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Peers that are gone, as their hosts and the processes that have their ports now say.
+#include "transport/roce/port/gone_peers.h"
+
 #include <arpa/inet.h>
 
-#include "transport/roce/port/port.h"
+#include <optional>
+
+#include "transport/roce/port/management.h"
 
 namespace nupa::roce {
 namespace {
@@ -14,18 +17,18 @@ constexpr int64_t kAbsencePauseNs = 1'000'000;
 
 }  // namespace
 
-void Port::take_refusals(Hold& hold) {
+void GonePeers::take_refusals(Hold& hold, const std::vector<net::UdpSocket>& sockets, PeerSockets& peer_sockets) {
   net::UdpSocket::Refusal refusal;
   // Anybody may send these: what is not looked at now waits for the next time.
   uint32_t looks = kRefusalsAtOnce;
-  for (const net::UdpSocket& socket : sockets_)
+  for (const net::UdpSocket& socket : sockets)
     for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(hold, refusal);
-  for (; looks > 0 && peer_sockets_.next_refusal(&refusal); --looks) refused(hold, refusal);
+  for (; looks > 0 && peer_sockets.next_refusal(&refusal); --looks) refused(hold, refusal);
 }
 
 template <class Visit>
-void Port::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
-  demultiplexer_.each([&](Channel& channel) {
+void GonePeers::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
+  channels_.each([&](Channel& channel) {
     if (!channel.may_lead_to(to) || !hold.take(channel)) return true;
     const bool goes_on = visit(channel);
     hold.release();
@@ -33,7 +36,7 @@ void Port::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
   });
 }
 
-void Port::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
+void GonePeers::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
   // A host that quotes no more than it has to (RFC 792) names no queue pair.
   std::optional<PacketName> packet;
   if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
@@ -50,7 +53,7 @@ void Port::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
   });
 }
 
-void Port::absent(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received) {
+void GonePeers::absence_came(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received) {
   if (packet.mark != kNupaMark) return;
   const PacketName name{ntohl(packet.imm), packet.psn};
   each_to(hold, received.from, [&](Channel& channel) {
@@ -60,39 +63,25 @@ void Port::absent(Hold& hold, const Packet& packet, const net::UdpSocket::Receiv
   });
 }
 
-void Port::set_presence(Presence has_queue_pair) {
-  const auto lock = claim_receiving();
-  has_queue_pair_ = std::move(has_queue_pair);
-}
-
-void Port::absent_asked(const Arrival& arrival) {
-  if (!has_queue_pair_ || arrival.now < next_absence_ns_) return;
-  Packet asked;
-  if (!reader_.read(arrival, nullptr, &asked)) return;
+void GonePeers::tell(const Packet& asked, const net::UdpSocket::Received& received, Burst& burst, int64_t now) {
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
   // A standard peer would not understand, and one that is not connected yet still comes.
   if (asked.mark != kNupaMark || !wants_answer || has_queue_pair_(asked.dest_qpn)) return;
-  next_absence_ns_ = arrival.now + kAbsencePauseNs;
+  next_absence_ns_ = now + kAbsencePauseNs;
   Destination destination;
-  destination.to = arrival.received.from;
-  destination.from = arrival.received.to;
-  destination.from_interface = arrival.received.from.scope;
+  destination.to = received.from;
+  destination.from = received.to;
+  destination.from_interface = received.from.scope;
   Packet packet;
   packet.opcode = kAbsence;
   packet.mark = kNupaMark;
   packet.dest_qpn = kManagementQpn;
   packet.psn = asked.psn;
   packet.imm = htonl(asked.dest_qpn);
-  Burst& burst = burst_from(arrival.port);
   burst.aim(&destination);
   burst.send(0, packet, nullptr, 0);
   burst.flush();
-}
-
-Burst& Port::burst_from(uint16_t port) {
-  Burst* const further = further_.burst_from(port);
-  return further != nullptr ? *further : *burst_;
 }
 
 }  // namespace nupa::roce
