@@ -1,6 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <pthread.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
