@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
 #include <cstdint>
+
+/// The decisions of the threads that wait for packets: counters and the time go in, the next step comes out. Nothing
+/// here reads the clock, waits, or knows a socket, so that tables of cases test all of it.
 
 namespace nupa::progress {
 
@@ -21,6 +25,148 @@ constexpr bool needs_no_look(const PollsSeen& before, const PollsSeen& now) {
   // Polls that bring nothing for long may be of a program that needs no packets: it is not to pay for looking.
   return dense && now.packets != before.packets;
 }
+
+/// What is done after a look for packets. One thread at a time.
+class PollPolicy {
+ public:
+  /// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
+  static constexpr uint32_t kFewPackets = 2;
+
+  enum class Step : uint8_t {
+    kReturn,        ///< nothing came: the program comes again at once
+    kProgramFirst,  ///< what the program does now, and its next poll, do the rest
+    kWork,          ///< acknowledgements, timers, and those that wait for room
+  };
+  struct Look {
+    bool for_program;  ///< by a thread of the program that polls
+    uint32_t packets;  ///< that it brought
+    bool owed;         ///< acknowledgements were owed before it
+    bool streams;      ///< what came last was part of much
+    bool others_wait;  ///< for room, or for a timer
+  };
+  Step after(const Look& look) {
+    if (!look.for_program) return Step::kWork;
+    if (look.packets > 0)
+      return look.packets <= kFewPackets && !look.streams && !look.others_wait ? Step::kProgramFirst : Step::kWork;
+    // A clock that is read in each poll that finds nothing would be a good part of it.
+    return look.owed || ++vain_polls_ % kPollsAClock == 0 ? Step::kWork : Step::kReturn;
+  }
+
+  /// Another thread received at each of the last `polls` polls of this thread, and may wait for this thread's core.
+  static constexpr bool yields_to_receiver(uint32_t polls) { return polls % kShutOutPolls == 0; }
+
+ private:
+  /// Polls that find nothing before the timers are looked at.
+  static constexpr uint32_t kPollsAClock = 8;
+  static constexpr uint32_t kShutOutPolls = 32;
+
+  uint32_t vain_polls_ = 0;
+};
+
+/// What the thread that serves the sockets does: it takes packets itself, or leaves them to threads of the program that
+/// poll, and looks whether they still do. Where they leave packets waiting in several looks in a row, it takes packets
+/// beside them for a while. One thread's.
+class ThreadPolicy {
+ public:
+  /// While threads of the program poll, the thread looks at least this often whether they still do.
+  static constexpr int64_t kLongestWatchNs = 1'000'000;
+  /// A packet that a polling program has not fetched after this long waits for nobody.
+  static constexpr int64_t kWaitedNs = 40'000;
+
+  enum class Step : uint8_t {
+    kSleepForPackets,  ///< packets, kicks and timers wake it
+    kSleepForTimers,   ///< the program takes the packets
+  };
+  struct Seen {
+    uint64_t polls;        ///< by threads of the program, since the beginning
+    uint64_t slept_after;  ///< so many of them one went to sleep; 0: none ever did
+  };
+  /// A turn begins.
+  Step begin(const Seen& seen) {
+    polled_ = seen.polls != polls_ && seen.polls > seen.slept_after + kLastPolls;
+    polls_ = seen.polls;
+    tells_of_sleep_ = seen.slept_after != 0;
+    watches_ = polled_ && devoted_ == 0;
+    return watches_ ? Step::kSleepForTimers : Step::kSleepForPackets;
+  }
+  /// When its sleep ends by itself. `earliest_ns`: of what is expected. INT64_MAX: never.
+  int64_t sleeps_until(int64_t earliest_ns, int64_t now) const {
+    if (!watches_) return earliest_ns;
+    const int64_t wait = std::max<int64_t>(earliest_ns - now, 0);
+    return now + std::max(std::min(wait, watch_ns_), kShortestWatchNs);
+  }
+  /// Whether it stays awake after it has worked. Not beside a program that polls, whose own thread may need this core.
+  bool lingers(bool streams) const { return streams && !polled_; }
+
+  struct Turn {
+    int64_t slept_at_ns;  ///< when its sleep began
+    uint64_t packets;     ///< that ever came
+    bool left;            ///< packets waited that nobody fetched
+    bool worked;          ///< there was something to do
+  };
+  /// The turn is over. True: polls bring nothing for so long that the program is not to pay for them.
+  bool end(const Turn& turn) {
+    if (watches_) return end_watch(turn);
+    quiet_since_ns_ = 0;
+    watch_ns_ = kWatchNs;
+    if (devoted_ > 0 && --devoted_ == 0) {
+      // Packets still come by it.
+      if (turn.worked)
+        devoted_ = kDevotion;
+      else
+        waiting_turns_ = 0;
+    }
+    return false;
+  }
+
+ private:
+  /// It looks this often at first; more seldom if programs have polled for long, since each look disturbs a poller on
+  /// the same core, and not at all while pollers put it off.
+  static constexpr int64_t kWatchNs = 250'000;
+  static constexpr int64_t kShortestWatchNs = kWatchNs / 4;
+  /// So often a thread still polls after it has said that it sleeps: once for each queue that it armed.
+  static constexpr uint64_t kLastPolls = 4;
+  /// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
+  static constexpr int kPatience = 3;
+  static constexpr int kDevotion = 64;
+  /// Without any packet for this long this thread alone waits for the next one.
+  static constexpr int64_t kQuietNs = 100'000'000;
+
+  bool end_watch(const Turn& turn) {
+    // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
+    if (packets_ != turn.packets || quiet_since_ns_ == 0) quiet_since_ns_ = turn.slept_at_ns;
+    packets_ = turn.packets;
+    // A program that says when it sleeps fetches what comes once it has its core again.
+    waiting_turns_ = turn.left && turn.worked && !tells_of_sleep_ ? waiting_turns_ + 1 : 0;
+    watch_ns_ = turn.left ? kWatchNs : std::min(2 * watch_ns_, kLongestWatchNs);
+    if (waiting_turns_ >= kPatience) devoted_ = kDevotion;
+    return turn.slept_at_ns - quiet_since_ns_ >= kQuietNs;
+  }
+
+  uint64_t polls_ = 0;
+  uint64_t packets_ = 0;
+  bool polled_ = false;   ///< since the turn before
+  bool watches_ = false;  ///< in this turn
+  bool tells_of_sleep_ = false;
+  int64_t watch_ns_ = kWatchNs;
+  int64_t quiet_since_ns_ = 0;
+  int waiting_turns_ = 0;  ///< of late, in which packets had waited although the program polls
+  int devoted_ = 0;        ///< turns left in which this thread waits for packets beside the pollers
+};
+
+/// How long the serving thread stays awake after a part of a stream: to be woken costs the sender more, and it sends at
+/// least as much in the meantime. One thread's.
+class LingerPolicy {
+ public:
+  explicit constexpr LingerPolicy(int64_t now) : until_ns_(now + kLingerNs) {}
+  /// More of the stream came.
+  constexpr void stream_came(int64_t now) { until_ns_ = now + kLingerNs; }
+  constexpr bool goes_on(int64_t now) const { return now < until_ns_; }
+
+ private:
+  static constexpr int64_t kLingerNs = 50'000;
+  int64_t until_ns_;
+};
 
 /// Whether a thread that waits for an event looks for packets before it sleeps. One thread's.
 ///

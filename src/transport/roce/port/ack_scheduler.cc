@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "progress/poll_policy.h"
+
 namespace nupa::roce {
 namespace {
 
@@ -19,7 +21,7 @@ AckScheduler::Due AckScheduler::due(uint32_t packets, bool for_program, uint32_t
     owed_since_ns_ = now;
     return Due::kNone;
   }
-  return !for_program || packets > kFewPackets ? Due::kAll : Due::kSome;
+  return !for_program || packets > progress::PollPolicy::kFewPackets ? Due::kAll : Due::kSome;
 }
 
 void AckScheduler::answer(Hold& hold, Burst& burst, int64_t now, bool all) {

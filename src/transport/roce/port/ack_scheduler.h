@@ -14,8 +14,6 @@ namespace nupa::roce {
 /// them for a moment or a part of what may be under way has come. All under the port's receive mutex.
 class AckScheduler {
  public:
-  /// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
-  static constexpr uint32_t kFewPackets = 2;
   /// If nobody looks any more, the port's thread answers so much later.
   static constexpr int64_t kForgottenNs = 1'000'000;
 

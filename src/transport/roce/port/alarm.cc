@@ -59,7 +59,7 @@ void Alarm::put_off(const progress::PollsSeen& seen) {
                                    polls_before_.load(std::memory_order_relaxed),
                                    packets_before_.load(std::memory_order_relaxed)};
   if (progress::needs_no_look(before, seen))
-    watch(seen.at_ns + kLongestWatchNs, seen);
+    watch(seen.at_ns + progress::ThreadPolicy::kLongestWatchNs, seen);
   else
     put_off_ns_.store(INT64_MAX, std::memory_order_relaxed);
 }

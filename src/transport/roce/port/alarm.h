@@ -15,9 +15,6 @@ namespace nupa::roce {
 /// from time to time whether they still do; pollers put that look off. Any thread, except where said.
 class Alarm {
  public:
-  /// While threads of the program poll, the port's thread looks at least this often whether they still do.
-  static constexpr int64_t kLongestWatchNs = 1'000'000;
-
   Alarm() = default;
   ~Alarm() { kick_.close(); }
   Alarm(const Alarm&) = delete;

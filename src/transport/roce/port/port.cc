@@ -2,14 +2,13 @@
 /// A port from its beginning to its end, and the turns in which it does what there is to do.
 #include "transport/roce/port/port.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "base/clock.h"
 #include "progress/lifecycle.h"
+#include "progress/waiter.h"
 
 namespace nupa::roce {
 namespace {
@@ -18,10 +17,6 @@ namespace {
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
-/// Polls that find another thread at it before this one makes way for it.
-constexpr uint32_t kShutOutPolls = 32;
-/// Polls in vain before the timers are looked at.
-constexpr uint32_t kPollsAClock = 8;
 
 std::atomic<uint64_t> g_ports{0};  // ever
 
@@ -202,15 +197,15 @@ bool Port::handle(bool for_program) {
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
   packets += receive(hold, for_program);
   const bool others_wait = windows_.anyone_waits() || alarm_.earliest() <= receive_ns_;
-  if (for_program && packets > 0 && packets <= AckScheduler::kFewPackets && !acks_.streams() && !others_wait) {
-    // The program goes first: what it does now, and its next poll, do the rest.
+  using Step = progress::PollPolicy::Step;
+  const Step step = poll_policy_.after({for_program, packets, owed, acks_.streams(), others_wait});
+  if (step == Step::kReturn) return false;
+  if (step == Step::kProgramFirst) {
     hold.release();
     expect(receive_ns_ + AckScheduler::kForgottenNs);
     put_off_look(receive_ns_);
     return true;
   }
-  // Somebody who polls in vain comes again at once; a clock read each time would be a good part of it.
-  if (for_program && packets == 0 && !owed && ++vain_polls_ % kPollsAClock != 0) return false;
   const int64_t now = base::now_ns();
   if (for_program) put_off_look(now);
   windows_.choose_room(now);
@@ -230,9 +225,8 @@ void Port::poll() {
     handle(true);
     return;
   }
-  // Whoever has it may wait for this thread's core.
   thread_local uint32_t shut_out = 0;
-  if (++shut_out % kShutOutPolls == 0) sched_yield();
+  if (progress::PollPolicy::yields_to_receiver(++shut_out)) progress::yield();
 }
 
 void Port::finish_poll() {

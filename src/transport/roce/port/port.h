@@ -10,6 +10,7 @@
 #include "core/seam/poller.h"
 #include "net/udp_socket.h"
 #include "progress/lifecycle.h"
+#include "progress/poll_policy.h"
 #include "progress/receive_right.h"
 #include "progress/thread.h"
 #include "shm/layout.h"
@@ -182,8 +183,8 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   GonePeers gone_;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   AckScheduler acks_;
-  uint32_t vain_polls_ = 0;
-  int64_t receive_ns_ = 0;     ///< when something came last
+  progress::PollPolicy poll_policy_;
+  int64_t receive_ns_ = 0;  ///< when something came last
   FlowWindows windows_;
   std::unique_ptr<Burst> burst_;
 
