@@ -168,6 +168,70 @@ class LingerPolicy {
   int64_t until_ns_;
 };
 
+/// What a loop that moves packets does when there is nothing to move: it looks for more and lets others have its core
+/// meanwhile, or it sleeps. One thread's.
+class PacketLoopPolicy {
+ public:
+  enum class Step : uint8_t {
+    kYield,    ///< gives its core away for as long as others want it, and looks again
+    kMakeWay,  ///< the same, and made_way() hears how long that was
+    kSleep,
+  };
+
+  /// So much was moved by shared memory, or by packets.
+  void moved_by_memory(uint64_t bytes) { memory_bytes_ += bytes; }
+  void moved_by_packets(uint64_t bytes) { packet_bytes_ += bytes; }
+  /// There was something to do.
+  void worked() { idle_ = false; }
+  /// There was nothing.
+  Step found_nothing(int64_t now) {
+    if (!idle_) begin(now);
+    const bool streams = now < streams_until_ns_;
+    const bool looks = streams || (now < looks_until_ns_ && now >= crowded_until_ns_);
+    if (now >= sleeps_until_ns_ && looks) return streams ? Step::kYield : Step::kMakeWay;
+    idle_ = false;
+    return Step::kSleep;
+  }
+  /// A program that never sleeps had the core: a loop that makes way for it gets the core back after milliseconds, a
+  /// loop that is woken gets it at once. So it sleeps instead, for ever longer times.
+  void made_way(int64_t began_ns, int64_t ended_ns) {
+    if (ended_ns - began_ns < kAwayNs) return;
+    // Once it was left alone for as long as it has slept, this is the first time.
+    const bool again = began_ns - crowded_until_ns_ < crowded_ns_;
+    crowded_ns_ = again ? std::min(2 * crowded_ns_, kLongestCrowdedNs) : kCrowdedNs;
+    crowded_until_ns_ = ended_ns + crowded_ns_;
+  }
+
+ private:
+  /// It looks for more for so long before it sleeps.
+  static constexpr int64_t kLookNs = 50'000;
+  static constexpr int64_t kAwayNs = 2'000'000;
+  static constexpr int64_t kCrowdedNs = 10'000'000;
+  static constexpr int64_t kLongestCrowdedNs = 160'000'000;
+  /// A loop that has moved so much at a time has a stream. By memory it does not look for more, for so long: what comes
+  /// while it is being woken is moved together, and the programs at both ends have its core meanwhile. By packets it
+  /// looks on for longer: while it sleeps another thread has to take them from the socket, which costs more.
+  static constexpr uint64_t kStreamBytes = 16 * 1024;
+  static constexpr int64_t kMemoryStreamNs = 1'000'000;
+  static constexpr int64_t kPacketStreamNs = 2'000'000;
+
+  /// The first time that there is nothing.
+  void begin(int64_t now) {
+    idle_ = true;
+    looks_until_ns_ = now + kLookNs;
+    if (memory_bytes_ >= kStreamBytes) sleeps_until_ns_ = now + kMemoryStreamNs;
+    if (packet_bytes_ >= kStreamBytes) streams_until_ns_ = now + kPacketStreamNs;
+    memory_bytes_ = packet_bytes_ = 0;
+  }
+
+  bool idle_ = false;                              ///< there was nothing in the last turn
+  uint64_t memory_bytes_ = 0, packet_bytes_ = 0;   ///< moved since there was nothing
+  int64_t looks_until_ns_ = 0;                     ///< then it sleeps
+  int64_t sleeps_until_ns_ = 0;                    ///< until then it does not look at all
+  int64_t streams_until_ns_ = 0;                   ///< until then it does nothing else
+  int64_t crowded_until_ns_ = 0, crowded_ns_ = 0;  ///< until then nobody is made way for, and how long that was
+};
+
 /// Whether a thread that waits for an event looks for packets before it sleeps. One thread's.
 ///
 /// To be woken on a core that has fallen asleep costs 25 us, more than most answers take. But a look is of no use where
