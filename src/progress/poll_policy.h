@@ -26,6 +26,13 @@ constexpr bool needs_no_look(const PollsSeen& before, const PollsSeen& now) {
   return dense && now.packets != before.packets;
 }
 
+/// Whether a thread that polls memory gives its core to others after so many empty polls in a row: first after many,
+/// since they take less than a round trip between two cores, and then again after fewer.
+constexpr bool yields_after_empty_polls(uint32_t polls) {
+  constexpr uint32_t kFirst = 1024, kEvery = 128;
+  return polls >= kFirst && polls % kEvery == 0;
+}
+
 /// What is done after a look for packets. One thread at a time.
 class PollPolicy {
  public:

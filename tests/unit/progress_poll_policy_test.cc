@@ -57,6 +57,12 @@ TEST(ProgressPollPolicy, PollsThatFindNothing_LookAtTheTimersEachEighthTime) {
   }
 }
 
+TEST(ProgressPollPolicy, EmptyPollsOfMemory_YieldAfter1024AndThenEach128) {
+  for (const uint32_t polls : {1u, 128u, 1023u, 1025u, 1151u, 1153u})
+    EXPECT_FALSE(yields_after_empty_polls(polls)) << polls;
+  for (const uint32_t polls : {1024u, 1152u, 1280u}) EXPECT_TRUE(yields_after_empty_polls(polls)) << polls;
+}
+
 TEST(ProgressPollPolicy, PollsThatAreShutOut_YieldEach32ndTime) {
   for (uint32_t polls = 1; polls <= 96; ++polls)
     EXPECT_EQ(PollPolicy::yields_to_receiver(polls), polls % 32 == 0) << polls;
