@@ -1,7 +1,5 @@
 #include "core/cq.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -12,20 +10,14 @@
 #include "core/qp.h"
 #include "core/srq.h"
 #include "progress/neighbours.h"
+#include "progress/poll_policy.h"
+#include "progress/waiter.h"
 
 namespace nupa::core {
 
 using shm::Armed;
 using shm::CompletionRing;
 using shm::CqEntry;
-
-namespace {
-
-/// An empty queue is polled this often before the core is offered to others, and then again after as many polls.
-constexpr uint32_t kPolitePolls = 1024;
-constexpr uint32_t kPoliteEvery = 128;
-
-}  // namespace
 
 Cq::Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
        const CqOptions& options)
@@ -140,8 +132,8 @@ int Cq::nothing_there() {
     }
   if (__builtin_expect(packets, 0))
     progress::Neighbours::of_thread().polled_in_vain(empty);
-  else if (__builtin_expect(empty >= kPolitePolls && empty % kPoliteEvery == 0, 0))
-    sched_yield();
+  else if (__builtin_expect(progress::yields_after_empty_polls(empty), 0))
+    progress::yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
   return 0;
 }

@@ -1,7 +1,6 @@
 #include "netdev/pump.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/gid.h"
+#include "progress/waiter.h"
 
 namespace nupa::netdev {
 namespace {
@@ -31,19 +31,6 @@ constexpr int64_t kHoldUpNs = 2'000'000;
 constexpr size_t kMaxAsideBytes = 8u << 20;
 /// Where it is the only one, the kernel's queue fills for so long, in which a process of its host gets its turn.
 constexpr int64_t kStuckNs = 100'000'000;
-/// How long a pump looks for more before it sleeps; meanwhile whoever wants its core has it.
-constexpr int64_t kPatienceNs = 50'000;
-/// Where a program that never sleeps has the core, who makes way gets it back after milliseconds, who is woken at once:
-/// away for so long, a pump sleeps instead, for ever longer times.
-constexpr int64_t kAwayNs = 2'000'000;
-constexpr int64_t kCrowdedNs = 10'000'000;
-constexpr int64_t kLongestCrowdedNs = 160'000'000;
-/// Who has moved so much at a time has a stream. By memory it does not look for more, for so long: what comes while it
-/// is being woken is moved together, and the programs at both ends have its core meanwhile. By packets it looks on for
-/// longer: while it sleeps another thread has to take them from the socket, which costs more.
-constexpr uint64_t kStreamBytes = 16 * 1024;
-constexpr int64_t kMemoryStreamNs = 1'000'000;
-constexpr int64_t kPacketStreamNs = 2'000'000;
 /// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -126,7 +113,7 @@ void Pump::run_task(const std::function<void()>& what) {
   called_.fetch_sub(1, std::memory_order_relaxed);
   wake();
   what();
-  idle_ = false;
+  policy_.worked();
   go_on_.run_soon();
 }
 
@@ -194,28 +181,23 @@ void Pump::work() {
     moved |= send();
     if (called_.load(std::memory_order_relaxed) != 0) return go_on_.run_soon();
     if (moved) {
-      idle_ = false;
+      policy_.worked();
       continue;
     }
     const int64_t now = base::now_ns();
-    if (!idle_) {
-      idle_ = true;
-      looks_until_ = now + kPatienceNs;
-      if (mapped_bytes_ >= kStreamBytes) sleeps_until_ = now + kMemoryStreamNs;
-      if (posted_bytes_ >= kStreamBytes) streams_until_ = now + kPacketStreamNs;
-      mapped_bytes_ = posted_bytes_ = 0;
-    }
-    const bool streams = now < streams_until_;
-    const bool looks = streams || (now < looks_until_ && now >= crowded_until_);
-    if (now < sleeps_until_ || !looks) {
-      idle_ = false;
-      lies_ = true;
-      if (may_sleep()) return lie_down(now);
-      wake();
-    } else if (streams) {
-      sched_yield();  // to whom it is a stream, too, and for as long as they want
-    } else {
-      make_way(now);
+    switch (policy_.found_nothing(now)) {
+      case progress::PacketLoopPolicy::Step::kSleep:
+        lies_ = true;
+        if (may_sleep()) return lie_down(now);
+        wake();
+        break;
+      case progress::PacketLoopPolicy::Step::kYield:
+        progress::yield();
+        break;
+      case progress::PacketLoopPolicy::Step::kMakeWay:
+        progress::yield();
+        policy_.made_way(now, base::now_ns());
+        break;
     }
   }
 }
@@ -234,15 +216,6 @@ void Pump::wake() {
   lies_ = false;
   for (Link* link : links_)
     for (Lane* lane : link->lanes) lane->awake();
-}
-
-void Pump::make_way(int64_t now) {
-  sched_yield();
-  const int64_t back = base::now_ns();
-  if (back - now < kAwayNs) return;
-  // Once it was left alone for as long as it has slept, this is the first time.
-  crowded_ns_ = now - crowded_until_ < crowded_ns_ ? std::min(2 * crowded_ns_, kLongestCrowdedNs) : kCrowdedNs;
-  crowded_until_ = back + crowded_ns_;
 }
 
 bool Pump::take_completions() {

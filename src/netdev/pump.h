@@ -9,6 +9,7 @@
 #include "netdev/lane.h"
 #include "netdev/prefix.h"
 #include "progress/loop.h"
+#include "progress/poll_policy.h"
 
 namespace nupa::netdev {
 
@@ -129,15 +130,18 @@ class Pump {
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
   bool drain_asides();
   void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
-  void count_moved(const Lane& lane, size_t bytes) { (lane.is_mapped() ? mapped_bytes_ : posted_bytes_) += bytes; }
+  void count_moved(const Lane& lane, size_t bytes) {
+    if (lane.is_mapped())
+      policy_.moved_by_memory(bytes);
+    else
+      policy_.moved_by_packets(bytes);
+  }
   /// All others know that this pump is to be woken; false: there is something to do.
   bool may_sleep();
   /// Before the loop sleeps: how long, and whether for the queue too.
   void lie_down(int64_t now);
   /// They need not wake it.
   void wake();
-  /// Others have the core for a moment.
-  void make_way(int64_t now);
   bool is_for_all(const Gid& destination) const;
 
   Device& device_;
@@ -155,19 +159,16 @@ class Pump {
     size_t operator()(const Gid& gid) const;
   };
   std::unordered_map<Gid, Link*, Hash> routes_;
-  Link* last_ = nullptr;                          ///< the peer that the last packet was sent to
-  Link* blocked_ = nullptr;                       ///< who has no room, so that nothing is read
-  size_t first_ = 0;                              ///< whose turn it is to be read first
-  uint64_t mapped_bytes_ = 0, posted_bytes_ = 0;  ///< by memory and by packets, since there was nothing to do
-  int64_t crowded_until_ = 0, crowded_ns_ = 0;    ///< till when nobody is made way for, and how long that was
+  Link* last_ = nullptr;     ///< the peer that the last packet was sent to
+  Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
+  size_t first_ = 0;         ///< whose turn it is to be read first
+  progress::PacketLoopPolicy policy_;
   Count unroutable_;
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  bool idle_ = false;         ///< nothing was to be done in the last turn
   bool lies_ = false;         ///< may_sleep() has been asked, and wake() not since
   bool has_stopped_ = false;  ///< of the thread that calls stop()
-  int64_t looks_until_ = 0, sleeps_until_ = 0, streams_until_ = 0;
 
   // Go first, in reverse: no handler runs once the loop has ended.
   std::unique_ptr<progress::Loop> loop_;

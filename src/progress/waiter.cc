@@ -18,8 +18,10 @@ void Waiter::give_way() {
       return;
     }
   }
-  sched_yield();
+  yield();
 }
+
+void yield() { sched_yield(); }
 
 void sleep_for(int64_t ns) {
   const int64_t until = Deadline::in_ns(ns).at_ns();

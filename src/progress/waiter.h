@@ -57,6 +57,8 @@ bool wait_for(Done&& done, const WaitPolicy& policy, Deadline deadline) {
   return true;
 }
 
+/// Gives the core to a thread that wants it, if there is one (bench/machine_limits: 0.3 to 0.6 us if there is none).
+NUPA_EXPORT void yield();
 /// Sleeps; signals do not end it. For control paths: no lock is held, and it is not in a handler of a loop.
 NUPA_EXPORT void sleep_for(int64_t ns);
 /// The end of the process ends it.

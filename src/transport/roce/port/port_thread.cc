@@ -1,45 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The thread of a port: it receives while no thread of the program does, and looks after those that do.
-#include <immintrin.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <ctime>
+#include <cerrno>
 
 #include "base/clock.h"
+#include "progress/cpu.h"
 #include "progress/descriptors.h"
 #include "progress/neighbours.h"
+#include "progress/poll_policy.h"
 #include "progress/signal_restart.h"
-#include "transport/roce/port/port_waits.h"
+#include "progress/waiter.h"
+#include "transport/roce/port/port.h"
 
 namespace nupa::roce {
 namespace {
 
-/// While threads of the program poll, the port's thread looks this often whether they still do; more seldom if they
-/// have for long, since each look disturbs a poller on the same core, and not at all while pollers put it off.
-constexpr int64_t kWatchNs = 250'000;
-/// A packet that a polling program has not fetched after this long waits for nobody.
-constexpr int64_t kWaitedNs = 40'000;
-/// So often a thread still polls after it has said that it sleeps: once for each queue that it armed.
-constexpr uint64_t kLastPolls = 4;
-/// Turns of the watch in which packets had waited, before the thread waits for packets itself beside the pollers.
-constexpr int kPatience = 3;
-constexpr int kDevotion = 64;
-/// After a part of a stream the thread stays awake for this long: to be woken costs the sender more, and it sends at
-/// least as much in the meantime. Not beside a program that polls, whose own thread may need this core.
-constexpr int64_t kLingerNs = 50'000;
 /// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
 constexpr int kLingerPauses = 10;
 /// For others to take the receive mutex.
-constexpr timespec kMakeWay{0, 20'000};
-/// Without any packet for this long this thread alone waits for the next one.
-constexpr int64_t kQuietNs = 100'000'000;
-
+constexpr int64_t kMakeWayNs = 20'000;
 /// Looks for packets between two that are dear: at the descriptor of the event, and whether others want the core.
 constexpr uint32_t kLooksAtPackets = 8;
 
@@ -72,27 +56,24 @@ Result<void> Port::start() {
   return {};
 }
 
-void Port::kick() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(kick_.get(), &one, sizeof one);
-}
-
 bool Port::left_waiting() {
   if (!has_packets()) return false;
   // Somebody may be about to fetch them.
   const uint64_t before = polls_.load(std::memory_order_relaxed);
-  pollfd kicked{kick_.get(), POLLIN, 0};
-  const timespec pause{0, kWaitedNs};
-  ppoll(&kicked, 1, &pause, nullptr);
+  const auto until = progress::Deadline::in_ns(progress::ThreadPolicy::kWaitedNs);
+  [[maybe_unused]] const auto kicked = progress::wait_readable(alarm_.kick_fd(), until);
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
-bool Port::has_packets() const { return progress::is_readable(waits_->right.packets_fd()); }
+bool Port::has_packets() const { return progress::is_readable(right_.packets_fd()); }
 
 bool Port::handle_woken(bool for_program) {
   const uint64_t before = counters_.packets.load(std::memory_order_relaxed);
   const bool worked = handle(for_program);
-  if (counters_.packets.load(std::memory_order_relaxed) == before) take_refusals();
+  if (counters_.packets.load(std::memory_order_relaxed) == before) {
+    Hold hold(holds_);
+    gone_.take_refusals(hold, sockets_, peer_sockets_);
+  }
   return worked;
 }
 
@@ -137,13 +118,13 @@ core::Poller::Slept Port::sleep(int event_fd) {
   if (!running_.load() || watches_.load()) return Slept::kCannot;
   const progress::AfterSignals after = progress::after_signals(base::now_ns());
   if (after == progress::AfterSignals::kMixed) return Slept::kCannot;
-  const progress::ReceiveRight::Claim claim(waits_->right);
+  const progress::ReceiveRight::Claim claim(right_);
   if (!claim) return Slept::kCannot;
   for (;;) {
     if (look_for(event_fd)) return Slept::kReady;
     // Nobody here does it later.
     finish_poll();
-    pollfd ready[] = {{event_fd, POLLIN, 0}, {waits_->right.packets_fd(), POLLIN, 0}};
+    pollfd ready[] = {{event_fd, POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
     const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
     if (!woken) {
       if (woken.error().code() != EINTR) return Slept::kCannot;
@@ -159,87 +140,53 @@ core::Poller::Slept Port::sleep(int event_fd) {
 }
 
 void Port::linger(std::unique_lock<std::mutex>& lock) {
-  int64_t until = base::now_ns() + kLingerNs;
-  while (base::now_ns() < until && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
+  progress::LingerPolicy policy(base::now_ns());
+  while (policy.goes_on(base::now_ns()) && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
     if (handle(false)) {
-      if (streams_) until = base::now_ns() + kLingerNs;
+      if (acks_.streams()) policy.stream_came(base::now_ns());
       continue;
     }
     lock.unlock();
-    for (int i = 0; i < kLingerPauses; ++i) _mm_pause();
+    for (int i = 0; i < kLingerPauses; ++i) progress::relax();
     lock.lock();
   }
-  if (!touched_.empty()) answer(base::now_ns(), true);
+  answer_all();
 }
 
 void Port::serve() {
+  using progress::ThreadPolicy;
   ask_for_short_slices();
-  uint64_t polls = 0;
-  uint64_t packets_seen = 0;
-  int64_t watch = kWatchNs;
-  int64_t quiet_since = 0;
-  int waiting_turns = 0;  // of late, in which packets had waited although the program polls
-  int devoted = 0;        // turns left in which this thread waits for packets beside the pollers
+  ThreadPolicy policy;
   while (!stop_) {
-    const uint64_t before = std::exchange(polls, polls_.load(std::memory_order_relaxed));
-    const uint64_t slept_after = slept_after_.load();
-    const bool polled = polls != before && polls > slept_after + kLastPolls;
-    const bool watches = polled && devoted == 0;
+    const ThreadPolicy::Seen seen{polls_.load(std::memory_order_relaxed), slept_after_.load()};
+    const bool watches = policy.begin(seen) == ThreadPolicy::Step::kSleepForTimers;
     watches_.store(watches);
-    pollfd ready[] = {{kick_.get(), POLLIN, 0},
-                      {waits_->watchdog.fd(), POLLIN, 0},
-                      {watches ? -1 : waits_->right.thread_fd(), POLLIN, 0}};
-    if (watches && slept_after_.load() != slept_after) continue;
-    // First said, then looked: whoever sets an earlier time after the look sees that it has to kick.
-    const int64_t earliest = schedule_.fall_asleep();
+    pollfd ready[] = {{alarm_.kick_fd(), POLLIN, 0},
+                      {alarm_.watchdog_fd(), POLLIN, 0},
+                      {watches ? -1 : right_.thread_fd(), POLLIN, 0}};
+    if (watches && slept_after_.load() != seen.slept_after) continue;
+    const int64_t earliest = alarm_.fall_asleep();
     const int64_t now = base::now_ns();
-    int64_t wait = std::max<int64_t>(earliest - now, 0);
-    if (watches) {
-      wait = std::max(std::min(wait, watch), kWatchNs / 4);
-      schedule_.sleep_until(now + wait);
-      waits_->watch(now + wait, {now, polls, counters_.packets.load(std::memory_order_relaxed)});
-    }
-    timespec pause{wait / 1'000'000'000, wait % 1'000'000'000};
-    const bool forever = earliest == INT64_MAX || watches;
-    ppoll(ready, std::size(ready), forever ? nullptr : &pause, nullptr);
-    schedule_.wake_up();
-    waits_->watch_ends();
-    if ((ready[0].revents & POLLIN) != 0) {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t got = ::read(kick_.get(), &count, sizeof count);
-    }
-    if ((ready[1].revents & POLLIN) != 0) waits_->watchdog.take();
+    const int64_t until = policy.sleeps_until(earliest, now);
+    if (watches) alarm_.watch_until(until, {now, seen.polls, counters_.packets.load(std::memory_order_relaxed)});
+    // The timer of the watch may be put off, the sleep's own limit could not.
+    const auto limit = watches ? progress::Deadline::never() : progress::Deadline::at(until);
+    [[maybe_unused]] const auto woken_by = progress::wait_descriptors(ready, limit, progress::Signals::kIgnore);
+    alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program has turned to something long: packets wake this thread again.
-    if ((ready[2].revents & POLLIN) != 0 && waits_->right.end_loan()) continue;
+    if ((ready[2].revents & POLLIN) != 0 && right_.end_loan()) continue;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
-      // Whoever has the lock does what there is to do.
+      // A thread that has the lock already does what there is to do.
       std::unique_lock lock(receive_mutex_, std::defer_lock);
-      if (wanted_.load(std::memory_order_relaxed) != 0) nanosleep(&kMakeWay, nullptr);
+      if (wanted_.load(std::memory_order_relaxed) != 0) progress::sleep_for(kMakeWayNs);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
       if (watches ? lock.try_lock() : (lock.lock(), true)) worked = woken ? handle_woken(false) : handle(false);
-      if (worked && streams_ && !polled) linger(lock);
+      if (worked && policy.lingers(acks_.streams())) linger(lock);
     }
-    if (watches) {
-      // A program that polls only now and then leaves packets waiting: they are worth a wake-up then.
-      const uint64_t packets = counters_.packets.load(std::memory_order_relaxed);
-      if (packets_seen != packets || quiet_since == 0) quiet_since = now;
-      packets_seen = packets;
-      if (now - quiet_since >= kQuietNs) warm_.store(false, std::memory_order_relaxed);
-      // A program that says when it sleeps fetches what comes once it has its core again.
-      waiting_turns = left && worked && slept_after == 0 ? waiting_turns + 1 : 0;
-      watch = left ? kWatchNs : std::min(2 * watch, Waits::kLongestWatchNs);
-      if (waiting_turns >= kPatience) devoted = kDevotion;
-      continue;
-    }
-    quiet_since = 0;
-    watch = kWatchNs;
-    if (devoted > 0) {
-      --devoted;
-      if (worked && devoted == 0) devoted = kDevotion;
-      if (devoted == 0) waiting_turns = 0;
-    }
+    if (policy.end({now, counters_.packets.load(std::memory_order_relaxed), left, worked}))
+      warm_.store(false, std::memory_order_relaxed);
   }
 }
 

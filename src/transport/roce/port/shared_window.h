@@ -25,8 +25,8 @@ class SharedWindow {
   uint64_t take(uint64_t wanted, uint64_t least);
   /// Whether there is room or not: for what was under way already and is lost.
   void take_anyway(uint64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
-  /// Sequentially consistent, as what follows it is (Port::serve_waiters()), and what has_room() follows
-  /// (Port::note_waiter()): either who gives back sees who waits, or who waits sees the room.
+  /// Sequentially consistent, as what follows it is (FlowWindows::serve()), and what has_room() follows
+  /// (FlowWindows::note_waiter()): either who gives back sees who waits, or who waits sees the room.
   void give_back(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_seq_cst); }
   /// Whether there is room for a turn.
   bool has_room() const { return room(used_.load(std::memory_order_seq_cst)) != 0; }

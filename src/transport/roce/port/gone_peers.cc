@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Peers that are gone, as their hosts and the processes that have their ports now say.
+#include "transport/roce/port/gone_peers.h"
+
 #include <arpa/inet.h>
 
-#include "transport/roce/port/port.h"
+#include <optional>
+
+#include "transport/roce/port/management.h"
 
 namespace nupa::roce {
 namespace {
@@ -14,67 +17,53 @@ constexpr int64_t kAbsencePauseNs = 1'000'000;
 
 }  // namespace
 
-void Port::take_refusals() {
+void GonePeers::take_refusals(Hold& hold, const std::vector<net::UdpSocket>& sockets, PeerSockets& peer_sockets) {
   net::UdpSocket::Refusal refusal;
   // Anybody may send these: what is not looked at now waits for the next time.
   uint32_t looks = kRefusalsAtOnce;
-  for (const net::UdpSocket& socket : sockets_)
-    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(refusal);
-  if (own_ == nullptr) return;
-  for (; looks > 0 && own_->next_refusal(&refusal); --looks) refused(refusal);
+  for (const net::UdpSocket& socket : sockets)
+    for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(hold, refusal);
+  for (; looks > 0 && peer_sockets.next_refusal(&refusal); --looks) refused(hold, refusal);
 }
 
 template <class Visit>
-void Port::each_to(const net::UdpAddress& to, Visit&& visit) {
-  bool goes_on = true;
-  banks_.each([&](const Bank& bank) {
-    const uint32_t count = bank.high_water.load();
-    for (uint32_t i = 0; i < count && goes_on; ++i) {
-      Channel* channel = bank.channels[i].load(std::memory_order_acquire);
-      if (channel == nullptr || !channel->may_lead_to(to) || !hold(channel)) continue;
-      goes_on = visit(*channel);
-      release();
-    }
+void GonePeers::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
+  channels_.each([&](Channel& channel) {
+    if (!channel.may_lead_to(to) || !hold.take(channel)) return true;
+    const bool goes_on = visit(channel);
+    hold.release();
+    return goes_on;
   });
 }
 
-void Port::refused(const net::UdpSocket::Refusal& refusal) {
+void GonePeers::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
   // A host that quotes no more than it has to (RFC 792) names no queue pair.
   std::optional<PacketName> packet;
   if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
   bool known = false;
-  each_to(refusal.to, [&](const Channel& channel) {
+  each_to(hold, refusal.to, [&](const Channel& channel) {
     known = channel.is_under_way(refusal.to, packet);
     return !known;
   });
   if (!known) return;
   // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
-  each_to(refusal.to, [&](Channel& channel) {
+  each_to(hold, refusal.to, [&](Channel& channel) {
     channel.doubt_peer(refusal.to);
     return true;
   });
 }
 
-void Port::absent(const Packet& packet, const net::UdpSocket::Received& received) {
+void GonePeers::absence_came(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received) {
   if (packet.mark != kNupaMark) return;
   const PacketName name{ntohl(packet.imm), packet.psn};
-  each_to(received.from, [&](Channel& channel) {
+  each_to(hold, received.from, [&](Channel& channel) {
     const bool is_meant = channel.is_under_way(received.from, name);
     if (is_meant) channel.doubt_peer(received.from);
     return !is_meant;
   });
 }
 
-void Port::set_presence(Presence has_queue_pair) {
-  const auto lock = claim_receiving();
-  has_queue_pair_ = std::move(has_queue_pair);
-}
-
-void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t position,
-                        const net::UdpSocket::Received& received, uint16_t port, int64_t now) {
-  if (!has_queue_pair_ || now < next_absence_ns_) return;
-  Packet asked;
-  if (!read(data, length, position, received, port, nullptr, &asked)) return;
+void GonePeers::tell(const Packet& asked, const net::UdpSocket::Received& received, Burst& burst, int64_t now) {
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
   // A standard peer would not understand, and one that is not connected yet still comes.
@@ -90,16 +79,9 @@ void Port::absent_asked(const std::byte* data, uint32_t length, uint32_t positio
   packet.dest_qpn = kManagementQpn;
   packet.psn = asked.psn;
   packet.imm = htonl(asked.dest_qpn);
-  Burst& burst = burst_from(port);
   burst.aim(&destination);
   burst.send(0, packet, nullptr, 0);
   burst.flush();
-}
-
-Burst& Port::burst_from(uint16_t port) {
-  for (const auto& each : further_)
-    if (each->socket.front().port() == port) return each->burst;
-  return *burst_;
 }
 
 }  // namespace nupa::roce

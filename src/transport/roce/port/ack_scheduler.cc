@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/port/ack_scheduler.h"
+
+#include <algorithm>
+
+#include "progress/poll_policy.h"
+
+namespace nupa::roce {
+namespace {
+
+/// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
+/// way has come.
+constexpr int64_t kGatherNs = 4'000;
+constexpr uint32_t kAnswersAWindow = 4;
+
+}  // namespace
+
+AckScheduler::Due AckScheduler::due(uint32_t packets, bool for_program, uint32_t share, int64_t now) {
+  if (packets == 0) return gathers() && now - owed_since_ns_ >= kGatherNs ? Due::kAll : Due::kNone;
+  if (streams_ && owed_bytes_ < share / kAnswersAWindow) {
+    owed_since_ns_ = now;
+    return Due::kNone;
+  }
+  return !for_program || packets > progress::PollPolicy::kFewPackets ? Due::kAll : Due::kSome;
+}
+
+void AckScheduler::answer(Hold& hold, Burst& burst, int64_t now, bool all) {
+  size_t kept = 0;
+  for (Channel* channel : touched_) {
+    bool owes = true;  // while another thread holds it
+    if (hold.take(*channel)) {
+      channel->transmit(now, burst, all);
+      burst.flush();
+      owes = channel->owes_answers() && !all;
+    }
+    if (owes)
+      touched_[kept++] = channel;
+    else
+      channel->touched_ = false;
+  }
+  touched_.resize(kept);
+  owed_bytes_ = 0;
+  hold.release();
+}
+
+void AckScheduler::remove(Channel& channel) {
+  touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+  if (touched_.empty()) owed_bytes_ = 0;
+}
+
+}  // namespace nupa::roce

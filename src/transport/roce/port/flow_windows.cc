@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/port/flow_windows.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace nupa::roce {
+namespace {
+
+/// What may be under way to a process of which nothing is known.
+constexpr uint64_t kFirstWindow = 256 << 10;
+
+}  // namespace
+
+FlowWindows::FlowWindows(uint32_t socket_bytes)
+    : room_(socket_bytes), for_responses_(std::make_shared<SharedWindow>(room_.for_responses())) {}
+
+std::shared_ptr<Peer> FlowWindows::peer_at(const Gid& address, uint16_t port) {
+  std::lock_guard lock(peers_mutex_);
+  for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  std::weak_ptr<Peer>& known = peers_[{address.raw, port}];
+  std::shared_ptr<Peer> peer = known.lock();
+  if (peer == nullptr) known = peer = std::make_shared<Peer>(kFirstWindow);
+  return peer;
+}
+
+int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, int64_t now) {
+  // One that has something else in its way takes its turn without filling any room.
+  for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
+    Channel* channel = window.first();
+    if (channel == nullptr) break;
+    const uint64_t before = window.used();
+    if (!hold.take(*channel)) {
+      window.pass_over(*channel);
+      return hold.next_try(now);
+    }
+    // The thread that held it may have taken it out of the line meanwhile.
+    if (window.leave_head(*channel)) {
+      channel->take_turn(window, now, burst);
+      burst.flush();
+    }
+    hold.release();
+    if (window.used() <= before) --tries;
+  }
+  return INT64_MAX;
+}
+
+int64_t FlowWindows::serve_all(Hold& hold, Burst& burst, int64_t now) {
+  // An exchange, so that what was noted before is seen below.
+  anyone_waits_.exchange(false);
+  served_.clear();
+  {
+    std::lock_guard lock(peers_mutex_);
+    for (const auto& [where, known] : peers_)
+      if (std::shared_ptr<Peer> peer = known.lock(); peer != nullptr && peer->window.has_waiters())
+        served_.push_back(std::move(peer));
+  }
+  bool waits = for_responses_->has_waiters();
+  int64_t again = serve_line(*for_responses_, hold, burst, now);
+  for (const std::shared_ptr<Peer>& peer : served_) {
+    waits = true;
+    again = std::min(again, serve_line(peer->window, hold, burst, now));
+  }
+  served_.clear();
+  if (waits) anyone_waits_.store(true);
+  return again;
+}
+
+}  // namespace nupa::roce

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/port/holds.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "progress/waiter.h"
+
+namespace nupa::roce {
+namespace {
+
+/// A thread that holds a queue pair is mostly about to leave it. One that does not was preempted there, or sends much:
+/// the port tries again at its next turn, and at the latest after the first of these, and then after twice as long each
+/// time.
+constexpr int64_t kHoldNs = 2'000;
+/// In a stream of one queue pair none of others stands behind, and to wait is cheaper than to copy.
+constexpr int64_t kHoldAloneNs = 2'000'000;
+constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses only
+constexpr int64_t kFirstTryNs = 50'000;
+constexpr int64_t kLongestTryNs = 1'000'000;
+
+}  // namespace
+
+Holds::Holds(PacketPool& pool, Alarm& alarm, CaughtUp caught_up)
+    : alarm_(alarm), caught_up_(std::move(caught_up)), packets_(pool), next_try_ns_(kFirstTryNs) {}
+
+bool Holds::is_alone(const Channel& channel, int64_t now) const {
+  constexpr int64_t kWhileNs = 1'000'000;
+  return latest_ == &channel && now - latest_since_ns_ >= kWhileNs;
+}
+
+bool Holds::enter_soon(Channel& channel) {
+  if (!channel.held_up_ && comes_free(channel)) return true;
+  note_held_up(channel);
+  return false;
+}
+
+bool Holds::comes_free(Channel& channel) const {
+  const int64_t now = base::now_ns();
+  const bool alone = is_alone(channel, now);
+  return progress::wait_for([&] { return channel.enter(); }, alone ? progress::kHolderPolicy : kHoldPolicy,
+                            progress::Deadline::in_ns(alone ? kHoldAloneNs : kHoldNs, now));
+}
+
+void Holds::note_held_up(Channel& channel) {
+  if (channel.held_up_) return;
+  channel.held_up_ = true;
+  held_up_.push_back(&channel);
+  alarm_.expect(next_try(base::now_ns()));
+}
+
+void Holds::catch_up(Channel& channel) {
+  channel.held_up_ = false;
+  std::erase(held_up_, &channel);
+  next_try_ns_ = kFirstTryNs;
+  const uint32_t packets =
+      packets_.take_all(channel.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns) {
+        channel.deliver(packet, from, came_ns);
+      });
+  brought_ += packets;
+  if (packets > 0) caught_up_(channel);
+}
+
+bool Holds::keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
+  note_held_up(channel);
+  bool kept = true;
+  if (packet.carried != nullptr) kept = packets_.keep(channel.inbox_, decode_carried(packet), received, now);
+  return kept && packets_.keep(channel.inbox_, packet, received, now);
+}
+
+uint32_t Holds::try_again() {
+  brought_ = 0;
+  Hold hold(*this);
+  // Its packets stay in the socket meanwhile, which has room for all that may be under way.
+  if (held_up_.size() == 1 && is_alone(*held_up_[0], base::now_ns()) && comes_free(*held_up_[0]))
+    hold.entered(*held_up_[0]);
+  // The last one first: those that are taken leave the list.
+  for (size_t i = held_up_.size(); i-- > 0;) hold.take(*held_up_[i]);
+  return brought_;
+}
+
+int64_t Holds::put_off_try(int64_t now) {
+  if (held_up_.empty()) return INT64_MAX;
+  const int64_t at = next_try(now);
+  next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
+  return at;
+}
+
+void Holds::remove(Channel& channel) {
+  std::erase(held_up_, &channel);
+  packets_.drop_all(channel.inbox_);
+  if (latest_ == &channel) latest_ = nullptr;
+  channel.held_up_ = false;
+}
+
+}  // namespace nupa::roce

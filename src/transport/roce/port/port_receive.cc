@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a port does with packets: looks for them at its sockets, and brings them to the channels that they are for.
+#include "base/clock.h"
+#include "core/seam/group_address.h"
+#include "transport/roce/port/port.h"
+
+namespace nupa::roce {
+namespace {
+
+/// A socket's messages at one look.
+constexpr uint32_t kMessagesAtOnce = 4;
+constexpr uint32_t kLargeMessage = 8192;
+
+}  // namespace
+
+void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
+  holds_.came_for(channel, now);
+  if (!hold.take(channel)) [[unlikely]] {
+    if (!holds_.keep(channel, packet, received, now)) counters_.busy.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  // What is acknowledged completes before what may be the answer to it arrives.
+  if (packet.carried != nullptr) {
+    Packet ack = decode_carried(packet);
+    channel.deliver(ack, received, now);
+  }
+  channel.deliver(packet, received, now);
+  touch(channel);
+}
+
+void Port::touch(Channel& channel) {
+  windows_.count_sender(channel);
+  acks_.touch(channel);
+}
+
+void Port::arrived(const Arrival& arrival, Hold& hold) {
+  if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes) {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const uint32_t number = name_in(arrival.data).dest_qpn;
+  Channel* const channel = demultiplexer_.find(number);
+  if (channel == nullptr) {
+    if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(arrival.data[0]) == kAbsence))
+      return management_arrived(arrival, hold);
+    counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
+    return absent_asked(arrival);
+  }
+  Packet packet;
+  if (!reader_.read(arrival, channel, &packet)) return channel->count_stranger();
+  bring(hold, *channel, packet, arrival.received, arrival.now);
+}
+
+void Port::management_arrived(const Arrival& arrival, Hold& hold) {
+  Packet packet;
+  MadDatagram datagram;
+  if (!reader_.read(arrival, nullptr, &packet)) return;
+  if (packet.opcode == kAbsence) return gone_.absence_came(hold, packet, arrival.received);
+  if (read_management(packet, arrival.received, &datagram))
+    management_(datagram);
+  else
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Port::absent_asked(const Arrival& arrival) {
+  if (!gone_.may_tell(arrival.now)) return;
+  Packet asked;
+  if (!reader_.read(arrival, nullptr, &asked)) return;
+  Burst& burst = burst_from(arrival.port);
+  gone_.tell(asked, arrival.received, burst, arrival.now);
+}
+
+Burst& Port::burst_from(uint16_t port) {
+  Burst* const further = further_.burst_from(port);
+  return further != nullptr ? *further : *burst_;
+}
+
+void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold) {
+  if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes ||
+      name_in(arrival.data).dest_qpn != core::kGroupQpn) {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Packet packet;
+  if (!reader_.read(arrival, nullptr, &packet)) return;
+  for (const uint32_t member : group.members)
+    if (Channel* const channel = demultiplexer_.find(member))
+      bring(hold, *channel, packet, arrival.received, arrival.now);
+}
+
+void Port::count_packets(uint32_t packets) {
+  // One thread receives at a time.
+  if (packets > 0)
+    counters_.packets.store(counters_.packets.load(std::memory_order_relaxed) + packets, std::memory_order_relaxed);
+}
+
+uint32_t Port::receive_groups(Hold& hold) {
+  uint32_t packets = 0;
+  const int64_t now = base::now_ns();
+  net::UdpSocket::Received received;
+  for (const Groups::Group& group : groups_.list())
+    for (const net::UdpSocket& socket : group.sockets)
+      for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
+        if (!reader_.receive(socket, &received)) break;
+        reader_.each(received, kUdpPort, now, [&](const Arrival& arrival) {
+          group_datagram_arrived(group, arrival, hold);
+          ++packets;
+        });
+      }
+  count_packets(packets);
+  return packets;
+}
+
+uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program) {
+  uint32_t messages = 0;
+  uint32_t packets = 0;
+  uint32_t bytes = 0;
+  bool emptied = false;
+  net::UdpSocket::Received received;
+  while (messages < kMessagesAtOnce) {
+    if (!reader_.receive(socket, &received)) {
+      emptied = true;
+      break;
+    }
+    // Not the time before: this thread may have been away between, and the packet would seem to have been here for
+    // long.
+    const int64_t now = receive_ns_ = base::now_ns();
+    reader_.each(received, socket.port(), now, [&](const Arrival& arrival) { arrived(arrival, hold); });
+    ++messages;
+    bytes += received.length;
+    packets += (received.length + received.segment - 1) / received.segment;
+    // What posts to the same queue pair has its turn while the kernel copies.
+    if (received.length >= kLargeMessage) hold.release();
+    // One small packet is most often all there is: the program wants to know it before another look.
+    if (for_program && received.length < kLargeMessage) {
+      if (&socket != sockets_.data())
+        peer_sockets_.interrupt_run();
+      else if (peer_sockets_.has_run(received, socket.port()))
+        peer_sockets_.lead_to(received, socket, right_, windows_, datagrams_.load());
+      break;
+    }
+  }
+  if (emptied || messages == kMessagesAtOnce) windows_.count_look(emptied);
+  count_packets(packets);
+  acks_.came(packets, bytes);
+  if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
+  return packets;
+}
+
+uint32_t Port::receive(Hold& hold, bool for_program) {
+  const auto look_at = [&](const net::UdpSocket& socket) { return receive_from(socket, hold, for_program); };
+  uint32_t packets = peer_sockets_.receive(socket(), for_program, look_at);
+  if (!groups_.empty()) packets += receive_groups(hold);
+  if (!further_.empty()) packets += further_.receive(for_program, look_at);
+  return packets;
+}
+
+}  // namespace nupa::roce
