@@ -47,6 +47,8 @@ constexpr uint32_t kStreamPackets = 8;
 constexpr int64_t kGatherNs = 4'000;
 constexpr uint32_t kAnswersAWindow = 4;
 constexpr int64_t kForgottenNs = 1'000'000;
+/// How long the end of the process waits for room in its sockets.
+constexpr int64_t kFarewellNs = 10'000'000;
 /// Polls that find another thread at it before this one makes way for it.
 constexpr uint32_t kShutOutPolls = 32;
 /// A process from which a polling program's small messages come so often in a row has a socket of its own from then on,
@@ -89,7 +91,11 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
 
 void Port::process_ends() {
   const auto lock = claim_receiving();
+  burst_->take_all(true);
   if (!touched_.empty()) answer(base::now_ns(), true);
+  // Nobody does it later.
+  const auto has_left = [this] { return backlog_.retry(base::now_ns()) == INT64_MAX; };
+  progress::wait_for(has_left, progress::kPeerPolicy, progress::Deadline::in_ns(kFarewellNs));
 }
 
 bool Port::in_child() {
@@ -114,7 +120,8 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       held_packets_(pool_),
       next_try_ns_(kFirstTryNs),
       room_(socket().buffer_bytes()),
-      burst_(std::make_unique<Burst>(sockets_, false)),
+      backlog_(sockets_, [this](int64_t at_ns) { expect(at_ns); }),
+      burst_(std::make_unique<Burst>(sockets_, false, &backlog_)),
       waits_(std::make_unique<Waits>()) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   touched_.reserve(shm::kSlotQp);
@@ -210,7 +217,7 @@ Burst* Port::burst() {
   if (gone) return nullptr;
   if (mine.port != serial_) {
     try {
-      mine.burst = std::make_unique<Burst>(sockets_);
+      mine.burst = std::make_unique<Burst>(sockets_, true, &backlog_);
       mine.port = serial_;
     } catch (const std::bad_alloc&) {
       return nullptr;
@@ -652,7 +659,8 @@ void Port::expect(int64_t deadline) {
 
 void Port::run_timers(int64_t now) {
   schedule_.forget();
-  int64_t earliest = INT64_MAX;
+  // Before the channels that wait for room.
+  int64_t earliest = backlog_.retry(now);
   banks_.each([&](Bank& bank) {
     const uint32_t groups = (bank.high_water.load() + kGroup - 1) / kGroup;
     for (uint32_t group = 0; group < groups; ++group) {

@@ -334,6 +334,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   int64_t owed_since_ns_ = 0;  ///< the last of them
   bool streams_ = false;       ///< what came last was part of much
   ReceiveRoom room_;
+  SendBacklog backlog_;  ///< of sockets_
   std::unique_ptr<Burst> burst_;
 
   std::shared_ptr<SharedWindow> response_window_;
