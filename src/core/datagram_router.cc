@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/datagram_router.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "core/seam/group_address.h"
 
@@ -12,6 +14,10 @@ namespace {
 constexpr int64_t kRouteNs = 100'000'000;
 /// Destinations remembered; beyond this many all are looked up again.
 constexpr size_t kMaxRoutes = 1024;
+/// Before a datagram is tried again that could not be sent; twice as long each time, since a socket may be full for
+/// long, and a process stopped.
+constexpr int64_t kFirstPauseNs = 50'000;
+constexpr int64_t kLongestPauseNs = 1'000'000;
 
 }  // namespace
 
@@ -19,37 +25,63 @@ Posted DatagramRouter::post(const Request& request) {
   if (__builtin_expect(paused_ || !sends_.empty(), 0))
     return sends_.keep(request) != nullptr ? Posted::taken() : Posted::no_memory();
   if (__builtin_expect(request.fault != WcStatus::kSuccess, 0)) return Posted::done(request.fault);
-  return Posted::done(send(request));
+  const std::optional<WcStatus> sent = send(request);
+  return __builtin_expect(sent.has_value(), 1) ? Posted::done(*sent) : put_off(request);
 }
 
-WcStatus DatagramRouter::send(const Request& request) {
+Posted DatagramRouter::put_off(const Request& request) {
+  if (sends_.keep(request) == nullptr) {
+    forget_group();
+    return Posted::no_memory();
+  }
+  // Threads that poll would ask again and again.
+  context_.wake_at(base::now_ns());
+  return Posted::taken();
+}
+
+void DatagramRouter::forget_group() {
+  next_sender_ = 0;
+  group_status_ = WcStatus::kSuccess;
+}
+
+std::optional<WcStatus> DatagramRouter::send(const Request& request) {
   if (senders_.size() == 1) return senders_.front()->send(request);
-  if (!request.vector->is_global || !names_group(request.vector->dgid))
-    return sender_to(request.wr.remote_qpn, *request.vector).send(request);
-  WcStatus status = WcStatus::kSuccess;
-  for (const auto& sender : senders_)
-    if (const WcStatus sent = sender->send(request); status == WcStatus::kSuccess) status = sent;
+  if (request.vector->is_global && names_group(request.vector->dgid)) return send_to_group(request);
+  DatagramSender* const sender = sender_to(request.wr.remote_qpn, *request.vector);
+  return sender == nullptr ? std::nullopt : sender->send(request);
+}
+
+std::optional<WcStatus> DatagramRouter::send_to_group(const Request& request) {
+  for (; next_sender_ < senders_.size(); ++next_sender_) {
+    const std::optional<WcStatus> sent = senders_[next_sender_]->send(request);
+    if (!sent) return std::nullopt;
+    if (group_status_ == WcStatus::kSuccess) group_status_ = *sent;
+  }
+  const WcStatus status = group_status_;
+  forget_group();
   return status;
 }
 
-DatagramSender& DatagramRouter::sender_to(uint32_t qp_num, const AddressVector& vector) {
+DatagramSender* DatagramRouter::sender_to(uint32_t qp_num, const AddressVector& vector) {
   const auto known = routes_.find(qp_num);
   const bool asked =
       known != routes_.end() && known->second.is_global == vector.is_global && known->second.gid == vector.dgid;
-  if (asked && base::now_ns() < known->second.valid_until_ns) return *known->second.sender;
+  if (asked && base::now_ns() < known->second.valid_until_ns) return known->second.sender;
   DatagramSender* chosen = senders_.back().get();
   for (const auto& sender : senders_) {
-    if (sender->leads_to(vector, qp_num) != DatagramSender::Reach::kYes) continue;
+    const DatagramSender::Reach reach = sender->leads_to(vector, qp_num);
+    if (reach == DatagramSender::Reach::kNotYet) return nullptr;
+    if (reach != DatagramSender::Reach::kYes) continue;
     chosen = sender.get();
     break;
   }
   if (chosen == senders_.front().get()) {
     if (asked) routes_.erase(known);
-    return *chosen;
+    return chosen;
   }
   if (routes_.size() >= kMaxRoutes) routes_.clear();
   routes_.insert_or_assign(qp_num, Route{vector.dgid, vector.is_global, chosen, base::now_ns() + kRouteNs});
-  return *chosen;
+  return chosen;
 }
 
 void DatagramRouter::pause(bool paused) {
@@ -57,7 +89,13 @@ void DatagramRouter::pause(bool paused) {
   if (!paused && !sends_.empty()) context_.wake();
 }
 
-int64_t DatagramRouter::progress(int64_t) {
+void DatagramRouter::flush() {
+  forget_group();
+  pause_ns_ = 0;
+  sends_.flush(context_);
+}
+
+int64_t DatagramRouter::progress(int64_t now_ns) {
   while (!paused_ && !sends_.empty()) {
     const QpState state = context_.state();
     if (state == QpState::kErr || state == QpState::kSqe) {
@@ -65,17 +103,22 @@ int64_t DatagramRouter::progress(int64_t) {
       break;
     }
     uint64_t length = 0;
-    const WcStatus status = sends_.run_front(
+    const std::optional<WcStatus> status = sends_.run_front(
         context_,
         [&](const Request& request) {
           length = request.length;
           return send(request);
         },
-        [](WcStatus fault) { return fault; });
+        [](WcStatus fault) { return std::optional(fault); });
+    if (!status) {
+      pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
+      return now_ns + pause_ns_;
+    }
+    pause_ns_ = 0;
     const std::unique_ptr<DeferredSend> ended = sends_.take();
-    context_.complete_send(ended->wr, ended->position, status, length);
+    context_.complete_send(ended->wr, ended->position, *status, length);
     due.raise();
-    if (status != WcStatus::kSuccess) flush();
+    if (*status != WcStatus::kSuccess) flush();
   }
   return INT64_MAX;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +25,7 @@ class DatagramRouter final : public Endpoint {
   void set_attributes(const QpAttr&) override {}
   void pause(bool paused) override;
   bool drained() const override { return true; }
-  void flush() override { sends_.flush(context_); }
+  void flush() override;
   void withdraw() override;
   int64_t progress(int64_t now_ns) override;
   void on_process_gone(host::Peer& process) override;
@@ -39,13 +40,22 @@ class DatagramRouter final : public Endpoint {
     int64_t valid_until_ns = 0;
   };
 
-  WcStatus send(const Request& request);
-  DatagramSender& sender_to(uint32_t qp_num, const AddressVector& vector);
+  /// Empty: not yet. Nothing behind it may be sent before, and it may not be sent by another call.
+  std::optional<WcStatus> send(const Request& request);
+  std::optional<WcStatus> send_to_group(const Request& request);
+  [[gnu::cold]] Posted put_off(const Request& request);
+  void forget_group();
+  /// Null: it is not known yet.
+  DatagramSender* sender_to(uint32_t qp_num, const AddressVector& vector);
 
   QpContext& context_;
   const std::string_view name_;
   bool paused_ = false;
   DeferredSends sends_;
+  int64_t pause_ns_ = 0;  ///< before the oldest of them is tried again
+  // Of a multicast that not all transports have sent yet: which one goes on, and the first fault so far.
+  size_t next_sender_ = 0;
+  WcStatus group_status_ = WcStatus::kSuccess;
   std::vector<std::unique_ptr<DatagramSender>> senders_;
   std::unordered_map<uint32_t, Route> routes_;  ///< by queue pair number, of what the first transport does not lead to
 };

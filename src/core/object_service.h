@@ -21,10 +21,12 @@ class ObjectService {
   ObjectService(host::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending, std::shared_mutex& copies)
       : node_(node), objects_(objects), pending_(pending), copies_(copies) {}
 
-  /// There is something to try. Any thread; within a try it does nothing, since that says when to come again.
-  void wake() {
-    if (!tries_ || !node_.on_service_thread()) again_.run_soon();
+  /// There is something to try, at that time at the latest (CLOCK_MONOTONIC ns; 0: soon). Any thread; within a try it
+  /// does nothing, since that says when to come again.
+  void wake_at(int64_t at_ns) {
+    if (!tries_ || !node_.on_service_thread()) again_.set_at_latest(at_ns);
   }
+  void wake() { wake_at(0); }
   // Service thread.
   /// `kinds`: shm::attention, those whose bits are to be looked at.
   void on_attention(uint32_t kinds);

@@ -21,8 +21,10 @@ namespace nupa::core {
 template <class Qp, class Cq>
 class PendingRequests {
  public:
-  /// `objects`: the mutex above. `kick`: makes the service thread call progress() soon.
-  PendingRequests(std::mutex& objects, std::function<void()> kick) : objects_(objects), kick_(std::move(kick)) {}
+  /// Makes the service thread call progress() at that time (CLOCK_MONOTONIC ns) at the latest; 0: soon.
+  using Kick = std::function<void(int64_t at_ns)>;
+  /// `objects`: the mutex above.
+  PendingRequests(std::mutex& objects, Kick kick) : objects_(objects), kick_(std::move(kick)) {}
   PendingRequests(const PendingRequests&) = delete;
   PendingRequests& operator=(const PendingRequests&) = delete;
 
@@ -34,12 +36,13 @@ class PendingRequests {
   /// Service thread, with the objects' mutex held: tries all. Returns when to call next (CLOCK_MONOTONIC ns),
   /// INT64_MAX: nothing waits.
   int64_t progress(int64_t now_ns);
-  /// A thread that polls `cq`: tries those that complete there. It does not wait for the objects' mutex.
+  /// A thread that polls `cq`: tries those that complete there. It does not wait for the objects' mutex. What wants to
+  /// be tried again is tried by the service thread if no poll comes until then.
   void poll(const Cq& cq);
 
  private:
   std::mutex& objects_;
-  const std::function<void()> kick_;
+  const Kick kick_;
   std::mutex mutex_;
   std::map<Qp*, bool> waiting_;  ///< and whether pollers try
 };
@@ -54,7 +57,7 @@ template <class Qp, class Cq>
       counted = true;
     }
   }
-  kick_();
+  kick_(0);
 }
 
 template <class Qp, class Cq>
@@ -90,7 +93,9 @@ template <class Qp, class Cq>
       if (by_pollers && qp->send_cq() == &cq) ready.push_back(qp);
   }
   const int64_t now = base::now_ns();
-  for (Qp* qp : ready) qp->progress(now);
+  int64_t wanted = INT64_MAX;
+  for (Qp* qp : ready) wanted = std::min(wanted, qp->progress(now));
+  if (wanted != INT64_MAX) kick_(wanted);
 }
 
 }  // namespace nupa::core

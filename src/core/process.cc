@@ -18,7 +18,7 @@ int g_owner_pid = 0;
 
 }  // namespace
 
-Process::Process() : pending_(objects_.mutex(), [this] { service_->wake(); }) {}
+Process::Process() : pending_(objects_.mutex(), [this](int64_t at_ns) { service_->wake_at(at_ns); }) {}
 
 Process::~Process() {
   // Members go when the service thread calls nothing any more.

@@ -46,7 +46,7 @@ SharedTarget& QpContextImpl::target() {
   return *target_;
 }
 
-bool QpContextImpl::select(uint32_t srqn) {
+Selection QpContextImpl::select(uint32_t srqn) {
   selected_ = srqn;
   return target().select(srqn);
 }
@@ -66,7 +66,8 @@ std::byte* QpContextImpl::copy_of(const host::RemoteRange& range, uint64_t lengt
 std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
   written_ = false;
   host::RemoteRange range;
-  if (!select(srqn) || !target_->resolve(rkey, address, length, rights, &range) || range.null_region) return nullptr;
+  if (select(srqn) != Selection::kYes || !target_->resolve(rkey, address, length, rights, &range) || range.null_region)
+    return nullptr;
   return range.direct != nullptr ? range.direct : copy_of(range, length, rights);
 }
 
@@ -79,7 +80,7 @@ bool QpContextImpl::wrote(uint32_t length) {
 WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                                    uint64_t swap) {
   // In this process's own memory it is done under a guard; elsewhere no fault can be.
-  if (is_xrc() && select(srqn) && !target_->memory().peer().is_self())
+  if (is_xrc() && select(srqn) == Selection::kYes && !target_->memory().peer().is_self())
     return target_->atomic(operation, rkey, address, operand, swap);
   return QpContext::run_atomic(operation, srqn, rkey, address, operand, swap);
 }
@@ -96,7 +97,8 @@ bool QpContextImpl::holds_receive() {
   if (!receive_) return false;
   if (!is_xrc()) return true;
   // A message that was on its way into a queue that is gone is refused, even if its number is back.
-  return target().select(receive_queue_) && target_->selected() == receive_life_ && target_->holds(receive_);
+  return target().select(receive_queue_) == Selection::kYes && target_->selected() == receive_life_ &&
+         target_->holds(receive_);
 }
 
 bool QpContextImpl::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {

@@ -25,7 +25,7 @@ class QpContextImpl final : public QpContext {
   bool wrote(uint32_t length) override;
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                       uint64_t swap) override;
-  bool select(uint32_t srqn) override;
+  Selection select(uint32_t srqn) override;
   bool take_receive() override;
   uint64_t receive_room() override { return holds_receive() ? receive_.room() : 0; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override;

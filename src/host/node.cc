@@ -41,7 +41,6 @@ constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 /// Until the memory of a process that has gone is given back though a queue pair that leads to it is not reset.
 constexpr int64_t kLetGoNs = 3'000'000'000;
-constexpr std::chrono::milliseconds kServicePatience{5};
 /// How long a process that ends waits for its last messages to leave while no peer reads any of them.
 constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
 /// How long it waits for the lock of the runtime directory, which processes that end together take in turn.
@@ -133,6 +132,18 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   /// `timeout`.
   Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
   // Under the mutex.
+  using Connections = std::unordered_map<int, Connection>;
+  /// On which the process in `slot` was asked and has not answered yet.
+  Connections::iterator asked_of(uint32_t slot) {
+    return std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
+      return entry.second.peer == nullptr && entry.second.asked_slot == slot;
+    });
+  }
+  /// And the loop takes its answer.
+  bool is_asked(uint32_t slot) {
+    const auto found = asked_of(slot);
+    return found != connections_.end() && found->second.watch != nullptr;
+  }
   /// A socket on which the process in `slot` has not answered yet, or none. Its watch goes without the mutex, which the
   /// handler locks.
   std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> take_asked(uint32_t slot);
@@ -167,7 +178,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< at the time of gone_.front()
 
   std::mutex mutex_;
-  std::unordered_map<int, Connection> connections_;
+  Connections connections_;
   PeerTable met_;
   std::vector<int> channels_;  ///< eventfds by index, -1: free
   size_t first_free_ = 0;      ///< no index below it is free
@@ -452,11 +463,14 @@ std::vector<PeerRef> NodeImpl::peers() {
 
 Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
   if (PeerRef known = find(slot); known != nullptr) return known;
-  if (on_service_thread()) timeout = std::min(timeout, kServicePatience);
+  if (on_service_thread()) timeout = std::chrono::milliseconds(0);
   base::UniqueFd asked;
   {
     std::unique_ptr<Loop::Watch> watch;
     std::lock_guard lock(mutex_);
+    if (PeerRef known = met_.find(slot); known != nullptr) return known;
+    if (timeout.count() == 0 && is_asked(slot))
+      return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered yet");
     std::tie(asked, watch) = take_asked(slot);
   }
   if (asked) {
@@ -503,9 +517,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
 }
 
 std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> NodeImpl::take_asked(uint32_t slot) {
-  const auto found = std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
-    return entry.second.peer == nullptr && entry.second.asked_slot == slot;
-  });
+  const auto found = asked_of(slot);
   if (found == connections_.end()) return {};
   std::pair taken(std::move(found->second.fd), std::move(found->second.watch));
   connections_.erase(found);

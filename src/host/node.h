@@ -56,8 +56,8 @@ class Node {
   virtual Peer& self() = 0;
   virtual RuntimeDir& runtime_dir() = 0;
 
-  /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer, and the
-  /// service thread 5 ms: with 0 the loop takes the answer, and find() has it then.
+  /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer; the service thread never
+  /// waits. With 0 it is asked, if it was not: the loop takes the answer, and find() has it then.
   /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped). A
   /// process that answers later is met then, and find() has it.
   virtual Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;

@@ -3,7 +3,6 @@
 #include <linux/net_tstamp.h>
 #include <linux/errqueue.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,12 +10,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/gid.h"
 #include "base/gid_text.h"
 #include "base/log.h"
+#include "base/memory_fault.h"
 
 namespace nupa::net {
 namespace {
@@ -33,8 +34,6 @@ constexpr uint8_t kEct0 = 2;  // RFC 3168: the transport understands marks
 constexpr uint8_t kCongestionExperienced = 3;
 constexpr uint8_t kEcnMask = 3;
 constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-/// How long a full send buffer is waited for before a packet counts as lost.
-constexpr int kSendPatienceMs = 2;
 
 bool set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value) == 0; }
 
@@ -451,11 +450,19 @@ void UdpBatch::add(const void* data, uint32_t length) {
   ++message.parts;
 }
 
-uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
+void UdpBatch::put_back(const Message& message, std::byte* bytes) {
+  Message& mine = list_[messages_++];
+  mine = message;
+  mine.first_part = part_count_;
+  mine.parts = 1;
+  parts_[part_count_++] = {bytes, message.bytes};
+}
+
+uint32_t UdpBatch::send_from(uint32_t first, const UdpSocket& socket, uint32_t* lost, int* error) {
   mmsghdr headers[kMaxMessages];
   Control controls[kMaxMessages];
   sockaddr_in plain[kMaxMessages];
-  for (uint32_t i = 0; i < messages_; ++i) {
+  for (uint32_t i = first; i < messages_; ++i) {
     Message& from = list_[i];
     msghdr& header = headers[i].msg_hdr;
     header = {};
@@ -487,9 +494,8 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     append_fields(header, from.fields, base::is_ipv4(from.from));
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
-  uint32_t lost = 0;
   bool told = !socket.tells_of_others();
-  for (uint32_t done = 0; done < messages_;) {
+  for (uint32_t done = first; done < messages_;) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     int sent = 1;
     if (messages_ - done > 1)
@@ -502,6 +508,8 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
     }
     if (errno == EINTR) continue;
     *error = errno;
+    // The send buffer is full, or the queue of the interface.
+    if (errno == EAGAIN || errno == ENOBUFS) return done;
     // What had become of an earlier message: nothing is the matter with this one.
     if (!std::exchange(told, true)) continue;
     if (uint32_t& label = list_[done].fields.flow_label;
@@ -511,16 +519,64 @@ uint32_t UdpBatch::flush(const UdpSocket& socket, int* error) {
       label = 0;
       continue;
     }
-    if (errno == EAGAIN || errno == ENOBUFS) {
-      pollfd writable{socket.fd(), POLLOUT, 0};
-      if (poll(&writable, 1, kSendPatienceMs) > 0 && *error == EAGAIN) continue;
-    }
     // This one cannot go; those behind it may.
-    ++lost;
+    ++*lost;
     ++done;
   }
-  messages_ = part_count_ = 0;
+  return messages_;
+}
+
+uint32_t UdpBatch::flush(const UdpSocket& socket, int* error, UdpBacklog* backlog) {
+  uint32_t lost = 0;
+  uint32_t next = 0;
+  if (backlog == nullptr || backlog->empty()) next = send_from(0, socket, &lost, error);
+  for (; next < messages_; ++next)
+    if (backlog == nullptr || !backlog->keep(list_[next], &parts_[list_[next].first_part])) ++lost;
+  clear();
   return lost;
+}
+
+bool UdpBacklog::keep(const UdpBatch::Message& message, const iovec* parts) try {
+  std::lock_guard lock(mutex_);
+  if (bytes_ + message.bytes > kMostBytes) return false;
+  if (batch_ == nullptr) batch_ = std::make_unique<UdpBatch>();
+  Kept kept{message, std::make_unique_for_overwrite<std::byte[]>(message.bytes)};
+  std::byte* to = kept.bytes.get();
+  for (uint32_t i = 0; i < message.parts; ++i) {
+    const auto* const from = static_cast<const std::byte*>(parts[i].iov_base);
+    // A payload that lies in the program's memory still.
+    if (!base::try_access(from, parts[i].iov_len, [&] { std::memcpy(to, from, parts[i].iov_len); })) return false;
+    to += parts[i].iov_len;
+  }
+  kept_.push_back(std::move(kept));
+  bytes_ += message.bytes;
+  waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_release);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+bool UdpBacklog::flush(const UdpSocket& socket, uint32_t* lost, int* error) {
+  std::lock_guard lock(mutex_);
+  bool some = false;
+  while (!kept_.empty()) {
+    for (const Kept& kept : kept_) {
+      if (!batch_->has_room(1)) break;
+      batch_->put_back(kept.message, kept.bytes.get());
+    }
+    const bool all = batch_->messages() == kept_.size();
+    const uint32_t gone = batch_->send_from(0, socket, lost, error);
+    const bool is_full = gone != batch_->messages();
+    batch_->clear();
+    for (uint32_t i = 0; i < gone; ++i) {
+      bytes_ -= kept_.front().message.bytes;
+      kept_.pop_front();
+    }
+    some = some || gone != 0;
+    waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_release);
+    if (is_full || all) break;
+  }
+  return some;
 }
 
 }  // namespace nupa::net

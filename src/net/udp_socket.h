@@ -3,8 +3,12 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include <nupa/result.h>
@@ -124,6 +128,8 @@ class UdpSocket {
   Gid address_;
 };
 
+class UdpBacklog;
+
 /// Datagrams that leave together. Parts are collected as they lie in memory and copied by the kernel in flush(); one
 /// thread.
 class UdpBatch {
@@ -146,10 +152,14 @@ class UdpBatch {
              uint32_t length);
   void add(const void* data, uint32_t length);  ///< what lies right behind the part before becomes one with it
   bool empty() const { return messages_ == 0; }
-  /// Sends all. Returns how many messages the kernel did not take; *error: why the last of these.
-  uint32_t flush(const UdpSocket& socket, int* error);
+  /// Sends all, without waiting. What the socket has no room for now, and all behind it, is copied to `backlog`; so is
+  /// everything while something is there, which keeps the order. Returns how many messages are lost: those that cannot
+  /// leave, and without a backlog, or without room there, those for which the socket has no room; *error: why the last
+  /// of these.
+  uint32_t flush(const UdpSocket& socket, int* error, UdpBacklog* backlog = nullptr);
 
  private:
+  friend class UdpBacklog;
   struct Message {
     uint64_t place;
     uint32_t segment;
@@ -164,11 +174,43 @@ class UdpBatch {
     sockaddr_in6 to;
   };
   bool joins(uint64_t place, uint32_t length) const;
+  /// Sends from message `first` on. Returns the first one that the socket has no room for now; messages(): none. Adds
+  /// those that cannot leave to *lost.
+  uint32_t send_from(uint32_t first, const UdpSocket& socket, uint32_t* lost, int* error);
+  void put_back(const Message& message, std::byte* bytes);
+  void clear() { messages_ = part_count_ = 0; }
 
   Message list_[kMaxMessages];
   iovec parts_[kMaxParts];
   uint32_t messages_ = 0;
   uint32_t part_count_ = 0;
+};
+
+/// Messages that a socket had no room for, in order. Any thread; nobody waits.
+class UdpBacklog {
+ public:
+  /// Of payload. What finds no room here is lost.
+  static constexpr uint32_t kMostBytes = 1 << 20;
+
+  bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
+  /// Sends what the socket has room for. True: something left, or was lost, of which *lost counts the messages; *error:
+  /// why the last of these is lost.
+  bool flush(const UdpSocket& socket, uint32_t* lost, int* error);
+
+ private:
+  friend class UdpBatch;
+  struct Kept {
+    UdpBatch::Message message;
+    std::unique_ptr<std::byte[]> bytes;
+  };
+  /// False: no room, or no memory.
+  bool keep(const UdpBatch::Message& message, const iovec* parts);
+
+  std::mutex mutex_;  ///< a leaf; held while the kernel takes messages, which never waits
+  std::deque<Kept> kept_;
+  uint32_t bytes_ = 0;
+  std::unique_ptr<UdpBatch> batch_;   ///< for flush(); made with the first message that is kept
+  std::atomic<uint32_t> waiting_{0};  ///< as kept_ has
 };
 
 }  // namespace nupa::net

@@ -41,7 +41,8 @@ void WakeUp::close() {
 void WakeUp::signal() {
   if (signalled_.exchange(true)) return;
   const uint64_t one = 1;
-  if (write(fd_, &one, sizeof one) < 0) return;
+  // Nothing is readable that take() would find: the next signal has to try again.
+  if (write(fd_, &one, sizeof one) < 0) signalled_.store(false);
 }
 
 void WakeUp::take() {
@@ -50,8 +51,7 @@ void WakeUp::take() {
 
 void WakeUp::take_all() {
   uint64_t count;
-  // Nothing to read yet: signal() is about to write, and signalled_ stays set so that a later take() reads it. Without
-  // a descriptor it stays set forever, which only leaves out writes that would fail.
+  // Nothing to read yet: signal() is about to write, and signalled_ stays set so that a later take() reads it.
   if (read(fd_, &count, sizeof count) < 0) return;
   // Only now: the look that follows sees each change that came before this line.
   signalled_.exchange(false);

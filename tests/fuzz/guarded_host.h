@@ -71,7 +71,11 @@ class GuardedHost final : public roce::Host {
     if (rkey == kConstants && rights != access::kRemoteRead) return nullptr;
     return find(rkey, address, length);
   }
-  bool select(uint32_t srqn) override { return srqn <= 3; }
+  core::Selection select(uint32_t srqn) override {
+    constexpr uint32_t kComesLater = 4;
+    if (srqn == kComesLater) return core::Selection::kLater;
+    return srqn < kComesLater ? core::Selection::kYes : core::Selection::kNone;
+  }
   bool take_receive() override {
     require(!taken_, "one receive is taken at a time");
     if (receives_.empty()) return false;

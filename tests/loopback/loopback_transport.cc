@@ -144,7 +144,7 @@ bool LoopbackEndpoint::begin(int64_t now_ns, Message* message) {
 
 int64_t LoopbackEndpoint::finish(Message& message, int64_t now_ns) {
   if (message.life != life_ || sends_.empty()) return 0;  // flushed meanwhile
-  const bool not_ready = message.answered && message.verdict.is_not_ready();
+  const bool not_ready = message.answered && (message.verdict.is_not_ready() || message.verdict.is_later());
   if (!message.answered || (not_ready && is_reliable())) {
     const auto reason = not_ready ? core::DeferredSend::Reason::kNotReady : core::DeferredSend::Reason::kNoAnswer;
     WcStatus status = WcStatus::kSuccess;
@@ -185,7 +185,7 @@ core::DatagramSender::Reach LoopbackDatagrams::leads_to(const AddressVector& vec
   return transport_.reaches(vector, qp_num) ? Reach::kYes : Reach::kNo;
 }
 
-WcStatus LoopbackDatagrams::send(const Request& request) {
+std::optional<WcStatus> LoopbackDatagrams::send(const Request& request) {
   const AddressVector& vector = *request.vector;
   if (vector.is_global && core::names_group(vector.dgid)) return WcStatus::kSuccess;
   LoopbackTransport::Datagram datagram{request.wr.remote_qpn, request.wr.remote_qkey,

@@ -71,7 +71,7 @@ class LoopbackDatagrams final : public core::DatagramSender {
  public:
   LoopbackDatagrams(LoopbackTransport& transport, const core::DeviceEntry& device, core::QpContext& context);
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
-  WcStatus send(const core::Request& request) override;
+  std::optional<WcStatus> send(const core::Request& request) override;
   void withdraw() override;
 
  private:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "shadow.h"
+#include "eventfd.h"
 
 namespace nupa::progress {
 
@@ -20,11 +21,15 @@ inline int time_goes_by(clockid_t, int, const timespec*, timespec*) {
 #define clock_nanosleep time_goes_by
 #include "progress/condition.cc"
 #include "progress/waiter.cc"
+#include "progress/wake_up.cc"
 #include "progress/lifecycle.h"
 
 namespace nupa::progress {
 
 /// No case forks.
+uint32_t process_generation() { return 0; }
+void close_in_children(int) {}
+void forget_for_children(int) {}
 int join_forks(ForkStage, ForkParticipant*) { return 0; }
 void leave_forks(ForkParticipant*) {}
 

@@ -43,7 +43,7 @@ WcStatus Agent::atomic(host::Peer&, shm::AgentOp, uint64_t, uint64_t*, uint64_t)
 }  // namespace nupa::host
 namespace nupa::core {
 bool DomainQueue::stands() const { return false; }
-::std::optional<DomainQueue> find_domain_queue(host::Node&, uint32_t, uint64_t) { return {}; }
+::std::optional<DomainQueue> find_domain_queue(host::Node&, uint32_t, uint64_t, bool*) { return {}; }
 
 /// Where the owner's rings lie.
 inline void* ring_memory = nullptr;

@@ -258,6 +258,39 @@ TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
   EXPECT_EQ(causes.size(), 1u) << "a rank does not ask about itself";
 }
 
+/// Mail of all communicators is read with the sinks' mutex held: a queue pair takes long to connect where a process is
+/// stopped, and no communicator could be made or end meanwhile.
+TEST_F(CclLinks, Hello_WhileMailIsRead_MakesNoQueuePair) {
+  QpOptions options{.type = QpType::kRc, .send_cq = &endpoint->cq(), .recv_cq = &endpoint->cq()};
+  options.cap.max_send_wr = options.cap.max_recv_wr = 1;
+  const auto there = endpoint->device().create_qp(&endpoint->pd(), options);
+  ASSERT_TRUE(there);
+  // Numbers are given out one after the other.
+  const auto next_number = [&] {
+    const auto made = endpoint->device().create_qp(&endpoint->pd(), options);
+    return made ? (*made)->number() : 0;
+  };
+  Inbox peer;
+  ASSERT_EQ(endpoint->enter(kId, 2, &peer), 0);
+  Mail hello = mail(MailKind::kHello, 2);
+  hello.qp_num = (*there)->number();
+  hello.rkey = arena->rkey();
+  hello.arena = reinterpret_cast<uint64_t>(arena->addr());
+  uint32_t before = 0;
+  uint32_t after = 0;
+  // The loop does nothing else meanwhile.
+  ASSERT_TRUE(endpoint->loop().call(
+      [&] {
+        before = next_number();
+        links->on_mail(hello);
+        after = next_number();
+      },
+      progress::Deadline::in_ns(kLimitNs)));
+  EXPECT_EQ(after, before + 1);
+  EXPECT_TRUE(comes([&] { return !peer.of(MailKind::kAnswer).empty(); })) << "it is made soon after";
+  endpoint->leave(kId, 2);
+}
+
 /// Among hundreds of ranks on a few cores one may take many seconds until it has connected.
 TEST_F(CclLinks, Probe_OfARankThatHasNotConnectedForLong_EndsNothing) {
   QpOptions options{.type = QpType::kRc, .send_cq = &endpoint->cq(), .recv_cq = &endpoint->cq()};

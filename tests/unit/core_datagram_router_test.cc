@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core_shm_fixture.h"
@@ -19,7 +20,11 @@ class FakeSender final : public DatagramSender {
     ++asked;
     return qp_num == theirs ? Reach::kYes : otherwise;
   }
-  WcStatus send(const Request& request) override {
+  std::optional<WcStatus> send(const Request& request) override {
+    if (refusals > 0) {
+      --refusals;
+      return std::nullopt;
+    }
     sent.push_back(request.wr.wr_id);
     lengths.push_back(request.length);
     return status;
@@ -29,6 +34,7 @@ class FakeSender final : public DatagramSender {
   uint32_t theirs = 0;  ///< the number that it leads to
   Reach otherwise = Reach::kNo;
   WcStatus status = WcStatus::kSuccess;
+  int refusals = 0;  ///< so often it cannot send yet
   uint32_t asked = 0;
   std::vector<uint64_t> sent;
   std::vector<uint64_t> lengths;
@@ -80,10 +86,85 @@ TEST_F(DatagramRouterTest, Destination_GoesByTheFirstThatLeadsThere) {
 }
 
 TEST_F(DatagramRouterTest, DestinationOfNone_GoesByTheLast) {
-  first->otherwise = DatagramSender::Reach::kNotYet;
   EXPECT_TRUE(post(1).succeeded());
   EXPECT_EQ(first->sent, std::vector<uint64_t>{});
   EXPECT_EQ(second->sent, std::vector<uint64_t>{1});
+}
+
+TEST_F(DatagramRouterTest, DestinationWhoseProcessHasNotAnsweredYet_WaitsForItsAnswer) {
+  first->otherwise = DatagramSender::Reach::kNotYet;
+  EXPECT_TRUE(post(1).is_taken());
+  EXPECT_NE(router.progress(0), INT64_MAX);
+  EXPECT_TRUE(first->sent.empty() && second->sent.empty());
+  first->theirs = 7;
+  EXPECT_EQ(router.progress(0), INT64_MAX);
+  EXPECT_EQ(first->sent, std::vector<uint64_t>{1});
+}
+
+TEST_F(DatagramRouterTest, DestinationWhoseProcessDoesNotAnswer_GoesByTheLast) {
+  first->otherwise = DatagramSender::Reach::kNotYet;
+  EXPECT_TRUE(post(1).is_taken());
+  first->otherwise = DatagramSender::Reach::kNo;
+  EXPECT_EQ(router.progress(0), INT64_MAX);
+  EXPECT_EQ(second->sent, std::vector<uint64_t>{1});
+}
+
+TEST_F(DatagramRouterTest, DatagramThatCannotBeSentYet_IsSentLaterAndInOrder) {
+  first->theirs = 7;
+  first->refusals = 2;
+  EXPECT_TRUE(post(1).is_taken());
+  EXPECT_TRUE(post(2).is_taken()) << "it overtook the one that waits";
+  EXPECT_TRUE(first->sent.empty() && context.done.empty());
+  constexpr int64_t kNow = 1'000'000;
+  EXPECT_GT(router.progress(kNow), kNow);
+  EXPECT_EQ(router.progress(kNow), INT64_MAX);
+  EXPECT_EQ(first->sent, (std::vector<uint64_t>{1, 2}));
+  ASSERT_EQ(context.done.size(), 2u);
+  for (const auto& done : context.done) EXPECT_EQ(done.status, WcStatus::kSuccess);
+  EXPECT_TRUE(post(3).succeeded());
+}
+
+TEST_F(DatagramRouterTest, DatagramThatCannotBeSentForLong_IsTriedLessAndLessOften) {
+  first->theirs = 7;
+  first->refusals = 100;
+  EXPECT_TRUE(post(1).is_taken());
+  int64_t before = 0;
+  for (int i = 0; i < 3; ++i) {
+    const int64_t pause = router.progress(0);
+    EXPECT_GT(pause, before);
+    before = pause;
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_LE(router.progress(0), 1'000'000);
+  first->refusals = 0;
+  router.progress(0);
+  first->refusals = 2;
+  EXPECT_TRUE(post(2).is_taken());
+  EXPECT_LT(router.progress(0), before) << "a new wait begins with the shortest pause";
+}
+
+TEST_F(DatagramRouterTest, MulticastThatOneTransportCannotSendYet_GoesOnceByEach) {
+  to_a_group();
+  first->status = WcStatus::kLocLenErr;
+  second->refusals = 1;
+  EXPECT_TRUE(post(1).is_taken());
+  EXPECT_EQ(first->sent, std::vector<uint64_t>{1});
+  EXPECT_EQ(router.progress(0), INT64_MAX);
+  EXPECT_EQ(first->sent, std::vector<uint64_t>{1});
+  EXPECT_EQ(second->sent, std::vector<uint64_t>{1});
+  ASSERT_EQ(context.done.size(), 1u);
+  EXPECT_EQ(context.done[0].status, WcStatus::kLocLenErr) << "the first fault";
+}
+
+TEST_F(DatagramRouterTest, MulticastThatIsFlushedHalfSent_LeavesTheNextOneWhole) {
+  to_a_group();
+  second->refusals = 1;
+  EXPECT_TRUE(post(1).is_taken());
+  router.flush();
+  ASSERT_EQ(context.done.size(), 1u);
+  EXPECT_EQ(context.done[0].status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(post(2).succeeded());
+  EXPECT_EQ(first->sent, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(second->sent, std::vector<uint64_t>{2});
 }
 
 TEST_F(DatagramRouterTest, DestinationThatComesLater_GoesByTheFirstThen) {

@@ -19,6 +19,7 @@ struct FakeQp {
   FakeCq* send_cq() const { return cq; }
   int64_t progress(int64_t now_ns) {
     ++tries;
+    tried_ns = now_ns;
     if (wait_ns != INT64_MAX) return now_ns + wait_ns;
     removes_itself_from->remove(*this);
     return INT64_MAX;
@@ -28,6 +29,7 @@ struct FakeQp {
   int64_t wait_ns = 1000;
   Pending* removes_itself_from = nullptr;
   int tries = 0;
+  int64_t tried_ns = 0;
 };
 
 class CorePendingRequests : public testing::Test {
@@ -40,7 +42,11 @@ class CorePendingRequests : public testing::Test {
 
   std::mutex objects_;
   int kicks_ = 0;
-  Pending pending_{objects_, [this] { ++kicks_; }};
+  int64_t kicked_for_ns_ = -1;
+  Pending pending_{objects_, [this](int64_t at_ns) {
+                     ++kicks_;
+                     kicked_for_ns_ = at_ns;
+                   }};
   FakeCq cq_;
   FakeCq other_cq_;
 };
@@ -51,6 +57,7 @@ TEST_F(CorePendingRequests, Add_TwiceForPollers_CountsOnceAndKicksEachTime) {
   pending_.add(qp, true);
   EXPECT_EQ(cq_.pending_qps, 1);
   EXPECT_EQ(kicks_, 2);
+  EXPECT_EQ(kicked_for_ns_, 0) << "soon";
   pending_.remove(qp);
   EXPECT_EQ(cq_.pending_qps, 0);
   pending_.remove(qp);
@@ -108,6 +115,26 @@ TEST_F(CorePendingRequests, Poll_BesideAThreadThatHasTheObjects_ReturnsAtOnce) {
   }
   pending_.poll(cq_);
   EXPECT_EQ(qp.tries, 1);
+}
+
+TEST_F(CorePendingRequests, Poll_OfWhatWaits_HasTheServiceThreadComeAtTheEarliestTime) {
+  FakeQp late{.cq = &cq_, .wait_ns = 3000};
+  FakeQp early{.cq = &cq_, .wait_ns = 2000};
+  FakeQp later{.cq = &cq_, .wait_ns = 4000};
+  for (FakeQp* qp : {&late, &early, &later}) pending_.add(*qp, true);
+  kicks_ = 0;
+  pending_.poll(cq_);
+  EXPECT_EQ(kicks_, 1);
+  EXPECT_EQ(kicked_for_ns_, early.tried_ns + 2000) << "the program may not poll again";
+}
+
+TEST_F(CorePendingRequests, Poll_OfWhatIsDone_LeavesTheServiceThreadAlone) {
+  FakeQp done{.cq = &cq_, .wait_ns = INT64_MAX, .removes_itself_from = &pending_};
+  pending_.add(done, true);
+  kicks_ = 0;
+  pending_.poll(cq_);
+  EXPECT_EQ(done.tries, 1);
+  EXPECT_EQ(kicks_, 0);
 }
 
 TEST_F(CorePendingRequests, Progress_ReturnsTheEarliestTimeThatOneWants) {

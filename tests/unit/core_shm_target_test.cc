@@ -883,7 +883,7 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
             0);
   SharedTarget target = target_of(qp);
   ASSERT_TRUE(target.ready(process().slot(), sender));
-  ASSERT_TRUE(target.select(srq.number()));
+  ASSERT_EQ(target.select(srq.number()), Selection::kYes);
   for (const uint64_t wr_id : {1, 2}) ASSERT_EQ(receive(srq, wr_id), 0);
   shm::ReceiveRing& ring = srq.queue().ring();
   const uint32_t other = shm::owner_tag(process().slot() + 1, 1);

@@ -27,6 +27,24 @@ TEST(ProgressWakeUp, Signal_MakesItReadableUntilItIsTaken) {
   own.take();
 }
 
+TEST(ProgressWakeUp, Signal_AfterOneThatCouldNotBeWritten_MakesItReadable) {
+  WakeUp wake_up;
+  ASSERT_TRUE(wake_up.open());
+  const int kept = dup(wake_up.fd());
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(kept, 0);
+  ASSERT_GE(nothing, 0);
+  ASSERT_EQ(wake_up.fd(), dup2(nothing, wake_up.fd()));
+  wake_up.signal();
+  ASSERT_EQ(wake_up.fd(), dup2(kept, wake_up.fd()));
+  EXPECT_FALSE(is_readable(wake_up.fd())) << "nobody could write to it";
+  wake_up.signal();
+  EXPECT_TRUE(is_readable(wake_up.fd()));
+  close(nothing);
+  close(kept);
+  wake_up.close();
+}
+
 TEST(ProgressWakeUp, OfThread_IsEachThreadsOwn) {
   WakeUp& own = WakeUp::of_thread();
   EXPECT_EQ(&own, &WakeUp::of_thread());

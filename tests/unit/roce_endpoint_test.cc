@@ -1002,7 +1002,7 @@ class RoceDatagramsSent : public RoceDatagrams {
     vector.is_global = true;
     vector.dgid = host_gid(1);
   }
-  WcStatus send(SendWr wr, uint64_t length = 8) {
+  std::optional<WcStatus> send(SendWr wr, uint64_t length = 8) {
     bytes = pattern_bytes(length);
     const core::Piece piece{bytes.data(), length};
     wr.remote_qpn = wr.remote_qpn == 0 ? shm::number_of(slot, 9) : wr.remote_qpn;
@@ -1170,7 +1170,7 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   Srq& srq = make_queue(*cq);
   ASSERT_EQ(receive(srq, 7), 0);
   ASSERT_EQ(receive(srq, 8), 0);
-  ASSERT_TRUE(host->select(srq.number()) && host->take_receive());
+  ASSERT_TRUE(host->select(srq.number()) == core::Selection::kYes && host->take_receive());
   EXPECT_EQ(host->receive_room(), 64u);
   EXPECT_NE(read_at(srq.number()), nullptr);
   // While the message is under way, a response to an earlier READ finds that the queue is not there.
@@ -1184,7 +1184,7 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   EXPECT_FALSE(host->place(0, data, sizeof data, &behind));
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_TRUE(is_empty());
-  ASSERT_TRUE(host->select(srq.number()) && host->take_receive()) << "the next message";
+  ASSERT_TRUE(host->select(srq.number()) == core::Selection::kYes && host->take_receive()) << "the next message";
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_EQ(next().wr_id, 8u);
 }
@@ -1193,7 +1193,7 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   Srq* srq = &make_queue(*cq);
   const uint32_t number = srq->number();
   ASSERT_EQ(receive(*srq, 1), 0);
-  ASSERT_TRUE(host->select(number) && host->take_receive());
+  ASSERT_TRUE(host->select(number) == core::Selection::kYes && host->take_receive());
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_EQ(next().wr_id, 1u);
   // A number is given out again after all others.
@@ -1202,7 +1202,7 @@ TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
   for (uint32_t i = 0; i < shm::kMaxSrq && srq->number() != number; ++i) srq = &make_queue(*others);
   ASSERT_EQ(srq->number(), number);
   ASSERT_EQ(receive(*srq, 2), 0);
-  ASSERT_TRUE(host->select(number) && host->take_receive());
+  ASSERT_TRUE(host->select(number) == core::Selection::kYes && host->take_receive());
   host->complete_receive({}, WcStatus::kSuccess);
   EXPECT_TRUE(is_empty()) << "told where the earlier queue's receives complete";
   EXPECT_EQ(next(others).wr_id, 2u);
@@ -1212,7 +1212,7 @@ TEST_F(RoceXrcHost, PolledReceive_MakesRoomInItsQueue) {
   Srq& srq = make_queue(*cq);
   for (uint64_t i = 1; i <= 16; ++i) {  // the queue has room for four
     ASSERT_EQ(receive(srq, i), 0);
-    ASSERT_TRUE(host->select(srq.number()) && host->take_receive());
+    ASSERT_TRUE(host->select(srq.number()) == core::Selection::kYes && host->take_receive());
     host->complete_receive({}, WcStatus::kSuccess);
     EXPECT_EQ(next().wr_id, i);
   }

@@ -73,9 +73,10 @@ class RecordingHost final : public Host {
     return copy.data();
   }
   bool wrote(uint32_t) override { return written; }
-  bool select(uint32_t srqn) override {
+  core::Selection select(uint32_t srqn) override {
     taken_srqn = srqn;
-    return !no_queue;
+    if (queue_comes_later) return core::Selection::kLater;
+    return no_queue ? core::Selection::kNone : core::Selection::kYes;
   }
   bool take_receive() override {
     if (receives.empty()) return false;
@@ -124,6 +125,7 @@ class RecordingHost final : public Host {
   bool written = true;
   bool invalidates = true;
   bool no_queue = false;
+  bool queue_comes_later = false;
   uint8_t rnr_code = 5;
   WcStatus local_status = WcStatus::kSuccess;
   uint32_t reached_srqn = 0;

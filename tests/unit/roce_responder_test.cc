@@ -479,6 +479,28 @@ TEST_F(RoceResponder, XrcRequestForAQueueThatIsNone_IsAnInvalidRequest) {
   expect_invalid(answered, kFirstPsn + 1, 1, "no such queue");
 }
 
+/// The process that may own the queue has not answered yet: the requester asks again.
+TEST_F(RoceResponder, XrcRequestForAQueueThatComesLater_IsNotReadyAndChangesNothing) {
+  ResponderOptions xrc = options;
+  xrc.service = Service::kXrc;
+  const Operation operations[] = {Operation::kSendOnly, Operation::kWriteOnly, Operation::kReadRequest,
+                                  Operation::kFetchAdd};
+  for (const Operation operation : operations) {
+    begin(xrc);
+    host->receives = {100};
+    host->queue_comes_later = true;
+    const bool is_atomic = operation == Operation::kFetchAdd;
+    const auto packet = [&] { return is_atomic ? atomic(operation, kFirstPsn, 7) : request(operation, kFirstPsn, 8); };
+    EXPECT_EQ(answers_to(packet()), (Texts{"RNR 100 msn 0 timer 5"})) << name_of(operation);
+    EXPECT_TRUE(host->refusals.empty());
+    host->queue_comes_later = false;
+    const Texts answered = answers_to(packet());
+    ASSERT_FALSE(answered.empty()) << name_of(operation);
+    EXPECT_EQ(answered[0].find("RNR"), std::string::npos);
+    EXPECT_TRUE(host->refusals.empty());
+  }
+}
+
 // ---- Sequence numbers (9.7.1, 9.7.5.2.5).
 
 TEST_F(RoceResponder, Ibta97525_OneGap_IsOneNak) {

@@ -195,6 +195,11 @@ void Links::hear(Link& link, const Mail& mail) {
   timer_.run_soon();
 }
 
+void Links::answer(Link& link) {
+  if (!std::exchange(link.owes_answer, false)) return;
+  endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
+}
+
 int64_t Links::ask_pause_ns() const {
   const auto many = static_cast<int64_t>(std::max<size_t>(links_.size() / kRanksAtFullPace, 1));
   return std::min(kAskNs * many, kLongestAskNs);
@@ -245,9 +250,8 @@ void Links::on_mail(const Mail& mail) {
     } else if (mail.kind == MailKind::kHello || mail.kind == MailKind::kAnswer) {
       hear(link, mail);
       if (mail.kind == MailKind::kAnswer) link.peer_connected = true;
-      advance(link);
-      if (mail.kind == MailKind::kHello && link.connected)
-        endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
+      if (mail.kind == MailKind::kHello) link.owes_answer = true;
+      if (link.connected) answer(link);
     } else if (mail.kind == MailKind::kAsk) {
       Mail answer = mail_to(MailKind::kWaits, link);
       answer.gone = waits_for_.load(std::memory_order_relaxed);
@@ -269,7 +273,10 @@ void Links::make_all(int64_t now_ns) {
       if (now_ns >= link.next_ns) {
         advance(link);
         if (link.ready.load() != 0) continue;
-        if (link.qp != nullptr && !told_) endpoint_.send(places_.cards[rank], mail_to(MailKind::kHello, link));
+        if (!told_ && link.connected && link.owes_answer)
+          answer(link);
+        else if (!told_ && link.qp != nullptr)
+          endpoint_.send(places_.cards[rank], mail_to(MailKind::kHello, link));
         link.pause_ns = std::clamp(2 * link.pause_ns, kFirstPauseNs, kLongestPauseNs);
         link.next_ns = now_ns + link.pause_ns;
       }

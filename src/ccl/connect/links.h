@@ -77,6 +77,7 @@ class Links final : public MailSink {
     bool is_told = false;         ///< the other end's numbers are known
     bool connected = false;       ///< this end is
     bool peer_connected = false;  ///< the other end said so
+    bool owes_answer = false;     ///< the other end has said hello since it was told that this one is connected
     bool probing = false;
     bool has_ended = false;  ///< the other end said so
     bool follows = false;    ///< its next answer leads to a question to the rank that it waits for
@@ -106,7 +107,11 @@ class Links final : public MailSink {
   int finish(Link& link);
   void map_lanes(Link& link);
   int lay_wires(Link& link);
+  /// Keeps what it says. The link is made by make_all(), soon: while mail is read no other communicator's sink can come
+  /// or go.
   void hear(Link& link, const Mail& mail);
+  /// Of one that is connected: says so, if the other end has asked.
+  void answer(Link& link);
   /// Sends a question unless the last one was sent less than ask_pause_ns() ago.
   void ask(Link& link, bool follow);
   int64_t ask_pause_ns() const;

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "host/completion_port.h"
@@ -92,17 +93,18 @@ class DatagramSender {
  public:
   enum class Reach : uint8_t {
     kYes,     ///< the destination is this transport's
-    kNotYet,  ///< it may be, but its process does not answer now
+    kNotYet,  ///< it may be: its process was asked, and has not answered yet
     kNo,
   };
   virtual ~DatagramSender() = default;
 
-  /// Whether the destination is this transport's. May wait for the answer of another process, 100 ms at most, when it
-  /// is asked for a destination first.
+  /// Whether the destination is this transport's. Never waits. After kNotYet the caller asks again soon; a process that
+  /// does not answer for 100 ms counts as kNo until it does.
   virtual Reach leads_to(const AddressVector& vector, uint32_t qp_num) = 0;
-  /// Sends a request without a fault to its destination, which may be a multicast group. kSuccess also where nobody
-  /// receives it; else a fault of this end. The data has been copied when it returns.
-  virtual WcStatus send(const Request& request) = 0;
+  /// Sends a request without a fault to its destination, which may be a multicast group. Never waits. kSuccess also
+  /// where nobody receives it; else a fault of this end. The data has been copied when it returns. Empty: it cannot be
+  /// sent yet, since a process does not answer or a socket is full, and nothing was sent; the caller calls again soon.
+  virtual std::optional<WcStatus> send(const Request& request) = 0;
   /// The service thread has seen a process of this host end: what is known of it is to be forgotten.
   virtual void on_process_gone([[maybe_unused]] const host::Peer& process) {}
   /// As Endpoint::withdraw().

@@ -24,6 +24,13 @@ struct Inbound {
   uint16_t slid = 0;  ///< UD: the sender's local identifier
 };
 
+/// Whether there is a receive queue that a request names (XRC).
+enum class Selection : uint8_t {
+  kYes,
+  kLater,  ///< the process that may own it does not answer yet
+  kNone,
+};
+
 /// ATOMIC_WRITE is one too.
 enum class AtomicOp : uint8_t { kCompareSwap, kFetchAdd, kWrite };
 
@@ -91,8 +98,8 @@ class QpContext {
   /// reach(); kRemInvReqErr: no word that a processor can be atomic on; kRemOpErr: out of reach.
   virtual WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                               uint64_t swap);
-  /// XRC: the receive queue that a request names. False: there is none in the domain.
-  virtual bool select([[maybe_unused]] uint32_t srqn) { return true; }
+  /// XRC: the receive queue that a request names, of its domain. Never waits.
+  virtual Selection select([[maybe_unused]] uint32_t srqn) { return Selection::kYes; }
   /// Takes the oldest posted receive, of the queue selected last; it stays taken until completed or returned. False:
   /// none is posted.
   virtual bool take_receive() = 0;

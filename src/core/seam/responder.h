@@ -55,6 +55,8 @@ class Verdict {
   static constexpr Verdict accepted() { return Verdict(0); }
   /// No receive is posted, and nothing was changed.
   static constexpr Verdict not_ready() { return Verdict(kNotReady); }
+  /// XRC: the process that may own the receive queue does not answer yet, and nothing was changed.
+  static constexpr Verdict later() { return Verdict(kLater); }
   /// The target's process has died.
   static constexpr Verdict lost() { return Verdict(kLost); }
   /// An unreliable service has dropped the message, and goes on.
@@ -64,6 +66,7 @@ class Verdict {
 
   constexpr bool is_accepted() const { return word_ == 0; }
   constexpr bool is_not_ready() const { return word_ == kNotReady; }
+  constexpr bool is_later() const { return word_ == kLater; }
   constexpr bool is_lost() const { return word_ == kLost; }
   constexpr bool is_dropped() const { return word_ == kDropped; }
   constexpr bool is_refused() const { return (word_ & kRefused) != 0; }
@@ -71,7 +74,7 @@ class Verdict {
   constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
 
  private:
-  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kRefused = 1u << 8;
+  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kLater = 4, kRefused = 1u << 8;
   explicit constexpr Verdict(uint32_t word) : word_(word) {}
   uint32_t word_;
 };
@@ -128,7 +131,8 @@ class Responder {
   /// `inbound`: the message as the receive's completion shows it; its byte_len is set here.
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
     if (part.first) {
-      if (!target_.select(part.srqn)) return refuse(Refusal::kInvalidRequest, inbound, message);
+      const Selection selection = target_.select(part.srqn);
+      if (__builtin_expect(selection != Selection::kYes, 0)) return not_selected(selection, inbound, message);
       target_.take(&message->receive);
       if (__builtin_expect(!message->receive, 0)) return Verdict::not_ready();
     }
@@ -153,7 +157,8 @@ class Responder {
   Verdict write(const WritePart& part, Inbound* inbound, Message* message) {
     Range range{};
     Verdict verdict = check(part, message->offset, &range);
-    if (__builtin_expect(!verdict.is_accepted(), 0)) return refuse(verdict.refusal(), inbound, message);
+    if (__builtin_expect(!verdict.is_accepted(), 0))
+      return verdict.is_refused() ? refuse(verdict.refusal(), inbound, message) : verdict;
     if (part.has_immediate) {
       target_.take(&message->receive);
       if (!message->receive) return Verdict::not_ready();
@@ -181,7 +186,9 @@ class Responder {
   /// be. `range`: where its bytes lie, if `length` is not 0.
   Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,
                Range* range) {
-    if (!target_.select(srqn) || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
+    const Selection selection = target_.select(srqn);
+    if (selection == Selection::kLater) return Verdict::later();
+    if (selection != Selection::kYes || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
     if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range))
       return refuse(Refusal::kRemoteAccess);
     return Verdict::accepted();
@@ -192,8 +199,9 @@ class Responder {
   Verdict atomic(AtomicOp op, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap,
                  uint32_t outstanding, uint32_t depth) {
     const bool too_deep = op != AtomicOp::kWrite && outstanding >= depth;
-    if (__builtin_expect(!target_.select(srqn) || too_deep || address % kAtomicBytes != 0, 0))
-      return refuse(Refusal::kInvalidRequest);
+    const Selection selection = target_.select(srqn);
+    if (__builtin_expect(selection != Selection::kYes || too_deep || address % kAtomicBytes != 0, 0))
+      return selection == Selection::kLater ? Verdict::later() : refuse(Refusal::kInvalidRequest);
     const WcStatus status = target_.atomic(op, rkey, address, operand, swap);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
     if (status == WcStatus::kRetryExcErr) return Verdict::lost();
@@ -229,9 +237,15 @@ class Responder {
   }
 
  private:
+  [[gnu::noinline, gnu::cold]] Verdict not_selected(Selection selection, Inbound* inbound, Message* message) {
+    return selection == Selection::kLater ? Verdict::later() : refuse(Refusal::kInvalidRequest, inbound, message);
+  }
+
   /// Whether a part of a WRITE may be written, and where. It changes nothing: a refusal has no effect yet.
   Verdict check(const WritePart& part, uint64_t offset, Range* range) {
-    if (part.first && !target_.select(part.srqn)) return Verdict::refused(Refusal::kInvalidRequest);
+    if (const Selection selection = part.first ? target_.select(part.srqn) : Selection::kYes;
+        __builtin_expect(selection != Selection::kYes, 0))
+      return selection == Selection::kLater ? Verdict::later() : Verdict::refused(Refusal::kInvalidRequest);
     const uint64_t address = part.address + offset;
     // The first part is checked for the whole message, so that none is written of one that ends in a refusal.
     const bool is_whole = part.first && part.total == part.length;
@@ -274,7 +288,7 @@ class ContextTarget {
 
   explicit ContextTarget(QpContext& context) : context_(context) {}
 
-  bool select(uint32_t srqn) {
+  Selection select(uint32_t srqn) {
     srqn_ = srqn;
     return context_.select(srqn);
   }

@@ -76,21 +76,22 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   return true;
 }
 
-bool SharedTarget::select_domain_queue(uint32_t srqn) try {
-  if (srqn == side_->srq_number && side_->queue && side_->queue->stands()) return true;
+Selection SharedTarget::select_domain_queue(uint32_t srqn) try {
+  if (srqn == side_->srq_number && side_->queue && side_->queue->stands()) return Selection::kYes;
   side_ = &own_side_;
   const auto known = domain_sides_.find(srqn);
   if (known != domain_sides_.end() && known->second->queue->stands()) {
     side_ = known->second.get();
-    return true;
+    return Selection::kYes;
   }
   if (known != domain_sides_.end()) domain_sides_.erase(known);
-  const auto queue = find_domain_queue(node_, srqn, remote_->xrcd);
-  if (!queue) return false;
+  bool may_come = false;
+  const auto queue = find_domain_queue(node_, srqn, remote_->xrcd, &may_come);
+  if (!queue) return may_come ? Selection::kLater : Selection::kNone;
   // The receive buffers may belong to another process of the same domain: its keys, its memory.
   auto side = std::make_unique<Side>(memories_.of(*queue->owner));
   side->ring = open_ring(*queue->owner, queue->shared->recv);
-  if (!side->ring.valid()) return false;
+  if (!side->ring.valid()) return Selection::kNone;
   side->completions = host::CompletionPort(*queue->owner, queue->shared->cq);
   side->srq_index = queue->index + 1;
   side->srq_number = srqn;
@@ -98,11 +99,11 @@ bool SharedTarget::select_domain_queue(uint32_t srqn) try {
   side->life = ++lives_;
   side_ = side.get();
   domain_sides_.emplace(srqn, std::move(side));
-  return true;
+  return Selection::kYes;
 } catch (const std::bad_alloc&) {
   side_ = &own_side_;
   NUPA_WARN("no memory to look up shared receive queue 0x%x: the request is refused", srqn);
-  return false;
+  return Selection::kNone;
 }
 
 void SharedTarget::take(Receive* receive) {

@@ -47,8 +47,8 @@ class SharedTarget {
 
   // Called by Responder, in this order.
 
-  /// XRC: the receive queue that a request names, which may be another process's. False: there is none in the domain.
-  bool select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) || select_domain_queue(srqn); }
+  /// XRC: the receive queue that a request names, which may be another process's, of its domain. Never waits.
+  Selection select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) ? Selection::kYes : select_domain_queue(srqn); }
   /// Checks a remote key, and the queue pair's own rights, for an inbound request. False: refused. `length` is not 0.
   bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, host::RemoteRange* range) {
     if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
@@ -149,7 +149,7 @@ class SharedTarget {
   };
 
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
-  bool select_domain_queue(uint32_t srqn);
+  Selection select_domain_queue(uint32_t srqn);
   /// The word is not where this process could be atomic on it: its owner does it.
   [[gnu::cold]] WcStatus atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap);
   WcStatus copy(const host::RemoteRange& range, const Piece& piece);

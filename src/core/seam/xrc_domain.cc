@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/seam/xrc_domain.h"
 
+#include <cerrno>
+
 namespace nupa::core {
 
 using shm::ReceiveRing;
@@ -15,10 +17,10 @@ ReceiveRing open_ring(host::Peer& owner, shm::RecvRing& ring, bool* no_memory) {
   return slots ? ReceiveRing(&ring, *slots, log2, stride) : ReceiveRing();
 }
 
-std::optional<DomainQueue> find_domain_queue(host::Node& node, uint32_t number, uint64_t xrcd) {
-  constexpr std::chrono::milliseconds kPatience{200};
+std::optional<DomainQueue> find_domain_queue(host::Node& node, uint32_t number, uint64_t xrcd, bool* may_come) {
   const uint32_t slot = shm::slot_of(number);
-  auto owner = node.connect(slot, kPatience);
+  auto owner = node.connect(slot, std::chrono::milliseconds(0));
+  if (may_come != nullptr) *may_come = !owner && owner.error().code() == ETIMEDOUT;
   if (!owner) return {};
   const uint32_t index = shm::index_of(number);
   shm::SrqShared& srq = (*owner)->tables().srq[index];

@@ -25,7 +25,9 @@ struct DomainQueue {
   uint32_t number;
   uint64_t where;  ///< of its ring
 };
-/// The queue `number` of domain `xrcd`; empty: there is none. May wait for another process, 200 ms at most.
-std::optional<DomainQueue> find_domain_queue(host::Node& node, uint32_t number, uint64_t xrcd);
+/// The queue `number` of domain `xrcd`; empty: there is none. Never waits. *may_come: its process was asked and does
+/// not answer yet; a later call may find the queue.
+std::optional<DomainQueue> find_domain_queue(host::Node& node, uint32_t number, uint64_t xrcd,
+                                             bool* may_come = nullptr);
 
 }  // namespace nupa::core

@@ -16,7 +16,7 @@ bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == I
 
 }  // namespace
 
-WcStatus DatagramEndpoint::send(const core::Request& request) {
+std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   const SendWr& wr = request.wr;
   const AddressVector& vector = *request.vector;
   if (request.length > end_.max_datagram) return WcStatus::kLocLenErr;
@@ -44,7 +44,7 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   packet.mark = settings_.standard ? 0 : kNupaMark;
   packet.solicited = (wr.flags & send_flag::kSolicited) != 0;
   packet.dest_qpn = group ? core::kGroupQpn : wr.remote_qpn;
-  packet.psn = psn_++ & kPsnMask;
+  packet.psn = psn_;
   packet.imm = wr.imm_or_rkey;
   packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? context_.qkey() : wr.remote_qkey;
   packet.source_qpn = context_.number();
@@ -57,6 +57,9 @@ WcStatus DatagramEndpoint::send(const core::Request& request) {
   burst->aim(&destination);
   const Sent sent = burst->send(0, packet, fragments, request.piece_count);
   burst->flush();
+  if (sent == Sent::kNotNow) [[unlikely]]
+    return std::nullopt;
+  psn_ = (psn_ + 1) & kPsnMask;
   return sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess;
 }
 

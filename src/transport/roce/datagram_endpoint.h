@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "core/seam/group_address.h"
@@ -34,7 +35,7 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
   }
 
   Reach leads_to(const AddressVector&, uint32_t) override { return Reach::kYes; }
-  WcStatus send(const core::Request& request) override;
+  std::optional<WcStatus> send(const core::Request& request) override;
   void withdraw() override { port_.remove(*this); }
 
   void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;

@@ -201,8 +201,13 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
   return more;
 }
 
-void ConnectedEndpoint::set_next(int64_t now, bool more) {
+void ConnectedEndpoint::set_next(int64_t now, bool more, const Burst& burst) {
   if (!responder_.has_output()) answers_by_ = INT64_MAX;
+  // Nothing can leave before, whatever is due: neither answers nor repetitions.
+  if (burst.held_up()) [[unlikely]] {
+    if (turn_ns_ <= now) turn_ns_ = burst.turn(now);
+    return set_deadline(turn_ns_);
+  }
   const int64_t requests_by = requester_ ? requester_->deadline() : INT64_MAX;
   set_deadline(more ? now : std::min({requests_by, introduction_.deadline(), answers_by_}));
 }
@@ -214,7 +219,7 @@ void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burs
   aim(burst);
   const bool more = transmit_requests(now, burst, &window);
   publish();
-  set_next(now, more);
+  set_next(now, more, burst);
 }
 
 void ConnectedEndpoint::publish() {
@@ -276,9 +281,11 @@ void ConnectedEndpoint::stop() {
   if (Burst* burst = responder_.has_output() ? port_.burst() : nullptr; burst != nullptr) {
     aim(*burst);
     const int64_t now = base::now_ns();
+    burst->take_all(true);
     for (int round = 0; round < kRounds && responder_.transmit(now, *burst, kBudget); ++round) {
     }
     burst->flush();
+    burst->take_all(false);
   }
   responder_.stop();
   flush();
@@ -301,7 +308,7 @@ void ConnectedEndpoint::send() {
   // Room may have come while nobody stood there yet.
   tell_waiters();
   publish();
-  set_next(now, more);
+  set_next(now, more, burst);
 }
 
 void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) {
@@ -347,10 +354,11 @@ void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   constexpr int64_t kAnswerPauseNs = 200'000;
   answers_by_ = answers ? now : now + kAnswerPauseNs;
   bool more = answers;
-  for (int round = 0; round < kRounds && more; ++round) more = responder_.transmit(now, burst, kBudget);
+  for (int round = 0; round < kRounds && more && !burst.held_up(); ++round)
+    more = responder_.transmit(now, burst, kBudget);
   more = requester_ && transmit_requests(now, burst, nullptr);
   publish();
-  set_next(now, more);
+  set_next(now, more, burst);
 }
 
 bool ConnectedEndpoint::is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const {

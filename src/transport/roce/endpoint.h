@@ -112,8 +112,9 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void aim(Burst& burst);
   void introduce(int64_t now, Burst& burst);
-  /// When the port has to look here again: at once if there is `more` to send, else by what each part waits for.
-  void set_next(int64_t now, bool more);
+  /// When the port has to look here again: at once if there is `more` to send, else by what each part waits for; where
+  /// the burst held something up, when there may be room.
+  void set_next(int64_t now, bool more, const Burst& burst);
   /// Both ends know each other's rails.
   void take_paths();
   /// The path that a packet came by; -1: it is not of this connection.
@@ -134,6 +135,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
+  int64_t turn_ns_ = 0;             ///< when what a full socket held up is offered again
   int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;  ///< something came from the peer

@@ -254,6 +254,7 @@ inline Outcome Connected::outcome_of(core::Verdict verdict) {
 
 Outcome Connected::refused(core::Verdict verdict) {
   if (verdict.is_not_ready()) return not_ready();
+  if (verdict.is_later()) return kUnanswered;
   if (verdict.is_lost()) return lost();
   if (verdict.is_dropped() || !is_reliable()) return kSucceeded;
   return Outcome::done(core::rule_of(verdict.refusal()).requester);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "core/seam/responder.h"
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
@@ -16,24 +17,25 @@ using core::SharedTarget;
 
 Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Known** known) {
   const auto found = targets_.find(qpn);
-  const bool asked = found != targets_.end() && found->second.lies_at(vector);
-  if (asked && found->second.target != nullptr) {
+  if (found != targets_.end() && found->second.lies_at(vector)) {
     *known = &found->second;
     return Reach::kYes;
   }
-  // A process that did not answer once delays no further request.
-  auto peer = transport_.find_peer(qpn, vector, asked ? std::chrono::milliseconds(0) : kAnswerLimit);
-  if (!peer && peer.error().code() != ETIMEDOUT) {
-    if (asked) targets_.erase(found);
-    return Reach::kNo;
-  }
+  const auto peer = transport_.find_peer(qpn, vector, std::chrono::milliseconds(0));
+  const uint32_t slot = shm::slot_of(qpn);
+  if (!peer && peer.error().code() == ETIMEDOUT) return may_answer(slot) ? Reach::kNotYet : Reach::kNo;
+  asked_.erase(slot);
+  if (!peer) return Reach::kNo;
   if (targets_.size() >= kMaxTargets) targets_.clear();
-  std::unique_ptr<SharedTarget> target;
-  if (peer)
-    target =
-        std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due_);
+  auto target =
+      std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due_);
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
-  return peer ? Reach::kYes : Reach::kNotYet;
+  return Reach::kYes;
+}
+
+bool Datagram::may_answer(uint32_t slot) {
+  const int64_t now = base::now_ns();
+  return now - asked_.try_emplace(slot, now).first->second < std::chrono::nanoseconds(kAnswerLimit).count();
 }
 
 Datagram::Reach Datagram::find(uint32_t qpn, const AddressVector& vector, SharedTarget** target) {
@@ -56,9 +58,7 @@ Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num)
 void Datagram::on_process_gone(const host::Peer& process) {
   last_ = nullptr;
   told_.reset();
-  std::erase_if(targets_, [&](const auto& entry) {
-    return entry.second.target != nullptr && &entry.second.target->peer() == &process;
-  });
+  std::erase_if(targets_, [&](const auto& entry) { return &entry.second.target->peer() == &process; });
 }
 
 const Gid& Datagram::source_of(const Request& request) const {
@@ -98,12 +98,29 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
       .send({true, true, pieces, request.piece_count + 1, request.length + kGrhBytes, 0, false, 0}, &inbound, &message);
 }
 
-void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
+bool Datagram::meet_all() {
+  bool all = true;
   for (const uint32_t slot : transport_.node().slots()) {
-    const auto met = transport_.node().connect(slot, std::chrono::milliseconds(100));
-    if (!met) continue;
-    host::Peer* const peer = met->get();
-    told_ = *met;
+    auto met = transport_.node().connect(slot, std::chrono::milliseconds(0));
+    if (!met && met.error().code() == ETIMEDOUT) {
+      all = !may_answer(slot) && all;
+      continue;
+    }
+    asked_.erase(slot);
+    if (met) members_.push_back(std::move(*met));
+  }
+  return all;
+}
+
+bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
+  members_.clear();
+  if (!meet_all()) {
+    members_.clear();
+    return false;
+  }
+  for (const host::PeerRef& met : members_) {
+    host::Peer* const peer = met.get();
+    told_ = met;
     const bool skips_itself = !context_.hears_itself();  // its number is its own on this host
     const shm::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), shm::kMaxMcast);
@@ -116,17 +133,22 @@ void Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       deliver(target, request, qkey);
     }
   }
+  members_.clear();
+  return true;
 }
 
-WcStatus Datagram::send(const Request& request) {
+std::optional<WcStatus> Datagram::send(const Request& request) {
   // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
   const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
   const uint32_t qkey = own_qkey ? context_.qkey() : request.wr.remote_qkey;
+  if (request.vector->is_global && core::names_group(request.vector->dgid)) {
+    if (!deliver_multicast(request, qkey)) return std::nullopt;
+    return WcStatus::kSuccess;
+  }
   SharedTarget* target = nullptr;
-  if (request.vector->is_global && core::names_group(request.vector->dgid))
-    deliver_multicast(request, qkey);
-  else if (find(request.wr.remote_qpn, *request.vector, &target) == Reach::kYes)
-    deliver(*target, request, qkey);
+  const Reach reach = find(request.wr.remote_qpn, *request.vector, &target);
+  if (__builtin_expect(reach == Reach::kNotYet, 0)) return std::nullopt;
+  if (reach == Reach::kYes) deliver(*target, request, qkey);
   return WcStatus::kSuccess;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "core/seam/endpoint.h"
 #include "core/seam/qp_context.h"
@@ -21,28 +23,32 @@ class Datagram final : public core::DatagramSender {
         own_gids_(transport.node().segment().tables().header->devices[context.shared().device].gids) {}
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
-  WcStatus send(const core::Request& request) override;
+  std::optional<WcStatus> send(const core::Request& request) override;
   void on_process_gone(const host::Peer& process) override;
 
  private:
   /// The GID that the request's address handle names, as the source.
   const Gid& source_of(const core::Request& request) const;
   void deliver(core::SharedTarget& target, const core::Request& request, uint32_t qkey);
-  void deliver_multicast(const core::Request& request, uint32_t qkey);
+  /// False: nothing was delivered, since a process may answer still.
+  bool deliver_multicast(const core::Request& request, uint32_t qkey);
   /// A destination under the address that it was found by: another one may not lead to it.
   struct Known {
-    std::unique_ptr<core::SharedTarget> target;  ///< null: its process did not answer
+    std::unique_ptr<core::SharedTarget> target;
     Gid gid;
     bool is_global = false;
     bool lies_at(const AddressVector& vector) const {
-      return is_global == vector.is_global && (!is_global || gid == vector.dgid) &&
-             (target == nullptr || target->peer().alive());
+      return is_global == vector.is_global && (!is_global || gid == vector.dgid) && target->peer().alive();
     }
   };
-  /// kYes: *target is what has the number and the address. May wait for its process to answer when it is looked for
-  /// first.
+  /// kYes: *target is what has the number and the address. kNotYet: its process was asked, and may answer still.
   Reach find(uint32_t qpn, const AddressVector& vector, core::SharedTarget** target);
   Reach search(uint32_t qpn, const AddressVector& vector, Known** known);
+  /// Of the process in a slot, which was asked and has not answered: whether it is waited for. One that is stopped
+  /// delays what is sent for a while, once.
+  bool may_answer(uint32_t slot);
+  /// Fills members_ with all processes. False: one of them may answer still.
+  bool meet_all();
 
   /// Destinations remembered; beyond this many all are looked up anew.
   static constexpr size_t kMaxTargets = 1024;
@@ -54,6 +60,8 @@ class Datagram final : public core::DatagramSender {
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;
+  std::unordered_map<uint32_t, int64_t> asked_;  ///< by slot: since when a process has not answered
+  std::vector<host::PeerRef> members_;           ///< empty but within a call
   host::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
 };
 

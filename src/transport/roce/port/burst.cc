@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/crc32.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
@@ -36,8 +37,11 @@ bool is_there(const std::byte* memory, size_t length) {
 
 }  // namespace
 
-Burst::Burst(const std::vector<net::UdpSocket>& sockets, bool of_program)
-    : sockets_(sockets), of_program_(of_program), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {
+Burst::Burst(const std::vector<net::UdpSocket>& sockets, bool of_program, SendBacklog* backlog)
+    : sockets_(sockets),
+      of_program_(of_program),
+      backlog_(backlog),
+      bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {
   for (size_t i = 0; i < sockets.size(); ++i) batches_[i] = std::make_unique<net::UdpBatch>();
   batches_[kOwn] = std::make_unique<net::UdpBatch>();
 }
@@ -53,6 +57,10 @@ bool Burst::may_use(PeerSocket* own) {
 }
 
 Sent Burst::send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) {
+  if (must_wait(destinations_[path])) [[unlikely]] {
+    held_up_ = true;
+    return Sent::kNotNow;
+  }
   const bool ack = packet.opcode == kSelectiveAck && packet.payload_length == 0;
   const bool takes_along = waits_ && path == waiting_path_ && packet.payload_length <= kSmallBytes && may_carry(packet);
   if (waits_ && !takes_along) send_waiting();
@@ -155,8 +163,12 @@ void Burst::send_batches() {
     if (batches_[i] == nullptr || batches_[i]->empty()) continue;
     int error = 0;
     const uint32_t messages = batches_[i]->messages();
-    const uint32_t lost = batches_[i]->flush(i == kOwn ? own_->socket() : sockets_[i], &error);
-    if (i == kOwn) own_->sent(messages, lost);
+    const uint32_t waits_at = i == kOwn ? 0 : i;
+    net::UdpBacklog* const backlog = backlog_ == nullptr ? nullptr : &backlog_->of(waits_at);
+    const uint32_t lost = batches_[i]->flush(i == kOwn ? own_->socket() : sockets_[i], &error, backlog);
+    const bool is_full = backlog != nullptr && !backlog->empty();
+    if (is_full) backlog_->note(base::now_ns());
+    if (i == kOwn) own_->sent(messages, lost + (is_full ? 1 : 0));
     if (lost == 0) continue;
     refused_ += lost;
     if (error == last_error_) continue;

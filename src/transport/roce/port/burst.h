@@ -6,6 +6,7 @@
 #include "net/udp_socket.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/port/peer_socket.h"
+#include "transport/roce/port/send_backlog.h"
 #include "transport/roce/wire/icrc.h"
 
 namespace nupa::roce {
@@ -29,8 +30,9 @@ struct Destination {
 /// thread.
 class Burst final : public Output {
  public:
-  /// `sockets`: one to kMaxPaths. `of_program`: of a thread that may have a socket for one peer to itself.
-  explicit Burst(const std::vector<net::UdpSocket>& sockets, bool of_program = true);
+  /// `sockets`: one to kMaxPaths. `of_program`: of a thread that may have a socket for one peer to itself. `backlog`:
+  /// of these sockets, for what they have no room for; null: it is lost.
+  explicit Burst(const std::vector<net::UdpSocket>& sockets, bool of_program = true, SendBacklog* backlog = nullptr);
   ~Burst() override;
   Burst(const Burst&) = delete;
   Burst& operator=(const Burst&) = delete;
@@ -38,10 +40,21 @@ class Burst final : public Output {
   /// Whether what is aimed next may go by the socket of one peer.
   bool may_use(PeerSocket* own);
   /// Packets go there from now on, after a flush(). `destinations`: one a path.
-  void aim(const Destination* destinations) { destinations_ = destinations; }
+  void aim(const Destination* destinations) {
+    destinations_ = destinations;
+    held_up_ = false;
+  }
+  /// kNotNow: the socket has a backlog.
   Sent send(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments) override;
   void flush();
-  /// Packets that the kernel refused, since the beginning.
+  /// Whether send() has answered kNotNow since the last aim().
+  bool held_up() const { return held_up_; }
+  /// And when to offer it again, as SendBacklog::turn().
+  int64_t turn(int64_t now_ns) const { return backlog_->turn(now_ns); }
+  /// From now on packets are taken although the socket has a backlog, and stand behind it: who sends them is not there
+  /// later.
+  void take_all(bool all) { takes_all_ = all; }
+  /// Messages that did not leave and will not, since the beginning.
   uint64_t refused() const { return refused_; }
 
  private:
@@ -54,11 +67,22 @@ class Burst final : public Output {
 
   /// False: the payload cannot be read; nothing was put.
   bool put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack);
+  /// Where it leaves has a backlog.
+  bool must_wait(const Destination& destination) const {
+    return backlog_ != nullptr && !takes_all_ && backlog_->is_full(backlog_of(destination));
+  }
+  /// What the socket of one peer refuses leaves later by the first, which looks the same.
+  static uint32_t backlog_of(const Destination& destination) {
+    return destination.own != nullptr ? 0 : destination.socket;
+  }
   void send_waiting();
   void send_batches();
 
   const std::vector<net::UdpSocket>& sockets_;
   const bool of_program_;
+  SendBacklog* const backlog_;
+  bool held_up_ = false;
+  bool takes_all_ = false;
   const Destination* destinations_ = nullptr;
   RouteStates routes_;
   uint32_t used_ = 0;  ///< bytes

@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
 /// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
 constexpr uint32_t kPoolPackets = 1024;
+/// How long the end of the process waits for room in its sockets.
+constexpr int64_t kFarewellNs = 10'000'000;
 
 std::atomic<uint64_t> g_ports{0};  // ever
 
@@ -45,7 +47,11 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
 
 void Port::process_ends() {
   const auto lock = claim_receiving();
+  burst_->take_all(true);
   answer_all();
+  // Nobody does it later.
+  const auto has_left = [this] { return backlog_.retry(base::now_ns()) == INT64_MAX; };
+  progress::wait_for(has_left, progress::kPeerPolicy, progress::Deadline::in_ns(kFarewellNs));
 }
 
 bool Port::in_child() {
@@ -67,7 +73,8 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       reader_(counters_),
       gone_(demultiplexer_),
       windows_(socket().buffer_bytes()),
-      burst_(std::make_unique<Burst>(sockets_, false)),
+      backlog_(sockets_, [this](int64_t at_ns) { expect(at_ns); }),
+      burst_(std::make_unique<Burst>(sockets_, false, &backlog_)),
       holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   acks_.reserve(shm::kSlotQp);
@@ -149,7 +156,7 @@ Burst* Port::burst() {
   if (gone) return nullptr;
   if (mine.port != serial_) {
     try {
-      mine.burst = std::make_unique<Burst>(sockets_);
+      mine.burst = std::make_unique<Burst>(sockets_, true, &backlog_);
       mine.port = serial_;
     } catch (const std::bad_alloc&) {
       return nullptr;
@@ -241,7 +248,10 @@ void Port::program_sleeps() {
 
 void Port::run_timers(Hold& hold, int64_t now) {
   alarm_.forget();
-  int64_t earliest = demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); });
+  // Before the channels that wait for room.
+  int64_t earliest = backlog_.retry(now);
+  earliest = std::min(earliest,
+                      demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); }));
   if (gone_.wants_look()) gone_.take_refusals(hold, sockets_, peer_sockets_);
   earliest = std::min(earliest, holds_.put_off_try(now));
   // Also to the port's thread: it may have fallen asleep while nothing was expected.

@@ -186,6 +186,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   progress::PollPolicy poll_policy_;
   int64_t receive_ns_ = 0;  ///< when something came last
   FlowWindows windows_;
+  SendBacklog backlog_;  ///< of sockets_
   std::unique_ptr<Burst> burst_;
 
   progress::ReceiveRight right_;  ///< of the port's thread, or of one that sleeps in the program

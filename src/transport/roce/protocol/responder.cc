@@ -265,7 +265,8 @@ Responder::Result Responder::refuse(core::Refusal refusal) {
 
 Responder::Result Responder::result_of(core::Verdict verdict) {
   if (verdict.is_accepted()) return Result::kAccepted;
-  if (verdict.is_not_ready()) return Result::kNotReady;
+  // The requester asks again by its RNR timer; no other answer has it come back.
+  if (verdict.is_not_ready() || verdict.is_later()) return Result::kNotReady;
   if (verdict.is_dropped()) {
     // IBTA 9.9.3: an unreliable service drops the message.
     drop_message();

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/roce/port/send_backlog.h"
+
+#include <algorithm>
+
+namespace nupa::roce {
+namespace {
+
+/// Until room is looked for: about the time in which a 10 Gbit/s link takes one message of 64 KiB; twice as long each
+/// time while nothing leaves.
+constexpr int64_t kFirstPauseNs = 50'000;
+constexpr int64_t kLongestPauseNs = 1'000'000;
+/// From one turn to the next: for what a queue pair puts together at one go.
+constexpr int64_t kTurnNs = 10'000;
+
+}  // namespace
+
+void SendBacklog::note(int64_t now_ns) {
+  // A time that is set already is looked at: the thread that has just reset it looks at the backlogs after that.
+  int64_t none = INT64_MAX;
+  const int64_t at = now_ns + kFirstPauseNs;
+  if (retry_ns_.compare_exchange_strong(none, at)) expect_(at);
+}
+
+int64_t SendBacklog::turn(int64_t now_ns) {
+  // INT64_MAX: all has left meanwhile.
+  const int64_t retry = retry_ns_.load(std::memory_order_relaxed);
+  const int64_t earliest = retry == INT64_MAX ? now_ns : std::max(retry, now_ns);
+  int64_t last = last_turn_ns_.load(std::memory_order_relaxed);
+  int64_t mine;
+  do mine = std::max(earliest, last + kTurnNs);
+  while (!last_turn_ns_.compare_exchange_weak(last, mine, std::memory_order_relaxed));
+  return mine;
+}
+
+int64_t SendBacklog::retry(int64_t now_ns) {
+  const int64_t at = retry_ns_.load();
+  if (now_ns < at) return at;
+  retry_ns_.store(INT64_MAX);
+  bool some = false;
+  bool waits = false;
+  for (uint32_t i = 0; i < sockets_.size(); ++i) {
+    if (waiting_[i].empty()) continue;
+    uint32_t lost = 0;
+    int error = 0;
+    some = waiting_[i].flush(sockets_[i], &lost, &error) || some;
+    lost_.fetch_add(lost, std::memory_order_relaxed);
+    waits = waits || !waiting_[i].empty();
+  }
+  pause_ns_ = some || pause_ns_ == 0 ? kFirstPauseNs : std::min(2 * pause_ns_, kLongestPauseNs);
+  if (!waits) {
+    pause_ns_ = 0;
+    return retry_ns_.load();
+  }
+  int64_t next = now_ns + pause_ns_;
+  // What was kept meanwhile may be wanted earlier.
+  int64_t none = INT64_MAX;
+  if (!retry_ns_.compare_exchange_strong(none, next)) next = none;
+  return next;
+}
+
+}  // namespace nupa::roce
