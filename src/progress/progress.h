@@ -13,6 +13,7 @@
 #include "progress/file_lock.h"
 #include "progress/lifecycle.h"
 #include "progress/loop.h"
+#include "progress/of_process.h"
 #include "progress/spin_lock.h"
 #include "progress/thread.h"
 #include "progress/wake_up.h"
