@@ -17,14 +17,17 @@ Channel::~Channel() {
 }
 
 int Channel::close() {
-  {
-    std::lock_guard lock(mutex_);
-    if (!cqs_.empty()) return EBUSY;
+  if (device_.is_here()) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!cqs_.empty()) return EBUSY;
+    }
+    open_ = false;
+    // One event for all that wait: each that takes it puts it back.
+    events_->count();
+    device_.process().node().withdraw_channel(index_);
   }
   open_ = false;
-  // One event for all that wait: each that takes it puts it back.
-  events_->count();
-  device_.process().node().withdraw_channel(index_);
   device_.users.drop();
   return 0;
 }
@@ -62,6 +65,8 @@ Cq* Channel::next_with_event() {
 }
 
 Result<CompletionQueue*> Channel::wait() {
+  // The events are the parent's, who would miss them.
+  if (!device_.is_here()) return fail(ENODEV, "the completion channel is a parent process's");
   const auto take_packets = [&](int event_fd) {
     for (Poller* poller : device_.process().transports().pollers()) {
       const Poller::Slept slept = poller->sleep(event_fd);
@@ -82,6 +87,7 @@ Result<CompletionQueue*> Channel::wait() {
 }
 
 Result<std::unique_ptr<CompletionChannel>> DeviceImpl::create_channel() {
+  if (!is_here()) return fail_inherited();
   auto events = progress::EventDescriptor::open(base::lowest_descriptor());
   if (!events) return tl::unexpected(events.error());
   auto index = process_->node().publish_channel((*events)->signal_fd());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <new>
 
 #include "base/log.h"
 #include "host/completion_port.h"
@@ -49,14 +50,15 @@ Cq::~Cq() {
 
 int Cq::close() {
   if (users.any()) return EBUSY;
-  Process& process = device_.process();
   open_ = false;
-  process.objects().cqs().leave(index_);
-  shared_->where.store(0);
-  if (channel_ != nullptr) channel_->detach(this);
-  device_.events().forget(this);
-  process.ring_memory().give_back(block_);
-  process.objects().cqs().numbers().give_back(index_);
+  if (Process& process = device_.process(); process.is_here()) {
+    process.objects().cqs().leave(index_);
+    shared_->where.store(0);
+    if (channel_ != nullptr) channel_->detach(this);
+    device_.events().forget(this);
+    process.ring_memory().give_back(block_);
+    process.objects().cqs().numbers().give_back(index_);
+  }
   device_.users.drop();
   return 0;
 }
@@ -115,6 +117,15 @@ void Cq::forget(uint32_t qp_num) {
   if (last_number_ != qp_num) return;
   last_number_ = 0;
   last_ = nullptr;
+}
+
+void Cq::abandon() {
+  // The ring is blank, and so surely empty for good. Where the lock is held look_at_next() may have begun.
+  if (!lock_.is_held()) return;
+  static constinit const std::atomic<uint64_t> kNothing{0};
+  next_.~NextStamp();
+  new (&next_) NextStamp;
+  next_.look_at(kNothing, 1);
 }
 
 void Cq::look_at_next() { next_.look_at(ring_.slot(head_).stamp, ring_.turn(head_)); }
@@ -195,6 +206,7 @@ int Cq::moderate(uint16_t, uint16_t) {
 }
 
 int Cq::resize(uint32_t entries) {
+  if (!device_.is_here()) return ENODEV;
   const DeviceAttr limits = device_attr();
   if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));

@@ -64,6 +64,8 @@ class Cq final : public CompletionQueue {
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
   void count_delivered() { delivered_.fetch_add(1); }
+  /// In a forked child: polls find nothing, also where a thread of the parent was in the middle of one.
+  void abandon();
   /// Throws away the entries of a queue pair that is reset or destroyed.
   void purge(uint32_t qp_num);
   /// The queue pair that completes here has left the table and is going to be destroyed.

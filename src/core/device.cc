@@ -64,8 +64,8 @@ Xrcd::~Xrcd() {
 int Xrcd::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  Process& process = device_.process();
-  process.xrc_users().drop(process.node().runtime_dir(), identity_);
+  if (Process& process = device_.process(); process.is_here())
+    process.xrc_users().drop(process.node().runtime_dir(), identity_);
   device_.users.drop();
   return 0;
 }
@@ -119,6 +119,15 @@ int DeviceImpl::close() {
   return 0;
 }
 
+tl::unexpected<Error> DeviceImpl::fail_inherited() const {
+  return fail(ENODEV, name_, ": a parent process opened the device; open it in this process");
+}
+
+Result<AsyncEvent> DeviceImpl::next_event(const std::function<void(const AsyncEvent&)>& taken) {
+  if (!is_here()) return fail_inherited();
+  return events_->take(taken);
+}
+
 DeviceAttr DeviceImpl::query() const {
   DeviceAttr attr = device_attr();
   attr.node_guid = entry_.node_guid;
@@ -155,10 +164,12 @@ MemoryDomain DeviceImpl::memory_domain() const {
 uint64_t DeviceImpl::clock() const { return base::ticks(); }
 
 Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {
+  if (!is_here()) return fail_inherited();
   return std::make_unique<Pd>(*this, process_->next_handle());
 }
 
 Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& options) {
+  if (!is_here()) return fail_inherited();
   const DeviceAttr limits = device_attr();
   if (options.entries == 0 || !within(options.entries, limits.max_cqe))
     return fail(EINVAL, name_, ": a completion queue has 1 to ", limits.max_cqe, " entries, not ", options.entries);
@@ -175,6 +186,7 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
 }
 
 Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDomain& pd, const SrqOptions& options) {
+  if (!is_here()) return fail_inherited();
   const DeviceAttr limits = device_attr();
   if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr) ||
       !within(options.max_sge, limits.max_srq_sge) || options.limit > options.max_wr)
@@ -190,6 +202,7 @@ Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDom
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, const QpOptions& options) {
+  if (!is_here()) return fail_inherited();
   const DeviceAttr limits = device_attr();
   const bool xrc_receive = options.type == QpType::kXrcRecv;
   const bool receives = options.type == QpType::kRc || options.type == QpType::kUc || options.type == QpType::kUd;
@@ -222,6 +235,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
 }
 
 Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t qp_num, void* user_context) {
+  if (!is_here()) return fail_inherited();
   if (!process_->queue_pairs().has_slot(shm::slot_of(qp_num)))
     return fail(EOPNOTSUPP, "queue pair ", qp_num, " belongs to another process");
   Qp* qp = process_->objects().qps().find(qp_num);
@@ -231,6 +245,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t
 }
 
 Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& pd, const AddressVector& vector) {
+  if (!is_here()) return fail_inherited();
   if (vector.port_num != 1) return fail(EINVAL, "the device has one port, number 1");
   // RoCE has no local identifiers but the one that names this host: every other address is global (annex A17.4.1).
   if (!vector.is_global && vector.dlid != kHostLid) return fail(EINVAL, "the address must be global");
@@ -240,6 +255,7 @@ Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& p
 }
 
 Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
+  if (!is_here()) return fail_inherited();
   if ((oflags & ~(O_CREAT | O_EXCL)) != 0) return fail(EINVAL, "only O_CREAT and O_EXCL are known");
   uint64_t identity;
   if (fd < 0) {

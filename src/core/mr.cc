@@ -26,7 +26,7 @@ Result<KeyEntry> KeyEntry::take(IndexPool& numbers, const shm::Tables& tables) {
 }
 
 KeyEntry::~KeyEntry() {
-  if (numbers_ != nullptr) numbers_->give_back(index_);
+  if (numbers_ != nullptr && made_.holds()) numbers_->give_back(index_);
 }
 
 uint32_t KeyEntry::fresh_key() {
@@ -116,6 +116,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
 }
 
 void Mr::revoke() {
+  if (!device_.is_here()) return;
   entry_.shared().key.store(0, std::memory_order_seq_cst);
   // Whoever looked the key up before may still be copying; nobody starts anew.
   quiesce(device_.process().node());
@@ -177,7 +178,7 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
 
 namespace {
 /// Which windows are bound where; taken by binds and deregistrations only.
-std::mutex g_windows_mutex;
+progress::ForkMutex& g_windows_mutex = *new progress::ForkMutex;
 }  // namespace
 
 bool Mr::has_live_window() {
@@ -209,8 +210,10 @@ Mw::~Mw() {
 
 int Mw::close() {
   open_ = false;
-  entry_.shared().key.store(0, std::memory_order_seq_cst);
-  quiesce(device_.process().node());
+  if (device_.is_here()) {
+    entry_.shared().key.store(0, std::memory_order_seq_cst);
+    quiesce(device_.process().node());
+  }
   attach(nullptr);
   pd_.users.drop();
   device_.users.drop();
@@ -334,6 +337,7 @@ Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backi
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,
                                                          uint32_t access_flags) {
+  if (!is_here()) return fail_inherited();
   const auto start = reinterpret_cast<uint64_t>(addr);
   if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
   if (length == 0 || start + length < start)
@@ -346,6 +350,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, v
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                                 uint64_t iova, int fd, uint32_t access_flags) {
+  if (!is_here()) return fail_inherited();
   if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
   if (length == 0) return fail(EINVAL, "length is zero");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -360,6 +365,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
 }
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) {
+  if (!is_here()) return fail_inherited();
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
   auto allocated = process_->remapper().allocate(length);
   if (!allocated)
@@ -377,6 +383,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd,
 }
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain& pd) {
+  if (!is_here()) return fail_inherited();
   // Its addresses are never touched; one page stands for them.
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* addr = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -394,6 +401,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
                                                             size_t length, uint32_t access_flags) {
+  if (!is_here()) return fail_inherited();
   auto& memory = static_cast<Dm&>(dm);
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) == 0)
     return fail(EINVAL, "device memory is registered zero based, with valid access flags");
@@ -412,6 +420,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
 
 int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
                          uint32_t access_flags) {
+  if (!is_here()) return ENODEV;
   constexpr uint32_t kAll = 7;
   if (flags == 0 || (flags & ~kAll) != 0) return EINVAL;
   if ((flags & 1) != 0 && (length == 0 || addr == nullptr)) return EINVAL;
@@ -422,6 +431,7 @@ int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain*
 }
 
 int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) {
+  if (!is_here()) return ENODEV;
   constexpr uint32_t kPrefetch = 0;
   constexpr uint32_t kPrefetchWrite = 1;
   constexpr uint32_t kPrefetchNoFault = 2;
@@ -448,6 +458,7 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
 }
 
 Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd, MwType type) {
+  if (!is_here()) return fail_inherited();
   if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "no such type of window");
   auto entry = KeyEntry::take(process_->objects().mr_numbers(), process_->tables());
   if (!entry) return tl::unexpected(entry.error());
@@ -455,6 +466,7 @@ Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd,
 }
 
 Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32_t log_align) {
+  if (!is_here()) return fail_inherited();
   constexpr uint32_t kPageLog = 12;
   if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
   if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");

@@ -10,7 +10,8 @@ class KeyEntry {
  public:
   /// ENOMEM: the table is full.
   static Result<KeyEntry> take(IndexPool& numbers, const shm::Tables& tables);
-  KeyEntry(KeyEntry&& other) noexcept : numbers_(other.numbers_), shared_(other.shared_), index_(other.index_) {
+  KeyEntry(KeyEntry&& other) noexcept
+      : made_(other.made_), numbers_(other.numbers_), shared_(other.shared_), index_(other.index_) {
     other.numbers_ = nullptr;
   }
   KeyEntry& operator=(KeyEntry&&) = delete;
@@ -24,6 +25,7 @@ class KeyEntry {
  private:
   KeyEntry(IndexPool& numbers, shm::MrShared& shared, uint32_t index)
       : numbers_(&numbers), shared_(&shared), index_(index) {}
+  const progress::OfThisProcess made_;
   IndexPool* numbers_;
   shm::MrShared* shared_;
   uint32_t index_;

@@ -128,17 +128,20 @@ class DeviceImpl final : public Device {
   Result<std::unique_ptr<AddressHandle>> create_ah(ProtectionDomain& pd, const AddressVector& vector) override;
   Result<std::unique_ptr<XrcDomain>> open_xrcd(int fd, int oflags) override;
   int async_fd() const override { return events_->fd(); }
-  Result<AsyncEvent> next_event(const std::function<void(const AsyncEvent&)>& taken) override {
-    return events_->take(taken);
-  }
+  Result<AsyncEvent> next_event(const std::function<void(const AsyncEvent&)>& taken) override;
   int close() override;
 
   Process& process() { return *process_; }
+  /// False in a forked child: the objects of this open are its parent's.
+  bool is_here() const { return process_->is_here(); }
   const DeviceEntry& entry() const { return entry_; }
   EventQueue& events() { return *events_; }
   Users users;
 
  private:
+  /// Why a call fails where is_here() is false.
+  [[gnu::cold]] tl::unexpected<Error> fail_inherited() const;
+
   std::shared_ptr<Process> process_;
   std::unique_ptr<EventQueue> events_;
   const DeviceEntry& entry_;

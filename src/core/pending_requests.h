@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::core {
 
@@ -41,6 +42,7 @@ class PendingRequests {
   void poll(const Cq& cq);
 
  private:
+  const progress::OfThisProcess made_;
   std::mutex& objects_;
   const Kick kick_;
   std::mutex mutex_;
@@ -83,6 +85,7 @@ template <class Qp, class Cq>
 
 template <class Qp, class Cq>
 [[gnu::noinline]] void PendingRequests<Qp, Cq>::poll(const Cq& cq) {
+  if (!made_.holds()) return;  // the requests are a parent process's
   // A thread that polls one queue must not fall asleep behind the service thread: it comes again anyway.
   std::unique_lock objects(objects_, std::try_to_lock);
   if (!objects.owns_lock()) return;

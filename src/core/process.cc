@@ -6,35 +6,40 @@
 
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
+#include "core/cq.h"
 #include "core/gid_table.h"
+#include "core/qp.h"
 
 namespace nupa::core {
 
 namespace {
 
-std::mutex g_mutex;
-std::weak_ptr<Process> g_process;
-int g_owner_pid = 0;
+/// Opening waits for other processes, up to 20 s behind the lock of the runtime directory.
+struct Current {
+  std::mutex mutex;
+  std::weak_ptr<Process> process;
+};
+progress::RenewedInChildren<Current>& g_current = *new progress::RenewedInChildren<Current>;
 
 }  // namespace
 
 Process::Process() : pending_(objects_.mutex(), [this](int64_t at_ns) { service_->wake_at(at_ns); }) {}
 
 Process::~Process() {
+  progress::leave_forks(this);
   // Members go when the service thread calls nothing any more.
   if (node_ != nullptr) node_->stop();
 }
 
 Result<std::shared_ptr<Process>> Process::acquire() {
-  std::lock_guard lock(g_mutex);
-  const int pid = getpid();
-  auto existing = g_owner_pid == pid ? g_process.lock() : nullptr;
-  if (existing) return existing;
+  Current& current = g_current.get();
+  std::lock_guard lock(current.mutex);
+  if (auto existing = current.process.lock()) return existing;
   auto transports = Transports::from_environment();
   if (!transports) return tl::unexpected(transports.error());
   auto devices = read_devices();
   if (!devices) return tl::unexpected(devices.error());
-  std::shared_ptr<Process> process(new Process);
+  const std::shared_ptr<Process> process = progress::shared_in_process(new Process);
   process->transports_ = std::move(*transports);
   Transports& used = process->transports_;
   // Where nobody maps it, memory is copied from and to where it lies.
@@ -71,11 +76,21 @@ Result<std::shared_ptr<Process>> Process::acquire() {
     process->services_.push_back({entry, entry->make(*process)});
     if (auto started = process->services_.back().service->start(); !started) return tl::unexpected(started.error());
   }
+  if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, process.get()); error != 0)
+    return fail(error, "no memory to prepare for forks");
   // The service thread calls this object from now on: everything that it may need is there.
   if (auto served = process->node_->serve(); !served) return tl::unexpected(served.error());
-  g_process = process;
-  g_owner_pid = pid;
+  current.process = process;
   return process;
+}
+
+bool Process::in_child() {
+  // Tables have objects that are whole: they enter at the end of their construction and leave before they go.
+  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
+    if (Cq* const cq = objects_.cqs().at(i); cq != nullptr) cq->abandon();
+  objects_.qps().each([](Qp& qp) { qp.abandon(); });
+  transports_.abandon_pollers();
+  return false;
 }
 
 bool Process::host_is_covered(const Transport& asking) const { return transports_.share_memory_beside(asking); }

@@ -16,17 +16,25 @@
 #include "core/transports.h"
 #include "core/xrc_users.h"
 #include "memory/remapper.h"
+#include "progress/of_process.h"
 
 namespace nupa::core {
 
 /// This process, as all opens of its devices share it: its place on the host (node, slot, memory that others reach),
 /// its wires, its objects, what waits for them, and its services. It makes these parts at the first open, passes the
 /// calls of the node's service thread on to them, and takes them down at the last close. The rules are the parts'.
-class Process final : public host::NodeEvents, public ProcessContext {
+///
+/// In a forked child it is its parent's, with all its objects: a child that opens a device has one of its own. Calls on
+/// an object fail there (ENODEV) before they lock anything, since a thread of the parent may have held it, and close()
+/// lets go of the child's copy alone. The data path needs no check: the segments are blank there
+/// (progress/lifecycle.h), so a queue pair is in RESET and a completion queue empty.
+class Process final : public host::NodeEvents, public ProcessContext, private progress::ForkParticipant {
  public:
   /// The one of this process. Errors of settings, devices, the runtime directory and of transports.
   static Result<std::shared_ptr<Process>> acquire();
   ~Process() override;
+  /// False in a forked child.
+  bool is_here() const { return made_.holds(); }
 
   // Its place on the host.
   host::Node& node() override { return *node_; }
@@ -60,6 +68,10 @@ class Process final : public host::NodeEvents, public ProcessContext {
 
  private:
   Process();
+  // progress::ForkParticipant
+  void before_fork() override {}
+  void in_parent() override {}
+  bool in_child() override;
   // host::NodeEvents
   void on_attention() override;
   void on_peer_gone(host::Peer& peer) override;
@@ -69,6 +81,7 @@ class Process final : public host::NodeEvents, public ProcessContext {
   void count_thread(bool writes_memory) override;
   bool has_queue_pair(uint32_t number) const override;
 
+  const progress::OfThisProcess made_;
   std::vector<DeviceEntry> devices_;
   std::vector<Gid> own_addresses_;  ///< of this host
   uint32_t slot_ = 0;

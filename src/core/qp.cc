@@ -117,16 +117,21 @@ int Qp::close() {
   for (uint32_t i = 0; i < header.mcast_high_water.load(); ++i)
     if (header.mcast[i].qp.load() == index_ + 1) return EBUSY;
   open_ = false;
-  shared_->in_use.store(0);
-  to_reset();
-  // A transport's thread may have added it until it was withdrawn.
-  process_.pending().remove(*this);
-  process_.objects().qps().leave(index_);
-  if (send_cq_ != nullptr) send_cq_->forget(qp_num_);
-  if (recv_cq_ != nullptr) recv_cq_->forget(qp_num_);
-  queue_.reset();
-  device_.events().forget(this);
-  process_.objects().qps().indices().give_back(index_);
+  if (process_.is_here()) {
+    shared_->in_use.store(0);
+    to_reset();
+    // A transport's thread may have added it until it was withdrawn.
+    process_.pending().remove(*this);
+    process_.objects().qps().leave(index_);
+    if (send_cq_ != nullptr) send_cq_->forget(qp_num_);
+    if (recv_cq_ != nullptr) recv_cq_->forget(qp_num_);
+    queue_.reset();
+    device_.events().forget(this);
+    process_.objects().qps().indices().give_back(index_);
+  } else {
+    [[maybe_unused]] const auto* parents_endpoint = endpoint_.release();
+    [[maybe_unused]] const auto* parents_queue = queue_.release();
+  }
   if (send_cq_ != nullptr) send_cq_->users.drop();
   if (recv_cq_ != nullptr) recv_cq_->users.drop();
   if (srq_ != nullptr) srq_->users.drop();
@@ -271,6 +276,7 @@ int Qp::to_error() {
 }
 
 int Qp::modify(const QpAttr& attr, uint32_t mask) {
+  if (!process_.is_here()) return ENODEV;
   std::lock_guard lock(attr_mutex_);
   const QpState current = state();
   QpState next = current;
@@ -329,6 +335,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
 }
 
 int Qp::query(QpAttr* attr, QpOptions* options) const {
+  if (!process_.is_here()) return ENODEV;
   std::lock_guard lock(attr_mutex_);
   if (attr != nullptr) {
     *attr = attr_;

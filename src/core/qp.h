@@ -76,6 +76,10 @@ class alignas(64) Qp final : public QueuePair {
   /// It is in the error state, or a peer noted an error.
   bool has_failed() const;
   void recover(uint32_t dead_tag);
+  /// In a forked child: it is in RESET, where posts fail, and nothing of what the parent has posted is sent.
+  void abandon() {
+    if (batches_) batches_ = false;
+  }
 
  private:
   friend class QpContextImpl;

@@ -7,6 +7,7 @@
 namespace nupa::core {
 
 int Qp::attach_multicast(const Gid& gid, uint16_t) {
+  if (!process_.is_here()) return ENODEV;
   if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
   shm::SegmentHeader& header = *process_.tables().header;
   std::lock_guard lock(attr_mutex_);
@@ -31,6 +32,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
 }
 
 int Qp::detach_multicast(const Gid& gid, uint16_t) {
+  if (!process_.is_here()) return ENODEV;
   if (options_.type != QpType::kUd || !names_group(gid)) return EINVAL;
   shm::SegmentHeader& header = *process_.tables().header;
   std::lock_guard lock(attr_mutex_);

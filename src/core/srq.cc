@@ -45,14 +45,17 @@ Srq::~Srq() {
 
 int Srq::close() {
   if (users.any()) return EBUSY;
-  Process& process = device_.process();
   open_ = false;
-  process.objects().srqs().leave(index_);
-  shared_->in_use.store(0);
-  quiesce(process.node());
-  queue_.reset();
-  device_.events().forget(this);
-  process.objects().srqs().numbers().give_back(index_);
+  if (Process& process = device_.process(); process.is_here()) {
+    process.objects().srqs().leave(index_);
+    shared_->in_use.store(0);
+    quiesce(process.node());
+    queue_.reset();
+    device_.events().forget(this);
+    process.objects().srqs().numbers().give_back(index_);
+  } else {
+    [[maybe_unused]] const auto* parents = queue_.release();
+  }
   if (cq_ != nullptr) cq_->users.drop();
   if (xrcd_ != nullptr) xrcd_->users.drop();
   pd_.users.drop();
@@ -63,6 +66,7 @@ int Srq::close() {
 int Srq::post_recv(const RecvWr& wr) { return queue_->post(wr); }
 
 int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
+  if (!device_.is_here()) return ENODEV;
   constexpr uint32_t kMaxWr = 1;
   constexpr uint32_t kLimit = 2;
   if ((mask & ~(kMaxWr | kLimit)) != 0) return EINVAL;
@@ -80,6 +84,7 @@ int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
 }
 
 int Srq::query(uint32_t* max_wr, uint32_t* max_sge, uint32_t* limit) const {
+  if (!device_.is_here()) return ENODEV;
   if (max_wr != nullptr) *max_wr = options_.max_wr;
   if (max_sge != nullptr) *max_sge = queue_->max_sge();
   if (limit != nullptr) *limit = shared_->recv.limit.load();

@@ -57,6 +57,8 @@ class Transports {
   bool share_memory_beside(const Transport& asking) const;
   /// Constant after open().
   const std::vector<Poller*>& pollers() const { return pollers_; }
+  /// In a forked child, where the transports' sockets are closed: threads that poll do no work of theirs.
+  void abandon_pollers() { pollers_.clear(); }
   /// The first that carries datagrams to queue pair 1. Null: none does.
   MadCarrier* mads() const;
   /// Null: it is not used.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "progress/deadline.h"
@@ -59,6 +60,13 @@ class ParentOnly {
  private:
   int fd_;
 };
+
+/// Memory that is shared with other processes, mapped at `at` (whole pages). A forked child has private zeros there
+/// instead: what it writes by an object of its parent reaches nobody, and a queue pair that it looks at is in RESET. A
+/// leaf lock. Any thread.
+NUPA_EXPORT void blank_in_children(void* at, size_t length);
+/// Before the memory is unmapped. Nothing where it is not known, in a child for instance.
+NUPA_EXPORT void forget_mapping_for_children(void* at);
 
 // exit(). A program may call it in a signal handler, and the interrupted code may hold any lock, of the library or of
 // malloc. The exiting thread therefore takes no lock and allocates nothing: it wakes a thread, "nupa-exit", which does

@@ -16,6 +16,8 @@ class SpinLock {
         while (held_.load(std::memory_order_relaxed)) waiter.turn();
       }
   }
+  /// In a forked child: whether a thread of the parent had it.
+  bool is_held() const { return held_.load(std::memory_order_relaxed); }
   bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
   void unlock() { held_.store(false, std::memory_order_release); }
 

@@ -9,18 +9,33 @@
 
 namespace nupa::shm {
 
+MappedFile::MappedFile(base::UniqueFd fd) : fd_(std::move(fd)) { progress::close_in_children(fd_.get()); }
+
 MappedFile::~MappedFile() {
-  for (const auto& [extent, address] : mappings_) munmap(address, extent.second);
+  // In a child the number may be of another file by now.
+  if (!made_.holds()) [[maybe_unused]]
+    const int closed = fd_.release();
+  close();
+  for (const auto& [extent, address] : mappings_) {
+    progress::forget_mapping_for_children(address);
+    munmap(address, extent.second);
+  }
+}
+
+void MappedFile::close() {
+  if (!fd_) return;
+  progress::forget_for_children(fd_.get());
+  fd_.reset();
 }
 
 void MappedFile::close_file() {
   std::lock_guard lock(mutex_);
-  fd_.reset();
+  close();
 }
 
 void MappedFile::let_go() {
   std::lock_guard lock(mutex_);
-  fd_.reset();
+  close();
   // By the system call itself: ThreadSanitizer takes mmap() for a write, which who still looks there would race with.
   for (const auto& [extent, address] : mappings_)
     syscall(SYS_mmap, address, extent.second, PROT_READ | PROT_WRITE,
@@ -34,6 +49,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   const uint64_t start = large ? offset : offset & ~(kWindow - 1);
   const uint64_t span = large ? length : kWindow;
   if (!large && offset - start + length > kWindow) return fail(ERANGE, "an object straddles two windows");
+  if (!made_.holds()) return fail(ESRCH, "the shared file is a parent process's");
   std::lock_guard lock(mutex_);
   // A window may be mapped that the file only begins: what lies behind its end would be a SIGBUS.
   const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
@@ -54,6 +70,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
     // A core dump wants the program's memory, not the sparse tables behind it.
     madvise(address, span, MADV_DONTDUMP);
+    progress::blank_in_children(address, span);
     found = mappings_.emplace(Extent{key, span}, address).first;
   }
   return static_cast<std::byte*>(found->second) + (offset - start);

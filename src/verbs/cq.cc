@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "progress/condition.h"
+#include "progress/of_process.h"
 #include "progress/waiter.h"
 #include "verbs/private.h"
 #include "wrappers.h"
@@ -97,11 +98,11 @@ struct Destroyed {
   progress::Condition reader_left;
   VChannel* spare = nullptr;
 
-  static Destroyed& all() {
-    static auto* const made = new Destroyed;
-    return *made;
-  }
+  static Destroyed& all();
 };
+progress::RenewedInChildren<Destroyed>& g_destroyed = *new progress::RenewedInChildren<Destroyed>;
+
+Destroyed& Destroyed::all() { return g_destroyed.get(); }
 
 VChannel* take_spare() {
   Destroyed& destroyed = Destroyed::all();
@@ -148,7 +149,6 @@ NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   if (!core) return refuse(core.error().code());
   VChannel* const made = take_spare();
   made->core = core->release();
-  made->process = getpid();
   made->channel.context = context;
   made->channel.fd = made->core->fd();
   return &made->channel;
@@ -163,8 +163,7 @@ NUPA_VERBS int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   made->state.fetch_or(VChannel::kDestroyed);
   Destroyed& destroyed = Destroyed::all();
   std::unique_lock lock(destroyed.mutex);
-  // A fork's child does not have the parent's threads.
-  if (made->process == getpid())
+  if (!is_inherited(channel->context))
     destroyed.reader_left.wait(lock, [&] { return made->state.load() == VChannel::kDestroyed; });
   delete made->core;
   made->next_spare = std::exchange(destroyed.spare, made);

@@ -8,12 +8,13 @@
 #include <cstring>
 #include <utility>
 
+#include "progress/of_process.h"
 #include "wrappers.h"
 
 namespace nupa::verbs {
 namespace {
 
-std::mutex g_mutex;
+progress::ForkMutex& g_mutex = *new progress::ForkMutex;
 /// Device and inode of a command descriptor: the same for every dup() of it. {0, 0}: not a descriptor.
 using FileIdentity = std::pair<uint64_t, uint64_t>;
 std::map<FileIdentity, std::weak_ptr<Opened>> g_opened;
@@ -243,6 +244,7 @@ NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) try {
     const auto found = g_opened.find(identity_of(cmd_fd));
     if (found != g_opened.end()) opened = found->second.lock();
   }
+  if (opened != nullptr && !opened->made.holds()) opened = nullptr;
   // A context of another process cannot be imported: its memory is that process's.
   if (opened == nullptr) return refuse(identity_of(cmd_fd) == FileIdentity{} ? EBADF : EOPNOTSUPP);
   return make_context(std::move(opened), cmd_fd);

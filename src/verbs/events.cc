@@ -76,6 +76,7 @@ NUPA_VERBS int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
     return -1;
   }
   Opened& opened = *context_of(context)->opened;
+  // Fails in a child, before it locks.
   const auto taken = opened.core->next_event([&](const nupa::AsyncEvent& told) { hand_out(opened, told, event); });
   if (taken) return 0;
   errno = taken.error().code();

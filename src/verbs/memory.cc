@@ -139,11 +139,7 @@ int free_dm(ibv_dm* dm) {
   if (dm == nullptr) return answer(EINVAL);
   VDm* made = of(dm);
   if (const int error = made->core->close(); error != 0) return answer(error);
-  Opened& opened = *context_of(dm->context)->opened;
-  {
-    std::lock_guard lock(opened.mutex);
-    opened.dms.erase(dm->handle);
-  }
+  forget_number(dm->context, &Opened::dms, dm->handle);
   delete made->core;
   delete made;
   return 0;
@@ -287,11 +283,7 @@ NUPA_VERBS int ibv_dealloc_pd(ibv_pd* pd) {
   }
   if (made->children.load() != 0) return answer(EBUSY);
   if (const int error = made->core->close(); error != 0) return answer(error);
-  Opened& opened = *context_of(pd->context)->opened;
-  {
-    std::lock_guard lock(opened.mutex);
-    opened.pds.erase(pd->handle);
-  }
+  forget_number(pd->context, &Opened::pds, pd->handle);
   delete made->core;
   delete made;
   return 0;
@@ -299,6 +291,7 @@ NUPA_VERBS int ibv_dealloc_pd(ibv_pd* pd) {
 
 NUPA_VERBS ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) try {
   if (context == nullptr) return refuse(EINVAL);
+  if (is_inherited(context)) return refuse(ENODEV);
   Opened& opened = *context_of(context)->opened;
   std::lock_guard lock(opened.mutex);
   const auto found = opened.pds.find(handle);
@@ -372,11 +365,7 @@ NUPA_VERBS int ibv_dereg_mr(ibv_mr* mr) {
   if (mr == nullptr) return answer(EINVAL);
   VMr* made = of(mr);
   if (const int error = made->core->close(); error != 0) return answer(error);
-  Opened& opened = *context_of(mr->context)->opened;
-  {
-    std::lock_guard lock(opened.mutex);
-    opened.mrs.erase(mr->handle);
-  }
+  forget_number(mr->context, &Opened::mrs, mr->handle);
   leave(mr->pd);
   delete made->core;
   delete made;
@@ -385,6 +374,7 @@ NUPA_VERBS int ibv_dereg_mr(ibv_mr* mr) {
 
 NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   if (pd == nullptr) return refuse(EINVAL);
+  if (is_inherited(pd->context)) return refuse(ENODEV);
   Opened& opened = *context_of(pd->context)->opened;
   std::lock_guard lock(opened.mutex);
   const auto found = opened.mrs.find(handle);
@@ -409,6 +399,7 @@ NUPA_VERBS void ibv_unimport_mr(ibv_mr* mr) {
 
 NUPA_VERBS ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) try {
   if (context == nullptr) return refuse(EINVAL);
+  if (is_inherited(context)) return refuse(ENODEV);
   Opened& opened = *context_of(context)->opened;
   std::lock_guard lock(opened.mutex);
   const auto found = opened.dms.find(handle);

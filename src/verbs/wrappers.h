@@ -10,6 +10,8 @@
 
 #include <nupa/device.h>
 
+#include "progress/lifecycle.h"
+
 #include <endian.h>
 
 #include <atomic>
@@ -40,6 +42,7 @@ struct VDm;
 
 /// One core device with the objects that another handle on it may import by number.
 struct Opened {
+  const progress::OfThisProcess made;
   std::unique_ptr<Device> core;
   ibv_device* device = nullptr;
   std::mutex mutex;
@@ -105,7 +108,6 @@ struct VChannel {
 
   ibv_comp_channel channel{};
   CompletionChannel* core = nullptr;
-  pid_t process = 0;
   std::atomic<uint32_t> state{0};  ///< kReader for each thread in ibv_get_cq_event(), and kDestroyed
   VChannel* next_spare = nullptr;
 };
@@ -160,6 +162,8 @@ inline VContext* context_of(ibv_context* context) {
   return reinterpret_cast<VContext*>(verbs);
 }
 inline Device& core_of(ibv_context* context) { return *context_of(context)->opened->core; }
+/// A forked child has its parent's contexts: threads of the parent may have held the locks of all that belongs to one.
+inline bool is_inherited(ibv_context* context) { return !context_of(context)->opened->made.holds(); }
 inline VPd* of(ibv_pd* pd) { return reinterpret_cast<VPd*>(pd); }
 inline VMr* of(ibv_mr* mr) { return reinterpret_cast<VMr*>(mr); }
 inline VMw* of(ibv_mw* mw) { return reinterpret_cast<VMw*>(mw); }
@@ -203,19 +207,21 @@ inline int answer(int error) {
 
 /// Closes and frees a queue; `shown` is its part with the mutex and the condition. A thread of the program may still
 /// handle an event that names it, so the call waits until each is acknowledged: acknowledged(n) says it, under the
-/// mutex, where n asynchronous events were handed out.
+/// mutex, where n asynchronous events were handed out. A forked child has no such thread.
 template <class Made, class Shown, class Acknowledged>
 int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged) {
   if (const int error = made->core->close(); error != 0) return answer(error);
-  const uint32_t async_delivered = [&] {
-    std::lock_guard lock(context_of(shown->context)->opened->mutex);
-    return made->async_delivered;
-  }();
-  pthread_mutex_lock(&shown->mutex);
-  while (!acknowledged(async_delivered)) pthread_cond_wait(&shown->cond, &shown->mutex);
-  pthread_mutex_unlock(&shown->mutex);
-  pthread_cond_destroy(&shown->cond);
-  pthread_mutex_destroy(&shown->mutex);
+  if (!is_inherited(shown->context)) {
+    const uint32_t async_delivered = [&] {
+      std::lock_guard lock(context_of(shown->context)->opened->mutex);
+      return made->async_delivered;
+    }();
+    pthread_mutex_lock(&shown->mutex);
+    while (!acknowledged(async_delivered)) pthread_cond_wait(&shown->cond, &shown->mutex);
+    pthread_mutex_unlock(&shown->mutex);
+    pthread_cond_destroy(&shown->cond);
+    pthread_mutex_destroy(&shown->mutex);
+  }
   delete made->core;
   delete made;
   return 0;
@@ -242,6 +248,15 @@ inline RecvWr convert(const ibv_recv_wr& wr) {
 
 AddressVector to_core(const ibv_ah_attr& attr);
 void from_core(const AddressVector& vector, ibv_ah_attr* attr);
+
+/// An object that was closed is not to be imported any more.
+template <class Made>
+void forget_number(ibv_context* context, std::map<uint32_t, Made*> Opened::*kind, uint32_t handle) {
+  if (is_inherited(context)) return;
+  Opened& opened = *context_of(context)->opened;
+  std::lock_guard lock(opened.mutex);
+  (opened.*kind).erase(handle);
+}
 
 /// Fills the verbs_context's table of operations.
 void set_operations(verbs_context* verbs);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,7 @@ class CclTraces : public ::testing::Test {
     rmdir(folder_);
   }
   std::string path_of(const std::string& rank) const { return std::string(folder_) + "/rank-" + rank + ".json"; }
+  void expect_whole_beside_a_child(const std::function<void(Rank&)>& play_child);
   json events_of(uint32_t rank) const {
     std::ifstream file(path_of(std::to_string(rank)));
     return json::parse(file, nullptr, false);
@@ -163,7 +165,8 @@ TEST_F(CclTraces, AreWholeAfterAnAbortAndAfterExit) {
   }
 }
 
-TEST_F(CclTraces, AChildOfARankWritesNothing) {
+/// `play_child` runs in a child of the rank when the rank has ended, which has done 11 barriers.
+void CclTraces::expect_whole_beside_a_child(const std::function<void(Rank&)>& play_child) {
   int rank_lives[2], child_lives[2];
   ASSERT_EQ(pipe(rank_lives) | pipe(child_lives), 0);
   const auto endings = run_job(1, [&](Rank& rank) {
@@ -175,6 +178,7 @@ TEST_F(CclTraces, AChildOfARankWritesNothing) {
       close(rank_lives[1]);
       char end;
       while (read(rank_lives[0], &end, 1) > 0) continue;
+      play_child(rank);
       exit(0);
     }
     for (int i = 0; i < 10; ++i) rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
@@ -191,6 +195,21 @@ TEST_F(CclTraces, AChildOfARankWritesNothing) {
   int barriers = 0;
   for (const json& event : events) barriers += event["name"] == "barrier" ? 1 : 0;
   EXPECT_EQ(barriers, 11);
+}
+
+TEST_F(CclTraces, AChildOfARankWritesNothing) {
+  expect_whole_beside_a_child([](Rank&) {});
+}
+
+TEST_F(CclTraces, ChildOfARankThatMakesACommunicator_WritesNothing) {
+  expect_whole_beside_a_child([](Rank& rank) {
+    nupa_ccl_unique_id id;
+    nupa_ccl_comm* own = nullptr;
+    rank.expect_ok(nupa_ccl_get_unique_id(&id), "an id");
+    rank.expect_ok(nupa_ccl_comm_init_rank(&own, 1, &id, 0), "init");
+    rank.expect_ok(nupa_ccl_barrier(own, nullptr), "barrier");
+    rank.expect_ok(nupa_ccl_comm_destroy(own), "destroy");
+  });
 }
 
 /// What ranks say on standard error is one line, and their operations go on.

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,6 +102,38 @@ TEST(CclUniqueId, OtherBytesAreRefused) {
 
 TEST(CclMeeting, EachRankGetsAllCards) {
   for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_whole_meeting(root_with()->id(), world);
+}
+
+TEST(CclMeeting, EndOfARootThatHasForked_IsSeenByRanksWhileItsChildLives) {
+  int port_of_root[2], connected[2], child_lives[2];
+  ASSERT_EQ(pipe(port_of_root) | pipe(connected) | pipe(child_lives), 0);
+  const pid_t process = fork();
+  if (process == 0) {
+    close(child_lives[1]);
+    const auto root = root_with();
+    char byte = 0;
+    if (write(port_of_root[1], &root->id().port, sizeof(uint16_t)) != sizeof(uint16_t)) _exit(1);
+    if (read(connected[0], &byte, 1) != 1) _exit(1);
+    if (fork() == 0) {
+      if (write(port_of_root[1], &byte, 1) == 1) (void)!read(child_lives[0], &byte, 1);
+      _exit(0);
+    }
+    for (;;) pause();
+  }
+  UniqueId id;
+  char byte = 0;
+  ASSERT_EQ(read(port_of_root[0], &id.port, sizeof id.port), static_cast<ssize_t>(sizeof id.port));
+  const base::UniqueFd rank = stranger(id);
+  ASSERT_EQ(write(connected[1], "", 1), 1);
+  ASSERT_EQ(read(port_of_root[0], &byte, 1), 1);
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+  pollfd ended{rank.get(), POLLIN, 0};
+  constexpr int kSoonMs = 20'000;
+  EXPECT_EQ(poll(&ended, 1, kSoonMs), 1);
+  EXPECT_LE(recv(rank.get(), &byte, 1, MSG_DONTWAIT), 0);
+  for (const int* ends : {port_of_root, connected, child_lives})
+    for (const int end : {0, 1}) close(ends[end]);
 }
 
 TEST(CclMeeting, ARootHoldsManyMeetings) {

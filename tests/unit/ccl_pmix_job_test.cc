@@ -66,6 +66,22 @@ TEST(CclPmixJob, KnowsWhoItIs_AndEntersOnce) {
             0);
 }
 
+/// Another process that has begun to ask the server may hold the lock.
+TEST(CclPmixJob, ChildOfAProcessThatEntered_IsRefused) {
+  EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
+              stub.ranks = 2;
+              CHILD_EXPECT(PmixJob::enter());
+              const int status = play_of_child([](const StubLibrary&, PmixStub& inherited) {
+                const auto job = PmixJob::enter();
+                CHILD_EXPECT(!job && job.error().code() == ENODEV);
+                CHILD_EXPECT(inherited.inits == 1);
+              });
+              CHILD_EXPECT(status == 0 && stub.inits == 1);
+              CHILD_EXPECT(PmixJob::enter());
+            }),
+            0);
+}
+
 TEST(CclPmixJob, ServerThatRefuses_IsAnError) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.init_status = -25;

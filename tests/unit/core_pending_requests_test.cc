@@ -2,6 +2,8 @@
 #include "core/pending_requests.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -62,6 +64,21 @@ TEST_F(CorePendingRequests, Add_TwiceForPollers_CountsOnceAndKicksEachTime) {
   EXPECT_EQ(cq_.pending_qps, 0);
   pending_.remove(qp);
   EXPECT_EQ(cq_.pending_qps, 0) << "it was removed before";
+}
+
+TEST_F(CorePendingRequests, Poll_InAChild_TriesNothing) {
+  FakeQp qp{.cq = &cq_};
+  pending_.add(qp, true);
+  const pid_t child = fork();
+  if (child == 0) {
+    pending_.poll(cq_);
+    _exit(qp.tries);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  pending_.poll(cq_);
+  EXPECT_EQ(qp.tries, 1);
 }
 
 TEST_F(CorePendingRequests, Add_ForTheServiceThreadThenForPollers_CountsFromThenOn) {

@@ -2,6 +2,7 @@
 // What the library does around fork(): in which order, and what goes on meanwhile.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "host/node.h"
 #include "cm_fixture.h"
 #include "progress/lifecycle.h"
+#include "progress/of_process.h"
 #include "progress/waiter.h"
 #include "memory/fork_snapshot.h"
 #include "transport/roce/port/port.h"
@@ -75,6 +77,104 @@ TEST_F(ProgressFork, ParticipantThatDoesNotStay_IsNotInForksOfTheChild) {
               const int child = in_child([] { return g_said == "b2" ? 0 : 1; });
               return child == 0 && g_said == "bB" ? 0 : 1;
             }));
+}
+
+/// A page that this process shares with its children.
+class SharedPage {
+ public:
+  static constexpr size_t kBytes = 4096;
+  SharedPage() {
+    EXPECT_NE(MAP_FAILED, at_);
+    *at_ = 1;
+  }
+  ~SharedPage() { munmap(at_, kBytes); }
+  int* at() const { return at_; }
+
+ private:
+  int* const at_ = static_cast<int*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+};
+
+TEST_F(ProgressFork, MappingThatIsBlankInChildren_IsZerosOfTheirOwn) {
+  const SharedPage page;
+  blank_in_children(page.at(), SharedPage::kBytes);
+  EXPECT_EQ(0, in_child([&] {
+              const bool is_blank = *page.at() == 0;
+              *page.at() = 2;
+              // A child of it has its parent's.
+              return is_blank ? in_child([&] { return *page.at() == 2 ? 0 : 1; }) : 1;
+            }));
+  EXPECT_EQ(1, *page.at());
+  forget_mapping_for_children(page.at());
+}
+
+TEST_F(ProgressFork, MappingThatIsForgotten_StaysShared) {
+  const SharedPage page;
+  blank_in_children(page.at(), SharedPage::kBytes);
+  forget_mapping_for_children(page.at());
+  EXPECT_EQ(0, in_child([&] {
+              *page.at() = 2;
+              return 0;
+            }));
+  EXPECT_EQ(2, *page.at());
+}
+
+struct Guarded {
+  std::mutex mutex;
+  int value = 7;
+};
+
+TEST_F(ProgressFork, RenewedValue_IsNewInAChildThoughAThreadHoldsItsLock) {
+  static auto& renewed = *new RenewedInChildren<Guarded>;
+  Guarded& parents = renewed.get();
+  std::unique_lock held(parents.mutex);  // never given back in the child
+  parents.value = 8;
+  EXPECT_EQ(0, in_child([] {
+              Guarded& own = renewed.get();
+              const std::lock_guard lock(own.mutex);
+              return own.value == 7 ? 0 : 1;
+            }));
+  EXPECT_EQ(&parents, &renewed.get());
+  EXPECT_EQ(8, parents.value);
+}
+
+TEST_F(ProgressFork, ForkMutex_IsFreeInAChildThoughThreadsTakeIt) {
+  static auto& mutex = *new ForkMutex;
+  std::atomic<bool> ends{false};
+  std::atomic<int> turns{0};
+  std::thread takes([&] {
+    while (!ends) {
+      const std::lock_guard lock(mutex);
+      ++turns;
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const int before = turns;
+    EXPECT_EQ(0, in_child([] {
+                const std::lock_guard lock(mutex);
+                return 0;
+              }));
+    while (turns == before) sleep_for(kNsPerMs / 10);
+  }
+  ends = true;
+  takes.join();
+}
+
+TEST_F(ProgressFork, SharedObject_IsNotDestroyedInAChild) {
+  struct Counted {
+    explicit Counted(int* destroyed) : count(destroyed) {}
+    ~Counted() { ++*count; }
+    int* const count;
+  };
+  int destroyed = 0;
+  std::shared_ptr<Counted> shared = shared_in_process(new Counted(&destroyed));
+  EXPECT_EQ(0, in_child([&] {
+              shared.reset();
+              int own = 0;
+              shared_in_process(new Counted(&own)).reset();
+              return destroyed == 0 && own == 1 ? 0 : 1;
+            }));
+  shared.reset();
+  EXPECT_EQ(1, destroyed);
 }
 
 TEST_F(ProgressFork, ParticipantThatHasLeft_IsNotCalled) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -342,6 +343,29 @@ TEST_F(SegmentQpBanks, PlaceThatCannotBe_IsNotMapped) {
   header().further_banks[0].slot = 10;
   EXPECT_EQ(banks.index_of(number_of(9, 0)), kSlotQp) << "what it said first holds";
   EXPECT_FALSE(banks.index_of(number_of(10, 0)));
+}
+
+TEST_F(SegmentFile, InAChild_IsBlankAndNotToBeMapped) {
+  auto file = make(2 * kWindow);
+  auto* const word = static_cast<uint32_t*>(*file->at(0, 64));
+  *word = 1;
+  const int number = file->fd();
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_blank = *word == 0;
+    *word = 2;
+    const bool is_closed = fcntl(number, F_GETFD) == -1;
+    const bool is_refused = error_of(*file, 0, 64) == ESRCH && error_of(*file, kWindow, 64) == ESRCH;
+    // Its number is another file's by the time it is destroyed.
+    const bool has_number = dup2(STDERR_FILENO, number) == number;
+    file.reset();
+    _exit(is_blank && is_closed && is_refused && has_number && fcntl(number, F_GETFD) != -1 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(*word, 1u);
+  EXPECT_EQ(error_of(*file, kWindow, 64), 0);
 }
 
 TEST(IndexPool, DoesNotUseANumberAgainAtOnce) {

@@ -102,6 +102,10 @@ NUPA_EXPORT int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made) 
 NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
   if (comm == nullptr) return 0;
   const std::unique_ptr<nupa_ccl_comm> owned(comm);
+  if (!comm->communicator->is_here()) {
+    [[maybe_unused]] const auto* parents = comm->communicator.release();
+    return 0;
+  }
   const int error = comm->communicator->ended() ? 0 : comm->communicator->finish();
   if (Trace* const trace = Trace::get()) trace->flush();
   return say(*comm->communicator, error);
@@ -109,6 +113,7 @@ NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
 
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
   if (comm == nullptr) return say(EINVAL, "no communicator");
+  if (!comm->communicator->is_here()) return 0;  // it has ended here; the parent's goes on
   comm->communicator->end({ECANCELED, comm->communicator->rank()});
   if (Trace* const trace = Trace::get()) trace->flush();
   return 0;

@@ -49,12 +49,17 @@ void end_observing(const Begun& begun, int error) {
   message.observed.reset();
 }
 
+/// An errno value, of which it has said what it means.
 int begin_message(const Begun& message, bool alone) {
+  if (!message.communicator->is_here()) return say(*message.communicator, message.communicator->ended().error);
   if (is_observed()) message.message->observed = std::make_unique<Observed>(about(message));
   Messages& messages = message.communicator->messages();
-  if (alone) return messages.begin_alone(message.message);
-  messages.begin(message.message);
-  return 0;
+  if (!alone) {
+    messages.begin(message.message);
+    return 0;
+  }
+  const int error = messages.begin_alone(message.message);
+  return error == 0 ? 0 : say(error, "no thread for messages");
 }
 
 /// The thread that waits moves the messages of one communicator at a time, and the peers may wait for another one.
@@ -67,7 +72,7 @@ bool has_messages_of_several(const CallGroup& group) {
 int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
   const bool by_threads = alone || has_messages_of_several(group);
   for (const Begun& message : group.messages) {
-    if (const int error = begin_message(message, by_threads); error != 0) return say(error, "no thread for messages");
+    if (const int error = begin_message(message, by_threads); error != 0) return error;
     request->all.push_back(message);
   }
   for (auto& [communicator, call] : group.collectives) {
@@ -154,8 +159,7 @@ int run_or_start(const Begun& message, nupa_ccl_request** request) {
     group_of_thread().messages.push_back(message);
     return 0;
   }
-  if (const int error = begin_message(message, request != nullptr); error != 0)
-    return say(error, "no thread for messages");
+  if (const int error = begin_message(message, request != nullptr); error != 0) return error;
   if (request == nullptr) return say(message, message.wait());
   *request = new nupa_ccl_request{{message}};
   return 0;
@@ -166,6 +170,7 @@ int run_or_start(const Begun& message, nupa_ccl_request** request) {
 using namespace nupa::ccl;
 
 int Begun::wait() const {
+  if (!communicator->is_here()) return communicator->ended().error;
   if (job != nullptr) return communicator->wait(job);
   const int error = communicator->messages().wait(message);
   if (status != nullptr) *status = {message->peer, message->tag, message->bytes / element_bytes};

@@ -3,20 +3,18 @@
 #include <mutex>
 
 #include "ccl/api/handles.h"
+#include "progress/of_process.h"
 
 namespace nupa::ccl {
 namespace {
 
 /// What was allocated is of the endpoint that was there then, which stays as long.
 struct Owners {
-  std::mutex mutex;
+  progress::ForkMutex mutex;
   std::map<void*, std::shared_ptr<Endpoint>> by_address;
 };
 
-Owners& owners() {
-  static auto* const all = new Owners;  // programs may free memory until they are gone
-  return *all;
-}
+Owners& g_owners = *new Owners;  // programs may free memory until they are gone
 
 }  // namespace
 }  // namespace nupa::ccl
@@ -36,8 +34,8 @@ NUPA_EXPORT void* nupa_ccl_alloc(size_t bytes) {
     say(memory.error());
     return nullptr;
   }
-  std::lock_guard lock(owners().mutex);
-  owners().by_address[*memory] = std::move(*endpoint);
+  std::lock_guard lock(g_owners.mutex);
+  g_owners.by_address[*memory] = std::move(*endpoint);
   return *memory;
 }
 
@@ -45,13 +43,13 @@ NUPA_EXPORT int nupa_ccl_free(void* memory) {
   if (memory == nullptr) return 0;
   std::shared_ptr<Endpoint> endpoint;
   {
-    std::lock_guard lock(owners().mutex);
-    const auto found = owners().by_address.find(memory);
-    if (found == owners().by_address.end()) return say(EINVAL, "nothing that was allocated begins there");
+    std::lock_guard lock(g_owners.mutex);
+    const auto found = g_owners.by_address.find(memory);
+    if (found == g_owners.by_address.end()) return say(EINVAL, "nothing that was allocated begins there");
     endpoint = std::move(found->second);
-    owners().by_address.erase(found);
+    g_owners.by_address.erase(found);
   }
-  endpoint->allocations().release(memory);
+  if (endpoint->is_here()) endpoint->allocations().release(memory);
   return 0;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "ccl/reduce/reducer.h"
+#include "progress/of_process.h"
 
 namespace nupa::ccl {
 
@@ -29,7 +29,7 @@ class MadeOperators {
  private:
   static constexpr uint32_t kFirst = 0x10000;
   static constexpr uint32_t kMost = 0x10000;
-  std::mutex mutex_;
+  progress::ForkMutex mutex_;
   std::vector<std::optional<MadeOperator>> made_;
 };
 

@@ -1,6 +1,8 @@
 #include "ccl/bootstrap/pmix.h"
 
 #include <dlfcn.h>
+
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -151,6 +153,12 @@ uint32_t PmixJob::rank() const { return client_->self.rank; }
 uint32_t PmixJob::ranks() const { return client_->ranks; }
 
 Result<PmixJob*> PmixJob::enter() {
+  // The library has threads and a connection of the process that started it, which a forked child does not have.
+  static std::atomic<int64_t> begun_in{-1};
+  int64_t nobody = -1;
+  const int64_t here = progress::process_generation();
+  if (!begun_in.compare_exchange_strong(nobody, here) && nobody != here)
+    return fail(ENODEV, "PMIx: the launcher knows the parent of this process alone");
   static std::mutex mutex;
   static PmixJob* job = nullptr;
   const std::lock_guard lock(mutex);

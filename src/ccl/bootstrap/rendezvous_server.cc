@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "ccl/bootstrap/gathering.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "ccl/bootstrap/socket_address.h"
+#include "progress/lifecycle.h"
 #include "progress/loop.h"
 
 namespace nupa::ccl {
@@ -76,6 +78,7 @@ base::UniqueFd listen_anywhere(uint16_t* port) {
 /// Somebody who has connected.
 struct Visitor {
   base::UniqueFd fd;
+  std::optional<progress::ParentOnly> of_parent;
   std::unique_ptr<Loop::Watch> watch;
   std::unique_ptr<Loop::Timer> silence;  ///< until it has told its card
   std::vector<std::byte> heard;
@@ -111,6 +114,7 @@ class Root final : public MeetingRoot {
     if (!loop_->post([this] { finish_soon(); })) loop_->stop();
     loop_->join();
     visitors_.clear();
+    listener_of_parent_.reset();
     listener_.reset();
   }
   const UniqueId& id() const override { return id_; }
@@ -152,6 +156,7 @@ class Root final : public MeetingRoot {
   const int64_t silence_ns_;
   UniqueId id_;
   base::UniqueFd listener_;
+  std::optional<progress::ParentOnly> listener_of_parent_;  ///< ranks see the end of this process, whatever it forked
   std::unique_ptr<Loop> loop_;
   // Of the loop.
   std::unique_ptr<Loop::Watch> arrivals_;
@@ -184,6 +189,7 @@ Result<void> Root::run() {
   auto loop = Loop::open();
   if (!loop) return fail(loop.error().code(), "no descriptor for the meeting's root");
   loop_ = std::move(*loop);
+  listener_of_parent_.emplace(listener_.get());
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
   if (!arrivals) return fail(arrivals.error().code(), "the meeting's root cannot watch its port");
   arrivals_ = std::move(*arrivals);
@@ -220,6 +226,7 @@ void Root::take_visitors() {
     visitors_.emplace_back();
     const auto visitor = std::prev(visitors_.end());
     auto watch = loop_->watch(fd.get(), [this, visitor](uint32_t events) { on_visitor(visitor, events); });
+    visitor->of_parent.emplace(fd.get());
     visitor->fd = std::move(fd);
     if (!watch) {
       visitors_.pop_back();

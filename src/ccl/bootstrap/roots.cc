@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ccl/bootstrap/place.h"
+#include "progress/of_process.h"
 
 namespace nupa::ccl {
 namespace {
@@ -21,27 +22,28 @@ struct Numbers {
   uint64_t take() { return unused.empty() ? next++ : unused.extract(unused.begin()).value(); }
 };
 
+progress::ForkMutex& g_roots_mutex = *new progress::ForkMutex;
+progress::ForkMutex& g_numbers_mutex = *new progress::ForkMutex;
+
 }  // namespace
 
 Result<UniqueId> root_here() {
-  static std::mutex mutex;
   // Guests may be served until the process is gone.
   static auto* const roots = new std::vector<std::unique_ptr<MeetingRoot>>;
   auto root = MeetingRoot::start(kMeetingNs);
   if (!root) return tl::unexpected(root.error());
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(g_roots_mutex);
   roots->push_back(std::move(*root));
   return roots->back()->id();
 }
 
 Result<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns) {
-  static std::mutex mutex;
   static auto* const all = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, Numbers>;
   const auto numbers = [&]() -> Numbers& { return (*all)[{id.secret, rank}]; };
   while (true) {
     uint64_t meeting = 0;
     {
-      std::lock_guard lock(mutex);
+      std::lock_guard lock(g_numbers_mutex);
       meeting = numbers().take();
     }
     // The root says who is missing when the limit is over.
@@ -49,7 +51,7 @@ Result<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const C
     if (met) return met;
     // A program that ran before in this process's place has been there, or the meeting lacked ranks.
     if (met.error().code() == EALREADY) continue;
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(g_numbers_mutex);
     numbers().unused.insert(meeting);
     return met;
   }

@@ -15,6 +15,11 @@ namespace {
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr size_t kPage = 4096;
 
+/// Stands for the arena in a forked child, which must not touch its parent's.
+ArenaHead g_parents_arena;
+constexpr int kInherited = ENODEV;
+constexpr const char* kInheritedText = "a parent process made this communicator; make one in this process";
+
 }  // namespace
 
 /// One call, in its turn.
@@ -95,10 +100,20 @@ Result<void> Communicator::open() {
                                                       on_end({ECONNRESET, rank});
                                                     }});
   begin_observing();
+  if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, this); error != 0)
+    return fail(error, "no memory to prepare for forks");
   return {};
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { progress::leave_forks(this); }
+
+bool Communicator::in_child() {
+  is_inherited_ = true;
+  g_parents_arena.ended.store(Cause{kInherited}.packed(), std::memory_order_relaxed);
+  head_ = &g_parents_arena;
+  executor_.abandon();
+  return false;
+}
 
 Cause Communicator::ended() const { return Cause::unpacked(head_->ended.load(std::memory_order_acquire)); }
 
@@ -113,6 +128,7 @@ Cause Communicator::on_timeout(const Wait& wait) {
 
 std::string Communicator::text_of(const Cause& cause) const {
   if (!cause) return "";
+  if (is_inherited_) return kInheritedText;
   if (cause.error == EPROTO && checker_ != nullptr && !checker_->text().empty()) return checker_->text();
   if (cause.rank >= cards_.size()) return std::strerror(cause.error);
   const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
@@ -201,6 +217,7 @@ int Communicator::run_in_turn(const Call& call) {
 }
 
 Result<std::shared_ptr<Job>> Communicator::start(Call call) {
+  if (is_inherited_) return fail(kInherited, kInheritedText);
   auto job = std::make_shared<Task>(*this, std::move(call));
   if (const int error = executor_.add(job); error != 0) return fail(error, "no thread for a communicator");
   return job;

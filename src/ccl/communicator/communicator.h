@@ -19,12 +19,16 @@
 #include "ccl/p2p/messages.h"
 #include "ccl/channel/topology.h"
 #include "ccl/diagnostics/observe.h"
+#include "progress/lifecycle.h"
 
 namespace nupa::ccl {
 
 /// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
 /// calls of several threads of one rank are done one after the other.
-class Communicator final : private Surroundings {
+///
+/// In a forked child it is its parent's: it has ended there with ENODEV, which costs the calls of a parent nothing, and
+/// is never destroyed.
+class Communicator final : private Surroundings, private progress::ForkParticipant {
  public:
   /// `cards`: of all ranks. Errors: those of the core.
   static Result<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
@@ -32,6 +36,8 @@ class Communicator final : private Surroundings {
                                                     const CommunicatorOptions& options);
   ~Communicator() override;
 
+  /// False in a forked child.
+  bool is_here() const { return !is_inherited_; }
   uint32_t rank() const { return topology_.rank; }
   uint32_t ranks() const { return topology_.ranks; }
   const Topology& topology() const { return topology_; }
@@ -94,6 +100,11 @@ class Communicator final : private Surroundings {
   void on_end(const Cause& cause);
   std::vector<bool> gone() const;
 
+  // progress::ForkParticipant
+  void before_fork() override {}
+  void in_parent() override {}
+  bool in_child() override;
+
   void look() override;
   void sleep(int64_t limit_ns) override;
 
@@ -115,6 +126,7 @@ class Communicator final : private Surroundings {
   std::vector<bool> gone_;  ///< by rank; empty: nobody is known to be
   std::unique_ptr<MemoryRegion> arena_;
   const ArenaHead* head_ = nullptr;  ///< where it begins
+  bool is_inherited_ = false;
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
   std::unique_ptr<LaneGroup::Ways> collective_ways_;

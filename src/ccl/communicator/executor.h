@@ -54,6 +54,12 @@ class Executor {
   int add(std::shared_ptr<Job> job);
   /// Until it is done. Returns its result.
   int wait(const std::shared_ptr<Job>& job);
+  /// In a forked child, whose parent's threads may have the turn: the turn is free, and nothing waits for it. No jobs
+  /// are added there.
+  void abandon() {
+    queued_.store(0, std::memory_order_relaxed);
+    running_.store(false, std::memory_order_relaxed);
+  }
 
  private:
   /// Runs the oldest job, if nobody else runs one.

@@ -69,6 +69,7 @@ std::vector<bool> Communicator::gone() const {
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::shrink() {
+  if (is_inherited_) return fail(ended().error, text_of(ended()));
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
   auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
   if (const int error = survivors->open(); error != 0) return fail(error, "this communicator is being shrunk already");

@@ -18,16 +18,22 @@ static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
 /// All mailboxes have the same: what keeps strangers out is the communicator's name.
 constexpr uint32_t kMailKey = 0x4e55434c;
 
+/// To make one takes as long as to open a device.
+struct Current {
+  std::mutex mutex;
+  std::weak_ptr<Endpoint> endpoint;
+};
+progress::RenewedInChildren<Current>& g_current = *new progress::RenewedInChildren<Current>;
+
 }  // namespace
 
 Result<std::shared_ptr<Endpoint>> Endpoint::acquire() {
-  static std::mutex mutex;
-  static std::weak_ptr<Endpoint> known;
-  std::lock_guard lock(mutex);
-  if (auto endpoint = known.lock()) return endpoint;
-  std::shared_ptr<Endpoint> endpoint(new Endpoint);
+  Current& current = g_current.get();
+  std::lock_guard lock(current.mutex);
+  if (auto known = current.endpoint.lock()) return known;
+  const std::shared_ptr<Endpoint> endpoint = progress::shared_in_process(new Endpoint);
   if (auto opened = endpoint->open(); !opened) return tl::unexpected(opened.error());
-  known = endpoint;
+  current.endpoint = endpoint;
   return endpoint;
 }
 

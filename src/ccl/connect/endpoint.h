@@ -9,6 +9,7 @@
 #include "ccl/connect/mail.h"
 #include "ccl/connect/allocations.h"
 #include "progress/loop.h"
+#include "progress/of_process.h"
 
 namespace nupa::ccl {
 
@@ -25,12 +26,15 @@ class MailSink {
 /// thread, which reads the mailbox and on which links are made. All calls from any thread.
 class Endpoint {
  public:
-  /// The one of this process, made if there is none. Errors: those of open_device() and of threads.
+  /// The one of this process, made if there is none. A forked child has its own, and its parent's as long as somebody
+  /// keeps it; nothing of that one may be used or destroyed there. Errors: those of open_device() and of threads.
   static Result<std::shared_ptr<Endpoint>> acquire();
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
+  /// False in a forked child.
+  bool is_here() const { return made_.holds(); }
   Device& device() { return *device_; }
   ProtectionDomain& pd() { return *pd_; }
   /// Where links complete that the endpoint's loop looks after.
@@ -64,6 +68,7 @@ class Endpoint {
   void read_links();
   AddressHandle* way_to(const Gid& gid);
 
+  const progress::OfThisProcess made_;
   RankCard card_;
   uint8_t gid_index_ = 1;
   std::unique_ptr<Device> device_;

@@ -15,6 +15,17 @@ constexpr int64_t kWriteAtLeastEveryNs = 1'000'000'000;
 
 std::atomic<uint32_t> communicators{0};
 
+class Forks final : public progress::ForkParticipant {
+ public:
+  void before_fork() override {}
+  void in_parent() override {}
+  bool in_child() override {
+    Trace::abandon();
+    return true;
+  }
+};
+[[gnu::constructor]] void join_forks() { progress::join_forks(progress::ForkStage::kDescriptors, new Forks); }
+
 void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
   auto file = TraceFile::open(name, rank);
   if (!file) {

@@ -13,10 +13,12 @@ namespace nupa::ccl {
 class Trace {
  public:
   /// By NUPA_CCL_TRACE, for the process whose first communicator this is; once. `rank`: its rank there. What goes wrong
-  /// is said on standard error, and there is no trace.
+  /// is said on standard error, and there is no trace. A child that is forked later has none.
   static void open(uint32_t rank);
   /// Null: there is none.
   static Trace* get() { return made_.load(std::memory_order_acquire); }
+  /// In a forked child: the records and the file are its parent's.
+  static void abandon() { made_.store(nullptr, std::memory_order_relaxed); }
 
   /// A communicator comes. Returns its number in this process, from 1 on; also where there is no trace.
   static uint32_t add_communicator(uint32_t rank, uint32_t ranks);
