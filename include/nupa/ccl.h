@@ -22,7 +22,8 @@
  * they are, and nupa_ccl_wait() ends it. Operations are done in the order of their calls.
  *
  * Any thread may call anything but for what is said; calls on one communicator are done one after the other. A process
- * that forks goes on with its communicators in the parent only.
+ * that forks goes on with its communicators in the parent only: calls on them return ENODEV in a child, which may
+ * destroy and free what it has inherited, and make communicators of its own.
  */
 #pragma once
 #include <stddef.h>

@@ -24,6 +24,10 @@ struct ThreadDomainOptions {};
 
 /// One opened device: the factory of everything else. A process may open several, and each more than once; keys,
 /// numbers and queues of all opens are one space. All calls from any thread.
+///
+/// A child of fork() opens devices of its own. What it inherits is its parent's: calls that make or change something
+/// fail there with ENODEV, posts with EINVAL, completion queues are empty. close() and destructors free the child's
+/// copy alone.
 class Device {
  public:
   virtual ~Device() = default;

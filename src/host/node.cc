@@ -1,44 +1,24 @@
-#include "host/node.h"
+#include "host/node_impl.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <set>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "host/introduction.h"
-#include "host/outbox.h"
-#include "host/peer_table.h"
+#include "host/own_header.h"
 #include "host/runtime_dir.h"
 #include "progress/descriptors.h"
-#include "progress/lifecycle.h"
-#include "progress/loop.h"
 #include "progress/waiter.h"
-#include "progress/wake_up.h"
 
 namespace nupa::host {
 namespace {
 
-using progress::Loop;
-
-constexpr int64_t kHelloPatienceNs = 1'000'000'000;
-constexpr int64_t kAcceptPauseNs = 100'000'000;
 /// Until the memory of a process that has gone is given back though a queue pair that leads to it is not reset.
 constexpr int64_t kLetGoNs = 3'000'000'000;
 /// How long a process that ends waits for its last messages to leave while no peer reads any of them.
@@ -51,144 +31,7 @@ constexpr int64_t kAskAgainNs = 1'000'000'000;
 /// After so many messages from one peer others have their turn, and what waits for room.
 constexpr int kMessagesInTurn = 64;
 
-void command_name(char (&out)[64]) {
-  FILE* file = std::fopen("/proc/self/comm", "re");
-  if (file == nullptr) return;
-  if (std::fgets(out, sizeof out, file) != nullptr) out[std::strcspn(out, "\n")] = '\0';
-  std::fclose(file);
-}
-
-class NodeImpl final : public Node, private Peer::Asker, private progress::ForkParticipant {
- public:
-  NodeImpl(NodeEvents& events, std::unique_ptr<Loop> loop) : events_(events), loop_(std::move(loop)) {}
-  ~NodeImpl() override {
-    stop();
-    attention_.reset();
-    if (!abandoned_) doorbell_.close();
-  }
-
-  Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
-                     const std::function<bool(uint32_t slot)>& reserve,
-                     const std::function<void(shm::SegmentHeader&)>& describe);
-  Result<void> serve() override;
-  void stop() override;
-
-  shm::Segment& segment() override { return *segment_; }
-  uint32_t slot() const override { return slot_; }
-  Result<uint32_t> take_slot(const std::function<Result<bool>(uint32_t slot)>& reserve) override;
-  MemoryDomain domain() const override { return dir_->domain(); }
-  Peer& self() override { return *self_; }
-  Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) override;
-  PeerRef find(uint32_t slot) override;
-  RuntimeDir& runtime_dir() override { return *dir_; }
-  std::vector<PeerRef> peers() override;
-  std::vector<uint32_t> slots() override { return dir_->processes(); }
-  Result<uint32_t> publish_channel(int event_fd) override;
-  void withdraw_channel(uint32_t index) override;
-  Result<void> send_payload(Peer& peer, const Payload& payload) override;
-  Loop& loop() override { return *loop_; }
-  /// The service thread, and the one that waits for the end of the process.
-  int internal_threads() const override { return 2; }
-
-  void before_fork() override { mutex_.lock(); }
-  void in_parent() override { mutex_.unlock(); }
-  bool in_child() override;
-
- private:
-  struct Connection {
-    base::UniqueFd fd;
-    Outbox outbox;
-    PeerRef peer;
-    bool observer = false;
-    std::set<uint32_t> channels;  ///< of this process, whose descriptors were sent
-    uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and said hello first
-    std::unique_ptr<Loop::Watch> watch;
-    std::unique_ptr<Loop::Timer> hello_deadline;  ///< of one that has connected and not said hello
-  };
-
-  /// Without a lock: peers that see this process gone know that it was a clean exit, and new ones do not find it.
-  void stop_being_found();
-  void say_goodbye();
-  /// Removes sockets of processes that were killed before anybody met them. The kernel closes the descriptors of a
-  /// killed process one after the other: a peer may report its death before its socket refuses, so this looks again.
-  void sweep();
-  // Handlers of the loop.
-  void accept_all();
-  void on_socket(int fd);
-  void on_room(int fd);
-  /// False: the connection is to be dropped, and the log has the reason.
-  bool on_message(Connection& connection, Received received);
-  /// `lock`: of the mutex, held since it was seen that the connection ended.
-  void drop(int fd, std::unique_lock<std::mutex> lock);
-  /// Of the processes that have gone some time ago, what was kept.
-  void let_go();
-  void channels_are_wanted() override { ask_for_channels_.run_soon(); }
-  /// Asks peers for the channels that were signalled without their descriptors.
-  void ask_for_channels(int64_t now);
-  void take_channel(Peer& peer, uint32_t index, Received& received);
-  Message message_of(MessageKind kind, uint32_t index = 0) const;
-  Result<void> say_hello(int fd);
-  /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
-  /// `timeout`.
-  Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
-  // Under the mutex.
-  using Connections = std::unordered_map<int, Connection>;
-  /// On which the process in `slot` was asked and has not answered yet.
-  Connections::iterator asked_of(uint32_t slot) {
-    return std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
-      return entry.second.peer == nullptr && entry.second.asked_slot == slot;
-    });
-  }
-  /// And the loop takes its answer.
-  bool is_asked(uint32_t slot) {
-    const auto found = asked_of(slot);
-    return found != connections_.end() && found->second.watch != nullptr;
-  }
-  /// A socket on which the process in `slot` has not answered yet, or none. Its watch goes without the mutex, which the
-  /// handler locks.
-  std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> take_asked(uint32_t slot);
-  Result<void> send(Connection& connection, const Message& message, int fd = -1, const Payload* payload = nullptr);
-  void send_waiting(Connection& connection);
-  /// Answers a peer that wants the channel's descriptor.
-  void send_channel(Connection& connection, uint32_t index);
-  void tell_all(const Message& message, int fd = -1);
-  void send_rest();
-  Connection& add_connection(base::UniqueFd fd, PeerRef peer);
-  void want_room(Connection& connection, bool wanted) {
-    if (connection.watch != nullptr) connection.watch->want_room(wanted);
-  }
-
-  NodeEvents& events_;
-  std::unique_ptr<RuntimeDir> dir_;
-  std::unique_ptr<shm::Segment> segment_;
-  uint32_t slot_ = 0;
-  std::array<std::atomic<uint32_t>, shm::kMaxBanks - 1> further_slots_{};
-  uint64_t instance_ = 0;
-  int region_fd_ = -1;
-  base::UniqueFd listener_;
-  progress::WakeUp doorbell_;  ///< which peers have, too
-  PeerRef self_;
-  std::unique_ptr<Loop> loop_;
-  std::unique_ptr<Loop::Watch> arrivals_;
-  std::unique_ptr<Loop::Watch> attention_;
-  Loop::Timer ask_for_channels_{*loop_, [this](int64_t now) { ask_for_channels(now); }};
-  Loop::Timer ask_again_{*loop_, [this](int64_t) {
-                           for (const PeerRef& peer : peers()) peer->forget_asked();
-                         }};                                   ///< for channels that did not come
-  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< at the time of gone_.front()
-
-  std::mutex mutex_;
-  Connections connections_;
-  PeerTable met_;
-  std::vector<int> channels_;  ///< eventfds by index, -1: free
-  size_t first_free_ = 0;      ///< no index below it is free
-
-  bool running_ = false;
-  bool stopped_ = false;
-  bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
-  /// Whose memory is to be given back though somebody keeps them, and when: the service thread's.
-  std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> gone_;
-};
+}  // namespace
 
 Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>& gids,
                              const std::function<bool(uint32_t slot)>& reserve,
@@ -205,19 +48,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
 
   // The header is complete before the socket can be found.
   shm::SegmentHeader& header = *segment_->tables().header;
-  header.instance = instance_;
-  header.pid = getpid();
-  header.uid = geteuid();
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  header.start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-  command_name(header.command);
-  header.device_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), shm::kMaxDevices));
-  for (uint32_t device = 0; device < header.device_count; ++device) {
-    shm::GidTableShared& table = header.devices[device];
-    table.count = static_cast<uint32_t>(std::min<size_t>(gids[device].size(), shm::kMaxGids));
-    std::copy_n(gids[device].begin(), table.count, table.gids);
-  }
+  describe_self(instance_, gids, &header);
   if (describe) describe(header);
   auto claimed = dir_->claim(reserve);
   if (!claimed) return tl::unexpected(claimed.error());
@@ -323,7 +154,7 @@ void NodeImpl::send_rest() {
     {
       std::lock_guard lock(mutex_);
       for (auto& [fd, connection] : connections_) {
-        if (connection.outbox.size() != 0) send_waiting(connection);
+        if (connection.outbox.size() != 0) connection.send_waiting();
         if (connection.outbox.size() != 0) full.push_back({fd, POLLOUT, 0});
         waiting += connection.outbox.size();
       }
@@ -375,42 +206,20 @@ Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
   return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), slot_, index, instance_, 0};
 }
 
-Result<void> NodeImpl::say_hello(int fd) {
-  Message hello = message_of(MessageKind::kHello);
-  hello.probe = reinterpret_cast<uint64_t>(&instance_);
-  const int fds[kMaxFds] = {segment_->fd(), region_fd_, doorbell_.fd()};
-  return send_message(fd, hello, fds, kMaxFds);
-}
-
-Result<void> NodeImpl::send(Connection& connection, const Message& message, int fd, const Payload* payload) {
-  const bool had_room = connection.outbox.size() == 0;
-  auto sent = connection.outbox.send(connection.fd.get(), message, fd, payload);
-  if (had_room && connection.outbox.size() != 0) want_room(connection, true);
-  return sent;
-}
-
-void NodeImpl::send_waiting(Connection& connection) {
-  connection.outbox.send_waiting(connection.fd.get());
-  if (connection.outbox.size() != 0) return;
-  want_room(connection, false);
-  if (const size_t lost = connection.outbox.take_lost(); lost != 0)
-    NUPA_INFO("slot %u has room again; %zu messages to it were lost", connection.peer->slot(), lost);
-}
-
 void NodeImpl::tell_all(const Message& message, int fd) {
   for (auto& [socket, connection] : connections_)
     if (connection.peer != nullptr) [[maybe_unused]]
-      auto sent = send(connection, message, fd);
+      auto sent = connection.send(message, fd);
 }
 
 void NodeImpl::send_channel(Connection& connection, uint32_t index) {
   // A peer that asks again and again without reading gets the last answer only.
   connection.outbox.forget_channel(index);
-  const int fd = index < channels_.size() ? channels_[index] : -1;
+  const int fd = channels_.at(index);
   const bool there = fd >= 0;
   if (there) connection.channels.insert(index);
   [[maybe_unused]] const auto sent =
-      send(connection, message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), fd);
+      connection.send(message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), fd);
 }
 
 void NodeImpl::ask_for_channels(int64_t now) {
@@ -420,7 +229,7 @@ void NodeImpl::ask_for_channels(int64_t now) {
     if (connection.peer == nullptr) continue;
     for (const uint32_t index : connection.peer->take_wanted())
       if (room) [[maybe_unused]]
-        const auto sent = send(connection, message_of(MessageKind::kWantChannel, index));
+        const auto sent = connection.send(message_of(MessageKind::kWantChannel, index));
   }
   ask_again_.set_at_latest(now + kAskAgainNs);
 }
@@ -434,7 +243,7 @@ void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
               peer.slot());
 }
 
-NodeImpl::Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
+Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
   const int number = fd.get();
   Connection& connection = connections_[number];
   connection.fd = std::move(fd);
@@ -461,89 +270,21 @@ std::vector<PeerRef> NodeImpl::peers() {
   return met_.alive();
 }
 
-Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeout) {
-  if (PeerRef known = find(slot); known != nullptr) return known;
-  if (on_service_thread()) timeout = std::chrono::milliseconds(0);
-  base::UniqueFd asked;
-  {
-    std::unique_ptr<Loop::Watch> watch;
-    std::lock_guard lock(mutex_);
-    if (PeerRef known = met_.find(slot); known != nullptr) return known;
-    if (timeout.count() == 0 && is_asked(slot))
-      return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered yet");
-    std::tie(asked, watch) = take_asked(slot);
-  }
-  if (asked) {
-    auto met = wait_for_hello(std::move(asked), slot, timeout);
-    // The process that was asked before may have ended. Another one may have the slot now.
-    if (met || met.error().code() != EHOSTUNREACH) return met;
-  }
-  auto socket = dir_->connect(slot);
-  if (!socket) {
-    const int code = socket.error().code();
-    return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has slot ", slot);
-  }
-  if (auto sent = say_hello(socket->get()); !sent) return fail(sent.error().with_code(EHOSTUNREACH));
-  return wait_for_hello(std::move(*socket), slot, timeout);
-}
-
-Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout) {
-  const int64_t deadline = base::now_ns() + std::chrono::nanoseconds(timeout).count();
-  for (;;) {
-    const int64_t left = (deadline - base::now_ns()) / 1'000'000;
-    if (auto ready = wait_readable(socket.get(), static_cast<int>(std::max<int64_t>(left, 0))); !ready) {
-      // The answer may be on its way. The other process has met this one then, and would take the end of the socket for
-      // this one's death: it stays open.
-      std::lock_guard lock(mutex_);
-      add_connection(std::move(socket), nullptr).asked_slot = slot;
-      return tl::unexpected(ready.error());
-    }
-    auto received = receive_message(socket.get());
-    if (!received) {
-      if (received.error().code() == EAGAIN) continue;
-      const int code = received.error().code();
-      return fail(received.error().with_code(code == ENOTCONN ? EHOSTUNREACH : code));
-    }
-    auto introduced = check_hello(socket.get(), std::move(*received));
-    if (!introduced) return tl::unexpected(introduced.error());
-    if (!shm::claims_slot(*introduced->tables.header, slot))
-      return fail(EPROTO, "another process answers for slot ", slot);
-    std::lock_guard lock(mutex_);
-    PeerRef peer = met_.adopt(std::move(*introduced));
-    peer->set_asker(this);
-    add_connection(std::move(socket), peer);
-    return peer;
-  }
-}
-
-std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> NodeImpl::take_asked(uint32_t slot) {
-  const auto found = asked_of(slot);
-  if (found == connections_.end()) return {};
-  std::pair taken(std::move(found->second.fd), std::move(found->second.watch));
-  connections_.erase(found);
-  return taken;
-}
-
 Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
   std::lock_guard lock(mutex_);
-  while (first_free_ < channels_.size() && channels_[first_free_] >= 0) ++first_free_;
-  if (first_free_ == Peer::kMaxChannels) return fail(ENOSPC, "all completion channels of this process are in use");
-  if (first_free_ == channels_.size()) channels_.push_back(-1);
-  const auto index = static_cast<uint32_t>(first_free_);
-  channels_[index] = event_fd;
-  self_->set_channel(index, event_fd);
+  auto index = channels_.publish(event_fd);
+  if (index) self_->set_channel(*index, event_fd);
   return index;
 }
 
 void NodeImpl::withdraw_channel(uint32_t index) {
   std::lock_guard lock(mutex_);
-  channels_[index] = -1;
-  first_free_ = std::min<size_t>(first_free_, index);
+  channels_.withdraw(index);
   self_->set_channel(index, -1);
   for (auto& [fd, connection] : connections_) {
     connection.outbox.forget_channel(index);
     if (connection.channels.erase(index) == 0) continue;
-    [[maybe_unused]] const auto sent = send(connection, message_of(MessageKind::kChannelGone, index));
+    [[maybe_unused]] const auto sent = connection.send(message_of(MessageKind::kChannelGone, index));
   }
 }
 
@@ -551,47 +292,13 @@ Result<void> NodeImpl::send_payload(Peer& peer, const Payload& payload) {
   std::lock_guard lock(mutex_);
   for (auto& [fd, connection] : connections_)
     if (connection.peer.get() == &peer && peer.alive())
-      return send(connection, message_of(MessageKind::kPayload), -1, &payload);
+      return connection.send(message_of(MessageKind::kPayload), -1, &payload);
   return fail(EPIPE, "the process of slot ", peer.slot(), " is gone");
-}
-
-void NodeImpl::accept_all() {
-  for (;;) {
-    base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) {
-      if (base::is_out_of_descriptors(errno)) {
-        NUPA_WARN("cannot let another process in: %s", strerror(errno));
-        arrivals_->pause_until(base::now_ns() + kAcceptPauseNs);
-      }
-      return;
-    }
-    const int number = fd.get();
-    std::lock_guard lock(mutex_);
-    auto& late = add_connection(std::move(fd), nullptr).hello_deadline;
-    late = std::make_unique<Loop::Timer>(*loop_, [this, number](int64_t) { drop(number, std::unique_lock(mutex_)); });
-    late->set(base::now_ns() + kHelloPatienceNs);
-  }
 }
 
 bool NodeImpl::on_message(Connection& connection, Received received) {
   const auto kind = static_cast<MessageKind>(received.message.kind);
-  if (connection.peer == nullptr) {
-    connection.hello_deadline.reset();
-    const bool answers = connection.asked_slot == 0;
-    if (kind == MessageKind::kObserver && answers) {
-      auto credentials = peer_credentials(connection.fd.get());
-      connection.observer = true;
-      return credentials && credentials->uid == geteuid() && say_hello(connection.fd.get());
-    }
-    auto introduced = check_hello(connection.fd.get(), std::move(received));
-    if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
-    if (!introduced || (answers && !say_hello(connection.fd.get())) ||
-        (!answers && !shm::claims_slot(*introduced->tables.header, connection.asked_slot)))
-      return false;
-    connection.peer = met_.adopt(std::move(*introduced));
-    connection.peer->set_asker(this);
-    return true;
-  }
+  if (connection.peer == nullptr) return on_hello(connection, std::move(received));
   const uint32_t index = received.message.index;
   switch (kind) {
     case MessageKind::kWantChannel:
@@ -614,7 +321,7 @@ bool NodeImpl::on_message(Connection& connection, Received received) {
 
 void NodeImpl::on_room(int fd) {
   std::lock_guard lock(mutex_);
-  if (const auto found = connections_.find(fd); found != connections_.end()) send_waiting(found->second);
+  if (const auto found = connections_.find(fd); found != connections_.end()) found->second.send_waiting();
 }
 
 void NodeImpl::on_socket(int fd) {
@@ -671,8 +378,6 @@ void NodeImpl::let_go() {
   if (some) dir_->sweep();
   if (!gone_.empty()) let_go_.set_at_latest(gone_.front().first);
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,
                                          const std::function<bool(uint32_t slot)>& reserve,
