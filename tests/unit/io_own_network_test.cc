@@ -677,9 +677,14 @@ TEST_F(FullSockets, MessagesWithoutRoom_AreKeptAndLeaveInOrder) {
     EXPECT_FALSE(backlog.empty());
     uint32_t lost = 0;
     EXPECT_FALSE(backlog.flush(*from, &lost, &error)) << "there is no room";
-    const std::vector<std::string> sent = texts;
+    std::vector<std::string> sent = texts;
     for (std::string& text : texts) text.assign(kFullBytes, '?');  // the caller's memory is its own again
     open_way();
+    // There is room, and others were before.
+    sent.emplace_back(kFullBytes, 'z');
+    batch.begin(1, at("10.1.0.77"), gid("10.1.0.1"), 0, {}, kFullBytes);
+    batch.add(sent.back().data(), kFullBytes);
+    EXPECT_EQ(0u, batch.flush(*from, &error, &backlog));
     std::vector<std::string> came;
     for (int waited_ms = 0; came.size() < sent.size() && waited_ms < kSoonMs; ++waited_ms) {
       backlog.flush(*from, &lost, &error);
