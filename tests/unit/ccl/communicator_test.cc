@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a communicator does when its operations wait and fail. The test plays its other ranks.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <nupa/connect.h>
+#include <nupa/device.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ccl/api/handles.h"
+#include "ccl/communicator/communicator.h"
+#include "ccl/planner/link_speed.h"
+#include "ccl/channel/rdma_port.h"
+#include "ccl/channel/arena.h"
+#include "ccl/diagnostics/observe.h"
+#include "mail_fixture.h"
+
+namespace nupa::ccl {
+namespace {
+
+using namespace mail_test;
+
+constexpr size_t kSlotBytes = 4096;
+
+CommunicatorOptions patient_options() {
+  CommunicatorOptions options;
+  options.limit_ns = 10 * kLimitNs;
+  options.slot_bytes = kSlotBytes;
+  options.mapped_ranks = 64;
+  return options;
+}
+
+std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoint, std::vector<RankCard> cards,
+                                        const CommunicatorOptions& options, const CommunicatorId& id = kId) {
+  auto made = Communicator::make(endpoint, id, 0, std::move(cards), options);
+  EXPECT_TRUE(made) << made.error().what();
+  return made ? std::move(*made) : nullptr;
+}
+
+TEST(CclHandles, OfAGroupTheFirstErrorIsTold) {
+  const auto endpoint = endpoint_here();
+  ASSERT_NE(endpoint, nullptr);
+  const auto first = rank_0_of(endpoint, {endpoint->card()}, patient_options(), {1, 1});
+  const auto second = rank_0_of(endpoint, {endpoint->card()}, patient_options(), {2, 2});
+  ASSERT_TRUE(first && second);
+  first->end({ECANCELED, 0});
+  second->end({ETIMEDOUT, 0});
+  CallGroup group;
+  for (Communicator* const communicator : {first.get(), second.get()})
+    group.collectives.push_back({communicator, Call{}});
+  EXPECT_EQ(run_or_start(std::move(group), nullptr), ECANCELED);
+  EXPECT_EQ(nupa_ccl_error_text(), first->text_of(first->ended()));
+}
+
+/// The name by which the ranks of a communicator agree on those that are left, the first time.
+const CommunicatorId kShrinkId = derive(kId, UINT64_MAX, 1);
+
+using Shrunk = Result<std::unique_ptr<Communicator>>;
+
+/// A shrink() of rank 0, which ends with this at the latest.
+class Shrinking {
+ public:
+  Shrinking(Endpoint& endpoint, Communicator& communicator)
+      : endpoint_(endpoint),
+        result_(std::async(std::launch::async, [&communicator] { return communicator.shrink(); })) {}
+  ~Shrinking() {
+    if (result_.valid()) leave_rank_0_out();
+  }
+  bool is_over() const { return result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  Shrunk result() { return result_.get(); }
+  /// Rank 1 ends it: it tells rank 0 that the others go on without it. A mail may be lost.
+  Shrunk leave_rank_0_out() {
+    Mail end;
+    end.communicator = kShrinkId;
+    end.kind = MailKind::kGone;
+    end.from = 1;
+    EXPECT_TRUE(comes([&] {
+      endpoint_.send(endpoint_.card(), end);
+      return result_.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
+    }));
+    return result_.get();
+  }
+
+ private:
+  Endpoint& endpoint_;
+  std::future<Shrunk> result_;
+};
+
+/// Has rank 0 shrink. Returns how many ranks are gone, as it tells `rank` first; nothing: it did not ask that rank.
+std::optional<uint64_t> gone_as_told_to(uint32_t rank, Endpoint& endpoint, Communicator& communicator) {
+  Inbox inbox;
+  EXPECT_EQ(endpoint.enter(kShrinkId, rank, &inbox), 0);
+  Shrinking shrinking(endpoint, communicator);
+  EXPECT_TRUE(comes([&] { return shrinking.is_over() || !inbox.of(MailKind::kGoneSum).empty(); }));
+  endpoint.leave(kShrinkId, rank);
+  const auto sums = inbox.of(MailKind::kGoneSum);
+  if (sums.empty()) return std::nullopt;
+  return sums[0].gone;
+}
+
+/// Says `answer` to each HELLO of rank 0 until the link is there.
+void answer_until_linked(Endpoint& endpoint, const Inbox& inbox, const Mail& answer) {
+  size_t answered = 0;
+  ASSERT_TRUE(comes([&] {
+    if (answered < inbox.of(MailKind::kHello).size()) {
+      ++answered;
+      endpoint.send(endpoint.card(), answer);
+    }
+    return !inbox.of(MailKind::kAnswer).empty();
+  }));
+}
+
+TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
+  const auto endpoint = endpoint_here();
+  ASSERT_NE(endpoint, nullptr);
+  const auto communicator = rank_0_of(endpoint, std::vector<RankCard>(3, endpoint->card()), patient_options());
+  ASSERT_NE(communicator, nullptr);
+  communicator->end({ETIMEDOUT, 2});
+  Inbox other;
+  Inbox late;
+  ASSERT_EQ(endpoint->enter(kShrinkId, 1, &other), 0);
+  ASSERT_EQ(endpoint->enter(kShrinkId, 2, &late), 0);
+  Shrinking shrinking(*endpoint, *communicator);
+  EXPECT_TRUE(comes([&] { return !other.of(MailKind::kGoneSum).empty(); }));
+  // Of now: when rank 1 says that rank 0 is gone, rank 0 repeats that.
+  const auto gone = other.of(MailKind::kGone);
+  const auto sums = other.of(MailKind::kGoneSum);
+  const auto made = shrinking.leave_rank_0_out();
+  endpoint->leave(kShrinkId, 1);
+  endpoint->leave(kShrinkId, 2);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code(), ECONNABORTED);
+  EXPECT_TRUE(late.mails().empty()) << "nobody asks a rank that is left out";
+  for (const Mail& one : gone) EXPECT_EQ(one.gone, 2u);
+  ASSERT_FALSE(sums.empty());
+  EXPECT_EQ(sums[0].gone, 1u) << "how many are left out";
+}
+
+/// Rank 1 of two that share no memory. It takes part only while the test has it do so.
+class CclWireCommunicator : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    endpoint = endpoint_here();
+    ASSERT_NE(endpoint, nullptr);
+    Device& device = endpoint->device();
+    auto made =
+        device.alloc_mr(endpoint->pd(), kChannelsAt + layout.bytes(), access::kLocalWrite | access::kRemoteWrite);
+    ASSERT_TRUE(made);
+    arena = std::move(*made);
+    auto opened = WirePort::open(device, kReceives, [this](uint32_t) { is_broken = true; });
+    ASSERT_TRUE(opened);
+    port = std::move(*opened);
+    ASSERT_EQ(port->grow(), 0);
+    QpOptions wire{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
+    wire.cap = {.max_send_wr = layout.wire_requests(),
+                .max_recv_wr = kReceives,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    qp = std::move(*device.create_qp(&endpoint->pd(), wire));
+    ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
+    std::vector<RankCard> cards(2, endpoint->card());
+    cards[1].memory_domain[0] ^= 1;
+    CommunicatorOptions options = patient_options();
+    options.algorithms = "broadcast=direct";
+    communicator = rank_0_of(endpoint, std::move(cards), options);
+    ASSERT_NE(communicator, nullptr);
+  }
+  void TearDown() override {
+    if (running.valid()) {
+      communicator->end({ECANCELED, 0});
+      running.wait();
+    }
+    set_profiler(nullptr, nullptr, nullptr);
+    communicator.reset();
+    if (endpoint != nullptr) endpoint->leave(kId, 1);
+  }
+  /// Rank 0 runs this call meanwhile.
+  void run(const Call& call) {
+    running = std::async(std::launch::async, [this, call] { return communicator->run(call); });
+  }
+  /// Answers rank 0, which wants a link, until the link is there.
+  void link() {
+    ASSERT_TRUE(comes([&] { return !inbox.of(MailKind::kHello).empty(); }));
+    const Mail hello = inbox.of(MailKind::kHello).front();
+    ASSERT_EQ(connect(*qp, {.dgid = endpoint->card().gid,
+                            .dest_qp_num = hello.qp_num,
+                            .access_flags = access::kRemoteWrite,
+                            .sgid_index = endpoint->gid_index()}),
+              0);
+    WireLane* all[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const auto kind = static_cast<LaneKind>(i);
+      auto* const here = static_cast<std::byte*>(arena->addr()) + kChannelsAt + layout.offset(0, kind);
+      const WireLane::There there{hello.arena + kChannelsAt + layout.offset(1, kind), hello.rkey};
+      lanes[i] = std::make_unique<WireLane>(*qp, kind, WireLane::Here{here, arena->lkey(), endpoint->memory_lkey()},
+                                            there, 0, layout);
+      all[i] = lanes[i].get();
+    }
+    ASSERT_EQ(port->add(*qp, 0, all), 0);
+    Mail answer = hello;  // the arenas are of one length
+    answer.kind = MailKind::kAnswer;
+    answer.from = 1;
+    answer.to = 0;
+    answer.qp_num = qp->number();
+    answer.rkey = arena->rkey();
+    answer.arena = reinterpret_cast<uint64_t>(arena->addr());
+    answer_until_linked(*endpoint, inbox, answer);
+  }
+  WireLane& lane() { return *lanes[static_cast<uint32_t>(LaneKind::kCollective)]; }
+  bool has_piece() { return lane().can_receive().is_over(); }
+
+  /// What the steps of rank 1 need: only the lane to rank 0.
+  class OnlyWay final : public LaneGroup::Ways {
+   public:
+    explicit OnlyWay(CclWireCommunicator& test) : test_(test) {}
+    void want(uint32_t) override {}
+    Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
+    Lane& lane(uint32_t) override { return test_.lane(); }
+    uint32_t ahead() const override { return test_.layout.ahead(); }
+    bool is_used(uint32_t) const override { return true; }
+
+   private:
+    CclWireCommunicator& test_;
+    const std::atomic<uint32_t> there_{1};
+  };
+  class Around final : public Surroundings {
+   public:
+    explicit Around(WirePort& port) : port_(port) {}
+    Cause ended() const override { return ended_; }
+    void look() override { port_.poll(); }
+    void sleep(int64_t limit_ns) override { port_.sleep(limit_ns); }
+    Cause on_timeout(const Wait& wait) override { return ended_ = {ETIMEDOUT, wait.rank}; }
+
+   private:
+    WirePort& port_;
+    Cause ended_;
+  };
+  /// Rank 1's part of what precedes the first operation.
+  int measure() {
+    OnlyWay way(*this);
+    LaneGroup group(1, {0, 1}, way);
+    Around around(*port);
+    LinkSpeed speed{};
+    Steps steps = lanes::measure(group, &speed);
+    return run_steps(steps, WaitRules{}, around, kLimitNs);
+  }
+
+  /// Rank 0 broadcasts a large array of these bytes, and that is ended while most of it is still to be sent.
+  void fail_while_lending(std::byte value) {
+    array.assign(8 << 20, value);
+    Call call;
+    call.operation = Operation::kBroadcast;
+    call.out = array.data();
+    call.elements = array.size();
+    run(call);
+    ASSERT_NO_FATAL_FAILURE(link());
+    ASSERT_EQ(measure(), 0);
+    // Rank 1 sees the first piece, and then posts no more receives: the other pieces wait in rank 0's queue.
+    ASSERT_TRUE(comes([&] {
+      port->sleep(kNsPerMs);
+      return has_piece();
+    }));
+    communicator->end({ECANCELED, 0});
+    EXPECT_EQ(running.get(), ECANCELED);
+  }
+
+  static constexpr uint32_t kReceives = 32;
+  static constexpr size_t kChannelsAt = arena_bytes(kSlotBytes);
+  const ChannelLayout layout{2};
+  std::shared_ptr<Endpoint> endpoint;
+  std::unique_ptr<MemoryRegion> arena;
+  bool is_broken = false;
+  std::unique_ptr<WirePort> port;
+  std::unique_ptr<QueuePair> qp;
+  std::unique_ptr<WireLane> lanes[kLanes];
+  Inbox inbox;
+  std::unique_ptr<Communicator> communicator;
+  // Of what rank 0 runs.
+  std::vector<std::byte> array;
+  Event told{};
+  std::future<int> running;
+};
+
+TEST_F(CclWireCommunicator, AfterAFailureNothingIsSentFromTheArrayAnyMore) {
+  constexpr std::byte kBefore{0x5a};
+  constexpr std::byte kAfter{0xa5};
+  ASSERT_NO_FATAL_FAILURE(fail_while_lending(kBefore));
+  std::fill(array.begin(), array.end(), kAfter);
+  // Rank 1 posts receives again. What it sends itself arrives only while rank 0's queue is alive.
+  lane().send(0);
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return is_broken || lane().all_arrived().is_over();
+  }));
+  EXPECT_TRUE(is_broken) << "rank 0's queue goes on sending";
+  for (; has_piece(); lane().pop()) EXPECT_EQ(*lane().front(), kBefore);
+}
+
+TEST_F(CclWireCommunicator, AfterAFailureTheOtherEndIsNotGone) {
+  ASSERT_NO_FATAL_FAILURE(fail_while_lending(std::byte{1}));
+  // A message looks at the wires, also at the one that rank 0 has ended.
+  communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = 1}));
+  EXPECT_EQ(gone_as_told_to(1, *endpoint, *communicator), 0u) << "rank 1 lives, and is asked";
+}
+
+TEST_F(CclWireCommunicator, WaitedNsIsTheSumOfAllWaits) {
+  // A rank that has waited for this long asks the other one (waiter.cc).
+  constexpr int64_t kLongWaitNs = 100 * kNsPerMs;
+  const auto note = [](const nupa_ccl_event* event, void* place) { *static_cast<Event*>(place) = *event; };
+  ASSERT_EQ(set_profiler(nullptr, note, &told), 0);
+  run(Call{});
+  // The first wait is for the link, and a long one.
+  EXPECT_TRUE(comes([&] { return !inbox.of(MailKind::kAsk).empty(); }));
+  ASSERT_NO_FATAL_FAILURE(link());
+  // The second one, for what rank 1 sends, begins when rank 0 has sent, and ends at once.
+  EXPECT_TRUE(comes([&] {
+    port->poll();
+    return has_piece();
+  }));
+  communicator->end({ECANCELED, 0});
+  EXPECT_EQ(running.get(), ECANCELED);
+  EXPECT_STREQ(told.operation, "barrier");
+  EXPECT_GE(told.waited_ns, kLongWaitNs) << "the first wait is forgotten";
+}
+
+/// Ranks 1 and 2 of three, none of which share memory. Rank 0 looks at its wires only where look() is called.
+class CclPlayedRanks : public ::testing::Test {
+ protected:
+  struct Played {
+    Inbox inbox;
+    std::unique_ptr<QueuePair> qp;
+    Mail hello;  ///< of rank 0
+  };
+
+  void SetUp() override {
+    endpoint = endpoint_here();
+    ASSERT_NE(endpoint, nullptr);
+    cq = std::move(*endpoint->device().create_cq({.entries = 16}));
+    QpOptions options{.type = QpType::kRc, .send_cq = cq.get(), .recv_cq = cq.get()};
+    options.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+    std::vector<RankCard> cards(3, endpoint->card());
+    for (uint32_t rank = 1; rank < cards.size(); ++rank) {
+      cards[rank].memory_domain[0] ^= static_cast<uint8_t>(rank);
+      played[rank].qp = std::move(*endpoint->device().create_qp(&endpoint->pd(), options));
+      ASSERT_EQ(endpoint->enter(kId, rank, &played[rank].inbox), 0);
+    }
+    communicator = rank_0_of(endpoint, std::move(cards), patient_options());
+    ASSERT_NE(communicator, nullptr);
+  }
+  void TearDown() override {
+    communicator.reset();
+    for (const uint32_t rank : {1u, 2u})
+      if (endpoint != nullptr) endpoint->leave(kId, rank);
+  }
+  /// Rank 0 begins to receive a message, which looks at the wires once.
+  void look() { communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = 1})); }
+  void link(uint32_t rank) {
+    Played& peer = played[rank];
+    communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = rank}));
+    ASSERT_TRUE(comes([&] { return !peer.inbox.of(MailKind::kHello).empty(); }));
+    peer.hello = peer.inbox.of(MailKind::kHello).front();
+    ASSERT_EQ(connect(*peer.qp, {.dgid = endpoint->card().gid,
+                                 .dest_qp_num = peer.hello.qp_num,
+                                 .access_flags = access::kRemoteWrite,
+                                 .sgid_index = endpoint->gid_index()}),
+              0);
+    Mail answer = peer.hello;  // rank 0 sends nothing to the arena
+    answer.kind = MailKind::kAnswer;
+    answer.from = rank;
+    answer.to = 0;
+    answer.qp_num = peer.qp->number();
+    answer_until_linked(*endpoint, peer.inbox, answer);
+  }
+  /// Sends a piece that is longer than a slot. When this returns it is in rank 0's queue, and breaks the wire there.
+  void break_wire(uint32_t rank) {
+    const Played& peer = played[rank];
+    const WireNote too_long{LaneKind::kCollective, false, static_cast<uint32_t>(ChannelLayout(3).piece_bytes()) + 1};
+    SendWr wr{.opcode = Opcode::kRdmaWriteWithImm, .flags = send_flag::kSignaled};
+    wr.imm_or_rkey = htonl(too_long.packed());
+    wr.rkey = peer.hello.rkey;
+    wr.remote_addr = peer.hello.arena;
+    ASSERT_EQ(peer.qp->post_send(wr), 0);
+    WorkCompletion completion;
+    ASSERT_TRUE(comes([&] { return cq->poll(&completion, 1) == 1; }));
+    ASSERT_EQ(completion.status, WcStatus::kSuccess);
+  }
+
+  std::shared_ptr<Endpoint> endpoint;
+  std::unique_ptr<CompletionQueue> cq;
+  Played played[3];
+  std::unique_ptr<Communicator> communicator;
+};
+
+TEST_F(CclPlayedRanks, ShrinkDoesNotWaitForRanksWhoseWiresBrokeAtOnce) {
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(break_wire(rank));
+  look();
+  EXPECT_EQ(communicator->ended().error, ECONNRESET);
+  Shrinking shrinking(*endpoint, *communicator);
+  ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for one of them";
+  const auto left = shrinking.result();
+  ASSERT_TRUE(left) << left.error().what();
+  EXPECT_EQ((*left)->ranks(), 1u);
+}
+
+TEST_F(CclPlayedRanks, Shrink_WireThatBreaksWhileNobodyPolls_IsNotWaitedFor) {
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
+  ASSERT_NO_FATAL_FAILURE(break_wire(1));
+  look();
+  EXPECT_EQ(communicator->ended().error, ECONNRESET);
+  ASSERT_NO_FATAL_FAILURE(break_wire(2));
+  Shrinking shrinking(*endpoint, *communicator);
+  ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for rank 2";
+  const auto left = shrinking.result();
+  ASSERT_TRUE(left) << left.error().what();
+  EXPECT_EQ((*left)->ranks(), 1u);
+}
+
+TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
+  for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
+  ASSERT_NO_FATAL_FAILURE(break_wire(1));
+  look();
+  Inbox inbox;
+  ASSERT_EQ(endpoint->enter(kShrinkId, 2, &inbox), 0);
+  {
+    Shrinking shrinking(*endpoint, *communicator);
+    const auto tells_after = [&](size_t earlier) {
+      Mail none;
+      none.communicator = kShrinkId;
+      none.kind = MailKind::kGoneSum;
+      none.from = 2;
+      return comes([&] {
+        endpoint->send(endpoint->card(), none);
+        return inbox.of(MailKind::kGoneSum).size() > earlier;
+      });
+    };
+    ASSERT_TRUE(tells_after(0));
+    ASSERT_NO_FATAL_FAILURE(break_wire(2));
+    // Rank 0 looks at its wires before each time it tells.
+    const size_t before = inbox.of(MailKind::kGoneSum).size();
+    ASSERT_TRUE(tells_after(before + 1));
+    EXPECT_EQ(inbox.of(MailKind::kGoneSum).back().gone, 1u) << "rank 1 only";
+  }
+  endpoint->leave(kShrinkId, 2);
+}
+
+TEST_F(CclPlayedRanks, ARankThatHasToldItsEndIsNotGoneWhenItsWireBreaks) {
+  ASSERT_NO_FATAL_FAILURE(link(1));
+  Mail end;
+  end.communicator = kId;
+  end.kind = MailKind::kEnd;
+  end.from = 1;
+  end.cause = Cause{ECANCELED, 1}.packed();
+  ASSERT_TRUE(comes([&] {
+    endpoint->send(endpoint->card(), end);
+    return communicator->ended().error == ECANCELED;
+  }));
+  ASSERT_NO_FATAL_FAILURE(break_wire(1));
+  look();
+  EXPECT_EQ(gone_as_told_to(2, *endpoint, *communicator), 0u);
+}
+
+}  // namespace
+}  // namespace nupa::ccl

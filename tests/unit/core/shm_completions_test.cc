@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a completion queue in shared memory is told by others: an overrun, completions of their queue pairs.
+#ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
+#include <poll.h>
+
+#include "host/completion_port.h"
+#include "host/peer.h"
+#include "shm_fixture.h"
+
+namespace nupa::core {
+namespace {
+
+class ShmCompletions : public ShmTest {
+ protected:
+  /// Whether an event waits once what was called to the queue has been looked at.
+  bool is_told() {
+    host::call_attention(process().node().self(), shm::attention::kCq, cq->index());
+    events().on_attention();  // or the service thread does, and this waits for it
+    pollfd event{handle->async_fd(), POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  }
+};
+
+TEST_F(ShmCompletions, AnOverrunIsToldOnce) {  // IBTA 11.6.3.2
+  EXPECT_FALSE(is_told());
+  tables().cq[cq->index()].overrun.store(1);
+  ASSERT_TRUE(is_told());
+  const auto event = handle->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->type, EventType::kCqErr);
+  EXPECT_EQ(event->cq, cq);
+  EXPECT_FALSE(is_told()) << "whatever else is called to it";
+}
+
+TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
+  EventQueue& events = device().events();
+  const auto is_readable = [&] {
+    pollfd event{events.fd(), POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  };
+  Cq* other = make_cq(1);
+  events.push({EventType::kCqErr, cq, nullptr, nullptr, 1});
+  events.push({EventType::kCqErr, other, nullptr, nullptr, 1});
+  events.push({EventType::kCqErr, cq, nullptr, nullptr, 1});
+  events.forget(cq);
+  ASSERT_TRUE(is_readable());
+  const auto event = handle->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->cq, other);
+  EXPECT_FALSE(is_readable()) << "a program that reads now would sleep";
+}
+
+TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
+  for (uint32_t i = 0; i <= host::Peer::kMaxChannels; ++i) {
+    const auto channel = handle->create_channel();
+    ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code());
+    ASSERT_EQ((*channel)->close(), 0);
+  }
+}
+
+TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
+  a = make_qp();
+  host::CompletionPort port(process().node().self(), cq->index());
+  const auto receive_of = [&](uint32_t slot) {
+    shm::CqEntry entry{.qp_num = shm::number_of(slot, a->index())};
+    entry.opcode = static_cast<uint8_t>(WcOpcode::kRecv);
+    entry.srq_number = shm::number_of(slot, 1);
+    EXPECT_EQ(port.push(process().tag(), nullptr, false, entry), host::CompletionPort::Pushed::kYes);
+    EXPECT_EQ(next().qp_num, entry.qp_num);
+    return shared(*a).received.load();
+  };
+  EXPECT_EQ(receive_of(process().slot() + 1), 0u);
+  EXPECT_EQ(receive_of(process().slot()), 1u);
+}
+
+TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
+  using shm::CompletionRing;
+  constexpr uint64_t kWaiting = 8;
+  Cq* queue = make_cq(kWaiting);
+  shm::CqShared& its = tables().cq[queue->index()];
+  const uint64_t where = its.where.load();
+  const uint32_t log2 = shm::ring_log2(where);
+  const auto slots = process().node().self().heap(shm::ring_offset(where), CompletionRing::bytes_for(log2));
+  ASSERT_TRUE(slots);
+  CompletionRing ring(&its, *slots, log2, shm::ring_generation(where));
+  const auto push = [&](uint64_t first, uint64_t end) {
+    for (uint64_t i = first; i < end; ++i) {
+      shm::CqEntry entry;
+      entry.wr_id = i;
+      // kMoved: the slot is closed. A writer would wait for the queue's new place, which never comes.
+      ASSERT_EQ(ring.push(process().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
+    }
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_NO_FATAL_FAILURE(push(0, kWaiting));
+    ASSERT_EQ(queue->resize(kWaiting / 2), EINVAL);
+    ASSERT_NO_FATAL_FAILURE(push(kWaiting, ring.capacity()));
+    for (uint64_t i = 0; i < ring.capacity(); ++i) EXPECT_EQ(next(queue).wr_id, i);
+  }
+}
+
+/// An event of a peer that does not have the channel's descriptor, for which nobody was woken yet.
+void add_unsignalled(shm::CqShared& shared) {
+  shared.events.fetch_add(1);
+  shared.unsignalled.fetch_add(1);
+}
+
+TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
+  auto channel = std::move(*handle->create_channel());
+  Cq* const queue = make_cq(4, channel.get());
+  ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
+  for (int i = 0; i < 2; ++i) add_unsignalled(tables().cq[queue->index()]);
+  host::call_attention(process().node().self(), shm::attention::kCq, queue->index());
+  for (int i = 0; i < 2; ++i) {
+    pollfd ready{channel->fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, 20000), 1) << i;
+    const auto event = channel->wait();
+    ASSERT_TRUE(event) << i;
+    EXPECT_EQ(*event, queue);
+  }
+  // An attention of another kind, such as an overrun, wakes nobody.
+  host::call_attention(process().node().self(), shm::attention::kCq, queue->index());
+  events().on_attention();
+  EXPECT_FALSE(channel->wait());
+  cqs.pop_back();
+}
+
+TEST_F(ShmCompletions, QueueThatGoesWithAnEventNobodyWasWokenFor_LeavesTheWakeUpsOfOthers) {
+  auto channel = std::move(*handle->create_channel());
+  Cq* const stays = make_cq(4, channel.get());
+  Cq* const goes = make_cq(4, channel.get());
+  ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
+  tables().cq[stays->index()].events.fetch_add(1);
+  ASSERT_TRUE(process().node().self().signal_channel(tables().cq[stays->index()].channel - 1));
+  add_unsignalled(tables().cq[goes->index()]);
+  cqs.pop_back();
+  const auto event = channel->wait();
+  ASSERT_TRUE(event) << "its wake-up went with the other queue";
+  EXPECT_EQ(*event, stays);
+  EXPECT_FALSE(channel->wait());
+  cqs.pop_back();
+}
+
+}  // namespace
+}  // namespace nupa::core
+#endif  // NUPA_TEST_DROPIN

@@ -1,0 +1,770 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of registered memory one by one: which pages are whose, what the kernel is asked, what fork and signals
+// find.
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <thread>
+
+#include "../../support/soon.h"
+#include "base/unique_fd.h"
+#include "memory/fork_snapshot.h"
+#include "memory/signal_hold.h"
+#include "memory/write_guard.h"
+#include "region_test_support.h"
+
+namespace nupa::memory::testing {
+namespace {
+
+constexpr uintptr_t page(uintptr_t n) { return n * kPageSize; }
+
+struct Expected {
+  uintptr_t first, last, offset;  ///< pages
+};
+/// All in pages.
+void expect_pieces(const std::vector<Piece>& found, const std::vector<Expected>& expected) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(page(expected[i].first), found[i].begin) << i;
+    EXPECT_EQ(page(expected[i].last), found[i].end) << i;
+    EXPECT_EQ(page(expected[i].offset), found[i].file_offset) << i;
+  }
+}
+
+// Memory of other protections.
+
+TEST(RegionProtection, WriteOnlyMemory_MovesAndKeepsItsProtection) {
+  for (const Way& way : kWays) {
+    auto remapper = make_remapper(Policy::kAuto, {.may_move = way.may_move});
+    Memory plain(2), memory(600, PROT_WRITE);
+    for (Memory* each : {&plain, &memory, &plain}) {
+      each->fill();
+      auto pieces = remapper->share(each->data(), each->size(), true);
+      ASSERT_TRUE(pieces) << way.name;
+      ASSERT_EQ(1u, pieces->size()) << way.name;
+      EXPECT_EQ(each->size(), bytes_of(*pieces)) << way.name;
+      View view(remapper->fd(), pieces->front());
+      EXPECT_EQ(0, std::memcmp(view.data(), each->data(), each->size())) << way.name;
+      auto shown = list_vmas(each->address(), each->address() + 1);
+      ASSERT_TRUE(shown);
+      EXPECT_EQ(each == &plain, shown->front().readable) << way.name;
+      EXPECT_TRUE(shown->front().writable) << way.name;
+      remapper->unshare(each->data(), each->size());
+      EXPECT_TRUE(each->filled()) << way.name;
+      shown = list_vmas(each->address(), each->address() + 1);
+      ASSERT_TRUE(shown);
+      EXPECT_EQ(each == &plain, shown->front().readable) << way.name;
+    }
+    EXPECT_FALSE(remapper->share(memory.data(), memory.size(), false)) << "to read it is not allowed";
+  }
+}
+
+// Memory that other threads read at any time.
+
+/// Reads each page. Memory of an address sanitizer may look like that, too, and it reports what reads its own.
+[[gnu::noinline, gnu::no_sanitize_address]] void read_pages(uintptr_t begin, uintptr_t end) {
+  for (uintptr_t at = begin; at < end; at += kPageSize)
+    [[maybe_unused]] const char byte = *reinterpret_cast<const volatile char*>(at);
+}
+
+TEST(RegionScratch, ReadByAThreadBetweenTwoMoves_TheNextOnesMoveAll) {
+  constexpr uintptr_t kScratch = uintptr_t{2} << 20;
+  if (!WriteGuard::open().can_move()) GTEST_SKIP() << "no UFFDIO_MOVE";
+  auto remapper = make_remapper();
+  Memory memory(1100);
+  memory.fill();
+  for (int round = 0; round < 2; ++round) {
+    auto pieces = remapper->share(memory.data(), memory.size(), true);
+    ASSERT_TRUE(pieces);
+    EXPECT_EQ(memory.size(), bytes_of(*pieces)) << round;
+    int found = 0;
+    auto vmas = list_vmas(0, UINTPTR_MAX);
+    ASSERT_TRUE(vmas);
+    for (const Vma& vma : *vmas) {
+      if (!vma.readable || !vma.plain || vma.end - vma.begin != kScratch || vma.begin % kScratch != 0) continue;
+      ++found;
+      read_pages(vma.begin, vma.end);
+    }
+    EXPECT_GE(found, 1) << "the scratch memory is not one mapping";
+    remapper->unshare(memory.data(), memory.size());
+    EXPECT_TRUE(memory.filled());
+  }
+}
+
+// Which pages are in the file.
+
+TEST(RegionIntervalRules, APieceIsCutOutOfTheMiddle) {
+  IntervalMap map;
+  map.insert({page(10), page(20), page(100)});
+  map.erase(page(13), page(15));
+  expect_pieces(map.pieces(0, UINTPTR_MAX), {{10, 13, 100}, {15, 20, 105}});
+  map.erase(page(0), page(11));
+  map.erase(page(19), page(90));
+  expect_pieces(map.pieces(0, UINTPTR_MAX), {{11, 13, 101}, {15, 19, 105}});
+  EXPECT_EQ(2u, map.size());
+  map.erase(0, UINTPTR_MAX);
+  EXPECT_TRUE(map.empty());
+}
+
+TEST(RegionIntervalRules, NothingIsNoPiece) {
+  IntervalMap map;
+  map.insert({page(3), page(3), 0});
+  map.insert({page(3), page(2), 0});
+  EXPECT_TRUE(map.empty());
+}
+
+TEST(RegionIntervalRules, APartIsFoundWithItsPlaceInTheFile) {
+  IntervalMap map;
+  map.insert({page(10), page(20), page(100)});
+  map.insert({page(20), page(22), page(300)});
+  expect_pieces(map.pieces(page(12), page(14)), {{12, 14, 102}});
+  expect_pieces(map.pieces(page(18), page(21)), {{18, 20, 108}, {20, 21, 300}});
+  EXPECT_TRUE(map.pieces(page(22), page(30)).empty()) << "it ends there";
+  EXPECT_TRUE(map.pieces(page(0), page(10)).empty()) << "it begins there";
+  expect_pieces(map.pieces(page(9), page(11)), {{10, 11, 100}});
+}
+
+TEST(RegionIntervalRules, UsersAreCountedPerPage) {
+  IntervalMap map;
+  map.insert({page(10), page(20), 0});
+  map.hold(page(10), page(20));
+  map.hold(page(12), page(16));
+  map.drop({page(10), page(20), 0});
+  expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{10, 12, 0}, {16, 20, 6}});
+  map.drop({page(12), page(16), page(2)});
+  EXPECT_EQ(10 * kPageSize, bytes_of(map.pieces(0, UINTPTR_MAX, true)));
+  map.drop({page(12), page(16), page(2)});
+  map.hold(page(12), page(13));
+  EXPECT_EQ(9 * kPageSize, bytes_of(map.pieces(0, UINTPTR_MAX, true))) << "dropped once too often is not owed";
+}
+
+TEST(RegionIntervalRules, HoldingAPartLeavesTheRest) {
+  IntervalMap map;
+  map.insert({page(10), page(20), page(50)});
+  expect_pieces(map.hold(page(13), page(15)), {{13, 15, 53}});
+  expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{10, 13, 50}, {15, 20, 55}});
+}
+
+TEST(RegionIntervalRules, DropTakesAUserFromItsPagesAlone) {
+  IntervalMap map;
+  map.insert({page(10), page(20), page(50)});
+  map.hold(page(10), page(20));
+  map.drop({page(13), page(15), page(53)});
+  expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{13, 15, 53}});
+}
+
+/// Mappings as the kernel would tell them.
+Vma vma_of(const RegionFile& file, uintptr_t first, uintptr_t last, uintptr_t offset) {
+  struct stat status;
+  EXPECT_EQ(0, fstat(file.fd(), &status));
+  Vma vma;
+  vma.begin = page(first);
+  vma.end = page(last);
+  vma.readable = vma.writable = vma.shared = true;
+  vma.file_offset = page(offset);
+  vma.device = status.st_dev;
+  vma.inode = status.st_ino;
+  return vma;
+}
+
+TEST(RegionFileRules, ShowsItselfAtThePlaceThatIsAskedFor) {
+  const auto file = RegionFile::create();
+  ASSERT_TRUE(file);
+  const Vma vma = vma_of(*file, 10, 20, 100);
+  EXPECT_TRUE(file->shows(vma, page(10), page(100)));
+  EXPECT_TRUE(file->shows(vma, page(19), page(109)));
+  EXPECT_FALSE(file->shows(vma, page(20), page(110))) << "its end";
+  EXPECT_FALSE(file->shows(vma, page(9), page(99)));
+  EXPECT_FALSE(file->shows(vma, page(12), page(103))) << "another part of the file";
+  Vma other = vma;
+  other.shared = false;
+  EXPECT_FALSE(file->shows(other, page(10), page(100))) << "a copy of it";
+  other = vma;
+  ++other.inode;
+  EXPECT_FALSE(file->shows(other, page(10), page(100)));
+  other = vma;
+  ++other.device;
+  EXPECT_FALSE(file->shows(other, page(10), page(100)));
+}
+
+TEST(RegionFileRules, WhatIsNotShownAnyMoreIsForgotten) {
+  const auto file = RegionFile::create();
+  ASSERT_TRUE(file);
+  IntervalMap map;
+  map.insert({page(10), page(20), page(100)});
+  map.insert({page(30), page(32), page(200)});
+  Vma replaced = vma_of(*file, 16, 18, 0);
+  replaced.shared = false;
+  replaced.inode = 0;
+  // [12, 14) is unmapped, [16, 18) replaced, [18, 20) shows another part of the file.
+  const std::vector<Vma> vmas = {vma_of(*file, 10, 12, 100), vma_of(*file, 14, 16, 104), replaced,
+                                 vma_of(*file, 18, 20, 500)};
+  expect_pieces(map.forget_stale(page(10), page(20), vmas, *file), {{12, 14, 102}, {16, 18, 106}, {18, 20, 108}});
+  expect_pieces(map.pieces(0, UINTPTR_MAX), {{10, 12, 100}, {14, 16, 104}, {30, 32, 200}});
+  expect_pieces(map.forget_stale(page(31), page(40), {}, *file), {{31, 32, 201}});
+  expect_pieces(map.forget_stale(page(0), page(13), {vma_of(*file, 8, 11, 98)}, *file), {{11, 12, 101}});
+}
+
+TEST(RegionFileRules, HasRoomUntilItIsFull) {
+  auto file = RegionFile::create();
+  ASSERT_TRUE(file);
+  EXPECT_EQ(0u, *file->reserve(page(1)));
+  EXPECT_EQ(page(2), *file->reserve(page(4))) << "as much is left empty behind each part";
+  EXPECT_EQ(page(10), *file->reserve(page(1)));
+  struct stat status;
+  ASSERT_EQ(0, fstat(file->fd(), &status));
+  EXPECT_EQ(file->size(), static_cast<uint64_t>(status.st_size));
+  EXPECT_GE(file->size(), UINT64_C(1) << 40) << "the program may lengthen a mapping";
+  EXPECT_EQ(EFBIG, file->reserve((UINT64_C(1) << 60) + 1).error().code());
+  EXPECT_EQ(page(12), *file->reserve(page(1))) << "a refusal takes nothing";
+}
+
+TEST(RegionFileRules, WithoutRoomToSpareItGrowsToWhatIsNeeded) {
+  EXPECT_EQ(0, in_child([] {
+              const rlimit limit{page(8), RLIM_INFINITY};
+              auto file = RegionFile::create();
+              if (!file || setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              if (!file->reserve(page(2)) || file->size() != page(2)) return 2;
+              if (!file->reserve(page(4)) || file->size() != page(8)) return 3;
+              const auto beyond = file->reserve(page(1));
+              return !beyond && beyond.error().code() == EFBIG ? 0 : 4;
+            }));
+}
+
+TEST(RegionFileRules, DataIsFoundBehindHoles) {
+  auto file = RegionFile::create();
+  ASSERT_TRUE(file && file->reserve(page(100)));
+  const FileHandle handle = file->handle();
+  uint64_t data = 0, end = 0;
+  EXPECT_FALSE(handle.next_data(0, page(100), &data, &end));
+  ASSERT_EQ(1, pwrite(file->fd(), "x", 1, static_cast<off_t>(page(50))));
+  ASSERT_TRUE(handle.next_data(0, page(100), &data, &end));
+  EXPECT_EQ(page(50), data);
+  EXPECT_GT(end, page(50));
+  EXPECT_LE(end, page(100));
+  EXPECT_FALSE(handle.next_data(0, page(50), &data, &end)) << "it lies behind";
+  EXPECT_FALSE(handle.next_data(page(50), page(50), &data, &end));
+  file->punch(page(50), page(1));
+  EXPECT_FALSE(handle.next_data(0, page(100), &data, &end));
+  file->punch(0, 0);
+}
+
+// What the kernel tells.
+
+size_t entries_of(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+TEST(RegionVmaRules, OnlyWhatTouchesTheRangeIsListed) {
+  Memory memory(6);
+  ASSERT_EQ(0, mprotect(memory.data() + page(2), page(2), PROT_READ));
+  for (const bool by_text : {false, true}) {
+    const auto list = by_text ? list_vmas_by_text : list_vmas;
+    const auto middle = list(memory.address() + page(2), memory.address() + page(4));
+    ASSERT_TRUE(middle);
+    ASSERT_EQ(1u, middle->size()) << by_text;
+    EXPECT_EQ(memory.address() + page(2), middle->front().begin);
+    EXPECT_EQ(memory.address() + page(4), middle->front().end);
+    EXPECT_FALSE(middle->front().writable);
+    EXPECT_EQ(2u, list(memory.address() + page(2) - 1, memory.address() + page(4))->size()) << by_text;
+    EXPECT_EQ(2u, list(memory.address() + page(2), memory.address() + page(4) + 1)->size()) << by_text;
+  }
+}
+
+TEST(RegionVmaRules, BehindAHoleAMappingThatBeginsAtTheEndIsNotListed) {
+  Memory memory(6);
+  ASSERT_EQ(0, munmap(memory.data() + page(2), page(2)));
+  for (const bool by_text : {false, true}) {
+    const auto list = by_text ? list_vmas_by_text : list_vmas;
+    const auto hole = list(memory.address() + page(2), memory.address() + page(4));
+    ASSERT_TRUE(hole);
+    EXPECT_EQ(0u, hole->size()) << by_text;
+    const auto before = list(memory.address() + page(1), memory.address() + page(4));
+    ASSERT_TRUE(before);
+    ASSERT_EQ(1u, before->size()) << by_text;
+    EXPECT_EQ(memory.address() + page(2), before->front().end) << by_text;
+  }
+}
+
+TEST(RegionVmaRules, TouchedPagesAreKnown) {
+  Memory memory(1100);
+  for (const size_t at : {0, 511, 512, 1099}) memory.data()[page(at)] = 1;
+  const std::vector<bool> touched = touched_pages(memory.address(), memory.address() + memory.size());
+  ASSERT_EQ(1100u, touched.size());
+  for (size_t i = 0; i < touched.size(); ++i) EXPECT_EQ(i == 0 || i == 511 || i == 512 || i == 1099, touched[i]) << i;
+}
+
+TEST(RegionVmaRules, ThreadsAreCounted) {
+  std::thread([] {}).join();  // with the first one a sanitizer may start a thread that stays
+  const auto counts_one_more = [] {
+    const int before = thread_count();
+    const bool is_listed = entries_of("/proc/self/task") == static_cast<size_t>(before);
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      while (!stop) usleep(100);
+    });
+    const int beside = thread_count();
+    stop = true;
+    other.join();
+    return is_listed && beside == before + 1;
+  };
+  EXPECT_TRUE(test::soon(counts_one_more)) << "the kernel lists a thread for a moment after it was joined";
+}
+
+TEST(RegionMapped, IsWhatCanBeReadAndWrittenFromEndToEnd) {
+  Memory memory(6);
+  EXPECT_TRUE(Remapper::mapped(memory.data(), memory.size(), true));
+  EXPECT_TRUE(Remapper::mapped(memory.data() + 1, 1, true));
+  ASSERT_EQ(0, mprotect(memory.data() + page(2), page(1), PROT_READ));
+  EXPECT_TRUE(Remapper::mapped(memory.data(), memory.size(), false));
+  EXPECT_FALSE(Remapper::mapped(memory.data(), memory.size(), true));
+  EXPECT_TRUE(Remapper::mapped(memory.data(), page(2), true));
+  ASSERT_EQ(0, mprotect(memory.data() + page(2), page(1), PROT_NONE));
+  EXPECT_FALSE(Remapper::mapped(memory.data(), memory.size(), false));
+  ASSERT_EQ(0, munmap(memory.data() + page(4), page(1)));
+  EXPECT_FALSE(Remapper::mapped(memory.data() + page(3), page(3), false)) << "a hole";
+  EXPECT_FALSE(Remapper::mapped(memory.data() + page(3), page(1) + 1, false)) << "one byte of it";
+  EXPECT_TRUE(Remapper::mapped(memory.data() + page(3), page(1), false));
+  EXPECT_FALSE(Remapper::mapped(memory.data(), SIZE_MAX, false));
+}
+
+TEST(RegionPolicy, IsWhatTheUserSays) {
+  const char* const found = getenv("NUPA_REMAP");
+  const std::string before = found == nullptr ? "" : found;
+  const auto policy = [](const char* text) {
+    setenv("NUPA_REMAP", text, 1);
+    return policy_from_environment();
+  };
+  EXPECT_EQ(Policy::kAlways, policy("always"));
+  EXPECT_EQ(Policy::kNever, policy("never"));
+  EXPECT_EQ(Policy::kAuto, policy("auto"));
+  EXPECT_EQ(Policy::kAuto, policy("perhaps"));
+  unsetenv("NUPA_REMAP");
+  EXPECT_EQ(Policy::kAuto, policy_from_environment());
+  if (found != nullptr) setenv("NUPA_REMAP", before.c_str(), 1);
+}
+
+// Registrations.
+
+class RegionRules : public ::testing::TestWithParam<Way> {
+ protected:
+  std::unique_ptr<Remapper> make() {
+    RemapOptions options;
+    options.may_move = GetParam().may_move;
+    return make_remapper(Policy::kAuto, options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, RegionRules, ::testing::ValuesIn(kWays),
+                         [](const auto& way) { return std::string(way.param.name); });
+
+TEST_P(RegionRules, ARangeRegisteredTwiceIsSharedUntilTheSecondEnds) {
+  auto remapper = make();
+  Memory memory(4);
+  memory.fill();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_TRUE(is_shared(memory.data()));
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_FALSE(is_shared(memory.data()));
+  remapper->unshare(memory.data(), memory.size());  // once too often: nothing happens
+  EXPECT_TRUE(memory.filled());
+}
+
+TEST_P(RegionRules, ARangeThatWasNotRegisteredEndsNothing) {
+  auto remapper = make();
+  Memory memory(4);
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  remapper->unshare(memory.data(), page(3));
+  remapper->unshare(memory.data() + page(1), page(3));
+  EXPECT_TRUE(is_shared(memory.data()));
+  EXPECT_TRUE(is_shared(memory.data() + page(3)));
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST_P(RegionRules, OfTwoRegistrationsTheOneOfFormerMemoryGoesFirst) {
+  auto remapper = make();
+  Memory memory(4);
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_NE(MAP_FAILED,
+            mmap(memory.data(), memory.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_TRUE(is_shared(memory.data())) << "the later one still needs its pages";
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_FALSE(is_shared(memory.data()));
+  EXPECT_TRUE(memory.filled());
+}
+
+TEST_P(RegionRules, TheFileIsEmptyWhenNothingIsRegistered) {
+  auto remapper = make();
+  const auto blocks = [&] {
+    struct stat status;
+    EXPECT_EQ(0, fstat(remapper->fd(), &status));
+    return status.st_blocks;
+  };
+  Memory memory(300);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  EXPECT_GE(blocks() * 512, static_cast<blkcnt_t>(memory.size()));
+  remapper->unshare(memory.data(), memory.size());
+  EXPECT_EQ(0, blocks());
+  auto piece = remapper->allocate(page(3));
+  ASSERT_TRUE(piece);
+  std::memset(reinterpret_cast<void*>(piece->begin), 1, piece->length());
+  EXPECT_GT(blocks(), 0);
+  remapper->release(*piece);
+  EXPECT_EQ(0, blocks());
+  // Memory that the program unmaps by itself is given back when that is noticed.
+  {
+    Memory gone(20);
+    gone.fill();
+    ASSERT_TRUE(remapper->share(gone.data(), gone.size(), true));
+    ASSERT_EQ(0, munmap(gone.data(), gone.size()));
+    remapper->unshare(gone.data(), gone.size());
+  }
+  EXPECT_EQ(0, blocks());
+}
+
+TEST_P(RegionRules, MemoryThatTheProgramUnmaps_LeavesOtherPiecesAlone) {
+  auto remapper = make();
+  const auto before = remapper->allocate(page(1));
+  ASSERT_TRUE(before);
+  Memory gone(4);
+  gone.fill();
+  ASSERT_TRUE(remapper->share(gone.data(), gone.size(), true));
+  const auto behind = remapper->allocate(page(1));
+  ASSERT_TRUE(behind);
+  ASSERT_EQ(0, munmap(gone.data(), gone.size()));
+  remapper->unshare(gone.data(), gone.size());
+  for (const Piece& piece : {*before, *behind}) {
+    auto* const memory = reinterpret_cast<uint8_t*>(piece.begin);
+    EXPECT_TRUE(is_shared(memory));
+    View view(remapper->fd(), piece);
+    view.data()[5] = 77;
+    EXPECT_EQ(77, memory[5]) << "peers reach it";
+    remapper->release(piece);
+  }
+  struct stat status;
+  ASSERT_EQ(0, fstat(remapper->fd(), &status));
+  EXPECT_EQ(0, status.st_blocks) << "what was unmapped is given back";
+}
+
+// Signals.
+
+TEST(RegionSignalHold, HandlersWaitAndTheMaskIsAsBefore) {
+  static std::atomic<int> told{0};
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) { ++told; };
+  ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
+  sigset_t mask, after;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGUSR2);
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, &mask, nullptr));
+  {
+    const SignalHold hold;
+    ASSERT_EQ(0, pthread_kill(pthread_self(), SIGUSR1));
+    EXPECT_EQ(0, told);
+  }
+  EXPECT_EQ(1, told);
+  ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, nullptr, &after));
+  EXPECT_EQ(1, sigismember(&after, SIGUSR2));
+  EXPECT_EQ(0, sigismember(&after, SIGUSR1));
+  sigemptyset(&mask);
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST(RegionSignalHold, SwallowsTheFileSizeSignalThatComesMeanwhile) {
+  EXPECT_EQ(0, in_child([] {
+              signal(SIGXFSZ, SIG_DFL);
+              {
+                const SignalHold hold;
+                pthread_kill(pthread_self(), SIGXFSZ);
+              }
+              return 0;  // it would have ended the process
+            }));
+}
+
+TEST(RegionSignalHold, KeepsTheFileSizeSignalThatWaitedBefore) {
+  EXPECT_EQ(1000 + SIGXFSZ, in_child([] {
+              signal(SIGXFSZ, SIG_DFL);
+              sigset_t xfsz;
+              sigemptyset(&xfsz);
+              sigaddset(&xfsz, SIGXFSZ);
+              pthread_sigmask(SIG_BLOCK, &xfsz, nullptr);
+              pthread_kill(pthread_self(), SIGXFSZ);
+              { const SignalHold hold; }
+              pthread_sigmask(SIG_UNBLOCK, &xfsz, nullptr);
+              return 0;
+            }));
+}
+
+// fork().
+
+size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+size_t open_pipes() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("pipe:")) ++count;
+  }
+  return count;
+}
+
+TEST(RegionFork, LeavesNoDescriptorBehind) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  const size_t before = open_descriptors();
+  EXPECT_EQ(0, in_child([&] { return open_descriptors() <= before && memory.filled() ? 0 : 1; }));
+  EXPECT_EQ(before, open_descriptors());
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ChildHasNoEndOfThePipeThatItsParentWaitsAt) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  const size_t before = open_pipes();
+  EXPECT_EQ(0, in_child([before] { return open_pipes() == before ? 0 : 1; }));
+  EXPECT_EQ(before, open_pipes());
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ChildThatForksItself_LeavesDescriptorsWithNumbersOfThatPipeAlone) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  EXPECT_EQ(0, in_child([] {
+              // The lowest numbers that are free, among them those of the pipe.
+              std::vector<base::UniqueFd> own;
+              for (int i = 0; i < 16; ++i) {
+                own.emplace_back(memfd_create("own", 0));
+                if (ftruncate(own.back().get(), 1) != 0) return 1;
+              }
+              const auto untouched = [&own] {
+                return std::all_of(own.begin(), own.end(),
+                                   [](const auto& fd) { return lseek(fd.get(), 0, SEEK_CUR) == 0; });
+              };
+              if (in_child([&] { return untouched() ? 0 : 1; }) != 0) return 2;
+              return untouched() ? 0 : 3;
+            }));
+  remapper->unshare(memory.data(), memory.size());
+}
+
+/// Has no pages itself. In the child it looks whether the parent goes on before the copies are complete.
+class Onlooker final : public ForkParticipant {
+ public:
+  struct Seen {
+    std::atomic<bool> parent_went_on{false};
+    std::atomic<bool> too_early{false};
+  };
+  Onlooker()
+      : seen_(static_cast<Seen*>(
+            mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    EXPECT_NE(MAP_FAILED, static_cast<void*>(seen_));
+    EXPECT_EQ(0, join_forks(this));
+  }
+  ~Onlooker() override {
+    leave_forks(this);
+    munmap(seen_, sizeof(Seen));
+  }
+  Onlooker(const Onlooker&) = delete;
+  Onlooker& operator=(const Onlooker&) = delete;
+  void before_fork() override {}
+  void after_fork_in_parent() override { seen_->parent_went_on = true; }
+  void after_fork_in_child() override {
+    constexpr int kLooks = 50;
+    for (int look = 0; look < kLooks && !seen_->parent_went_on; ++look) {
+      if (signals_) kill(getppid(), SIGUSR1);
+      usleep(1000);
+    }
+    seen_->too_early = seen_->parent_went_on.load();
+  }
+  /// Has the child send signals to its parent meanwhile.
+  void send_signals() { signals_ = true; }
+  bool parent_went_on() const { return seen_->parent_went_on; }
+  bool too_early() const { return seen_->too_early; }
+
+ private:
+  Seen* seen_;
+  bool signals_ = false;
+};
+
+TEST(RegionFork, ParentWaitsForTheCopiesOfOneThoughAnotherHasNone) {
+  // In each order: the one that is asked last does not decide.
+  auto first = std::make_unique<Onlooker>();
+  auto remapper = make_remapper();
+  Onlooker last;
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  EXPECT_EQ(0, in_child([&] { return memory.filled() && !is_shared(memory.data()) ? 0 : 1; }));
+  for (const Onlooker* one : {first.get(), &last}) {
+    EXPECT_TRUE(one->parent_went_on());
+    EXPECT_FALSE(one->too_early()) << "the child had not got its copies";
+  }
+  first.reset();
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ParentWaitsForTheCopiesThoughSignalsCome) {
+  static std::atomic<int> told{0};
+  told = 0;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) { ++told; };  // without SA_RESTART
+  ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
+  auto remapper = make_remapper();
+  Onlooker onlooker;
+  onlooker.send_signals();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  ASSERT_TRUE(is_shared(memory.data()));
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_GT(told, 0);
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+  EXPECT_FALSE(onlooker.too_early()) << "the child had not got its copies";
+  sigaction(SIGUSR1, &before, nullptr);
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, ChildSharesNothingAlsoWithAFileOfItsOwn) {
+  auto remapper = make_remapper();
+  Memory memory(4);
+  EXPECT_EQ(0, in_child([&] {
+              auto own = remapper->allocate(page(1));
+              if (!own) return 1;
+              auto pieces = remapper->share(memory.data(), memory.size(), true);
+              if (!pieces || !pieces->empty()) return 2;
+              if (is_shared(memory.data())) return 3;
+              remapper->unshare(memory.data(), memory.size());
+              remapper->release(*own);
+              return 0;
+            }));
+}
+
+TEST(RegionFork, NothingIsAllocatedInAChildForNothing) {
+  auto remapper = make_remapper();
+  const auto refused = [&](size_t length) {
+    const auto piece = remapper->allocate(length);
+    return !piece && piece.error().code() == EINVAL;
+  };
+  EXPECT_TRUE(refused(0));
+  EXPECT_TRUE(refused(SIZE_MAX));
+  EXPECT_EQ(0, in_child([&] {
+              if (!refused(0) || !refused(SIZE_MAX)) return 1;
+              return remapper->fd() == -1 ? 0 : 2;  // it has no file until it needs one
+            }));
+}
+
+TEST(RegionFork, OfTwoRemappersEachGetsItsCopies) {
+  auto one = make_remapper(), two = make_remapper();
+  Memory first(20), second(20);
+  first.fill();
+  second.fill();
+  ASSERT_TRUE(one->share(first.data(), first.size(), true));
+  ASSERT_TRUE(two->share(second.data(), second.size(), true));
+  ASSERT_TRUE(is_shared(first.data()) && is_shared(second.data()));
+  EXPECT_EQ(0, in_child([&] {
+              if (is_shared(first.data()) || is_shared(second.data())) return 1;
+              std::memset(first.data(), 0, first.size());
+              std::memset(second.data(), 0, second.size());
+              return 0;
+            }));
+  EXPECT_TRUE(first.filled() && second.filled());
+  one.reset();
+  EXPECT_EQ(0, in_child([&] { return second.filled() && !is_shared(second.data()) ? 0 : 1; }))
+      << "one that is gone is not asked";
+  two->unshare(second.data(), second.size());
+}
+
+TEST(RegionFork, TheChildWritesWhatItsParentNeverSees) {
+  auto remapper = make_remapper();
+  Memory memory(600);
+  memory.data()[page(17)] = 1;  // most of it was never touched
+  auto pieces = remapper->share(memory.data(), memory.size(), true);
+  ASSERT_TRUE(pieces && !pieces->empty());
+  EXPECT_EQ(0, in_child([&] {
+              if (memory.data()[page(17)] != 1 || memory.data()[page(400)] != 0) return 1;
+              std::memset(memory.data(), 9, memory.size());
+              return memory.data()[page(599)] == 9 ? 0 : 2;
+            }));
+  EXPECT_EQ(1, memory.data()[page(17)]);
+  EXPECT_EQ(0, memory.data()[page(400)]);
+  EXPECT_EQ(0, memory.data()[page(599)]);
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionFork, WithoutADescriptorTheChildStillGetsItsCopies) {
+  auto remapper = make_remapper();
+  Memory memory(20);
+  memory.fill();
+  ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
+  EXPECT_EQ(0, in_child([&] {
+              // In a child, whose limit is its own: it shares anew, and forks without a descriptor left.
+              auto own = make_remapper();
+              Memory mine(20);
+              mine.fill();
+              if (!own->share(mine.data(), mine.size(), true)) return 1;
+              rlimit limit{};
+              getrlimit(RLIMIT_NOFILE, &limit);
+              limit.rlim_cur = 3;
+              if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+              const pid_t child = fork();
+              if (child == 0) {
+                if (!mine.filled()) _exit(1);
+                std::memset(mine.data(), 7, mine.size());
+                _exit(mine.data()[5] == 7 ? 0 : 2);
+              }
+              int status = -1;
+              waitpid(child, &status, 0);
+              return status == 0 && mine.filled() ? 0 : 3;
+            }));
+  remapper->unshare(memory.data(), memory.size());
+}
+
+TEST(RegionWriteGuardRules, WithoutMovesIfNotAllowed) { EXPECT_FALSE(WriteGuard::open(false).can_move()); }
+
+TEST(RegionWriteGuardRules, WhatCannotBeClosedIsAnError) {
+  const WriteGuard guard = WriteGuard::open();
+  if (guard.kind() == WriteGuard::Kind::kNone) GTEST_SKIP() << "no userfaultfd";
+  constexpr uint64_t kPages = 4 * kPageSize;
+  void* const room = mmap(nullptr, kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  const auto begin = reinterpret_cast<uintptr_t>(room);
+  EXPECT_EQ(guard.handle().close_absent(begin, kPages), 0);
+  guard.handle().open_range(begin, kPages);
+  const WriteGuard other = WriteGuard::open();
+  ASSERT_EQ(other.handle().close_absent(begin, kPageSize), 0);
+  EXPECT_EQ(guard.handle().close_absent(begin, kPages), EBUSY) << "another one watches a part of it";
+  other.handle().open_range(begin, kPageSize);
+  munmap(room, kPages);
+  EXPECT_NE(guard.handle().close_absent(begin, kPages), 0) << "nothing is there";
+}
+
+}  // namespace
+}  // namespace nupa::memory::testing
