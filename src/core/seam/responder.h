@@ -8,6 +8,7 @@
 
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
+#include "host/agent.h"
 
 namespace nupa::core {
 
@@ -57,6 +58,9 @@ class Verdict {
   static constexpr Verdict not_ready() { return Verdict(kNotReady); }
   /// The target's process has died.
   static constexpr Verdict lost() { return Verdict(kLost); }
+  /// The owner of the memory, another process, has to copy and has not done so yet. Nothing is lost: the same call goes
+  /// on with it, with the same message, which keeps the receive that it has taken.
+  static constexpr Verdict not_served() { return Verdict(kNotServed); }
   /// An unreliable service has dropped the message, and goes on.
   static constexpr Verdict dropped() { return Verdict(kDropped); }
   /// The target is in the error state.
@@ -66,12 +70,13 @@ class Verdict {
   constexpr bool is_not_ready() const { return word_ == kNotReady; }
   constexpr bool is_lost() const { return word_ == kLost; }
   constexpr bool is_dropped() const { return word_ == kDropped; }
+  constexpr bool is_not_served() const { return word_ == kNotServed; }
   constexpr bool is_refused() const { return (word_ & kRefused) != 0; }
   /// Only of refused().
   constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
 
  private:
-  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kRefused = 1u << 8;
+  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kNotServed = 4, kRefused = 1u << 8;
   explicit constexpr Verdict(uint32_t word) : word_(word) {}
   uint32_t word_;
 };
@@ -106,8 +111,8 @@ struct WritePart {
 /// The rules on one target. A target is one of
 ///   SharedTarget   tables and rings of a process of this host
 ///   ContextTarget  what a protocol engine sees of its own queue pair
-/// with select, resolve, write, atomic, take, put_back, room, place, complete, abandon, invalidate and fail as
-/// SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
+/// with select, resolve, resolves_later, write, atomic, take, put_back, room, place, complete, abandon, invalidate
+/// and fail as SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
 template <class Target>
 class Responder {
  public:
@@ -129,7 +134,7 @@ class Responder {
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
     if (part.first) {
       if (!target_.select(part.srqn)) return refuse(Refusal::kInvalidRequest, inbound, message);
-      message->receive = target_.take();
+      if (__builtin_expect(!message->receive, 1)) message->receive = target_.take();
       if (__builtin_expect(!message->receive, 0)) return Verdict::not_ready();
     }
     if (__builtin_expect(message->offset + part.length > target_.room(message->receive), 0))
@@ -138,6 +143,7 @@ class Responder {
       const WcStatus status = target_.place(message->receive, message->offset, part.pieces, part.piece_count,
                                             part.length, message->wants_behind ? &message->behind : nullptr);
       if (__builtin_expect(status != WcStatus::kSuccess, 0)) {
+        if (status == host::kNotServedYet) return Verdict::not_served();
         if (status != WcStatus::kRetryExcErr) return refuse(Refusal::kReceiveBuffer, inbound, message);
         target_.abandon(message->receive);
         return Verdict::lost();
@@ -182,7 +188,7 @@ class Responder {
   Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,
                Range* range) {
     if (!target_.select(srqn) || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
-    if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range))
+    if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range) && !target_.resolves_later())
       return refuse(Refusal::kRemoteAccess);
     return Verdict::accepted();
   }
@@ -197,6 +203,7 @@ class Responder {
     const WcStatus status = target_.atomic(op, rkey, address, operand, swap);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
     if (status == WcStatus::kRetryExcErr) return Verdict::lost();
+    if (status == host::kNotServedYet) return Verdict::not_served();
     return refuse(status == WcStatus::kRemAccessErr   ? Refusal::kRemoteAccess
                   : status == WcStatus::kRemInvReqErr ? Refusal::kInvalidRequest
                                                       : Refusal::kRemoteOperation);
@@ -247,6 +254,7 @@ class Responder {
     if (part.length == 0 || part.placed) return Verdict::accepted();
     const WcStatus status = target_.write(range, part.pieces, part.piece_count);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
+    if (status == host::kNotServedYet) return Verdict::not_served();
     return status == WcStatus::kRetryExcErr ? Verdict::lost() : Verdict::refused(Refusal::kRemoteOperation);
   }
 
@@ -282,6 +290,7 @@ class ContextTarget {
     range->at = context_.reach(srqn_, rkey, address, length, rights);
     return range->at != nullptr;
   }
+  bool resolves_later() const { return context_.awaits_memory(); }
   WcStatus write(const Range& range, const Piece* pieces, uint32_t count);
   static const std::byte* behind(const Range& range, uint64_t length) { return range.at + length; }
   WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
@@ -298,6 +307,9 @@ class ContextTarget {
   void fail(std::optional<EventType> event) { context_.refuse(event); }
 
  private:
+  /// Of a call that failed with nothing but false to say so.
+  WcStatus failure() const { return context_.awaits_memory() ? host::kNotServedYet : WcStatus::kRemOpErr; }
+
   QpContext& context_;
   uint32_t srqn_ = 0;
 };
