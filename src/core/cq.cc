@@ -10,6 +10,7 @@
 #include "core/device_attr.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "progress/deadline.h"
 #include "progress/neighbours.h"
 #include "progress/poll_policy.h"
 #include "progress/waiter.h"
@@ -19,6 +20,17 @@ namespace nupa::core {
 using shm::Armed;
 using shm::CompletionRing;
 using shm::CqEntry;
+
+namespace {
+
+/// A writer takes nanoseconds between its claim and its entry. One that takes longer was preempted or stopped there:
+/// other writers have the ring back while it is waited for, since they wait with their send locks held.
+constexpr int64_t kClosedNs = 1'000'000;
+constexpr int64_t kOpenNs = 1'000'000;
+/// How long a resize waits for such a writer.
+constexpr int64_t kWriterLimitNs = 2'000'000'000;
+
+}  // namespace
 
 Cq::Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
        const CqOptions& options)
@@ -205,6 +217,36 @@ int Cq::moderate(uint16_t, uint16_t) {
   return 0;
 }
 
+void Cq::reopen_ring() {
+  for (uint64_t i = 0; i < ring_.capacity(); ++i) ring_.reopen(head_ + i);
+}
+
+bool Cq::close_ring(std::unique_lock<progress::SpinLock>& lock) {
+  // Writers find every free slot closed. Entries that are being written are waited for; recover() voids the claim of a
+  // writer that died.
+  const auto close_all = [this] {
+    for (uint64_t i = 0; i < ring_.capacity(); ++i)
+      if (!ring_.close(head_ + i) && !ring_.ready(head_ + i)) return false;
+    return true;
+  };
+  const auto without_lock = [&lock](auto&& wait) {
+    lock.unlock();
+    wait();
+    lock.lock();
+  };
+  for (const auto limit = progress::Deadline::in_ns(kWriterLimitNs);;) {
+    const auto closed_until = progress::Deadline::in_ns(kClosedNs);
+    progress::Waiter waiter(progress::kLockPolicy);
+    while (!closed_until.passed()) {
+      if (close_all()) return true;  // all anew each time: others may have polled meanwhile
+      without_lock([&waiter] { waiter.turn(); });
+    }
+    reopen_ring();
+    if (limit.passed()) return false;
+    without_lock([] { progress::sleep_for(kOpenNs); });
+  }
+}
+
 int Cq::resize(uint32_t entries) {
   if (!device_.is_here()) return ENODEV;
   const DeviceAttr limits = device_attr();
@@ -215,22 +257,15 @@ int Cq::resize(uint32_t entries) {
 
   std::unique_lock lock(lock_);
   CompletionRing fresh(shared_, block->address, log2);
-  // From here on writers find every free slot closed, and the new place once it is told. Entries that are being
-  // written are waited for; a writer that died holds a claim that recover() voids.
-  const auto close_all = [&] {
-    for (uint64_t i = 0; i < ring_.capacity(); ++i)
-      if (!ring_.close(head_ + i) && !ring_.ready(head_ + i)) return false;
-    return true;
-  };
-  for (progress::Waiter waiter(progress::kLockPolicy); !close_all();) {  // all anew: others may have polled meanwhile
+  if (!close_ring(lock)) {
     lock.unlock();
-    waiter.turn();
-    lock.lock();
+    device_.process().ring_memory().give_back(*block);
+    return EBUSY;
   }
   uint64_t kept = 0;
   while (kept < ring_.capacity() && ring_.ready(head_ + kept)) ++kept;
   if (kept >= fresh.capacity()) {
-    for (uint64_t i = 0; i < ring_.capacity(); ++i) ring_.reopen(head_ + i);
+    reopen_ring();
     lock.unlock();
     device_.process().ring_memory().give_back(*block);
     return EINVAL;

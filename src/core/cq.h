@@ -94,6 +94,10 @@ class Cq final : public CompletionQueue {
   /// Under the lock: head_ or ring_ changed.
   void look_at_next();
   int nothing_there();
+  /// Keeps writers out of the ring. `lock` is that of this queue, which is given back between turns. False: an entry
+  /// was still being written after two seconds, and writers have the ring as before.
+  bool close_ring(std::unique_lock<progress::SpinLock>& lock);
+  void reopen_ring();
 
   DeviceImpl& device_;
   uint32_t index_;

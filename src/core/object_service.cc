@@ -8,7 +8,6 @@
 #include "core/cq.h"
 #include "core/qp.h"
 #include "core/srq.h"
-#include "progress/waiter.h"
 
 namespace nupa::core {
 
@@ -75,26 +74,33 @@ void ObjectService::recover_from(host::Peer& peer) {
   objects_.qps().each([dead](Qp& qp) { qp.recover(dead); });
 }
 
+bool ObjectService::leave(Qp& qp, host::Peer& gone) {
+  const bool left = qp.handle_peer_gone(gone);
+  if (qp.has_failed()) failed_.insert(qp.index());
+  return left;
+}
+
 void ObjectService::on_peer_gone(host::Peer& peer) {
   std::lock_guard lock(objects_.mutex());
   recover_from(peer);
   objects_.qps().each([&](Qp& qp) {
-    // A thread that is inside a post to the dead peer comes out of it: nobody can hold it up any more.
-    progress::Waiter waiter(progress::kLockPolicy);
-    for (int turn = 0; turn < 100000 && !qp.handle_peer_gone(peer); ++turn) waiter.turn();
-    if (qp.has_failed()) failed_.insert(qp.index());
+    if (!leave(qp, peer)) leaving_.push_back({qp.index(), peer.shared_from_this()});
   });
   const uint32_t dead = shm::owner_tag(peer.slot(), peer.instance());
   for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
     if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);
-  if (!failed_.empty()) wake();
+  if (!failed_.empty() || !leaving_.empty()) wake();
 }
 
 void ObjectService::try_again(int64_t now_ns) {
   std::shared_lock copies(copies_);
   std::lock_guard lock(objects_.mutex());
   tries_ = true;
-  int64_t wanted = INT64_MAX;
+  std::erase_if(leaving_, [this](const Leaving& each) {
+    Qp* const qp = objects_.qps().at(each.index);
+    return qp == nullptr || leave(*qp, *each.gone);
+  });
+  int64_t wanted = leaving_.empty() ? INT64_MAX : now_ns + kBusyPauseNs;
   for (auto failed = failed_.begin(); failed != failed_.end();) {
     Qp* qp = objects_.qps().at(*failed);
     if (qp == nullptr || qp->handle_error()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <shared_mutex>
+#include <vector>
 
 #include "host/node.h"
 #include "core/object_tables.h"
@@ -37,6 +38,8 @@ class ObjectService {
   const shm::Tables& tables() { return node_.segment().tables(); }
   void look_at(uint32_t bank);
   void recover_from(host::Peer& peer);
+  /// The queue pair leaves a process that has gone. False: another thread holds it.
+  bool leave(Qp& qp, host::Peer& gone);
 
   host::Node& node_;
   ObjectTables& objects_;
@@ -45,6 +48,12 @@ class ObjectService {
   std::atomic<bool> tries_{false};  ///< the service thread is in try_again()
   progress::Loop::Timer again_{node_.loop(), [this](int64_t now) { try_again(now); }};
   std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled
+  /// A queue pair that another thread held when `gone` went.
+  struct Leaving {
+    uint32_t index;
+    host::PeerRef gone;
+  };
+  std::vector<Leaving> leaving_;
 };
 
 }  // namespace nupa::core

@@ -215,6 +215,7 @@ int Qp::to_rtr(const QpAttr& attr) {
 
 std::unique_ptr<Endpoint> Qp::take_endpoint() {
   if (endpoint_ != nullptr) endpoint_->stop();
+  context_.forget_calls();
   batches_ = copies_in_post_ = false;
   return std::move(endpoint_);
 }

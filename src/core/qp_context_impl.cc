@@ -56,7 +56,7 @@ std::byte* QpContextImpl::copy_of(const host::RemoteRange& range, uint64_t lengt
   if (copy_ == nullptr || length > kMaxMtu) return copy_.get();
   if ((rights & access::kRemoteRead) != 0) {
     const Piece piece{copy_.get(), length};
-    if (target_->read(range, &piece, 1) != WcStatus::kSuccess) return nullptr;
+    if (!succeeded(target_->read(range, &piece, 1))) return nullptr;
   }
   written_ = true;
   written_range_ = range;
@@ -65,6 +65,7 @@ std::byte* QpContextImpl::copy_of(const host::RemoteRange& range, uint64_t lengt
 
 std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) {
   written_ = false;
+  awaits_memory_ = false;
   host::RemoteRange range;
   if (select(srqn) != Selection::kYes || !target_->resolve(rkey, address, length, rights, &range) || range.null_region)
     return nullptr;
@@ -74,7 +75,7 @@ std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, 
 bool QpContextImpl::wrote(uint32_t length) {
   if (!written_) return true;
   const Piece piece{copy_.get(), length};
-  return target_->write(written_range_, &piece, 1) == WcStatus::kSuccess;
+  return succeeded(target_->write(written_range_, &piece, 1));
 }
 
 WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
@@ -103,7 +104,8 @@ bool QpContextImpl::holds_receive() {
 
 bool QpContextImpl::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
   const Piece piece{const_cast<std::byte*>(data), length};
-  return holds_receive() && target_->place(receive_, offset, &piece, 1, length, behind) == WcStatus::kSuccess;
+  awaits_memory_ = false;
+  return holds_receive() && succeeded(target_->place(receive_, offset, &piece, 1, length, behind));
 }
 
 void QpContextImpl::complete_receive(const Inbound& message, WcStatus status) {

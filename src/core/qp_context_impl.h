@@ -23,6 +23,7 @@ class QpContextImpl final : public QpContext {
   void wake_at(int64_t when_ns) override;
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
   bool wrote(uint32_t length) override;
+  bool awaits_memory() const override { return awaits_memory_; }
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                       uint64_t swap) override;
   Selection select(uint32_t srqn) override;
@@ -35,6 +36,10 @@ class QpContextImpl final : public QpContext {
   void refuse(std::optional<EventType> event) override;
   uint8_t rnr_timer() const override;
   void established() override;
+  /// The queue pair leaves the states that receive: nothing is gone on with.
+  void forget_calls() {
+    if (target_) target_->forget_calls();
+  }
 
  private:
   bool is_xrc() const { return type() == QpType::kXrcRecv; }
@@ -42,6 +47,11 @@ class QpContextImpl final : public QpContext {
   SharedTarget& target();
   /// Whether `receive_` is still to be filled: an owner may have taken an XRC domain's queue away.
   bool holds_receive();
+  /// Notes whether the owner of memory has yet to serve a call that returned `status`.
+  bool succeeded(WcStatus status) {
+    awaits_memory_ = status == host::kNotServedYet;
+    return status == WcStatus::kSuccess;
+  }
   /// Memory of another process that is not shared, by a copy of at most one packet.
   std::byte* copy_of(const host::RemoteRange& range, uint64_t length, uint32_t rights);
 
@@ -52,6 +62,7 @@ class QpContextImpl final : public QpContext {
   uint32_t receive_queue_ = 0;  ///< XRC: the one that `receive_` is of, and its life
   uint64_t receive_life_ = 0;
   std::unique_ptr<std::byte[]> copy_;
+  bool awaits_memory_ = false;
   bool written_ = false;  ///< `copy_` is of `written_range_`
   host::RemoteRange written_range_{};
 };

@@ -58,6 +58,7 @@ void Qp::push_flush(const shm::RecvSlot& slot) {
 
 bool Qp::flush_receives() {
   if (endpoint_ != nullptr) endpoint_->stop();
+  context_.forget_calls();
   if (queue_ == nullptr) {
     // IBTA 11.6.3.1: after this event no more receives of a shared queue are taken for this queue pair.
     if (srq_ != nullptr && !last_wqe_told_.exchange(true))

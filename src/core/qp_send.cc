@@ -213,7 +213,7 @@ int64_t Qp::progress(int64_t now_ns) {
   entry.status = static_cast<uint8_t>(status);
   entry.opcode = static_cast<uint8_t>(completion_opcode(wr.opcode));
   const auto pushed = send_port_.push(process_.tag(), nullptr, status != WcStatus::kSuccess, entry);
-  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kOverrun, 0))
+  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kLost, 0))
     enter_error(EventType::kQpFatal);  // IBTA 11.6.3.2, local work queue catastrophic error
 }
 

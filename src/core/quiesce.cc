@@ -21,8 +21,7 @@ bool await_holder(const std::atomic<uint32_t>& lock, const host::Peer& peer, int
   return !is_late;
 }
 
-bool await_holders(host::Peer& peer) {
-  const int64_t deadline = base::now_ns() + kLimitNs;
+bool await_holders(host::Peer& peer, int64_t deadline) {
   bool is_late = false;
   const bool all = peer.queue_pairs().each([&](const shm::QpBank& bank, uint32_t) {
     const uint32_t count = bank.count();
@@ -36,8 +35,11 @@ bool await_holders(host::Peer& peer) {
 
 bool quiesce(host::Node& node) {
   shm::SendLock::fence_after_revoking();
-  bool all = await_holders(node.self());
-  for (const host::PeerRef& peer : node.peers()) all = await_holders(*peer) && all;
+  // One deadline for all: behind a process that is stopped each other one is looked at once.
+  const int64_t deadline = base::now_ns() + kLimitNs;
+  bool all = await_holders(node.self(), deadline);
+  for (const host::PeerRef& peer : node.peers()) all = await_holders(*peer, deadline) && all;
+  node.refuse_earlier_requests();
   return all;
 }
 
@@ -48,7 +50,9 @@ bool quiesce_peer(host::Node& node, uint32_t slot, uint32_t qp_num) {
   if (peer == nullptr) return true;
   const auto index = peer->queue_pairs().index_of(qp_num);
   if (!index) return quiesce(node);
-  return await_holder(peer->queue_pairs().qp(*index)->send_lock, *peer, base::now_ns() + kLimitNs);
+  const bool is_over = await_holder(peer->queue_pairs().qp(*index)->send_lock, *peer, base::now_ns() + kLimitNs);
+  node.refuse_earlier_requests();
+  return is_over;
 }
 
 }  // namespace nupa::core

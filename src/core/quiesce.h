@@ -5,9 +5,10 @@
 namespace nupa::core {
 
 /// Waits until no process of this host, this one too, is inside an operation on a queue pair that it began before this
-/// call. What was revoked before the call (a key, a ring, a state) is then not used any more. Operations hold the send
+/// call. What was revoked before the call (a key, a ring, a state) is then not used any more, nor by requests to this
+/// process's service thread that began before. Operations hold the send
 /// lock of their queue pair, so this watches the send locks in the tables of all processes that `node` has met; the
-/// caller holds none. False: a process did not move on within 2 s (it is stopped). Any thread.
+/// caller holds none. False: one or more did not move on within 2 s in all (they are stopped). Any thread.
 bool quiesce(host::Node& node);
 
 /// The same where only one queue pair can be inside, the peer of a connected one: `qp_num` of the process in `slot`.

@@ -49,6 +49,7 @@ ReceiveQueue::~ReceiveQueue() {
 int ReceiveQueue::post(const RecvWr& wr) {
   if (wr.num_sge > shared_.max_sge) return EINVAL;
   std::lock_guard lock(lock_);
+  if (__builtin_expect(waits_for_claimers_, 0)) return EINVAL;
   // Signed: a completion of a queue that had this number before may be polled late.
   if (static_cast<int64_t>(posted_ - retired_.load(std::memory_order_acquire)) >= max_wr_) return ENOMEM;
   const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
@@ -86,14 +87,19 @@ bool ReceiveQueue::drain_one(uint64_t position, const std::function<void(const R
 bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int64_t wait_ns,
                          const std::function<bool(uint32_t)>& is_dead,
                          const std::function<bool(const RecvSlot&)>& completed) {
-  std::lock_guard lock(lock_);
+  std::unique_lock lock(lock_);
   const uint64_t capacity = ring_.capacity();
   const int64_t deadline = wait_ns == 0 ? 0 : base::now_ns() + wait_ns;
   for (uint64_t position = posted_ > capacity ? posted_ - capacity : 0; position < posted_; ++position) {
     progress::Waiter waiter(progress::kLockPolicy);
     while (!drain_one(position, flush, is_dead, completed)) {
       if (deadline == 0 || base::now_ns() > deadline) return false;
+      // A thread that posts, and the service thread that takes back what a dead claimer left, do not wait for this one.
+      waits_for_claimers_ = true;
+      lock.unlock();
       waiter.turn();
+      lock.lock();
+      waits_for_claimers_ = false;
     }
   }
   shared_.consumed.store(posted_, std::memory_order_release);

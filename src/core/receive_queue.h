@@ -25,7 +25,7 @@ class ReceiveQueue {
   shm::ReceiveRing& ring() { return ring_; }
   shm::RecvRing& shared() { return shared_; }
 
-  /// 0; EINVAL: too many entries; ENOMEM: full.
+  /// 0; EINVAL: too many entries, or the queue is being emptied; ENOMEM: full.
   int post(const RecvWr& wr);
 
   /// The completion of one of its receives was polled. `alone`: no other thread retires at the same time.
@@ -37,7 +37,8 @@ class ReceiveQueue {
   }
 
   /// Takes every posted receive back and hands each to `flush` (null: drops it), oldest first. A receive that a peer
-  /// is filling is waited for up to `wait_ns`; one that a dead peer left is taken. False: some are still being filled.
+  /// is filling is waited for up to `wait_ns`, without the lock that posts take; one that a dead peer left is taken.
+  /// False: some are still being filled.
   bool drain(const std::function<void(const shm::RecvSlot&)>& flush, int64_t wait_ns,
              const std::function<bool(uint32_t tag)>& is_dead,
              const std::function<bool(const shm::RecvSlot&)>& completed);
@@ -64,6 +65,7 @@ class ReceiveQueue {
   progress::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;
+  bool waits_for_claimers_ = false;   ///< drain() does, and has given the lock back meanwhile
   std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which makes room (IBTA 10.8.3.2)
 };
 

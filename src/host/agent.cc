@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "base/memory_fault.h"
@@ -72,84 +74,209 @@ int execute(host::Peer& asker, AgentShared& request) {
   return 0;
 }
 
+/// How long the owner of a request has it to itself. One that was not begun by then loses its place to another request
+/// and asks anew: requests to a process that is stopped do not take all places from those to others.
+constexpr int64_t kPlaceNs = 10'000'000;
+/// How long the result of a copy waits for its user, who most often looks each half millisecond.
+constexpr int64_t kResultNs = 1'000'000'000;
+
 }  // namespace
 
-AgentShared* Agent::take() {
-  progress::Waiter waiter(progress::kLockPolicy);
-  for (;;) {
-    for (AgentShared& request : node_.segment().tables().header->agents) {
-      auto free = static_cast<uint32_t>(AgentState::kFree);
-      if (request.state.compare_exchange_strong(free, static_cast<uint32_t>(AgentState::kTaken))) return &request;
+AgentShared* Agent::take(int64_t now) {
+  auto& requests = node_.segment().tables().header->agents;
+  AgentShared* oldest = nullptr;
+  for (AgentShared& request : requests) {
+    Place& place = place_of(request);
+    const uint32_t seen = request.state.load(std::memory_order_acquire);
+    const AgentState state = shm::agent_state_of(seen);
+    const bool is_over = state == AgentState::kServed || (place.owner != nullptr && !place.owner->alive());
+    // A copy may be made once more, so one whose user does not come back is no loss.
+    const bool is_left = state == AgentState::kServed && request.op <= static_cast<uint32_t>(AgentOp::kRead) &&
+                         now - place.asked_ns >= kResultNs;
+    if (state == AgentState::kFree || is_left || (place.given_up && is_over)) {
+      place = {place.bounce, nullptr, now, false};
+      request.state.store(shm::agent_word(shm::agent_generation_of(seen) + 1, AgentState::kTaken));
+      return &request;
     }
-    waiter.turn();
+    const bool may_go = state == AgentState::kAsked && now - place.asked_ns >= kPlaceNs;
+    if (may_go && (oldest == nullptr || place.asked_ns < place_of(*oldest).asked_ns)) oldest = &request;
   }
+  if (oldest == nullptr) return nullptr;
+  uint32_t asked = oldest->state.load();
+  const uint32_t taken = shm::agent_word(shm::agent_generation_of(asked) + 1, AgentState::kTaken);
+  if (shm::agent_state_of(asked) != AgentState::kAsked || !oldest->state.compare_exchange_strong(asked, taken))
+    return nullptr;  // it has just been begun
+  place_of(*oldest).asked_ns = now;
+  return oldest;
 }
 
-Result<std::byte*> Agent::bounce_of(uint32_t index) {
-  std::lock_guard lock(mutex_);
-  if (bounce_[index].address == nullptr) {
+Agent::Place& Agent::place_of(const AgentShared& request) {
+  return places_[static_cast<size_t>(&request - node_.segment().tables().header->agents)];
+}
+
+Result<std::byte*> Agent::bounce_of(Place& place) {
+  if (place.bounce.address == nullptr) {
     auto block = node_.segment().allocate(shm::kBounceBytes);
     if (!block) return tl::unexpected(block.error());
-    bounce_[index] = *block;
+    place.bounce = *block;
   }
-  return static_cast<std::byte*>(bounce_[index].address);
+  return static_cast<std::byte*>(place.bounce.address);
 }
 
-WcStatus Agent::ask(host::Peer& peer, AgentShared& request) {
-  request.target_instance = peer.instance();
-  request.status = 0;
-  request.state.store(static_cast<uint32_t>(AgentState::kAsked), std::memory_order_release);
-  shm::SegmentHeader& theirs = *peer.tables().header;
-  theirs.agent_attention[node_.slot() / 64].fetch_or(uint64_t{1} << (node_.slot() % 64));
+WcStatus AgentCall::ask(host::Peer& owner, const Step& step, const std::byte* local) {
+  AgentShared* request;
+  shm::Segment::Block bounce;
+  const bool copies = step.op == AgentOp::kWrite || step.op == AgentOp::kRead;
+  {
+    std::lock_guard lock(agent_.mutex_);
+    request = agent_.take(progress::now_ns());
+    if (request == nullptr) return kNotServedYet;
+    Agent::Place& place = agent_.place_of(*request);
+    asked_word_ = shm::agent_word(shm::agent_generation_of(request->state.load()), AgentState::kAsked);
+    if (auto made = copies ? agent_.bounce_of(place) : Result<std::byte*>(nullptr); !made) {
+      NUPA_WARN("no memory for a bounce buffer: %s", made.error().what());
+      request->state.store(shm::agent_word(shm::agent_generation_of(asked_word_), AgentState::kFree));
+      return WcStatus::kGeneralErr;
+    }
+    place.owner = owner.shared_from_this();
+    bounce = place.bounce;
+  }
+  if (step.op == AgentOp::kWrite) std::memcpy(bounce.address, local, step.length);
+  request->op = static_cast<uint32_t>(step.op);
+  request->address = step.remote;
+  request->length = step.length;
+  request->bounce = bounce.offset;
+  request->operand = step.operand;
+  request->swap = step.swap;
+  request->target_instance = owner.instance();
+  request->epoch = owner.tables().header->agent_epoch.load(std::memory_order_acquire);
+  request->status = 0;
+  request_ = request;
+  asked_ = step;
+  request->state.store(asked_word_, std::memory_order_release);
+  shm::SegmentHeader& theirs = *owner.tables().header;
+  const uint32_t slot = agent_.node_.slot();
+  theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
   theirs.attention.fetch_or(shm::attention::kAgent);
-  peer.ring_doorbell();
-  progress::Waiter waiter(progress::kLockPolicy);
-  while (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kServed)) {
-    if (!peer.alive()) return WcStatus::kRetryExcErr;
-    if (node_.on_service_thread()) serve();
-    waiter.turn();
-  }
-  if (request.status == 0) return WcStatus::kSuccess;
-  return request.status == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;
+  owner.ring_doorbell();
+  return WcStatus::kSuccess;
 }
 
-WcStatus Agent::copy(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
-  AgentShared* request = take();
-  const auto index = static_cast<uint32_t>(request - node_.segment().tables().header->agents);
+bool AgentCall::holds_place(uint32_t word) const {
+  return shm::agent_generation_of(word) == shm::agent_generation_of(asked_word_);
+}
+
+WcStatus AgentCall::look(host::Peer& owner, std::byte* local, uint64_t* found) {
+  const uint32_t word = request_->state.load(std::memory_order_acquire);
+  if (!holds_place(word)) {
+    request_ = nullptr;
+    return kNotServedYet;
+  }
+  if (shm::agent_state_of(word) == AgentState::kServed) return take_result(local, found);
+  if (owner.alive()) return kNotServedYet;
+  drop();
+  return WcStatus::kRetryExcErr;
+}
+
+WcStatus AgentCall::take_result(std::byte* local, uint64_t* found) {
+  AgentShared& request = *std::exchange(request_, nullptr);
+  Agent::Place& place = agent_.place_of(request);
+  {
+    std::lock_guard lock(agent_.mutex_);
+    if (!holds_place(request.state.load())) return kNotServedYet;
+    place.asked_ns = progress::now_ns();  // take() leaves it alone while it is read
+  }
+  const uint32_t error = request.status;
+  if (error == 0 && asked_.op == AgentOp::kRead) std::memcpy(local, place.bounce.address, asked_.length);
+  if (error == 0 && found != nullptr) *found = request.operand;
+  {
+    std::lock_guard lock(agent_.mutex_);
+    place.owner = nullptr;
+    request.state.store(shm::agent_word(shm::agent_generation_of(asked_word_), AgentState::kFree));
+  }
+  if (error == 0) return WcStatus::kSuccess;
+  // Something was revoked meanwhile. The key is looked up anew with the next try.
+  if (error == ESTALE) return kNotServedYet;
+  return error == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;
+}
+
+void AgentCall::drop() {
+  if (request_ == nullptr) return;
+  std::lock_guard lock(agent_.mutex_);
+  AgentShared& request = *std::exchange(request_, nullptr);
+  uint32_t word = asked_word_;
+  const uint32_t free = shm::agent_word(shm::agent_generation_of(word), AgentState::kFree);
+  if (request.state.compare_exchange_strong(word, free)) {
+    agent_.place_of(request).owner = nullptr;
+    return;
+  }
+  if (holds_place(word)) agent_.place_of(request).given_up = true;
+}
+
+void AgentCall::forget() {
+  drop();
+  done_.clear();
+  waits_ = false;
+}
+
+WcStatus AgentCall::run(host::Peer& owner, const Step& step, std::byte* local, uint64_t* found) try {
+  if (next_ < done_.size()) {
+    if (done_[next_] == step) {
+      ++next_;
+      return WcStatus::kSuccess;
+    }
+    done_.resize(next_);
+  }
+  if (request_ != nullptr && asked_ != step) {
+    // The owner may have come back since.
+    const uint32_t word = request_->state.load();
+    if (holds_place(word) && shm::agent_state_of(word) == AgentState::kServed) silent_ = false;
+    drop();
+  }
+  if (done_.size() == done_.capacity()) done_.reserve(2 * done_.size() + 1);
+  const int64_t wait_ns = silent_ || agent_.node_.on_service_thread() ? 0 : wait_ns_;
+  WcStatus status = kNotServedYet;
+  const auto ends = [&] {
+    if (request_ == nullptr) {
+      status = ask(owner, step, local);
+      if (status != WcStatus::kSuccess) return status != kNotServedYet;
+    }
+    status = look(owner, local, found);
+    return status != kNotServedYet;
+  };
+  progress::wait_for(ends, progress::kLockPolicy,
+                     wait_ns == 0 ? progress::Deadline::at(0) : progress::Deadline::in_ns(wait_ns));
+  silent_ = status == kNotServedYet;
+  if (status != WcStatus::kSuccess) return status;
+  got_on_ = true;
+  done_.push_back(step);
+  next_ = done_.size();
+  return status;
+} catch (const std::bad_alloc&) {
+  NUPA_WARN("no memory to ask process %d for a copy", owner.pid());
+  return WcStatus::kGeneralErr;
+}
+
+WcStatus AgentCall::copy(host::Peer& owner, bool write, uint64_t remote, std::byte* local, uint64_t length) {
   WcStatus status = WcStatus::kSuccess;
-  auto bounce = bounce_of(index);
-  if (!bounce) {
-    NUPA_WARN("no memory for a bounce buffer: %s", bounce.error().what());
-    status = WcStatus::kGeneralErr;
-  }
   while (status == WcStatus::kSuccess && length > 0) {
-    const uint64_t step = std::min(length, shm::kBounceBytes);
-    request->op = static_cast<uint32_t>(write ? AgentOp::kWrite : AgentOp::kRead);
-    request->address = remote;
-    request->length = step;
-    request->bounce = bounce_[index].offset;
-    if (write) std::memcpy(*bounce, local, step);
-    status = ask(peer, *request);
-    if (status == WcStatus::kSuccess && !write) std::memcpy(local, *bounce, step);
-    remote += step;
-    local += step;
-    length -= step;
+    const uint64_t part = std::min(length, shm::kBounceBytes);
+    const AgentOp op = write ? AgentOp::kWrite : AgentOp::kRead;
+    status = run(owner, {&owner, op, remote, part, write ? nullptr : local, 0, 0}, local, nullptr);
+    remote += part;
+    local += part;
+    length -= part;
   }
-  request->state.store(static_cast<uint32_t>(AgentState::kFree), std::memory_order_release);
   return status;
 }
 
-WcStatus Agent::atomic(host::Peer& peer, AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
-  AgentShared* request = take();
-  request->op = static_cast<uint32_t>(op);
-  request->address = remote;
-  request->length = 8;
-  request->operand = *operand;
-  request->swap = swap;
-  const WcStatus status = ask(peer, *request);
-  *operand = request->operand;
-  request->state.store(static_cast<uint32_t>(AgentState::kFree), std::memory_order_release);
-  return status;
+WcStatus AgentCall::atomic(host::Peer& owner, AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
+  return run(owner, {&owner, op, remote, 8, nullptr, *operand, swap}, nullptr, operand);
+}
+
+void Node::refuse_earlier_requests() {
+  std::lock_guard lock(serving_);
+  segment().tables().header->agent_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void Agent::serve() {
@@ -161,10 +288,18 @@ void Agent::serve() {
       const host::PeerRef peer = node_.find(slot);
       if (peer == nullptr) continue;
       for (AgentShared& request : peer->tables().header->agents) {
-        if (request.state.load(std::memory_order_acquire) != static_cast<uint32_t>(AgentState::kAsked)) continue;
+        uint32_t seen = request.state.load(std::memory_order_acquire);
+        if (shm::agent_state_of(seen) != AgentState::kAsked) continue;
         if (request.target_instance != mine.instance) continue;
-        request.status = static_cast<uint32_t>(execute(*peer, request));
-        request.state.store(static_cast<uint32_t>(AgentState::kServed), std::memory_order_release);
+        // Until here its process may take it back; the generation tells whether it has asked for something else since.
+        const uint32_t generation = shm::agent_generation_of(seen);
+        if (!request.state.compare_exchange_strong(seen, shm::agent_word(generation, AgentState::kServing))) continue;
+        {
+          std::lock_guard lock(node_.serving());
+          const bool is_stale = request.epoch != mine.agent_epoch.load(std::memory_order_relaxed);
+          request.status = static_cast<uint32_t>(is_stale ? ESTALE : execute(*peer, request));
+        }
+        request.state.store(shm::agent_word(generation, AgentState::kServed), std::memory_order_release);
       }
     }
   }

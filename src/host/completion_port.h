@@ -50,13 +50,16 @@ class CompletionPort {
 
   enum class Pushed {
     kYes,
-    kNo,       ///< the queue is gone, or overran and its owner does not mind
-    kOverrun,  ///< the owner has been told; the queue pair whose entry is lost fails (IBTA 11.6.3.2)
+    kNo,  ///< the queue is gone, or overran and its owner does not mind
+    /// The queue pair whose entry is lost fails (IBTA 11.6.3.2): the queue overran, which its owner has been told, or
+    /// its owner was stopped while it resized the queue. The message itself was executed and cannot be repeated.
+    kLost,
   };
   /// Pushes an entry signed by process `tag` and raises the event it may cause, or leaves that to `due`.
   Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
               DueEvent* due = nullptr) {
     progress::Waiter waiter(progress::kLockPolicy);
+    int64_t until_ns = 0;  // of the wait for a ring that moves
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
           !open())
@@ -75,10 +78,14 @@ class CompletionPort {
           // Closed first, and then the new place is told.
           ring_ = {};
           if (!owner_->alive()) return Pushed::kNo;
+          if (until_ns == 0)
+            until_ns = base::now_ns() + kMoveLimitNs;
+          else if (base::now_ns() >= until_ns)
+            return Pushed::kLost;
           waiter.turn();
           break;
         case shm::CompletionRing::Push::kOverrun:
-          return overrun() ? Pushed::kOverrun : Pushed::kNo;
+          return overrun() ? Pushed::kLost : Pushed::kNo;
       }
     }
   }
@@ -87,6 +94,10 @@ class CompletionPort {
   int reach() { return open() || where_ == 0 ? 0 : ENOMEM; }
 
  private:
+  /// How long push() waits for the owner to tell a ring's new place. The owner keeps writers out only while it copies
+  /// the entries, at most 2^20, to the new ring.
+  static constexpr int64_t kMoveLimitNs = 2'000'000'000;
+
   bool open();
   /// False: the owner asked not to be told.
   bool overrun();

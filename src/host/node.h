@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "host/peer.h"
@@ -80,8 +81,17 @@ class Node {
   /// What the service thread sleeps on. Watches and timers of it are destroyed before the node.
   virtual progress::Loop& loop() = 0;
   bool on_service_thread() { return loop().on_this_thread(); }
+  /// After keys or receives were revoked, and nobody is inside a post any more who had looked them up: what others have
+  /// asked the service thread for until now it does not do, since the memory may be the program's again (Agent).
+  void refuse_earlier_requests();
+  /// Held by the service thread while it does such a request.
+  std::mutex& serving() { return serving_; }
+
   /// How many threads of this process are the library's own.
   virtual int internal_threads() const = 0;
+
+ private:
+  std::mutex serving_;
 };
 
 }  // namespace nupa::host

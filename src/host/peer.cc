@@ -38,7 +38,7 @@ Peer::ChannelBlock* Peer::block_of(uint32_t index) {
     std::lock_guard lock(channels_lock_);
     if (place != nullptr || channels_closed_) return place.get();
   }
-  // Without the lock, for whoever waits for it spins.
+  // Without the lock, as to zero a block takes microseconds.
   std::unique_ptr<ChannelBlock> made(new (std::nothrow) ChannelBlock);
   if (made == nullptr) return nullptr;
   made->fds.fill(-1);
@@ -104,19 +104,17 @@ uint32_t Peer::most_channels_held() {
 }
 
 Peer::~Peer() {
-  if (!self_) close_channels();
+  if (!self_) close_all(channels_);
 }
 
-void Peer::close_channels() {
-  channels_closed_ = true;
-  for (auto& block : channels_) {
+void Peer::close_all(Channels& channels) {
+  for (const auto& block : channels) {
     if (block == nullptr) continue;
     for (const int fd : block->fds) {
       if (fd < 0) continue;
       ::close(fd);
       --channels_held_;
     }
-    block.reset();
   }
 }
 
@@ -131,9 +129,16 @@ bool Peer::mark_gone() {
     std::lock_guard lock(region_mutex_);
     region_fd_.reset();
   }
-  std::lock_guard lock(channels_lock_);
-  doorbell_.reset();
-  close_channels();
+  // There may be thousands of them, and each close() is a system call: threads that raise events do not wait for it.
+  base::UniqueFd doorbell;
+  Channels channels;
+  {
+    std::lock_guard lock(channels_lock_);
+    doorbell = std::move(doorbell_);
+    channels.swap(channels_);
+    channels_closed_ = true;
+  }
+  close_all(channels);
   return true;
 }
 

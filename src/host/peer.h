@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "progress/spin_lock.h"
 #include "shm/qp_banks.h"
 #include "shm/segment.h"
 
@@ -100,7 +99,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   };
   /// Its block; null without memory, or where it has gone. Any thread.
   ChannelBlock* block_of(uint32_t index);
-  void close_channels();
+  using Channels = std::array<std::unique_ptr<ChannelBlock>, kMaxChannels / ChannelBlock::kChannels>;
+  static void close_all(Channels& channels);
   /// Under the channels' lock. False: that is known already.
   bool want_channel(ChannelBlock& block, uint32_t index) const;
   static inline std::atomic<uint32_t> channels_held_{0};
@@ -119,9 +119,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
   /// take its time.
   std::mutex region_mutex_;
   base::UniqueFd region_fd_;
-  progress::SpinLock channels_lock_;  ///< the same for those below
+  std::mutex channels_lock_;  ///< the same for those below
   base::UniqueFd doorbell_;
-  std::array<std::unique_ptr<ChannelBlock>, kMaxChannels / ChannelBlock::kChannels> channels_;
+  Channels channels_;
   bool channels_closed_ = false;  ///< it has gone
   std::atomic<Asker*> asker_{nullptr};
 };

@@ -90,8 +90,8 @@ WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte
   return WcStatus::kSuccess;
 }
 
-WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uint64_t remote, std::byte* local,
-                   uint64_t length) {
+WcStatus copy_span(AgentCall& call, PeerMemory& memory, const RemoteRange& range, bool write, uint64_t remote,
+                   std::byte* local, uint64_t length) {
   if (length == 0) return WcStatus::kSuccess;
   const MappedRegion* region = range.region;
   if (region == nullptr || (region->base() != nullptr && remote >= region->begin() && remote < region->end())) {
@@ -102,18 +102,19 @@ WcStatus copy_span(PeerMemory& memory, const RemoteRange& range, bool write, uin
       base::copy_in_order(mapped, local, here);
     else
       base::copy_block(local, mapped, here);
-    return copy_span(memory, range, write, remote + here, local + here, length - here);
+    return copy_span(call, memory, range, write, remote + here, local + here, length - here);
   }
   uint64_t outside = length;
   if (region->base() != nullptr && remote < region->begin()) outside = std::min(length, region->begin() - remote);
   host::Peer& peer = memory.peer();
   const WcStatus status = peer.cma_works() ? copy_by_kernel(peer, write, remote, local, outside)
-                                           : memory.agent().copy(peer, write, remote, local, outside);
+                                           : call.copy(peer, write, remote, local, outside);
   if (status != WcStatus::kSuccess) return status;
-  return copy_span(memory, range, write, remote + outside, local + outside, length - outside);
+  return copy_span(call, memory, range, write, remote + outside, local + outside, length - outside);
 }
 
-WcStatus copy_pieces(PeerMemory& memory, const RemoteRange& range, bool write, const Piece* pieces, uint32_t count) {
+WcStatus copy_pieces(AgentCall& call, PeerMemory& memory, const RemoteRange& range, bool write, const Piece* pieces,
+                     uint32_t count) {
   uint64_t remote = range.address;
   for (uint32_t i = 0; i < count; ++i) {
     const Piece& piece = pieces[i];
@@ -123,13 +124,14 @@ WcStatus copy_pieces(PeerMemory& memory, const RemoteRange& range, bool write, c
         static const std::byte zeros[4096] = {};
         for (uint64_t done = 0; done < piece.length;) {
           const uint64_t step = std::min<uint64_t>(sizeof zeros, piece.length - done);
-          const WcStatus status = copy_span(memory, range, true, remote + done, const_cast<std::byte*>(zeros), step);
+          const WcStatus status =
+              copy_span(call, memory, range, true, remote + done, const_cast<std::byte*>(zeros), step);
           if (status != WcStatus::kSuccess) return status;
           done += step;
         }
       }
     } else {
-      const WcStatus status = copy_span(memory, range, write, remote, piece.data, piece.length);
+      const WcStatus status = copy_span(call, memory, range, write, remote, piece.data, piece.length);
       if (status != WcStatus::kSuccess) return status;
     }
     remote += piece.length;
@@ -290,18 +292,20 @@ bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, u
   return false;
 }
 
-WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
+WcStatus write_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const Piece* pieces,
+                             uint32_t count) {
   if (range.null_region) return WcStatus::kSuccess;
-  return copy_pieces(memory, range, true, pieces, count);
+  return call.attempt([&] { return copy_pieces(call, memory, range, true, pieces, count); });
 }
 
-WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const Piece* pieces, uint32_t count) {
+WcStatus read_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const Piece* pieces,
+                            uint32_t count) {
   if (range.null_region) {
     for (uint32_t i = 0; i < count; ++i)
       if (pieces[i].data != nullptr) std::memset(pieces[i].data, 0, pieces[i].length);
     return WcStatus::kSuccess;
   }
-  return copy_pieces(memory, range, false, pieces, count);
+  return call.attempt([&] { return copy_pieces(call, memory, range, false, pieces, count); });
 }
 
 }  // namespace nupa::host

@@ -172,20 +172,25 @@ class KeyCache {
   std::shared_ptr<PeerMemory> memory_;
 };
 
-WcStatus write_remote_slowly(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count);
-WcStatus read_remote_slowly(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count);
+WcStatus write_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
+                             uint32_t count);
+WcStatus read_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
+                            uint32_t count);
 
 /// Copies between this process's pieces and a peer's range of their length. The last bytes of a write become visible
-/// last, as a reader that polls on them expects. kSuccess, or the status the requester reports.
-inline WcStatus write_remote(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count) {
+/// last, as a reader that polls on them expects. kSuccess, or the status the requester reports; kNotServedYet: the peer
+/// itself has to copy, by `call`, and has not done so.
+inline WcStatus write_remote(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
+                             uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
-    return write_remote_slowly(memory, range, pieces, count);
+    return write_remote_slowly(call, memory, range, pieces, count);
   base::copy_in_order(range.direct, pieces->data, pieces->length);
   return WcStatus::kSuccess;
 }
-inline WcStatus read_remote(PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces, uint32_t count) {
+inline WcStatus read_remote(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
+                            uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
-    return read_remote_slowly(memory, range, pieces, count);
+    return read_remote_slowly(call, memory, range, pieces, count);
   // What a READ brings is told by its completion alone: in no order.
   base::copy_block(pieces->data, range.direct, pieces->length);
   return WcStatus::kSuccess;

@@ -27,7 +27,7 @@
 namespace nupa::shm {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 12;
+constexpr uint32_t kLayoutVersion = 13;
 
 /// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair. A process with
 /// more queue pairs takes further slots. The queue pairs of one slot are a bank; a process counts its banks from 0, and
@@ -71,10 +71,17 @@ constexpr uint32_t kAgent =
 
 /// A request to another process's service thread for memory that neither a mapping nor the kernel's cross-memory copy
 /// reaches (atomics on unaligned ends of regions, processes in other PID namespaces). Lies in the asker's segment.
-enum class AgentState : uint32_t { kFree = 0, kTaken = 1, kAsked = 2, kServed = 3 };
+enum class AgentState : uint32_t { kFree = 0, kTaken = 1, kAsked = 2, kServed = 3, kServing = 4 };
+/// The state with a number that counts the requests in this place: one that was given up is never taken for a later
+/// one.
+constexpr uint32_t agent_word(uint32_t generation, AgentState state) {
+  return generation << 3 | static_cast<uint32_t>(state);
+}
+constexpr AgentState agent_state_of(uint32_t word) { return static_cast<AgentState>(word & 7); }
+constexpr uint32_t agent_generation_of(uint32_t word) { return word >> 3; }
 enum class AgentOp : uint32_t { kWrite = 1, kRead = 2, kCompareSwap = 3, kFetchAdd = 4, kAtomicWrite = 5 };
 struct alignas(64) AgentShared {
-  std::atomic<uint32_t> state;  ///< AgentState
+  std::atomic<uint32_t> state;  ///< agent_word()
   uint32_t op;                  ///< AgentOp
   uint64_t target_instance;     ///< whom it asks
   uint64_t address;             ///< in the target's address space
@@ -82,8 +89,10 @@ struct alignas(64) AgentShared {
   uint64_t bounce;   ///< heap offset in the asker's segment
   uint64_t operand;  ///< compare or add or the bytes to write; then the value found
   uint64_t swap;
-  uint32_t status;  ///< errno of the copy, 0: done
+  uint32_t status;  ///< errno of the copy, 0: done; ESTALE: it was asked before the last revocation, and not done
+  uint32_t epoch;   ///< the target's agent_epoch when the key was checked
 };
+static_assert(sizeof(AgentShared) == 64);
 constexpr uint32_t kAgents = 16;
 constexpr uint64_t kBounceBytes = 256 << 10;
 
@@ -146,6 +155,7 @@ struct alignas(64) SegmentHeader {
   alignas(64) std::atomic<uint64_t> cq_attention[kMaxCq / 64];
   alignas(64) std::atomic<uint64_t> agent_attention[4096 / 64];
   AgentShared agents[kAgents];
+  std::atomic<uint32_t> agent_epoch;                   ///< counts what this process has revoked: keys, receives
   alignas(64) std::atomic<uint32_t> mcast_high_water;  ///< entries at and above were never used
   McastShared mcast[kMaxMcast];
   alignas(64) std::atomic<uint32_t> listener_high_water;  ///< entries at and above were never used

@@ -30,16 +30,17 @@ namespace nupa::host {
 ::std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
   return ::std::make_shared<PeerMemory>(peer, agent_);
 }
-WcStatus write_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
+WcStatus write_remote_slowly(AgentCall&, PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
   return WcStatus::kGeneralErr;
 }
-WcStatus read_remote_slowly(PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
+WcStatus read_remote_slowly(AgentCall&, PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
   return WcStatus::kGeneralErr;
 }
 bool KeyCache::resolve_slowly(uint32_t, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, RemoteRange*) {
   return false;
 }
-WcStatus Agent::atomic(host::Peer&, shm::AgentOp, uint64_t, uint64_t*, uint64_t) { return WcStatus::kGeneralErr; }
+WcStatus AgentCall::atomic(host::Peer&, shm::AgentOp, uint64_t, uint64_t*, uint64_t) { return WcStatus::kGeneralErr; }
+void AgentCall::forget() {}
 }  // namespace nupa::host
 namespace nupa::core {
 bool DomainQueue::stands() const { return false; }

@@ -93,9 +93,12 @@ class QpContext {
   /// The engine has written `length` bytes to the memory that reach() returned last, from its beginning. False: the
   /// memory is out of reach by now.
   virtual bool wrote([[maybe_unused]] uint32_t length) { return true; }
+  /// The last call of reach(), wrote(), place() or run_atomic() failed only for now: the memory is another process's,
+  /// which has to copy and has not done so (kNotServedYet of run_atomic). The same call, later, goes on with it.
+  virtual bool awaits_memory() const { return false; }
   using Atomic = AtomicOp;
   /// `operand` goes in as compare, add or new value and comes back as the value found. kSuccess; kRemAccessErr: as
-  /// reach(); kRemInvReqErr: no word that a processor can be atomic on; kRemOpErr: out of reach.
+  /// reach(); kRemInvReqErr: no word that a processor can be atomic on; kRemOpErr: out of reach; kNotServedYet.
   virtual WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                               uint64_t swap);
   /// XRC: the receive queue that a request names, of its domain. Never waits.

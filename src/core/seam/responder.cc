@@ -15,7 +15,7 @@ WcStatus ContextTarget::write(const Range& range, const Piece* pieces, uint32_t 
       return WcStatus::kRemOpErr;
     offset += piece.length;
   }
-  return context_.wrote(static_cast<uint32_t>(offset)) ? WcStatus::kSuccess : WcStatus::kRemOpErr;
+  return context_.wrote(static_cast<uint32_t>(offset)) ? WcStatus::kSuccess : failure();
 }
 
 WcStatus ContextTarget::place(const Receive&, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t,
@@ -24,7 +24,7 @@ WcStatus ContextTarget::place(const Receive&, uint64_t offset, const Piece* piec
   for (uint32_t i = 0; i < count; ++i) {
     if (!context_.place(offset, pieces[i].data, static_cast<uint32_t>(pieces[i].length),
                         behind != nullptr ? behind : &nobody_asks))
-      return WcStatus::kRemOpErr;
+      return failure();
     offset += pieces[i].length;
   }
   return WcStatus::kSuccess;

@@ -8,6 +8,7 @@
 
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
+#include "host/agent.h"
 
 namespace nupa::core {
 
@@ -59,6 +60,9 @@ class Verdict {
   static constexpr Verdict later() { return Verdict(kLater); }
   /// The target's process has died.
   static constexpr Verdict lost() { return Verdict(kLost); }
+  /// The owner of the memory, another process, has to copy and has not done so yet. Nothing is lost: the same call goes
+  /// on with it, with the same message, which keeps the receive that it has taken.
+  static constexpr Verdict not_served() { return Verdict(kNotServed); }
   /// An unreliable service has dropped the message, and goes on.
   static constexpr Verdict dropped() { return Verdict(kDropped); }
   /// The target is in the error state.
@@ -69,12 +73,13 @@ class Verdict {
   constexpr bool is_later() const { return word_ == kLater; }
   constexpr bool is_lost() const { return word_ == kLost; }
   constexpr bool is_dropped() const { return word_ == kDropped; }
+  constexpr bool is_not_served() const { return word_ == kNotServed; }
   constexpr bool is_refused() const { return (word_ & kRefused) != 0; }
   /// Only of refused().
   constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
 
  private:
-  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kLater = 4, kRefused = 1u << 8;
+  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kLater = 4, kNotServed = 5, kRefused = 1u << 8;
   explicit constexpr Verdict(uint32_t word) : word_(word) {}
   uint32_t word_;
 };
@@ -109,8 +114,8 @@ struct WritePart {
 /// The rules on one target. A target is one of
 ///   SharedTarget   tables and rings of a process of this host
 ///   ContextTarget  what a protocol engine sees of its own queue pair
-/// with select, resolve, write, atomic, take, put_back, room, place, complete, abandon, invalidate and fail as
-/// SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
+/// with select, resolve, resolves_later, write, atomic, take, put_back, room, place, complete, abandon, invalidate
+/// and fail as SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
 template <class Target>
 class Responder {
  public:
@@ -133,7 +138,7 @@ class Responder {
     if (part.first) {
       const Selection selection = target_.select(part.srqn);
       if (__builtin_expect(selection != Selection::kYes, 0)) return not_selected(selection, inbound, message);
-      target_.take(&message->receive);
+      if (__builtin_expect(!message->receive, 1)) target_.take(&message->receive);
       if (__builtin_expect(!message->receive, 0)) return Verdict::not_ready();
     }
     if (__builtin_expect(message->offset + part.length > target_.room(message->receive), 0))
@@ -142,6 +147,7 @@ class Responder {
       const WcStatus status = target_.place(message->receive, message->offset, part.pieces, part.piece_count,
                                             part.length, message->wants_behind ? &message->behind : nullptr);
       if (__builtin_expect(status != WcStatus::kSuccess, 0)) {
+        if (status == host::kNotServedYet) return Verdict::not_served();
         if (status != WcStatus::kRetryExcErr) return refuse(Refusal::kReceiveBuffer, inbound, message);
         target_.abandon(message->receive);
         return Verdict::lost();
@@ -189,7 +195,7 @@ class Responder {
     const Selection selection = target_.select(srqn);
     if (selection == Selection::kLater) return Verdict::later();
     if (selection != Selection::kYes || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
-    if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range))
+    if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range) && !target_.resolves_later())
       return refuse(Refusal::kRemoteAccess);
     return Verdict::accepted();
   }
@@ -205,6 +211,7 @@ class Responder {
     const WcStatus status = target_.atomic(op, rkey, address, operand, swap);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
     if (status == WcStatus::kRetryExcErr) return Verdict::lost();
+    if (status == host::kNotServedYet) return Verdict::not_served();
     return refuse(status == WcStatus::kRemAccessErr   ? Refusal::kRemoteAccess
                   : status == WcStatus::kRemInvReqErr ? Refusal::kInvalidRequest
                                                       : Refusal::kRemoteOperation);
@@ -261,6 +268,7 @@ class Responder {
     if (part.length == 0 || part.placed) return Verdict::accepted();
     const WcStatus status = target_.write(range, part.pieces, part.piece_count);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
+    if (status == host::kNotServedYet) return Verdict::not_served();
     return status == WcStatus::kRetryExcErr ? Verdict::lost() : Verdict::refused(Refusal::kRemoteOperation);
   }
 
@@ -296,6 +304,7 @@ class ContextTarget {
     range->at = context_.reach(srqn_, rkey, address, length, rights);
     return range->at != nullptr;
   }
+  bool resolves_later() const { return context_.awaits_memory(); }
   WcStatus write(const Range& range, const Piece* pieces, uint32_t count);
   static const std::byte* behind(const Range& range, uint64_t length) { return range.at + length; }
   WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
@@ -312,6 +321,9 @@ class ContextTarget {
   void fail(std::optional<EventType> event) { context_.refuse(event); }
 
  private:
+  /// Of a call that failed with nothing but false to say so.
+  WcStatus failure() const { return context_.awaits_memory() ? host::kNotServedYet : WcStatus::kRemOpErr; }
+
   QpContext& context_;
   uint32_t srqn_ = 0;
 };

@@ -31,7 +31,12 @@ SharedTarget::SharedTarget(host::Node& node, host::PeerMemories& memories, host:
       remote_keys_(memories.of(peer)),
       own_side_(remote_keys_.share()),
       node_(node),
-      memories_(memories) {}
+      memories_(memories),
+      call_(memories.agent()),
+      read_call_(memories.agent()) {
+  // Such a queue pair is served by a thread that others wait for as well.
+  if (guard == Guard::kOwnMemory) set_wait(0);
+}
 
 bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   accepted_ = ~uint64_t{0};
@@ -39,6 +44,9 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = shm::state_of(word);
+  // A request to the queue pair in its last life has ended. Within one it may be the same one that is tried again.
+  if (shm::epoch_of(word) != epoch_) forget_calls();
+  epoch_ = shm::epoch_of(word);
   // One queue pair sends to a connected one, and its thread holds the send lock. The queues of an XRC domain are
   // shared.
   const auto type = static_cast<QpType>(remote_->type.load());
@@ -106,6 +114,13 @@ Selection SharedTarget::select_domain_queue(uint32_t srqn) try {
   return Selection::kNone;
 }
 
+bool SharedTarget::stands(uint64_t queue) const {
+  if (queue == own_side_.life) return true;
+  for (const auto& [number, side] : domain_sides_)
+    if (side->life == queue) return side->queue->stands();
+  return false;
+}
+
 void SharedTarget::take(Receive* receive) {
   receive->slot = nullptr;
   if (!side_->ring.valid()) return;
@@ -131,7 +146,7 @@ void SharedTarget::take(Receive* receive) {
 WcStatus SharedTarget::copy(const host::RemoteRange& range, const Piece& piece) {
   const bool guarded = guard_ == Guard::kOwnMemory && range.region == nullptr && range.direct != nullptr;
   WcStatus status = WcStatus::kRemOpErr;
-  const auto write = [&] { status = host::write_remote(side_->keys.memory(), range, &piece, 1); };
+  const auto write = [&] { status = host::write_remote(call_, side_->keys.memory(), range, &piece, 1); };
   if (!guarded)
     write();
   else if (!base::try_access(range.direct, piece.length, write))
@@ -182,12 +197,13 @@ WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piec
                              uint64_t length, const std::byte** behind) {
   const Sge first = receive.entry(0);
   const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && guard_ == Guard::kNone;
-  if (__builtin_expect(!simple || behind != nullptr, 0)) return scatter(receive, offset, pieces, length, behind);
+  if (__builtin_expect(!simple || behind != nullptr, 0))
+    return call_.attempt([&] { return scatter(receive, offset, pieces, length, behind); });
   if (length == 0) return WcStatus::kSuccess;
   host::RemoteRange range;
   if (!side_->keys.resolve(first.lkey, first.addr, length, access::kLocalWrite, side_->ring.shared()->pd, 0, &range))
     return WcStatus::kRemOpErr;
-  return host::write_remote(side_->keys.memory(), range, pieces, count);
+  return host::write_remote(call_, side_->keys.memory(), range, pieces, count);
 }
 
 WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap) {
@@ -196,7 +212,8 @@ WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& ran
   host::Peer& owner = memory().peer();
   // In this process the word is always in reach: it lies at an odd place although the key's own address is even.
   if (owner.is_self()) return WcStatus::kRemInvReqErr;
-  return memory().agent().atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap);
+  return call_.attempt(
+      [&] { return call_.atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap); });
 }
 
 void SharedTarget::complete(const Receive& receive, const Inbound& message, WcStatus status) {
@@ -217,7 +234,7 @@ void SharedTarget::complete(const Receive& receive, const Inbound& message, WcSt
   const auto pushed = side_->completions.push(tag_, &receive.slot->completion,
                                               message.solicited || status != WcStatus::kSuccess, entry, due_);
   ReceiveRing::finish(receive);
-  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kOverrun, 0)) fail(EventType::kQpFatal);
+  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kLost, 0)) fail(EventType::kQpFatal);
   // The next receive is needed with the next message: fetch it while nobody waits.
   base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
 }

@@ -58,15 +58,19 @@ class SharedTarget {
              side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
     return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
   }
-  /// kSuccess; kRemOpErr: out of reach; kRetryExcErr: the process died.
+  /// kSuccess; kRemOpErr: out of reach; kRetryExcErr: the process died; kNotServedYet: the memory's owner has to copy
+  /// and has not done so, and the same call goes on with it. Where no process waits for its own turn (own memory) and
+  /// on the service thread it comes at once, else after the time of set_wait().
   WcStatus write(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
-    return host::write_remote(memory(), range, pieces, count);
+    return host::write_remote(call_, memory(), range, pieces, count);
   }
+  /// resolve() waits for no process.
+  static constexpr bool resolves_later() { return false; }
   static const std::byte* behind(const host::RemoteRange& range, uint64_t length) {
     return range.direct == nullptr ? nullptr : range.direct + length;
   }
   WcStatus read(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
-    return host::read_remote(memory(), range, pieces, count);
+    return host::read_remote(read_call_, memory(), range, pieces, count);
   }
   /// `operand` goes in as compare, add or new value and comes back as the value found. As write(); kRemAccessErr: the
   /// key does not open the word; kRemInvReqErr: no word that a processor can be atomic on.
@@ -106,7 +110,8 @@ class SharedTarget {
   static uint64_t room(const Receive& receive) { return receive.room(); }
   /// Copies `pieces`, `length` bytes in all, to `offset` of the receive's buffers; *behind, if asked for: where the
   /// copy ended here, null if that is not known. kSuccess; kRemOpErr: the receiver's own list is at fault;
-  /// kRetryExcErr: it died. Only what is written is checked: a list may be longer than its region.
+  /// kRetryExcErr: it died; kNotServedYet: as write(). Only what is written is checked: a list may be longer than its
+  /// region.
   WcStatus place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t length,
                  const std::byte** behind);
   void complete(const Receive& receive, const Inbound& message, WcStatus status);
@@ -121,6 +126,29 @@ class SharedTarget {
 
   // For some users only.
 
+  /// How long a call waits for an owner of memory that has to copy: 2 ms unless this says otherwise.
+  void set_wait(int64_t ns) {
+    call_.set_wait(ns);
+    read_call_.set_wait(ns);
+  }
+  /// A call has to be repeated, as it returned kNotServedYet.
+  bool awaits_owner() const { return call_.is_waiting() || read_call_.is_waiting(); }
+  /// Whether an owner of memory did something since this was asked last.
+  bool owner_got_on() {
+    const bool wrote = call_.got_on();
+    return read_call_.got_on() || wrote;
+  }
+  /// Such a call is not repeated.
+  [[gnu::cold]] void forget_calls() {
+    call_.forget();
+    read_call_.forget();
+  }
+  /// The life of the queue pair that was found last: another number after a RESET.
+  uint64_t epoch() const { return epoch_; }
+  /// Whether the queue with this selected() is still there, as far as it may be taken away.
+  bool stands(uint64_t queue) const;
+  /// Of the queue selected now.
+  const shm::ReceiveRing& ring() const { return side_->ring; }
   /// Marks that a sender waits for a receive to be posted.
   void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
   /// Keeps the mapping of a range that was resolved by this key just now; null: the peer is this process.
@@ -172,6 +200,9 @@ class SharedTarget {
   Side own_side_;
   host::Node& node_;
   host::PeerMemories& memories_;
+  uint64_t epoch_ = 0;
+  host::AgentCall call_;
+  host::AgentCall read_call_;  ///< answers are made between the parts of a message
   std::unordered_map<uint32_t, std::unique_ptr<Side>> domain_sides_;  ///< XRC: by number
   uint64_t lives_ = 0;
 };

@@ -302,7 +302,7 @@ void ConnectedEndpoint::send() {
   aim(burst);
   // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
   // it answers would cost another one.
-  if (responder_.has_output() && responder_.transmit(now, burst, kBudget)) answers_by_ = now;
+  if (responder_.has_output()) transmit_answers(now, burst, 1);
   const bool more = transmit_requests(now, burst, nullptr);
   burst.flush();
   // Room may have come while nobody stood there yet.
@@ -348,15 +348,27 @@ void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
   introduction_.transmit(now, packet, burst);
 }
 
+void ConnectedEndpoint::transmit_answers(int64_t now, Burst& burst, int most) {
+  bool more = true;
+  for (int round = 0; round < most && more && !burst.held_up(); ++round)
+    more = responder_.transmit(now, burst, kBudget) && !responder_.awaits_memory();
+  if (responder_.awaits_memory()) {
+    answers_by_ = now + memory_pause_.next_ns();
+  } else {
+    memory_pause_.reset();
+    if (more) answers_by_ = now;
+  }
+}
+
 void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
   aim(burst);
   if (introduction_.has_output(now)) introduce(now, burst);
   constexpr int64_t kAnswerPauseNs = 200'000;
-  answers_by_ = answers ? now : now + kAnswerPauseNs;
-  bool more = answers;
-  for (int round = 0; round < kRounds && more && !burst.held_up(); ++round)
-    more = responder_.transmit(now, burst, kBudget);
-  more = requester_ && transmit_requests(now, burst, nullptr);
+  if (answers)
+    transmit_answers(now, burst, kRounds);
+  else
+    answers_by_ = now + kAnswerPauseNs;
+  const bool more = requester_ && transmit_requests(now, burst, nullptr);
   publish();
   set_next(now, more, burst);
 }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/seam/endpoint.h"
+#include "progress/deadline.h"
 #include "transport/roce/protocol/connection.h"
 #include "transport/roce/introduction.h"
 #include "transport/roce/port/port.h"
@@ -112,6 +113,8 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void aim(Burst& burst);
   void introduce(int64_t now, Burst& burst);
+  /// Sends answers, as far as nothing is in the way. `most`: calls of the responder.
+  void transmit_answers(int64_t now, Burst& burst, int most);
   /// When the port has to look here again: at once if there is `more` to send, else by what each part waits for; where
   /// the burst held something up, when there may be room.
   void set_next(int64_t now, bool more, const Burst& burst);
@@ -135,8 +138,9 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
-  int64_t turn_ns_ = 0;             ///< when what a full socket held up is offered again
-  int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
+  int64_t turn_ns_ = 0;                                ///< when what a full socket held up is offered again
+  progress::Backoff memory_pause_{50'000, 1'000'000};  ///< between looks at memory that another process copies
+  int64_t answers_by_ = INT64_MAX;                     ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;  ///< something came from the peer
   // Before that its host has said that nobody has the port

@@ -25,6 +25,9 @@ constexpr int64_t kSearchPauseNs = 1'000'000;
 constexpr int64_t kIdleSearchPauseNs = 50'000'000;
 /// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
 constexpr int64_t kUnmetLimitNs = 400'000'000;
+/// How long a message of an unreliable service waits for the owner of the memory to copy it (268 ms), before it is
+/// lost.
+constexpr core::RetryLimits kUnreliableLimits{14, 0, 0};
 /// How long a peer that is inside a post is waited for: as quiesce() does.
 constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
@@ -58,7 +61,11 @@ Posted Connected::post(const Request& request) {
 Posted Connected::keep(const Request& request) {
   const bool first = sends_.empty();
   if (sends_.keep(request) == nullptr) return Posted::no_memory();
-  if (first) context_.wake();
+  if (first) {
+    // From here on a thread that polls, or the service thread, tries: neither waits for an owner of memory.
+    if (target_ != nullptr) target_->set_wait(0);
+    context_.wake();
+  }
   return Posted::taken();
 }
 
@@ -70,7 +77,10 @@ Posted Connected::keep_tried(const Request& request, Outcome outcome) {
     sends_.drop_last();
     return Posted::done(status);
   }
-  if (!copier_) return kept;
+  if (!copier_) {
+    stop_waiting();
+    return kept;
+  }
   copier_.reset();  // the invalidation was done
   return Posted::done(WcStatus::kSuccess);
 }
@@ -81,12 +91,21 @@ int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* st
   context_.shared().counters.rnr.fetch_add(counts, std::memory_order_relaxed);
   // The request of a copier was executed, and has a limit of its own.
   const core::RetryLimits none{0, 0, 0};
-  return sends_.postpone(not_ready ? Reason::kNotReady : Reason::kNoAnswer, outcome.rnr_timer(),
-                         copier_ ? none : limits_, now_ns, status);
+  core::RetryLimits limits = copier_ ? none : limits_;
+  if (target_ != nullptr && target_->awaits_owner()) {
+    // Long ones are copied in steps: the limit is for the time in which nothing happens.
+    if (target_->owner_got_on()) sends_.front().reason = Reason::kOrder;
+    if (!is_reliable()) limits = kUnreliableLimits;
+  }
+  const int64_t next =
+      sends_.postpone(not_ready ? Reason::kNotReady : Reason::kNoAnswer, outcome.rnr_timer(), limits, now_ns, status);
+  if (next == 0 && !is_reliable()) *status = WcStatus::kSuccess;  // it is lost, which nobody says
+  return next;
 }
 
 void Connected::end_oldest(WcStatus status, uint64_t length) {
   const std::unique_ptr<core::DeferredSend> ended = sends_.take();
+  if (sends_.empty() && target_ != nullptr) target_->set_wait(host::AgentCall::kWaitNs);
   context_.complete_send(ended->wr, ended->position, status, length);
   due.raise();
   if (status != WcStatus::kSuccess) flush();
@@ -106,6 +125,8 @@ int64_t Connected::try_oldest(int64_t now_ns) {
     status = outcome.status();
   else if (const int64_t next = postpone(outcome, now_ns, &status); next != 0)
     return next;
+  else
+    stop_waiting();
   end_oldest(status, length);
   return 0;
 }
@@ -159,9 +180,40 @@ void Connected::pause(bool paused) {
   if (!paused && !sends_.empty()) context_.wake();
 }
 
+void Connected::hold(const Responder::Message& message) {
+  held_ = {message, target_->ring(), target_->selected(), target_->epoch()};
+  holds_ = true;
+}
+
+Connected::Responder::Message Connected::take_held(uint32_t srqn) {
+  const Held held = *held_;
+  // The queue may have been taken away since: between two tries this process holds no lock for which its owner waits.
+  if (target_->select(srqn) && target_->selected() == held.queue && target_->epoch() == held.epoch &&
+      target_->holds(held.message.receive)) {
+    held_.reset();
+    holds_ = false;
+    return held.message;
+  }
+  stop_waiting();
+  return {};
+}
+
+void Connected::stop_waiting() {
+  if (target_ != nullptr) target_->forget_calls();
+  if (!holds_) return;
+  // The owner of the queue takes it back from there, or another sender has it. An owner that has emptied the queue
+  // waits for this, and the memory of one that is gone is not touched.
+  if (target_->stands(held_->queue) && target_->holds(held_->message.receive))
+    held_->ring.put_back(held_->message.receive);
+  held_.reset();
+  holds_ = false;
+}
+
 void Connected::flush() {
   copier_.reset();
+  stop_waiting();
   sends_.flush(context_);
+  if (target_ != nullptr) target_->set_wait(host::AgentCall::kWaitNs);
 }
 
 bool Connected::find_target(std::chrono::milliseconds limit) {
@@ -172,6 +224,7 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   search_error_ = peer ? 0 : peer.error().code();
   if (!peer) return false;
   target_ = &met_.emplace(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due);
+  if (!sends_.empty()) target_->set_wait(0);
   return true;
 }
 
@@ -196,6 +249,7 @@ Outcome Connected::run_local(const Request& request) {
       base::now_ns() < copier_->until_ns)
     return kUnanswered;
   copier_.reset();
+  transport_.node().refuse_earlier_requests();
   return kSucceeded;
 }
 
@@ -236,6 +290,7 @@ inline Outcome Connected::execute(const Request& request) {
 }
 
 std::optional<Outcome> Connected::not_answering() {
+  if (holds_) stop_waiting();
   if (!target_ && !find_target({})) return missing_ ? lost() : kUnanswered;
   if (target_->ready(own_slot_, qp_num_)) return std::nullopt;
   if (target_->lacks_memory()) return Outcome::done(WcStatus::kLocQpOpErr);
@@ -254,7 +309,7 @@ inline Outcome Connected::outcome_of(core::Verdict verdict) {
 
 Outcome Connected::refused(core::Verdict verdict) {
   if (verdict.is_not_ready()) return not_ready();
-  if (verdict.is_later()) return kUnanswered;
+  if (verdict.is_later() || verdict.is_not_served()) return kUnanswered;
   if (verdict.is_lost()) return lost();
   if (verdict.is_dropped() || !is_reliable()) return kSucceeded;
   return Outcome::done(core::rule_of(verdict.refusal()).requester);
@@ -286,11 +341,14 @@ core::Inbound Connected::inbound_of(const Request& request) const {
 Outcome Connected::send(const Request& request) {
   Responder responder(*target_, is_reliable());
   Responder::Message message;
+  if (__builtin_expect(holds_, 0)) message = take_held(request.wr.remote_srqn);
   core::Inbound inbound = inbound_of(request);
   const bool invalidates = request.wr.opcode == Opcode::kSendWithInv;
-  return outcome_of(responder.send({true, true, request.pieces, request.piece_count, request.length,
-                                    request.wr.remote_srqn, invalidates, request.wr.imm_or_rkey},
-                                   &inbound, &message));
+  const core::Verdict verdict = responder.send({true, true, request.pieces, request.piece_count, request.length,
+                                                request.wr.remote_srqn, invalidates, request.wr.imm_or_rkey},
+                                               &inbound, &message);
+  if (__builtin_expect(verdict.is_not_served(), 0)) hold(message);
+  return outcome_of(verdict);
 }
 
 Outcome Connected::rdma_write(const Request& request) {
@@ -315,6 +373,7 @@ Outcome Connected::rdma_read(const Request& request) {
   if (__builtin_expect(!verdict.is_accepted(), 0)) return refused(verdict);
   if (request.length == 0) return kSucceeded;
   const WcStatus status = target_->read(range, request.pieces, request.piece_count);
+  if (__builtin_expect(status == host::kNotServedYet, 0)) return kUnanswered;
   if (__builtin_expect(status != WcStatus::kRemOpErr, 1)) return Outcome::done(status);
   return refused(responder.refuse(core::Refusal::kRemoteOperation));
 }

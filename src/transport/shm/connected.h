@@ -16,6 +16,7 @@ class Connected final : public core::Endpoint {
   /// Waits at most `limit` for the peer's process to answer.
   Connected(ShmTransport& transport, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
             std::chrono::milliseconds limit);
+  ~Connected() override { stop_waiting(); }
 
   core::Posted post(const core::Request& request) override;
   void start(uint32_t sq_psn) override;
@@ -65,12 +66,19 @@ class Connected final : public core::Endpoint {
   /// Of a request to a process that is gone.
   [[gnu::cold]] Outcome lost() const;
   core::Inbound inbound_of(const core::Request& request) const;
+  // A SEND whose receive's buffers their owner has to fill (core::Verdict::not_served) keeps the receive.
+  [[gnu::cold]] void hold(const Responder::Message& message);
+  /// The message that is held, for another try; empty: the receive is not this process's any more.
+  [[gnu::cold]] Responder::Message take_held(uint32_t srqn);
+  /// The oldest request is not tried again: what it waits for is given up, the receive it has taken given back.
+  [[gnu::cold]] void stop_waiting();
   /// After a window was invalidated: sets `copier_` if the peer is inside a post.
   void look_for_copier();
 
   // Members that each request reads.
   core::SharedTarget* target_ = nullptr;  ///< once it was met
   bool paused_ = false;
+  bool holds_ = false;  ///< `held_` has a message
   const QpType type_;
   const uint32_t qp_num_;
   const uint32_t own_slot_;
@@ -95,6 +103,13 @@ class Connected final : public core::Endpoint {
     int64_t until_ns;  ///< a process that is stopped is not waited for any longer
   };
   std::optional<Copier> copier_;
+  struct Held {
+    Responder::Message message;
+    shm::ReceiveRing ring;
+    uint64_t queue;  ///< SharedTarget::selected()
+    uint64_t epoch;  ///< SharedTarget::epoch()
+  };
+  std::optional<Held> held_;
 };
 
 }  // namespace nupa::shm_transport

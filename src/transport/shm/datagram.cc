@@ -29,6 +29,8 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   if (targets_.size() >= kMaxTargets) targets_.clear();
   auto target =
       std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due_);
+  // A datagram whose receive only its owner can fill waits for it as a search does, and those behind it do not wait.
+  target->set_wait(std::chrono::nanoseconds(kAnswerLimit).count());
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return Reach::kYes;
 }
@@ -94,8 +96,13 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
   }
   // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
   core::Responder<SharedTarget>::Message message;
-  core::Responder<SharedTarget>(target, false)
-      .send({true, true, pieces, request.piece_count + 1, request.length + kGrhBytes, 0, false, 0}, &inbound, &message);
+  core::Responder<SharedTarget> responder(target, false);
+  const core::Verdict verdict = responder.send(
+      {true, true, pieces, request.piece_count + 1, request.length + kGrhBytes, 0, false, 0}, &inbound, &message);
+  if (!verdict.is_not_served()) return;
+  // The owner of the buffers is stopped.
+  target.forget_calls();
+  responder.give_back(&message);
 }
 
 bool Datagram::meet_all() {

@@ -1,6 +1,7 @@
 /// The extended reliable connected service (IBTA annex A14): domains by file, shared between processes.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@ namespace {
 
 class VerbsXrc : public Verbs {
  public:
+  using Verbs::connect;
   using Verbs::next;
   using Verbs::post;
   using Verbs::qps;
@@ -422,6 +424,90 @@ TEST_F(VerbsXrcProcesses, AtomicOnMemoryThatItsOwnerReachesNeedsTheTargetsRight)
   EXPECT_EQ(__atomic_load_n(word, __ATOMIC_SEQ_CST), 1u);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   munmap(word, kPage);
+}
+
+/// What the child tells of the memory that only it reaches.
+struct Word {
+  uint64_t address;
+  uint32_t rkey;
+};
+
+/// Has a word in a shared mapping of its own, which no other process maps, and says in the end what is there.
+bool own_a_word(VerbsXrc& child, int in, int out) {
+  constexpr size_t kPage = 4096;
+  auto* const word =
+      static_cast<uint64_t*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (word == MAP_FAILED) return false;
+  ibv_mr* const own = ibv_reg_mr(child.mr->pd, word, kPage, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  char go;
+  const bool good = own != nullptr && give(out, Word{reinterpret_cast<uint64_t>(word), own->rkey}) && get(in, &go) &&
+                    give(out, __atomic_load_n(word, __ATOMIC_SEQ_CST)) && get(in, &go);
+  const bool gone = own != nullptr && ibv_dereg_mr(own) == 0;
+  munmap(word, kPage);
+  return good && gone;
+}
+
+/// The child owns the memory, and a target of this process serves requests to it.
+class VerbsXrcStoppedOwner : public VerbsXrcProcesses {
+ protected:
+  void stop_it(uint8_t timeout) {
+    start(own_a_word);
+    ASSERT_TRUE(get(up[0], &word));
+    mine.timeout = timeout;
+    from = mine.make_initiator();
+    ibv_qp* const target = mine.make_target(domain);
+    mine.connect(from, target);
+    add();
+    ASSERT_EQ(mine.next().status, IBV_WC_SUCCESS) << "the processes have met";
+    ASSERT_EQ(kill(pid, SIGSTOP), 0);
+    ASSERT_EQ(waitpid(pid, nullptr, WUNTRACED), pid);
+  }
+  void add() {
+    ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), 8, mine.mr->lkey};
+    ibv_send_wr wr = mine.request(IBV_WR_ATOMIC_FETCH_AND_ADD, 77, &sge);
+    wr.qp_type.xrc.remote_srqn = numbers.shared;
+    wr.wr.atomic = {word.address, 1, 0, word.rkey};
+    ASSERT_EQ(mine.post(from, wr), 0);
+  }
+  void TearDown() override {
+    EXPECT_EQ(kill(pid, SIGCONT), 0);
+    VerbsXrcProcesses::TearDown();
+  }
+  /// What is there when the child goes on.
+  uint64_t go_on() {
+    uint64_t value = ~uint64_t{0};
+    EXPECT_EQ(kill(pid, SIGCONT), 0);
+    EXPECT_TRUE(give(down[1], 'g'));
+    EXPECT_TRUE(get(up[0], &value));
+    EXPECT_TRUE(give(down[1], 'g'));
+    return value;
+  }
+  Word word{};
+  ibv_qp* from = nullptr;
+};
+
+TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_DelaysNoOtherQueuePair) {
+  ASSERT_NO_FATAL_FAILURE(stop_it(20));
+  const uint32_t own = mine.make_srq(domain, 2048);
+  ibv_qp* const other = mine.make_initiator();
+  mine.connect(other, mine.make_target(domain));
+  add();
+  ASSERT_EQ(mine.send(other, 1, own), 0);
+  expect_both(1, 2048);
+  EXPECT_EQ(kill(pid, SIGCONT), 0);
+  const ibv_wc wc = mine.next();
+  EXPECT_EQ(wc.wr_id, 77u);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(go_on(), 2u) << "however often it was repeated";
+}
+
+TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_EndsAfterTheQueuePairsTime) {
+  ASSERT_NO_FATAL_FAILURE(stop_it(8));
+  add();
+  const ibv_wc wc = mine.next();
+  EXPECT_EQ(wc.wr_id, 77u);
+  EXPECT_EQ(wc.status, IBV_WC_RETRY_EXC_ERR);
+  go_on();
 }
 
 TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCopiedTo) {

@@ -974,6 +974,29 @@ TEST_F(ShmShared, KeyOpensItsBytesThoughWholePagesAreMapped) {  // IBTA 10.6.3.1
   munmap(mapped, 8192);
 }
 
+/// Asks as often as it takes: the parent's service thread may have to wait for a core.
+class Asker {
+ public:
+  explicit Asker(ShmEnd& end) : call_(end.process().memories().agent()) {}
+  WcStatus copy(host::Peer& owner, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+    return ask([&] { return call_.copy(owner, write, remote, local, length); });
+  }
+  WcStatus atomic(host::Peer& owner, shm::AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap) {
+    return ask([&] { return call_.atomic(owner, op, remote, operand, swap); });
+  }
+
+ private:
+  WcStatus ask(const std::function<WcStatus()>& steps) {
+    WcStatus status = host::kNotServedYet;
+    soon([&] {
+      status = call_.attempt(steps);
+      return status != host::kNotServedYet;
+    });
+    return status;
+  }
+  host::AgentCall call_;
+};
+
 /// Asks the parent's service thread for what it must not do, by hand: the parent sees to whom it answers, and how.
 bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
@@ -990,6 +1013,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
     request.address = address;
     request.length = length;
     request.bounce = bounce->offset;
+    request.epoch = parent->tables().header->agent_epoch.load();
     request.operand = 1;
     request.status = 0;
   };
@@ -1019,7 +1043,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
                      agents[4].status == 0 && agents[4].operand == 40;
   for (int i = 0; i < 5; ++i) agents[i].state.store(static_cast<uint32_t>(shm::AgentState::kFree));
   // And what it may do, through the door that is made for it.
-  host::Agent& agent = end.process().memories().agent();
+  Asker agent(end);
   uint64_t operand = 41;
   const bool swapped =
       agent.atomic(*parent, shm::AgentOp::kCompareSwap, peer.addr, &operand, 50) == WcStatus::kSuccess && operand == 41;
@@ -1060,7 +1084,7 @@ bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
   const host::PeerRef parent = meet_parent(end, line, &address);
   if (parent == nullptr) return false;
-  host::Agent& agent = end.process().memories().agent();
+  Asker agent(end);
   std::vector<std::byte> bytes(kLongCopy);
   if (agent.copy(*parent, false, address, bytes.data(), kLongCopy) != WcStatus::kSuccess) return false;
   for (size_t i = 0; i < kLongCopy; ++i) {
@@ -1087,7 +1111,7 @@ bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
   const host::PeerRef parent = meet_parent(end, line, &word);
   if (parent == nullptr) return false;
-  host::Agent& agent = end.process().memories().agent();
+  Asker agent(end);
   using shm::AgentOp;
   for (const AgentOp op : {AgentOp::kCompareSwap, AgentOp::kFetchAdd, AgentOp::kAtomicWrite}) {
     uint64_t operand = 5;

@@ -86,16 +86,16 @@ TEST_F(CmCompletionPort, AQueueThatIsGoneTakesNothing) {
 
 TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
   for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(Pushed::kYes, push(i));
-  EXPECT_EQ(Pushed::kOverrun, push(4));
+  EXPECT_EQ(Pushed::kLost, push(4));
   EXPECT_EQ(1u, shared().overrun.load());
   EXPECT_EQ(attention::kCq, header().attention.exchange(0));
   EXPECT_EQ(uint64_t{1} << (kQueue % 64), header().cq_attention[kQueue / 64].exchange(0));
   EXPECT_EQ(1u, doorbell());
-  EXPECT_EQ(Pushed::kOverrun, push(5));
+  EXPECT_EQ(Pushed::kLost, push(5));
   EXPECT_EQ(0u, header().attention.load()) << "it is told once";
   EXPECT_EQ(0u, doorbell());
   shared().overrun.store(2);
-  EXPECT_EQ(Pushed::kOverrun, push(5));
+  EXPECT_EQ(Pushed::kLost, push(5));
   EXPECT_EQ(2u, shared().overrun.load()) << "its owner has told the program";
   ring_.publish_head(1);
   EXPECT_EQ(Pushed::kYes, push(6)) << "one was read";
@@ -141,6 +141,22 @@ TEST_F(CmCompletionPort, AQueueThatMovesIsWaitedFor) {
   writer.join();
   EXPECT_EQ(2u, ring_.slot(0).entry.wr_id);
   EXPECT_FALSE(old.ready(1));
+}
+
+TEST_F(CmCompletionPort, Push_OwnerIsStoppedWhileItMovesTheQueue_LosesTheEntryAndEnds) {
+  ASSERT_EQ(Pushed::kYes, push(1));
+  ASSERT_TRUE(ring_.close(1));
+  std::atomic<bool> done{false};
+  std::atomic<Pushed> pushed{Pushed::kYes};
+  std::thread writer([&] {
+    pushed = push(2);
+    done = true;
+  });
+  EXPECT_TRUE(test::soon([&] { return done.load(); })) << "the writer holds a send lock";
+  shared().where.store(new_ring(2));
+  writer.join();
+  EXPECT_EQ(Pushed::kLost, pushed.load()) << "its queue pair fails";
+  EXPECT_EQ(0u, shared().overrun.load()) << "the queue has room";
 }
 
 TEST_F(CmCompletionPort, AQueueThatMovesWhileItsOwnerDiesTakesNothing) {

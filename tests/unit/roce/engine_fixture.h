@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "host/agent.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/protocol/sequence.h"
 
@@ -67,12 +68,20 @@ class RecordingHost final : public Host {
   // Responder.
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t wanted) override {
     reached_srqn = srqn;
+    // To write, the bytes are brought to the owner by wrote().
+    if (stands && (wanted & access::kRemoteRead) != 0) return nullptr;
     std::byte* const found = rkey == key && (rights & wanted) == wanted ? at(address + shift, length) : nullptr;
     if (!copies || found == nullptr) return found;
     copy.assign(found, found + length);
     return copy.data();
   }
-  bool wrote(uint32_t) override { return written; }
+  bool wrote(uint32_t) override { return written && !stands; }
+  bool awaits_memory() const override { return stands; }
+  WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
+                      uint64_t swap) override {
+    if (stands) return nupa::host::kNotServedYet;
+    return Host::run_atomic(operation, srqn, rkey, address, operand, swap);
+  }
   core::Selection select(uint32_t srqn) override {
     taken_srqn = srqn;
     if (queue_comes_later) return core::Selection::kLater;
@@ -88,7 +97,7 @@ class RecordingHost final : public Host {
   }
   uint64_t receive_room() override { return room; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
-    if (!places) return false;
+    if (!places || stands) return false;
     std::memcpy(placed.data() + offset, data, length);
     *behind = reinterpret_cast<const std::byte*>(placed.data()) + offset + length;
     return true;
@@ -123,6 +132,7 @@ class RecordingHost final : public Host {
   bool holds = false;
   bool places = true;
   bool written = true;
+  bool stands = false;  ///< the memory is that of a process that is stopped
   bool invalidates = true;
   bool no_queue = false;
   bool queue_comes_later = false;

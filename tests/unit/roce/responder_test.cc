@@ -1459,6 +1459,103 @@ TEST_F(RoceUnreliableResponder, NumberOneReorderWindowBack_IsAGapNotARepetition)
   EXPECT_EQ(responder->counters().early, 1u);
 }
 
+// ---- XRC: the memory is that of another process, which has to copy and is stopped.
+
+class RoceResponderStopped : public RoceResponder {
+ protected:
+  void SetUp() override {
+    ResponderOptions xrc = standard_options();
+    xrc.service = Service::kXrc;
+    begin(xrc);
+    host->receives = {2 * kMtu, 64};
+    host->stands = true;
+  }
+  /// One turn of the port: nothing is answered, and something waits.
+  void expect_silence() {
+    responder->transmit(now, output, 1000);
+    EXPECT_EQ(output.take(), Texts{});
+    EXPECT_TRUE(responder->awaits_memory());
+    EXPECT_TRUE(responder->has_output()) << "the port comes back";
+  }
+};
+
+TEST_F(RoceResponderStopped, Send_IsPlacedInItsOneReceiveAndAcknowledgedThen) {
+  receive(request(Operation::kSendOnly, kFirstPsn, 8));
+  expect_silence();
+  receive(request(Operation::kSendOnly, kFirstPsn, 8));  // its sender repeats it
+  expect_silence();
+  host->stands = false;
+  EXPECT_EQ(answers(), (Texts{"ACK 100 msn 1"}));
+  EXPECT_EQ(host->received.size(), 1u);
+  EXPECT_EQ(host->receives.size(), 1u);
+  EXPECT_EQ(host->established_count, 1);
+  EXPECT_FALSE(responder->awaits_memory());
+  EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 1, 8)), (Texts{"ACK 101 msn 2"}));
+}
+
+TEST_F(RoceResponderStopped, RepetitionThatIsServed_IsExecutedOnceThoughACopyWasKept) {
+  receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
+  host->stands = false;
+  receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
+  EXPECT_EQ(host->received.size(), 1u);
+  EXPECT_FALSE(responder->awaits_memory());
+  answers();
+  EXPECT_EQ(host->received.size(), 1u);
+  EXPECT_EQ(pool.free(), 8u) << "the copy is forgotten";
+}
+
+TEST_F(RoceResponderStopped, PacketsBehindIt_WaitForItsTurn) {
+  receive(nupa(request(Operation::kSendFirst, kFirstPsn, kMtu)));
+  receive(nupa(request(Operation::kSendLast, kFirstPsn + 1, 8)));
+  responder->transmit(now, output, 1000);
+  EXPECT_EQ(output.take(), (Texts{"selective ACK 99 msn 0 has +2"})) << "the first one is not acknowledged";
+  EXPECT_TRUE(host->received.empty());
+  host->stands = false;
+  answers();
+  ASSERT_EQ(host->received.size(), 1u);
+  EXPECT_EQ(host->received[0].message.byte_len, kMtu + 8);
+  EXPECT_EQ(pool.free(), 8u);
+}
+
+TEST_F(RoceResponderStopped, Write_IsWrittenAndAcknowledgedWhenItIsServed) {
+  receive(request(Operation::kWriteOnly, kFirstPsn, 8));
+  expect_silence();
+  EXPECT_TRUE(host->refusals.empty());
+  host->stands = false;
+  EXPECT_EQ(answers(), (Texts{"ACK 100 msn 1"}));
+}
+
+TEST_F(RoceResponderStopped, Atomic_IsExecutedOnce) {
+  set_word(10);
+  receive(atomic(Operation::kFetchAdd, kFirstPsn, 5));
+  receive(atomic(Operation::kFetchAdd, kFirstPsn, 5));
+  expect_silence();
+  EXPECT_EQ(word(), 10u);
+  host->stands = false;
+  EXPECT_EQ(answers(), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
+  EXPECT_EQ(word(), 15u);
+  EXPECT_EQ(answers_to(atomic(Operation::kFetchAdd, kFirstPsn, 5)), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
+  EXPECT_EQ(word(), 15u);
+}
+
+TEST_F(RoceResponderStopped, Read_IsAcceptedAndAnsweredWhenItIsServed) {
+  receive(read(kFirstPsn, 8));
+  expect_silence();
+  EXPECT_TRUE(host->refusals.empty());
+  host->stands = false;
+  EXPECT_EQ(answers(), (Texts{"RESPONSE_ONLY 100 8 bytes msn 1"}));
+  EXPECT_FALSE(responder->awaits_memory());
+}
+
+TEST_F(RoceResponderStopped, QueuePairThatStops_WaitsForNothing) {
+  receive(request(Operation::kSendOnly, kFirstPsn, 8));
+  responder->stop();
+  EXPECT_FALSE(responder->awaits_memory());
+  EXPECT_FALSE(responder->has_output());
+  EXPECT_EQ(host->returned, 1);
+  EXPECT_EQ(pool.free(), 8u);
+}
+
 }  // namespace
 }  // namespace nupa::roce::test
 #endif

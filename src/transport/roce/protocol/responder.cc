@@ -36,6 +36,7 @@ uint32_t Responder::responses_outstanding() const {
 
 void Responder::stop() {
   failed_ = true;
+  packet_awaits_memory_ = response_awaits_memory_ = false;
   drop_message();
   reorder_.clear();
 }
@@ -81,40 +82,50 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
   trigger_ns_ = now;
   if (seq < expected_) return receive_duplicate(packet, seq);
   if (seq > expected_) return receive_early(packet, seq, now);
-  const auto turn = [&](const Packet& next, bool placed) {
-    const Result result = execute(next, placed);
-    if (result == Result::kAccepted) {
-      nak_sent_ = false;
-      // IBTA 9.7.5.1: the response acknowledges the request and all before it. An acknowledgement with its number
-      // beside it would say that it has come, were it lost: rdma_rxe completes the READ then.
-      const bool answered =
-          (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
-      if (answered && !peer_is_nupa_)
-        due_ = Due::kNothing;
-      else if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
-        due_ = Due::kAck;
-    } else if (result == Result::kNotReady) {
-      due_ = Due::kNotReady;
-      rnr_timer_ = host_.rnr_timer();
-      ++counters_.rnr_naks;
-      nak_sent_ = true;  // what follows is known to be out of turn
-    }
-    return result;
-  };
-  if (turn(packet, false) != Result::kAccepted) return;
-  if (!established_) host_.established();
-  established_ = true;
+  const Result result = take_turn(packet, false);
+  // It is not acknowledged before that, and its sender repeats it.
+  if (result == Result::kNotServed) packet_awaits_memory_ = reorder_.has(seq) || reorder_.keep(seq, packet, false);
+  if (result != Result::kAccepted) return;
+  if (packet_awaits_memory_) reorder_.pass(seq, seq + 1);
+  packet_awaits_memory_ = false;
+  take_kept(now);
+}
+
+Responder::Result Responder::take_turn(const Packet& next, bool placed) {
+  const Result result = execute(next, placed);
+  if (result == Result::kAccepted) {
+    nak_sent_ = false;
+    if (!established_) host_.established();
+    established_ = true;
+    // IBTA 9.7.5.1: the response acknowledges the request and all before it. An acknowledgement with its number
+    // beside it would say that it has come, were it lost: rdma_rxe completes the READ then.
+    const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
+    if (answered && !peer_is_nupa_)
+      due_ = Due::kNothing;
+    else if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
+      due_ = Due::kAck;
+  } else if (result == Result::kNotReady) {
+    due_ = Due::kNotReady;
+    rnr_timer_ = host_.rnr_timer();
+    ++counters_.rnr_naks;
+    nak_sent_ = true;  // what follows is known to be out of turn
+  }
+  return result;
+}
+
+void Responder::take_kept(int64_t now) {
   bool filled = false;
   while (!failed_ && reorder_.has(expected_)) {
     Result result = Result::kAccepted;
-    reorder_.take(expected_, [&](const Packet& next, bool placed) {
-      result = turn(next, placed);
-      return true;
+    packet_awaits_memory_ = !reorder_.take(expected_, [&](const Packet& next, bool placed) {
+      result = take_turn(next, placed);
+      return result != Result::kNotServed;
     });
+    if (packet_awaits_memory_) break;
     filled = true;
     if (result != Result::kAccepted) break;
   }
-  if (filled) note_unanswered(now);
+  if (filled && peer_is_nupa_) note_unanswered(now);
 }
 
 void Responder::note_unanswered(int64_t now) {
@@ -145,8 +156,10 @@ void Responder::receive_early(const Packet& packet, Seq seq, int64_t now) {
   }
   note_unanswered(now);
   bool placed = false;
-  if (message_.kind == Kind::kWrite && (traits & kWrite) != 0 && (traits & (kStarts | kEnds)) == 0 &&
-      packet.payload_length == options_.mtu && seq + 1 < message_.first + packets_of(message_.length)) {
+  // The packet whose turn it is goes on where it is: another one would take its place at the memory's owner.
+  if (!packet_awaits_memory_ && message_.kind == Kind::kWrite && (traits & kWrite) != 0 &&
+      (traits & (kStarts | kEnds)) == 0 && packet.payload_length == options_.mtu &&
+      seq + 1 < message_.first + packets_of(message_.length)) {
     const uint64_t offset = (seq - message_.first) * options_.mtu;
     std::byte* to = host_.reach(message_.srqn, message_.rkey, message_.address + offset, packet.payload_length,
                                 access::kRemoteWrite);
@@ -267,6 +280,7 @@ Responder::Result Responder::result_of(core::Verdict verdict) {
   if (verdict.is_accepted()) return Result::kAccepted;
   // The requester asks again by its RNR timer; no other answer has it come back.
   if (verdict.is_not_ready() || verdict.is_later()) return Result::kNotReady;
+  if (verdict.is_not_served()) return Result::kNotServed;
   if (verdict.is_dropped()) {
     // IBTA 9.9.3: an unreliable service drops the message.
     drop_message();
@@ -277,6 +291,7 @@ Responder::Result Responder::result_of(core::Verdict verdict) {
     refusal_ = nak_of(verdict.refusal());
     due_ = Due::kRefusal;
   }
+  packet_awaits_memory_ = false;
   failed_ = true;
   drop_message();
   reorder_.clear();

@@ -43,7 +43,12 @@ class Responder {
   /// Where the payload of the next packet goes if it is the one that should come; null: not known.
   const std::byte* next_place() const { return next_place_; }
   bool has_output() const {
-    return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_ || echoes_ != 0;
+    return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_ || echoes_ != 0 ||
+           packet_awaits_memory_;
+  }
+  /// Something waits for another process to copy its memory: transmit() goes on with it, and sends what is due else.
+  bool awaits_memory() const {
+    return packet_awaits_memory_ || (response_awaits_memory_ && responses_pushed_ != responses_popped_);
   }
   /// The queue pair leaves the states that receive: a receive that was being filled is completed as flushed.
   void stop();
@@ -83,7 +88,13 @@ class Responder {
     uint64_t found = 0;
     uint32_t msn = 0;
   };
-  enum class Result : uint8_t { kAccepted, kNotReady, kRefused, kDropped };
+  enum class Result : uint8_t {
+    kAccepted,
+    kNotReady,
+    kRefused,
+    kDropped,
+    kNotServed,  ///< the memory is another process's, which has not copied yet
+  };
   enum class Due : uint8_t { kNothing, kAck, kSequenceNak, kNotReady, kRefusal };
   /// Packets out of order that do not ask are answered together: this many, or what has come in this time since the
   /// last answer. It is a quarter of the shortest reordering window, so that losses are found no later for it.
@@ -94,6 +105,10 @@ class Responder {
 
   void receive_reliable(const Packet& packet, int64_t now);
   void receive_unreliable(const Packet& packet);
+  /// Executes the packet whose turn it is, and notes what answer is due.
+  Result take_turn(const Packet& next, bool placed);
+  /// The same of those that came before their turn, as far as there is no gap.
+  void take_kept(int64_t now);
   void receive_duplicate(const Packet& packet, Seq seq);
   void receive_early(const Packet& packet, Seq seq, int64_t now);
   /// A packet that did not ask has come out of order, or filled a gap: an answer is due after a while.
@@ -142,6 +157,8 @@ class Responder {
   bool nak_sent_ = false;  ///< for the gap at expected_
   bool skipping_ = false;  ///< UC: the rest of a message whose beginning was lost
   bool cnp_due_ = false;
+  bool packet_awaits_memory_ = false;  ///< the one of expected_, which is among the kept ones
+  bool response_awaits_memory_ = false;
   Due due_ = Due::kNothing;
   NakCode refusal_ = NakCode::kSequence;
   uint8_t rnr_timer_ = 0;

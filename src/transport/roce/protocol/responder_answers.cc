@@ -46,6 +46,8 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
   if (packet.payload_length > 0) {
     fragment.data = host_.reach(response.srqn, response.rkey, response.address + offset, packet.payload_length,
                                 access::kRemoteRead);
+    response_awaits_memory_ = fragment.data == nullptr && host_.awaits_memory();
+    if (response_awaits_memory_) return false;
     // The key has gone since the request was accepted.
     if (fragment.data == nullptr) return give_up(response, seq, core::Refusal::kRemoteAccess);
   }
@@ -90,6 +92,7 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.duplicates_valid = true;
     packet.duplicates = repetitions_ & kPsnMask;
     const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
+    if (words > 0 && packet_awaits_memory_) bitmap_[0] &= ~1u;  // it may yet be refused
     for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
     packet.payload_length = fragment.length;
@@ -125,6 +128,8 @@ bool Responder::send_echoes(Output& output) {
 }
 
 bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
+  if (packet_awaits_memory_) [[unlikely]]
+    take_kept(now);
   if (cnp_due_ && !send_notification(output)) return true;
   if (echoes_ != 0 && !send_echoes(output)) return true;
   for (; budget > 0; --budget) {
