@@ -24,6 +24,12 @@ class Descriptors final : public ForkParticipant {
     std::lock_guard lock(mutex_);
     open_.insert(fd);
   }
+  int open(const std::function<int()>& make) {
+    std::lock_guard lock(mutex_);
+    const int fd = make();
+    if (fd >= 0) open_.insert(fd);
+    return fd;
+  }
   void erase(int fd) {
     std::lock_guard lock(mutex_);
     open_.erase(fd);
@@ -45,6 +51,7 @@ class Descriptors final : public ForkParticipant {
 }  // namespace
 
 void close_in_children(int fd) { Descriptors::instance().insert(fd); }
+int open_for_parent(const std::function<int()>& make) { return Descriptors::instance().open(make); }
 void forget_for_children(int fd) { Descriptors::instance().erase(fd); }
 
 }  // namespace nupa::progress

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <cstdint>
 
 #include "progress/deadline.h"
@@ -47,6 +48,9 @@ NUPA_EXPORT void leave_forks(ForkParticipant* participant);
 /// A descriptor that a forked child must not keep: it would hold a name or a port whose owner is gone. The child's copy
 /// is closed as it starts. A leaf lock. Any thread.
 NUPA_EXPORT void close_in_children(int fd);
+/// The same for a descriptor that `make` opens (-1: it could not), which this returns: no fork comes between the two.
+/// `make` returns soon and takes no lock.
+NUPA_EXPORT int open_for_parent(const std::function<int()>& make);
 /// Before the descriptor is closed.
 NUPA_EXPORT void forget_for_children(int fd);
 /// The same for as long as it lives.

@@ -218,15 +218,16 @@ void Root::stop_if_all_are_told() {
 
 void Root::take_visitors() {
   while (true) {
-    base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd fd(progress::open_for_parent(
+        [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
     if (!fd) {
       if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(progress::now_ns() + kAcceptPauseNs);
       return;
     }
     visitors_.emplace_back();
     const auto visitor = std::prev(visitors_.end());
-    auto watch = loop_->watch(fd.get(), [this, visitor](uint32_t events) { on_visitor(visitor, events); });
     visitor->of_parent.emplace(fd.get());
+    auto watch = loop_->watch(fd.get(), [this, visitor](uint32_t events) { on_visitor(visitor, events); });
     visitor->fd = std::move(fd);
     if (!watch) {
       visitors_.pop_back();

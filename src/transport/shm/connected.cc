@@ -188,8 +188,8 @@ void Connected::hold(const Responder::Message& message) {
 Connected::Responder::Message Connected::take_held(uint32_t srqn) {
   const Held held = *held_;
   // The queue may have been taken away since: between two tries this process holds no lock for which its owner waits.
-  if (target_->select(srqn) && target_->selected() == held.queue && target_->epoch() == held.epoch &&
-      target_->holds(held.message.receive)) {
+  if (target_->select(srqn) == core::Selection::kYes && target_->selected() == held.queue &&
+      target_->epoch() == held.epoch && target_->holds(held.message.receive)) {
     held_.reset();
     holds_ = false;
     return held.message;

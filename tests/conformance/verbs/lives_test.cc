@@ -62,7 +62,9 @@ TEST_F(VerbsLives, NumberThatIsUsedAgain_CountsForItsNewQueuePair) {
   for (int tries = 0; tries < kNumbers && again == nullptr; ++tries) {
     again = ibv_create_qp(pd, &attr);
     ASSERT_NE(again, nullptr);
-    if (again->qp_num != number) ASSERT_EQ(ibv_destroy_qp(std::exchange(again, nullptr)), 0);
+    if (again->qp_num != number) {
+      ASSERT_EQ(ibv_destroy_qp(std::exchange(again, nullptr)), 0);
+    }
   }
   ASSERT_NE(again, nullptr) << "no number was used again";
   keep(again);
