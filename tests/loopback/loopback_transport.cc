@@ -348,6 +348,8 @@ void LoopbackTransport::answer(LoopbackEndpoint::Message& message, LoopbackEndpo
     message.verdict =
         responder.read(wr.remote_srqn, wr.rkey, wr.remote_addr, message.length, 0, to.read_depth_, &range);
     message.data.resize(message.length);
+    if (message.verdict.is_accepted() && message.length > 0 && range.at == nullptr)
+      message.verdict = Verdict::not_served();
     if (message.verdict.is_accepted() && message.length > 0 && !base::try_access(range.at, message.length, [&] {
           std::memcpy(message.data.data(), range.at, message.length);
         }))
@@ -359,6 +361,10 @@ void LoopbackTransport::answer(LoopbackEndpoint::Message& message, LoopbackEndpo
     if (piece.length != 0) std::memcpy(&message.operand, piece.data, core::kAtomicBytes);
     message.verdict = responder.atomic(atomic_op(wr.opcode), wr.remote_srqn, wr.rkey, wr.remote_addr, &message.operand,
                                        wr.swap, 0, to.read_depth_);
+  }
+  if (message.verdict.is_not_served()) {  // all anew, as if the request had been lost on its way
+    responder.give_back(&received);
+    message.answered = false;
   }
   message.rnr_timer = to.context_.rnr_timer();
   if (message.verdict.is_accepted() && !to.established_) {

@@ -33,6 +33,8 @@
 namespace nupa::preload_test {
 
 constexpr int kSoonMs = 20'000;
+/// A connect() that a busy machine delays is not to take TCP. Before the library reads it, at the first one.
+inline const bool kPatient = setenv("NUPA_SOCKETS_CONNECT_MS", "20000", 0) == 0;
 constexpr const char* kPortOfParent = "NUPA_TEST_PORT";
 constexpr const char* kEndOfChild = "NUPA_TEST_END";
 

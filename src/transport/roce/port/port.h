@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The UDP port of a process: packets go to the queue pairs that they are for and leave in bursts, by the thread that
-/// polls or else by nupa-roce. Port puts together the classes of this folder; the endpoints of roce use those named here:
-/// Channel (channel.h) is what the port delivers to. Any thread calls a Port; a class of the folder says under which lock
-/// it is.
+/// polls or else by nupa-roce. Port puts together the classes of this folder; the endpoints of roce use those named
+/// here: Channel (channel.h) is what the port delivers to. Any thread calls a Port; a class of the folder says under
+/// which lock it is.
 #include <atomic>
 #include <functional>
 #include <memory>
