@@ -99,7 +99,8 @@ NUPA_EXPORT void forget_at_exit(void* object);
 /// Runs the actions now, as exit() does: for _exit() behind the preload library. Once; later calls return at once. Any
 /// thread, signal handlers.
 NUPA_EXPORT void run_exit_actions();
-/// For actions: this one may last until then, since it waits for something that is expected to come.
+/// For actions: this one may last until then, since it waits for something that is expected to come. `until` is
+/// kActionNs after the end of that wait: the actions after it run then, whether this one is through or not.
 NUPA_EXPORT void put_off_exit(Deadline until);
 
 }  // namespace nupa::progress

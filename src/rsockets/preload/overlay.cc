@@ -60,7 +60,7 @@ void for_each_connection(Each each) {
 void say_goodbye() {
   for_each_connection([](Stream* stream) { stream->say_goodbye(); });
   const auto deadline = rsockets::Deadline::in_ms(kGoodbyeMs);
-  progress::put_off_exit(deadline);
+  progress::put_off_exit(progress::Deadline::at(deadline.at_ns() + progress::kActionNs));
   for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
 }
 
