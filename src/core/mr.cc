@@ -466,7 +466,7 @@ Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd,
 }
 
 Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32_t log_align) {
-  if (!is_here()) return fail_inherited();
+  // Also in a child: its remapper has a file of its own (programs allocate in processes that multiprocessing forked).
   constexpr uint32_t kPageLog = 12;
   if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
   if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");

@@ -21,8 +21,8 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
     *known = &found->second;
     return Reach::kYes;
   }
-  const auto peer = transport_.find_peer(qpn, vector, std::chrono::milliseconds(0));
   const uint32_t slot = shm::slot_of(qpn);
+  const auto peer = transport_.find_peer(qpn, vector, wait_for(slot));
   if (!peer && peer.error().code() == ETIMEDOUT) return may_answer(slot) ? Reach::kNotYet : Reach::kNo;
   asked_.erase(slot);
   if (!peer) return Reach::kNo;
@@ -33,6 +33,21 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   target->set_wait(std::chrono::nanoseconds(kAnswerLimit).count());
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return Reach::kYes;
+}
+
+Datagram::Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due)
+    : transport_(transport),
+      context_(context),
+      due_(due),
+      own_gids_(transport.node().segment().tables().header->devices[context.shared().device].gids) {
+  // Programs that post a datagram and destroy the queue pair expect that it has left: those to whom it may go are met
+  // before.
+  for (const uint32_t slot : transport_.node().slots())
+    [[maybe_unused]] const auto asked = transport_.node().connect(slot, std::chrono::milliseconds(0));
+}
+
+std::chrono::milliseconds Datagram::wait_for(uint32_t slot) const {
+  return asked_.contains(slot) ? std::chrono::milliseconds(0) : kFirstWait;
 }
 
 bool Datagram::may_answer(uint32_t slot) {
@@ -108,7 +123,7 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
 bool Datagram::meet_all() {
   bool all = true;
   for (const uint32_t slot : transport_.node().slots()) {
-    auto met = transport_.node().connect(slot, std::chrono::milliseconds(0));
+    auto met = transport_.node().connect(slot, wait_for(slot));
     if (!met && met.error().code() == ETIMEDOUT) {
       all = !may_answer(slot) && all;
       continue;

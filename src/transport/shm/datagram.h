@@ -16,11 +16,7 @@ namespace nupa::shm_transport {
 class Datagram final : public core::DatagramSender {
  public:
   /// `due`: the event of a receiver, which is raised when the sender has its own completion.
-  Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due)
-      : transport_(transport),
-        context_(context),
-        due_(due),
-        own_gids_(transport.node().segment().tables().header->devices[context.shared().device].gids) {}
+  Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due);
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   std::optional<WcStatus> send(const core::Request& request) override;
@@ -44,6 +40,10 @@ class Datagram final : public core::DatagramSender {
   /// kYes: *target is what has the number and the address. kNotYet: its process was asked, and may answer still.
   Reach find(uint32_t qpn, const AddressVector& vector, core::SharedTarget** target);
   Reach search(uint32_t qpn, const AddressVector& vector, Known** known);
+  /// How long a process that was not met is waited for: once, for as long as one that lives takes to answer. Whoever
+  /// posts and destroys the queue pair has then sent what it posted.
+  static constexpr std::chrono::milliseconds kFirstWait{5};
+  std::chrono::milliseconds wait_for(uint32_t slot) const;
   /// Of the process in a slot, which was asked and has not answered: whether it is waited for. One that is stopped
   /// delays what is sent for a while, once.
   bool may_answer(uint32_t slot);
