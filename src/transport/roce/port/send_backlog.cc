@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kFirstPauseNs = 50'000;
 constexpr int64_t kLongestPauseNs = 1'000'000;
 /// From one turn to the next: for what a queue pair puts together at one go.
-constexpr int64_t kTurnNs = 10'000;
+constexpr int64_t kHeldUpTurnNs = 10'000;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ int64_t SendBacklog::turn(int64_t now_ns) {
   const int64_t earliest = retry == INT64_MAX ? now_ns : std::max(retry, now_ns);
   int64_t last = last_turn_ns_.load(std::memory_order_relaxed);
   int64_t mine;
-  do mine = std::max(earliest, last + kTurnNs);
+  do mine = std::max(earliest, last + kHeldUpTurnNs);
   while (!last_turn_ns_.compare_exchange_weak(last, mine, std::memory_order_relaxed));
   return mine;
 }
