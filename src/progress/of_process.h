@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -35,20 +36,19 @@ class ForkMutex final : private ForkParticipant {
 template <class T>
 class RenewedInChildren final : private ForkParticipant {
  public:
-  RenewedInChildren() {
-    in_child();
-    join_forks(ForkStage::kDescriptors, this);
-  }
+  RenewedInChildren() : now_(new (place_) T()) { join_forks(ForkStage::kDescriptors, this); }
   T& get() { return *now_; }
 
  private:
   void before_fork() override {}
   void in_parent() override {}
   bool in_child() override {
+    std::memcpy(former_, place_, sizeof place_);  // what it refers to is not lost
     now_ = new (place_) T();
     return true;
   }
   alignas(T) std::byte place_[sizeof(T)];
+  alignas(T) std::byte former_[sizeof(T)]{};
   T* now_;
 };
 
