@@ -69,9 +69,9 @@ TEST(CoreObjectTables, QueuePair_BetweenEnterAndLeave_IsFoundByItsNumberAlone) {
   constexpr uint32_t kIndex = shm::kSlotQp + 3;  // the second bank's fourth
   constexpr uint32_t kNumber = 0x5003;
   EXPECT_EQ(table.number_of(kIndex), kNumber);
-  std::byte memory[2]{};
+  alignas(64) std::byte memory[128]{};
   auto& first = reinterpret_cast<Qp&>(memory[0]);  // neither is looked into
-  auto& second = reinterpret_cast<Qp&>(memory[1]);
+  auto& second = reinterpret_cast<Qp&>(memory[64]);
   table.enter(first, 3);
   table.enter(second, kIndex);
   EXPECT_EQ(table.find(kNumber), &second);
