@@ -4,7 +4,7 @@
 
 namespace nupa::progress {
 
-/// Whether others want this thread's core, from what its yields cost. One thread's.
+/// Finds out whether others want this thread's core, by the cost of its yields. An object belongs to one thread.
 class Neighbours {
  public:
   /// sched_yield() where nobody else wants the core takes less (bench/machine_limits: 0.3 to 0.6 us); another thread

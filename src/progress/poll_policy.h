@@ -33,7 +33,7 @@ constexpr bool yields_after_empty_polls(uint32_t polls) {
   return polls >= kFirst && polls % kEvery == 0;
 }
 
-/// What is done after a look for packets. One thread at a time.
+/// Decides what follows a look for packets. One thread at a time.
 class PollPolicy {
  public:
   /// A few packets at a time are a program's ping-pong: its reply goes first, the acknowledgement after it.
