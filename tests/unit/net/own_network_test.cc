@@ -649,6 +649,11 @@ class FullSockets : public OwnNetwork {
           came.push_back(packet.substr(kHeaders, static_cast<size_t>(length) - kHeaders));
       return came;
     }
+    /// Until something is there, for a millisecond at most: what is awaited may need the caller's next turn.
+    void wait() const {
+      pollfd arrived{fd_.get(), POLLIN, 0};
+      poll(&arrived, 1, 1);
+    }
 
    private:
     base::UniqueFd fd_;
@@ -689,7 +694,7 @@ TEST_F(FullSockets, MessagesWithoutRoom_AreKeptAndLeaveInOrder) {
     for (int waited_ms = 0; came.size() < sent.size() && waited_ms < kSoonMs; ++waited_ms) {
       backlog.flush(*from, &lost, &error);
       for (std::string& text : wire.take()) came.push_back(std::move(text));
-      if (came.size() < sent.size()) usleep(1000);
+      if (came.size() < sent.size()) wire.wait();
     }
     EXPECT_EQ(came, sent);
     EXPECT_TRUE(backlog.empty());
@@ -763,7 +768,7 @@ class FullPort : public FullSockets {
       port->poll();
       for (const std::string& bytes : wire.take())
         came.push_back(roce::name_in(reinterpret_cast<const std::byte*>(bytes.data())).psn);
-      if (came.size() < wanted.size()) usleep(1000);
+      if (came.size() < wanted.size()) wire.wait();
     }
     if (came == wanted) return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << ::testing::PrintToString(came);
@@ -908,7 +913,7 @@ TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
       port->poll();
       for (const std::string& bytes : wire.take())
         came = came || roce::name_in(reinterpret_cast<const std::byte*>(bytes.data())).psn == last;
-      if (!came) usleep(1000);
+      if (!came) wire.wait();
     }
     EXPECT_TRUE(came);
   });
