@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reference.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -26,7 +27,7 @@ void check_algorithms_of_all(Rank& rank) {
       for (const bool in_place : {false, true}) {
         // In place, and with each operator, the next one of the types.
         const Round round{kTypesByLength[seed++ % std::size(kTypesByLength)], elements, seed, true};
-        if (kIsSanitized && seed % 3 != 0) continue;
+        if (test::kSanitized && seed % 3 != 0) continue;
         if (op != NUPA_CCL_SUM && seed % 2 != 0) continue;
         check_reductions(rank, round, op, in_place);
         check_reduce_scatter(rank, {round.type, elements * rank.ranks(), seed, true}, op, in_place);
@@ -62,7 +63,7 @@ TEST_F(CclAlgorithms, EveryAlgorithmByMessages) {
       "broadcast=four-ary,all_gather=ring,all_to_all=pairwise,reduce=four-ary,all_reduce=halving"};
   constexpr const char* kOfAllReduce[] = {"all_reduce=ring", "all_reduce=slices", "all_reduce=one-shot"};
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
-  for (const uint32_t ranks : kIsSanitized ? std::vector{2u, 5u} : std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}) {
+  for (const uint32_t ranks : test::kSanitized ? std::vector{2u, 5u} : std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}) {
     const auto endings = run_job(ranks, [&](Rank& rank) {
       const auto with = [&](const char* choice, const auto& check) {
         setenv("NUPA_CCL_ALGO", choice, 1);
@@ -79,7 +80,7 @@ TEST_F(CclAlgorithms, EveryAlgorithmByMessages) {
 
 TEST_F(CclAlgorithms, ManyRanksByMessages) {
   for (const uint32_t ranks : {17u, 24u}) {
-    if (kIsSanitized && ranks > 17) continue;
+    if (test::kSanitized && ranks > 17) continue;
     setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (const size_t elements : {size_t{3}, size_t{3000}, size_t{100'000}}) {
@@ -102,7 +103,7 @@ void check_everything(Rank& rank, bool simple) {
   for (const Type type : {Type::kInt32, Type::kBfloat16, Type::kFloat32, Type::kFloat8E4m3})
     for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
       for (const size_t elements : {size_t{0}, size_t{1}, size_t{13}, size_t{1000}, size_t{20'011}}) {
-        if (++seed % (kIsSanitized ? 8 : 2) != 0) continue;
+        if (++seed % (test::kSanitized ? 8 : 2) != 0) continue;
         const bool in_place = seed % 4 == 0;
         check_reductions(rank, {type, elements, seed, simple}, op, in_place);
         check_reduce_scatter(rank, {type, elements * rank.ranks(), seed, simple}, op, in_place);
@@ -141,7 +142,7 @@ class CclTwoLevel : public WithSmallSlots {
 
 TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
   for (const Layout& layout : kLayouts) {
-    if (kIsSanitized && layout.ranks() > 5) continue;
+    if (test::kSanitized && layout.ranks() > 5) continue;
     const SeparateMemories memories;
     const SharedCount came;
     const auto endings = run_job(layout.ranks(), [&](Rank& rank) {
@@ -160,7 +161,7 @@ TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
 TEST_F(CclTwoLevel, DeterministicWhereverRanksAre) {
   setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
   for (const Layout& layout : kLayouts) {
-    if (kIsSanitized && layout.ranks() > 4) continue;
+    if (test::kSanitized && layout.ranks() > 4) continue;
     const SeparateMemories memories;
     const auto endings = run_job(layout.ranks(), [&](Rank& rank) {
       memories.enter(layout.memory_of(rank.rank()));
@@ -203,7 +204,7 @@ TEST_F(CclAlgorithms, DeterministicByMessages) {
   setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
   for (const uint32_t ranks : {3u, 17u}) {
-    if (kIsSanitized && ranks > 3) continue;
+    if (test::kSanitized && ranks > 3) continue;
     for (const char* const choice : {"", "all_reduce=ring,reduce=binomial,reduce_scatter=ring,scan=doubling"}) {
       setenv("NUPA_CCL_ALGO", choice, 1);
       const auto endings = run_job(ranks, [](Rank& rank) {

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "job.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -43,7 +44,7 @@ TEST(CclCommunicators, OneIdServesManyMeetings) {
 }
 
 TEST(CclCommunicators, HundredsOfRanksOnOneHost) {
-  constexpr uint32_t kRanks = kIsSanitized ? 24 : 256;
+  constexpr uint32_t kRanks = test::kSanitized ? 24 : 256;
   EXPECT_EQ(run_job(kRanks,
                     [](Rank& rank) {
                       for (int i = 0; i < 3; ++i) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "job.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -47,6 +48,7 @@ void expect_works(const Rank& rank, nupa_ccl_comm* comm, const std::string& what
 }
 
 TEST(CclForks, ChildrenOfARank_MakeACommunicatorOfTheirOwn) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const auto endings = run_job(2, [](Rank& rank) {
     expect_works(rank, rank.world(), "before");
     if (rank.rank() == 0) {

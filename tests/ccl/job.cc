@@ -16,6 +16,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -171,7 +172,7 @@ Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limi
 }
 
 std::vector<uint32_t> rank_counts() {
-  if (kIsSanitized) return {1, 2, 5};
+  if (test::kSanitized) return {1, 2, 5};
   return {1, 2, 3, 4, 5, 6, 7, 8, 9};
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "../support/sanitizers.h"
+
 namespace nupa::ccl {
 
 /// One rank, in a process of its own. A failure is said on standard error and ends it.
@@ -50,13 +52,8 @@ class SeparateMemories {
 
 /// How each rank's process ended: its status, or minus the signal.
 using Endings = std::vector<int>;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
 /// Many times what any job takes, also beside other programs.
-constexpr int kJobLimitSeconds = kIsSanitized ? 240 : 60;
+constexpr int kJobLimitSeconds = test::kSanitized ? 240 : 60;
 /// Runs `play` as `ranks` processes. A rank that has not ended after `limit_s` is killed: its ending is -SIGKILL.
 Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = kJobLimitSeconds);
 /// 1 to 9; a sanitizer, which takes ten times as long, sees with a few of them what there is to be seen.

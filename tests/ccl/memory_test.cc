@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "reference.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -16,7 +17,7 @@ TEST_F(CclMemory, AllocatedMemory) {
   for (uint32_t ranks = 1; ranks <= 5; ++ranks) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr size_t kMost = 100'000;
-      for (uint32_t turn = 0; turn < (kIsSanitized ? 20 : 60); ++turn) {
+      for (uint32_t turn = 0; turn < (test::kSanitized ? 20 : 60); ++turn) {
         const size_t elements = turn % 4 == 0 ? kMost : 3000 + turn * 37;
         const Round round{Type::kFloat32, elements, turn};
         const bool allocates = turn % 3 != 2 || rank.rank() % 2 == 0;

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "job.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -240,7 +241,7 @@ TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
 }
 
 TEST(CclMessages, ReceiveForWhichThereIsNoThread_TakesNothingLater) {
-  if (kIsSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "reference.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -65,7 +66,7 @@ TEST_F(CclOperations, MovementsOfEveryType) {
 
 /// By wires such arrays are sent from where they lie. They go, or are written to, as soon as an operation is done.
 TEST_F(CclOperations, LargeArrays) {
-  for (const uint32_t ranks : kIsSanitized ? std::vector{2u} : std::vector{2u, 3u}) {
+  for (const uint32_t ranks : test::kSanitized ? std::vector{2u} : std::vector{2u, 3u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr size_t kElements = 1'100'003;
       const bool in_place = rank.ranks() == 3;
@@ -116,7 +117,7 @@ TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
 TEST_F(CclOperations, SmallOnesInAnyOrder) {
   const char* const transport = std::getenv("NUPA_TRANSPORT");
   const bool by_packets = transport != nullptr && std::strcmp(transport, "roce") == 0;
-  const int64_t turns = kIsSanitized || by_packets ? 2000 : 20'000;  // by packets there is one way for all
+  const int64_t turns = test::kSanitized || by_packets ? 2000 : 20'000;  // by packets there is one way for all
   for (const uint32_t ranks : {2u, 3u, 5u}) {
     const auto endings = run_job(ranks, [turns](Rank& rank) {
       std::mt19937 shared(7);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "job.h"
+#include "../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -154,8 +155,8 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
 }
 
 TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
-  constexpr int kLimitSeconds = kIsSanitized ? 120 : 20;  // of what takes a tenth of a second
-  for (unsigned turn = 0; turn < (kIsSanitized ? 3 : 10); ++turn) {
+  constexpr int kLimitSeconds = test::kSanitized ? 120 : 20;  // of what takes a tenth of a second
+  for (unsigned turn = 0; turn < (test::kSanitized ? 3 : 10); ++turn) {
     const auto endings = run_job(
         5,
         [turn](Rank& rank) {

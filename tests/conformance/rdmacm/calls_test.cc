@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
@@ -276,9 +277,7 @@ TEST(RdmaCmChild, WhereTheManagerCannotBeOpened_CallsFailWithItsError) {
 }
 
 TEST(RdmaCmChild, ConnectOfDatagramsThatFailsAtOnce_MayBeCalledAgain) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   EXPECT_TRUE(holds_in_child([] {
     setenv("NUPA_TRANSPORT", "shm", 1);  // packets are sent to any address
     const Events events;
@@ -348,9 +347,7 @@ std::string address_of_device() {
 }
 
 TEST(RdmaCmChild, BindThatCannotOpenItsDevice_LeavesThePortFree) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const std::string address = address_of_device();
   ASSERT_NE(address, "");
   EXPECT_TRUE(holds_in_child([&] {
@@ -664,9 +661,7 @@ TEST_F(RdmaCmCalls, EventChannel_DescriptorThatTheProgramMoved_SaysWhetherACallW
 }
 
 TEST_F(RdmaCmCalls, GetCmEvent_ChannelWasDestroyed_WaitsForTheEnd) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no new thread in a child of a process with several";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   // rping's thread calls for the next event while its main thread ends.
   EXPECT_TRUE(holds_in_child([] {
     std::vector<std::vector<char>> others;

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
@@ -249,9 +250,7 @@ class Granted final : public SinkOfChild {
 }
 
 TEST_F(RdmaCmTerms, AcceptedWithoutParameters_NoMoreThanTheDeviceCan) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   listen();
   const ibv_device_attr can = device();
   std::array<int, 2> answer{};
@@ -318,9 +317,7 @@ class RequestOfChild final : public SinkOfChild {
 }
 
 TEST_F(RdmaCmTerms, TheTimeThatTheOtherEndTakesToAcknowledge_IsAddedToTheTimeout) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   std::array<int, 2> port_pipe{};
   ASSERT_EQ(pipe(port_pipe.data()), 0);
   const pid_t child = fork();
@@ -947,9 +944,7 @@ TEST_F(RdmaCmTerms, Fork_WhileAThreadDisconnects_TheChildWaitsForNoLock) {
 
 /// A service of another process, which ends while it has a question.
 TEST(RdmaCmPeers, AServiceThatDiesIsUnreachable) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   std::array<int, 2> port_pipe{}, asked_pipe{};
   ASSERT_EQ(pipe(port_pipe.data()), 0);
   ASSERT_EQ(pipe(asked_pipe.data()), 0);
@@ -996,9 +991,7 @@ TEST(RdmaCmPeers, AServiceThatDiesIsUnreachable) {
 }
 
 TEST(RdmaCmPeers, AChildHasDevicesAndAManagerOfItsOwn) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const Events events;
   const OwnId id = make_id(events.get());
   ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0) << "the parent has its manager: " << errno;

@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "api_support.h"
+#include "../../support/sanitizers.h"
 
 using namespace nupa::rsockets_test;
 
@@ -346,9 +347,7 @@ TEST_F(RsocketsEdges, Close_OfAListenerThatAnotherThreadPolls_WaitsForNobody) {
 }
 
 TEST_F(RsocketsEdges, AChildOfAListeningProcessAnswersConnectionsItself) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (nupa::test::kThreadSanitizer) GTEST_SKIP() << nupa::test::kNoThreadInChild;
   listen_now();
   const pid_t child = fork();
   ASSERT_GE(child, 0);

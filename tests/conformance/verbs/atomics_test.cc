@@ -5,15 +5,12 @@
 #include <thread>
 
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kEach = 500;
-#else
-constexpr uint64_t kEach = 1000;
-#endif
+constexpr uint64_t kEach = test::kSanitized ? 500 : 1000;
 
 class VerbsAtomics : public VerbsPair {
  protected:

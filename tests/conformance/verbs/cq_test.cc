@@ -18,6 +18,7 @@
 
 #include "../../support/soon.h"
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace {
 thread_local uint64_t t_yields = 0;
@@ -311,11 +312,8 @@ struct EventThread {
           ibv_get_cq_event(channel, &from, &tag);
           state->returned = true;
         }) {}
-#if defined(__SANITIZE_ADDRESS__)
-  static constexpr bool kCanBeCancelled = false;  // what unwinds the stack leaves it marked as in use
-#else
-  static constexpr bool kCanBeCancelled = true;
-#endif
+  /// What unwinds the stack leaves it marked as in use.
+  static constexpr bool kCanBeCancelled = !test::kAddressSanitizer;
   /// Cases that fork are to find no thread (ThreadSanitizer).
   void end() {
     if (!kCanBeCancelled) return thread.detach();

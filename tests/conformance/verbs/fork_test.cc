@@ -16,6 +16,7 @@
 
 #include "../../support/soon.h"
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
@@ -229,6 +230,7 @@ TEST_F(VerbsFork, CallsOnInheritedObjects_ReturnEnodev) {
 }
 
 TEST_F(VerbsFork, ChildThatOpensTheDevice_HasItsOwn) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   make_pair();
   EXPECT_EQ(0, in_child([this] {
               Own own;
@@ -303,6 +305,7 @@ int count_open(const std::string& path) {
 }
 
 TEST(VerbsForkOpen, ForkWhileAThreadWaitsForTheDirectory_LetsTheChildOpen) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   std::string folder = "/tmp/nupa-fork-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const char* const usual = std::getenv("NUPA_RUNTIME_DIR");

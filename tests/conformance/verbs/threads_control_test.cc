@@ -9,15 +9,12 @@
 #include <thread>
 
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRounds = 10;
-#else
-constexpr int kRounds = 200;
-#endif
+constexpr int kRounds = test::kSanitized ? 10 : 200;
 
 class VerbsControl : public Verbs {
  protected:

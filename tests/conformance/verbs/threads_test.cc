@@ -9,15 +9,12 @@
 #include <thread>
 
 #include "fixture.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kRounds = 1000;
-#else
-constexpr uint64_t kRounds = 10000;
-#endif
+constexpr uint64_t kRounds = test::kSanitized ? 1000 : 10000;
 constexpr uint64_t kPosters = 4;
 constexpr uint64_t kWindow = 32;  ///< kPosters of them overfill a send queue, on purpose
 constexpr uint64_t kReceives = 48;

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "ccl/p2p/messages.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -229,9 +230,7 @@ TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
 /// A rank that counts a word up executes no fence where each rank has a core: the store may be seen after its load of
 /// the sleepers, and then nobody wakes the thread, unless the thread has the kernel order them.
 TEST(CclMessagesThread, WhereEachRankHasACore_OrdersTheStoresOfOthersBeforeItSleeps) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "it starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const int end = end_of_sleeper({0, false});
   if (end == 2) GTEST_SKIP() << "system calls cannot be forbidden";
   EXPECT_EQ(end, -SIGSYS);

@@ -23,6 +23,7 @@
 #include "../roce/engine_fixture.h"
 #include "core/qp_context_impl.h"
 #include "core/seam/shared_target.h"
+#include "../../support/sanitizers.h"
 #include "transport/shm/datagram.h"
 
 namespace nupa::core {
@@ -1236,9 +1237,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, ManySlots, ::testing::Values("shm", "roce")
 class ShmSlots : public ShmTest {};
 
 TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer allows no new thread in a child of a process with several";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   while (qps.size() <= shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
   auto& first = static_cast<Qp&>(*qps.front());
   auto& last = static_cast<Qp&>(*qps.back());

@@ -15,6 +15,7 @@
 #include "host/node.h"
 #include "fixture.h"
 #include "progress/lifecycle.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::host::test {
 namespace {
@@ -283,9 +284,7 @@ TEST_F(CmProcesses, AChildThatExits_SweepsNothing) {
 }
 
 TEST_F(CmProcesses, AChild_MayHaveANodeOfItsOwn) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer allows no new thread in a child of a process with several";
-#endif
+  if (nupa::test::kThreadSanitizer) GTEST_SKIP() << nupa::test::kNoThreadInChild;
   auto process = met_process([](Process& self, Own&) {
     const uint32_t here = self.hear();
     const pid_t child = fork();

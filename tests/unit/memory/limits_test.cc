@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "region_test_support.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::memory::testing {
 namespace {
@@ -60,9 +61,7 @@ TEST_P(RemapperLimits, FileSizeLoweredLater) {
 }
 
 TEST_P(RemapperLimits, MapCountGivesFewerPiecesAndLosesNothing) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer itself needs mappings";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "the sanitizer itself needs mappings";
   EXPECT_EQ(in_child([] {
               auto remapper = make_remapper(Policy::kAuto, options());
               Memory memory(4096);
@@ -94,9 +93,7 @@ TEST_P(RemapperLimits, MapCountGivesFewerPiecesAndLosesNothing) {
 }
 
 TEST_P(RemapperLimits, WhatTheMapCountLeavesShared_IsACopyInAChildAndGoesBackLater) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer itself needs mappings";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "the sanitizer itself needs mappings";
   EXPECT_EQ(in_child([] {
               auto remapper = make_remapper(Policy::kAuto, options());
               Memory memory(9);

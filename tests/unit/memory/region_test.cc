@@ -111,9 +111,6 @@ TEST(Remapper, ForkGivesEachSideItsOwnCopy) {
 }
 
 TEST(Remapper, ConcurrentWritersLoseNothing) {
-#if defined(__SANITIZE_THREAD__)
-  // The counters are written by several parties on purpose; what is tested is the kernel's mapping, not C++.
-#endif
   if (WriteGuard::available() == WriteGuard::Kind::kNone) GTEST_SKIP() << "no userfaultfd for this user";
   auto remapper = Remapper::create(Policy::kAlways);
   constexpr size_t kPages = 600;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "region_test_support.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::memory::testing {
 namespace {
@@ -267,13 +268,7 @@ int become_nobody() {
 }
 
 /// ThreadSanitizer begins its own one with the program's first.
-bool has_thread_of_sanitizer() {
-#ifdef __SANITIZE_THREAD__
-  return true;
-#else
-  return thread_count() > 1;
-#endif
-}
+bool has_thread_of_sanitizer() { return test::kThreadSanitizer || thread_count() > 1; }
 
 TEST(RemapperUnprivileged, AlwaysProtectsWritersInTheirOwnCode) {
   const int result = in_child([] {

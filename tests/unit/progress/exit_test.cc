@@ -13,6 +13,7 @@
 
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::progress {
 namespace {
@@ -102,9 +103,8 @@ TEST_F(ProgressExit, WithoutExit_NothingRuns) {
 }
 
 TEST_F(ProgressExit, ActionThatIsForgotten_DoesNotRun_AndNoThreadIsLeft) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
-#endif
+  if (nupa::test::kThreadSanitizer)
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
   EXPECT_EXIT(
       {
         const int before = threads();
@@ -186,9 +186,8 @@ TEST_F(ProgressExit, ExitInAnAction_EndsTheProcess) {
 }
 
 TEST_F(ProgressExit, Child_RunsItsOwnActionsAndNoneOfItsParents) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "a sanitizer allows no new thread in a child, or its allocator's locks stay taken there";
-#endif
+  if (nupa::test::kSanitized)
+    GTEST_SKIP() << "a sanitizer allows no new thread in a child, or its allocator's locks stay taken there";
   EXPECT_EXIT(
       {
         join(ExitStage::kHost, say<'p'>);
@@ -206,9 +205,8 @@ TEST_F(ProgressExit, Child_RunsItsOwnActionsAndNoneOfItsParents) {
 }
 
 TEST_F(ProgressExit, ChildThatSharesItsParentsMemory_RunsNothing) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
-#endif
+  if (nupa::test::kThreadSanitizer)
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
   EXPECT_EXIT(
       {
         join(ExitStage::kHost, say<'p'>);

@@ -28,6 +28,7 @@
 #include "base/unique_fd.h"
 #include "progress/descriptors.h"
 #include "progress/waiter.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::progress {
 namespace {
@@ -619,9 +620,7 @@ TEST_F(ProgressLoopThread, Everything_FromManyThreadsAtOnce_IsServed) {
 }
 
 TEST_F(ProgressLoopThread, InAForksChild_IsTheParents) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (nupa::test::kThreadSanitizer) GTEST_SKIP() << nupa::test::kNoThreadInChild;
   Bell bell;
   std::atomic<int> rung{0}, fired{0};
   auto watched = loop_->watch(bell.fd(), [&](uint32_t) {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "rsockets/service.h"
+#include "../../support/sanitizers.h"
 
 namespace nupa::rsockets {
 namespace {
@@ -99,9 +100,7 @@ int in_forked_child(Work work) {
 }
 
 TEST(RsocketsService, Fork_WhileAClientIsServed_TheChildServesItsOwn) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   Client client;
   client.held = true;
   ASSERT_EQ(client.add(), 0);
@@ -153,9 +152,7 @@ TEST(RsocketsService, KeepAlive_Stopped_IsNotCalledAgain) {
 }
 
 TEST(RsocketsService, KeepAlive_OfAParent_IsNotTheChilds) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer starts no threads in a child of a process with threads";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   CountingTimer timer;
   ASSERT_EQ(timer.start(1), 0);
   EXPECT_EQ(in_forked_child([&] {
@@ -183,9 +180,7 @@ bool forbid_threads() {
 }
 
 TEST(RsocketsService, ThreadThatCannotBeStarted_IsTheErrorOfWhoNeedsIt) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the sanitizer gives up where no thread can be started";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << "the sanitizer gives up where no thread can be started";
   EXPECT_EQ(in_forked_child([] {
               if (!forbid_threads()) return false;
               CountingTimer timer;
