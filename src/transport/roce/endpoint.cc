@@ -179,7 +179,7 @@ void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
   // Whoever is first in line need not be called.
   if (share.in_line && share.window->has_room() && share.window->leave_head(*this)) share.in_line = false;
   if (share.window != turn && share.window->has_waiters()) return;
-  const uint64_t most = turn != nullptr ? SharedWindow::kTurnBytes : kBudget * packet;
+  const uint64_t most = turn != nullptr ? share.window->turn_bytes() : kBudget * packet;
   share.held += share.window->take(most, packet);
 }
 

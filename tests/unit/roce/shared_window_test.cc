@@ -17,7 +17,7 @@ constexpr uint64_t kPacket = 4112;
 
 /// The line only keeps their places.
 Channel& channel(size_t number) {
-  static std::array<uint64_t, 8> places;
+  static std::array<uint64_t, 2 * SharedWindow::kMany> places;
   return *reinterpret_cast<Channel*>(&places[number]);
 }
 
@@ -48,6 +48,25 @@ TEST(SharedWindow, ALittleRoomIsNone) {
   window.give_back(1);
   EXPECT_TRUE(window.has_room());
   EXPECT_EQ(100u, window.take(100, kPacket));
+}
+
+TEST(SharedWindow, Turns_EndWithMessagesOf64KiB) {
+  for (const uint64_t turn : {SharedWindow::kTurnBytes, SharedWindow::kLongTurnBytes})
+    EXPECT_EQ(0u, turn / kPacket % 16) << turn;
+}
+
+TEST(SharedWindow, TurnsWhereManyWait_AreLonger) {
+  SharedWindow window(kSize);
+  window.take(kSize, kPacket);
+  window.give_back(SharedWindow::kTurnBytes);
+  for (size_t number = 1; number < SharedWindow::kMany; ++number) window.wait(channel(number));
+  EXPECT_EQ(SharedWindow::kTurnBytes, window.turn_bytes());
+  EXPECT_TRUE(window.has_room());
+  window.wait(channel(SharedWindow::kMany));
+  EXPECT_EQ(SharedWindow::kLongTurnBytes, window.turn_bytes());
+  EXPECT_FALSE(window.has_room()) << "for one of them";
+  window.give_back(kSize / 4 - SharedWindow::kTurnBytes);
+  EXPECT_TRUE(window.has_room()) << "a quarter of the window is enough";
 }
 
 TEST(SharedWindow, OneSmallerThanATurnIsUsedInParts) {

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
-#include "transport/roce/wire/wire.h"
-
 namespace nupa::roce {
 
 uint64_t SharedWindow::room(uint64_t used) const {
   const uint64_t size = this->size();
   const uint64_t left = size - std::min(size, used);
   constexpr uint64_t kTurnsAtLeast = 4;
-  return left >= std::min(kTurnBytes, std::max<uint64_t>(size / kTurnsAtLeast, kMaxPacketBytes)) ? left : 0;
+  return left >= std::min(turn_bytes(), std::max<uint64_t>(size / kTurnsAtLeast, kMaxPacketBytes)) ? left : 0;
 }
 
 uint64_t SharedWindow::take(uint64_t wanted, uint64_t least) {

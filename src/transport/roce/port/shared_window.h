@@ -4,6 +4,8 @@
 #include <deque>
 #include <mutex>
 
+#include "transport/roce/wire/wire.h"
+
 namespace nupa::roce {
 
 class Channel;
@@ -13,8 +15,12 @@ class Channel;
 /// its turn, so that few large messages are under way and not many small ones. Any thread.
 class SharedWindow {
  public:
-  /// Bytes that one of several sends at a time: a message of 64 KiB with its headers.
-  static constexpr uint64_t kTurnBytes = 72 << 10;
+  /// Bytes that one of several sends at a time, so that it ends with a message of 64 KiB and not just behind it: a
+  /// message that is begun in a turn and ended in the next one fills the window meanwhile. Where many wait turns are
+  /// longer, since each begins with memory that has grown cold.
+  static constexpr uint64_t kTurnBytes = 2 * 16 * kMaxPacketBytes;
+  static constexpr uint64_t kLongTurnBytes = 2 * kTurnBytes;
+  static constexpr uint32_t kMany = 16;
 
   explicit SharedWindow(uint64_t bytes) : size_(bytes) {}
 
@@ -31,6 +37,8 @@ class SharedWindow {
   /// Whether there is room for a turn.
   bool has_room() const { return room(used_.load(std::memory_order_seq_cst)) != 0; }
 
+  /// Of the next turn.
+  uint64_t turn_bytes() const { return waiters() < kMany ? kTurnBytes : kLongTurnBytes; }
   uint32_t waiters() const { return waiting_.load(std::memory_order_relaxed); }
   bool has_waiters() const { return waiters() != 0; }
   /// Goes to the end of the line; does not stand there yet.
