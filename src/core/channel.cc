@@ -52,6 +52,16 @@ void Channel::detach(Cq* cq) {
 
 void Channel::wake(uint32_t events) const { events_->count(events); }
 
+void Channel::recover() {
+  std::lock_guard lock(mutex_);
+  uint32_t raised = 0;
+  for (const Cq* cq : cqs_) raised += cq->told_events();
+  if (raised == 0) return;
+  // A thread that is about to take its event, or a process that is about to tell of one, makes this one too many: then
+  // somebody wakes and finds nothing.
+  if (const uint32_t told = events_->waiting(); raised > told) wake(raised - told);
+}
+
 Cq* Channel::next_with_event() {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < cqs_.size(); ++i) {

@@ -205,6 +205,11 @@ int Cq::arm(bool solicited_only) {
   return 0;
 }
 
+uint32_t Cq::told_events() const {
+  const uint32_t raised = shared_->events.load(std::memory_order_acquire) - taken_.load();
+  return raised - std::min(raised, shared_->unsignalled.load());
+}
+
 bool Cq::take_event() {
   uint32_t taken = taken_.load();
   while (taken != shared_->events.load(std::memory_order_acquire))
@@ -313,6 +318,8 @@ void Cq::recover(uint32_t dead_tag) {
   // event raised.
   if (channel_ == nullptr) return;
   while (CompletionRing::count_event(*shared_)) channel_->wake();
+  // Nor does one that died before it called for attention.
+  wake_channel();
 }
 
 void Cq::on_overrun() { device_.events().push({EventType::kCqErr, this, nullptr, nullptr, 1}); }

@@ -24,6 +24,8 @@ class Channel final : public CompletionChannel {
   /// Also takes back the wake-ups of events that nobody will fetch any more.
   void detach(Cq* cq);
   void wake(uint32_t events = 1) const;
+  /// A process is dead that may have raised events and woken nobody.
+  void recover();
 
  private:
   Cq* next_with_event();
@@ -53,6 +55,7 @@ class Cq final : public CompletionQueue {
   uint32_t handle() const override { return index_; }
   void* user_context() const override { return user_context_; }
   CompletionChannel* channel() const override { return channel_; }
+  Channel* event_channel() const { return channel_; }
   uint32_t events_delivered() const override { return delivered_.load(); }
   int close() override;
 
@@ -61,6 +64,8 @@ class Cq final : public CompletionQueue {
   DeviceImpl& device() { return device_; }
   Users users;
 
+  /// Channel: how many are raised that were not taken, but for those that the service thread is to tell of.
+  uint32_t told_events() const;
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
   void count_delivered() { delivered_.fetch_add(1); }
@@ -70,7 +75,8 @@ class Cq final : public CompletionQueue {
   void purge(uint32_t qp_num);
   /// The queue pair that completes here has left the table and is going to be destroyed.
   void forget(uint32_t qp_num);
-  /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
+  /// Entries that a dead process had claimed and not completed become void; a lost event is raised. What it raised
+  /// without telling the channel is told by Channel::recover(), after this.
   void recover(uint32_t dead_tag);
   /// True if the entry that a writer announced by `intent` was completed (or taken since).
   bool completed(uint64_t intent);

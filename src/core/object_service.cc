@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <unordered_set>
 
 #include "base/clock.h"
 #include "core/cq.h"
@@ -87,8 +88,14 @@ void ObjectService::on_peer_gone(host::Peer& peer) {
     if (!leave(qp, peer)) leaving_.push_back({qp.index(), peer.shared_from_this()});
   });
   const uint32_t dead = shm::owner_tag(peer.slot(), peer.instance());
-  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
-    if (Cq* cq = objects_.cqs().at(i); cq != nullptr) cq->recover(dead);
+  std::unordered_set<Channel*> channels;
+  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i) {
+    Cq* const cq = objects_.cqs().at(i);
+    if (cq == nullptr) continue;
+    cq->recover(dead);
+    if (cq->event_channel() != nullptr) channels.insert(cq->event_channel());
+  }
+  for (Channel* channel : channels) channel->recover();
   if (!failed_.empty() || !leaving_.empty()) wake();
 }
 

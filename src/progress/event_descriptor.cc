@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "base/event_count.h"
@@ -32,6 +34,16 @@ void EventDescriptor::count(uint32_t events) const {
 }
 
 bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }
+
+uint32_t EventDescriptor::waiting() const {
+  // A read would take it (proc_pid_fdinfo(5)).
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(signal_.get()));
+  for (std::string name; info >> name;) {
+    uint32_t count = 0;
+    if (name == "eventfd-count:" && info >> std::hex >> count) return count;
+  }
+  return 0;
+}
 
 int EventDescriptor::check_waits(int shown) {
   const int flags = fcntl(shown, F_GETFL);

@@ -30,6 +30,8 @@ class NUPA_EXPORT EventDescriptor {
   /// One event less, for one that is not to be told any more. False: a reader was faster, and will find nothing. Never
   /// waits.
   bool take_back() const;
+  /// How many events wait. Slow: for what comes seldom.
+  uint32_t waiting() const;
   /// Takes one event. Waits for it unless O_NONBLOCK is set on `shown`, which is fd() or what the program has in its
   /// place. It waits as read() does: a signal handler that was installed with SA_RESTART does not end it, nor does the
   /// end of the program's descriptor. Returns 0; EAGAIN: none is there; EINTR; EBADF: the descriptor was closed.

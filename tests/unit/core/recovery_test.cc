@@ -101,6 +101,10 @@ class ShmRecoveryEvents : public ShmRecovery {
     while (taken < 10 && channel->wait()) ++taken;
     return taken;
   }
+  void recover_all() {
+    queue->recover(kDead);
+    queue->event_channel()->recover();
+  }
   bool is_readable() const {
     pollfd event{channel->fd(), POLLIN, 0};
     return poll(&event, 1, 0) == 1;
@@ -141,6 +145,48 @@ TEST_F(ShmRecoveryEvents, TwoWritersOweEvents_BothAreRaised) {
   EXPECT_EQ(take_events(), 2);
   queue->recover(kDead);
   EXPECT_EQ(take_events(), 0);
+}
+
+TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndToldNobody_WakesTheChannel) {
+  for (int turn = 0; turn < 2; ++turn) {
+    arm_and_disarm();
+    ASSERT_TRUE(CompletionRing::count_event(tables().cq[queue->index()]));
+    EXPECT_FALSE(is_readable());
+    recover_all();
+    EXPECT_TRUE(is_readable());
+    recover_all();
+    EXPECT_EQ(take_events(), 1);
+    EXPECT_FALSE(is_readable());
+  }
+}
+
+TEST_F(ShmRecoveryEvents, EventThatWasTold_IsNotToldAgain) {
+  arm_and_disarm();
+  raise();
+  recover_all();
+  ASSERT_TRUE(channel->wait());
+  EXPECT_FALSE(is_readable());
+}
+
+TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsToldOnce) {
+  arm_and_disarm();
+  shm::CqShared& shared = tables().cq[queue->index()];
+  ASSERT_TRUE(CompletionRing::count_event(shared));
+  shared.unsignalled.fetch_add(1);  // and it died before it called for attention
+  recover_all();
+  EXPECT_EQ(take_events(), 1);
+  EXPECT_FALSE(is_readable());
+}
+
+TEST_F(ShmRecoveryEvents, EventThatTheServiceIsToTellOf_IsNotToldByTheChannel) {
+  arm_and_disarm();
+  shm::CqShared& shared = tables().cq[queue->index()];
+  ASSERT_TRUE(CompletionRing::count_event(shared));
+  shared.unsignalled.fetch_add(1);
+  queue->event_channel()->recover();
+  EXPECT_FALSE(is_readable());
+  queue->wake_channel();
+  EXPECT_EQ(take_events(), 1);
 }
 
 TEST_F(ShmRecovery, EntryOfTheDeadIsPassedOverAndThoseOfTheLivingAreNot) {

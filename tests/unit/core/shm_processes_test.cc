@@ -3,6 +3,7 @@
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -509,6 +510,41 @@ TEST_F(ShmDeath, EntryThatItClaimedIsPassedOver) {
   const WorkCompletion wc = end.next(queue);
   EXPECT_EQ(wc.wr_id, 5u);
   EXPECT_EQ(wc.status, WcStatus::kSuccess);
+}
+
+bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  const host::PeerRef parent = peer_of(end, peer.qp_num);
+  if (parent == nullptr) return false;
+  shm::CqShared& shared = parent->tables().cq[peer.index];
+  const uint64_t where = shared.where.load();
+  auto slots = parent->heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(shm::ring_log2(where)));
+  if (!slots) return false;
+  shm::CompletionRing ring(&shared, *slots, shm::ring_log2(where), shm::ring_generation(where));
+  if (!ring.needs_event(false) || !shm::CompletionRing::count_event(shared)) return false;
+  line.go();
+  line.wait();
+  return true;
+}
+
+TEST_F(ShmDeath, EventThatItRaisedAndToldNobody_WakesTheChannel) {
+  start(raise_event_of_parent);
+  auto channel = std::move(*end.handle->create_channel());
+  Cq* queue = end.make_cq(8, channel.get());
+  ASSERT_EQ(queue->arm(false), 0);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer, queue->index()));
+  ASSERT_TRUE(line.wait());
+  pollfd event{channel->fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&event, 1, 0), 0);
+  kill_child();
+  ASSERT_TRUE(soon([&] { return poll(&event, 1, 0) == 1; }));
+  EXPECT_TRUE(channel->wait());
+  end.cqs.pop_back();
+  EXPECT_EQ(channel->close(), 0);
 }
 
 /// Is inside a post, until it is told to go on.
