@@ -57,8 +57,8 @@ void Channel::recover() {
   uint32_t raised = 0;
   for (const Cq* cq : cqs_) raised += cq->told_events();
   if (raised == 0) return;
-  // A thread that is about to take its event, or a process that is about to tell of one, makes this one too many: then
-  // somebody wakes and finds nothing.
+  // A thread that is about to take its event, or a process that is about to write one, is counted as well. Then one
+  // thread wakes up and finds nothing.
   if (const uint32_t told = events_->waiting(); raised > told) wake(raised - told);
 }
 

@@ -64,7 +64,8 @@ class Cq final : public CompletionQueue {
   DeviceImpl& device() { return device_; }
   Users users;
 
-  /// Channel: how many are raised that were not taken, but for those that the service thread is to tell of.
+  /// Channel: how many events were raised and not taken. Events that the service thread still has to report do not
+  /// count.
   uint32_t told_events() const;
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
@@ -75,8 +76,8 @@ class Cq final : public CompletionQueue {
   void purge(uint32_t qp_num);
   /// The queue pair that completes here has left the table and is going to be destroyed.
   void forget(uint32_t qp_num);
-  /// Entries that a dead process had claimed and not completed become void; a lost event is raised. What it raised
-  /// without telling the channel is told by Channel::recover(), after this.
+  /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
+  /// Channel::recover() has to follow: it wakes the program for events that the dead process raised without waking it.
   void recover(uint32_t dead_tag);
   /// True if the entry that a writer announced by `intent` was completed (or taken since).
   bool completed(uint64_t intent);

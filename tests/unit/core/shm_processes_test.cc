@@ -476,18 +476,24 @@ TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
   expect_good_end();
 }
 
+/// The completion queue of another process, as its peers write to it.
+bool open_completions(host::Peer& owner, uint32_t index, shm::CompletionRing* ring) {
+  shm::CqShared& shared = owner.tables().cq[index];
+  const uint64_t where = shared.where.load();
+  const uint32_t log2 = shm::ring_log2(where);
+  auto slots = owner.heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(log2));
+  if (slots) *ring = shm::CompletionRing(&shared, *slots, log2, shm::ring_generation(where));
+  return slots.has_value();
+}
+
 /// Claims an entry in the parent's completion queue `index`, and comes no further.
 bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
-  if (parent == nullptr) return false;
-  shm::CqShared& shared = parent->tables().cq[peer.index];
-  const uint64_t where = shared.where.load();
-  auto slots = parent->heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(shm::ring_log2(where)));
-  if (!slots) return false;
-  shm::CompletionRing ring(&shared, *slots, shm::ring_log2(where));
+  shm::CompletionRing ring;
+  if (parent == nullptr || !open_completions(*parent, peer.index, &ring)) return false;
   uint64_t position;
   if (ring.claim_next(end.process().tag(), &position) != shm::CompletionRing::Push::kOk) return false;
   line.go();
@@ -512,18 +518,15 @@ TEST_F(ShmDeath, EntryThatItClaimedIsPassedOver) {
   EXPECT_EQ(wc.status, WcStatus::kSuccess);
 }
 
+/// Raises an event in the parent's completion queue `index`, and comes no further.
 bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   if (!meet(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
-  if (parent == nullptr) return false;
-  shm::CqShared& shared = parent->tables().cq[peer.index];
-  const uint64_t where = shared.where.load();
-  auto slots = parent->heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(shm::ring_log2(where)));
-  if (!slots) return false;
-  shm::CompletionRing ring(&shared, *slots, shm::ring_log2(where), shm::ring_generation(where));
-  if (!ring.needs_event(false) || !shm::CompletionRing::count_event(shared)) return false;
+  shm::CompletionRing ring;
+  if (parent == nullptr || !open_completions(*parent, peer.index, &ring)) return false;
+  if (!ring.needs_event(false) || !shm::CompletionRing::count_event(parent->tables().cq[peer.index])) return false;
   line.go();
   line.wait();
   return true;
