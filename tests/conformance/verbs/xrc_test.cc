@@ -450,17 +450,24 @@ bool own_a_word(VerbsXrc& child, int in, int out) {
 /// The child owns the memory, and a target of this process serves requests to it.
 class VerbsXrcStoppedOwner : public VerbsXrcProcesses {
  protected:
+  static constexpr uint8_t kTimeToMeet = 20;  ///< 4.3 s for each try
   void stop_it(uint8_t timeout) {
     start(own_a_word);
     ASSERT_TRUE(get(up[0], &word));
-    mine.timeout = timeout;
-    from = mine.make_initiator();
-    ibv_qp* const target = mine.make_target(domain);
-    mine.connect(from, target);
+    // The processes meet in the first request, which has the time for it.
+    mine.timeout = kTimeToMeet;
+    connect();
     add();
-    ASSERT_EQ(mine.next().status, IBV_WC_SUCCESS) << "the processes have met";
+    ASSERT_EQ(mine.next().status, IBV_WC_SUCCESS);
+    mine.timeout = timeout;
+    connect();
     ASSERT_EQ(kill(pid, SIGSTOP), 0);
     ASSERT_EQ(waitpid(pid, nullptr, WUNTRACED), pid);
+  }
+  /// `from` is a new initiator, with a target of this process.
+  void connect() {
+    from = mine.make_initiator();
+    mine.connect(from, mine.make_target(domain));
   }
   void add() {
     ibv_sge sge{reinterpret_cast<uint64_t>(mine.memory), 8, mine.mr->lkey};
@@ -487,7 +494,7 @@ class VerbsXrcStoppedOwner : public VerbsXrcProcesses {
 };
 
 TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_DelaysNoOtherQueuePair) {
-  ASSERT_NO_FATAL_FAILURE(stop_it(20));
+  ASSERT_NO_FATAL_FAILURE(stop_it(kTimeToMeet));
   const uint32_t own = mine.make_srq(domain, 2048);
   ibv_qp* const other = mine.make_initiator();
   mine.connect(other, mine.make_target(domain));
