@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "core/cq.h"
+#include "progress/event_catch.h"
 
 namespace nupa::core {
 
@@ -74,19 +75,28 @@ Cq* Channel::next_with_event() {
   return nullptr;
 }
 
+bool Channel::may_have_event() {
+  constexpr size_t kFew = 8;
+  std::lock_guard lock(mutex_);
+  return cqs_.size() > kFew || std::any_of(cqs_.begin(), cqs_.end(), [](const Cq* cq) { return cq->has_event(); });
+}
+
 Result<CompletionQueue*> Channel::wait() {
   // The events are the parent's, who would miss them.
   if (!device_.is_here()) return fail(ENODEV, "the completion channel is a parent process's");
-  const auto take_packets = [&](int event_fd) {
+  const auto take_packets = [&] {
+    progress::EventCatch events(*events_);
     for (Poller* poller : device_.process().transports().pollers()) {
-      const Poller::Slept slept = poller->sleep(event_fd);
+      const Poller::Slept slept = poller->sleep(events);
+      if (events.take()) return progress::EventDescriptor::kTaken;
       if (slept == Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
       if (slept == Poller::Slept::kSignal) return EINTR;
     }
     return 0;
   };
   for (;;) {
-    if (const int error = events_->take(fd(), take_packets); error != 0) return fail(error, "no completion event");
+    if (const int error = events_->take(fd(), may_have_event(), take_packets); error != 0)
+      return fail(error, "no completion event");
     if (!open_) {
       events_->count();
       return fail(ECANCELED, "the completion channel is closed");

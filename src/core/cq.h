@@ -29,6 +29,8 @@ class Channel final : public CompletionChannel {
 
  private:
   Cq* next_with_event();
+  /// To look at the queues costs less than a system call, where they are few.
+  bool may_have_event();
 
   DeviceImpl& device_;
   const std::unique_ptr<progress::EventDescriptor> events_;
@@ -67,6 +69,8 @@ class Cq final : public CompletionQueue {
   /// Channel: how many events were raised and not taken. Events that the service thread still has to report do not
   /// count.
   uint32_t told_events() const;
+  /// Channel: one is raised that was not taken.
+  bool has_event() const { return taken_.load() != shared_->events.load(std::memory_order_acquire); }
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
   void count_delivered() { delivered_.fetch_add(1); }

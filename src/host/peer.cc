@@ -11,6 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "progress/event_catch.h"
+
 namespace nupa::host {
 
 int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
@@ -59,7 +61,7 @@ bool Peer::signal_channel(uint32_t index) {
   }
   const int fd = place->fds[index % ChannelBlock::kChannels];
   const uint64_t one = 1;
-  if (fd >= 0) return ::write(fd, &one, sizeof one) == sizeof one;
+  if (fd >= 0) return progress::EventCatch::keep(fd) || ::write(fd, &one, sizeof one) == sizeof one;
   const bool ask = want_channel(*place, index % ChannelBlock::kChannels);
   lock.unlock();
   if (!ask) return false;

@@ -2,6 +2,7 @@
 #include <nupa/export.h>
 #include <nupa/result.h>
 
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -36,19 +37,25 @@ class NUPA_EXPORT EventDescriptor {
   /// place. It waits as read() does: a signal handler that was installed with SA_RESTART does not end it, nor does the
   /// end of the program's descriptor. Returns 0; EAGAIN: none is there; EINTR; EBADF: the descriptor was closed.
   int take(int shown) const {
-    return take(shown, [](int) { return 0; });
+    return take(shown, true, [] { return 0; });
   }
   int take() const { return take(fd()); }
-  /// The same. Before it sleeps it calls `instead(fd)`, which may sleep in its place until `fd` is readable. That
-  /// returns kReadable when it was; an errno value that ends the wait; or 0: it does not sleep.
+  /// The same. Before it sleeps it calls `instead()`, which may sleep in its place until signal_fd() is readable. That
+  /// returns kReadable when it was; kTaken when it has taken the event; an errno value that ends the wait; or 0: it
+  /// does not sleep. `expected`: an event is known to be there, or may be; else it is looked for only where the caller
+  /// would not sleep.
   static constexpr int kReadable = -1;
+  static constexpr int kTaken = -2;
   template <class Instead>
-  int take(int shown, Instead instead) const {
-    for (;;) {
-      if (take_back()) return 0;
-      if (const int error = check_waits(shown); error != 0) return error;
-      const int slept = instead(signal_.get());
+  int take(int shown, bool expected, Instead instead) const {
+    for (bool looks = expected;; looks = true) {
+      if (looks && take_back()) return 0;
+      const int error = check_waits(shown);
+      if (error == EAGAIN && !looks && take_back()) return 0;
+      if (error != 0) return error;
+      const int slept = instead();
       if (slept == 0) return read_one();
+      if (slept == kTaken) return 0;
       if (slept != kReadable) return slept;
     }
   }

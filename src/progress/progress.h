@@ -10,6 +10,7 @@
 #include "progress/cpu.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
+#include "progress/event_catch.h"
 #include "progress/event_descriptor.h"
 #include "progress/file_lock.h"
 #include "progress/late_events.h"

@@ -3,6 +3,10 @@
 #include <atomic>
 #include <cstdint>
 
+namespace nupa::progress {
+class EventCatch;
+}
+
 namespace nupa::core {
 
 /// Looks for a transport's work in a thread of the program. Any thread.
@@ -18,13 +22,13 @@ class Poller {
   /// The program armed a completion queue with a channel: it will sleep.
   virtual void program_sleeps() = 0;
   enum class Slept : uint8_t {
-    kReady,   ///< the descriptor is readable
+    kReady,   ///< an event is there
     kSignal,  ///< a signal came whose handler ends a read()
     kCannot,  ///< the transport's own thread does the work now: the caller sleeps without it
   };
-  /// The thread sleeps until the descriptor `event_fd` is readable, which an event of a completion queue makes it, and
-  /// does the transport's work meanwhile, so that no other thread has to be woken for it. Any thread, with no lock.
-  virtual Slept sleep([[maybe_unused]] int event_fd) { return Slept::kCannot; }
+  /// The thread sleeps until an event of a completion queue is there for it, and does the transport's work meanwhile,
+  /// so that no other thread has to be woken for it. Any thread, with no lock.
+  virtual Slept sleep([[maybe_unused]] progress::EventCatch& events) { return Slept::kCannot; }
 
  protected:
   std::atomic<bool> warm_{false};

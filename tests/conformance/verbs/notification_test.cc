@@ -117,6 +117,34 @@ TEST_F(VerbsNotification, EachArmingRaisesOneEvent) {
   EXPECT_EQ(take_event(), nullptr);
 }
 
+TEST_F(VerbsNotification, TwoEventsWhileAThreadSleeps_OneIsItsAndTheOtherIsToldToTheRest) {
+  ibv_cq* const sends = make_cq();
+  ibv_cq* const receives = make_cq();
+  ibv_qp_init_attr attr = init();
+  attr.send_cq = sends;
+  attr.recv_cq = receives;
+  ibv_qp* const both = keep(ibv_create_qp(pd, &attr));
+  connect(both, both);
+  const int flags = fcntl(channel->fd, F_GETFL);
+  for (uint64_t turn = 0; turn < 50; ++turn) {
+    arm(sends);
+    arm(receives);
+    ASSERT_EQ(post_recv(both, turn, memory + 64, 8, mr->lkey), 0);
+    ASSERT_EQ(fcntl(channel->fd, F_SETFL, flags & ~O_NONBLOCK), 0);
+    ibv_cq* first = nullptr;
+    std::thread sleeps([&] { first = take_event(); });
+    if (turn % 2 == 0) std::this_thread::yield();
+    ibv_sge from = span(0, 8);
+    ASSERT_EQ(post(both, request(IBV_WR_SEND, turn, &from)), 0);
+    sleeps.join();
+    ASSERT_EQ(fcntl(channel->fd, F_SETFL, flags), 0);
+    ASSERT_EQ(await_event(), first == sends ? receives : sends);
+    EXPECT_EQ(take_event(), nullptr);
+    EXPECT_EQ(next(sends).wr_id, turn);
+    EXPECT_EQ(next(receives).wr_id, turn);
+  }
+}
+
 // The descriptors of events behave as the kernel's.
 
 /// What poll() reports to a program that asks for everything.

@@ -6,7 +6,6 @@
 #include <linux/net_tstamp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 #include "base/clock.h"
 #include "core/seam/group_address.h"
 #include "base/unique_fd.h"
+#include "progress/event_catch.h"
 #include "progress/late_events.h"
 #include "transport/roce/port/port.h"
 
@@ -52,12 +52,18 @@ class CountingChannel : public Channel {
                    (packet.opcode == kSelectiveAck ? "ack " : "") + std::to_string(packet.psn));
     by = static_cast<pid_t>(syscall(SYS_gettid));
     ++delivered;
-    const uint64_t one = 1;
-    if (event >= 0) {
-      EXPECT_EQ(write(event, &one, sizeof one), ssize_t{sizeof one});
-    }
+    add_event(event);
   }
-  void transmit(int64_t, Burst&, bool answers) override { ++(answers ? transmitted : put_off); }
+  void transmit(int64_t, Burst&, bool answers) override {
+    ++(answers ? transmitted : put_off);
+    if (answers) add_event(event_of_answers);
+  }
+  /// As a completion queue raises one.
+  static void add_event(int event) {
+    const uint64_t one = 1;
+    if (event < 0 || progress::EventCatch::keep(event)) return;
+    EXPECT_EQ(write(event, &one, sizeof one), ssize_t{sizeof one});
+  }
   bool owes_answers() const override { return owes; }
   void on_timer(int64_t) override {
     ++timers;
@@ -78,9 +84,10 @@ class CountingChannel : public Channel {
   std::atomic<bool> held{false};         ///< by another thread
   std::atomic<int> tries{0}, delivered{0}, transmitted{0}, put_off{0}, timers{0}, turns{0}, left{0};
   std::atomic<uint64_t> takes{0};
-  std::atomic<int> stays{0};       ///< turns after which it waits for another one
-  std::atomic<pid_t> by{0};        ///< the thread that delivered last
-  std::atomic<int> event{-1};      ///< an eventfd that counts what was delivered
+  std::atomic<int> stays{0};   ///< turns after which it waits for another one
+  std::atomic<pid_t> by{0};    ///< the thread that delivered last
+  std::atomic<int> event{-1};  ///< an eventfd that counts what was delivered
+  std::atomic<int> event_of_answers{-1};
   SharedWindow* leaves = nullptr;  ///< whose line it leaves while the port asks for it
   std::atomic<bool> owes{false};
   std::atomic<bool> raises_late{false};  ///< events of this thread waited until the channel was left
@@ -486,13 +493,12 @@ class RocePortSleeper : public RocePortThread {
  protected:
   void SetUp() override {
     RocePortThread::SetUp();
-    event.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    channel.event = event.get();
+    channel.event = event->signal_fd();
   }
   void TearDown() override {
     if (sleeper.joinable()) {
       // One that has missed its event hears of it with the next packet.
-      if (slept == 0) channel.event = event.get(), send();
+      if (slept == 0) channel.event = event->signal_fd(), send();
       sleeper.join();
     }
     RocePortThread::TearDown();
@@ -503,7 +509,8 @@ class RocePortSleeper : public RocePortThread {
     number = 0;
     sleeper = std::thread([this] {
       number = static_cast<pid_t>(syscall(SYS_gettid));
-      slept = 1 + static_cast<int>(port->sleep(event.get()));
+      progress::EventCatch events(*event);
+      slept = 1 + static_cast<int>(port->sleep(events));
     });
     ASSERT_TRUE(is_sleeper_asleep());
   }
@@ -519,7 +526,7 @@ class RocePortSleeper : public RocePortThread {
   bool woke(core::Poller::Slept how) {
     return comes_true([&] { return slept != 0; }) && slept == 1 + static_cast<int>(how);
   }
-  base::UniqueFd event;
+  std::unique_ptr<progress::EventDescriptor> event = progress::EventDescriptor::open().value();
   std::thread sleeper;
   std::atomic<int> slept{0};
   std::atomic<pid_t> number{0};
@@ -548,8 +555,7 @@ TEST_F(RocePortSleeper, PacketWithoutAnEvent_IsAnsweredBeforeItSleepsOn) {
   send();
   EXPECT_TRUE(comes_true([&] { return channel.delivered == 1 && channel.transmitted >= 1; }));
   EXPECT_EQ(slept, 0);
-  const uint64_t one = 1;
-  ASSERT_EQ(write(event.get(), &one, sizeof one), ssize_t{sizeof one});
+  event->count();
   EXPECT_TRUE(woke(core::Poller::Slept::kReady)) << "an event that another thread raises";
 }
 
@@ -562,9 +568,24 @@ TEST_F(RocePortSleeper, WhatTheLastPollLeft_IsAnsweredBeforeItSleeps) {
   ASSERT_TRUE(is_asleep());
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   EXPECT_GE(channel.transmitted, 1);
-  const uint64_t one = 1;
-  ASSERT_EQ(write(event.get(), &one, sizeof one), ssize_t{sizeof one});
+  event->count();
   EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+}
+
+TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
+  channel.event = -1;
+  channel.event_of_answers = event->signal_fd();
+  start();
+  for (int turn = 0; turn < 10; ++turn) {
+    ASSERT_NO_FATAL_FAILURE(fall_asleep());
+    channel.owes = true;
+    send();
+    EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+    event->count();  // for one that sleeps on
+    sleeper.join();
+    while (event->take_back()) {
+    }
+  }
 }
 
 TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
@@ -585,13 +606,15 @@ TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
 TEST_F(RocePortSleeper, SecondThread_SleepsWithoutThePort) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
-  EXPECT_EQ(port->sleep(event.get()), core::Poller::Slept::kCannot);
+  progress::EventCatch events(*event);
+  EXPECT_EQ(port->sleep(events), core::Poller::Slept::kCannot);
   send();
   EXPECT_TRUE(woke(core::Poller::Slept::kReady));
 }
 
 TEST_F(RocePortSleeper, PortWithoutAThread_DoesNotSleep) {
-  EXPECT_EQ(port->sleep(event.get()), core::Poller::Slept::kCannot);
+  progress::EventCatch events(*event);
+  EXPECT_EQ(port->sleep(events), core::Poller::Slept::kCannot);
 }
 
 // ---- Without its thread: what a poll does.

@@ -13,6 +13,7 @@
 #include "progress/descriptors.h"
 #include "shm/layout.h"
 #include "transport/roce/port/burst.h"
+#include "transport/roce/port/receiver.h"
 
 namespace nupa::roce {
 
@@ -48,8 +49,8 @@ class FurtherPorts {
 
   /// Looks for packets by `receive_from(socket)`, at those where some wait.
   template <class ReceiveFrom>
-  [[gnu::noinline]] uint32_t receive(bool for_program, ReceiveFrom&& receive_from) {
-    if (for_program && !was_last_ && ++looks_ % kLooksElsewhere != 0) return 0;
+  [[gnu::noinline]] uint32_t receive(Receiver receiver, ReceiveFrom&& receive_from) {
+    if (receiver == Receiver::kPoller && !was_last_ && ++looks_ % kLooksElsewhere != 0) return 0;
     std::array<pollfd, shm::kMaxBanks> waiting;
     const size_t count = std::min(ports_.size(), waiting.size());
     for (size_t i = 0; i < count; ++i) waiting[i] = {ports_[i]->socket().fd(), POLLIN, 0};

@@ -8,6 +8,7 @@
 #include "progress/receive_right.h"
 #include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/peer_socket.h"
+#include "transport/roce/port/receiver.h"
 #include "transport/roce/wire/icrc.h"
 
 namespace nupa::roce {
@@ -22,11 +23,16 @@ class PeerSockets {
 
   /// Looks for packets by `receive_from(socket)`, at the port's own socket and at a peer's.
   template <class ReceiveFrom>
-  uint32_t receive(const net::UdpSocket& all, bool for_program, ReceiveFrom&& receive_from) {
+  uint32_t receive(const net::UdpSocket& all, Receiver receiver, ReceiveFrom&& receive_from) {
     if (own_ == nullptr) return receive_from(all);
-    if (!for_program) return receive_from(own_->socket()) + receive_from(all);
-    const bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
-    const uint32_t packets = receive_from(by_own ? own_->socket() : all);
+    if (receiver == Receiver::kPort) return receive_from(own_->socket()) + receive_from(all);
+    bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
+    const auto look = [&] { return receive_from(by_own ? own_->socket() : all); };
+    uint32_t packets = look();
+    if (packets == 0 && receiver == Receiver::kSleeper) {
+      by_own = !by_own;
+      packets = look();
+    }
     if (packets > 0) own_was_last_ = by_own;
     return packets;
   }

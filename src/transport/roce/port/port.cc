@@ -197,12 +197,13 @@ void Port::answer_all() {
   acks_.answer(hold, *burst_, base::now_ns(), true);
 }
 
-bool Port::handle(bool for_program) {
+bool Port::handle(Receiver receiver) {
+  const bool for_program = receiver != Receiver::kPort;
   const bool owed = acks_.owes();
   Hold hold(holds_);
   if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
-  packets += receive(hold, for_program);
+  packets += receive(hold, receiver);
   const bool others_wait = windows_.anyone_waits() || alarm_.earliest() <= receive_ns_;
   using Step = progress::PollPolicy::Step;
   const Step step = poll_policy_.after({for_program, packets, owed, acks_.streams(), others_wait});
@@ -229,7 +230,7 @@ void Port::poll() {
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   std::unique_lock lock(receive_mutex_, std::try_to_lock);
   if (lock.owns_lock()) {
-    handle(true);
+    handle(Receiver::kPoller);
     return;
   }
   thread_local uint32_t shut_out = 0;

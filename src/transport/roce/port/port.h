@@ -103,7 +103,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
   /// packets wake the port's thread, unless others poll.
   void program_sleeps() override;
-  Slept sleep(int event_fd) override;
+  Slept sleep(progress::EventCatch& events) override;
   /// A packet was repeated: perhaps the peer's host has said why nobody answers.
   void look_for_refusals() { gone_.look_soon(); }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
@@ -133,9 +133,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   explicit Port(std::vector<net::UdpSocket> sockets);
   void serve();
   /// Under the receive mutex. True: there was something.
-  bool handle(bool for_program);
-  uint32_t receive(Hold& hold, bool for_program);
-  uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program);
+  bool handle(Receiver receiver);
+  uint32_t receive(Hold& hold, Receiver receiver);
+  uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, Receiver receiver);
   uint32_t receive_groups(Hold& hold);
   void count_packets(uint32_t packets);
   void arrived(const Arrival& arrival, Hold& hold);
@@ -145,9 +145,9 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   bool is_due() const;
   bool has_packets() const;
   /// handle() for a thread that sockets woke. They do so for refusals too, and again and again until those were taken.
-  bool handle_woken(bool for_program);
+  bool handle_woken(Receiver receiver);
   /// Takes packets for a while without sleeping. True: `event_fd` is readable.
-  bool look_for(int event_fd);
+  bool look_for(const progress::EventCatch& events);
   /// Whether packets wait that nobody who polls fetches; waits a little to know.
   bool left_waiting();
   /// Brings a packet, or leaves it in the inbox.

@@ -111,7 +111,7 @@ uint32_t Port::receive_groups(Hold& hold) {
   return packets;
 }
 
-uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_program) {
+uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, Receiver receiver) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   uint32_t bytes = 0;
@@ -132,7 +132,7 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
     // What posts to the same queue pair has its turn while the kernel copies.
     if (received.length >= kLargeMessage) hold.release();
     // One small packet is most often all there is: the program wants to know it before another look.
-    if (for_program && received.length < kLargeMessage) {
+    if (receiver != Receiver::kPort && received.length < kLargeMessage) {
       if (&socket != sockets_.data())
         peer_sockets_.interrupt_run();
       else if (peer_sockets_.has_run(received, socket.port()))
@@ -147,11 +147,11 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, bool for_p
   return packets;
 }
 
-uint32_t Port::receive(Hold& hold, bool for_program) {
-  const auto look_at = [&](const net::UdpSocket& socket) { return receive_from(socket, hold, for_program); };
-  uint32_t packets = peer_sockets_.receive(socket(), for_program, look_at);
+uint32_t Port::receive(Hold& hold, Receiver receiver) {
+  const auto look_at = [&](const net::UdpSocket& socket) { return receive_from(socket, hold, receiver); };
+  uint32_t packets = peer_sockets_.receive(socket(), receiver, look_at);
   if (!groups_.empty()) packets += receive_groups(hold);
-  if (!further_.empty()) packets += further_.receive(for_program, look_at);
+  if (!further_.empty()) packets += further_.receive(receiver, look_at);
   return packets;
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "progress/cpu.h"
 #include "progress/descriptors.h"
+#include "progress/event_catch.h"
 #include "progress/neighbours.h"
 #include "progress/poll_policy.h"
 #include "progress/signal_restart.h"
@@ -67,9 +68,9 @@ bool Port::left_waiting() {
 
 bool Port::has_packets() const { return progress::is_readable(right_.packets_fd()); }
 
-bool Port::handle_woken(bool for_program) {
+bool Port::handle_woken(Receiver receiver) {
   const uint64_t before = counters_.packets.load(std::memory_order_relaxed);
-  const bool worked = handle(for_program);
+  const bool worked = handle(receiver);
   if (counters_.packets.load(std::memory_order_relaxed) == before) {
     Hold hold(holds_);
     gone_.take_refusals(hold, sockets_, peer_sockets_);
@@ -77,19 +78,19 @@ bool Port::handle_woken(bool for_program) {
   return worked;
 }
 
-bool Port::look_for(int event_fd) {
+bool Port::look_for(const progress::EventCatch& events) {
   constinit thread_local progress::LookPolicy policy;
   progress::Neighbours& neighbours = progress::Neighbours::of_thread();
   if (neighbours.share_core() || !policy.looks()) return false;
   const auto packets = [&] { return counters_.packets.load(std::memory_order_relaxed); };
   const auto take = [&] {
-    if (const std::unique_lock lock(receive_mutex_, std::try_to_lock); lock.owns_lock()) handle(true);
+    if (const std::unique_lock lock(receive_mutex_, std::try_to_lock); lock.owns_lock()) handle(Receiver::kPoller);
   };
   // What is there already says nothing about the use of a look.
   const uint64_t before = packets();
   take();
   const uint64_t packets_before = packets();
-  if (packets_before != before && progress::is_readable(event_fd)) return true;
+  if (packets_before != before && events.is_there()) return true;
   uint64_t seen = packets_before;
   bool ready = false;
   int64_t until = base::now_ns() + progress::LookPolicy::kLookNs;
@@ -97,7 +98,7 @@ bool Port::look_for(int event_fd) {
     take();
     const bool came = packets() != seen;
     if (!came && looks % kLooksAtPackets != 0) continue;
-    ready = progress::is_readable(event_fd);
+    ready = events.is_there();
     if (ready) break;
     const int64_t now = base::now_ns();
     if (came) {
@@ -113,7 +114,7 @@ bool Port::look_for(int event_fd) {
   return ready;
 }
 
-core::Poller::Slept Port::sleep(int event_fd) {
+core::Poller::Slept Port::sleep(progress::EventCatch& events) {
   // While others poll they take the packets.
   if (!running_.load() || watches_.load()) return Slept::kCannot;
   const progress::AfterSignals after = progress::after_signals(base::now_ns());
@@ -121,11 +122,13 @@ core::Poller::Slept Port::sleep(int event_fd) {
   const progress::ReceiveRight::Claim claim(right_);
   if (!claim) return Slept::kCannot;
   for (;;) {
-    if (look_for(event_fd)) return Slept::kReady;
+    if (look_for(events)) return Slept::kReady;
     // Nobody here does it later.
     finish_poll();
-    pollfd ready[] = {{event_fd, POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
+    pollfd ready[] = {{events.fd(), POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
+    if (!events.begin_sleep()) return Slept::kReady;
     const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
+    events.end_sleep();
     if (!woken) {
       if (woken.error().code() != EINTR) return Slept::kCannot;
       if (progress::look_at_handlers() != progress::AfterSignals::kRestart) return Slept::kSignal;
@@ -133,16 +136,16 @@ core::Poller::Slept Port::sleep(int event_fd) {
     }
     if (ready[0].revents != 0) return Slept::kReady;
     const auto lock = claim_receiving();
-    handle_woken(true);
+    handle_woken(Receiver::kSleeper);
     // Its answer leaves with what the program sends next.
-    if (progress::is_readable(event_fd)) return Slept::kReady;
+    if (events.is_there()) return Slept::kReady;
   }
 }
 
 void Port::linger(std::unique_lock<std::mutex>& lock) {
   progress::LingerPolicy policy(base::now_ns());
   while (policy.goes_on(base::now_ns()) && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
-    if (handle(false)) {
+    if (handle(Receiver::kPort)) {
       if (acks_.streams()) policy.stream_came(base::now_ns());
       continue;
     }
@@ -182,7 +185,8 @@ void Port::serve() {
       std::unique_lock lock(receive_mutex_, std::defer_lock);
       if (wanted_.load(std::memory_order_relaxed) != 0) progress::sleep_for(kMakeWayNs);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
-      if (watches ? lock.try_lock() : (lock.lock(), true)) worked = woken ? handle_woken(false) : handle(false);
+      if (watches ? lock.try_lock() : (lock.lock(), true))
+        worked = woken ? handle_woken(Receiver::kPort) : handle(Receiver::kPort);
       if (worked && policy.lingers(acks_.streams())) linger(lock);
     }
     if (policy.end({now, counters_.packets.load(std::memory_order_relaxed), left, worked}))
