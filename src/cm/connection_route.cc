@@ -74,7 +74,9 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
     if (route) route->path.remote = route->path.local;
     return route;
   }
-  auto found = net::find_route({to, 0, scope}, from);
+  auto found = routes_.get({to, scope, from == nullptr ? std::nullopt : std::optional(*from)}, [&] {
+    return net::find_route({to, 0, scope}, from);
+  });
   Result<ConnectionRoute> route = fail(ENETUNREACH, "no way leads there");
   if (found) {
     route = find_address(found->source);

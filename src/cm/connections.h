@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 
+#include "base/recent.h"
 #include "cm/engine/engine.h"
 #include "cm/mad_name.h"
 #include "cm/peer_watch.h"
 #include "core/process.h"
 #include "core/seam/mad_carrier.h"
+#include "net/find_route.h"
 #include "progress/lifecycle.h"
 
 namespace nupa::cm {
@@ -188,7 +190,15 @@ class Connections final : public ConnectionManager,
     if (sink_ != nullptr) sink_->on_datagram_reply(owner, reply);
   }
 
+  struct WayAsked {
+    Gid to;
+    uint32_t scope = 0;
+    std::optional<Gid> from;
+    bool operator==(const WayAsked&) const = default;
+  };
+
   core::Process& process_;
+  mutable base::Recent<WayAsked, net::FoundRoute> routes_;
   core::MadCarrier* const mads_;  ///< null: nothing leads to other hosts
 
   std::mutex mutex_;

@@ -1,9 +1,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
+
+#include "base/zeroed_array.h"
 
 namespace nupa::core {
 
@@ -13,27 +12,21 @@ template <class T>
 class ObjectTable {
  public:
   /// Throws std::bad_alloc.
-  explicit ObjectTable(uint32_t size) : places_(static_cast<Place*>(std::calloc(size, sizeof(Place)))) {
-    if (places_ == nullptr) throw std::bad_alloc();
-  }
+  explicit ObjectTable(uint32_t size) : places_(size) {}
 
   /// Null: there is none. `number` is below the size.
-  T* at(uint32_t number) const { return places_.get()[number].load(std::memory_order_acquire); }
+  T* at(uint32_t number) const { return places_[number].load(std::memory_order_acquire); }
   void enter(uint32_t number, T* object) {
-    places_.get()[number].store(object, std::memory_order_release);
+    places_[number].store(object, std::memory_order_release);
     if (number >= high_water()) high_water_.store(number + 1, std::memory_order_release);
   }
   /// What was there.
-  T* leave(uint32_t number) { return places_.get()[number].exchange(nullptr); }
+  T* leave(uint32_t number) { return places_[number].exchange(nullptr); }
   /// Numbers at and above were never used.
   uint32_t high_water() const { return high_water_.load(std::memory_order_acquire); }
 
  private:
-  using Place = std::atomic<T*>;
-  struct Free {
-    void operator()(Place* places) const { std::free(places); }
-  };
-  std::unique_ptr<Place, Free> places_;
+  base::ZeroedArray<std::atomic<T*>> places_;
   std::atomic<uint32_t> high_water_{0};
 };
 

@@ -22,14 +22,26 @@ Gid mapped(const in_addr& address) {
   return gid;
 }
 
-/// The range that the kernel takes ports from for those who name none.
-std::pair<uint16_t, uint16_t> free_ports() {
+struct PortRange {
+  uint16_t first, last;
+};
+
+PortRange read_free_ports() {
   std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
   unsigned first = 32768;
   unsigned last = 60999;
   if (file) file >> first >> last;
   if (first == 0 || last > 0xffff || first > last) return {32768, 60999};
   return {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+}
+
+/// The range that the kernel takes ports from for those who name none. Read once: to read it for each connection would
+/// cost as much as to find the route. Not a static that is initialized under a lock, which a fork may leave locked.
+PortRange free_ports() {
+  static std::atomic<PortRange> known{PortRange{0, 0}};
+  PortRange range = known.load(std::memory_order_relaxed);
+  if (range.last == 0) known.store(range = read_free_ports(), std::memory_order_relaxed);
+  return range;
 }
 
 uint16_t any_port() {

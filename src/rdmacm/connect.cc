@@ -23,7 +23,7 @@ uint32_t random_psn() {
 
 namespace {
 
-uint64_t guid_of(const Id& id) { return be64toh(ibv_get_device_guid(id.shown.verbs->device)); }
+uint64_t guid_of(const Id& id) { return be64toh(device_of(id.shown.verbs)->attr.node_guid); }
 
 /// The header that a REQ or SIDR_REQ of an IP service starts with (IBTA annex A11): version, family, source port,
 /// source address, destination address.

@@ -33,11 +33,13 @@ VDevice* make_device(const std::string& name, int index) {
 }
 
 /// The device of that place in the list: programs keep pointers to it, to their very end.
-ibv_device* device_at(const std::string& name, size_t index) {
+ibv_device* device_at(const nupa::DeviceName& shown, size_t index) {
   static auto* made = new std::vector<VDevice*>;
   std::lock_guard lock(g_mutex);
-  while (made->size() <= index) made->push_back(make_device(name, static_cast<int>(made->size())));
-  return &(*made)[index]->device;
+  while (made->size() <= index) made->push_back(make_device(shown.name, static_cast<int>(made->size())));
+  VDevice& device = *(*made)[index];
+  device.node_guid = shown.node_guid;
+  return &device.device;
 }
 
 FileIdentity identity_of(int fd) {
@@ -175,7 +177,7 @@ NUPA_VERBS ibv_device** ibv_get_device_list(int* count) try {
   const auto names = nupa::list_devices();
   auto** list = static_cast<ibv_device**>(std::calloc(names.size() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return refuse(ENOMEM);
-  for (size_t i = 0; i < names.size(); ++i) list[i] = device_at(names[i].name, i);
+  for (size_t i = 0; i < names.size(); ++i) list[i] = device_at(names[i], i);
   if (count != nullptr) *count = static_cast<int>(names.size());
   return list;
 } catch (const std::bad_alloc&) {
@@ -191,10 +193,7 @@ NUPA_VERBS int ibv_get_device_index(ibv_device* device) {
 }
 
 NUPA_VERBS __be64 ibv_get_device_guid(ibv_device* device) {
-  if (device == nullptr) return 0;
-  for (const nupa::DeviceName& each : nupa::list_devices())
-    if (each.name == device->name) return each.node_guid;
-  return 0;
+  return device == nullptr ? 0 : reinterpret_cast<VDevice*>(device)->node_guid.load();
 }
 
 NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {

@@ -34,6 +34,7 @@ struct VDevice {
   ibv_device device;
   char reserved[512];
   int index;
+  std::atomic<uint64_t> node_guid;  ///< of the list that was made last; network byte order
 };
 
 struct VPd;

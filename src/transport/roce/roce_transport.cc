@@ -103,7 +103,7 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
     return fail(EHOSTUNREACH, "source ", base::gid_text(source.gid), " and destination ", base::gid_text(peer),
                 " differ in family");
   LocalEnd end{&context, rails_from(device, source, peer), 0, false};
-  const auto way = net::route_mtu({peer, kUdpPort, end.rails[0].interface_index});
+  const auto way = mtu_of_way(peer, end.rails[0].interface_index);
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
   if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
@@ -148,7 +148,7 @@ std::vector<Rail> RoceTransport::rails_from(const core::DeviceEntry& device, con
 
 Result<std::unique_ptr<core::DatagramSender>> RoceTransport::datagrams(const core::DeviceEntry& device,
                                                                        core::QpContext& context, host::DueEvent&) {
-  const auto mtu = net::interface_mtu(device.gids);
+  const auto mtu = mtu_of_port(device);
   if (!mtu) return tl::unexpected(mtu.error());
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
   const bool only_other_hosts = process_->host_is_covered(*this);
@@ -162,14 +162,22 @@ int RoceTransport::join(const core::DeviceEntry& device, uint32_t qp_num, const 
 
 void RoceTransport::leave(uint32_t qp_num, const Gid& group) { port_->detach(qp_num, group); }
 
+Result<uint32_t> RoceTransport::mtu_of_port(const core::DeviceEntry& device) const {
+  return mtus_of_ports_.get(device.index, [&] { return net::interface_mtu(device.gids); });
+}
+
+Result<uint32_t> RoceTransport::mtu_of_way(const Gid& host, uint32_t scope) const {
+  return mtus_of_ways_.get({host, scope}, [&] { return net::route_mtu({host, kUdpPort, scope}); });
+}
+
 Result<uint32_t> RoceTransport::mtu_code(const core::DeviceEntry& device) const {
-  const auto mtu = net::interface_mtu(device.gids);
+  const auto mtu = mtu_of_port(device);
   if (!mtu) return tl::unexpected(mtu.error());
   return mtu_code_of(*mtu);
 }
 
 Result<uint32_t> RoceTransport::mtu_code_to(const Gid& host, uint32_t scope) const {
-  const auto mtu = net::route_mtu({host, kUdpPort, scope});
+  const auto mtu = mtu_of_way(host, scope);
   if (!mtu) return tl::unexpected(mtu.error());
   return *mtu == 0 ? 0 : mtu_code_of(*mtu);
 }

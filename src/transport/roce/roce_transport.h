@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/recent.h"
 #include "core/seam/transport.h"
 #include "transport/roce/datagram_endpoint.h"
 
@@ -47,6 +48,10 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   Result<std::unique_ptr<core::MadSocket>> open_probe_socket() override;
 
  private:
+  /// In bytes.
+  Result<uint32_t> mtu_of_port(const core::DeviceEntry& device) const;
+  /// 0: the kernel knows no way.
+  Result<uint32_t> mtu_of_way(const Gid& host, uint32_t scope) const;
   /// The interface that packets from `source` to `peer` leave by.
   uint32_t exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
   /// Its thread may touch the program's memory.
@@ -60,6 +65,13 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   std::optional<net::UdpSocket> socket_;  ///< of the slot, until the port has it
   std::unique_ptr<Port> port_;
   bool holds_unused_socket_ = false;  ///< of a further slot that was reserved and not had
+  struct Way {
+    Gid host;
+    uint32_t scope = 0;
+    bool operator==(const Way&) const = default;
+  };
+  mutable base::Recent<uint32_t, uint32_t> mtus_of_ports_;  ///< by device
+  mutable base::Recent<Way, uint32_t> mtus_of_ways_;
   std::mutex start_mutex_;
   bool serves_queue_pairs_ = false;
 };

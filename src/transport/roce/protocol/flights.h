@@ -1,7 +1,7 @@
 #pragma once
 #include <array>
-#include <vector>
 
+#include "base/zeroed_array.h"
 #include "transport/roce/protocol/bit_ring.h"
 
 namespace nupa::roce {
@@ -9,7 +9,7 @@ namespace nupa::roce {
 /// What is known of one packet.
 struct Flight {
   enum class State : uint8_t {
-    kIdle,
+    kIdle,     ///< 0
     kSent,     ///< under way
     kAwaited,  ///< a response that was asked for
     kLost,     ///< to be sent or asked for again
@@ -117,7 +117,7 @@ class Flights {
     (entry.next == kEnd ? list.last : entries_[entry.next].previous) = entry.previous;
   }
 
-  std::vector<Flight> entries_;
+  base::ZeroedArray<Flight> entries_;
   std::array<List, 2 * kMaxPaths> lists_;
   BitRing told_;
   BitRing lost_ones_;
