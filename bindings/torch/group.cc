@@ -7,16 +7,18 @@
 #include <system_error>
 #include <utility>
 
+#include "progress/waiter.h"
+
 namespace nupa::torch_backend {
 namespace {
 
-constexpr std::chrono::microseconds kLookAtMessages{100};
+constexpr int64_t kLookAtMessagesNs = 100'000;
 constexpr const char* kLimitName = "NUPA_CCL_TIMEOUT";
 
 /// Groups that are being left. Never freed: their threads may outlive static objects.
 struct Retired {
   std::mutex mutex;
-  std::condition_variable changed;
+  progress::Condition changed;
   size_t left = 0;
 
   static Retired& all() {
@@ -76,7 +78,7 @@ void Watcher::serve() {
     looked_at.swap(all_);
     lock.unlock();
     looked_at.remove_if([](const auto& one) { return one->look(); });
-    if (!looked_at.empty()) std::this_thread::sleep_for(kLookAtMessages);
+    if (!looked_at.empty()) progress::sleep_for(kLookAtMessagesNs);
     lock.lock();
     all_.splice(all_.begin(), looked_at);
   }
@@ -147,7 +149,8 @@ void Group::retire(std::shared_ptr<Group> group) {
 bool Group::await_retired(std::chrono::milliseconds limit) {
   Retired& retired = Retired::all();
   std::unique_lock lock(retired.mutex);
-  return retired.changed.wait_for(lock, limit, [&retired] { return retired.left == 0; });
+  return retired.changed.wait(
+      lock, [&retired] { return retired.left == 0; }, progress::Deadline::in_ms(limit.count()));
 }
 
 }  // namespace nupa::torch_backend

@@ -2,7 +2,6 @@
 #include <nupa/ccl.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -35,7 +34,7 @@ class Watcher {
   void serve();
 
   std::mutex mutex_;
-  std::condition_variable added_;
+  progress::Condition added_;
   std::list<std::shared_ptr<Watched>> all_;
   bool ends_ = false;
   progress::Thread thread_;
@@ -73,7 +72,7 @@ class Group {
   nupa_ccl_comm* comm_ = nullptr;
   int process_ = 0;
   std::mutex mutex_;
-  std::condition_variable messages_end_;
+  progress::Condition messages_end_;
   size_t messages_ = 0;
   Queue queue_;
   Watcher watcher_;

@@ -1,9 +1,11 @@
 #include "bindings/torch/operation.h"
 
+#include "progress/waiter.h"
+
 namespace nupa::torch_backend {
 namespace {
 
-constexpr std::chrono::microseconds kLookAtMessage{50};
+constexpr int64_t kLookAtMessageNs = 50'000;
 
 }  // namespace
 
@@ -137,7 +139,7 @@ bool Message::look_now() {
 bool Message::wait_until(Clock::time_point until) {
   while (!look_now()) {
     if (Clock::now() >= until) return false;
-    std::this_thread::sleep_for(kLookAtMessage);
+    progress::sleep_for(kLookAtMessageNs);
   }
   return true;
 }

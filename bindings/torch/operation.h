@@ -89,7 +89,7 @@ class Message final : public Operation, public Watched {
   const bool is_send_;
   nupa_ccl_status status_{};
   std::mutex mutex_;
-  std::condition_variable ended_;
+  progress::Condition ended_;
   nupa_ccl_request* request_ = nullptr;  ///< null: somebody waits for it, or it is done
   bool is_watched_ = false;
 };

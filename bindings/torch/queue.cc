@@ -7,7 +7,7 @@ namespace {
 
 /// A job that nobody waits for begins one to two of these later. Waking the thread for each job would cost more than
 /// small jobs do; looking so often costs about a hundredth of a core.
-constexpr std::chrono::microseconds kLook{500};
+constexpr int64_t kLookNs = 500'000;
 /// Then nothing is under way, and the next job wakes the thread.
 constexpr uint32_t kLooksInVain = 20;
 
@@ -71,7 +71,7 @@ void Queue::wait(const Job& job) {
       continue;
     }
     ++waiters_;
-    changed_.wait(lock);
+    changed_.wait(lock, [&] { return job.is_done() || is_free(); });
     --waiters_;
   }
 }
@@ -80,7 +80,9 @@ bool Queue::wait_until(const Job& job, Clock::time_point until) {
   hasten();
   Lock lock(mutex_);
   ++waiters_;
-  changed_.wait_until(lock, until, [&] { return job.is_done(); });
+  const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch());
+  changed_.wait(
+      lock, [&] { return job.is_done(); }, progress::Deadline::at(at.count()));
   --waiters_;
   return job.is_done();
 }
@@ -93,7 +95,7 @@ void Queue::drain() {
       continue;
     }
     ++waiters_;
-    changed_.wait(lock);
+    changed_.wait(lock, [this] { return !is_running_; });
     --waiters_;
   }
 }
@@ -107,7 +109,8 @@ void Queue::rest(Lock& lock) {
     looks_in_vain_ = 0;
   }
   seen_ = added_;
-  wanted_.wait_for(lock, kLook, [this] { return is_wanted() || (ends_ && jobs_.empty()); });
+  wanted_.wait(
+      lock, [this] { return is_wanted() || (ends_ && jobs_.empty()); }, progress::Deadline::in_ns(kLookNs));
 }
 
 void Queue::serve() {

@@ -1,13 +1,13 @@
 #pragma once
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 
+#include "progress/condition.h"
 #include "progress/thread.h"
 
 namespace nupa::torch_backend {
@@ -64,8 +64,8 @@ class Queue {
   void rest(Lock& lock);
 
   std::mutex mutex_;
-  std::condition_variable changed_;  ///< a job is done
-  std::condition_variable wanted_;   ///< the thread is
+  progress::Condition changed_;  ///< a job is done
+  progress::Condition wanted_;   ///< the thread is
   std::deque<std::shared_ptr<Job>> jobs_;
   uint64_t added_ = 0;     ///< jobs, ever
   uint64_t hastened_ = 0;  ///< those up to here

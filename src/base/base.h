@@ -5,7 +5,6 @@
 #include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/crc32.h"
-#include "base/event_count.h"
 #include "base/fence.h"
 #include "base/gid.h"
 #include "base/gid_text.h"

@@ -1,6 +1,5 @@
 /// `nupa launch`: the ranks of a job on this host.
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -19,6 +18,7 @@
 #include "ccl/bootstrap/rendezvous.h"
 #include "commands.h"
 #include "progress/clock.h"
+#include "progress/descriptors.h"
 
 namespace nupa::cli {
 namespace {
@@ -26,7 +26,6 @@ namespace {
 /// What is passed on to all ranks; the first four end a job.
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int kPassedOn[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
-using progress::kNsPerMs;
 using progress::kNsPerSecond;
 /// A line that is longer is shown in parts.
 constexpr size_t kLongestLine = 64 << 10;
@@ -289,10 +288,7 @@ void Job::serve() {
       fds.push_back({to_first_.get(), POLLOUT, 0});
     else if (to_first_ && may_read)
       fds.push_back({STDIN_FILENO, POLLIN, 0});
-    int wait_ms = -1;
-    if (kill_at_ns_ != INT64_MAX)
-      wait_ms = static_cast<int>(std::max<int64_t>((kill_at_ns_ - base::now_ns()) / kNsPerMs + 1, 0));
-    if (poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR) break;
+    if (!progress::wait_descriptors(fds, progress::Deadline::at(kill_at_ns_), progress::Signals::kIgnore)) break;
     size_t at = 1;
     for (Rank& rank : ranks_)
       for (Output& output : rank.outputs)

@@ -1,12 +1,11 @@
 #include "memory/page_mover.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
 
 #include "memory/raw_mapping.h"
+#include "progress/waiter.h"
 
 namespace nupa::memory {
 namespace {
@@ -66,7 +65,7 @@ struct Exchange {
     int error = EBUSY;
     for (uint64_t done = 0; done < moved && (error == 0 || error == EBUSY || error == ENOMEM);) {
       done += guard.move(at + done, scratch + done, moved - done, &error);
-      if (done < moved) sched_yield();
+      if (done < moved) progress::yield();
     }
   }
 

@@ -2,12 +2,13 @@
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "progress/waiter.h"
 
 namespace nupa::memory {
 namespace {
@@ -128,7 +129,7 @@ uint64_t GuardHandle::move(uintptr_t to, uintptr_t from, uint64_t length, int* e
       continue;
     }
     if (code == EAGAIN && ++tries < kMoveRetries) {
-      sched_yield();
+      progress::yield();
       continue;
     }
     *error = code == EAGAIN ? EBUSY : code;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "base/event_count.h"
 #include "base/lowest_descriptor.h"
+#include "progress/descriptors.h"
 
 namespace nupa::progress {
 Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
@@ -33,7 +34,15 @@ void EventDescriptor::count(uint32_t events) const {
   [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &more, sizeof more);
 }
 
-bool EventDescriptor::take_back() const { return base::count_back(signal_.get()); }
+bool EventDescriptor::take_back() const {
+  uint64_t one;
+  iovec to{&one, sizeof one};
+  constexpr off_t kNowhere = -1;
+  const ssize_t got = ::preadv2(signal_.get(), &to, 1, kNowhere, RWF_NOWAIT);
+  if (got >= 0 || errno != EOPNOTSUPP) return got == sizeof one;
+  // Linux before 5.8: a reader that comes between the two makes this wait for the next event.
+  return is_readable(signal_.get()) && read_one() == 0;
+}
 
 uint32_t EventDescriptor::waiting() const {
   // A read would take it (proc_pid_fdinfo(5)).

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "cursor.h"
+#include "progress/descriptors.h"
 
 namespace nupa::rsockets {
 namespace {
@@ -192,8 +193,7 @@ int Datagram::send_by_udp(const Destination& destination, Pieces data, uint8_t o
 
 bool Datagram::udp_has_room() {
   if (!udp_full_) return true;
-  pollfd entry{udp_.get(), POLLOUT, 0};
-  udp_full_ = ::poll(&entry, 1, 0) == 0;
+  udp_full_ = !progress::wait_writable(udp_.get(), progress::Deadline::at(0));
   return !udp_full_;
 }
 

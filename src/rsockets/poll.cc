@@ -44,10 +44,10 @@ class PollSet {
   /// Ordinary descriptors as they are now; -errno if poll() fails.
   int look_at_others() {
     if (others_.empty()) return 0;
-    const int found = ::poll(others_.data(), others_.size(), 0);
-    if (found < 0) return -errno;
+    const auto found = progress::wait_descriptors(others_, progress::Deadline::at(0), progress::Signals::kReturn);
+    if (!found) return -found.error().code();
     give_others(others_.data());
-    return found;
+    return *found;
   }
   /// Waits for any of them once; then look() again. A negative errno, 0 after the deadline, 1 if something happened.
   int sleep(const Deadline& deadline, const sigset_t* mask) {

@@ -44,6 +44,10 @@ extern "C" __attribute__((visibility("default"))) int ppoll_in_steps(pollfd* fds
                                                                      const sigset_t* mask) __asm__("ppoll");
 int ppoll_in_steps(pollfd* fds, nfds_t count, const timespec* limit, const sigset_t* mask) {
   static auto* const real = next_of<int(pollfd*, nfds_t, const timespec*, const sigset_t*)>("ppoll");
+  if (limit != nullptr && limit->tv_sec == 0 && limit->tv_nsec == 0) {  // a look
+    if (count == 1 && fds->fd == steps.full_udp && fds->events == POLLOUT) return 0;
+    return real(fds, count, limit, mask);
+  }
   take_step(steps.before_sleep);
   const timespec shorter{std::exchange(steps.seconds, 0), 0};
   const int result = real(fds, count, shorter.tv_sec != 0 ? &shorter : limit, mask);
@@ -51,14 +55,6 @@ int ppoll_in_steps(pollfd* fds, nfds_t count, const timespec* limit, const sigse
   take_step(steps.after_sleep, result);
   errno = error;
   return result;
-}
-
-extern "C" __attribute__((visibility("default"))) int poll_in_steps(pollfd* fds, nfds_t count,
-                                                                    int timeout) __asm__("poll");
-int poll_in_steps(pollfd* fds, nfds_t count, int timeout) {
-  static auto* const real = next_of<int(pollfd*, nfds_t, int)>("poll");
-  if (count == 1 && fds->fd == steps.full_udp && fds->events == POLLOUT) return 0;
-  return real(fds, count, timeout);
 }
 
 extern "C" __attribute__((visibility("default"))) ssize_t sendto_in_steps(int fd, const void* data, size_t length,

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,7 +21,6 @@
 
 #include "base/boot_id.h"
 #include "base/clock.h"
-#include "base/event_count.h"
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
@@ -167,19 +165,6 @@ TEST(SharedFile, BeyondTheLimitAnErrorComesAndNoSignal) {
               pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
               return sigismember(&blocked, SIGXFSZ) == 0 ? 0 : 4;
             }));
-}
-
-// Events that wait.
-
-TEST(EventCount, TakesOneBackAndNeverWaits) {
-  for (const int flags : {0, static_cast<int>(EFD_NONBLOCK)}) {
-    const UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE | flags));
-    EXPECT_FALSE(count_back(fd.get())) << "nothing waits";
-    const uint64_t three = 3;
-    ASSERT_EQ(8, write(fd.get(), &three, sizeof three));
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(count_back(fd.get())) << i;
-    EXPECT_FALSE(count_back(fd.get()));
-  }
 }
 
 // Descriptors.

@@ -344,9 +344,11 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
         const auto sender = UdpSocket::open(0, 1 << 16);
         ASSERT_TRUE(sender);
         for (const char* group : {"ff02::4791", "ff12::4791"}) {
+          progress::ReceiveRight right;
+          ASSERT_TRUE(right.open());
           roce::Groups groups;
           const std::vector<GidEntry> device{entry("fe80::a", "a0"), entry("10.1.0.1", "a0"), entry("fe80::b", "b0")};
-          ASSERT_EQ(0, groups.attach(5, gid(group), 0, device)) << group;
+          ASSERT_EQ(0, groups.attach(5, gid(group), 0, device, right)) << group;
           ASSERT_EQ(1u, groups.list().size());
           const auto heard_from = [&](const char* source, const char* interface) {
             UdpBatch batch;
@@ -354,7 +356,7 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
             batch.add("text", 4);
             int error = 0;
             EXPECT_EQ(0u, batch.flush(*sender, &error)) << strerror(error);
-            pollfd ready{groups.fd(), POLLIN, 0};
+            pollfd ready{right.packets_fd(), POLLIN, 0};
             EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << group << " by " << interface;
             std::string heard;
             for (const UdpSocket& socket : groups.list()[0].sockets) {
@@ -373,8 +375,8 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
           EXPECT_EQ("b0", heard_from("fe80::1b", "b1"));
           groups.detach(5, gid(group));
           EXPECT_TRUE(groups.empty());
-          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {})) << "no interface";
-          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {entry("10.1.0.1", "a0")})) << "none of IPv6";
+          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {}, right)) << "no interface";
+          EXPECT_EQ(EADDRNOTAVAIL, groups.attach(5, gid(group), 0, {entry("10.1.0.1", "a0")}, right)) << "none of IPv6";
         }
       });
 }

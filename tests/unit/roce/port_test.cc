@@ -593,19 +593,27 @@ TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {
 
 // ---- Groups.
 
-TEST(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
+class RoceGroups : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(right.open()); }
+  int attach(uint32_t qp_num, uint32_t device, const std::vector<GidEntry>& interfaces) {
+    return groups.attach(qp_num, gid, device, interfaces, right);
+  }
+  Gid gid;
+  progress::ReceiveRight right;
   Groups groups;
-  const Gid gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3}};
+};
+
+TEST_F(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
+  gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
   loopback.interface_index = 1;
-  EXPECT_EQ(groups.fd(), -1);
-  ASSERT_EQ(groups.attach(5, gid, 0, {loopback}), 0);
-  ASSERT_EQ(groups.attach(6, gid, 0, {loopback}), 0);
+  ASSERT_EQ(attach(5, 0, {loopback}), 0);
+  ASSERT_EQ(attach(6, 0, {loopback}), 0);
   ASSERT_EQ(groups.list().size(), 1u);
   EXPECT_EQ(groups.list()[0].members, (std::vector<uint32_t>{5, 6}));
-  EXPECT_GE(groups.fd(), 0);
-  ASSERT_EQ(groups.attach(7, gid, 1, {loopback}), 0);
+  ASSERT_EQ(attach(7, 1, {loopback}), 0);
   EXPECT_EQ(groups.list().size(), 2u) << "another device joins by its own interfaces";
   groups.detach(8, gid);
   groups.detach(5, gid);
@@ -619,18 +627,17 @@ TEST(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   EXPECT_TRUE(groups.empty());
 }
 
-TEST(RoceGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
-  Groups groups;
-  const Gid gid{{0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x47, 0x91}};
+TEST_F(RoceGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
+  gid = {{0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x47, 0x91}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
   loopback.interface_index = 1;
-  if (groups.attach(5, gid, 0, {loopback}) != 0) GTEST_SKIP() << "no IPv6 here";
+  if (attach(5, 0, {loopback}) != 0) GTEST_SKIP() << "no IPv6 here";
   groups.detach(5, gid);
   GidEntry gone = loopback;
   gone.interface_index = 0x7ffffff0;
-  EXPECT_NE(groups.attach(5, gid, 0, {gone}), 0);
-  EXPECT_EQ(groups.attach(5, gid, 0, {gone, loopback}), 0);
+  EXPECT_NE(attach(5, 0, {gone}), 0);
+  EXPECT_EQ(attach(5, 0, {gone, loopback}), 0);
   ASSERT_EQ(groups.list().size(), 1u);
   EXPECT_EQ(groups.list()[0].sockets.size(), 1u);
 }

@@ -1,7 +1,5 @@
 #include "transport/roce/port/groups.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -27,17 +25,13 @@ std::vector<std::vector<GidEntry>> zones_of(const Gid& group, const std::vector<
 
 }  // namespace
 
-int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::vector<GidEntry>& interfaces) {
+int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::vector<GidEntry>& interfaces,
+                   progress::ReceiveRight& right) {
   auto group = std::find_if(list_.begin(), list_.end(),
                             [&](const Group& each) { return each.gid == gid && each.device == device; });
   if (group != list_.end()) {
     group->members.push_back(qp_num);
     return 0;
-  }
-  if (!poll_) {
-    poll_.reset(epoll_create1(EPOLL_CLOEXEC));
-    if (!poll_) return errno;
-    poll_fd_.store(poll_.get(), std::memory_order_release);
   }
   std::vector<net::UdpSocket> sockets;
   int error = EADDRNOTAVAIL;
@@ -47,9 +41,7 @@ int Groups::attach(uint32_t qp_num, const Gid& gid, uint32_t device, const std::
       error = socket.error().code();
       continue;
     }
-    epoll_event readable{};
-    readable.events = EPOLLIN;
-    if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket->fd(), &readable) != 0) return errno;
+    if (const auto added = right.add(socket->fd()); !added) return added.error().code();
     sockets.push_back(std::move(*socket));
   }
   if (sockets.empty()) return error;
@@ -63,14 +55,8 @@ void Groups::detach(uint32_t qp_num, const Gid& gid) {
   });
   if (group == list_.end()) return;
   std::erase(group->members, qp_num);
-  // Sockets that are closed leave their group and are polled no more.
+  // Sockets that are closed leave their group and wake nobody.
   if (group->members.empty()) list_.erase(group);
-}
-
-void Groups::close() {
-  list_.clear();
-  poll_.reset();
-  poll_fd_.store(-1, std::memory_order_release);
 }
 
 }  // namespace nupa::roce

@@ -126,17 +126,8 @@ void Port::remove(Channel& channel) {
 }
 
 int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
-  int error;
-  {
-    const auto lock = claim_receiving();
-    error = groups_.attach(qp_num, group, device, interfaces);
-    if (error == 0)
-      if (auto added = right_.add(groups_.fd()); !added) {
-        groups_.detach(qp_num, group);
-        error = added.error().code();
-      }
-  }
-  return error;
+  const auto lock = claim_receiving();
+  return groups_.attach(qp_num, group, device, interfaces, right_);
 }
 
 void Port::detach(uint32_t qp_num, const Gid& group) {
