@@ -15,7 +15,7 @@
 
 #include "core/qp_context_impl.h"
 #include "core/quiesce.h"
-#include "core_shm_fixture.h"
+#include "shm_fixture.h"
 
 namespace nupa::core {
 namespace {
@@ -397,7 +397,7 @@ bool serve_for_one_that_stands(ShmEnd& end, const ShmLine& line) {
   shm::QpShared& row = end.shared(qp);
   row.state.store(shm::pack_state(shm::epoch_of(row.state.load()), QpState::kRtr));
   QpContextImpl host(qp);
-  bool good = host.select(queue.qp_num) && host.take_receive() && line.wait();  // it stands
+  bool good = host.select(queue.qp_num) == Selection::kYes && host.take_receive() && line.wait();  // it stands
   const std::byte sent[] = {std::byte{'s'}, std::byte{'e'}, std::byte{'n'}, std::byte{'t'}, std::byte{0}};
   const std::byte* behind = nullptr;
   const auto place = [&] { return host.place(0, sent, sizeof sent, &behind); };
