@@ -8,9 +8,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "design" / "threads-and-locks.md"
 LOCK = re.compile(r"^( *)(?:static |mutable |inline |constinit |auto\* const |const )*"
-                  r"(?:std::(?:shared_|recursive_)?mutex|progress::ForkMutex|ForkMutex|progress::SpinLock|SpinLock|std::once_flag)&? "
+                  r"(?:std::(?:shared_|recursive_)?mutex|progress::ForkMutex|ForkMutex|progress::SpinLock|SpinLock|std::once_flag) "
                   r"(\w+)(?:;|\{| =|\[)")
-SCOPE = re.compile(r"^( *)(?:template <[^>]*> )?(?:class|struct)(?: \[\[\w+\]\]| NUPA_EXPORT| alignas\(\w+\))* (\w+)[^;]*\{?$")
+SCOPE = re.compile(r"^( *)(?:template <[^>]*> )?(?:class|struct)(?: \[\[\w+\]\]| NUPA_EXPORT| alignas\(\w+\))* ([\w:]+)[^;]*\{?$")
 
 
 def locks_of(text):
@@ -25,13 +25,14 @@ def locks_of(text):
         if lock:
             yield (scopes[-1][1] if scopes else "", lock.group(2))
         elif scope:
-            scopes.append((indent, scope.group(2)))
+            scopes.append((indent, scope.group(2).split("::")[-1]))
 
 
-def is_named(page, scope, name):
+def is_named(page, path, scope, name):
+    """A lock of a class by both names, another one with its file behind it."""
     if scope:
         return re.search(r"\b%s::%s\b" % (scope, name), page) is not None
-    return re.search(r"`(?:\w+ )?%s`|`%s\(\)`" % (name, name), page) is not None
+    return "`%s` (`%s`" % (name, path.removeprefix("src/")) in page
 
 
 class Locks(unittest.TestCase):
@@ -42,23 +43,25 @@ class Locks(unittest.TestCase):
             for path in sorted((ROOT / top).rglob("*")):
                 if path.suffix not in (".h", ".cc"):
                     continue
+                relative = path.relative_to(ROOT).as_posix()
                 for scope, name in locks_of(path.read_text()):
                     found += 1
-                    if not is_named(page, scope, name):
-                        missing.append("%s: %s%s" % (path.relative_to(ROOT), scope + "::" if scope else "", name))
+                    if not is_named(page, relative, scope, name):
+                        missing.append("%s: %s%s" % (relative, scope + "::" if scope else "", name))
         self.assertGreater(found, 60)
-        self.assertEqual(missing, [])
+        self.assertEqual("\n".join(missing), "")
 
     def test_locks_are_found_with_their_class(self):
-        text = "class A {\n public:\n  struct B {\n    std::mutex mutex;\n  };\n  mutable std::mutex mutex_;\n};\nstd::mutex g_mutex;\n"
+        text = ("class A {\n public:\n  struct B {\n    std::mutex mutex;\n  };\n  mutable std::mutex mutex_;\n  std::mutex& others_;\n};\n"
+                "std::mutex g_mutex;\n")
         self.assertEqual(list(locks_of(text)), [("B", "mutex"), ("A", "mutex_"), ("", "g_mutex")])
         self.assertEqual(list(locks_of("std::lock_guard lock(mutex_);\nvoid f(std::mutex& m);\n")), [])
 
     def test_a_lock_needs_its_class(self):
-        self.assertTrue(is_named("`A::mutex_`", "A", "mutex_"))
-        self.assertFalse(is_named("`B::mutex_`", "A", "mutex_"))
-        self.assertTrue(is_named("`roce g_mutex`", "", "g_mutex"))
-        self.assertFalse(is_named("g_mutexes", "", "g_mutex"))
+        self.assertTrue(is_named("`A::mutex_`", "src/a.h", "A", "mutex_"))
+        self.assertFalse(is_named("`B::mutex_`", "src/a.h", "A", "mutex_"))
+        self.assertTrue(is_named("`g_mutex` (`a/b.cc`)", "src/a/b.cc", "", "g_mutex"))
+        self.assertFalse(is_named("`g_mutex` (`a/b.cc`)", "src/a/c.cc", "", "g_mutex"))
 
 
 if __name__ == "__main__":
