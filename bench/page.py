@@ -86,13 +86,13 @@ def _tiles(medians):
         '<div class="tile"><b>%s</b><span>%s</span></div>' % tuple(map(html.escape, tile)) for tile in tiles)
 
 
-def _row(cells, tag="td", style=""):
+def row(cells, tag="td", style=""):
     return "<tr%s>%s</tr>" % (style, "".join("<%s%s>%s</%s>" % (tag, extra, html.escape(cell), tag)
                                              for cell, extra in cells))
 
 
 def _comparison_table(rows):
-    parts = ['<div class="scroll"><table>', _row([(name, "") for name in text.HEAD + ("UCX shm / NUPA",)], "th")]
+    parts = ['<div class="scroll"><table>', row([(name, "") for name in text.HEAD + ("UCX shm / NUPA",)], "th")]
     before = None
     for row in rows:
         ours, shared = row[3], row[4]
@@ -102,18 +102,18 @@ def _comparison_table(rows):
         words = text.comparison_cells(row)
         cells = [(words[0] if row[0] != before else "", ""), (words[1], ""), (words[2], ' class="ours"')]
         cells += [(word, "") for word in words[3:]]
-        parts.append(_row(cells + [(gain, "")], style=' class="group"' if before and row[0] != before else ""))
+        parts.append(row(cells + [(gain, "")], style=' class="group"' if before and row[0] != before else ""))
         before = row[0]
     return "".join(parts) + "</table></div>"
 
 
 def _figure_table(promised):
-    parts = ['<div class="scroll"><table>', _row([(name, "") for name in ("figure", "measured", "target", "")], "th")]
+    parts = ['<div class="scroll"><table>', row([(name, "") for name in ("figure", "measured", "target", "")], "th")]
     for figure in promised:
         name, value, target, met = text.figure_cells(figure)
         style = {True: ' class="met"', False: ' class="missed"', None: ' class="absent"'}[figure["met"]]
         name += ", over " + figure["basis"] if figure["basis"] else ""
-        parts.append(_row([(name, ' class="wrap"'), (value, ' class="ours"'), (target, ""), (met, style)]))
+        parts.append(row([(name, ' class="wrap"'), (value, ' class="ours"'), (target, ""), (met, style)]))
     return "".join(parts) + "</table></div>"
 
 
@@ -122,7 +122,7 @@ def _list(pairs):
                                    for pair in pairs)
 
 
-def _section(title, lead, *body):
+def section(title, lead, *body):
     lead = '<p class="soft">%s</p>' % html.escape(lead) if lead else ""
     return "<section><h2>%s</h2>%s%s</section>" % (html.escape(title), lead, "".join(body))
 
@@ -136,22 +136,22 @@ def page(about, medians, rows, promised, failures, demo):
              % STYLE, "<h1>NUPA measured</h1>", '<p class="soft">%s</p>' % html.escape(lead),
              '<p class="soft">%s</p>' % html.escape("%s, %s, %s" % (about["cpu"], about["system"], about["date"])),
              _tiles(medians),
-             _section("Latency over message size", "Median; lower is better. Write, send, put and tag: half of a round trip. "
+             section("Latency over message size", "Median; lower is better. Write, send, put and tag: half of a round trip. "
                       "Read: the whole operation.", legend(latency),
                       plot("Latency over message size", latency, "latency", size_name,
                            lambda value: quantity(value, "ns"))),
-             _section("Bandwidth over message size", "Higher is better; one direction, 10^9 bytes a second.",
+             section("Bandwidth over message size", "Higher is better; one direction, 10^9 bytes a second.",
                       legend(bandwidth), plot("Bandwidth over message size", bandwidth, "bandwidth", size_name,
                                               lambda value: quantity(value, "GB/s"))),
-             _section("By test and size", text.BESIDE + " The last column says how many times better NUPA is than UCX over "
+             section("By test and size", text.BESIDE + " The last column says how many times better NUPA is than UCX over "
                       "shared memory.", _comparison_table(rows))]
     if not demo:
-        parts.append(_section("Figures and targets", "Every ratio is to what was measured just before and just after.",
+        parts.append(section("Figures and targets", "Every ratio is to what was measured just before and just after.",
                               _figure_table(promised)))
-    parts.append(_section("The machine's limits", "", _list(text.limits(medians))))
+    parts.append(section("The machine's limits", "", _list(text.limits(medians))))
     details = [(text.heading(name), about[name]) for name in ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     details += [("Cores", "server on %d, client on %d" % tuple(about["cores"])), ("Command", about["command"])]
-    parts.append(_section("How it was measured", text.disturbance(about), _list(details)))
+    parts.append(section("How it was measured", text.disturbance(about), _list(details)))
     if failures:
-        parts.append(_section("Failed", "", _list(failures.items())))
+        parts.append(section("Failed", "", _list(failures.items())))
     return "\n".join(parts) + "</main></body></html>\n"

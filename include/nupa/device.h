@@ -20,8 +20,6 @@ struct AsyncEvent {
   int port_num = 0;
 };
 
-struct ThreadDomainOptions {};
-
 /// One opened device: the factory of everything else. A process may open several, and each more than once; keys,
 /// numbers and queues of all opens are one space. All calls from any thread.
 ///

@@ -6,11 +6,15 @@
 
 namespace nupa::base {
 
+inline constexpr int64_t kNsPerUs = 1'000;
+inline constexpr int64_t kNsPerMs = 1'000'000;
+inline constexpr int64_t kNsPerSecond = 1'000'000'000;
+
 /// CLOCK_MONOTONIC in nanoseconds.
 inline int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+  return t.tv_sec * kNsPerSecond + t.tv_nsec;
 }
 
 /// The processor's time stamp counter, the device's raw clock.

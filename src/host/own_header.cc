@@ -7,6 +7,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/clock.h"
+
 namespace nupa::host {
 namespace {
 
@@ -25,7 +27,7 @@ void describe_self(uint64_t instance, const std::vector<std::vector<Gid>>& gids,
   header->uid = geteuid();
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  header->start_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  header->start_ns = static_cast<uint64_t>(now.tv_sec) * base::kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
   command_name(header->command);
   header->device_count = static_cast<uint32_t>(std::min<size_t>(gids.size(), shm::kMaxDevices));
   for (uint32_t device = 0; device < header->device_count; ++device) {

@@ -10,7 +10,6 @@
 namespace nupa::netdev {
 namespace {
 
-constexpr double kNsASecond = 1e9;
 /// Until the answers to the probes of a status are there.
 constexpr int64_t kMeasureNs = 100'000'000;
 
@@ -75,7 +74,9 @@ std::string Node::status() {
   measurement_.reset();
   const auto totals = this->totals();
   const int64_t now = clock_.now_ns();
-  const auto seconds_since = [&](int64_t then) { return static_cast<double>(now - then) / kNsASecond; };
+  const auto seconds_since = [&](int64_t then) {
+    return static_cast<double>(now - then) / static_cast<double>(progress::kNsPerSecond);
+  };
   const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
     const double bits = static_cast<double>(bytes - bytes_before) * 8;
     return nlohmann::json{{"packets", packets}, {"bytes", bytes}, {"bits_per_second", bits / seconds_since(began)}};

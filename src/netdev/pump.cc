@@ -33,7 +33,6 @@ constexpr size_t kMaxAsideBytes = 8u << 20;
 constexpr int64_t kStuckNs = 100'000'000;
 /// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
-constexpr int64_t kSecondNs = 1'000'000'000;
 /// The virtio header and the longest header of a packet (IpPacket::parse).
 constexpr size_t kLookedAt = sizeof(VirtioHeader) + 60;
 constexpr int kCompletions = 64;
@@ -449,7 +448,7 @@ void Pump::send_too_long(Link& link, const LookedAt& looked_at, std::span<std::b
 
 void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu) {
   const int64_t now = base::now_ns();
-  if (now - answers_from_ns_ >= kSecondNs) {
+  if (now - answers_from_ns_ >= progress::kNsPerSecond) {
     answers_from_ns_ = now;
     answers_ = 0;
   }

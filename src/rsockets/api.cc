@@ -169,9 +169,8 @@ NUPA_RSOCKETS int rpoll(pollfd* fds, nfds_t count, int timeout) {
 }
 
 NUPA_RSOCKETS int rselect(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
-  constexpr int64_t kNsPerUs = 1000;
   const int64_t us = timeout == nullptr ? 0 : timeout->tv_sec * INT64_C(1000000) + timeout->tv_usec;
-  const auto deadline = timeout == nullptr ? Deadline::never() : Deadline::in_ns(us * kNsPerUs);
+  const auto deadline = timeout == nullptr ? Deadline::never() : Deadline::in_ns(us * nupa::progress::kNsPerUs);
   return answer(
       nupa::rsockets::select_mixed(count, read, write, except, deadline, timeout != nullptr && us == 0, nullptr));
 }

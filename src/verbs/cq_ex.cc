@@ -50,7 +50,8 @@ uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
   const auto age_ticks = static_cast<int64_t>(core_of(cq->context).clock() - of(cq)->current.timestamp);
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  const uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  const uint64_t now_ns =
+      static_cast<uint64_t>(now.tv_sec) * nupa::base::kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
   return now_ns - static_cast<uint64_t>(static_cast<__int128>(age_ticks) * 1'000'000 / of(cq)->clock_khz);
 }
 

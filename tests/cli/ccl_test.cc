@@ -19,12 +19,10 @@ class CliCcl : public ::testing::Test {
 };
 
 TEST_F(CliCcl, Bench_ResultsThatCannotBeWrittenToTheirEnd_AreStatusOne) {
-  for (const char* option : {"--json", "--html"}) {
-    const Said said =
-        run_nupa({"ccl", "bench", "-n", "2", "--max-bytes", "16", "--iterations", "1", option, "/dev/full"});
-    EXPECT_EQ(said.status, 1) << option;
-    EXPECT_TRUE(has(said.err, "/dev/full: No space left on device")) << option << ": " << said.err;
-  }
+  const Said said =
+      run_nupa({"ccl", "bench", "-n", "2", "--max-bytes", "16", "--iterations", "1", "--json", "/dev/full"});
+  EXPECT_EQ(said.status, 1);
+  EXPECT_TRUE(has(said.err, "/dev/full: No space left on device")) << said.err;
 }
 
 TEST_F(CliCcl, Bench_ResultThatIsWrongAtTheSecondRankOnly_IsStatusOneAndWrongInTheTable) {

@@ -13,6 +13,7 @@ from pairs import NUPA, descendants, finish, nupa, outcome, private_runtime_dir,
 
 private_runtime_dir()
 SOON = 60  # seconds for what takes far less
+DRAW = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench", "ccl_page.py")
 OPERATIONS = ["barrier", "broadcast", "gather", "scatter", "all_gather", "all_to_all", "reduce", "all_reduce",
               "reduce_scatter", "scan", "exscan"]
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
@@ -120,16 +121,19 @@ class Page(html.parser.HTMLParser):
 
 
 def page():
-    path = os.path.join(work, "page.html")
-    done = bench("-n", "2", "--operation", "barrier,all_reduce,scan", "--max-bytes", "1K", "--iterations", "1", "--html",
+    path = os.path.join(work, "page.json")
+    made = bench("-n", "2", "--operation", "barrier,all_reduce,scan", "--max-bytes", "1K", "--iterations", "1", "--json",
                  path)
-    text = open(path).read() if os.path.exists(path) else ""
+    done = subprocess.run([DRAW, path], capture_output=True, text=True, timeout=SOON)
+    text = done.stdout
     seen = Page(text)
     # Two plots, one with the bus bandwidth, which a scan has not; 3 tables of 1 + 5 + 5 sizes and their heads.
-    outcome(done.returncode == 0 and not seen.wrong and not seen.open and seen.count.get("section") == 5 and
+    outcome(made.returncode == done.returncode == 0 and not seen.wrong and not seen.open and seen.count.get("section") == 5 and
             seen.count.get("tr") == 14 and seen.count.get("polyline") == 6 and "http" not in text, "ccl-bench-page",
-            "status %s, %s, not closed %s %s" % (done.returncode, seen.count, seen.open, seen.wrong))
-    tell("ccl-bench-page-nowhere", bench("-n", "2", "--html", "/nonexistent/page.html"), 1, "/nonexistent/page.html")
+            "status %s, %s, not closed %s %s, %s" % (done.returncode, seen.count, seen.open, seen.wrong, done.stderr[-300:]))
+    tell("ccl-bench-page-of-nothing", subprocess.run([DRAW, "/nonexistent.json"], capture_output=True, text=True, timeout=SOON), 1,
+         "/nonexistent.json")
+    tell("ccl-bench-json-nowhere", bench("-n", "2", "--json", "/nonexistent/page.json"), 1, "/nonexistent/page.json")
 
 
 WRONG_SUM = r"""

@@ -24,7 +24,6 @@ constexpr int64_t kPauseNs = 50'000'000;
 constexpr int64_t kLookNs = 200'000'000;
 /// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
 constexpr int kMostRefusals = 20;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 /// Until `end`. False: errno says why.
 bool wait_for(int fd, short events, int64_t end) {
@@ -135,7 +134,7 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
   std::vector<std::byte> telling(kTellingBytes + card.size());
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
-  const int64_t limit_s = (patience.missing_ns + kNsPerSecond - 1) / kNsPerSecond;
+  const int64_t limit_s = (patience.missing_ns + base::kNsPerSecond - 1) / base::kNsPerSecond;
   write_at(&telling, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
   write_at(&telling, kSecretAt, id.secret);
   write_at(&telling, kMeetingAt, meeting);

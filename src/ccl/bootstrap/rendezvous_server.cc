@@ -168,7 +168,10 @@ class Root final : public MeetingRoot {
 
 Result<void> Root::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
-  if (!listener_) return fail(errno, std::string("the meeting's root cannot listen: ") + std::strerror(errno));
+  if (!listener_) {
+    const int error = errno;
+    return fail(error, "the meeting's root cannot listen: ", std::strerror(error));
+  }
   id_.addresses = addresses.empty() ? addresses_of_host() : std::move(addresses);
   if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
     return fail(EIO, "the kernel gives no random numbers");
@@ -179,9 +182,10 @@ Result<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Uni
   const bool anywhere = address == Gid{};
   id_ = {secret, port, {anywhere ? kLoopback : address}};
   listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
-  if (!listener_)
-    return fail(errno,
-                "the meeting's root cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
+  if (!listener_) {
+    const int error = errno;
+    return fail(error, "the meeting's root cannot listen at port ", port, ": ", std::strerror(error));
+  }
   return run();
 }
 

@@ -12,7 +12,6 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr size_t kPage = 4096;
 
 /// Stands for the arena in a forked child, which must not touch its parent's.
@@ -134,7 +133,7 @@ std::string Communicator::text_of(const Cause& cause) const {
   const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
   if (cause.error == ECONNRESET) return who + " is gone";
   if (cause.error == ETIMEDOUT)
-    return who + " was waited for in vain for " + std::to_string(options_.limit_ns / kNsPerSecond) + " s";
+    return who + " was waited for in vain for " + std::to_string(options_.limit_ns / base::kNsPerSecond) + " s";
   if (cause.error == ECANCELED) return who + " has aborted";
   if (cause.error == EPROTO)
     return who +

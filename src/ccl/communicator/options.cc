@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "base/settings.h"
 #include "ccl/reduce/reduce.h"
 
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr int64_t kDefaultLimitSeconds = 300;
 constexpr size_t kDefaultSlotBytes = 256 << 10;
 /// More ranks than that do not all look at each other.
@@ -27,7 +27,7 @@ Result<CommunicatorOptions> CommunicatorOptions::from_environment() {
   CommunicatorOptions options;
   const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
   if (!seconds) return tl::unexpected(seconds.error());
-  options.limit_ns = static_cast<int64_t>(*seconds) * kNsPerSecond;
+  options.limit_ns = static_cast<int64_t>(*seconds) * base::kNsPerSecond;
   const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
   if (!slot) return tl::unexpected(slot.error());
   options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;

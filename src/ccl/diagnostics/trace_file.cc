@@ -49,7 +49,10 @@ int write_at(int fd, const std::string& text, off_t at) {
 Result<TraceFile> TraceFile::open(const std::string& name, uint32_t rank) {
   std::string path = path_of(name, rank);
   base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
-  if (!fd) return fail(errno, path + ": " + std::strerror(errno));
+  if (!fd) {
+    const int error = errno;
+    return fail(error, path + ": " + std::strerror(error));
+  }
   TraceFile file(std::move(path), std::move(fd));
   file.end_ = 2;
   if (const int error = write_at(file.fd_.get(), std::string("[\n") + kEnd, 0); error != 0)

@@ -14,7 +14,6 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr size_t kLongestLine = 1024;
 
 __attribute__((format(printf, 2, 3))) void append(std::string* text, const char* format, ...) {
@@ -85,7 +84,7 @@ void append_wait(const Event& event, uint32_t rank, std::string* text) {
 int64_t realtime_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kNsPerSecond + now.tv_nsec;
+  return now.tv_sec * base::kNsPerSecond + now.tv_nsec;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "ccl/algorithms/messages.h"
 #include "ccl/planner/planner.h"
 
@@ -167,7 +168,7 @@ std::span<const Algorithm<LaneGroup>> algorithms() {
 }
 
 std::string explain(const Algorithm<LaneGroup>& chosen, const LaneGroup& group) {
-  constexpr double kNsPerUs = 1000;
+  constexpr auto kNsPerUs = static_cast<double>(base::kNsPerUs);
   constexpr double kMebibyte = 1 << 20;
   char speed[96];
   std::snprintf(speed, sizeof speed, " (a message takes %.1f us, 1 MiB %.0f us)", group.speed().message_ns / kNsPerUs,

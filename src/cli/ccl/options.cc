@@ -93,7 +93,6 @@ void add_options(CLI::App& bench, BenchOptions* options) {
   bench.add_flag("--check,!--no-check", options->check,
                  "Compare one result of each size with a serial reference (default)");
   bench.add_option("--json", options->json, "Write the results to this file as JSON");
-  bench.add_option("--html", options->html, "Write the results to this file as a page with plots");
   bench.footer(
       "Times are of one operation: the slowest rank's, median and minimum of several batches. Sizes and bus bandwidth "
       "are\nthose of nccl-tests: of (all_)gather, scatter, all_to_all and reduce_scatter the size of all ranks' blocks "

@@ -29,7 +29,6 @@ struct BenchOptions {
   uint64_t warmup = 1;
   bool check = true;
   std::string json;  ///< files; empty: none
-  std::string html;
 };
 
 struct PlanOptions {

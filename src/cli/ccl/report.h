@@ -50,7 +50,5 @@ std::string table_head(const BenchOptions& options, const About& about);
 std::string table_head(Operation operation);
 std::string table_row(const Result& result, const About& about);
 nlohmann::json json_of(const BenchOptions& options, const About& about, const std::vector<Result>& results);
-/// A page without any other file.
-std::string html_of(const BenchOptions& options, const About& about, const std::vector<Result>& results);
 
 }  // namespace nupa::cli::collectives

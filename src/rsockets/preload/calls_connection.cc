@@ -195,8 +195,7 @@ Deadline accept_deadline(int fd) {
   timeval time{};
   socklen_t length = sizeof time;
   next::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, &length);
-  constexpr int64_t kNsPerUs = 1000;
-  const int64_t ns = time.tv_sec * 1000 * kNsPerMs + time.tv_usec * kNsPerUs;
+  const int64_t ns = time.tv_sec * nupa::progress::kNsPerSecond + time.tv_usec * nupa::progress::kNsPerUs;
   return ns == 0 ? Deadline::never() : Deadline::in_ns(ns);
 }
 

@@ -151,8 +151,8 @@ NUPA_SHOWN int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, c
 
 NUPA_SHOWN int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
   if (!any_overlay(count, read, write, except)) return next::select(count, read, write, except, timeout);
-  constexpr int64_t kNsPerUs = 1000;
-  const int64_t limit = timeout == nullptr ? -1 : timeout->tv_sec * kNsPerSecond + timeout->tv_usec * kNsPerUs;
+  const int64_t limit =
+      timeout == nullptr ? -1 : timeout->tv_sec * kNsPerSecond + timeout->tv_usec * nupa::progress::kNsPerUs;
   return select_translated(count, read, write, except, limit, nullptr);
 }
 

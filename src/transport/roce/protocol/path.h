@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.h"
 #include "transport/roce/congestion/congestion.h"
 #include "transport/roce/protocol/reorder_window.h"
 #include "transport/roce/protocol/sequence.h"
@@ -135,11 +136,10 @@ struct Path {
     in_flight += bytes;
     pace = congestion->rate(now);
     if (pace == 0) return;
-    constexpr int64_t kSecond = 1'000'000'000;
     // A sender that paused may not catch up, but for a short burst.
     constexpr int64_t kBurstNs = 10'000;
     next_send_ns = std::max(next_send_ns, now - kBurstNs) +
-                   static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * kSecond / pace);
+                   static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * base::kNsPerSecond / pace);
   }
   void settle(uint32_t bytes) { in_flight -= std::min<uint64_t>(bytes, in_flight); }
   void note_arrival(int64_t now, Seq seq, int64_t sent_ns) {
