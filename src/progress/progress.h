@@ -26,3 +26,4 @@
 #include "progress/timer_descriptor.h"
 #include "progress/wake_up.h"
 #include "progress/waiter.h"
+#include "progress/words.h"

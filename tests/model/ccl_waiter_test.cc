@@ -2,7 +2,7 @@
 #include "shadow.h"
 #include "expect.h"
 
-namespace nupa::ccl {
+namespace nupa::progress {
 
 /// Of this case: whether the kernel has membarrier(2).
 inline bool has_membarrier = true;
@@ -71,9 +71,10 @@ inline long syscall(long, int command, int, int) {
   return 0;
 }
 
-}  // namespace nupa::ccl
+}  // namespace nupa::progress
 
 // The lines that are checked.
+#include "progress/words.cc"
 #include "ccl/coroutine/waiter.cc"
 
 namespace nupa::ccl {
@@ -81,6 +82,8 @@ namespace {
 
 using model::Build;
 using model::Case;
+using progress::count_up;
+using progress::has_membarrier;
 
 class Nothing final : public Surroundings {
  public:
@@ -124,7 +127,8 @@ void add_teller(Case& made, Line& line, bool shares_cores, uint32_t count) {
   made.thread("teller", [&line, shares_cores, count] {
     model::note_access(&line.data, sizeof line.data, true);
     line.data = count;
-    for (uint32_t value = 1; value <= count; ++value) count_up(line.word, value, line.sleepers, rules(shares_cores));
+    for (uint32_t value = 1; value <= count; ++value)
+      count_up(line.word, value, line.sleepers, rules(shares_cores).fences());
   });
 }
 
@@ -158,8 +162,8 @@ void sleeps_at_two_words(Case& made) {
   has_membarrier = true;
   auto& line = made.make<Line>();
   made.thread("sleeper", [&line] { wait_for_all({line.wait(1), line.other_wait(1)}, rules(kSharesCores)); });
-  made.thread("teller 1", [&line] { count_up(line.word, 1, line.sleepers, rules(kSharesCores)); });
-  made.thread("teller 2", [&line] { count_up(line.other_word, 1, line.other_sleepers, rules(kSharesCores)); });
+  made.thread("teller 1", [&line] { count_up(line.word, 1, line.sleepers, rules(kSharesCores).fences()); });
+  made.thread("teller 2", [&line] { count_up(line.other_word, 1, line.other_sleepers, rules(kSharesCores).fences()); });
 }
 
 void sleeps_where_the_kernel_has_no_membarrier(Case& made) {
@@ -184,16 +188,16 @@ TEST(ModelCclWaiter, OwnCores_NoMembarrier_TheSleeperLooksAgain) {
 
 TEST(ModelCclWaiter, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {sleeps_for_one_value<true>, sleeps_for_one_value<false>, sleeps_for_the_second_value<true>};
-  EXPECT_EQ(model::needed_orders(cases, {"ccl/coroutine/steps.h", "ccl/coroutine/waiter.cc", "base/fence.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"progress/words.h", "progress/words.cc", "base/fence.h"}),
             (::std::vector<::std::string>{
-                "Wait::is_over load acquire: x86 relaxed, C++ acquire",
-                "Sleep::run load acquire: x86 relaxed, C++ relaxed",
-                "Sleep::run fetch_add seq_cst: x86 relaxed, C++ relaxed",
-                "Sleep::run fetch_sub relaxed: x86 relaxed, C++ relaxed",
-                "ccl::wake fence seq_cst: x86 seq_cst, C++ seq_cst",
-                "ccl::wake fence seq_cst 2: x86 none, C++ seq_cst",
-                "ccl::wake load relaxed: x86 relaxed, C++ relaxed",
-                "ccl::count_up store release: x86 relaxed, C++ release",
+                "WordWait::is_over load acquire: x86 relaxed, C++ acquire",
+                "progress::wake fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "progress::wake fence seq_cst 2: x86 none, C++ seq_cst",
+                "progress::wake load relaxed: x86 relaxed, C++ relaxed",
+                "progress::count_up store release: x86 relaxed, C++ release",
+                "WordSleep::announce load acquire: x86 relaxed, C++ relaxed",
+                "WordSleep::announce fetch_add seq_cst: x86 relaxed, C++ relaxed",
+                "WordSleep::leave fetch_sub relaxed: x86 relaxed, C++ relaxed",
                 "base::fence_after_update fence seq_cst: x86 none, C++ seq_cst",
             }));
 }

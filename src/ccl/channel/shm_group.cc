@@ -1,5 +1,7 @@
 #include "ccl/channel/shm_group.h"
 
+#include "progress/words.h"
+
 namespace nupa::ccl {
 
 MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside,
@@ -11,7 +13,7 @@ MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vec
       slot_bytes_(slot_bytes),
       rules_(rules),
       seen_(arenas_.size()) {
-  prepare_waiting();
+  progress::use_sleeper_fences();
 }
 
 void MappedGroup::refresh(uint32_t step) {
@@ -19,7 +21,7 @@ void MappedGroup::refresh(uint32_t step) {
   tell(step);
   for (FlagLine& line : head().lines)
     if (static_cast<int32_t>(step - line.step.load(std::memory_order_relaxed)) > 0)
-      count_up(line.step, step, head().sleepers, rules_);
+      progress::count_up(line.step, step, head().sleepers, rules_.fences());
 }
 
 }  // namespace nupa::ccl

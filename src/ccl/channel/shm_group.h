@@ -4,6 +4,7 @@
 #include "ccl/channel/arena.h"
 #include "ccl/channel/peer_reads.h"
 #include "ccl/coroutine/waiter.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 
@@ -79,7 +80,7 @@ class MappedGroup {
   }
 
   /// This rank has come through the step.
-  void tell(uint32_t step) { count_up(head().mark, step, head().sleepers, rules_); }
+  void tell(uint32_t step) { progress::count_up(head().mark, step, head().sleepers, rules_.fences()); }
   Wait reached(uint32_t rank, uint32_t step) const {
     ArenaHead& there = head_of(rank);
     return {&there.mark, step, ranks_outside_[rank], &there.sleepers};
@@ -88,7 +89,7 @@ class MappedGroup {
   void write_line(uint32_t turn, const void* payload, size_t length, uint32_t step) {
     FlagLine& line = head().lines[turn % kSmallTurns];
     copy_array(line.payload, payload, length);
-    count_up(line.step, step, head().sleepers, rules_);
+    progress::count_up(line.step, step, head().sleepers, rules_.fences());
   }
   const FlagLine& line_of(uint32_t rank, uint32_t turn) const { return head_of(rank).lines[turn % kSmallTurns]; }
   Wait wrote_line(uint32_t rank, uint32_t turn, uint32_t step) const {
@@ -107,7 +108,7 @@ class MappedGroup {
   void leave(uint32_t rank) {
     ArenaHead& there = head_of(rank);
     there.departed.fetch_add(1, std::memory_order_release);
-    wake(there.departed, there.sleepers, rules_);
+    progress::wake(there.departed, there.sleepers, rules_.fences());
   }
   Wait all_left() const { return {&head().departed, ranks() - 1, kNoRank, &head().sleepers}; }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include "ccl/channel/lane.h"
 #include "ccl/coroutine/waiter.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 
@@ -19,7 +20,7 @@ class MappedLane final : public Lane {
   void send(size_t bytes) override {
     ChannelHead& peer = head(there_);
     peer.lengths[sent_ % layout_.pieces()] = static_cast<uint32_t>(bytes);
-    count_up(peer.arrived, ++sent_, peer.sleepers, rules_);
+    progress::count_up(peer.arrived, ++sent_, peer.sleepers, rules_.fences());
   }
   bool lend(const void*, size_t) override { return false; }
   bool has_loans() const override { return false; }
@@ -28,7 +29,7 @@ class MappedLane final : public Lane {
   size_t front_bytes() const override { return head(here_).lengths[received_ % layout_.pieces()]; }
   void pop() override {
     ChannelHead& peer = head(there_);
-    count_up(peer.taken, ++received_, peer.sleepers, rules_);
+    progress::count_up(peer.taken, ++received_, peer.sleepers, rules_.fences());
   }
   bool is_used() const override { return sent_ != 0 || head(here_).arrived.load(std::memory_order_acquire) != 0; }
   void pop_last() override { pop(); }

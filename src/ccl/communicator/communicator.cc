@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "base/clock.h"
 #include "ccl/connect/topology_of.h"
 #include "ccl/algorithms/shm/at_once.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -223,7 +223,7 @@ Result<std::shared_ptr<Job>> Communicator::start(Call call) {
 }
 
 std::string Communicator::plan_of(const Call& call) {
-  while (!executor_.try_take()) std::this_thread::yield();
+  while (!executor_.try_take()) progress::yield();
   std::string text;
   groups_->use(call, [&](const auto& algorithm, const auto& group) {
     text = explain(algorithm, group);

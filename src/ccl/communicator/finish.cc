@@ -1,10 +1,10 @@
 /// The end of a communicator: all ranks come to it, and leave.
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 
 #include "base/clock.h"
 #include "ccl/communicator/communicator.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -37,7 +37,7 @@ class Communicator::Leaving final : public Surroundings {
 
 int Communicator::finish() {
   if (ranks() == 1) return 0;
-  while (!executor_.try_take()) std::this_thread::yield();  // the program has waited for all that it began
+  while (!executor_.try_take()) progress::yield();  // the program has waited for all that it began
   int error = ended().error;
   if (error == 0 && checker_ != nullptr) {
     Call call;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "ccl/channel/arena.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 namespace {
@@ -169,7 +170,7 @@ void Links::advance(Link& link) {
   if (error == 0 && link.connected && link.peer_connected) {
     error = finish(link);
     if (error == 0) {
-      count_up(link.ready, 1, link.sleepers, rules_);
+      progress::count_up(link.ready, 1, link.sleepers, rules_.fences());
       std::erase(making_, link.rank);
       endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
       return;
@@ -348,7 +349,7 @@ bool Links::end(const Cause& cause) {
   for (const Link& link : links_) {
     if (std::byte* const arena = arena_of(link.rank); arena != nullptr)
       end_arena(*reinterpret_cast<ArenaHead*>(arena), cause);
-    wake_all(link.ready);
+    progress::wake_all(link.ready);
     if (link.rank == rank_ || (link.rank == cause.rank && cause.error == ECONNRESET)) continue;
     Mail mail = mail_to(MailKind::kEnd, link);
     mail.cause = cause.packed();

@@ -1,7 +1,6 @@
 #pragma once
 /// Collectives as coroutines: Steps, the coroutine type of algorithms, the pool of their frames, and how a rank waits
-/// for words of memory that other ranks count up. Algorithms are written with Steps and Wait; a communicator and its
-/// messages run them. One thread at a time runs a coroutine and uses its pool; wake() and count_up() are called from
-/// any thread.
+/// for words of memory that other ranks count up (progress/words.h). Algorithms are written with Steps and Wait; a
+/// communicator and its messages run them. One thread at a time runs a coroutine and uses its pool.
 #include "ccl/coroutine/steps.h"
 #include "ccl/coroutine/waiter.h"

@@ -10,20 +10,21 @@
 
 #include "ccl/error/cause.h"
 #include "ccl/coroutine/frame_pool.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 
-/// What is waited for: a word that only counts up (and wraps) has come to a value. Who counts it up has done before
-/// what it stands for.
-struct Wait {
-  const std::atomic<uint32_t>* word = nullptr;
-  uint32_t value = 0;
-  uint32_t rank = kNoRank;  ///< who is to count it up
-  /// How many sleep until the word changes: whoever counts it up wakes them. Null: nobody does.
-  std::atomic<uint32_t>* sleepers = nullptr;
+/// What is waited for: a word that comes to a value, and the rank that counts it up.
+struct Wait : progress::WordWait {
+  Wait() = default;
+  /// `at` comes to `until`, by what rank `by` does. `asleep`: how many sleep there; null: nobody wakes them, as with
+  /// what comes by wires.
+  Wait(const std::atomic<uint32_t>* at, uint32_t until, uint32_t by = kNoRank, std::atomic<uint32_t>* asleep = nullptr)
+      : WordWait{at, asleep, until}, rank(by) {}
 
-  bool is_over() const { return static_cast<int32_t>(word->load(std::memory_order_acquire) - value) >= 0; }
+  uint32_t rank = kNoRank;
 };
+static_assert(sizeof(Wait) == 24, "the rank lies behind the value");
 
 /// The coroutine type of algorithms: `Steps f(...) { if (int e = co_await Wait{...}) co_return e; ... co_return 0; }`.
 /// A wait gives 0, or the errno value by which all is ended: then there is nothing to be done but to return it. One

@@ -1,19 +1,10 @@
 #include "ccl/coroutine/waiter.h"
 
-#include <immintrin.h>
-#include <linux/futex.h>
-#include <linux/membarrier.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <climits>
-#include <ctime>
 
 #include "base/clock.h"
-#include "base/fence.h"
+#include "progress/cpu.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -26,78 +17,24 @@ constexpr uint32_t kFewLooks = 8;
 /// Where they do not, the system may have put two on one core all the same, for a while: others are let run after so
 /// many turns each time, which takes a processor that nobody else wants less than a microsecond.
 constexpr int kTurnsBetweenYields = 3;
-/// Who sleeps looks by itself after this time, for a rank may have died and told nobody.
-constexpr int64_t kLongestSleepNs = 100'000'000;
-/// Where a word may be counted up without a call that wakes.
-constexpr int64_t kShortSleepNs = 100'000;
+/// After so long others are asked whether the rank that is waited for lives.
 constexpr int64_t kLongWaitNs = 100'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr size_t kMaxWords = 64;  ///< of one sleep; FUTEX_WAITV takes twice as many
-
-int futex(const std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* limit) {
-  return static_cast<int>(syscall(SYS_futex, word, operation, value, limit, nullptr, 0));
-}
-
-/// Makes each store that another thread or process has done before its next load be seen before that load, as a fence
-/// there would. False: the kernel cannot.
-bool fence_others() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
 bool is_early(const WaitRules& rules, int64_t waited_ns) { return waited_ns < rules.spin_ns; }
 
 uint32_t looks(const WaitRules& rules) { return rules.shares_cores ? kFewLooks : kLooks; }
 
-/// One stay asleep, by several words at once.
-class Sleep {
- public:
-  void add(const Wait& wait) {
-    const bool wakes = wait.sleepers != nullptr && count_ < kMaxWords;
-    if (wakes) waits_[count_++] = wait;
-    all_wake_ = all_wake_ && wakes;
+/// Until a word of `sleep` is counted up, something else happens or the deadline has passed.
+void sleep_at(progress::WordSleep& sleep, const WaitRules& rules, Surroundings& around, progress::Deadline deadline) {
+  if (sleep.all_wake()) {
+    sleep.run(
+        rules.fences(), [&] { return !around.ended(); }, deadline);
+    return;
   }
-
-  /// Until one of them changes, something else happens or `limit_ns` has passed.
-  void run(const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
-    // Wires wake nobody who sleeps at words.
-    if (!all_wake_) return around.sleep(std::min(limit_ns, count_ > 0 ? kShortSleepNs : kLongestSleepNs));
-    for (size_t i = 0; i < count_; ++i) {
-      values_[i] = waits_[i].word->load(std::memory_order_acquire);
-      waits_[i].sleepers->fetch_add(1, std::memory_order_seq_cst);
-    }
-    // Either the other one sees that somebody sleeps, or what it told is seen here.
-    base::fence_after_update();
-    const bool certain = rules.shares_cores || fence_others();
-    const bool over = std::any_of(waits_, waits_ + count_, [](const Wait& wait) { return wait.is_over(); });
-    if (!over && !around.ended()) stay(std::min(limit_ns, certain ? kLongestSleepNs : kShortSleepNs));
-    for (size_t i = 0; i < count_; ++i) waits_[i].sleepers->fetch_sub(1, std::memory_order_relaxed);
-  }
-
- private:
-  void stay(int64_t limit_ns) {
-    timespec limit{limit_ns / kNsPerSecond, limit_ns % kNsPerSecond};
-    if (count_ == 1) {
-      futex(waits_[0].word, FUTEX_WAIT, values_[0], &limit);
-      return;
-    }
-    futex_waitv words[kMaxWords] = {};
-    for (size_t i = 0; i < count_; ++i)
-      words[i] = {values_[i], reinterpret_cast<uint64_t>(waits_[i].word), FUTEX_32, 0};
-    timespec until{};
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += limit.tv_nsec;
-    until.tv_sec += limit.tv_sec + until.tv_nsec / kNsPerSecond;
-    until.tv_nsec %= kNsPerSecond;
-    const long woken = syscall(SYS_futex_waitv, words, count_, 0, &until, CLOCK_MONOTONIC);
-    if (woken < 0 && (errno == ENOSYS || errno == EPERM)) {
-      const timespec pause{0, std::min(limit_ns, kShortSleepNs)};
-      nanosleep(&pause, nullptr);
-    }
-  }
-
-  Wait waits_[kMaxWords];
-  uint32_t values_[kMaxWords];
-  size_t count_ = 0;
-  bool all_wake_ = true;
-};
+  // Wires wake nobody that sleeps at words.
+  const int64_t longest = sleep.words() > 0 ? progress::kWordNapNs : progress::kLongestWordSleepNs;
+  around.sleep(std::min(deadline.left_ns(base::now_ns()), longest));
+}
 
 /// Several operations of one rank.
 class Run {
@@ -147,7 +84,7 @@ class Run {
     }
     for (uint32_t i = 0; i < looks(rules_); ++i) {
       if (may_go_on()) return true;
-      _mm_pause();
+      progress::relax();
     }
     return false;
   }
@@ -184,18 +121,18 @@ class Run {
         around_.on_long_wait(first_wait(), now - began >= limit_ns_ / 2);
       }
       if (!is_early(rules_, now - began)) {
-        sleep(began + limit_ns_ - now);
+        sleep_until(progress::Deadline::in_ns(limit_ns_, began));
         continue;
       }
-      if (rules_.shares_cores || turn % kTurnsBetweenYields == kTurnsBetweenYields - 1) sched_yield();
+      if (rules_.shares_cores || turn % kTurnsBetweenYields == kTurnsBetweenYields - 1) progress::yield();
       if (!rules_.shares_cores && look_for_a_while()) return asked;
     }
   }
-  void sleep(int64_t left_ns) {
-    Sleep sleep;
+  void sleep_until(progress::Deadline deadline) {
+    progress::WordSleep sleep;
     for (const Steps& steps : all_)
       if (!steps.is_done()) sleep.add(steps.waits_for());
-    sleep.run(rules_, around_, left_ns);
+    sleep_at(sleep, rules_, around_, deadline);
   }
 
   const std::span<Steps> all_;
@@ -207,43 +144,23 @@ class Run {
 
 }  // namespace
 
-void Surroundings::sleep(int64_t limit_ns) {
-  const timespec pause{0, std::min(limit_ns, kShortSleepNs)};
-  nanosleep(&pause, nullptr);
-}
-
-void prepare_waiting() { syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
-
-void wake_all(const std::atomic<uint32_t>& word) { futex(&word, FUTEX_WAKE, INT_MAX, nullptr); }
-
-void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, const WaitRules& rules) {
-  if (rules.shares_cores)
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  else
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (__builtin_expect(sleepers.load(std::memory_order_relaxed) != 0, 0)) wake_all(word);
-}
-
-void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers,
-              const WaitRules& rules) {
-  word.store(value, std::memory_order_release);
-  wake(word, sleepers, rules);
-}
+void Surroundings::sleep(int64_t limit_ns) { progress::sleep_for(std::min(limit_ns, progress::kWordNapNs)); }
 
 void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
                  int64_t limit_ns) {
-  const bool early = is_early(rules, base::now_ns() - began);
+  const int64_t now = base::now_ns();
+  const bool early = is_early(rules, now - began);
   if (early && rules.shares_cores && turn > 0) {
-    sched_yield();
+    progress::yield();
   } else if (early || turn == 0) {
     for (uint32_t i = 0; i < looks(rules); ++i) {
       if (std::any_of(waits.begin(), waits.end(), [](const Wait& wait) { return wait.is_over(); })) return;
-      _mm_pause();
+      progress::relax();
     }
   } else {
-    Sleep sleep;
+    progress::WordSleep sleep;
     for (const Wait& wait : waits) sleep.add(wait);
-    sleep.run(rules, around, limit_ns);
+    sleep_at(sleep, rules, around, progress::Deadline::in_ns(limit_ns, now));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "ccl/error/cause.h"
 #include "ccl/coroutine/steps.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 
@@ -34,20 +35,14 @@ class Surroundings {
 /// How a rank waits: for a while it looks again and again, then it sleeps.
 struct WaitRules {
   int64_t spin_ns = 0;
-  /// There are more ranks than cores: whoever waits lets others run between looks, and whoever tells something looks
-  /// for sleepers behind a fence. Else those who fall asleep have the kernel put a fence into all who are awake.
+  /// There are more ranks than cores: a rank that waits lets others run between looks, and a rank that counts a word up
+  /// looks for sleepers behind a fence. Else the kernel puts a fence into all that are awake when a rank falls asleep.
   bool shares_cores = true;
-};
 
-/// After a word was counted up that somebody may sleep at. `rules`: those of all who may.
-void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, const WaitRules& rules);
-/// Counts a word up, and wakes those who sleep at it.
-void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers,
-              const WaitRules& rules);
-/// Wakes whoever sleeps at the word, whatever it says.
-void wake_all(const std::atomic<uint32_t>& word);
-/// To be called before the first wait by other rules than shares_cores.
-void prepare_waiting();
+  progress::Fences fences() const {
+    return shares_cores ? progress::Fences::kByWriters : progress::Fences::kBySleepers;
+  }
+};
 
 /// Runs operations of one rank, side by side, to their ends in this thread. They end as they do, by the surroundings'
 /// cause, or after `limit_ns`. Returns the first one's error, or 0.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "progress/words.h"
 
 namespace nupa::ccl {
 namespace {
@@ -26,7 +27,7 @@ class WithoutMessages final : public Surroundings {
 Messages::Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroundings& around, const WaitRules& rules,
                    int64_t limit_ns)
     : rank_(rank), ways_(ways), around_(around), rules_(rules), limit_ns_(limit_ns) {
-  prepare_waiting();
+  progress::use_sleeper_fences();
   for (uint32_t peer = 0; peer < ranks; ++peer) peers_.emplace_back(peer);
 }
 
@@ -36,7 +37,7 @@ Messages::~Messages() {
   if (thread_.has_started()) thread_.join();
 }
 
-void Messages::tell_thread() { count_up(begun_, begun_.load() + 1, sleepers_, rules_); }
+void Messages::tell_thread() { progress::count_up(begun_, begun_.load() + 1, sleepers_, rules_.fences()); }
 
 void Messages::begin(const Pointer& message) {
   std::lock_guard lock(mutex_);
@@ -167,7 +168,7 @@ int Messages::wait(const Pointer& message) {
     }
     const int64_t now = base::now_ns();
     if (now - began >= limit_ns_) {
-      around_.on_timeout({.rank = peer});
+      around_.on_timeout({nullptr, 0, peer});
       continue;
     }
     if (now - probed >= kProbeNs) {

@@ -19,15 +19,17 @@
 #include "ccl/communicator/executor.h"
 #include "ccl/channel/arena.h"
 #include "ccl/coroutine/waiter.h"
+#include "progress/words.h"
+#include "../../support/sleeper.h"
 
 namespace nupa::ccl {
 namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
-/// Many times what a test takes.
-constexpr int64_t kLimitNs = 10'000'000'000;
-/// A sleeper that nobody wakes looks by itself after 100 ms: so many of them are more than the limit.
-constexpr int kRounds = 150;
+using progress::count_up;
+using test::expect_woken;
+
+constexpr int64_t kLimitNs = test::kSleeperLimitNs;
 constexpr WaitRules kSleepAtOnce{0, true};
 constexpr WaitRules kCoresForAll{0, false};
 
@@ -88,59 +90,6 @@ TEST(CclWait, IsOverWhereTheWordHasComeToTheValueAlsoAcrossItsWrap) {
   EXPECT_FALSE(is_over(0x80000000, 0));
 }
 
-/// A thread that waits, as another one sees it.
-class Sleeper {
- public:
-  /// By the thread itself.
-  void is_this_thread() { id_ = static_cast<pid_t>(syscall(SYS_gettid)); }
-  /// Until the kernel says that it sleeps. False: it does not in time.
-  bool await_asleep(int64_t end) const {
-    while (base::now_ns() < end) {
-      if (id_ != 0 && is_asleep()) return true;
-      std::this_thread::yield();
-    }
-    return false;
-  }
-
- private:
-  bool is_asleep() const {
-    std::ifstream stat("/proc/self/task/" + std::to_string(id_) + "/stat");
-    std::string id;
-    std::string name;
-    std::string state;
-    stat >> id >> name >> state;
-    return state == "S";
-  }
-  std::atomic<pid_t> id_{0};
-};
-
-/// Round after round `wait` sleeps until `wake` has been called, which is called only once the kernel says that it
-/// sleeps. All rounds have to be over long before the sleeper would have looked by itself that often.
-void expect_woken(const std::function<int(uint32_t round)>& wait, const std::function<void(uint32_t round)>& wake) {
-  prepare_waiting();
-  Sleeper sleeper;
-  std::atomic<uint32_t> begun{0};
-  std::atomic<int> rounds{0};
-  std::atomic<bool> has_ended{false};
-  const int64_t end = base::now_ns() + kLimitNs;
-  std::thread waiting([&] {
-    sleeper.is_this_thread();
-    for (uint32_t round = 1; round <= kRounds && base::now_ns() < end; ++round) {
-      begun = round;
-      if (wait(round) != 0) break;
-      rounds = static_cast<int>(round);
-    }
-    has_ended = true;
-  });
-  for (uint32_t round = 1; round <= kRounds; ++round) {
-    while (begun != round && !has_ended && base::now_ns() < end) std::this_thread::yield();
-    if (has_ended || !sleeper.await_asleep(end)) break;
-    wake(round);
-  }
-  waiting.join();
-  ASSERT_EQ(rounds, kRounds) << "the sleeper was not woken";
-}
-
 TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
   for (const WaitRules& rules : {kSleepAtOnce, kCoresForAll}) {
     Word word;
@@ -150,7 +99,7 @@ TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
           Steps steps = until(word.reached(round));
           return run_steps(steps, rules, around, kLimitNs);
         },
-        [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules); }));
+        [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules.fences()); }));
     EXPECT_EQ(word.sleepers, 0u);
   }
 }
@@ -171,7 +120,7 @@ TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
       },
       [&](uint32_t round) {
         Word& counted = words[round % 3];
-        count_up(counted.value, round / 3 + 1, counted.sleepers, kSleepAtOnce);
+        count_up(counted.value, round / 3 + 1, counted.sleepers, kSleepAtOnce.fences());
       });
   for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
 }
@@ -190,19 +139,19 @@ TEST(CclWaiter, WhoWaitsForMoreWordsThanASleepHasSleepsShortly) {
         for (int turn = 1; last.value != round; ++turn) wait_a_turn(waits, kSleepAtOnce, around, turn, 0, kLimitNs);
         return 0;
       },
-      [&](uint32_t round) { count_up(last.value, round, last.sleepers, kSleepAtOnce); });
+      [&](uint32_t round) { count_up(last.value, round, last.sleepers, kSleepAtOnce.fences()); });
 }
 
 TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
-  prepare_waiting();
+  progress::use_sleeper_fences();
   Word first;
   Word last;
   Around around;
   std::thread counting([&] {
     const int64_t end = base::now_ns() + kLimitNs;
     while (last.sleepers == 0 && base::now_ns() < end) std::this_thread::yield();
-    count_up(last.value, 1, last.sleepers, kSleepAtOnce);
-    count_up(first.value, 1, first.sleepers, kSleepAtOnce);
+    count_up(last.value, 1, last.sleepers, kSleepAtOnce.fences());
+    count_up(first.value, 1, first.sleepers, kSleepAtOnce.fences());
   });
   Steps all[] = {until(first.reached(1)), until(last.reached(1))};
   EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), 0);
@@ -211,7 +160,7 @@ TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
 }
 
 TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
-  prepare_waiting();
+  progress::use_sleeper_fences();
   constexpr uint32_t kWaits = 70;  // a sleep is by 64 words
   std::vector<Word> words(kWaits);
   std::vector<Steps> all;
@@ -219,7 +168,7 @@ TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
   std::thread counting([&] {
     for (uint32_t i = kWaits; i-- > 0;) {
       std::this_thread::yield();
-      count_up(words[i].value, 1, words[i].sleepers, kSleepAtOnce);
+      count_up(words[i].value, 1, words[i].sleepers, kSleepAtOnce.fences());
     }
   });
   Around around;
@@ -256,7 +205,7 @@ TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
   ASSERT_FALSE(around.late.empty());
   for (const bool is_late : around.late) EXPECT_TRUE(is_late);
   Around patient;
-  patient.on_asked = [&] { count_up(word.value, 1, word.sleepers, kSleepAtOnce); };
+  patient.on_asked = [&] { count_up(word.value, 1, word.sleepers, kSleepAtOnce.fences()); };
   Steps early = until(word.reached(1, 5));
   EXPECT_EQ(run_steps(early, kSleepAtOnce, patient, kLimitNs), 0);
   ASSERT_FALSE(patient.late.empty());
@@ -279,7 +228,7 @@ TEST(CclWaiter, AWaitIsToldToWhoObserves) {
   around.observes = true;
   std::thread counting([&] {
     while (word.sleepers == 0) std::this_thread::yield();
-    count_up(word.value, 1, word.sleepers, kSleepAtOnce);
+    count_up(word.value, 1, word.sleepers, kSleepAtOnce.fences());
   });
   Steps steps = until(word.reached(1, 9));
   EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), 0);
