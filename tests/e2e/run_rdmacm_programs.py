@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Programs of others that meet by the connection manager, unmodified: fio, libfabric, QEMU's migration of a running
 machine's memory, Open MPI."""
+import contextlib
 import json
 import os
 import socket
@@ -9,9 +10,11 @@ import time
 from cm_pairs import LIBRARY, CmPair, folder, has_listener, meet, places, with_port
 from hosts import remove_hosts
 from pairs import (NUPA, Pair, finish, free_port, missing_program, nupa, outcome, skip, start, started, stop,
-                   transports)
+                   transports, wait_for)
 
 MEMORY_MIB = 64
+END_TURNS = 8
+END_SECONDS = 20
 RANDOM_AT, RANDOM_BYTES = 16 << 20, 8 << 20  # what the migrated machine has in its memory, in bytes
 # Its program, the first sector of its disk: it counts in the first word of 16 pages, for ever, so that these are written
 # while they are copied.
@@ -66,6 +69,36 @@ def libfabric(place):
             meet("fi_pingpong -p %s -e %s %s" % (provider, kind, options), place, "%s -B %d" % (command, port),
                  "%s -P %d %s" % (command, port, place.ipv4), ["^%s +" % size], [r"^%s +\d+ +=\d+ " % size],
                  ("error", "mismatch"), port, kind=ByTcp)
+
+
+def threads(pid):
+    with contextlib.suppress(OSError):
+        return {open("/proc/%d/task/%s/comm" % (pid, task)).read().strip() for task in os.listdir("/proc/%d/task" % pid)}
+    return set()
+
+
+def end_of_libfabric(place):
+    """Its handler of SIGTERM calls exit(), whatever the interrupted thread holds."""
+    if missing_program("fi_pingpong"):
+        return
+    hung = []
+    for turn in range(END_TURNS):
+        port = free_port()
+        command = "fi_pingpong -p verbs -e msg -I 100000000 -S 64"
+        with ByTcp("%s -B %d" % (command, port), "%s -P %d %s" % (command, port, place.ipv4), port, None, place.server,
+                   place.client) as pair:
+            if pair.client is None or not wait_for(lambda: "nupa-host" in threads(pair.client.pid), END_SECONDS):
+                hung.append("%d: no connection: %s" % (turn, pair.said(1)[-200:]))
+                continue
+            time.sleep(0.05 * turn)  # at another moment each time, from the connecting on
+            for process in (pair.client, pair.server):
+                process.terminate()
+            for name, process in (("client", pair.client), ("server", pair.server)):
+                wait_for(lambda: process.poll() is not None, END_SECONDS)
+                if process.poll() != 1:  # as libfabric's handler has it
+                    hung.append("%d: the %s %s" % (turn, name, "runs on" if process.poll() is None else
+                                                   "ends with %d" % process.poll()))
+    outcome(not hung, place.name + "fi_pingpong-at-SIGTERM-ends", "; ".join(hung))
 
 
 class Machine:
@@ -221,7 +254,7 @@ def main():
     one_host, two_hosts = places()
     for transport in transports():
         for place in (two_hosts if transport == "roce" else []) or one_host:
-            for test in (fio, libfabric, qemu):
+            for test in (fio, libfabric, end_of_libfabric, qemu):
                 test(place)
         for place in one_host:
             open_mpi(place)
