@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/connection.h"
 
 namespace {

@@ -119,7 +119,7 @@ class Stream final : public Socket {
   /// Counts the request, whose list is the caller's to add.
   ibv_send_wr write_request(uint32_t staged, uint32_t message, bool is_message, uint64_t addr, uint32_t key);
   /// 0 or a negative errno.
-  int post_write(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags);
+  int post_write(const ibv_send_wr& wr, ibv_sge* list, int count, unsigned int flags);
   int send_table_entries(bool nonblocking);
   uint32_t chunk(size_t left, uint32_t ramp, uint32_t room) const;
   int write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is_message, uint64_t addr, uint32_t key);

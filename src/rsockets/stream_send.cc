@@ -3,16 +3,23 @@
 #include <cerrno>
 #include <mutex>
 
-#include <nupa/types.h>
 #include "cursor.h"
 #include "limits.h"
 #include "stream.h"
+#include "verbs/private.h"
 
 namespace nupa::rsockets {
 namespace {
 
 /// Scattered data up to this size are gathered on the stack and go inline.
 constexpr uint32_t kGather = 256;
+
+ibv_send_wr with_list(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags) {
+  wr.sg_list = list;
+  wr.num_sge = count;
+  wr.send_flags |= flags;
+  return wr;
+}
 
 }  // namespace
 
@@ -51,12 +58,10 @@ ibv_send_wr Stream::write_request(uint32_t staged, uint32_t message, bool is_mes
   return wr;
 }
 
-int Stream::post_write(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags) {
-  wr.sg_list = list;
-  wr.num_sge = count;
-  wr.send_flags |= flags;
+int Stream::post_write(const ibv_send_wr& wr, ibv_sge* list, int count, unsigned int flags) {
+  ibv_send_wr whole = with_list(wr, list, count, flags);
   ibv_send_wr* bad;
-  return -ibv_post_send(qp_, &wr, &bad);
+  return -ibv_post_send(qp_, &whole, &bad);
 }
 
 int Stream::write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is_message, uint64_t addr, uint32_t key) {
@@ -76,7 +81,8 @@ int Stream::write_chunk(Cursor* from, uint32_t length, uint32_t message, bool is
   const ibv_send_wr wr = write_request(length, message, is_message, addr, key);
   if (executes_at_once_ && contiguous) {
     list[0] = {reinterpret_cast<uintptr_t>(from->at()), length, 0};
-    rc = post_write(wr, list, 1, IBV_SEND_INLINE | send_flag::kAnyLength);
+    const ibv_send_wr whole = with_list(wr, list, 1, IBV_SEND_INLINE);
+    rc = -nupa_verbs_post_inline(qp_, &whole);
     if (rc == 0) from->advance(length);
     if (rc != -EINVAL) {
       if (rc != 0) fail(-rc);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "private.h"
 #include "wrappers.h"
 
 namespace nupa::verbs {
@@ -223,6 +224,12 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
 }  // namespace nupa::verbs
 
 using namespace nupa::verbs;
+
+int nupa_verbs_post_inline(ibv_qp* qp, const ibv_send_wr* wr) {
+  nupa::SendWr only = convert(*wr, of(qp)->type);
+  only.flags |= nupa::send_flag::kAnyLength;
+  return of(qp)->core->post_send(only);
+}
 
 NUPA_VERBS ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (pd == nullptr || attr == nullptr) return refuse(EINVAL);

@@ -236,8 +236,7 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
 constexpr uint32_t kAtomicBytes = 8;
 
 /// Flags of a send; IBV_SEND_IP_CSUM is not among them, as no checksum offload is advertised.
-constexpr unsigned int kSendFlags =
-    IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE | send_flag::kAnyLength;
+constexpr unsigned int kSendFlags = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
 /// A count that is negative, or that no list stands behind, becomes one that no queue allows: EINVAL.
 inline uint32_t list_length(const ibv_sge* list, int count) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "guarded_host.h"
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/connection.h"
 
 namespace nupa::fuzz {

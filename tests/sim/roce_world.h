@@ -7,6 +7,7 @@
 
 #include "base/crc32.h"
 #include "simulated_link.h"
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/connection.h"
 #include "transport/roce/wire/icrc.h"
 

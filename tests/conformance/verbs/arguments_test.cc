@@ -212,6 +212,7 @@ TEST_F(Verbs, PostArguments) {
     refused([&](auto& w) { w.opcode = static_cast<ibv_wr_opcode>(opcode); });
   refused([](auto& w) { w.opcode = IBV_WR_BIND_MW; });
   refused([](auto& w) { w.send_flags = IBV_SEND_IP_CSUM; });
+  refused([](auto& w) { w.send_flags = 1u << 16; });  // of nupa::send_flag, for nupa_verbs_post_inline()
   refused([](auto& w) { w.send_flags = 1u << 31; });
   ibv_sge large{reinterpret_cast<uint64_t>(memory), 4096, mr->lkey};
   refused([&](auto& w) {

@@ -1,6 +1,7 @@
 // Packets that came before their turn: no buffer is lost, whatever comes.
 #include <gtest/gtest.h>
 
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/responder.h"
 
 namespace nupa::roce::test {

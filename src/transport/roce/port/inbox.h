@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "net/udp_socket.h"
-#include "transport/roce/protocol/reorder.h"
+#include "transport/roce/port/packet_pool.h"
 
 namespace nupa::roce {
 

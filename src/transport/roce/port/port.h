@@ -28,10 +28,10 @@
 #include "transport/roce/port/groups.h"
 #include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
+#include "transport/roce/port/packet_pool.h"
 #include "transport/roce/port/packet_reader.h"
 #include "transport/roce/port/peer_sockets.h"
 #include "transport/roce/port/port_counters.h"
-#include "transport/roce/protocol/reorder.h"
 
 namespace nupa::roce {
 

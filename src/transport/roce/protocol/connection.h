@@ -7,7 +7,7 @@ namespace nupa::roce {
 /// One RC, UC or XRC queue pair: both halves, and the rule of which packet is whose.
 class Connection {
  public:
-  Connection(Host& host, const RequesterOptions& requester, const ResponderOptions& responder, PacketPool& pool)
+  Connection(Host& host, const RequesterOptions& requester, const ResponderOptions& responder, PacketMemory& pool)
       : requester_(host, requester), responder_(host, responder, pool) {}
 
   Requester& requester() { return requester_; }

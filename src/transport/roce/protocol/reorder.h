@@ -1,33 +1,27 @@
 #pragma once
-#include <memory>
-#include <mutex>
+#include <cstddef>
 #include <vector>
 
 #include "transport/roce/protocol/bit_ring.h"
 
 namespace nupa::roce {
 
-/// Buffers for packets that came before their turn, shared by the queue pairs of a device. Memory is taken at once; any
-/// thread.
-class PacketPool {
+/// Buffers for packets that came before their turn.
+class PacketMemory {
  public:
-  explicit PacketPool(uint32_t packets);
-  /// Null: all are in use.
-  std::byte* take();
-  void give_back(std::byte* buffer);
-  uint32_t free() const;
+  /// Of kMaxMtu bytes. Null: there is none.
+  virtual std::byte* take() = 0;
+  virtual void give_back(std::byte* buffer) = 0;
 
- private:
-  mutable std::mutex mutex_;
-  std::unique_ptr<std::byte[]> memory_;
-  std::vector<std::byte*> free_;
+ protected:
+  ~PacketMemory() = default;
 };
 
 /// The packets of one connection that came before their turn, by sequence number, within the window of a selective
 /// acknowledgement.
 class Reorder {
  public:
-  explicit Reorder(PacketPool& pool) : pool_(pool) {}
+  explicit Reorder(PacketMemory& pool) : pool_(pool) {}
   ~Reorder() { clear(); }
   Reorder(const Reorder&) = delete;
   Reorder& operator=(const Reorder&) = delete;
@@ -60,7 +54,7 @@ class Reorder {
   const Entry& entry(Seq seq) const { return entries_[places_[seq % kBitmapBits]]; }
   void forget(Seq seq);
 
-  PacketPool& pool_;
+  PacketMemory& pool_;
   // Made when the first packet comes out of turn. Few are in use at a time, and those are used again while they are in
   // the processor's caches.
   std::vector<Entry> entries_;

@@ -15,7 +15,7 @@ constexpr int64_t kNotificationPauseNs = 50'000;
 
 }  // namespace
 
-Responder::Responder(Host& host, const ResponderOptions& options, PacketPool& pool)
+Responder::Responder(Host& host, const ResponderOptions& options, PacketMemory& pool)
     : host_(host),
       target_(host),
       options_(options),

@@ -30,7 +30,7 @@ struct ResponderCounters {
 /// The receiving half of an RC, UC or XRC queue pair (IBTA 9.7, 9.8): packets become memory, receives and answers.
 class Responder {
  public:
-  Responder(Host& host, const ResponderOptions& options, PacketPool& pool);
+  Responder(Host& host, const ResponderOptions& options, PacketMemory& pool);
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = count; }
   /// Bytes that the sender may have under way from now on; 0: nothing is said.
