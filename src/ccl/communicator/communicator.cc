@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "ccl/connect/topology_of.h"
 #include "ccl/algorithms/shm/at_once.h"
-#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -223,7 +222,7 @@ Result<std::shared_ptr<Job>> Communicator::start(Call call) {
 }
 
 std::string Communicator::plan_of(const Call& call) {
-  while (!executor_.try_take()) progress::yield();
+  executor_.take();
   std::string text;
   groups_->use(call, [&](const auto& algorithm, const auto& group) {
     text = explain(algorithm, group);

@@ -7,6 +7,7 @@
 
 #include "progress/condition.h"
 #include "progress/thread.h"
+#include "progress/waiter.h"
 
 namespace nupa::ccl {
 
@@ -44,6 +45,10 @@ class Executor {
     if (queued_.load(std::memory_order_relaxed) == 0) return true;
     give_back();
     return false;
+  }
+  /// The same, once that is so. A collective in another thread may take as long as it likes: the wait naps.
+  void take() {
+    for (progress::Waiter waiter(progress::kHolderPolicy); !try_take();) waiter.turn();
   }
   void give_back() {
     running_.store(false, std::memory_order_seq_cst);

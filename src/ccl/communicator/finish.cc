@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "ccl/communicator/communicator.h"
-#include "progress/waiter.h"
 
 namespace nupa::ccl {
 namespace {
@@ -37,7 +36,7 @@ class Communicator::Leaving final : public Surroundings {
 
 int Communicator::finish() {
   if (ranks() == 1) return 0;
-  while (!executor_.try_take()) progress::yield();  // the program has waited for all that it began
+  executor_.take();  // the program has waited for all that it began
   int error = ended().error;
   if (error == 0 && checker_ != nullptr) {
     Call call;

@@ -374,6 +374,24 @@ TEST(CclExecutor, WhoGivesTheTurnBackWakesWhoSleepsForIt) {
   (void)executor.wait(second);
 }
 
+TEST(CclExecutor, Take_WhileAnotherThreadHasTheTurn_SleepsUntilItIsGivenBack) {
+  Executor executor;
+  ASSERT_TRUE(executor.try_take());
+  test::Sleeper taker;
+  std::atomic<bool> taken{false};
+  std::thread takes([&] {
+    taker.is_this_thread();
+    executor.take();
+    taken = true;
+  });
+  EXPECT_TRUE(taker.await_asleep(base::now_ns() + kLimitNs));
+  EXPECT_FALSE(taken);
+  executor.give_back();
+  takes.join();
+  EXPECT_FALSE(executor.try_take()) << "it has the turn";
+  executor.give_back();
+}
+
 TEST(CclExecutor, TheTurnIsNotTakenBeforeWhatWaits) {
   std::vector<int> order;
   Executor executor;
