@@ -77,6 +77,13 @@ def threads(pid):
     return set()
 
 
+def ticks(pid):
+    """Processor time that a process has used, in the clock ticks of proc_pid_stat(5)."""
+    with open("/proc/%d/stat" % pid) as stat:
+        words = stat.read().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
 def end_of_libfabric(place):
     """Its handler of SIGTERM calls exit(), whatever the interrupted thread holds."""
     if missing_program("fi_pingpong"):
@@ -90,7 +97,9 @@ def end_of_libfabric(place):
             if pair.client is None or not wait_for(lambda: "nupa-host" in threads(pair.client.pid), END_SECONDS):
                 hung.append("%d: no connection: %s" % (turn, pair.said(1)[-200:]))
                 continue
-            time.sleep(0.05 * turn)  # at another moment each time, from the connecting on
+            # At another moment each time, from the connecting on.
+            if not wait_for(lambda: ticks(pair.client.pid) >= 2 * turn, END_SECONDS):
+                hung.append("%d: the client does nothing" % turn)
             for process in (pair.client, pair.server):
                 process.terminate()
             for name, process in (("client", pair.client), ("server", pair.server)):

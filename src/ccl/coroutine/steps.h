@@ -14,11 +14,11 @@
 
 namespace nupa::ccl {
 
-/// What is waited for: a word that comes to a value, and the rank that counts it up.
+/// A wait for a word to come to a value, with the rank that counts it up.
 struct Wait : progress::WordWait {
   Wait() = default;
-  /// `at` comes to `until`, by what rank `by` does. `asleep`: how many sleep there; null: nobody wakes them, as with
-  /// what comes by wires.
+  /// Rank `by` counts `at` up to `until`. `asleep`: how many threads sleep there; null: nobody wakes them, since a wire
+  /// brings the change.
   Wait(const std::atomic<uint32_t>* at, uint32_t until, uint32_t by = kNoRank, std::atomic<uint32_t>* asleep = nullptr)
       : WordWait{at, asleep, until}, rank(by) {}
 
