@@ -34,8 +34,8 @@ constexpr int64_t kWriterLimitNs = 2'000'000'000;
 
 Cq::Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
        const CqOptions& options)
-    : device_(device),
-      index_(index),
+    : CompletionSink(index),
+      device_(device),
       shared_(&device.process().tables().cq[index]),
       block_(block),
       user_context_(options.user_context),

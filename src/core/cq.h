@@ -2,9 +2,9 @@
 #include <atomic>
 #include <vector>
 
-#include "progress/event_descriptor.h"
+#include "core/completion_sink.h"
 #include "core/next_stamp.h"
-#include "core/objects.h"
+#include "progress/event_descriptor.h"
 #include "progress/spin_lock.h"
 #include "shm/completion_ring.h"
 
@@ -41,7 +41,7 @@ class Channel final : public CompletionChannel {
   std::atomic<bool> open_{true};
 };
 
-class Cq final : public CompletionQueue {
+class Cq final : public CompletionSink {
  public:
   /// The table entry is taken and the ring allocated by DeviceImpl::create_cq.
   Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
@@ -61,10 +61,8 @@ class Cq final : public CompletionQueue {
   uint32_t events_delivered() const override { return delivered_.load(); }
   int close() override;
 
-  uint32_t index() const { return index_; }
   bool timestamps() const { return timestamps_; }
   DeviceImpl& device() { return device_; }
-  Users users;
 
   /// Channel: how many events were raised and not taken. Events that the service thread still has to report do not
   /// count.
@@ -76,22 +74,17 @@ class Cq final : public CompletionQueue {
   void count_delivered() { delivered_.fetch_add(1); }
   /// In a forked child: polls find nothing, also where a thread of the parent was in the middle of one.
   void abandon();
-  /// Throws away the entries of a queue pair that is reset or destroyed.
-  void purge(uint32_t qp_num);
-  /// The queue pair that completes here has left the table and is going to be destroyed.
-  void forget(uint32_t qp_num);
+  void purge(uint32_t qp_num) override;
+  void forget(uint32_t qp_num) override;
   /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
   /// Channel::recover() has to follow: it wakes the program for events that the dead process raised without waking it.
   void recover(uint32_t dead_tag);
-  /// True if the entry that a writer announced by `intent` was completed (or taken since).
-  bool completed(uint64_t intent);
+  bool completed(uint64_t intent) override;
   void on_overrun();
   /// Service thread: the events of peers that do not have the channel's descriptor.
   void wake_channel();
   /// How many of these nobody was woken for.
   uint32_t take_unsignalled() { return shared_->unsignalled.exchange(0); }
-
-  std::atomic<int> pending_qps{0};  ///< queue pairs with waiting requests that complete here
 
  private:
   template <class Completion>
@@ -111,7 +104,6 @@ class Cq final : public CompletionQueue {
   void reopen_ring();
 
   DeviceImpl& device_;
-  uint32_t index_;
   shm::CqShared* shared_;
   shm::Segment::Block block_;
   shm::CompletionRing ring_;

@@ -70,8 +70,12 @@ void ObjectService::on_attention(uint32_t kinds) {
 
 void ObjectService::recover_from(host::Peer& peer) {
   const uint32_t dead = shm::owner_tag(peer.slot(), peer.instance());
+  const auto completed = [this](uint32_t qp_index, uint64_t intent) {
+    const Qp* const qp = objects_.qps().at(qp_index);
+    return qp != nullptr && qp->recv_cq()->completed(intent);
+  };
   for (uint32_t i = 0; i < objects_.srqs().high_water(); ++i)
-    if (Srq* srq = objects_.srqs().at(i); srq != nullptr) srq->recover(dead);
+    if (Srq* srq = objects_.srqs().at(i); srq != nullptr) srq->recover(dead, completed);
   objects_.qps().each([dead](Qp& qp) { qp.recover(dead); });
 }
 
@@ -99,6 +103,13 @@ void ObjectService::on_peer_gone(host::Peer& peer) {
   if (!failed_.empty() || !leaving_.empty()) wake();
 }
 
+void ObjectService::in_child() {
+  // Tables have objects that are whole: they enter at the end of their construction and leave before they go.
+  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
+    if (Cq* const cq = objects_.cqs().at(i); cq != nullptr) cq->abandon();
+  objects_.qps().each([](Qp& qp) { qp.abandon(); });
+}
+
 void ObjectService::try_again(int64_t now_ns) {
   std::shared_lock copies(copies_);
   std::lock_guard lock(objects_.mutex());
@@ -119,6 +130,12 @@ void ObjectService::try_again(int64_t now_ns) {
   }
   again_.set_at_latest(std::min(wanted, pending_.progress(now_ns)));
   tries_ = false;
+}
+
+std::unique_ptr<ObjectEvents> make_object_events(host::Node& node, ObjectTables& objects,
+                                                 PendingRequests<Qp, CompletionSink>& pending,
+                                                 std::shared_mutex& copies) {
+  return std::make_unique<ObjectService>(node, objects, pending, copies);
 }
 
 }  // namespace nupa::core

@@ -6,9 +6,7 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "host/node.h"
-#include "core/object_tables.h"
-#include "core/pending_requests.h"
+#include "core/object_events.h"
 
 namespace nupa::core {
 
@@ -16,24 +14,21 @@ namespace nupa::core {
 /// that wait, goes on with errors of queue pairs that were busy, and takes back what a dead process held of them.
 /// It takes the objects' mutex; requests may write the program's memory, so it holds `copies` shared while it tries
 /// them, and on_attention() is called so.
-class ObjectService {
+class ObjectService final : public ObjectEvents {
  public:
-  /// Destroyed when the service thread has stopped.
-  ObjectService(host::Node& node, ObjectTables& objects, PendingRequests<Qp, Cq>& pending, std::shared_mutex& copies)
+  ObjectService(host::Node& node, ObjectTables& objects, PendingRequests<Qp, CompletionSink>& pending,
+                std::shared_mutex& copies)
       : node_(node), objects_(objects), pending_(pending), copies_(copies) {}
 
-  /// There is something to try, at that time at the latest (CLOCK_MONOTONIC ns; 0: soon). Any thread; within a try it
-  /// does nothing, since that says when to come again.
-  void wake_at(int64_t at_ns) {
+  void wake_at(int64_t at_ns) override {
     if (!tries_ || !node_.on_service_thread()) again_.set_at_latest(at_ns);
   }
-  void wake() { wake_at(0); }
-  // Service thread.
-  /// `kinds`: shm::attention, those whose bits are to be looked at.
-  void on_attention(uint32_t kinds);
-  void on_peer_gone(host::Peer& peer);
+  void on_attention(uint32_t kinds) override;
+  void on_peer_gone(host::Peer& peer) override;
+  void in_child() override;
 
  private:
+  void wake() { wake_at(0); }
   void try_again(int64_t now_ns);
   const shm::Tables& tables() { return node_.segment().tables(); }
   void look_at(uint32_t bank);
@@ -43,7 +38,7 @@ class ObjectService {
 
   host::Node& node_;
   ObjectTables& objects_;
-  PendingRequests<Qp, Cq>& pending_;
+  PendingRequests<Qp, CompletionSink>& pending_;
   std::shared_mutex& copies_;
   std::atomic<bool> tries_{false};  ///< the service thread is in try_again()
   progress::Loop::Timer again_{node_.loop(), [this](int64_t now) { try_again(now); }};

@@ -6,9 +6,7 @@
 
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
-#include "core/cq.h"
 #include "core/gid_table.h"
-#include "core/qp.h"
 
 namespace nupa::core {
 
@@ -23,7 +21,7 @@ progress::RenewedInChildren<Current>& g_current = *new progress::RenewedInChildr
 
 }  // namespace
 
-Process::Process() : pending_(objects_.mutex(), [this](int64_t at_ns) { service_->wake_at(at_ns); }) {}
+Process::Process() : pending_(objects_.mutex(), [this](int64_t at_ns) { object_events_->wake_at(at_ns); }) {}
 
 Process::~Process() {
   progress::leave_forks(this);
@@ -67,8 +65,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->objects_.qps().add_slot(process->slot_);
   process->slots_.emplace(*process->node_, used, process->objects_.qps());
   process->ring_memory_.emplace(*process->node_, process->objects_.qps());
-  process->service_ = std::make_unique<ObjectService>(*process->node_, process->objects_, process->pending_,
-                                                      process->remapper_->copy_mutex());
+  process->object_events_ = make_object_events(*process->node_, process->objects_, process->pending_,
+                                               process->remapper_->copy_mutex());
   process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
   process->remapper_->set_internal_threads(process->node_->internal_threads());
   if (auto opened = used.open(*process); !opened) return tl::unexpected(opened.error());
@@ -85,10 +83,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
 }
 
 bool Process::in_child() {
-  // Tables have objects that are whole: they enter at the end of their construction and leave before they go.
-  for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
-    if (Cq* const cq = objects_.cqs().at(i); cq != nullptr) cq->abandon();
-  objects_.qps().each([](Qp& qp) { qp.abandon(); });
+  object_events_->in_child();
   transports_.abandon_pollers();
   return false;
 }
@@ -108,7 +103,7 @@ void Process::on_attention() {
   std::shared_lock copies(remapper_->copy_mutex());
   // Requests of other processes first: somebody waits for each.
   if ((kinds & shm::attention::kAgent) != 0) memories_->agent().serve();
-  service_->on_attention(kinds);
+  object_events_->on_attention(kinds);
 }
 
 ProcessService* Process::find_service(const ServiceEntry& entry) {
@@ -122,7 +117,7 @@ void Process::on_payload(host::Peer& peer, const host::Payload& payload) {
 }
 
 void Process::on_peer_gone(host::Peer& peer) {
-  service_->on_peer_gone(peer);
+  object_events_->on_peer_gone(peer);
   for (const Service& each : services_) each.service->on_peer_gone(peer);
 }
 

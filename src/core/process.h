@@ -7,7 +7,7 @@
 
 #include "host/node.h"
 #include "core/device_table.h"
-#include "core/object_service.h"
+#include "core/object_events.h"
 #include "core/object_tables.h"
 #include "core/pending_requests.h"
 #include "core/process_service.h"
@@ -62,7 +62,7 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
 
   // Its objects.
   ObjectTables& objects() { return objects_; }
-  PendingRequests<Qp, Cq>& pending() { return pending_; }
+  PendingRequests<Qp, CompletionSink>& pending() { return pending_; }
   XrcUsers& xrc_users() { return xrc_users_; }
   uint32_t next_handle() { return next_handle_.fetch_add(1); }
 
@@ -89,13 +89,13 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   std::atomic<uint32_t> next_handle_{1};
 
   ObjectTables objects_;
-  PendingRequests<Qp, Cq> pending_;
+  PendingRequests<Qp, CompletionSink> pending_;
   XrcUsers xrc_users_;
 
   std::unique_ptr<memory::Remapper> remapper_;
   std::unique_ptr<host::PeerMemories> memories_;
   std::unique_ptr<host::Node> node_;
-  std::unique_ptr<ObjectService> service_;
+  std::unique_ptr<ObjectEvents> object_events_;
   std::optional<RingMemory> ring_memory_;
   Transports transports_;
   std::optional<Slots> slots_;

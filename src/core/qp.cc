@@ -32,8 +32,8 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       index_(index),
       qp_num_(process_.objects().qps().number_of(index)),
       options_(options),
-      send_cq_(static_cast<Cq*>(options.send_cq)),
-      recv_cq_(static_cast<Cq*>(options.recv_cq)),
+      send_cq_(static_cast<CompletionSink*>(options.send_cq)),
+      recv_cq_(static_cast<CompletionSink*>(options.recv_cq)),
       srq_(static_cast<Srq*>(options.srq)),
       xrcd_(static_cast<Xrcd*>(options.xrcd)),
       context_(*this) {}

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "core/device_attr.h"
-#include "core/qp.h"
 
 namespace nupa::core {
 
@@ -23,7 +22,7 @@ int Srq::open() {
   shared_->number = shm::number_of(process.slot(), index_);
   shared_->type = static_cast<uint32_t>(options_.type);
   if (options_.type == SrqType::kXrc) {
-    cq_ = static_cast<Cq*>(options_.cq);
+    cq_ = static_cast<CompletionSink*>(options_.cq);
     xrcd_ = static_cast<Xrcd*>(options_.xrcd);
     shared_->cq = cq_->index();
     shared_->xrcd = xrcd_->identity();
@@ -95,14 +94,13 @@ uint32_t Srq::number() const { return shared_->number; }
 
 void Srq::on_limit() { device_.events().push({EventType::kSrqLimitReached, nullptr, nullptr, this, 1}); }
 
-void Srq::recover(uint32_t dead_tag) {
-  queue_->recover(dead_tag, [this](const shm::RecvSlot& slot) {
+void Srq::recover(uint32_t dead_tag, const Completed& completed) {
+  queue_->recover(dead_tag, [&](const shm::RecvSlot& slot) {
     const uint64_t completion = slot.completion.load(std::memory_order_acquire);
     const uint32_t claimed_for = slot.claim_qp.load(std::memory_order_relaxed);
     if (completion == 0) return false;
     if (cq_ != nullptr) return cq_->completed(completion);
-    Qp* qp = claimed_for == 0 ? nullptr : device_.process().objects().qps().at(claimed_for - 1);
-    return qp != nullptr && qp->recv_cq()->completed(completion);
+    return claimed_for != 0 && completed(claimed_for - 1, completion);
   });
 }
 

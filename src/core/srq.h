@@ -1,5 +1,7 @@
 #pragma once
-#include "core/cq.h"
+#include <functional>
+
+#include "core/completion_sink.h"
 #include "core/receive_queue.h"
 
 namespace nupa::core {
@@ -21,21 +23,24 @@ class Srq final : public SharedReceiveQueue {
 
   uint32_t index() const { return index_; }
   Pd& pd() { return pd_; }
-  Cq* cq() { return cq_; }
+  CompletionSink* cq() { return cq_; }
   ReceiveQueue& queue() { return *queue_; }
   Users users;
 
   /// A receive of it was polled, by any completion queue.
   void retire_receive() { queue_->retire(false); }
   void on_limit();
-  void recover(uint32_t dead_tag);
+  /// Whether the queue pair of this index has the completion that was announced by `intent`; false: there is none.
+  using Completed = std::function<bool(uint32_t qp_index, uint64_t intent)>;
+  /// The process of `dead_tag` has gone: takes back the receives that it had claimed and not completed.
+  void recover(uint32_t dead_tag, const Completed& completed);
 
  private:
   DeviceImpl& device_;
   Pd& pd_;
   uint32_t index_;
   SrqOptions options_;
-  Cq* cq_ = nullptr;
+  CompletionSink* cq_ = nullptr;
   Xrcd* xrcd_ = nullptr;
   shm::SrqShared* shared_;
   std::unique_ptr<ReceiveQueue> queue_;

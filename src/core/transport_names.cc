@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/transports.h"
+#include "core/transport_entry.h"
 
 namespace nupa::core {
 

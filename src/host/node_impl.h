@@ -1,5 +1,5 @@
 #pragma once
-/// The one Node, in two files: its life and its messages in node.cc, how it meets other processes in node_meet.cc.
+/// The one Node, in two files: its life and its messages in node_impl.cc, how it meets other processes in node_meet.cc.
 #include <array>
 #include <atomic>
 #include <deque>

@@ -89,6 +89,20 @@ class Tree(unittest.TestCase):
         self.assertReports("src/base/log.h:2: base may not include core/qp.h: see scripts/architecture.txt",
                            "a circle: base, core, core/seam, net")
 
+    def test_a_circle_of_files_in_a_folder_is_reported(self):
+        self.write("src/core/cq.h", "")
+        self.write("src/core/cq.cc", '#include "core/cq.h"\n#include "core/qp.h"\n')
+        self.assertEqual(self.check(), (0, ""))
+        self.add("src/core/qp.cc", '#include "core/cq.h"\n')
+        self.assertReports("a circle of files: core/cq, core/qp")
+
+    def test_a_header_of_the_system_is_not_the_one_of_the_folder(self):
+        self.add("src/net/socket.h", "#include <poll.h>\n")
+        self.write("src/net/poll.h", '#include "net/socket.h"\n')
+        self.assertEqual(self.check(), (0, ""))
+        self.add("src/net/socket.h", '#include "poll.h"\n')
+        self.assertReports("a circle of files: net/poll, net/socket")
+
     def test_an_include_in_a_comment_line_is_none(self):
         self.add("src/net/socket.h", '// #include "core/qp.h"\n')
         self.assertEqual(self.check(), (0, ""))

@@ -146,7 +146,4 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   Executor executor_;                 ///< the last one: its thread uses all the others
 };
 
-/// Another name that depends on all of these.
-CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second);
-
 }  // namespace nupa::ccl

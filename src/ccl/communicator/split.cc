@@ -3,27 +3,15 @@
 #include <cerrno>
 
 #include "ccl/communicator/communicator.h"
+#include "ccl/communicator/derived_id.h"
 
 namespace nupa::ccl {
 namespace {
-
-/// splitmix64's finisher: every bit depends on every other.
-uint64_t mix(uint64_t value) {
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
-  value = (value ^ value >> 27) * 0x94d049bb133111eb;
-  return value ^ value >> 31;
-}
 
 /// In names: no number of a split.
 constexpr uint64_t kShrinking = UINT64_MAX;
 
 }  // namespace
-
-CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second) {
-  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
-  const uint64_t low = mix(id[0] + mix(first + kGolden) + 2 * mix(second + 2 * kGolden));
-  return {low, mix(id[1] + mix(low) + mix(second + 3 * kGolden))};
-}
 
 Result<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t key, Purpose purpose) {
   struct Wish {

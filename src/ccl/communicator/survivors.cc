@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
-#include "ccl/communicator/communicator.h"
+#include "ccl/communicator/derived_id.h"
 
 namespace nupa::ccl {
 namespace {

@@ -1,20 +1,11 @@
 #pragma once
 #include <nupa/ccl.h>
 
-#include <atomic>
 #include <cstdint>
 
-#include "ccl/coroutine/steps.h"
+#include "ccl/diagnostics/event.h"
 
 namespace nupa::ccl {
-
-/// What is told of operations, to a trace and to the program's profiler.
-using Event = nupa_ccl_event;
-
-/// Whether anybody wants to know of operations: a trace, a profiler or the checking mode. One load where nobody does.
-/// Once somebody did, it stays.
-inline std::atomic<bool> is_anybody_observing{false};
-inline bool is_observed() { return __builtin_expect(is_anybody_observing.load(std::memory_order_relaxed), 0); }
 
 /// A profiler of the program. What was set once stays in memory: operations end by the one that they began with.
 struct Profiler {

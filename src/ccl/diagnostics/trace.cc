@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ccl/diagnostics/trace_text.h"
+#include "ccl/diagnostics/trace_writer.h"
 #include "progress/lifecycle.h"
 #include "progress/thread.h"
 

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "ccl/diagnostics/observe.h"
+#include "ccl/diagnostics/event.h"
 #include "ccl/diagnostics/trace_file.h"
 #include "ccl/diagnostics/trace_records.h"
 

@@ -3,12 +3,10 @@
 #include <mutex>
 #include <vector>
 
-#include "ccl/diagnostics/observe.h"
+#include "ccl/diagnostics/event.h"
 #include "progress/condition.h"
 
 namespace nupa::ccl {
-
-class TraceFile;
 
 /// One line of a trace, before it is text.
 struct TraceRecord {
@@ -42,8 +40,5 @@ class TraceRecords {
   std::vector<TraceRecord> records_;
   uint64_t lost_ = 0;
 };
-
-/// `rank`: what the process is called.
-void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* file);
 
 }  // namespace nupa::ccl

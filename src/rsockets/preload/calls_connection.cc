@@ -20,6 +20,7 @@
 #include "overlay.h"
 #include "progress/clock.h"
 #include "rules.h"
+#include "take_over.h"
 
 using namespace nupa::sockets;
 using nupa::rsockets::Deadline;

@@ -10,6 +10,7 @@
 
 #include "next.h"
 #include "overlay.h"
+#include "take_over.h"
 
 using namespace nupa::sockets;
 

@@ -8,9 +8,11 @@
 
 #include "../poll.h"
 #include "base/clock.h"
+#include "epoll_calls.h"
 #include "epoll_set.h"
 #include "next.h"
 #include "overlay.h"
+#include "take_over.h"
 #include "progress/clock.h"
 
 using namespace nupa::sockets;

@@ -19,7 +19,6 @@
 #include "../stream.h"
 #include "rdmacm/private.h"
 #include "base/clock.h"
-#include "epoll_set.h"
 #include "fd_table.h"
 #include "next.h"
 #include "progress/lifecycle.h"
@@ -80,24 +79,6 @@ void start_library() {
   for (const int fd : taken) next::close(fd);
   const progress::ExitAction goodbye{[](void*) { say_goodbye(); }, &table};
   [[maybe_unused]] const int error = progress::at_exit(progress::ExitStage::kStreams, goodbye);
-}
-
-/// TCP takes over from the rsocket of a connection that was not made. The program waits for the end of an attempt:
-/// where TCP fails at once, the error that connect() returns here is told by the rsocket, as the kernel tells a later
-/// one.
-void fall_back(int fd, Overlay* overlay, int error) {
-  const auto* peer = reinterpret_cast<const sockaddr*>(&overlay->peer);
-  remember_plain(peer, error != ECONNREFUSED);
-  const sockaddr_storage address = overlay->peer;
-  const socklen_t length = overlay->peer_length;
-  if (next::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    // Another thread may have been here first.
-    const bool goes_on = errno == EINPROGRESS || errno == EALREADY || errno == EISCONN || errno == EINTR;
-    if (!goes_on) return give_up(overlay, errno);
-  }
-  leave_epoll_sets(fd);
-  lift(fd);
-  join_epoll_sets(fd);
 }
 
 }  // namespace
@@ -219,56 +200,6 @@ int listening_rsocket(int fd, Overlay* overlay) {
     }
   }
   errno = error;
-  return overlay->rsocket.load();
-}
-
-void give_up(Overlay* overlay, int error) {
-  {
-    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
-    if (!lease || !static_cast<Stream*>(lease.get())->give_up(error)) return;
-  }
-  overlay->failed.store(true);
-  overlay->mode.store(Overlay::Mode::kConnected);
-}
-
-bool settle(int fd, Overlay* overlay) {
-  if (overlay->mode.load() != Overlay::Mode::kConnecting) return true;
-  const int error = errno;
-  int failure = 0;
-  {
-    const auto lease = DescriptorTable::instance().lease(overlay->rsocket.load(), Use::kOther);
-    if (!lease) return true;
-    lease->ready(0);
-    auto* stream = static_cast<Stream*>(lease.get());
-    if (stream->connecting()) {
-      if (base::now_ns() < overlay->connect_until_ns) return false;
-      failure = ETIMEDOUT;
-    } else if (stream->phase() == Stream::Phase::kFailed) {
-      socklen_t length = sizeof failure;
-      stream->get_option(SOL_SOCKET, SO_ERROR, &failure, &length);
-      if (failure == 0) failure = ECONNREFUSED;
-    }
-  }
-  if (failure == 0) {
-    overlay->mode.store(Overlay::Mode::kConnected);
-    // The program may have changed its descriptor meanwhile.
-    rfcntl(overlay->rsocket.load(), F_SETFL, next::fcntl(fd, F_GETFL) & O_NONBLOCK);
-  } else {
-    fall_back(fd, overlay, failure);
-  }
-  errno = error;
-  return true;
-}
-
-int data_rsocket(int fd) {
-  Overlay* overlay = overlay_of(fd);
-  if (__builtin_expect(overlay == nullptr, 1)) return Overlay::kNone;
-  const auto mode = overlay->mode.load(std::memory_order_relaxed);
-  if (mode == Overlay::Mode::kConnected) return overlay->rsocket.load(std::memory_order_relaxed);
-  if (mode == Overlay::Mode::kLost) return kLostRsocket;
-  if (mode == Overlay::Mode::kListening) return Overlay::kNone;
-  // Asked for data while it connects: with a descriptor that blocks, connect() has waited.
-  if (settle(fd, overlay)) return overlay_of(fd) == nullptr ? Overlay::kNone : overlay->rsocket.load();
   return overlay->rsocket.load();
 }
 

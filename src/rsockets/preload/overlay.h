@@ -62,12 +62,7 @@ void set_floor(int floor);
 void take_over_options(int fd, int rsocket);
 /// Makes a listener's rsocket if that has not been tried in this process. Its number, or kNone: TCP only.
 int listening_rsocket(int fd, Overlay* overlay);
-/// A connection that is under way: has it ended in good order or not, and is the time over? If TCP has to take over,
-/// it does: connect() of libc is called and the overlay is gone. False: it still goes on.
-bool settle(int fd, Overlay* overlay);
-/// Ends a connection that is under way: it has failed with `error`, which the rsocket tells.
-void give_up(Overlay* overlay, int error);
-/// The end of it, in nanoseconds of CLOCK_MONOTONIC.
+/// When a connection that is under way has to be there (CLOCK_MONOTONIC ns).
 inline int64_t connect_deadline(const Overlay& overlay) { return overlay.connect_until_ns; }
 
 /// While one lives, poll() and ppoll() of this thread are libc's: rsockets' own waiting has a program's descriptors in
@@ -83,10 +78,5 @@ class PlainPoll {
  private:
   [[gnu::tls_model("initial-exec")]] static thread_local int depth;
 };
-
-/// The rsocket of a descriptor that data go over; kNone: libc's call. Waits for a connection that is under way if the
-/// descriptor blocks. kLostRsocket: a parent's.
-constexpr int kLostRsocket = -2;
-int data_rsocket(int fd);
 
 }  // namespace nupa::sockets

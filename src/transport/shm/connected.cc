@@ -33,7 +33,7 @@ constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace
 
-Connected::Connected(ShmTransport& transport, core::QpContext& context, const AddressVector& vector,
+Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector& vector,
                      uint32_t remote_qpn, std::chrono::milliseconds limit)
     : Endpoint({.copies_in_post = true}),
       type_(context.type()),
@@ -41,7 +41,7 @@ Connected::Connected(ShmTransport& transport, core::QpContext& context, const Ad
       own_slot_(shm::slot_of(context.number())),
       context_(context),
       remote_qpn_(remote_qpn),
-      transport_(transport),
+      peers_(peers),
       vector_(vector),
       made_ns_(base::now_ns()) {
   context_.shared().remote_slot.store(shm::slot_of(remote_qpn_));
@@ -154,7 +154,7 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   if (now_ns - made_ns_ < kUnmetLimitNs) return now_ns + kIdleSearchPauseNs;
   // A peer of another host or user may come later, and a request finds it then. One that must be on this host and is
   // not has died.
-  const bool here = vector_.is_global ? transport_.has_gid(vector_.dgid) : true;
+  const bool here = vector_.is_global ? peers_.has_gid(vector_.dgid) : true;
   const uint32_t slot = shm::slot_of(remote_qpn_);
   const bool possible = slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
   missing_ = search_error_ == EHOSTUNREACH && here && possible;
@@ -220,10 +220,10 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
   const int64_t now = base::now_ns();
   if (now < next_search_ns_) return false;
   next_search_ns_ = now + kSearchPauseNs;
-  auto peer = transport_.find_peer(remote_qpn_, vector_, limit);
+  auto peer = peers_.find(remote_qpn_, vector_, limit);
   search_error_ = peer ? 0 : peer.error().code();
   if (!peer) return false;
-  target_ = &met_.emplace(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due);
+  target_ = &met_.emplace(peers_.node(), peers_.memories(), *peer->peer, peer->qp_index, &due);
   if (!sends_.empty()) target_->set_wait(0);
   return true;
 }
@@ -249,7 +249,7 @@ Outcome Connected::run_local(const Request& request) {
       base::now_ns() < copier_->until_ns)
     return kUnanswered;
   copier_.reset();
-  transport_.node().refuse_earlier_requests();
+  peers_.node().refuse_earlier_requests();
   return kSucceeded;
 }
 

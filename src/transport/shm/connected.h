@@ -6,7 +6,7 @@
 #include "core/seam/responder.h"
 #include "core/seam/shared_target.h"
 #include "transport/shm/outcome.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/peers.h"
 
 namespace nupa::shm_transport {
 
@@ -14,7 +14,7 @@ namespace nupa::shm_transport {
 class Connected final : public core::Endpoint {
  public:
   /// Waits at most `limit` for the peer's process to answer.
-  Connected(ShmTransport& transport, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
+  Connected(Peers& peers, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
             std::chrono::milliseconds limit);
   ~Connected() override { stop_waiting(); }
 
@@ -87,7 +87,7 @@ class Connected final : public core::Endpoint {
   core::QpContext& context_;
   const uint32_t remote_qpn_;
   std::optional<core::SharedTarget> met_;
-  ShmTransport& transport_;
+  Peers& peers_;
   const AddressVector vector_;
   core::RetryLimits limits_;
   const int64_t made_ns_;

@@ -22,28 +22,28 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
     return Reach::kYes;
   }
   const uint32_t slot = shm::slot_of(qpn);
-  const auto peer = transport_.find_peer(qpn, vector, wait_for(slot));
+  const auto peer = peers_.find(qpn, vector, wait_for(slot));
   if (!peer && peer.error().code() == ETIMEDOUT) return may_answer(slot) ? Reach::kNotYet : Reach::kNo;
   asked_.erase(slot);
   if (!peer) return Reach::kNo;
   if (targets_.size() >= kMaxTargets) targets_.clear();
   auto target =
-      std::make_unique<SharedTarget>(transport_.node(), transport_.memories(), *peer->peer, peer->qp_index, &due_);
+      std::make_unique<SharedTarget>(peers_.node(), peers_.memories(), *peer->peer, peer->qp_index, &due_);
   // A datagram whose receive only its owner can fill waits for it as a search does, and those behind it do not wait.
   target->set_wait(std::chrono::nanoseconds(kAnswerLimit).count());
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return Reach::kYes;
 }
 
-Datagram::Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due)
-    : transport_(transport),
+Datagram::Datagram(Peers& peers, core::QpContext& context, host::DueEvent& due)
+    : peers_(peers),
       context_(context),
       due_(due),
-      own_gids_(transport.node().segment().tables().header->devices[context.shared().device].gids) {
+      own_gids_(peers.node().segment().tables().header->devices[context.shared().device].gids) {
   // Programs that post a datagram and destroy the queue pair expect that it has left: those to whom it may go are met
   // before.
-  for (const uint32_t slot : transport_.node().slots())
-    [[maybe_unused]] const auto asked = transport_.node().connect(slot, std::chrono::milliseconds(0));
+  for (const uint32_t slot : peers_.node().slots())
+    [[maybe_unused]] const auto asked = peers_.node().connect(slot, std::chrono::milliseconds(0));
 }
 
 std::chrono::milliseconds Datagram::wait_for(uint32_t slot) const {
@@ -122,8 +122,8 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
 
 bool Datagram::meet_all() {
   bool all = true;
-  for (const uint32_t slot : transport_.node().slots()) {
-    auto met = transport_.node().connect(slot, wait_for(slot));
+  for (const uint32_t slot : peers_.node().slots()) {
+    auto met = peers_.node().connect(slot, wait_for(slot));
     if (!met && met.error().code() == ETIMEDOUT) {
       all = !may_answer(slot) && all;
       continue;
@@ -151,7 +151,7 @@ bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       if (member == 0 || member > shm::kMaxQp || !(header.mcast[i].gid == request.vector->dgid)) continue;
       const shm::QpShared* const receiver = peer->queue_pairs().qp(member - 1);
       if (receiver == nullptr || (skips_itself && receiver->qp_num.load() == context_.number())) continue;
-      SharedTarget target(transport_.node(), transport_.memories(), *peer, member - 1, &due_);
+      SharedTarget target(peers_.node(), peers_.memories(), *peer, member - 1, &due_);
       deliver(target, request, qkey);
     }
   }

@@ -7,7 +7,7 @@
 #include "core/seam/endpoint.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/shared_target.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/peers.h"
 
 namespace nupa::shm_transport {
 
@@ -16,7 +16,7 @@ namespace nupa::shm_transport {
 class Datagram final : public core::DatagramSender {
  public:
   /// `due`: the event of a receiver, which is raised when the sender has its own completion.
-  Datagram(ShmTransport& transport, core::QpContext& context, host::DueEvent& due);
+  Datagram(Peers& peers, core::QpContext& context, host::DueEvent& due);
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   std::optional<WcStatus> send(const core::Request& request) override;
@@ -53,7 +53,7 @@ class Datagram final : public core::DatagramSender {
   /// Destinations remembered; beyond this many all are looked up anew.
   static constexpr size_t kMaxTargets = 1024;
 
-  ShmTransport& transport_;
+  Peers& peers_;
   core::QpContext& context_;
   host::DueEvent& due_;
   const Gid* own_gids_;  ///< of its device, shm::kMaxGids

@@ -17,6 +17,7 @@
 
 #include "ccl/api/handles.h"
 #include "ccl/communicator/communicator.h"
+#include "ccl/communicator/derived_id.h"
 #include "ccl/planner/link_speed.h"
 #include "ccl/channel/rdma_port.h"
 #include "ccl/channel/arena.h"

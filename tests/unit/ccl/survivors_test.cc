@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ccl/communicator/communicator.h"
+#include "ccl/communicator/derived_id.h"
 #include "ccl/connect/endpoint.h"
 #include "ccl/communicator/survivors.h"
 #include "mail_fixture.h"

@@ -23,6 +23,7 @@
 #include "ccl/diagnostics/trace_file.h"
 #include "ccl/diagnostics/trace_records.h"
 #include "ccl/diagnostics/trace_text.h"
+#include "ccl/diagnostics/trace_writer.h"
 
 namespace nupa::ccl {
 namespace {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../../support/soon.h"
+#include "core/cq.h"
 #include "core/qp.h"
 #include "transport/shm/shm_transport.h"
 
@@ -70,6 +71,7 @@ class ShmEnd {
   shm_transport::ShmTransport& shm() {
     return static_cast<shm_transport::ShmTransport&>(*process().transports().find("shm"));
   }
+  shm_transport::Peers peers() { return shm_transport::Peers(process()); }
   shm::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {

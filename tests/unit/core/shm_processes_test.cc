@@ -22,7 +22,7 @@
 #include "host/runtime_dir.h"
 #include "shm_fixture.h"
 #include "../roce/engine_fixture.h"
-#include "core/qp_context_impl.h"
+#include "core/qp.h"
 #include "core/seam/shared_target.h"
 #include "../../support/sanitizers.h"
 #include "transport/shm/datagram.h"
@@ -1356,10 +1356,10 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   ASSERT_TRUE(line.get(&number));
   AddressVector vector;
   auto& shm = end.shm();
-  const auto found = shm.find_peer(number, vector, std::chrono::milliseconds(10000));
+  const auto found = end.peers().find(number, vector, std::chrono::milliseconds(10000));
   ASSERT_TRUE(found) << found.error().what();
   found->peer->tables().header->shares_memory = 0;
-  EXPECT_EQ(shm.find_peer(number, vector, std::chrono::milliseconds(10000)).error().code(), EHOSTUNREACH);
+  EXPECT_EQ(end.peers().find(number, vector, std::chrono::milliseconds(10000)).error().code(), EHOSTUNREACH);
   EXPECT_FALSE(shm.reaches(vector, number));
   ASSERT_TRUE(line.go());
   expect_good_end();

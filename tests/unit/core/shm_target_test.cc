@@ -818,15 +818,15 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   AddressVector vector;
   vector.is_global = true;
   vector.dgid = elsewhere;
-  EXPECT_EQ(shm().find_peer(b->number(), vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH);
+  EXPECT_EQ(peers().find(b->number(), vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH);
   EXPECT_FALSE(shm().reaches(vector, b->number()));
   vector.dgid = handle->query_gid(1, 1)->gid;
-  EXPECT_TRUE(shm().find_peer(b->number(), vector, std::chrono::milliseconds(100)));
+  EXPECT_TRUE(peers().find(b->number(), vector, std::chrono::milliseconds(100)));
   EXPECT_TRUE(shm().reaches(vector, b->number()));
-  EXPECT_EQ(shm().find_peer(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
+  EXPECT_EQ(peers().find(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
       << "slot 0 is nobody's";
   EXPECT_EQ(
-      shm().find_peer(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
+      peers().find(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
       EHOSTUNREACH);
 }
 

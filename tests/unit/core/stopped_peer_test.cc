@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <deque>
 
-#include "core/qp_context_impl.h"
+#include "core/qp.h"
 #include "core/quiesce.h"
 #include "shm_fixture.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "core/qp_context_impl.h"
+#include "core/qp.h"
 #include "../core/shm_fixture.h"
 #include "engine_fixture.h"
 #include "core/seam/grh.h"

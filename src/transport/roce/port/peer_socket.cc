@@ -4,7 +4,6 @@
 
 #include "base/gid.h"
 #include "base/log.h"
-#include "transport/roce/port/channel.h"
 
 namespace nupa::roce {
 namespace {

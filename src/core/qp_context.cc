@@ -1,5 +1,3 @@
-#include "core/qp_context_impl.h"
-
 #include <new>
 
 #include "core/qp.h"
