@@ -392,12 +392,11 @@ TEST_F(RoceResponder, AfterARefusal_NothingIsTakenAndTheNakIsSentOnce) {
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), Texts{});
   EXPECT_TRUE(host->received.empty());
   EXPECT_EQ(host->refusals.size(), 1u);
-  EXPECT_EQ(host->established_count, 0) << "nothing was accepted";
 }
 
-TEST_F(RoceResponder, FirstAcceptedRequest_EstablishesTheConnectionOnce) {
+TEST_F(RoceResponder, FirstRequest_EstablishesTheConnectionOnce) {
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), (Texts{"RNR 100 msn 0 timer 5"}));
-  EXPECT_EQ(host->established_count, 0);
+  EXPECT_EQ(host->established_count, 1) << "as over shared memory, whatever comes of it";
   host->receives = {100, 100};
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   EXPECT_EQ(host->established_count, 1);

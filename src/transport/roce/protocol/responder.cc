@@ -91,12 +91,16 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
   take_kept(now);
 }
 
+void Responder::note_established() {
+  if (!established_) host_.established();
+  established_ = true;
+}
+
 Responder::Result Responder::take_turn(const Packet& next, bool placed) {
+  note_established();
   const Result result = execute(next, placed);
   if (result == Result::kAccepted) {
     nak_sent_ = false;
-    if (!established_) host_.established();
-    established_ = true;
     // IBTA 9.7.5.1: the response acknowledges the request and all before it. An acknowledgement with its number
     // beside it would say that it has come, were it lost: rdma_rxe completes the READ then.
     const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
@@ -445,11 +449,8 @@ void Responder::receive_unreliable(const Packet& packet) {
     drop_message();
     skipping_ = false;
   }
-  if (!skipping_ && execute(packet, false) == Result::kAccepted) {
-    if (!established_) host_.established();
-    established_ = true;
-    return;
-  }
+  note_established();
+  if (!skipping_ && execute(packet, false) == Result::kAccepted) return;
   // Dropped for want of a receive, as it does not fit, or with the rest of its message.
   drop_message();
   skipping_ = true;

@@ -105,6 +105,8 @@ class Responder {
 
   void receive_reliable(const Packet& packet, int64_t now);
   void receive_unreliable(const Packet& packet);
+  /// The first request whose turn has come says that the connection stands, whatever comes of it (IBTA 11.6.3.1).
+  void note_established();
   /// Executes the packet whose turn it is, and notes what answer is due.
   Result take_turn(const Packet& next, bool placed);
   /// The same of those that came before their turn, as far as there is no gap.
