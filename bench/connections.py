@@ -19,6 +19,7 @@ from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONNECTIONS = 100
+AT_A_TIME = (10, 100, 1000, 10000)
 STAGES = ("create id", "resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy")
 MTU = 9000
 NGINX = """daemon off; worker_processes 1; pid %(folder)s/pid; error_log stderr crit; %(user)s
@@ -66,12 +67,12 @@ class Bench:
                          server_survives=True)
         return [float(word) for word in text.split()]
 
-    def cmtime(self, wire):
+    def cmtime(self, wire, connections=CONNECTIONS):
         """{stage: us a connection}"""
         run = self.nupa("roce" if wire else "shm")
         port = free_port()
-        text = self.pair(wire, run + ["cmtime", "-c", str(CONNECTIONS), "-p", str(port)],
-                         run + ["cmtime", "-c", str(CONNECTIONS), "-p", str(port), "-s", self.address(wire)], port,
+        text = self.pair(wire, run + ["cmtime", "-c", str(connections), "-p", str(port)],
+                         run + ["cmtime", "-c", str(connections), "-p", str(port), "-s", self.address(wire)], port,
                          listens=service_is_taken, server_survives=True)
         found = {name.strip(): float(us) for name, us in
                  re.findall(r"^([a-z ]+?) *: +[\d.]+ +[\d.]+ +[\d.]+ +([\d.]+)$", text, re.MULTILINE)}
@@ -131,8 +132,9 @@ class Bench:
 
 
 def measure(bench, rounds):
-    """{name: [(NUPA, TCP)]}: each of NUPA between two of TCP, whose mean counts; and cmtime's stages."""
-    found, stages = {}, {}
+    """{name: [(NUPA, TCP)]}: each of NUPA between two of TCP, whose mean counts; cmtime's stages; and by place and number
+    of connections the microseconds until one is connected."""
+    found, stages, numbers = {}, {}, {}
     few = 4 if bench.quick else 1
     wires = [False] + ([True] if bench.hosts else [])
     streams = [("64 B to and fro", 64, 40000 // few, 1), ("4 KiB to and fro", 4096, 20000 // few, 1),
@@ -148,6 +150,9 @@ def measure(bench, rounds):
             place = "packets" if wire else "shm"
             print("round %d of %d: cmtime, %s" % (number + 1, rounds, place), file=sys.stderr, flush=True)
             stages.setdefault(place, []).append((bench.cmtime(wire), bench.tcp_connects(wire)))
+            for connections in AT_A_TIME[:3] if bench.quick else AT_A_TIME:
+                print("round %d of %d: cmtime, %s, %d" % (number + 1, rounds, place, connections), file=sys.stderr, flush=True)
+                numbers.setdefault(place, {}).setdefault(connections, []).append(until_connected(bench.cmtime(wire, connections)))
             for title, size, iterations, transfers in streams:
                 rate = transfers > 1
                 pick = (lambda pair: pair[0]) if rate else (lambda pair: pair[1])
@@ -160,7 +165,11 @@ def measure(bench, rounds):
         for size in (612, 65536):
             beside("shm: wrk -c 20, %d bytes, requests/s" % size, lambda: bench.wrk(True, size),
                    lambda: bench.wrk(False, size))
-    return found, stages
+    return found, stages, numbers
+
+
+def until_connected(stages):
+    return sum(stages[stage] for stage in STAGES[:5])
 
 
 TARGETS = {"shm: rstream 64 B to and fro, us a message": ("at least 4", 4),
@@ -187,7 +196,7 @@ def stage_rows(stages):
     for place, samples in stages.items():
         medians = {stage: statistics.median(ours[stage] for ours, _ in samples) for stage in STAGES}
         tcp = [statistics.median(theirs[i] for _, theirs in samples) for i in range(3)]
-        up = sum(medians[stage] for stage in STAGES[:5])
+        up = until_connected(medians)
         rows.append([place] + ["%.1f" % medians[stage] for stage in STAGES] + ["%.1f" % up, "%.0f" % (1e6 / up)]
                     + ["%.1f" % tcp[0], "%.0f" % (1e6 / tcp[0]), "%.1f" % tcp[2], "%.2f" % (tcp[0] / up)])
     return rows
@@ -198,7 +207,18 @@ STAGE_HEAD = ("over", *STAGES, "until connected", "connections/s", "TCP, all at 
 HEAD = ("what", "NUPA", "kernel TCP", "times better", "its middle half", "target")
 
 
-def document(about, found, stages):
+def number_rows(numbers):
+    rows = []
+    for place, by_number in numbers.items():
+        medians = {connections: statistics.median(samples) for connections, samples in by_number.items()}
+        rows.append([place] + ["%.1f" % medians[connections] if connections in medians else "" for connections in AT_A_TIME])
+    return rows
+
+
+NUMBER_HEAD = ("over", *("%d" % connections for connections in AT_A_TIME))
+
+
+def document(about, found, stages, numbers):
     lines = ["# Performance of connections and rsockets", "",
              "Written by `%s` on %s; medians of %d rounds. Each measurement of NUPA stands between two of kernel TCP by the same "
              "program." % (about["command"], about["date"], about["rounds"]), ""]
@@ -209,6 +229,9 @@ def document(about, found, stages):
               "`cmtime`, microseconds a connection in each stage; each stage is begun for all connections, then awaited. TCP: "
               "connect and accept of as many sockets, begun at once, and one after the other (median).", ""]
     lines += markdown(STAGE_HEAD, stage_rows(stages))
+    lines += ["", "## More connections between two processes", "",
+              "`cmtime`, microseconds a connection until it is connected, by the number of connections that are begun together and kept.", ""]
+    lines += markdown(NUMBER_HEAD, number_rows(numbers))
     lines += ["", "## Streams and programs over the preload library", ""]
     lines += markdown(HEAD, rows_of(found))
     return "\n".join(lines) + "\n"
@@ -228,14 +251,14 @@ def main():
     if os.geteuid() == 0:
         with Hosts() as hosts:
             hosts.add_cable(MTU)
-            found, stages = measure(Bench(chosen.build, cores, hosts, chosen.quick), chosen.rounds)
+            found, stages, numbers = measure(Bench(chosen.build, cores, hosts, chosen.quick), chosen.rounds)
     else:
         print("bench/connections.py: without root no packets between namespaces", file=sys.stderr)
-        found, stages = measure(Bench(chosen.build, cores, None, chosen.quick), chosen.rounds)
+        found, stages, numbers = measure(Bench(chosen.build, cores, None, chosen.quick), chosen.rounds)
     os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)
     with open(os.path.join(chosen.build, "bench", "connections.json"), "w") as out:
-        json.dump({"machine": about, "samples": found, "stages": stages}, out, indent=1)
-    text = document(about, found, stages)
+        json.dump({"machine": about, "samples": found, "stages": stages, "numbers": numbers}, out, indent=1)
+    text = document(about, found, stages, numbers)
     if chosen.write_docs:
         with open(os.path.join(ROOT, "docs", "performance-connections.md"), "w") as out:
             out.write(text)
