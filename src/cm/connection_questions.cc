@@ -25,9 +25,10 @@ bool takes(const shm::ListenerShared& listener, uint64_t service_id, const Gid* 
   return (flags & (base::is_ipv4(*address) ? shm::kListenOnlyV6 : shm::kListenOnlyV4)) == 0;
 }
 
-/// A process of this host and user of which `fits` says so. Processes that this one has not met are met.
+/// A process of this host and user of which `fits` says so. Processes that this one has not met are met. One that it may
+/// not meet could be it: where packets lead there, too (`has_packets`), none is returned then, and no further one is met.
 template <class Fits>
-std::optional<Way> find_process(host::Node& node, Fits&& fits) {
+std::optional<Way> find_process(host::Node& node, bool has_packets, Fits&& fits) {
   const auto way_of = [](const host::Peer& peer) {
     Way way;
     way.slot = peer.slot();
@@ -45,6 +46,7 @@ std::optional<Way> find_process(host::Node& node, Fits&& fits) {
     // The service thread comes again, and finds the process that has answered meanwhile.
     auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetPatience);
     if (peer && (*peer)->alive() && fits(**peer)) return way_of(**peer);
+    if (!peer && peer.error().code() == EMFILE && has_packets) break;
   }
   return std::nullopt;
 }
@@ -52,7 +54,7 @@ std::optional<Way> find_process(host::Node& node, Fits&& fits) {
 }  // namespace
 
 std::optional<Way> Connections::find_listener(uint64_t service_id, const Gid* address, const Gid& gid) {
-  return find_process(process_.node(), [&](host::Peer& peer) {
+  return find_process(process_.node(), mads_ != nullptr, [&](host::Peer& peer) {
     const shm::Tables& tables = peer.tables();
     if (!shm::has_gid(*tables.header, gid)) return false;
     const uint32_t count = std::min(tables.header->listener_high_water.load(), shm::kMaxListeners);
@@ -62,7 +64,7 @@ std::optional<Way> Connections::find_listener(uint64_t service_id, const Gid* ad
 }
 
 bool Connections::has_process_at(const Gid& address) const {
-  return find_process(process_.node(), [&](host::Peer& peer) { return shm::has_gid(*peer.tables().header, address); })
+  return find_process(process_.node(), mads_ != nullptr, [&](host::Peer& peer) { return shm::has_gid(*peer.tables().header, address); })
       .has_value();
 }
 

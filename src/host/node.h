@@ -59,14 +59,16 @@ class Node {
 
   /// The process in `slot`, met before or met now. Waits at most `timeout` for its answer; the service thread never
   /// waits. With 0 it is asked, if it was not: the loop takes the answer, and find() has it then.
-  /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped). A
-  /// process that answers later is met then, and find() has it.
+  /// EHOSTUNREACH: nobody there; EACCES: another user; EPROTO: speaks nonsense; ETIMEDOUT: does not answer (stopped); a
+  /// process that answers later is met then, and find() has it. EMFILE: one of the two has as many peers as its
+  /// descriptors allow (Peer::most_peers()). That is final: the two never meet, so each knows how the other decides.
   virtual Result<PeerRef> connect(uint32_t slot, std::chrono::milliseconds timeout) = 0;
   /// The process in `slot` if it was met before and lives, else null.
   virtual PeerRef find(uint32_t slot) = 0;
   /// All peers that live, this process not among them.
   virtual std::vector<PeerRef> peers() = 0;
-  /// A slot of each process in the runtime directory, this one among them (multicast looks for its members).
+  /// A slot of each process in the runtime directory, this one among them, the oldest first (who looks for a service or
+  /// for members of a group meets them).
   virtual std::vector<uint32_t> slots() = 0;
 
   /// A completion channel's eventfd. A peer gets it when it has the first event for that channel and asks for it; that

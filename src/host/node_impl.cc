@@ -310,6 +310,10 @@ bool NodeImpl::on_message(Connection& connection, Received received) {
     case MessageKind::kChannelGone:
       if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);
       break;
+    case MessageKind::kNoRoom:
+      // It could not take this process's descriptors: what is connected to it by shared memory ends.
+      refuse(connection.peer->slot());
+      return false;
     case MessageKind::kGoodbye:
       connection.peer->mark_polite();
       break;

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -44,7 +45,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   PeerRef find(uint32_t slot) override;
   RuntimeDir& runtime_dir() override { return *dir_; }
   std::vector<PeerRef> peers() override;
-  std::vector<uint32_t> slots() override { return dir_->processes(); }
+  std::vector<uint32_t> slots() override { return dir_->processes_by_age(); }
   Result<uint32_t> publish_channel(int event_fd) override;
   void withdraw_channel(uint32_t index) override;
   Result<void> send_payload(Peer& peer, const Payload& payload) override;
@@ -80,11 +81,24 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   void ask_for_channels(int64_t now);
   void take_channel(Peer& peer, uint32_t index, Received& received);
   Message message_of(MessageKind kind, uint32_t index = 0) const;
+  /// Takes a connection for which there is no descriptor by the one that is kept for this, and refuses it. False: there
+  /// is none, or the kept one is gone.
+  bool refuse_next();
+  /// Tells a process on its socket that this one does not meet it.
+  void send_refusal(int fd);
   Result<void> say_hello(int fd);
   /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
   /// `timeout`.
   Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
   // Under the mutex.
+  /// Whether descriptors for one more peer may be held.
+  bool has_room();
+  /// This process and the one that has the slot do not meet. It stays so for the life of both: a queue pair of either
+  /// may be connected by another transport already.
+  void refuse(uint32_t slot);
+  bool is_refused(uint32_t slot) const;
+  /// The first time that a process is refused.
+  void warn_once(const char* what);
   using Connections = std::unordered_map<int, Connection>;
   /// On which the process in `slot` was asked and has not answered yet.
   Connections::iterator asked_of(uint32_t slot) {
@@ -113,6 +127,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
+  base::UniqueFd spare_;  ///< the service thread's: gives way to a connection that is to be refused
   progress::WakeUp doorbell_;  ///< which peers have, too
   PeerRef self_;
   std::unique_ptr<Loop> loop_;
@@ -128,6 +143,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   Connections connections_;
   PeerTable met_;
   PublishedChannels channels_;
+  std::map<uint32_t, RuntimeDir::SocketId> refused_;  ///< by slot
+  bool warned_ = false;
 
   bool running_ = false;
   bool stopped_ = false;

@@ -1,4 +1,5 @@
 /// How processes of a host meet: one connects and says hello, the other one answers with its own.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/lowest_descriptor.h"
 #include "host/introduction.h"
 #include "host/node_impl.h"
 
@@ -18,7 +20,61 @@ namespace {
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 
+constexpr const char* kFullText = "other processes take half of the descriptors of this one";
+constexpr const char* kNoRoomText =
+    "one of the two processes has as many peers as its descriptors allow (half of ulimit -n)";
+
+auto fail_no_room(uint32_t slot) { return fail(EMFILE, "the process of slot ", slot, ": ", kNoRoomText); }
+
+bool says(const Received& received, MessageKind kind) {
+  return received.message.kind == static_cast<uint32_t>(kind);
+}
+
 }  // namespace
+
+bool NodeImpl::has_room() {
+  const auto asked = std::count_if(connections_.begin(), connections_.end(), [](const auto& entry) {
+    return entry.second.peer == nullptr && entry.second.asked_slot != 0;
+  });
+  return met_.size() + static_cast<size_t>(asked) < Peer::most_peers();
+}
+
+void NodeImpl::warn_once(const char* what) {
+  if (!warned_)
+    NUPA_WARN("%s (ulimit -n): further processes of this host are reached without shared memory", what);
+  warned_ = true;
+}
+
+void NodeImpl::refuse(uint32_t slot) {
+  const auto id = dir_->socket_id(slot);
+  if (!id) return;  // it has gone
+  refused_.insert_or_assign(slot, *id);
+}
+
+bool NodeImpl::is_refused(uint32_t slot) const {
+  if (refused_.empty()) return false;
+  const auto id = dir_->socket_id(slot);
+  return id && std::any_of(refused_.begin(), refused_.end(), [&](const auto& each) { return each.second == *id; });
+}
+
+void NodeImpl::send_refusal(int fd) {
+  [[maybe_unused]] const auto sent = send_message(fd, message_of(MessageKind::kNoRoom), nullptr, 0);
+}
+
+bool NodeImpl::refuse_next() {
+  if (!spare_) return false;
+  spare_.reset();
+  const base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd) {
+    // It says hello as soon as it is connected. If it has not yet, it remembers alone that the two do not meet.
+    const auto received = receive_message(fd.get());
+    std::lock_guard lock(mutex_);
+    warn_once("no descriptor is free for another process");
+    if (received && says(*received, MessageKind::kHello)) refuse(received->message.slot);
+    send_refusal(fd.get());
+  }
+  return static_cast<bool>(fd);
+}
 
 Result<void> NodeImpl::say_hello(int fd) {
   Message hello = message_of(MessageKind::kHello);
@@ -31,6 +87,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   if (PeerRef known = find(slot); known != nullptr) return known;
   if (on_service_thread()) timeout = std::chrono::milliseconds(0);
   base::UniqueFd asked;
+  bool is_full = false;
   {
     std::unique_ptr<Loop::Watch> watch;
     std::lock_guard lock(mutex_);
@@ -38,6 +95,12 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
     if (timeout.count() == 0 && is_asked(slot))
       return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered yet");
     std::tie(asked, watch) = take_asked(slot);
+    if (!asked && is_refused(slot)) return fail_no_room(slot);
+    is_full = !asked && !has_room();
+    if (is_full) {
+      warn_once(kFullText);
+      refuse(slot);
+    }
   }
   if (asked) {
     auto met = wait_for_hello(std::move(asked), slot, timeout);
@@ -48,6 +111,10 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   if (!socket) {
     const int code = socket.error().code();
     return fail(code == ENOENT || code == ECONNREFUSED ? EHOSTUNREACH : code, "no process has slot ", slot);
+  }
+  if (is_full) {
+    send_refusal(socket->get());
+    return fail_no_room(slot);
   }
   if (auto sent = say_hello(socket->get()); !sent) return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
@@ -70,7 +137,14 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
       const int code = received.error().code();
       return fail(received.error().with_code(code == ENOTCONN ? EHOSTUNREACH : code));
     }
-    auto introduced = check_hello(socket.get(), std::move(*received));
+    const bool is_refused = says(*received, MessageKind::kNoRoom);
+    auto introduced = is_refused ? Result<Introduced>(fail_no_room(slot)) : check_hello(socket.get(), std::move(*received));
+    if (!introduced && introduced.error().code() == EMFILE) {
+      std::lock_guard lock(mutex_);
+      refuse(slot);
+      // It has met this process, which its end of the socket has to take back.
+      if (!is_refused) send_refusal(socket.get());
+    }
     if (!introduced) return tl::unexpected(introduced.error());
     if (!shm::claims_slot(*introduced->tables.header, slot))
       return fail(EPROTO, "another process answers for slot ", slot);
@@ -91,11 +165,14 @@ std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> NodeImpl::take_asked(uin
 }
 
 void NodeImpl::accept_all() {
+  if (!spare_) spare_ = base::out_of_the_way(base::UniqueFd(fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)));
   for (;;) {
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (base::is_out_of_descriptors(errno)) {
-        NUPA_WARN("cannot let another process in: %s", strerror(errno));
+        const int error = errno;
+        if (refuse_next()) continue;
+        NUPA_WARN("cannot let another process in: %s", strerror(error));
         arrivals_->pause_until(base::now_ns() + kAcceptPauseNs);
       }
       return;
@@ -116,7 +193,21 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
     connection.observer = true;
     return credentials && credentials->uid == geteuid() && say_hello(connection.fd.get());
   }
-  auto introduced = check_hello(connection.fd.get(), std::move(received));
+  const uint32_t slot = answers ? received.message.slot : connection.asked_slot;
+  if (says(received, MessageKind::kNoRoom)) {
+    refuse(slot);
+    return false;
+  }
+  const bool is_further = answers && says(received, MessageKind::kHello) && met_.find(received.message) == nullptr;
+  const bool is_full = is_further && !has_room();
+  if (is_full) warn_once(kFullText);
+  auto introduced = is_full || (is_further && is_refused(slot)) ? Result<Introduced>(fail_no_room(slot))
+                                                                : check_hello(connection.fd.get(), std::move(received));
+  if (!introduced && introduced.error().code() == EMFILE) {
+    refuse(slot);
+    send_refusal(connection.fd.get());
+    return false;
+  }
   if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
   if (!introduced || (answers && !say_hello(connection.fd.get())) ||
       (!answers && !shm::claims_slot(*introduced->tables.header, connection.asked_slot)))

@@ -99,11 +99,20 @@ void Peer::forget_asked() {
     if (block != nullptr) block->asked = {};
 }
 
-uint32_t Peer::most_channels_held() {
+namespace {
+
+/// That part of the descriptors that this process may have.
+uint32_t part_of_descriptors(uint32_t part) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  return static_cast<uint32_t>(std::min<rlim_t>(limit.rlim_cur / kPartOfDescriptors, UINT32_MAX));
+  return static_cast<uint32_t>(std::min<rlim_t>(limit.rlim_cur / part, UINT32_MAX));
 }
+
+}  // namespace
+
+uint32_t Peer::most_channels_held() { return part_of_descriptors(kPartOfDescriptors); }
+
+uint32_t Peer::most_peers() { return part_of_descriptors(2 * kDescriptors); }
 
 Peer::~Peer() {
   if (!self_) close_all(channels_);

@@ -57,6 +57,12 @@ class Peer : public std::enable_shared_from_this<Peer> {
   static constexpr uint32_t kPartOfDescriptors = 8;
   static uint32_t most_channels_held();
 
+  /// Descriptors that this process holds for each peer: its socket, segment, region file and doorbell.
+  static constexpr uint32_t kDescriptors = 4;
+  /// Most peers: their descriptors take half of those that the process may have. Further processes are reached without
+  /// shared memory.
+  static uint32_t most_peers();
+
   /// The node: channels are to be asked for. Any thread; waits for nobody.
   class Asker {
    public:

@@ -5,9 +5,7 @@
 namespace nupa::host {
 
 PeerRef PeerTable::adopt(Introduced introduced) {
-  for (auto& peer : peers_)
-    if (peer->slot() == introduced.hello.slot && peer->instance() == introduced.hello.instance && peer->alive())
-      return peer;
+  if (PeerRef known = find(introduced.hello)) return known;
   const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
   NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
             cma ? "work" : "do not work: its service thread will copy");
@@ -21,6 +19,12 @@ PeerRef PeerTable::find(uint32_t slot) const {
   // Few processes have a further slot, and this looks into the memory of each.
   for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
     if ((*peer)->alive() && (*peer)->queue_pairs().has_slot(slot)) return *peer;
+  return nullptr;
+}
+
+PeerRef PeerTable::find(const Message& hello) const {
+  for (auto& peer : peers_)
+    if (peer->slot() == hello.slot && peer->instance() == hello.instance && peer->alive()) return peer;
   return nullptr;
 }
 

@@ -15,7 +15,10 @@ class PeerTable {
   PeerRef adopt(Introduced introduced);
   /// Who has the slot, as its first or a further one, and lives; null: nobody.
   PeerRef find(uint32_t slot) const;
+  /// The one that said this hello, if it was met before; else null.
+  PeerRef find(const Message& hello) const;
   std::vector<PeerRef> alive() const;
+  size_t size() const { return peers_.size(); }
   /// It is gone: who has a PeerRef keeps it, nobody else.
   void forget(const Peer& peer);
 

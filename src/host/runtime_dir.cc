@@ -164,11 +164,28 @@ std::vector<uint32_t> RuntimeDir::processes() const {
   return slots;
 }
 
+std::vector<uint32_t> RuntimeDir::processes_by_age() const {
+  std::vector<std::pair<int64_t, uint32_t>> made;
+  for (const uint32_t slot : processes())
+    if (const auto id = socket_id(slot)) made.emplace_back(id->made_ns, slot);
+  std::sort(made.begin(), made.end());
+  std::vector<uint32_t> slots;
+  for (const auto& [at_ns, slot] : made) slots.push_back(slot);
+  return slots;
+}
+
 std::vector<std::string> RuntimeDir::strangers() const {
   std::vector<std::string> names;
   for (const std::string& name : names_in(fd_.get()))
     if ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(fd_.get(), name)) names.push_back(name);
   return names;
+}
+
+std::optional<RuntimeDir::SocketId> RuntimeDir::socket_id(uint32_t slot) const {
+  struct stat status;
+  if (fstatat(fd_.get(), file_name(slot).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  // A second name changes the time of its status, not this one.
+  return SocketId{status.st_ino, status.st_mtim.tv_sec * base::kNsPerSecond + status.st_mtim.tv_nsec};
 }
 
 Result<base::UniqueFd> RuntimeDir::connect(uint32_t slot) const {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,18 @@ class RuntimeDir {
   std::vector<uint32_t> list() const;
   /// One slot for each process among them.
   std::vector<uint32_t> processes() const;
+  /// The same, the oldest process first: servers are older than most of their clients.
+  std::vector<uint32_t> processes_by_age() const;
   /// Connects to a slot's socket. ECONNREFUSED, ENOENT: nobody; EAGAIN: its queue is full.
   Result<base::UniqueFd> connect(uint32_t slot) const;
+  /// What tells the socket of a slot from those of processes that had or get the slot; the same for all slots of one
+  /// process. Nothing: there is none.
+  struct SocketId {
+    uint64_t inode;
+    int64_t made_ns;
+    bool operator==(const SocketId&) const = default;
+  };
+  std::optional<SocketId> socket_id(uint32_t slot) const;
   /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
   std::vector<uint32_t> sweep(bool only_look = false);
   /// Listens under a name without '/', of at most 80 characters. EEXIST: a live process has it; EBUSY: the folder stays

@@ -18,6 +18,7 @@ using Payload = std::array<std::byte, 256>;
 ///   kChannelGone                                 index
 ///   kGoodbye
 ///   kPayload        256 bytes behind it, of the communication manager
+///   kNoRoom         in place of a hello, or when its descriptors did not fit: the two do without each other for good
 enum class MessageKind : uint32_t {
   kHello = 1,
   kObserver = 2,
@@ -25,7 +26,8 @@ enum class MessageKind : uint32_t {
   kChannelGone = 4,
   kGoodbye = 5,
   kPayload = 6,
-  kWantChannel = 7
+  kWantChannel = 7,
+  kNoRoom = 8
 };
 
 struct Message {

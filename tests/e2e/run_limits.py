@@ -79,6 +79,33 @@ def address_comes_later():
             "status %s: %s" % (done.returncode, (done.stdout + done.stderr)[-300:]))
 
 
+def more_processes_than_descriptors():
+    """A server may have 256 descriptors, of which each process that it shares memory with takes four. More clients than
+    that are connected to it, the further ones by packets, and it can still open files of its own."""
+    program, port = os.path.join(work, "many_clients"), str(free_port())
+    if not build(program, "many_clients.cc", "-lrdmacm", "-libverbs"):
+        return
+    limited = ("prlimit", "--nofile=256:256", NUPA, "run", "--", program, "server", "127.0.0.1", port)
+    for transport, all_come in (("auto", True), ("shm", False)):
+        name = "more-clients-than-descriptors " + transport
+        env = dict(os.environ, NUPA_TRANSPORT=transport)
+        server = subprocess.Popen(limited, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        try:
+            outcome(server.stdout.readline() == "ready\n", name + " server")
+            done = nupa("run", "--", program, "clients", "127.0.0.1", port, "40", env={"NUPA_TRANSPORT": transport}, seconds=100)
+            held = len(os.listdir("/proc/%d/fd" % server.pid))
+            text = done.stdout + done.stderr
+            if all_come:
+                outcome(done.returncode == 0 and "40 of 40 answered" in text, name, text[-300:])
+            else:
+                # Without another transport the further ones get an error at once, not silence.
+                outcome(done.returncode == 1 and "32 of 40 answered" in text, name, text[-300:])
+            outcome(held < 192, name + " leaves descriptors", str(held))
+        finally:
+            said = server.communicate("")[0]
+        outcome(server.returncode == 0 and "ulimit -n" in said, name + " log", "%s: %s" % (server.returncode, said[-300:]))
+
+
 # Runs in a mount namespace of its own: /dev/shm and the runtime directory lie on a file system of 2 MiB.
 SMALL = r"""
 mount -t tmpfs -o size=2m,mode=1777%s tmpfs /dev/shm || exit 99
@@ -136,11 +163,15 @@ def small_file_system():
         holder.wait()
 
 
-try:
-    built = subprocess.run(["g++", "-std=c++20", "-O1", os.path.join(HERE, "limits_probe.cc"), "-o", PROBE,
-                            "-libverbs"], capture_output=True, text=True)
+def build(program, source, *libraries):
+    built = subprocess.run(["g++", "-std=c++20", "-O1", os.path.join(HERE, source), "-o", program, *libraries], capture_output=True, text=True)
     if built.returncode != 0:
-        outcome(False, "limits-probe-builds", built.stderr[-300:])
+        outcome(False, source + " builds", built.stderr[-300:])
+    return built.returncode == 0
+
+
+try:
+    if not build(PROBE, "limits_probe.cc", "-libverbs"):
         finish()
     done = probe((3000000,))
     outcome(done.returncode == 0 and "all worked" in done.stdout, "no-limit", done.stdout + done.stderr)
@@ -155,6 +186,7 @@ try:
           (ENOMEM, EAGAIN))
     mappings()
     address_comes_later()
+    more_processes_than_descriptors()
     small_file_system()
     left_over = os.listdir(runtime_dir)
     outcome(left_over == [], "nothing-left", str(left_over))

@@ -157,7 +157,7 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   const bool here = vector_.is_global ? peers_.has_gid(vector_.dgid) : true;
   const uint32_t slot = shm::slot_of(remote_qpn_);
   const bool possible = slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
-  missing_ = search_error_ == EHOSTUNREACH && here && possible;
+  missing_ = (search_error_ == EHOSTUNREACH || search_error_ == EMFILE) && here && possible;
   if (missing_) try_waiting(now_ns);
   return INT64_MAX;
 }

@@ -21,7 +21,7 @@ class Peers {
   explicit Peers(core::ProcessContext& process) : process_(process) {}
 
   /// Finds the process that owns queue pair `qpn` and has the GID of `vector` (if it names one); waits at most `wait`.
-  /// EHOSTUNREACH, EACCES, ETIMEDOUT as host::Node::connect; ENOMEM: the queue pair's tables cannot be mapped.
+  /// EHOSTUNREACH, EACCES, ETIMEDOUT, EMFILE as host::Node::connect; ENOMEM: the queue pair's tables cannot be mapped.
   Result<Found> find(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait);
   /// True if `gid` is one of this host's, as this process knows them.
   bool has_gid(const Gid& gid) const;

@@ -14,9 +14,9 @@ Result<void> ShmTransport::open(core::ProcessContext& process) {
 
 Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::DeviceEntry&, core::QpContext& context,
                                                               const QpAttr& attr, bool) {
-  // Waiting does not help where this process has no addresses left for the other one's tables.
+  // Waiting does not help where this process has no addresses left for the other one's tables, or the two may not meet.
   const auto peer = peers_->find(attr.dest_qp_num, attr.av, kAnswerLimit);
-  if (!peer && peer.error().code() == ENOMEM) return tl::unexpected(peer.error());
+  if (!peer && (peer.error().code() == ENOMEM || peer.error().code() == EMFILE)) return tl::unexpected(peer.error());
   return std::make_unique<Connected>(*peers_, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
 }
 

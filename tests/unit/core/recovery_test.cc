@@ -249,7 +249,7 @@ TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
   const std::pair<ReceiveRing::Claim, uint32_t> of_the_living[] = {{ring.claim(kDead - 1), kDead - 1},
                                                                    {ring.claim(kDead + 1), kDead + 1}};
   ASSERT_EQ(of_the_dead.slot->wr_id, 1u);
-  srq->recover(kDead);
+  recover(*srq, kDead);
   for (const auto& [claim, tag] : of_the_living) {
     EXPECT_TRUE(ReceiveRing::is_claimed(claim, tag));
     EXPECT_FALSE(ReceiveRing::is_claimed(claim, kDead));
@@ -269,7 +269,7 @@ TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
   claim.slot->claim_qp.store(qp->index() + 1);
   CompletionRing completions = ring_of(*cq);
   ASSERT_EQ(completions.push(kDead, &claim.slot->completion, entry_with(1)), CompletionRing::Push::kOk);
-  srq->recover(kDead);  // it died before it freed the receive
+  recover(*srq, kDead);  // it died before it freed the receive
   EXPECT_EQ(next().wr_id, 1u);
   const auto second = ring.claim(process().tag());
   ASSERT_TRUE(second);

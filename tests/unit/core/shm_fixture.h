@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -60,6 +61,7 @@ class ShmEnd {
     cqs.clear();
     cq = nullptr;
     pd.reset();
+    peers_.reset();
     handle.reset();
   }
 
@@ -71,12 +73,22 @@ class ShmEnd {
   shm_transport::ShmTransport& shm() {
     return static_cast<shm_transport::ShmTransport&>(*process().transports().find("shm"));
   }
-  shm_transport::Peers peers() { return shm_transport::Peers(process()); }
+  shm_transport::Peers& peers() {
+    if (!peers_) peers_.emplace(process());
+    return *peers_;
+  }
   shm::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {
     cqs.push_back(std::move(*handle->create_cq({.entries = entries, .channel = channel})));
     return static_cast<Cq*>(cqs.back().get());
+  }
+  /// As the service thread does when the process of `dead_tag` has gone.
+  void recover(Srq& srq, uint32_t dead_tag) {
+    srq.recover(dead_tag, [this](uint32_t qp_index, uint64_t intent) {
+      const Qp* const qp = process().objects().qps().at(qp_index);
+      return qp != nullptr && qp->recv_cq()->completed(intent);
+    });
   }
   Srq* make_srq(uint32_t max_wr) {
     srqs.push_back(std::move(*handle->create_srq(*pd, {.max_wr = max_wr})));
@@ -202,6 +214,9 @@ class ShmEnd {
   Cq* cq = nullptr;
   char* memory = nullptr;
   Gid peer_gid{};  ///< zeros: of this host
+
+ private:
+  std::optional<shm_transport::Peers> peers_;
 };
 
 /// Both ends in this process.

@@ -1365,6 +1365,26 @@ TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
   expect_good_end();
 }
 
+TEST_F(ShmShared, WithoutRoomForAnotherProcess_ItIsNotReachedAndRtrFails) {
+  start(be_there);
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  Qp* const qp = end.make_qp();
+  ASSERT_EQ(end.to_init(*qp), 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Enough for the process itself, and as a part for peers not enough for one.
+  const rlimit few{2 * host::Peer::kDescriptors - 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_FALSE(end.shm().reaches({}, number));
+  EXPECT_EQ(end.to_rtr(*qp, number), EMFILE);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(end.to_rtr(*qp, number), EMFILE) << "it stays so, since the other process may have been told";
+  EXPECT_EQ(end.process().node().find(shm::slot_of(number)), nullptr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
 TEST_F(ShmStopped, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
@@ -1440,7 +1460,7 @@ TEST_F(ShmStopped, DatagramsToAStoppedProcess_HoldUpNobodyAndAreLostAfterAWhile)
   SendWr wr;
   wr.remote_qpn = number;
   for (const AddressVector& vector : {AddressVector{}, group}) {
-    shm_transport::Datagram sender(end.shm(), context, due);
+    shm_transport::Datagram sender(end.peers(), context, due);
     const auto send = [&] { return sender.send({wr, &vector, nullptr, 0, 0, 0, WcStatus::kSuccess}); };
     CallTicks ticks;
     EXPECT_FALSE(ticks.run(send)) << "the process may answer";
@@ -1448,7 +1468,7 @@ TEST_F(ShmStopped, DatagramsToAStoppedProcess_HoldUpNobodyAndAreLostAfterAWhile)
     for (int i = 0; i < 10; ++i) EXPECT_TRUE(ticks.run(send)) << "it delays what is sent once";
     EXPECT_LT(ticks.most(), 5) << "a call waited for the process";
   }
-  shm_transport::Datagram sender(end.shm(), context, due);
+  shm_transport::Datagram sender(end.peers(), context, due);
   EXPECT_EQ(sender.leads_to({}, number), DatagramSender::Reach::kNotYet);
   EXPECT_TRUE(soon([&] { return sender.leads_to({}, number) == DatagramSender::Reach::kNo; }));
   ASSERT_EQ(kill(child, SIGCONT), 0);

@@ -492,7 +492,7 @@ TEST_F(StoppedThread, Recover_WhileAClaimerIsWaitedFor_DoesNotWait) {
         nullptr, kLongNs, [](uint32_t) { return false; }, [](const shm::RecvSlot&) { return false; });
   });
   EXPECT_TRUE(soon([&] { return receive(*srq, 2) == EINVAL; }));
-  for (int i = 0; i < 10; ++i) srq->recover(kDead);
+  for (int i = 0; i < 10; ++i) recover(*srq, kDead);
   ReceiveRing::finish(claim);
   emptier.join();
   EXPECT_TRUE(emptied.load());
