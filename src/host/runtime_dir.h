@@ -1,32 +1,26 @@
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "progress/file_lock.h"
+#include "runtime/directory.h"
 #include <nupa/result.h>
-#include <nupa/types.h>
 
 namespace nupa::host {
 
-/// The folder where the processes of one user find each other: one listening socket a process, named by its slot
-/// ("17.sock"), sockets of services that are found by name ("net,lab,a.name"), and nothing else. A socket that refuses
-/// connections belongs to a dead process.
-class RuntimeDir {
+/// The runtime directory with what processes put there: one listening socket a process, named by its slot ("17.sock"),
+/// beside the sockets of services that are found by name, and nothing else.
+class RuntimeDir : public runtime::Directory {
  public:
-  /// NUPA_RUNTIME_DIR, else $XDG_RUNTIME_DIR/nupa, else /dev/shm/nupa-UID, else /tmp/nupa-UID.
-  static std::string path_from_environment();
-  /// Makes it if needed (mode 0700) and checks it. ENOTDIR; EPERM: another user's; EACCES: open to others;
-  /// ENOENT, EROFS, ENOSPC: cannot be made.
+  /// Errors of runtime::Directory::open().
   static Result<std::unique_ptr<RuntimeDir>> open();
-
-  const std::string& path() const { return path_; }
-  /// Of all who have the same folder on one running system, whatever they call it.
-  MemoryDomain domain() const;
 
   struct Claimed {
     uint32_t slot;
@@ -60,17 +54,6 @@ class RuntimeDir {
   std::optional<SocketId> socket_id(uint32_t slot) const;
   /// Removes the sockets of dead processes; returns their slots. `only_look`: removes nothing.
   std::vector<uint32_t> sweep(bool only_look = false);
-  /// Listens under a name without '/', of at most 80 characters. EEXIST: a live process has it; EBUSY: the folder stays
-  /// locked; ENAMETOOLONG.
-  Result<base::UniqueFd> claim_name(const std::string& name);
-  /// Removes the socket of a name that this process has claimed.
-  void remove_name(const std::string& name);
-  /// Names with a socket, dead or alive.
-  std::vector<std::string> names() const;
-  /// As connect(), by name.
-  Result<base::UniqueFd> connect_name(const std::string& name) const;
-  /// As sweep(), of names.
-  std::vector<std::string> sweep_names(bool only_look = false);
 
   /// Until let_go() or its end, this object is one of those that hold `key`, a number below 2^63. A forked child is
   /// none. `alone`, which is decided for one of several that call at once: EEXIST where another object holds it, in
@@ -82,10 +65,7 @@ class RuntimeDir {
   std::vector<std::string> strangers() const;
 
  private:
-  RuntimeDir(std::string path, base::UniqueFd fd, base::UniqueFd to_lock)
-      : path_(std::move(path)), fd_(std::move(fd)), lock_(std::move(to_lock)) {}
-  bool lock() const;
-  void unlock() const;
+  explicit RuntimeDir(Opened opened) : Directory(std::move(opened)) {}
   std::vector<uint32_t> sweep_locked(bool only_look);
   /// The slots that have a socket, after those of dead processes were removed, most often.
   std::vector<uint32_t> taken_slots();
@@ -98,9 +78,6 @@ class RuntimeDir {
     const pid_t process;
   };
 
-  std::string path_;
-  base::UniqueFd fd_;
-  mutable progress::FileLock lock_;
   std::unique_ptr<Keys> keys_;  ///< under the lock; null: it has never held one
 };
 

@@ -10,7 +10,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "host/wire.h"
+#include "progress/deadline.h"
+#include "progress/descriptors.h"
 
 namespace nupa::netdev {
 namespace {
@@ -104,7 +105,7 @@ Result<std::string> read_answer(int file) {
 Result<std::unique_ptr<Door>> Door::open(progress::Loop& loop, const std::string& network, const std::string& node,
                                          Answer answer, const progress::Clock& clock) {
   std::unique_ptr<Door> door(new Door(loop, std::move(answer), clock));
-  auto dir = host::RuntimeDir::open();
+  auto dir = runtime::Directory::open();
   if (!dir) return tl::unexpected(dir.error());
   door->dir_ = std::move(*dir);
   auto listener = door->dir_->claim_name(name_of(network, node));
@@ -172,7 +173,7 @@ std::string Door::field(const std::string& message, const char* name) {
 
 std::vector<std::pair<std::string, std::string>> Door::list(const std::string& network) {
   std::vector<std::pair<std::string, std::string>> nodes;
-  auto dir = host::RuntimeDir::open();
+  auto dir = runtime::Directory::open();
   if (!dir) return nodes;
   for (const std::string& name : (*dir)->names()) {
     if (!name.starts_with(kPrefix)) continue;
@@ -186,7 +187,7 @@ std::vector<std::pair<std::string, std::string>> Door::list(const std::string& n
 
 Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std::string& node,
                                           const std::string& question) {
-  auto dir = host::RuntimeDir::open();
+  auto dir = runtime::Directory::open();
   if (!dir) return tl::unexpected(dir.error());
   auto socket = (*dir)->connect_name(name_of(network, node));
   if (!socket) return tl::unexpected(socket.error());
@@ -209,7 +210,7 @@ Result<std::string> Door::ask(const std::string& network, const std::string& nod
                               int patience_ms) {
   auto asked = begin_to_ask(network, node, question);
   if (!asked) return tl::unexpected(asked.error());
-  if (!host::wait_readable(asked->get(), patience_ms))
+  if (!progress::wait_readable(asked->get(), progress::Deadline::in_ms(patience_ms)))
     return fail(ETIMEDOUT, "node ", node, " of ", network, " does not answer");
   return take_answer(asked->get());
 }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "host/runtime_dir.h"
 #include "progress/loop.h"
+#include "runtime/directory.h"
 
 namespace nupa::netdev {
 
@@ -26,8 +26,8 @@ class Door {
 
   /// The loop takes guests from now on and has `answer` called with their questions. It never waits for a guest, who
   /// may ask later, and hangs up or waits as it likes. Of more than kMostGuests that have not asked, the one that came
-  /// first is hung up on. `clock`: the loop's. EEXIST: a node of this name is there; others: those of RuntimeDir,
-  /// sockets and loops.
+  /// first is hung up on. `clock`: the loop's. EEXIST: a node of this name is there; others: those of
+  /// runtime::Directory, sockets and loops.
   static Result<std::unique_ptr<Door>> open(progress::Loop& loop, const std::string& network, const std::string& node,
                                             Answer answer, const progress::Clock& clock = progress::system_clock());
   ~Door();
@@ -73,7 +73,7 @@ class Door {
   progress::Loop& loop_;
   const progress::Clock& clock_;
   const Answer answer_;
-  std::unique_ptr<host::RuntimeDir> dir_;
+  std::unique_ptr<runtime::Directory> dir_;
   std::string name_;
   base::UniqueFd listener_;
   std::unique_ptr<progress::Loop::Watch> arrivals_;

@@ -56,7 +56,7 @@ class NetdevDoor : public ::testing::Test {
 
   /// A process that has connected and not asked yet.
   static base::UniqueFd guest() {
-    auto dir = host::RuntimeDir::open();
+    auto dir = runtime::Directory::open();
     auto socket = (*dir)->connect_name("net,lab,n1");
     EXPECT_TRUE(socket);
     return socket ? std::move(*socket) : base::UniqueFd();
@@ -305,7 +305,7 @@ TEST_F(NetdevDoor, List_NamesTheNodesOfANetworkOrOfAll) {
 }
 
 TEST_F(NetdevDoor, List_SocketsThatAreNoNodes_AreLeftOut) {
-  auto dir = host::RuntimeDir::open();
+  auto dir = runtime::Directory::open();
   ASSERT_TRUE(dir);
   for (const char* name : {"net,lab", "other,lab,n2", "net.lab,n3"}) EXPECT_TRUE((*dir)->claim_name(name)) << name;
   using Names = std::vector<std::pair<std::string, std::string>>;
