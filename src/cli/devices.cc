@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <nupa/device.h>
-#include "commands.h"
+#include "cli/commands.h"
 #include "core/device_attr.h"
 #include "core/device_table.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/shared_file.h"
 #include "host/runtime_dir.h"
-#include "commands.h"
+#include "cli/commands.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {

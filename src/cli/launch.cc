@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/rendezvous.h"
-#include "commands.h"
+#include "cli/commands.h"
 #include "progress/clock.h"
 #include "progress/descriptors.h"
 

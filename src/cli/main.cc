@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commands.h"
+#include "cli/commands.h"
 #include "core/transport_names.h"
 #include "nupa_config.h"
 

@@ -1,4 +1,4 @@
-#include "observe.h"
+#include "cli/observe.h"
 
 #include "host/wire.h"
 

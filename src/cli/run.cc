@@ -5,7 +5,7 @@
 #include <cstring>
 #include <unistd.h>
 
-#include "commands.h"
+#include "cli/commands.h"
 #include "nupa_config.h"
 
 namespace nupa::cli {

@@ -3,12 +3,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "commands.h"
+#include "cli/commands.h"
 #include "core/device_table.h"
 #include "core/transports.h"
-#include "observe.h"
+#include "cli/observe.h"
 #include "progress/waiter.h"
-#include "transport_alias.h"
+#include "cli/transport_alias.h"
 
 namespace nupa::cli {
 namespace {

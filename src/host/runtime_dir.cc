@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/clock.h"
 #include "progress/lifecycle.h"

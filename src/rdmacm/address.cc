@@ -10,7 +10,7 @@
 
 #include <nupa/device.h>
 #include "base/gid.h"
-#include "id.h"
+#include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/gid.h"
 #include "base/time_code.h"
-#include "id.h"
+#include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
 namespace {

@@ -1,6 +1,6 @@
 /// The devices and the communication manager, opened when something first needs them and then kept, as rdma_get_devices
 /// promises.
-#include "id.h"
+#include "rdmacm/id.h"
 
 #include <fcntl.h>
 #include <unistd.h>

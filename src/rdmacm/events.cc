@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/gid.h"
-#include "id.h"
+#include "rdmacm/id.h"
 #include "progress/condition.h"
 #include "progress/waiter.h"
 

@@ -1,5 +1,5 @@
 /// Ids: made, destroyed, and their options.
-#include "id.h"
+#include "rdmacm/id.h"
 
 #include <cstring>
 #include <unordered_set>

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "id.h"
+#include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
 namespace {

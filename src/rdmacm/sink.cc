@@ -1,5 +1,5 @@
 /// What the communication manager tells becomes events. All with its lock held, so nothing here calls it.
-#include "id.h"
+#include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
 namespace {

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <memory>
 
-#include "datagram.h"
-#include "descriptor_table.h"
-#include "option_value.h"
-#include "poll.h"
-#include "stream.h"
+#include "rsockets/datagram.h"
+#include "rsockets/descriptor_table.h"
+#include "rsockets/option_value.h"
+#include "rsockets/poll.h"
+#include "rsockets/stream.h"
 
 #define NUPA_RSOCKETS extern "C" __attribute__((visibility("default")))
 

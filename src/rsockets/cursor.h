@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "socket.h"
+#include "rsockets/socket.h"
 
 namespace nupa::rsockets {
 

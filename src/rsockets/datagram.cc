@@ -1,4 +1,4 @@
-#include "datagram.h"
+#include "rsockets/datagram.h"
 
 #include <netinet/in.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "cursor.h"
+#include "rsockets/cursor.h"
 #include "progress/descriptors.h"
 
 namespace nupa::rsockets {

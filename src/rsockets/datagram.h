@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "datagram_destinations.h"
-#include "datagram_path.h"
-#include "settings.h"
-#include "socket.h"
+#include "rsockets/datagram_destinations.h"
+#include "rsockets/datagram_path.h"
+#include "rsockets/settings.h"
+#include "rsockets/socket.h"
 
 namespace nupa::rsockets {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "datagram_destinations.h"
+#include "rsockets/datagram_destinations.h"
 
 #include <netinet/in.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "datagram_header.h"
+#include "rsockets/datagram_header.h"
 
 #include <netinet/in.h>
 

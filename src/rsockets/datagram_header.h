@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "wire.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 

@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <mutex>
 
-#include "datagram.h"
-#include "limits.h"
-#include "option_value.h"
+#include "rsockets/datagram.h"
+#include "rsockets/limits.h"
+#include "rsockets/option_value.h"
 
 namespace nupa::rsockets {
 

@@ -1,4 +1,4 @@
-#include "datagram_path.h"
+#include "rsockets/datagram_path.h"
 #include "rdmacm/private.h"
 #include "progress/descriptors.h"
 

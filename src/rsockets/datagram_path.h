@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "datagram_header.h"
-#include "endpoint.h"
-#include "limits.h"
-#include "wire.h"
+#include "rsockets/datagram_header.h"
+#include "rsockets/endpoint.h"
+#include "rsockets/limits.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 

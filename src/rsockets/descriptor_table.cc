@@ -1,4 +1,4 @@
-#include "descriptor_table.h"
+#include "rsockets/descriptor_table.h"
 
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "socket.h"
+#include "rsockets/socket.h"
 
 namespace nupa::rsockets {
 

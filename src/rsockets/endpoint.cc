@@ -1,4 +1,4 @@
-#include "endpoint.h"
+#include "rsockets/endpoint.h"
 
 #include <fcntl.h>
 #include <unistd.h>

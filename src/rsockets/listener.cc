@@ -1,4 +1,4 @@
-#include "listener.h"
+#include "rsockets/listener.h"
 
 #include <algorithm>
 #include <cerrno>

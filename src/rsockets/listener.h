@@ -6,8 +6,8 @@
 
 #include "progress/event_descriptor.h"
 #include "progress/loop.h"
-#include "service.h"
-#include "stream.h"
+#include "rsockets/service.h"
+#include "rsockets/stream.h"
 
 namespace nupa::rsockets {
 

@@ -1,4 +1,4 @@
-#include "mappings.h"
+#include "rsockets/mappings.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "wire.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 

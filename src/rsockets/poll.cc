@@ -1,9 +1,9 @@
-#include "poll.h"
+#include "rsockets/poll.h"
 
 #include <cerrno>
 #include <vector>
 
-#include "descriptor_table.h"
+#include "rsockets/descriptor_table.h"
 #include "progress/descriptors.h"
 
 namespace nupa::rsockets {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "waiter.h"
+#include "rsockets/waiter.h"
 
 namespace nupa::rsockets {
 

@@ -2,8 +2,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "limits.h"
-#include "wire.h"
+#include "rsockets/limits.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 

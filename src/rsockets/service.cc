@@ -1,4 +1,4 @@
-#include "service.h"
+#include "rsockets/service.h"
 
 #include <atomic>
 #include <utility>

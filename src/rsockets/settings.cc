@@ -1,11 +1,11 @@
-#include "settings.h"
+#include "rsockets/settings.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
 
-#include "limits.h"
-#include "wire.h"
+#include "rsockets/limits.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 namespace {

@@ -1,5 +1,5 @@
 #include "progress/descriptors.h"
-#include "socket.h"
+#include "rsockets/socket.h"
 
 #include <fcntl.h>
 #include <infiniband/ib.h>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "waiter.h"
+#include "rsockets/waiter.h"
 
 namespace nupa::rsockets {
 

@@ -6,17 +6,17 @@
 #include <mutex>
 #include <vector>
 
-#include "endpoint.h"
-#include "limits.h"
-#include "mappings.h"
+#include "rsockets/endpoint.h"
+#include "rsockets/limits.h"
+#include "rsockets/mappings.h"
 #include "progress/spin_lock.h"
-#include "receive_ring.h"
-#include "send_window.h"
-#include "service.h"
-#include "settings.h"
-#include "socket.h"
-#include "stream_buffers.h"
-#include "stream_options.h"
+#include "rsockets/receive_ring.h"
+#include "rsockets/send_window.h"
+#include "rsockets/service.h"
+#include "rsockets/settings.h"
+#include "rsockets/socket.h"
+#include "rsockets/stream_buffers.h"
+#include "rsockets/stream_options.h"
 
 namespace nupa::rsockets {
 

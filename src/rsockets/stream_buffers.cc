@@ -1,4 +1,4 @@
-#include "stream_buffers.h"
+#include "rsockets/stream_buffers.h"
 
 #include <sys/mman.h>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "wire.h"
+#include "rsockets/wire.h"
 
 namespace nupa::rsockets {
 

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <new>
 
-#include "limits.h"
-#include "listener.h"
-#include "service.h"
-#include "stream.h"
+#include "rsockets/limits.h"
+#include "rsockets/listener.h"
+#include "rsockets/service.h"
+#include "rsockets/stream.h"
 
 namespace nupa::rsockets {
 namespace {

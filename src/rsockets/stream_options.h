@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "settings.h"
+#include "rsockets/settings.h"
 
 namespace nupa::rsockets {
 

@@ -4,9 +4,9 @@
 #include <cerrno>
 #include <mutex>
 
-#include "limits.h"
-#include "listener.h"
-#include "stream.h"
+#include "rsockets/limits.h"
+#include "rsockets/listener.h"
+#include "rsockets/stream.h"
 
 namespace nupa::rsockets {
 namespace {

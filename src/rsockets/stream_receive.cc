@@ -6,10 +6,10 @@
 #include <mutex>
 #include <new>
 
-#include "cursor.h"
-#include "listener.h"
-#include "service.h"
-#include "stream.h"
+#include "rsockets/cursor.h"
+#include "rsockets/listener.h"
+#include "rsockets/service.h"
+#include "rsockets/stream.h"
 
 namespace nupa::rsockets {
 namespace {

@@ -3,9 +3,9 @@
 #include <cerrno>
 #include <mutex>
 
-#include "cursor.h"
-#include "limits.h"
-#include "stream.h"
+#include "rsockets/cursor.h"
+#include "rsockets/limits.h"
+#include "rsockets/stream.h"
 #include "verbs/private.h"
 
 namespace nupa::rsockets {

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "limits.h"
-#include "option_value.h"
-#include "stream.h"
+#include "rsockets/limits.h"
+#include "rsockets/option_value.h"
+#include "rsockets/stream.h"
 
 namespace nupa::rsockets {
 namespace {

@@ -1,10 +1,10 @@
-#include "waiter.h"
+#include "rsockets/waiter.h"
 
 #include <algorithm>
 #include <mutex>
 
 #include "progress/cpu.h"
-#include "settings.h"
+#include "rsockets/settings.h"
 
 namespace nupa::rsockets {
 

@@ -2,7 +2,7 @@
 /// they are present, so that the dynamic linker finds every version, and refuse.
 #include <cerrno>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 // Their arguments are never looked at, so the symbols are declared without them.
 #define NUPA_OLD_SYMBOL(type, name, node, result)                                      \

@@ -8,7 +8,7 @@
 #include "progress/of_process.h"
 #include "progress/waiter.h"
 #include "verbs/private.h"
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 

@@ -1,7 +1,7 @@
 /// The extended completion queue: one entry at a time, read field by field.
 #include <ctime>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 namespace {

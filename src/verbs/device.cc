@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "progress/of_process.h"
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 namespace {

@@ -1,5 +1,5 @@
 /// Asynchronous events, fork, and the table of operations.
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 

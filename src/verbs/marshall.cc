@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 NUPA_VERBS void ibv_copy_ah_attr_from_kern(ibv_ah_attr* to, const ib_uverbs_ah_attr* from) {
   static_assert(sizeof to->grh.dgid.raw == sizeof from->grh.dgid);

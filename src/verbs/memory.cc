@@ -1,7 +1,7 @@
 /// Protection domains, memory regions, windows, device memory, address handles, XRC domains.
 #include <cstring>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 // Their arguments are never looked at, so the symbols are declared without them.
 #define NUPA_PRIVATE(name)    \

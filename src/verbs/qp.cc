@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "private.h"
-#include "wrappers.h"
+#include "verbs/private.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 

@@ -1,7 +1,7 @@
 /// The ibv_wr_* builder: requests are staged between wr_start and wr_complete.
 #include <cstring>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 namespace {

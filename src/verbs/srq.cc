@@ -1,7 +1,7 @@
 /// Shared receive queues.
 #include <cstring>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 

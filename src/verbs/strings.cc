@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "wrappers.h"
+#include "verbs/wrappers.h"
 
 namespace {
 

@@ -74,9 +74,36 @@ class Tree(unittest.TestCase):
         self.add("src/net/socket.h", '\n  #  include "core/seam/endpoint.h"\n')
         self.assertReports("src/net/socket.h:3: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
 
-    def test_an_include_by_a_relative_path_is_followed(self):
+    def test_a_relative_path_is_reported_and_followed(self):
         self.add("src/net/socket.h", '#include "../core/seam/endpoint.h"\n')
-        self.assertReports("src/net/socket.h:2: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
+        self.assertReports("src/net/socket.h:2: ../core/seam/endpoint.h is a relative path: write core/seam/endpoint.h",
+                           "src/net/socket.h:2: net may not include core/seam/endpoint.h: see scripts/architecture.txt")
+
+    def test_a_path_from_the_folder_of_the_file_is_reported(self):
+        self.add("src/core/qp.cc", '#include "seam/endpoint.h"\n#include "qp.h"\n')
+        self.assertReports("src/core/qp.cc:2: seam/endpoint.h is a relative path: write core/seam/endpoint.h",
+                           "src/core/qp.cc:3: qp.h is a relative path: write core/qp.h")
+
+    def test_a_path_that_leads_elsewhere_from_the_folder_of_the_file_is_reported(self):
+        self.write("src/core/net/socket.h", "")
+        self.write("scripts/architecture.txt", FLOORS.replace("core: base net", "core/net:\ncore: base core/net"))
+        status, text = self.check()
+        self.assertEqual(status, 1)
+        self.assertIn("src/core/qp.h:3: net/socket.h is a relative path: write core/net/socket.h\n", text)
+
+    def test_a_path_with_a_step_up_inside_it_is_reported(self):
+        self.add("src/core/qp.cc", '#include "core/../net/socket.h"\n')
+        self.assertReports("src/core/qp.cc:2: core/../net/socket.h is a relative path: write net/socket.h")
+
+    def test_a_relative_path_to_a_file_outside_the_sources_is_reported(self):
+        self.write("tests/other.h", "")
+        self.add("src/core/qp.cc", '#include "../../tests/other.h"\n')
+        self.assertReports("src/core/qp.cc:2: ../../tests/other.h is a relative path: write tests/other.h")
+
+    def test_a_header_of_the_system_that_has_the_name_of_a_file_beside_is_none(self):
+        self.write("src/core/poll.h", "")
+        self.add("src/core/qp.cc", "#include <poll.h>\n")
+        self.assertEqual(self.check(), (0, ""))
 
     def test_a_folder_inside_another_is_one_of_its_own(self):
         self.add("src/core/seam/endpoint.h", '#include "core/other.h"\n')
@@ -227,16 +254,14 @@ class OfThisTree(unittest.TestCase):
 
 @unittest.skipIf(BUILD is None, "no build folder was named")
 class Compiler(unittest.TestCase):
-    """With the command that builds src/transport/roce/port/port.cc."""
+    """With the commands that build the folders of src/."""
 
-    def compiles(self, text):
+    def compiles(self, target, text):
         entries = json.loads((BUILD / "compile_commands.json").read_text())
-        for entry in entries:
-            source = Path(entry["directory"], entry["file"]).resolve()
-            if re.search("/sees/", entry["command"]) and source.name in ("port.cc", "unity_0_cxx.cxx") and "transport_roce_port.dir" in entry["command"]:
-                break
-        else:
-            self.fail("no command for src/transport/roce/port")
+        entry = next((entry for entry in entries if f"/{target}.dir/" in entry["command"] and "/sees/" in entry["command"]), None)
+        if entry is None:
+            self.fail(f"no command of {target}")
+        source = Path(entry["directory"], entry["file"]).resolve()
         with tempfile.NamedTemporaryFile("w", suffix=".cc") as written:
             written.write(text)
             written.flush()
@@ -246,32 +271,67 @@ class Compiler(unittest.TestCase):
             return subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True,
                                   env={**os.environ, "CCACHE_DISABLE": "1", "LC_ALL": "C"})
 
-    def test_an_include_from_below_compiles(self):
-        done = self.compiles('#include "base/log.h"\n#include "core/seam/endpoint.h"\n#include "transport/roce/congestion/congestion.h"\n')
+    def assertFinds(self, target, *headers):
+        done = self.compiles(target, "".join(f'#include "{header}"\n' for header in headers))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_an_include_from_above_does_not_compile(self):
-        done = self.compiles('#include "core/qp.h"\n')
+    def assertDoesNotFind(self, target, header):
+        done = self.compiles(target, f'#include "{header}"\n')
+        self.assertTrue((ROOT / "src" / header).is_file() or (ROOT / "include" / header).is_file(), header)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("core/qp.h: No such file", done.stderr)
+        self.assertIn(f"{header}: No such file", done.stderr)
+
+    def test_an_include_from_below_compiles(self):
+        self.assertFinds("nupa_transport_roce_port", "base/log.h", "core/seam/endpoint.h", "transport/roce/congestion/congestion.h")
+
+    def test_an_include_from_above_does_not_compile(self):
+        self.assertDoesNotFind("nupa_transport_roce_port", "core/qp.h")
 
     def test_another_transport_is_not_found(self):
-        done = self.compiles('#include "transport/shm/connected.h"\n')
-        self.assertIn("transport/shm/connected.h: No such file", done.stderr)
+        self.assertDoesNotFind("nupa_transport_roce_port", "transport/shm/connected.h")
+
+    def test_a_folder_of_the_collectives_does_not_find_those_above_it(self):
+        self.assertFinds("nupa_ccl_channel", "ccl/call/call.h", "ccl/channel/channel.h")
+        self.assertDoesNotFind("nupa_ccl_channel", "ccl/algorithms/algorithms.h")
+        self.assertDoesNotFind("nupa_ccl_algorithms_gather", "ccl/algorithms/hierarchical/hierarchical.h")
+        self.assertDoesNotFind("nupa_ccl_planner", "ccl/communicator/communicator.h")
+        self.assertDoesNotFind("nupa_ccl_bootstrap", "ccl/connect/connect.h")
+
+    def test_a_folder_of_headers_alone_does_not_find_those_above_it(self):
+        self.assertFinds("nupa_ccl_error", "ccl/error/error.h")
+        self.assertDoesNotFind("nupa_ccl_error", "ccl/coroutine/coroutine.h")
+
+    def test_a_folder_of_the_nupa_program_does_not_find_another_one(self):
+        self.assertFinds("nupa_cli_net", "cli/commands.h", "netdev/node.h")
+        self.assertDoesNotFind("nupa_cli_net", "cli/ccl/bench.h")
+        self.assertDoesNotFind("nupa_cli_ccl", "netdev/node.h")
+        self.assertDoesNotFind("nupa_cli_commands", "cli/ccl/bench.h")
+
+    def test_a_library_does_not_find_public_headers_that_it_may_not_include(self):
+        self.assertDoesNotFind("nupa_rsockets_preload", "nupa/ccl.h")
+
+    def check_with(self, pattern, replacement):
+        with tempfile.TemporaryDirectory() as folder:
+            text, number = re.subn(pattern, replacement, (BUILD / "compile_commands.json").read_text())
+            self.assertNotEqual(number, 0)
+            (Path(folder) / "compile_commands.json").write_text(text)
+            return subprocess.run([ROOT / "scripts" / "check-architecture", folder], capture_output=True, text=True)
 
     def test_no_folder_sees_another_than_the_list_allows(self):
         done = subprocess.run([ROOT / "scripts" / "check-architecture", BUILD], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
 
     def test_a_build_that_shows_a_folder_too_many_is_reported(self):
-        with tempfile.TemporaryDirectory() as folder:
-            text = (BUILD / "compile_commands.json").read_text()
-            (Path(folder) / "compile_commands.json").write_text(
-                re.sub(r"-I\S+/sees/nupa_transport_shm", lambda match: f"-I{ROOT}/src {match.group(0)}", text))
-            done = subprocess.run([ROOT / "scripts" / "check-architecture", folder], capture_output=True, text=True)
+        done = self.check_with(r"-I\S+/sees/nupa_(transport_shm|ccl_error) ", lambda match: f"-I{ROOT}/src {match.group(0)}")
         self.assertEqual(done.returncode, 1)
         self.assertIn("src/transport/shm: the build lets it include core/", done.stdout)
+        self.assertIn("src/ccl/error: the build lets it include ccl/call/", done.stdout)
         self.assertNotIn("src/transport/roce: the build", done.stdout)
+
+    def test_a_target_of_two_folders_is_reported(self):
+        done = self.check_with(r"(-I\S+/sees/)nupa_ccl_call ", r"\1nupa_ccl_channel ")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nupa_ccl_channel: one target compiles the folders ccl/call, ccl/channel\n", done.stdout)
 
 
 if __name__ == "__main__":

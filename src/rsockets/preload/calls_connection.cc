@@ -11,16 +11,16 @@
 #include <cstdarg>
 #include <cstdint>
 
-#include "../descriptor_table.h"
-#include "../poll.h"
-#include "../socket.h"
+#include "rsockets/descriptor_table.h"
+#include "rsockets/poll.h"
+#include "rsockets/socket.h"
 #include "base/clock.h"
-#include "epoll_set.h"
-#include "next.h"
-#include "overlay.h"
+#include "rsockets/preload/epoll_set.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
 #include "progress/clock.h"
-#include "rules.h"
-#include "take_over.h"
+#include "rsockets/preload/rules.h"
+#include "rsockets/preload/take_over.h"
 
 using namespace nupa::sockets;
 using nupa::rsockets::Deadline;

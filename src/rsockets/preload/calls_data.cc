@@ -8,9 +8,9 @@
 #include <csignal>
 #include <cstddef>
 
-#include "next.h"
-#include "overlay.h"
-#include "take_over.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
+#include "rsockets/preload/take_over.h"
 
 using namespace nupa::sockets;
 

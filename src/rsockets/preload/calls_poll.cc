@@ -6,13 +6,13 @@
 #include <cerrno>
 #include <vector>
 
-#include "../poll.h"
+#include "rsockets/poll.h"
 #include "base/clock.h"
-#include "epoll_calls.h"
-#include "epoll_set.h"
-#include "next.h"
-#include "overlay.h"
-#include "take_over.h"
+#include "rsockets/preload/epoll_calls.h"
+#include "rsockets/preload/epoll_set.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
+#include "rsockets/preload/take_over.h"
 #include "progress/clock.h"
 
 using namespace nupa::sockets;

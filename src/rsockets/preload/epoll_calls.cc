@@ -1,4 +1,4 @@
-#include "epoll_calls.h"
+#include "rsockets/preload/epoll_calls.h"
 
 #include <netinet/in.h>
 #include <unistd.h>
@@ -9,13 +9,13 @@
 
 #include "base/clock.h"
 #include "base/fence.h"
-#include "epoll_members.h"
-#include "epoll_set.h"
-#include "next.h"
-#include "overlay.h"
+#include "rsockets/preload/epoll_members.h"
+#include "rsockets/preload/epoll_set.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
 #include "progress/clock.h"
-#include "rules.h"
-#include "take_over.h"
+#include "rsockets/preload/rules.h"
+#include "rsockets/preload/take_over.h"
 
 namespace nupa::sockets {
 namespace {

@@ -1,4 +1,4 @@
-#include "epoll_members.h"
+#include "rsockets/preload/epoll_members.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <new>
 
-#include "../descriptor_table.h"
+#include "rsockets/descriptor_table.h"
 #include "base/fence.h"
-#include "next.h"
+#include "rsockets/preload/next.h"
 
 namespace nupa::sockets {
 

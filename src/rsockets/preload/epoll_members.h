@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../waiter.h"
-#include "fd_table.h"
+#include "rsockets/waiter.h"
+#include "rsockets/preload/fd_table.h"
 #include "progress/spin_lock.h"
 
 namespace nupa::sockets {

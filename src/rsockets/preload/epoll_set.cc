@@ -1,8 +1,8 @@
-#include "epoll_set.h"
+#include "rsockets/preload/epoll_set.h"
 
-#include "epoll_members.h"
-#include "next.h"
-#include "overlay.h"
+#include "rsockets/preload/epoll_members.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
 
 namespace nupa::sockets {
 

@@ -1,4 +1,4 @@
-#include "next.h"
+#include "rsockets/preload/next.h"
 
 namespace nupa::sockets::next {
 

@@ -1,4 +1,4 @@
-#include "overlay.h"
+#include "rsockets/preload/overlay.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "../endpoint.h"
-#include "../stream.h"
+#include "rsockets/endpoint.h"
+#include "rsockets/stream.h"
 #include "rdmacm/private.h"
 #include "base/clock.h"
-#include "fd_table.h"
-#include "next.h"
+#include "rsockets/preload/fd_table.h"
+#include "rsockets/preload/next.h"
 #include "progress/lifecycle.h"
-#include "rules.h"
+#include "rsockets/preload/rules.h"
 
 namespace nupa::sockets {
 namespace {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "../descriptor_table.h"
+#include "rsockets/descriptor_table.h"
 
 namespace nupa::sockets {
 

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "epoll_members.h"
-#include "overlay.h"
+#include "rsockets/preload/epoll_members.h"
+#include "rsockets/preload/overlay.h"
 #include "progress/lifecycle.h"
-#include "rules.h"
+#include "rsockets/preload/rules.h"
 
 namespace nupa::sockets {
 namespace {

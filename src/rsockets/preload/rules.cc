@@ -1,4 +1,4 @@
-#include "rules.h"
+#include "rsockets/preload/rules.h"
 
 #include <fnmatch.h>
 #include <netinet/in.h>

@@ -1,17 +1,17 @@
-#include "take_over.h"
+#include "rsockets/preload/take_over.h"
 
 #include <fcntl.h>
 #include <rdma/rsocket.h>
 
 #include <cerrno>
 
-#include "../endpoint.h"
-#include "../stream.h"
+#include "rsockets/endpoint.h"
+#include "rsockets/stream.h"
 #include "base/clock.h"
-#include "epoll_set.h"
-#include "next.h"
-#include "overlay.h"
-#include "rules.h"
+#include "rsockets/preload/epoll_set.h"
+#include "rsockets/preload/next.h"
+#include "rsockets/preload/overlay.h"
+#include "rsockets/preload/rules.h"
 
 namespace nupa::sockets {
 
