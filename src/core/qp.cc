@@ -384,10 +384,12 @@ bool Qp::has_failed() const { return shared_->error.load() != 0 || state() == Qp
 
 bool Qp::handle_peer_gone(host::Peer& peer) {
   if (!datagram_ && !connected_to(peer)) return true;
-  if (!send_lock_.try_lock()) return false;
-  // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.
-  if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);
-  send_lock_.unlock();
+  {
+    const std::unique_lock send(send_lock_, std::try_to_lock);
+    if (!send.owns_lock()) return false;
+    // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.
+    if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);
+  }
   return handle_error();
 }
 

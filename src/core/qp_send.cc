@@ -12,6 +12,8 @@ namespace nupa::core {
 namespace {
 
 constexpr uint64_t kMaxDatagram = 4096;
+/// Before the next try where another thread is posting.
+constexpr int64_t kPostingPauseNs = 20 * base::kNsPerUs;
 
 constexpr uint32_t bit(Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); }
 constexpr uint32_t kSends = bit(Opcode::kSend) | bit(Opcode::kSendWithImm);
@@ -196,10 +198,10 @@ int Qp::post(const SendWr& wr) {
 }
 
 int64_t Qp::progress(int64_t now_ns) {
-  if (!send_lock_.try_lock()) return now_ns + 20'000;
+  const std::unique_lock lock(send_lock_, std::try_to_lock);
+  if (!lock.owns_lock()) return now_ns + kPostingPauseNs;
   const int64_t wanted = endpoint_ == nullptr ? INT64_MAX : endpoint_->progress(now_ns);
   if (wanted == INT64_MAX) process_.pending().remove(*this);
-  send_lock_.unlock();
   return wanted;
 }
 
