@@ -61,9 +61,9 @@ class Directory {
   int descriptor() const { return fd_.get(); }
   /// All entries but "." and "..".
   std::vector<std::string> files() const;
-  /// Whether this file is a socket of this user, and which one.
+  /// This file is a socket of this user; `inode` is its number.
   bool is_own_socket(const std::string& file, ino_t* inode = nullptr) const;
-  /// Whether a file has the form of a service's socket.
+  /// The file is named as the socket of a service is.
   static bool is_file_of_name(const std::string& file);
   /// Connects to the socket `file`. Errors of connect_name().
   Result<base::UniqueFd> connect_to(const std::string& file) const;
