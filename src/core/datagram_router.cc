@@ -115,8 +115,7 @@ int64_t DatagramRouter::progress(int64_t now_ns) {
       return now_ns + pause_ns_;
     }
     pause_ns_ = 0;
-    const std::unique_ptr<DeferredSend> ended = sends_.take();
-    context_.complete_send(ended->wr, ended->position, *status, length);
+    sends_.end_front(context_, *status, length);
     due.raise();
     if (*status != WcStatus::kSuccess) flush();
   }

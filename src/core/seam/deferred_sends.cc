@@ -54,17 +54,15 @@ DeferredSend* DeferredSends::keep(const Request& request) try {
   return nullptr;
 }
 
-std::unique_ptr<DeferredSend> DeferredSends::take() {
-  std::unique_ptr<DeferredSend> oldest = std::move(waiting_.front());
+void DeferredSends::end_front(QpContext& context, WcStatus status, uint64_t length) {
+  // Off the list first: the core may ask within complete_send() whether anything is left.
+  const std::unique_ptr<DeferredSend> ended = std::move(waiting_.front());
   waiting_.pop_front();
-  return oldest;
+  context.complete_send(ended->wr, ended->position, status, length);
 }
 
 void DeferredSends::flush(QpContext& context) {
-  while (!waiting_.empty()) {
-    const std::unique_ptr<DeferredSend> lost = take();
-    context.complete_send(lost->wr, lost->position, WcStatus::kWrFlushErr, 0);
-  }
+  while (!waiting_.empty()) end_front(context, WcStatus::kWrFlushErr, 0);
 }
 
 bool DeferredSends::translate(const DeferredSend& send, QpContext& context, Piece* pieces, uint32_t* count,

@@ -4,6 +4,7 @@
 
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/seam/qp_context.h"
@@ -49,14 +50,14 @@ class DeferredSends {
 
   /// Appends a copy. Null: no memory.
   DeferredSend* keep(const Request& request);
-  /// Takes the oldest one away.
-  std::unique_ptr<DeferredSend> take();
+  /// Completes the oldest one; `length`: bytes of the message.
+  void end_front(QpContext& context, WcStatus status, uint64_t length);
   void drop_last() { waiting_.pop_back(); }
   /// Completes all with kWrFlushErr, in order.
   void flush(QpContext& context);
 
   /// Calls `execute(const Request&)` with the oldest one and returns what that returns, or `fault(status)` if the
-  /// request is at fault or one of its keys was revoked since post().
+  /// request is at fault or one of its keys was revoked since post(). Without `fault`: or the status.
   template <class Execute, class Fault>
   auto run_front(QpContext& context, Execute&& execute, Fault&& fault) {
     const DeferredSend& oldest = front();
@@ -69,6 +70,11 @@ class DeferredSends {
       return fault(WcStatus::kLocProtErr);
     return execute(Request{oldest.wr, oldest.has_vector ? &oldest.vector : nullptr, pieces, count, length,
                            oldest.position, WcStatus::kSuccess});
+  }
+
+  template <class Execute>
+  WcStatus run_front(QpContext& context, Execute&& execute) {
+    return run_front(context, std::forward<Execute>(execute), [](WcStatus fault) { return fault; });
   }
 
   /// The oldest one was tried at `now_ns` and has to wait for `reason`. Returns when to try again, or 0 if the limits

@@ -17,3 +17,4 @@
 #include "core/seam/stat_fields.h"
 #include "core/seam/timers.h"
 #include "core/seam/transport.h"
+#include "core/seam/whole_message.h"

@@ -4,12 +4,12 @@
 
 #include "base/gid.h"
 #include "core/seam/grh.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::roce {
 namespace {
 
 constexpr uint32_t kMaxFragments = 64;
-constexpr uint32_t kOwnQkey = 0x80000000;  // IBTA 10.2.5: the high bit asks for the sender's own Q_Key
 
 /// 127.0.0.0/8.
 bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }
@@ -46,7 +46,7 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   packet.dest_qpn = group ? core::kGroupQpn : wr.remote_qpn;
   packet.psn = psn_;
   packet.imm = wr.imm_or_rkey;
-  packet.qkey = (wr.remote_qkey & kOwnQkey) != 0 ? context_.qkey() : wr.remote_qkey;
+  packet.qkey = core::qkey_of(wr, context_);
   packet.source_qpn = context_.number();
   packet.payload_length = static_cast<uint32_t>(request.length);
   Fragment fragments[kMaxFragments];
@@ -86,10 +86,10 @@ void DatagramEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& f
   // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
   const core::Piece pieces[] = {{header.data(), header.size()},
                                 {const_cast<std::byte*>(packet.payload), packet.payload_length}};
+  const core::SendPart whole = core::whole_datagram(pieces, 2, packet.payload_length + core::kGrhBytes);
   core::ContextTarget target(context_);
   core::Responder<core::ContextTarget>::Message message;
-  core::Responder<core::ContextTarget>(target, false)
-      .send({true, true, pieces, 2, packet.payload_length + core::kGrhBytes, 0, false, 0}, &inbound, &message);
+  core::Responder<core::ContextTarget>(target, false).send(whole, &inbound, &message);
 }
 
 }  // namespace nupa::roce

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::shm_transport {
 
@@ -104,9 +105,8 @@ int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* st
 }
 
 void Connected::end_oldest(WcStatus status, uint64_t length) {
-  const std::unique_ptr<core::DeferredSend> ended = sends_.take();
+  sends_.end_front(context_, status, length);
   if (sends_.empty() && target_ != nullptr) target_->set_wait(host::AgentCall::kWaitNs);
-  context_.complete_send(ended->wr, ended->position, status, length);
   due.raise();
   if (status != WcStatus::kSuccess) flush();
 }
@@ -323,18 +323,8 @@ Outcome Connected::not_ready() {
 }
 
 core::Inbound Connected::inbound_of(const Request& request) const {
-  core::Inbound inbound;
-  inbound.src_qp = qp_num_;
-  inbound.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
+  core::Inbound inbound = core::inbound_of(request.wr, qp_num_);
   inbound.sl = vector_.sl;
-  if (request.wr.opcode == Opcode::kSendWithImm || request.wr.opcode == Opcode::kRdmaWriteWithImm) {
-    inbound.wc_flags = wc_flag::kWithImm;
-    inbound.imm_data = request.wr.imm_or_rkey;
-  } else if (request.wr.opcode == Opcode::kSendWithInv) {
-    inbound.wc_flags = wc_flag::kWithInv;
-    inbound.imm_data = request.wr.imm_or_rkey;
-  }
-  if (request.wr.opcode == Opcode::kRdmaWriteWithImm) inbound.opcode = WcOpcode::kRecvRdmaWithImm;
   return inbound;
 }
 
@@ -343,10 +333,8 @@ Outcome Connected::send(const Request& request) {
   Responder::Message message;
   if (__builtin_expect(holds_, 0)) message = take_held(request.wr.remote_srqn);
   core::Inbound inbound = inbound_of(request);
-  const bool invalidates = request.wr.opcode == Opcode::kSendWithInv;
-  const core::Verdict verdict = responder.send({true, true, request.pieces, request.piece_count, request.length,
-                                                request.wr.remote_srqn, invalidates, request.wr.imm_or_rkey},
-                                               &inbound, &message);
+  const core::SendPart whole = core::whole_send(request.wr, request.pieces, request.piece_count, request.length);
+  const core::Verdict verdict = responder.send(whole, &inbound, &message);
   if (__builtin_expect(verdict.is_not_served(), 0)) hold(message);
   return outcome_of(verdict);
 }
@@ -355,9 +343,7 @@ Outcome Connected::rdma_write(const Request& request) {
   Responder responder(*target_, is_reliable());
   const SendWr& wr = request.wr;
   const bool has_immediate = wr.opcode == Opcode::kRdmaWriteWithImm;
-  const core::WritePart whole{
-      true,           true,           has_immediate,  false,   request.pieces, request.piece_count,
-      request.length, request.length, wr.remote_addr, wr.rkey, wr.remote_srqn};
+  const core::WritePart whole = core::whole_write(wr, request.pieces, request.piece_count, request.length);
   if (__builtin_expect(!has_immediate, 1)) return outcome_of(responder.write(whole));
   Responder::Message message;
   core::Inbound inbound = inbound_of(request);
@@ -385,36 +371,17 @@ void scatter_word(uint64_t value, const Request& request) {
     std::memcpy(request.pieces->data, &value, 8);
     return;
   }
-  const auto* from = reinterpret_cast<const std::byte*>(&value);
-  uint64_t left = 8;
-  for (uint32_t i = 0; i < request.piece_count && left > 0; ++i) {
-    const uint64_t step = std::min(left, request.pieces[i].length);
-    if (request.pieces[i].data != nullptr) std::memcpy(request.pieces[i].data, from, step);
-    from += step;
-    left -= step;
-  }
-}
-
-uint64_t gather_word(const Request& request) {
-  uint64_t value = 0;
-  auto* to = reinterpret_cast<std::byte*>(&value);
-  for (uint32_t i = 0; i < request.piece_count; ++i) {
-    if (request.pieces[i].data != nullptr) std::memcpy(to, request.pieces[i].data, request.pieces[i].length);
-    to += request.pieces[i].length;
-  }
-  return value;
+  core::scatter(request, reinterpret_cast<const std::byte*>(&value), sizeof value);
 }
 
 }  // namespace
 
 Outcome Connected::atomic(const Request& request) {
   const SendWr& wr = request.wr;
-  const bool swap = wr.opcode == Opcode::kCompareSwap;
   uint64_t found = wr.compare_add;
-  const core::Verdict verdict =
-      Responder(*target_, is_reliable())
-          .atomic(swap ? core::AtomicOp::kCompareSwap : core::AtomicOp::kFetchAdd, wr.remote_srqn, wr.rkey,
-                  wr.remote_addr, &found, wr.swap, 0, target_->read_depth());
+  const core::Verdict verdict = Responder(*target_, is_reliable())
+                                    .atomic(core::atomic_op_of(wr.opcode), wr.remote_srqn, wr.rkey, wr.remote_addr,
+                                            &found, wr.swap, 0, target_->read_depth());
   if (__builtin_expect(!verdict.is_accepted(), 0)) return refused(verdict);
   scatter_word(found, request);
   return kSucceeded;
@@ -426,7 +393,8 @@ Outcome Connected::atomic_write(const Request& request) {
   // In a list, or, as the builder has it, in the request itself.
   const bool listed = request.piece_count != 0;
   if (listed && request.length != core::kAtomicBytes) return refused(responder.refuse(core::Refusal::kInvalidRequest));
-  uint64_t value = listed ? gather_word(request) : wr.compare_add;
+  uint64_t value = listed ? 0 : wr.compare_add;
+  if (listed) core::gather(request, reinterpret_cast<std::byte*>(&value));
   return outcome_of(responder.atomic(core::AtomicOp::kWrite, wr.remote_srqn, wr.rkey, wr.remote_addr, &value, 0, 0, 1));
 }
 

@@ -4,9 +4,9 @@
 #include <cerrno>
 
 #include "base/clock.h"
-#include "core/seam/responder.h"
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::shm_transport {
 
@@ -99,21 +99,15 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
   pieces[0] = {header.data(), header.size()};
   std::copy_n(request.pieces, request.piece_count, pieces + 1);
 
-  core::Inbound inbound;
-  inbound.src_qp = context_.number();
-  inbound.solicited = (request.wr.flags & send_flag::kSolicited) != 0;
+  core::Inbound inbound = core::inbound_of(request.wr, context_.number());
   inbound.sl = request.vector->sl;
   inbound.slid = request.vector->is_global ? 0 : request.vector->dlid;
-  inbound.wc_flags = request.vector->is_global ? wc_flag::kGrh : 0;
-  if (request.wr.opcode == Opcode::kSendWithImm) {
-    inbound.wc_flags |= wc_flag::kWithImm;
-    inbound.imm_data = request.wr.imm_or_rkey;
-  }
+  inbound.wc_flags |= request.vector->is_global ? wc_flag::kGrh : 0;
   // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
   core::Responder<SharedTarget>::Message message;
   core::Responder<SharedTarget> responder(target, false);
-  const core::Verdict verdict = responder.send(
-      {true, true, pieces, request.piece_count + 1, request.length + kGrhBytes, 0, false, 0}, &inbound, &message);
+  const core::SendPart whole = core::whole_datagram(pieces, request.piece_count + 1, request.length + kGrhBytes);
+  const core::Verdict verdict = responder.send(whole, &inbound, &message);
   if (!verdict.is_not_served()) return;
   // The owner of the buffers is stopped.
   target.forget_calls();
@@ -160,9 +154,7 @@ bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
 }
 
 std::optional<WcStatus> Datagram::send(const Request& request) {
-  // The high bit asks for the sender's own Q_Key (IBTA 10.2.5).
-  const bool own_qkey = (request.wr.remote_qkey & 0x80000000u) != 0;
-  const uint32_t qkey = own_qkey ? context_.qkey() : request.wr.remote_qkey;
+  const uint32_t qkey = core::qkey_of(request.wr, context_);
   if (request.vector->is_global && core::names_group(request.vector->dgid)) {
     if (!deliver_multicast(request, qkey)) return std::nullopt;
     return WcStatus::kSuccess;
