@@ -1,392 +1,418 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loopback/loopback_transport.h"
 
-#include <algorithm>
-#include <cstring>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/memory_fault.h"
+#include "core/seam/deferred_sends.h"
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::loopback {
+namespace {
 
 using core::Piece;
-using core::Posted;
 using core::Request;
 using core::Verdict;
 using Responder = core::Responder<core::ContextTarget>;
 
-namespace {
-
-/// The pause before a queue pair that another thread holds is tried again.
-constexpr int64_t kHeldPauseNs = 20'000;
-
-bool is_send(Opcode opcode) {
-  return opcode == Opcode::kSend || opcode == Opcode::kSendWithImm || opcode == Opcode::kSendWithInv;
-}
-bool is_write(Opcode opcode) { return opcode == Opcode::kRdmaWrite || opcode == Opcode::kRdmaWriteWithImm; }
-
-core::AtomicOp atomic_op(Opcode opcode) {
-  return opcode == Opcode::kCompareSwap ? core::AtomicOp::kCompareSwap
-         : opcode == Opcode::kFetchAdd  ? core::AtomicOp::kFetchAdd
-                                        : core::AtomicOp::kWrite;
+/// Holds the send lock of a queue pair. No thread holds two: the target is entered while the sender is not.
+auto enter(core::QpContext& context) {
+  while (!context.try_enter()) std::this_thread::yield();
+  return std::unique_ptr<core::QpContext, decltype([](core::QpContext* held) { held->leave(); })>(&context);
 }
 
-core::Inbound inbound_of(const SendWr& wr, uint32_t from) {
-  core::Inbound inbound;
-  inbound.src_qp = from;
-  inbound.solicited = (wr.flags & send_flag::kSolicited) != 0;
-  if (wr.opcode == Opcode::kSendWithImm || wr.opcode == Opcode::kRdmaWriteWithImm)
-    inbound.wc_flags = wc_flag::kWithImm;
-  else if (wr.opcode == Opcode::kSendWithInv)
-    inbound.wc_flags = wc_flag::kWithInv;
-  if (inbound.wc_flags != 0) inbound.imm_data = wr.imm_or_rkey;
-  if (wr.opcode == Opcode::kRdmaWriteWithImm) inbound.opcode = WcOpcode::kRecvRdmaWithImm;
-  return inbound;
-}
+/// A request on its way to its target and back.
+struct Message {
+  SendWr wr{};
+  core::Inbound inbound{};
+  uint64_t length = 0;             ///< of the request's list
+  std::vector<std::byte> data{};   ///< to the target; of a READ or an atomic: back to the sender
+  std::optional<uint32_t> qkey{};  ///< of a datagram
+  uint64_t life = 0;               ///< of the sender when the request began
+  // Of the answer.
+  Verdict verdict = Verdict::not_served();  ///< not_served(): nobody answers now
+  uint8_t rnr_timer = 0;
+};
 
-std::vector<std::byte> gather(const Request& request, size_t before = 0) {
-  std::vector<std::byte> bytes(before + request.length);
-  std::byte* to = bytes.data() + before;
-  for (uint32_t i = 0; i < request.piece_count; ++i) {
-    if (request.pieces[i].data != nullptr) std::memcpy(to, request.pieces[i].data, request.pieces[i].length);
-    to += request.pieces[i].length;
-  }
-  return bytes;
-}
+/// One queue pair. It is served and receives without a send lock, by one thread at a time.
+class End {
+ public:
+  explicit End(core::QpContext& context) : context_(context) {}
+  virtual ~End() = default;
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
 
-void scatter(const Request& request, const std::byte* from, uint64_t length) {
-  for (uint32_t i = 0; i < request.piece_count && length > 0; ++i) {
-    const uint64_t step = std::min(length, request.pieces[i].length);
-    if (request.pieces[i].data != nullptr) std::memcpy(request.pieces[i].data, from, step);
-    from += step;
-    length -= step;
-  }
-}
+  /// Brings something to its target.
+  virtual void serve() = 0;
+  /// Is the target of the message. With the send lock, in a state in which a queue pair receives.
+  virtual void receive(Message& message) = 0;
+  core::QpContext& context() const { return context_; }
 
-}  // namespace
+ protected:
+  core::QpContext& context_;
+
+ private:
+  friend class Loopback;
+  std::list<End*> place_{this};  ///< its node while it is not in Loopback::ready_
+};
+
+class Loopback final : public core::Transport, public core::Poller {
+ public:
+  std::string_view name() const override { return "loopback"; }
+  Result<void> open(core::ProcessContext& process) override;
+  bool reaches(const AddressVector& vector, uint32_t qp_num) override;
+  Result<std::unique_ptr<core::Endpoint>> connect(const core::DeviceEntry& device, core::QpContext& context,
+                                                  const QpAttr& attr, bool may_lower_mtu) override;
+  Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
+                                                          host::DueEvent& due) override;
+  Result<uint32_t> mtu_code(const core::DeviceEntry&) const override { return 5; }
+  core::Poller* poller() override { return this; }
+
+  void poll() override;
+  void finish_poll() override {}
+  void program_sleeps() override {}
+
+  // Without a send lock.
+  void add(End& end);
+  void remove(End& end);
+  // Any thread.
+  /// The end has something to bring.
+  void schedule(End& end);
+  /// Within End::serve(). Nothing comes back from a queue pair that is not there.
+  void bring(Message& message, uint32_t to);
+
+ private:
+  void run(const std::stop_token& stop);
+  /// Serves what is scheduled by now. `working`: the lock of work_mutex_.
+  void work(std::unique_lock<std::mutex> working);
+
+  core::ProcessContext* process_ = nullptr;
+  std::mutex work_mutex_;                    ///< of the thread that works, and of one that adds or removes a queue pair
+  std::unordered_map<uint32_t, End*> ends_;  ///< by number; under work_mutex_
+  std::mutex queue_mutex_;                   ///< taken with a send lock, or with work_mutex_
+  std::condition_variable_any changed_;
+  std::list<End*> ready_;  ///< in order, each once; under queue_mutex_
+  std::jthread thread_;    ///< ends before the rest
+};
 
 // ---- Connected queue pairs.
 
-LoopbackEndpoint::LoopbackEndpoint(LoopbackTransport& transport, core::QpContext& context, const QpAttr& attr)
-    : Endpoint({.batches = true, .copies_in_post = true}),
-      transport_(transport),
-      context_(context),
-      remote_qpn_(attr.dest_qp_num),
-      read_depth_(attr.max_dest_rd_atomic) {
-  std::lock_guard lock(transport_.work_mutex_);
-  transport_.endpoints_[context.number()] = this;
-}
+/// RC, UC, XRC. One request is under way at a time: the oldest that waits.
+class LoopbackEndpoint final : public core::Endpoint, public End {
+ public:
+  LoopbackEndpoint(Loopback& transport, core::QpContext& context, const QpAttr& attr)
+      : Endpoint({.batches = true, .copies_in_post = true}),
+        End(context),
+        transport_(transport),
+        remote_qpn_(attr.dest_qp_num),
+        read_depth_(attr.max_dest_rd_atomic) {
+    transport.add(*this);
+  }
 
-Posted LoopbackEndpoint::post(const Request& request) {
-  const bool begins = sends_.empty() && !paused_;
-  core::DeferredSend* const kept = sends_.keep(request);
-  if (kept == nullptr) return Posted::no_memory();
-  if (begins) kept->first_try_ns = base::now_ns();
-  return Posted::taken();
-}
+  core::Posted post(const Request& request) override {
+    const bool begins = sends_.empty() && !paused_;
+    core::DeferredSend* const kept = sends_.keep(request);
+    if (kept == nullptr) return core::Posted::no_memory();
+    if (begins) kept->first_try_ns = base::now_ns();
+    return core::Posted::taken();
+  }
+  void send() override { transport_.schedule(*this); }
+  int64_t progress(int64_t now_ns) override {
+    if (now_ns < next_try_ns_) return next_try_ns_;
+    send();
+    return INT64_MAX;
+  }
+  void start(uint32_t) override { paused_ = false; }
+  void set_attributes(const QpAttr& attr) override { limits_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry}; }
+  void pause(bool paused) override {
+    paused_ = paused;
+    if (!paused) send();
+  }
+  bool drained() const override { return sends_.empty() || !sends_.front().begun(); }
+  void flush() override {
+    ++life_;
+    sends_.flush(context_);
+  }
+  void withdraw() override { transport_.remove(*this); }
+  std::string_view name() const override { return transport_.name(); }
 
-void LoopbackEndpoint::send() { transport_.schedule(context_.number(), 0); }
+  void serve() override {
+    Message message;
+    if (const auto entered = enter(context_); !begin(&message)) return;
+    transport_.bring(message, remote_qpn_);
+    const auto entered = enter(context_);
+    if (message.life == life_) finish(message);
+  }
+  void receive(Message& message) override {
+    if (message.qkey || message.inbound.src_qp != remote_qpn_) return;
+    message.verdict = execute(message);
+    message.rnr_timer = context_.rnr_timer();
+    if (message.verdict.is_accepted()) context_.established();
+  }
 
-void LoopbackEndpoint::set_attributes(const QpAttr& attr) { limits_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry}; }
+ private:
+  bool is_reliable() const { return context_.type() != QpType::kUc; }
+  /// Begins the oldest request. False: nothing is to be brought to the target.
+  bool begin(Message* message);
+  /// Handles the answer.
+  void finish(const Message& message);
+  void end(WcStatus status, uint64_t length);
+  Verdict execute(Message& message);
+  Verdict read(Message& message, Responder responder);
+  Verdict run_atomic(Message& message, Responder responder);
 
-void LoopbackEndpoint::pause(bool paused) {
-  paused_ = paused;
-  if (!paused) send();
-}
+  Loopback& transport_;
+  const uint32_t remote_qpn_;
+  const uint8_t read_depth_;  ///< as a target
+  core::RetryLimits limits_;
+  core::DeferredSends sends_;
+  bool paused_ = false;
+  int64_t next_try_ns_ = 0;
+  uint64_t life_ = 0;  ///< counts flushes: what began before one has no request any more
+};
 
-void LoopbackEndpoint::flush() {
-  ++life_;
-  sends_.flush(context_);
-}
-
-void LoopbackEndpoint::withdraw() {
-  std::lock_guard lock(transport_.work_mutex_);
-  const auto known = transport_.endpoints_.find(context_.number());
-  if (known != transport_.endpoints_.end() && known->second == this) transport_.endpoints_.erase(known);
-}
-
-void LoopbackEndpoint::end(WcStatus status, uint64_t length) {
-  const auto ended = sends_.take();
-  context_.complete_send(ended->wr, ended->position, status, length);
-  if (status != WcStatus::kSuccess) flush();
-}
-
-bool LoopbackEndpoint::begin(int64_t now_ns, Message* message) {
+bool LoopbackEndpoint::begin(Message* message) {
   while (!sends_.empty()) {
-    const QpState state = context_.state();
-    if (state == QpState::kErr || state == QpState::kSqe) {
+    if (context_.state() == QpState::kErr || context_.state() == QpState::kSqe) {
       flush();
       return false;
     }
     core::DeferredSend& oldest = sends_.front();
     if (paused_ && !oldest.begun()) return false;
-    const WcStatus fault = sends_.run_front(
-        context_,
-        [&](const Request& request) {
-          if (core::is_local(request.wr.opcode)) return WcStatus::kSuccess;
-          message->length = request.length;
-          if (!core::writes_own_list(request.wr.opcode)) message->data = gather(request);
-          return WcStatus::kSuccess;
-        },
-        [](WcStatus status) { return status; });
-    if (fault == WcStatus::kSuccess && !core::is_local(oldest.wr.opcode)) {
-      if (!oldest.begun()) oldest.first_try_ns = now_ns;
-      message->wr = oldest.wr;
-      message->life = life_;
+    const bool local = core::is_local(oldest.wr.opcode);
+    const WcStatus status = sends_.run_front(context_, [&](const Request& request) {
+      if (local) return context_.run_local(request.wr);
+      *message = {.wr = request.wr,
+                  .inbound = core::inbound_of(request.wr, context_.number()),
+                  .length = request.length,
+                  .life = life_};
+      if (!core::writes_own_list(request.wr.opcode)) message->data = core::gathered(request);
+      return WcStatus::kSuccess;
+    });
+    if (status == WcStatus::kSuccess && !local) {
+      if (!oldest.begun()) oldest.first_try_ns = base::now_ns();
       return true;
     }
-    end(fault != WcStatus::kSuccess ? fault : context_.run_local(oldest.wr), 0);
+    end(status, 0);
   }
   return false;
 }
 
-int64_t LoopbackEndpoint::finish(Message& message, int64_t now_ns) {
-  if (message.life != life_ || sends_.empty()) return 0;  // flushed meanwhile
-  const bool not_ready = message.answered && (message.verdict.is_not_ready() || message.verdict.is_later());
-  if (!message.answered || (not_ready && is_reliable())) {
-    const auto reason = not_ready ? core::DeferredSend::Reason::kNotReady : core::DeferredSend::Reason::kNoAnswer;
-    WcStatus status = WcStatus::kSuccess;
-    if (const int64_t next = sends_.postpone(reason, message.rnr_timer, limits_, now_ns, &status); next != 0)
-      return next;
-    end(status, 0);
-    return 0;
-  }
+void LoopbackEndpoint::finish(const Message& message) {
+  using Reason = core::DeferredSend::Reason;
+  const Verdict verdict = message.verdict;
+  const bool not_ready = verdict.is_not_ready() || verdict.is_later();
   WcStatus status = WcStatus::kSuccess;
-  if (message.verdict.is_refused() && is_reliable()) {
-    status = core::rule_of(message.verdict.refusal()).requester;
-  } else if (message.verdict.is_accepted() && core::writes_own_list(message.wr.opcode)) {
-    const std::byte* const from =
-        core::is_atomic(message.wr.opcode) ? reinterpret_cast<const std::byte*>(&message.operand) : message.data.data();
-    const uint64_t length = core::is_atomic(message.wr.opcode) ? core::kAtomicBytes : message.length;
-    status = sends_.run_front(
-        context_,
-        [&](const Request& request) {
-          scatter(request, from, length);
-          return WcStatus::kSuccess;
-        },
-        [](WcStatus fault) { return fault; });
+  if (verdict.is_not_served() || (not_ready && is_reliable())) {
+    const Reason reason = not_ready ? Reason::kNotReady : Reason::kNoAnswer;
+    next_try_ns_ = sends_.postpone(reason, message.rnr_timer, limits_, base::now_ns(), &status);
+    if (next_try_ns_ != 0) return context_.wake_at(next_try_ns_);
+  } else if (verdict.is_refused() && is_reliable()) {
+    status = core::rule_of(verdict.refusal()).requester;
+  } else if (verdict.is_accepted() && core::writes_own_list(message.wr.opcode)) {
+    status = sends_.run_front(context_, [&](const Request& request) {
+      core::scatter(request, message.data.data(), message.data.size());
+      return WcStatus::kSuccess;
+    });
   }
   end(status, message.length);
-  return 0;
+  send();
+}
+
+void LoopbackEndpoint::end(WcStatus status, uint64_t length) {
+  sends_.end_front(context_, status, length);
+  if (status != WcStatus::kSuccess) flush();
+}
+
+Verdict LoopbackEndpoint::execute(Message& message) {
+  const SendWr& wr = message.wr;
+  core::ContextTarget target(context_);
+  Responder responder(target, is_reliable());
+  if (wr.opcode == Opcode::kRdmaRead) return read(message, responder);
+  if (core::is_atomic(wr.opcode) || wr.opcode == Opcode::kAtomicWrite) return run_atomic(message, responder);
+  const Piece piece{message.data.data(), message.data.size()};
+  const bool writes = wr.opcode == Opcode::kRdmaWrite || wr.opcode == Opcode::kRdmaWriteWithImm;
+  Responder::Message received;
+  const Verdict verdict =
+      writes ? responder.write(core::whole_write(wr, &piece, 1, piece.length), &message.inbound, &received)
+             : responder.send(core::whole_send(wr, &piece, 1, piece.length), &message.inbound, &received);
+  if (verdict.is_not_served()) responder.give_back(&received);  // the next try takes a receive again
+  return verdict;
+}
+
+Verdict LoopbackEndpoint::read(Message& message, Responder responder) {
+  const SendWr& wr = message.wr;
+  core::ContextTarget::Range range;
+  const Verdict verdict =
+      responder.read(wr.remote_srqn, wr.rkey, wr.remote_addr, message.length, 0, read_depth_, &range);
+  if (!verdict.is_accepted() || message.length == 0) return verdict;
+  if (range.at == nullptr) return Verdict::not_served();  // its owner, another process, has not copied it yet
+  message.data.resize(message.length);
+  const auto copy = [&] { std::memcpy(message.data.data(), range.at, message.length); };
+  return base::try_access(range.at, message.length, copy) ? verdict : responder.refuse(core::Refusal::kRemoteOperation);
+}
+
+Verdict LoopbackEndpoint::run_atomic(Message& message, Responder responder) {
+  const SendWr& wr = message.wr;
+  uint64_t operand = wr.compare_add;
+  // The value of an ATOMIC_WRITE is in a list, or, as the builder has it, in the request itself.
+  if (!message.data.empty()) {
+    if (message.data.size() != core::kAtomicBytes) return responder.refuse(core::Refusal::kInvalidRequest);
+    std::memcpy(&operand, message.data.data(), core::kAtomicBytes);
+  }
+  const Verdict verdict = responder.atomic(core::atomic_op_of(wr.opcode), wr.remote_srqn, wr.rkey, wr.remote_addr,
+                                           &operand, wr.swap, 0, read_depth_);
+  const auto* const found = reinterpret_cast<const std::byte*>(&operand);
+  message.data.assign(found, found + core::kAtomicBytes);
+  return verdict;
 }
 
 // ---- Datagrams.
 
-LoopbackDatagrams::LoopbackDatagrams(LoopbackTransport& transport, const core::DeviceEntry& device,
-                                     core::QpContext& context)
-    : transport_(transport), gids_(device.gids), context_(context) {
-  std::lock_guard lock(transport_.work_mutex_);
-  transport_.datagram_ends_[context.number()] = &context;
-}
-
-core::DatagramSender::Reach LoopbackDatagrams::leads_to(const AddressVector& vector, uint32_t qp_num) {
-  return transport_.reaches(vector, qp_num) ? Reach::kYes : Reach::kNo;
-}
-
-std::optional<WcStatus> LoopbackDatagrams::send(const Request& request) {
-  const AddressVector& vector = *request.vector;
-  if (vector.is_global && core::names_group(vector.dgid)) return WcStatus::kSuccess;
-  LoopbackTransport::Datagram datagram{request.wr.remote_qpn, request.wr.remote_qkey,
-                                       inbound_of(request.wr, context_.number()), gather(request, core::kGrhBytes)};
-  if ((datagram.qkey & 0x80000000u) != 0) datagram.qkey = context_.qkey();  // IBTA 10.2.5
-  const Gid& source = gids_[std::min<size_t>(vector.sgid_index, gids_.size() - 1)].gid;
-  const auto header = core::make_route_header(vector, source, vector.dgid, request.length);
-  std::copy(header.begin(), header.end(), datagram.bytes.begin());
-  datagram.inbound.sl = vector.sl;
-  datagram.inbound.slid = vector.is_global ? 0 : vector.dlid;
-  if (vector.is_global) datagram.inbound.wc_flags |= wc_flag::kGrh;
-  {
-    std::lock_guard lock(transport_.queue_mutex_);
-    transport_.datagrams_.push_back(std::move(datagram));
+/// UD. Groups are left to the other transports, or members would get each datagram twice.
+class LoopbackDatagrams final : public core::DatagramSender, public End {
+ public:
+  LoopbackDatagrams(Loopback& transport, const core::DeviceEntry& device, core::QpContext& context)
+      : End(context), transport_(transport), gids_(device.gids) {
+    transport.add(*this);
   }
-  transport_.schedule(0, 0);
-  return WcStatus::kSuccess;
-}
 
-void LoopbackDatagrams::withdraw() {
-  std::lock_guard lock(transport_.work_mutex_);
-  transport_.datagram_ends_.erase(context_.number());
-}
+  Reach leads_to(const AddressVector& vector, uint32_t qp_num) override {
+    return transport_.reaches(vector, qp_num) ? Reach::kYes : Reach::kNo;
+  }
+  std::optional<WcStatus> send(const Request& request) override {
+    const AddressVector& vector = *request.vector;
+    if (vector.is_global && core::names_group(vector.dgid)) return WcStatus::kSuccess;
+    const Gid& source = gids_[std::min<size_t>(vector.sgid_index, gids_.size() - 1)].gid;
+    const core::RouteHeader header = core::make_route_header(vector, source, vector.dgid, request.length);
+    Message& message = leaving_.emplace_back(Message{
+        .wr = request.wr,
+        .inbound = core::inbound_of(request.wr, context_.number()),
+        .data = core::gathered(request, header.size()),
+        .qkey = core::qkey_of(request.wr, context_),
+    });
+    std::ranges::copy(header, message.data.begin());
+    message.inbound.sl = vector.sl;
+    message.inbound.slid = vector.is_global ? 0 : vector.dlid;
+    if (vector.is_global) message.inbound.wc_flags |= wc_flag::kGrh;
+    transport_.schedule(*this);
+    return WcStatus::kSuccess;
+  }
+  void withdraw() override { transport_.remove(*this); }
+
+  void serve() override {
+    auto entered = enter(context_);
+    std::list<Message> leaving = std::move(leaving_);
+    leaving_.clear();
+    entered.reset();
+    for (Message& message : leaving) transport_.bring(message, message.wr.remote_qpn);
+  }
+  void receive(Message& message) override {
+    if (message.qkey != context_.qkey()) return;
+    core::ContextTarget target(context_);
+    const Piece piece{message.data.data(), message.data.size()};
+    Responder::Message received;
+    Responder(target, false).send(core::whole_datagram(&piece, 1, piece.length), &message.inbound, &received);
+  }
+
+ private:
+  Loopback& transport_;
+  const std::vector<GidEntry> gids_;
+  std::list<Message> leaving_;  ///< under the send lock
+};
 
 // ---- The transport.
 
-LoopbackTransport::~LoopbackTransport() {
-  {
-    std::lock_guard lock(queue_mutex_);
-    stops_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
-Result<void> LoopbackTransport::open(core::ProcessContext& process) {
+Result<void> Loopback::open(core::ProcessContext& process) {
   process_ = &process;
   process.count_thread(true);
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   return {};
 }
 
-bool LoopbackTransport::reaches(const AddressVector& vector, uint32_t qp_num) {
+bool Loopback::reaches(const AddressVector& vector, uint32_t qp_num) {
   host::Node& node = process_->node();
   if (!shm::claims_slot(*node.self().tables().header, shm::slot_of(qp_num))) return false;
   return !vector.is_global || shm::has_gid(*node.segment().tables().header, vector.dgid);
 }
 
-Result<std::unique_ptr<core::Endpoint>> LoopbackTransport::connect(const core::DeviceEntry&, core::QpContext& context,
-                                                                   const QpAttr& attr, bool) {
+Result<std::unique_ptr<core::Endpoint>> Loopback::connect(const core::DeviceEntry&, core::QpContext& context,
+                                                          const QpAttr& attr, bool) {
   return std::make_unique<LoopbackEndpoint>(*this, context, attr);
 }
 
-Result<std::unique_ptr<core::DatagramSender>> LoopbackTransport::datagrams(const core::DeviceEntry& device,
-                                                                           core::QpContext& context, host::DueEvent&) {
+Result<std::unique_ptr<core::DatagramSender>> Loopback::datagrams(const core::DeviceEntry& device,
+                                                                  core::QpContext& context, host::DueEvent&) {
   return std::make_unique<LoopbackDatagrams>(*this, device, context);
 }
 
-void LoopbackTransport::schedule(uint32_t qp_num, int64_t when_ns) {
+void Loopback::add(End& end) {
+  std::lock_guard lock(work_mutex_);
+  ends_[end.context().number()] = &end;
+}
+
+void Loopback::remove(End& end) {
+  std::lock_guard work_lock(work_mutex_);
+  end.serve();  // a datagram leaves before its queue pair
+  std::lock_guard lock(queue_mutex_);
+  ready_.remove(&end);
+  const auto known = ends_.find(end.context().number());
+  if (known != ends_.end() && known->second == &end) ends_.erase(known);
+}
+
+void Loopback::schedule(End& end) {
   {
     std::lock_guard lock(queue_mutex_);
-    due_.emplace(when_ns, qp_num);
+    ready_.splice(ready_.end(), end.place_);
     warm_.store(true, std::memory_order_relaxed);
   }
   changed_.notify_one();
 }
 
-void LoopbackTransport::run() {
-  for (;;) {
-    {
-      std::unique_lock lock(queue_mutex_);
-      const auto is_due = [&] { return !due_.empty() && due_.begin()->first <= base::now_ns(); };
-      while (!stops_ && !is_due()) {
-        if (due_.empty())
-          changed_.wait(lock);
-        else
-          changed_.wait_for(lock, std::chrono::nanoseconds(due_.begin()->first - base::now_ns()));
-      }
-      if (stops_) return;
-    }
-    std::lock_guard work_lock(work_mutex_);
-    work();
+void Loopback::run(const std::stop_token& stop) {
+  std::unique_lock lock(queue_mutex_);
+  while (changed_.wait(lock, stop, [this] { return !ready_.empty(); })) {
+    lock.unlock();
+    work(std::unique_lock(work_mutex_));
+    lock.lock();
   }
 }
 
-void LoopbackTransport::poll() {
-  std::unique_lock lock(work_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) work();
+void Loopback::poll() {
+  if (std::unique_lock lock(work_mutex_, std::try_to_lock); lock.owns_lock()) work(std::move(lock));
 }
 
-bool LoopbackTransport::work() {
-  std::vector<uint32_t> numbers;
-  std::deque<Datagram> arrived;
-  const int64_t now = base::now_ns();
-  {
-    std::lock_guard lock(queue_mutex_);
-    const auto end = due_.upper_bound(now);
-    for (auto each = due_.begin(); each != end; ++each)  // what was posted first is done first
-      if (std::ranges::find(numbers, each->second) == numbers.end()) numbers.push_back(each->second);
-    due_.erase(due_.begin(), end);
-    arrived.swap(datagrams_);
-    warm_.store(!due_.empty(), std::memory_order_relaxed);
-  }
-  while (!arrived.empty() && deliver(arrived.front())) arrived.pop_front();
-  if (!arrived.empty()) {
-    {
-      std::lock_guard lock(queue_mutex_);
-      datagrams_.insert(datagrams_.begin(), std::make_move_iterator(arrived.begin()),
-                        std::make_move_iterator(arrived.end()));
-    }
-    schedule(0, now + kHeldPauseNs);
-  }
-  for (const uint32_t number : numbers) {
-    const auto from = endpoints_.find(number);
-    if (from == endpoints_.end()) continue;
-    if (const int64_t next = serve(*from->second, now); next != INT64_MAX) schedule(number, next);
-  }
-  return !numbers.empty();
-}
-
-int64_t LoopbackTransport::serve(LoopbackEndpoint& from, int64_t now_ns) {
-  LoopbackEndpoint::Message message;
-  while (!from.context_.try_enter()) std::this_thread::yield();
-  const bool begun = from.begin(now_ns, &message);
-  from.context_.leave();
-  if (!begun) return INT64_MAX;
-  // No thread holds two send locks: the target is entered while the initiator is not.
-  const auto to = endpoints_.find(from.remote_qpn_);
-  if (to != endpoints_.end()) {
-    while (!to->second->context_.try_enter()) std::this_thread::yield();
-    if (to->second->remote_qpn_ == from.context_.number()) answer(message, *to->second);
-    to->second->context_.leave();
-  }
-  while (!from.context_.try_enter()) std::this_thread::yield();
-  const int64_t next = from.finish(message, base::now_ns());
-  from.context_.leave();
-  return next;
-}
-
-void LoopbackTransport::answer(LoopbackEndpoint::Message& message, LoopbackEndpoint& to) {
-  const QpState state = to.context_.state();
-  if (state < QpState::kRtr || state == QpState::kErr) return;
-  const SendWr& wr = message.wr;
-  core::ContextTarget target(to.context_);
-  Responder responder(target, to.is_reliable());
-  Responder::Message received;
-  core::Inbound inbound = inbound_of(wr, to.remote_qpn_);
-  const Piece piece{message.data.data(), message.data.size()};
-  message.answered = true;
-  if (is_send(wr.opcode)) {
-    message.verdict = responder.send(
-        {true, true, &piece, 1, piece.length, wr.remote_srqn, wr.opcode == Opcode::kSendWithInv, wr.imm_or_rkey},
-        &inbound, &received);
-  } else if (is_write(wr.opcode)) {
-    message.verdict = responder.write({true, true, wr.opcode == Opcode::kRdmaWriteWithImm, false, &piece, 1,
-                                       piece.length, piece.length, wr.remote_addr, wr.rkey, wr.remote_srqn},
-                                      &inbound, &received);
-  } else if (wr.opcode == Opcode::kRdmaRead) {
-    core::ContextTarget::Range range;
-    message.verdict =
-        responder.read(wr.remote_srqn, wr.rkey, wr.remote_addr, message.length, 0, to.read_depth_, &range);
-    message.data.resize(message.length);
-    if (message.verdict.is_accepted() && message.length > 0 && range.at == nullptr)
-      message.verdict = Verdict::not_served();
-    if (message.verdict.is_accepted() && message.length > 0 && !base::try_access(range.at, message.length, [&] {
-          std::memcpy(message.data.data(), range.at, message.length);
-        }))
-      message.verdict = responder.refuse(core::Refusal::kRemoteOperation);
-  } else if (wr.opcode == Opcode::kAtomicWrite && piece.length != 0 && piece.length != core::kAtomicBytes) {
-    message.verdict = responder.refuse(core::Refusal::kInvalidRequest);
-  } else {
-    message.operand = wr.compare_add;
-    if (piece.length != 0) std::memcpy(&message.operand, piece.data, core::kAtomicBytes);
-    message.verdict = responder.atomic(atomic_op(wr.opcode), wr.remote_srqn, wr.rkey, wr.remote_addr, &message.operand,
-                                       wr.swap, 0, to.read_depth_);
-  }
-  if (message.verdict.is_not_served()) {  // all anew, as if the request had been lost on its way
-    responder.give_back(&received);
-    message.answered = false;
-  }
-  message.rnr_timer = to.context_.rnr_timer();
-  if (message.verdict.is_accepted() && !to.established_) {
-    to.context_.established();
-    to.established_ = true;
+void Loopback::work(std::unique_lock<std::mutex>) {
+  std::unique_lock lock(queue_mutex_);
+  std::list<End*> ready = std::move(ready_);
+  ready_.clear();
+  warm_.store(false, std::memory_order_relaxed);
+  while (!ready.empty()) {
+    End& end = *ready.front();
+    end.place_.splice(end.place_.end(), ready, ready.begin());
+    lock.unlock();
+    end.serve();
+    lock.lock();
   }
 }
 
-bool LoopbackTransport::deliver(Datagram& datagram) {
-  const auto found = datagram_ends_.find(datagram.to);
-  if (found == datagram_ends_.end()) return true;
-  core::QpContext& context = *found->second;
-  if (!context.try_enter()) return false;
-  const QpState state = context.state();
-  if (state >= QpState::kRtr && state != QpState::kErr && context.qkey() == datagram.qkey) {
-    core::ContextTarget target(context);
-    Responder::Message received;
-    const Piece piece{datagram.bytes.data(), datagram.bytes.size()};
-    Responder(target, false).send({true, true, &piece, 1, piece.length, 0, false, 0}, &datagram.inbound, &received);
-  }
-  context.leave();
-  return true;
+void Loopback::bring(Message& message, uint32_t to) {
+  const auto found = ends_.find(to);
+  if (found == ends_.end()) return;
+  core::QpContext& context = found->second->context();
+  const auto entered = enter(context);
+  if (context.state() >= QpState::kRtr && context.state() != QpState::kErr) found->second->receive(message);
 }
+
+}  // namespace
+
+Result<std::unique_ptr<core::Transport>> make_transport() { return std::make_unique<Loopback>(); }
 
 }  // namespace nupa::loopback

@@ -15,7 +15,7 @@ namespace nupa::core {
 namespace {
 
 constexpr std::array kTransports = {
-    TransportEntry{"loopback", "", &loopback::LoopbackTransport::create},
+    TransportEntry{"loopback", "", &loopback::make_transport},
     TransportEntry{"shm", "window", &shm_transport::ShmTransport::create},
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
