@@ -78,25 +78,21 @@ TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 1
   using shm::CompletionRing;
   constexpr uint64_t kWaiting = 8;
   Cq* queue = make_cq(kWaiting);
-  shm::CqShared& its = tables().cq[queue->index()];
-  const uint64_t where = its.where.load();
-  const uint32_t log2 = shm::ring_log2(where);
-  const auto slots = process().node().self().heap(shm::ring_offset(where), CompletionRing::bytes_for(log2));
-  ASSERT_TRUE(slots);
-  CompletionRing ring(&its, *slots, log2, shm::ring_generation(where));
+  auto ring = ring_of(*queue);
+  ASSERT_TRUE(ring);
   const auto push = [&](uint64_t first, uint64_t end) {
     for (uint64_t i = first; i < end; ++i) {
       shm::CqEntry entry;
       entry.wr_id = i;
       // kMoved: the slot is closed. A writer would wait for the queue's new place, which never comes.
-      ASSERT_EQ(ring.push(process().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
+      ASSERT_EQ(ring->push(process().tag(), nullptr, entry), CompletionRing::Push::kOk) << i;
     }
   };
   for (int turn = 0; turn < 2; ++turn) {
     ASSERT_NO_FATAL_FAILURE(push(0, kWaiting));
     ASSERT_EQ(queue->resize(kWaiting / 2), EINVAL);
-    ASSERT_NO_FATAL_FAILURE(push(kWaiting, ring.capacity()));
-    for (uint64_t i = 0; i < ring.capacity(); ++i) EXPECT_EQ(next(queue).wr_id, i);
+    ASSERT_NO_FATAL_FAILURE(push(kWaiting, ring->capacity()));
+    for (uint64_t i = 0; i < ring->capacity(); ++i) EXPECT_EQ(next(queue).wr_id, i);
   }
 }
 

@@ -79,6 +79,15 @@ class ShmEnd {
   }
   shm::QpShared& shared(Qp& qp) { return tables().qp[qp.index()]; }
 
+  /// The queue's ring, as another process writes to it. None: its slots are not in the heap.
+  std::optional<shm::CompletionRing> ring_of(Cq& queue) {
+    shm::CqShared& its = tables().cq[queue.index()];
+    const uint64_t where = its.where.load();
+    const uint32_t log2 = shm::ring_log2(where);
+    const auto slots = process().node().self().heap(shm::ring_offset(where), shm::CompletionRing::bytes_for(log2));
+    if (!slots) return std::nullopt;
+    return shm::CompletionRing(&its, *slots, log2, shm::ring_generation(where));
+  }
   Cq* make_cq(uint32_t entries, CompletionChannel* channel = nullptr) {
     cqs.push_back(std::move(*handle->create_cq({.entries = entries, .channel = channel})));
     return static_cast<Cq*>(cqs.back().get());
@@ -117,7 +126,7 @@ class ShmEnd {
     attr.state = QpState::kRtr;
     if (qp.type() == QpType::kUd) return qp.modify(attr, qp_attr::kState);
     attr.av.is_global = true;
-    attr.av.dgid = peer_gid == Gid{} ? handle->query_gid(1, 1)->gid : peer_gid;
+    attr.av.dgid = peer_gid == Gid{} ? own_gid() : peer_gid;
     attr.av.sgid_index = 1;
     attr.path_mtu = 5;
     attr.dest_qp_num = peer;
@@ -177,6 +186,26 @@ class ShmEnd {
     const Sge sge = span(0, 8);
     SendWr wr{.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
     wr.flags = send_flag::kSignaled;
+    return qp.post_send(wr);
+  }
+  Gid own_gid() { return handle->query_gid(1, 1)->gid; }
+  /// To a host or a group, from this host's address.
+  std::unique_ptr<AddressHandle> make_ah(const Gid& to) {
+    AddressVector vector;
+    vector.is_global = true;
+    vector.sgid_index = 1;
+    vector.dgid = to;
+    return std::move(*handle->create_ah(*pd, vector));
+  }
+  /// Eight bytes of the beginning as a datagram.
+  int send_to(Qp& qp, const AddressHandle* ah, uint32_t number, uint64_t wr_id = 1,
+              uint32_t flags = send_flag::kSignaled) {
+    const Sge sge = span(0, 8);
+    SendWr wr{.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
+    wr.flags = flags;
+    wr.ah = ah;
+    wr.remote_qpn = number;
+    wr.remote_qkey = kQkey;
     return qp.post_send(wr);
   }
   template <class Queue>
@@ -273,13 +302,18 @@ inline bool meet(ShmEnd& end, const ShmLine& line, Qp& qp, ShmAddress* peer, uin
 /// A second process with an end of its own, made before this one opens the device. Its status is 0 if `play` says so.
 class ShmProcesses : public ::testing::Test {
  protected:
-  void start(bool (*play)(ShmEnd& end, const ShmLine& line), const char* transport = "shm") {
+  using Play = bool(ShmEnd& end, const ShmLine& line);
+  void start(Play* play, const char* transport = "shm") {
+    ASSERT_NO_FATAL_FAILURE(start_process(play, transport, &child, &line));
+    ASSERT_TRUE(end.open(transport));
+  }
+  static void start_process(Play* play, const char* transport, pid_t* process, ShmLine* to) {
     int down[2], up[2];
     ASSERT_EQ(pipe(down), 0);
     ASSERT_EQ(pipe(up), 0);
-    child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
+    *process = fork();
+    ASSERT_GE(*process, 0);
+    if (*process == 0) {
       ::close(down[1]);
       ::close(up[0]);
       alarm(60);
@@ -290,8 +324,7 @@ class ShmProcesses : public ::testing::Test {
     }
     ::close(down[0]);
     ::close(up[1]);
-    line = {up[0], down[1]};
-    ASSERT_TRUE(end.open(transport));
+    *to = {up[0], down[1]};
   }
   void kill_child() {
     ASSERT_EQ(kill(child, SIGKILL), 0);

@@ -209,11 +209,7 @@ TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
 TEST_F(ShmObjects, DatagramsAreSendsAlone) {  // IBTA table 89
   Qp* qp = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*qp, 0), 0);
-  AddressVector here;
-  here.is_global = true;
-  here.sgid_index = 1;
-  here.dgid = handle->query_gid(1, 1)->gid;
-  auto ah = std::move(*handle->create_ah(*pd, here));
+  const auto ah = make_ah(own_gid());
   const Sge sge = span(0, 8);
   for (const Opcode opcode :
        {Opcode::kRdmaWrite, Opcode::kRdmaWriteWithImm, Opcode::kRdmaRead, Opcode::kFetchAdd, Opcode::kCompareSwap,

@@ -19,6 +19,7 @@ constexpr uint32_t kPeerQpn = 0x4321;
 constexpr uint32_t kKey = 0x1234;
 constexpr uint64_t kBase = 0x10000;
 constexpr size_t kMemoryBytes = 512 << 10;
+constexpr int64_t kStart = 1'000'000'000;  ///< the time at which a test begins
 
 using Texts = std::vector<std::string>;
 

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1'000;
 constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kStart = 1'000 * kMillisecond;
 
 TEST(RoceRoundTrip, Rfc6298_IsSmoothedByAnEighthAndItsVariationByAQuarter) {
   RoundTrip round_trip;

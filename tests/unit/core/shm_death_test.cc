@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The death of a process of this host: its connections end, and nothing else does.
+#ifndef NUPA_TEST_DROPIN
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cinttypes>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/seam/shared_target.h"
+#include "shm_fixture.h"
+#include "shm_processes.h"
+
+namespace nupa::core {
+namespace {
+
+TEST_F(ShmDeath, FailsTheConnectionsToItAndNoOther) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* own = end.make_qp();
+  ASSERT_EQ(end.connect(*own, own->number()), 0);
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.send(*qp, 1), 0);  // no receive is posted there: both wait
+  ASSERT_EQ(end.send(*qp, 2), 0);
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  kill_child();
+  // The oldest request says why, the others are flushed (IBTA 9.9.2.1).
+  for (int i = 0; i < 3; ++i) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.status, wc.wr_id == 1 ? WcStatus::kRetryExcErr : WcStatus::kWrFlushErr) << wc.wr_id;
+  }
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  EXPECT_EQ(end.state_of(*own), QpState::kRts);
+  ASSERT_EQ(end.write(*own, 4), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+}
+
+TEST_F(ShmDeath, QueuePairThatIsReadyToReceive_StaysSoUntilItSends) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), 0, 0, 0};
+  ASSERT_TRUE(line.give(mine) && line.get(&peer));
+  ASSERT_EQ(end.to_init(*qp), 0);
+  ASSERT_EQ(end.to_rtr(*qp, peer.qp_num), 0);
+  ASSERT_TRUE(line.go() && line.wait());
+  ASSERT_NO_FATAL_FAILURE(kill_and_settle(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kRtr);
+  ASSERT_EQ(end.to_rts(*qp), 0);
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+}
+
+TEST_F(ShmDeath, RequestThatADrainingQueueHoldsBack_FailsWhenItsTurnComes) {  // IBTA 10.3.1.5
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.move(*qp, QpState::kSqd), 0);
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_and_settle(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kSqd);
+  EXPECT_TRUE(end.is_empty());
+  ASSERT_EQ(end.move(*qp, QpState::kRts), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+}
+
+bool connect_unreliably_and_wait(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  if (!meet(end, line, *qp, &peer)) return false;
+  line.wait();
+  return true;
+}
+
+bool receive_datagrams(ShmEnd& end, const ShmLine& line) {
+  Qp* qp = end.make_qp(QpType::kUd);
+  return end.connect(*qp, 0) == 0 && line.give(qp->number()) && line.wait();
+}
+
+/// The rules of an adapter, whichever transport it is.
+class PeerDeath : public ShmDeath, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void kill_peer(uint32_t qp_num) {
+    if (GetParam() == std::string("shm"))
+      kill_and_settle(qp_num);
+    else
+      kill_child();
+  }
+};
+
+TEST_P(PeerDeath, NothingIsSent_TheNextRequestSaysWhyAndOthersAreFlushed) {
+  start(connect_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+  EXPECT_TRUE(end.is_empty()) << "the receive is flushed before anything has failed";
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  const WorkCompletion why = end.next();
+  EXPECT_EQ(why.wr_id, 1u);
+  EXPECT_EQ(why.status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  ASSERT_EQ(end.write(*qp, 2, peer.addr, peer.rkey), 0);
+  uint64_t flushed = 0;
+  for (int i = 0; i < 2; ++i) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
+    flushed += wc.wr_id;
+  }
+  EXPECT_EQ(flushed, 2u + 3u);
+}
+
+TEST_P(PeerDeath, LongPatience_RequestEndsSoonAllTheSame) {
+  start(connect_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), 0};
+  ASSERT_TRUE(line.give(mine) && line.get(&peer));
+  ASSERT_EQ(end.connect(*qp, peer.qp_num, {.timeout = 24}), 0);  // eight times 69 s
+  ASSERT_TRUE(line.go() && line.wait());
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_EQ(end.next().status, WcStatus::kSuccess);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  ASSERT_EQ(end.write(*qp, 2, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr) << "its host knows that the process is gone";
+}
+
+TEST_P(PeerDeath, UnreliableConnection_RequestsEndWell) {  // IBTA 9.8.2: nobody answers in any case
+  start(connect_unreliably_and_wait, GetParam());
+  ShmAddress peer;
+  Qp* qp = end.make_qp(QpType::kUc);
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_EQ(end.receive(*qp, 3), 0);
+  ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  ASSERT_EQ(end.send(*qp, 2), 0);
+  for (const uint64_t id : {1, 2}) {
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  }
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+  EXPECT_TRUE(end.is_empty());
+}
+
+TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
+  start(receive_datagrams, GetParam());
+  uint32_t number = 0;
+  ASSERT_TRUE(line.get(&number));
+  Qp* qp = end.make_qp(QpType::kUd);
+  ASSERT_EQ(end.connect(*qp, 0), 0);
+  const auto ah = end.make_ah(end.own_gid());
+  const auto send = [&](uint64_t id) {
+    EXPECT_EQ(end.send_to(*qp, ah.get(), number, id), 0);
+    const WorkCompletion wc = end.next();
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  };
+  send(1);
+  const std::weak_ptr<host::Peer> other = end.process().node().find(shm::slot_of(number));
+  EXPECT_EQ(other.expired(), GetParam() != std::string("shm"));
+  ASSERT_NO_FATAL_FAILURE(kill_peer(number));
+  EXPECT_TRUE(soon([&] { return other.expired(); })) << "the queue pair keeps what is mapped of the dead";
+  send(2);
+  EXPECT_EQ(end.state_of(*qp), QpState::kRts);
+}
+
+/// Address space of this process, bytes.
+uint64_t address_bytes();
+
+TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  const ShmAddress mine{qp->number(), 0, 0, 0};
+  ASSERT_TRUE(line.get(&peer));  // the child does not know of this process yet
+  ASSERT_EQ(end.to_init(*qp), 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = address_bytes() + (8 << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), ENOMEM);
+  EXPECT_EQ(end.state_of(*qp), QpState::kInit);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), 0) << "it is met when there is room";
+  EXPECT_EQ(end.to_rts(*qp), 0);
+  ASSERT_TRUE(line.give(mine) && line.go() && line.wait());
+  ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+  EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = address_bytes() + (4 << 20);  // less than a window of the other process's file
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  EXPECT_EQ(end.send(*qp, 1), 0);
+  const WorkCompletion wc = end.next();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(wc.wr_id, 1u);
+  EXPECT_EQ(wc.status, WcStatus::kLocQpOpErr);
+  EXPECT_EQ(end.state_of(*qp), QpState::kErr);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
+uint64_t address_bytes() {
+  std::ifstream status("/proc/self/status");
+  uint64_t kibibytes = 0;
+  for (std::string line; std::getline(status, line);)
+    if (std::sscanf(line.c_str(), "VmSize: %" SCNu64, &kibibytes) == 1) break;
+  return kibibytes << 10;
+}
+
+/// Many processes that are met one after the other.
+class ShmCrowd : public ::testing::Test {
+ protected:
+  static constexpr int kCrowd = 25, kFew = 5;
+  struct Member {
+    pid_t child = 0;
+    ShmLine line;
+  };
+  /// Before this one opens the device. Each begins when it is told to.
+  void SetUp() override {
+    for (Member& member : crowd) {
+      int down[2], up[2];
+      ASSERT_EQ(pipe2(down, O_CLOEXEC), 0);
+      ASSERT_EQ(pipe2(up, O_CLOEXEC), 0);
+      member.child = fork();
+      ASSERT_GE(member.child, 0);
+      if (member.child == 0) be_met({down[0], up[1]});
+      ::close(down[0]);
+      ::close(up[1]);
+      member.line = {up[0], down[1]};
+    }
+    ASSERT_TRUE(end.open());
+  }
+  [[noreturn]] static void be_met(const ShmLine& line) {
+    alarm(120);
+    ShmEnd own;
+    const bool good = line.wait() && own.open() && connect_and_wait(own, line);
+    own.close();
+    _exit(good ? 0 : 1);
+  }
+  /// Connects to the member, writes to it, lets the queue pair go and then the process.
+  void meet_and_end(Member& member, bool killed) {
+    ShmAddress peer;
+    ASSERT_TRUE(member.line.go());
+    Qp* qp = end.make_qp();
+    ASSERT_TRUE(meet(end, member.line, *qp, &peer));
+    ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
+    EXPECT_EQ(end.next().status, WcStatus::kSuccess);
+    const std::weak_ptr<host::Peer> other = peer_of(end, peer.qp_num);
+    end.qps.pop_back();
+    EXPECT_FALSE(other.expired()) << "it lives";
+    ASSERT_TRUE(killed ? kill(member.child, SIGKILL) == 0 : member.line.go());
+    waitpid(std::exchange(member.child, 0), nullptr, 0);
+    EXPECT_TRUE(soon([&] { return other.expired(); }));
+  }
+  void TearDown() override {
+    for (Member& member : crowd) {
+      ::close(member.line.in);
+      ::close(member.line.out);
+      if (member.child <= 0) continue;
+      kill(member.child, SIGKILL);
+      waitpid(member.child, nullptr, 0);
+    }
+    end.close();
+  }
+
+  ShmEnd end;
+  std::array<Member, kCrowd> crowd;
+};
+
+TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
+  uint64_t after_few = 0;
+  for (int i = 0; i < kCrowd; ++i) {
+    ASSERT_NO_FATAL_FAILURE(meet_and_end(crowd[static_cast<size_t>(i)], i % 2 == 0)) << i;
+    if (i + 1 == kFew) after_few = address_bytes();
+  }
+  // Each has tables of 65 MB. Those of the last one may be unmapped a moment after nobody holds it any more.
+  EXPECT_TRUE(soon([&] { return address_bytes() < after_few + (64 << 20); }));
+  EXPECT_LE(end.process().memories().known(), 2u) << "the last one, and this process itself";
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace nupa::core
+#endif

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What two processes over shared memory do to each other.
+#ifndef NUPA_TEST_DROPIN
+#include "shm_fixture.h"
+
+namespace nupa::core {
+
+class ShmShared : public ShmProcesses {};
+
+/// The other process's node, as this one reaches it.
+inline host::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
+  auto met = end.process().node().connect(shm::slot_of(qp_num), std::chrono::milliseconds(10000));
+  return met ? *met : nullptr;
+}
+
+class ShmDeath : public ShmProcesses {
+ protected:
+  /// The child dies, and this process has done about it what it does. `qp_num`: of the child's.
+  void kill_and_settle(uint32_t qp_num) {
+    const host::PeerRef other = peer_of(end, qp_num);
+    ASSERT_NE(other, nullptr);
+    kill_child();
+    ASSERT_TRUE(soon([&] { return !other->alive(); }));
+    end.events().on_peer_gone(*other);  // once more than the service thread, which may be in the middle of it
+  }
+};
+
+inline bool connect_and_wait(ShmEnd& end, const ShmLine& line) {
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  if (!meet(end, line, *qp, &peer)) return false;
+  line.wait();
+  return true;
+}
+
+inline bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
+
+}  // namespace nupa::core
+#endif
