@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "base/gid.h"
+
 namespace nupa::base {
 
 std::vector<OwnAddress> own_addresses() {
@@ -17,8 +19,7 @@ std::vector<OwnAddress> own_addresses() {
     if (at->ifa_addr == nullptr) continue;
     OwnAddress own{{}, (at->ifa_flags & IFF_UP) != 0, (at->ifa_flags & IFF_LOOPBACK) != 0};
     if (at->ifa_addr->sa_family == AF_INET) {
-      own.gid.raw[10] = own.gid.raw[11] = 0xff;
-      std::memcpy(&own.gid.raw[12], &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr, 4);
+      own.gid = ipv4_gid(reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr);
     } else if (at->ifa_addr->sa_family == AF_INET6) {
       std::memcpy(own.gid.raw.data(), &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr, 16);
     } else {

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/gid.h"
 #include "shm/layout.h"
 
 namespace nupa::core {
@@ -23,13 +24,6 @@ GidEntry entry_of(const Gid& gid, uint32_t interface_index) {
   entry.gid = gid;
   entry.interface_index = interface_index;
   return entry;
-}
-
-Gid mapped(const in_addr& address) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[12], &address, 4);
-  return gid;
 }
 
 Gid plain(const in6_addr& address) {
@@ -77,7 +71,7 @@ HostAddresses read_addresses(const ifaddrs* list, const char* name) {
     switch (at->ifa_addr->sa_family) {
       case AF_INET: {
         const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-        found.v4.push_back(entry_of(mapped(address), if_nametoindex(at->ifa_name)));
+        found.v4.push_back(entry_of(base::ipv4_gid(address), if_nametoindex(at->ifa_name)));
         break;
       }
       case AF_INET6: {
@@ -132,7 +126,7 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
     table.back().index = static_cast<uint32_t>(table.size() - 1);
   };
   for (const GidEntry& entry : addresses.v4) add(entry);
-  if (addresses.v4.empty()) add(entry_of(mapped({htonl(INADDR_LOOPBACK)}), 0));
+  if (addresses.v4.empty()) add(entry_of(base::ipv4_gid(127, 0, 0, 1), 0));
   for (const GidEntry& entry : addresses.v6) add(entry);
   return table;
 }

@@ -28,24 +28,16 @@ size_t address_bytes(int family) { return family == AF_INET ? kIpv4Bytes : kIpv6
 int family_of(const Gid& gid) { return base::is_ipv4(gid) ? AF_INET : AF_INET6; }
 
 Gid gid_of(std::span<const std::byte> address) {
+  if (address.size() == kIpv4Bytes) return base::ipv4_gid(address.data());
   Gid gid;
-  if (address.size() == kIpv4Bytes) gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[kIpv6Bytes - address.size()], address.data(), address.size());
+  std::memcpy(gid.raw.data(), address.data(), kIpv6Bytes);
   return gid;
 }
 
-bool is_unspecified(const Gid& gid) {
-  return std::all_of(gid.raw.begin() + (base::is_ipv4(gid) ? 12 : 0), gid.raw.end(),
-                     [](uint8_t octet) { return octet == 0; });
-}
-
 Gid loopback_of(int family) {
+  if (family == AF_INET) return base::ipv4_gid(127, 0, 0, 1);
   Gid gid;
   gid.raw[15] = 1;
-  if (family == AF_INET) {
-    gid.raw[10] = gid.raw[11] = 0xff;
-    gid.raw[12] = 127;
-  }
   return gid;
 }
 
@@ -262,8 +254,8 @@ Result<std::optional<FoundRoute>> read_route_reply(std::span<const std::byte> re
 
 Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   UdpAddress target = to;
-  if (from != nullptr && is_unspecified(*from)) from = nullptr;
-  if (is_unspecified(to.address)) target.address = loopback_of(family_of(to.address));
+  if (from != nullptr && base::is_unspecified(*from)) from = nullptr;
+  if (base::is_unspecified(to.address)) target.address = loopback_of(family_of(to.address));
   if (from != nullptr && family_of(*from) != family_of(target.address))
     return fail(EINVAL, "source ", base::gid_text(*from), " and destination ", base::gid_text(to.address),
                 " are of different families");
@@ -284,7 +276,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   auto route = ask(fd.get(), target, from, 2);
   if (!route) return fail(route.error().code(), base::gid_text(to.address), ": ", route.error().what());
   if (from != nullptr) route->source = *from;
-  if (is_unspecified(route->source))
+  if (base::is_unspecified(route->source))
     return fail(EADDRNOTAVAIL, "this host has no address to reach ", base::gid_text(to.address), " from");
   if (route->local) {
     const uint32_t owner = owner_of(target.address, target.scope);

@@ -37,13 +37,6 @@ constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
 bool set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value) == 0; }
 
-Gid map(const in_addr& address) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[12], &address, 4);
-  return gid;
-}
-
 /// Room for what comes beside a datagram, or goes with it.
 struct alignas(cmsghdr) Control {
   char bytes[CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(in_pktinfo)) + 4 * CMSG_SPACE(sizeof(int))];
@@ -187,7 +180,7 @@ UdpAddress address_in(const sockaddr_in6& name) {
     return address;
   }
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&name);
-  return {map(v4->sin_addr), ntohs(v4->sin_port), 0};
+  return {base::ipv4_gid(v4->sin_addr), ntohs(v4->sin_port), 0};
 }
 
 }  // namespace
@@ -384,7 +377,7 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
       const auto info = value_of<in6_pktinfo>(header);
       std::memcpy(received->to.raw.data(), &info.ipi6_addr, 16);
     } else if (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_PKTINFO) {
-      received->to = map(value_of<in_pktinfo>(header).ipi_addr);
+      received->to = base::ipv4_gid(value_of<in_pktinfo>(header).ipi_addr);
     } else if ((header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_TOS) ||
                (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS)) {
       const uint8_t service = *CMSG_DATA(header);

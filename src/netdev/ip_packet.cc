@@ -49,12 +49,7 @@ void put_ipv4_checksum(std::span<std::byte> header) {
   put_word(header, 10, static_cast<uint16_t>(~folded(sum_of(header))));
 }
 
-Gid ipv4_at(Bytes bytes, size_t at) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[12], &bytes[at], 4);
-  return gid;
-}
+Gid ipv4_at(Bytes bytes, size_t at) { return base::ipv4_gid(&bytes[at]); }
 
 Gid ipv6_at(Bytes bytes, size_t at) {
   Gid gid;

@@ -35,15 +35,7 @@ Gid Prefix::broadcast() const {
 
 std::string text_of(const Gid& address) { return base::gid_text(address); }
 
-bool is_unspecified(const Gid& address) {
-  const auto first = address.raw.begin() + (base::is_ipv4(address) ? 12 : 0);
-  return std::all_of(first, address.raw.end(), [](uint8_t byte) { return byte == 0; });
-}
-
-bool is_limited_broadcast(const Gid& address) {
-  return base::is_ipv4(address) &&
-         std::all_of(address.raw.begin() + 12, address.raw.end(), [](uint8_t byte) { return byte == 0xff; });
-}
+bool is_limited_broadcast(const Gid& address) { return address == base::ipv4_gid(255, 255, 255, 255); }
 
 Prefix link_local_of(const std::string& node) {
   constexpr uint8_t kLength = 64;
@@ -58,11 +50,9 @@ Prefix link_local_of(const std::string& node) {
 }
 
 Result<Gid> address_from(const std::string& text) {
+  in_addr ipv4;
+  if (inet_pton(AF_INET, text.c_str(), &ipv4) == 1) return base::ipv4_gid(ipv4);
   Gid gid;
-  if (inet_pton(AF_INET, text.c_str(), &gid.raw[12]) == 1) {
-    gid.raw[10] = gid.raw[11] = 0xff;
-    return gid;
-  }
   if (inet_pton(AF_INET6, text.c_str(), gid.raw.data()) == 1) return gid;
   return fail(EINVAL, "is no address of IPv4 or IPv6");
 }
@@ -80,7 +70,7 @@ Result<Prefix> Prefix::parse(const std::string& text) {
     if (error != std::errc() || read != end || prefix.length > most)
       return fail(EINVAL, "what follows the slash is not the length of a prefix");
   }
-  if (is_multicast(*address) || is_unspecified(*address) || is_limited_broadcast(*address))
+  if (is_multicast(*address) || base::is_unspecified(*address) || is_limited_broadcast(*address))
     return fail(EINVAL, "is not an address of one node");
   return prefix;
 }

@@ -21,8 +21,6 @@ struct Prefix {
   std::string text() const;
 };
 std::string text_of(const Gid& address);
-/// 0.0.0.0 (RFC 1122, 3.2.1.3) or :: (RFC 4291, 2.5.2).
-bool is_unspecified(const Gid& address);
 /// 255.255.255.255 (RFC 919, 7).
 bool is_limited_broadcast(const Gid& address);
 /// The address of IPv6 within its link that a node has by its name.

@@ -15,13 +15,6 @@
 namespace nupa::rdmacm {
 namespace {
 
-Gid mapped(const in_addr& address) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[12], &address, 4);
-  return gid;
-}
-
 struct PortRange {
   uint16_t first, last;
 };
@@ -128,11 +121,7 @@ int bind_address(Id& id, const Endpoint& at) {
 
 }  // namespace
 
-bool Endpoint::is_any() const {
-  const Gid none;
-  const Gid none_v4 = mapped({});
-  return gid == none || gid == none_v4;
-}
+bool Endpoint::is_any() const { return base::is_unspecified(gid); }
 
 int read_address(const sockaddr* address, Endpoint* endpoint) {
   if (address == nullptr) return EINVAL;
@@ -142,7 +131,7 @@ int read_address(const sockaddr* address, Endpoint* endpoint) {
     case AF_INET: {
       sockaddr_in v4;
       std::memcpy(&v4, address, sizeof v4);
-      endpoint->gid = mapped(v4.sin_addr);
+      endpoint->gid = base::ipv4_gid(v4.sin_addr);
       endpoint->port = ntohs(v4.sin_port);
       return 0;
     }
@@ -321,7 +310,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     // An unspecified address is this host.
     const bool here = to.is_any();
     if (here && to.family != AF_IB)
-      to.gid = to.family == AF_INET ? mapped({htonl(INADDR_LOOPBACK)})
+      to.gid = to.family == AF_INET ? nupa::base::ipv4_gid(127, 0, 0, 1)
                                     : Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
     const Gid* source = from.family != AF_UNSPEC && !from.is_any() ? &from.gid : nullptr;
     auto route = cm->find_route(to.gid, to.scope, source);

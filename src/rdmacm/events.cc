@@ -101,13 +101,9 @@ void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, c
   const bool ipv4 = version == 4;
   child.source.family = child.destination.family = ipv4 ? AF_INET : AF_INET6;
   const auto read = [&](size_t at) {
+    if (ipv4) return base::ipv4_gid(&data[at + base::kIpv4InGid]);
     Gid gid;
-    if (ipv4) {
-      gid.raw[10] = gid.raw[11] = 0xff;
-      std::memcpy(&gid.raw[12], &data[at + 12], 4);
-    } else {
-      std::memcpy(gid.raw.data(), &data[at], 16);
-    }
+    std::memcpy(gid.raw.data(), &data[at], 16);
     return gid;
   };
   child.destination.gid = read(4);

@@ -1,6 +1,7 @@
 /// Protection domains, memory regions, windows, device memory, address handles, XRC domains.
 #include <cstring>
 
+#include "base/gid.h"
 #include "verbs/wrappers.h"
 
 namespace nupa::verbs {
@@ -465,9 +466,8 @@ NUPA_VERBS int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ibv_w
     attr->grh.traffic_class = static_cast<uint8_t>(be32toh(grh->version_tclass_flow) >> 20);
     attr->grh.flow_label = be32toh(grh->version_tclass_flow) & 0xfffff;
   } else {
-    source.raw[10] = source.raw[11] = own.raw[10] = own.raw[11] = 0xff;
-    std::memcpy(&source.raw[12], bytes + 20 + 12, 4);
-    std::memcpy(&own.raw[12], bytes + 20 + 16, 4);
+    std::memcpy(source.raw, nupa::base::ipv4_gid(bytes + 20 + 12).raw.data(), sizeof source.raw);
+    std::memcpy(own.raw, nupa::base::ipv4_gid(bytes + 20 + 16).raw.data(), sizeof own.raw);
     attr->grh.traffic_class = bytes[21];
   }
   attr->grh.dgid = source;

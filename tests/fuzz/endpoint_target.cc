@@ -1,5 +1,6 @@
 // Packets at the doors of two queue pairs, a connected one and one for datagrams: what is not for them changes nothing
 // and is counted; what is for them is received, before and after.
+#include "base/gid.h"
 #include "guarded_host.h"
 #include "targets.h"
 #include "core/seam/grh.h"
@@ -18,7 +19,7 @@ constexpr uint32_t kFirstPsn = 0xfffffe;
 constexpr uint32_t kReceiveBytes = 256;
 constexpr uint16_t kPkeys[] = {0xffff, 0x7fff};  // full and limited members of the default partition
 
-Gid address(uint8_t host) { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, host}}; }
+Gid address(uint8_t host) { return base::ipv4_gid(127, 0, 0, host); }
 
 /// A port that nobody sends to; its socket is real, since its class has no other.
 Port& port() {

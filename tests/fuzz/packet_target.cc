@@ -1,6 +1,7 @@
 // One packet: whatever bytes come, reading them stays inside them; what was read can be written and read again; the
 // invariant CRC holds for what is written with it, and for nothing that was changed.
 #include "base/crc32.h"
+#include "base/gid.h"
 #include "input.h"
 #include "targets.h"
 #include "transport/roce/wire/icrc.h"
@@ -17,8 +18,8 @@ Route route_of(bool ipv4) {
   route.source.raw = {0xfd, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   route.destination.raw = {0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
   if (ipv4) {
-    route.source.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1};
-    route.destination.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2};
+    route.source = base::ipv4_gid(10, 0, 0, 1);
+    route.destination = base::ipv4_gid(10, 0, 0, 2);
   }
   route.source_port = 50000;
   route.destination_port = kUdpPort;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/gid.h"
 #include "cm/engine/times.h"
 #include "connection_program.h"
 
@@ -84,11 +85,7 @@ class World {
   size_t count() const { return hosts_.size(); }
   uint64_t life(size_t index) const { return hosts_[index].life; }
 
-  static Gid gid_of(size_t index) {
-    Gid gid;
-    gid.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, static_cast<uint8_t>(index + 1)};
-    return gid;
-  }
+  static Gid gid_of(size_t index) { return base::ipv4_gid(10, 0, 0, static_cast<uint8_t>(index + 1)); }
   /// Pairs of hosts that are processes of one host.
   bool are_near(size_t a, size_t b) const { return near_hosts && a / 2 == b / 2; }
   static constexpr uint16_t kPort = 4791;

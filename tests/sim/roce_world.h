@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/crc32.h"
+#include "base/gid.h"
 #include "simulated_link.h"
 #include "transport/roce/port/packet_pool.h"
 #include "transport/roce/protocol/connection.h"
@@ -118,11 +119,7 @@ class SimHost final : public Host {
   std::optional<EventType> refusal;
 };
 
-inline Gid gid_of(uint8_t host) {
-  Gid gid;
-  gid.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, host};
-  return gid;
-}
+inline Gid gid_of(uint8_t host) { return base::ipv4_gid(10, 0, 0, host); }
 
 /// Turns what the engine sends into packets on a link, as a socket would.
 class SimOutput final : public Output {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/gid.h"
 #include "ccl/bootstrap/place.h"
 #include "ccl/bootstrap/socket_address.h"
 #include "progress/waiter.h"
@@ -33,7 +34,7 @@ decltype(UniqueId::secret) secret_of(const std::string& key) {
 
 std::optional<Gid> number_of(const std::string& host) {
   in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return gid_of(v4);
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return base::ipv4_gid(v4);
   Gid gid;
   if (inet_pton(AF_INET6, host.c_str(), gid.raw.data()) == 1) return gid;
   return {};
@@ -57,7 +58,7 @@ Result<std::vector<Gid>> resolve(const std::string& host) {
 /// `localhost` is the same everywhere.
 Gid address_to_listen_at(const std::string& host) {
   if (const auto number = number_of(host)) return *number;
-  if (host == "localhost") return gid_of(in_addr{htonl(INADDR_LOOPBACK)});
+  if (host == "localhost") return base::ipv4_gid(127, 0, 0, 1);
   return Gid{};
 }
 

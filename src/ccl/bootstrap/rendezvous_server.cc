@@ -35,7 +35,7 @@ constexpr int kBacklog = 1024;
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 using progress::kNsPerSecond;
 
-constexpr Gid kLoopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+constexpr Gid kLoopback = base::ipv4_gid(127, 0, 0, 1);
 
 /// Good beyond this host first.
 std::vector<Gid> addresses_of_host() {
@@ -71,7 +71,7 @@ base::UniqueFd listen_at(const Gid& address, uint16_t* port) {
 /// Of IPv6 for both families, or of IPv4 where there is no other.
 base::UniqueFd listen_anywhere(uint16_t* port) {
   base::UniqueFd fd = listen_at({}, port);
-  if (!fd && errno != EADDRINUSE) fd = listen_at(gid_of(in_addr{INADDR_ANY}), port);
+  if (!fd && errno != EADDRINUSE) fd = listen_at(base::ipv4_gid(0, 0, 0, 0), port);
   return fd;
 }
 

@@ -37,16 +37,9 @@ class SocketAddress {
   };
 };
 
-inline Gid gid_of(const in_addr& ipv4) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  std::memcpy(&gid.raw[12], &ipv4, sizeof ipv4);
-  return gid;
-}
-
 /// Of IPv4 or IPv6.
 inline Gid gid_of(const sockaddr* address) {
-  if (address->sa_family == AF_INET) return gid_of(reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
+  if (address->sa_family == AF_INET) return base::ipv4_gid(reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
   Gid gid;
   std::memcpy(gid.raw.data(), &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, gid.raw.size());
   return gid;

@@ -38,9 +38,7 @@ std::optional<Gid> destination_of(uint64_t service_id, std::span<const std::byte
   Gid address;
   switch (static_cast<uint8_t>(private_data[kVersion]) >> 4) {
     case 4:
-      address.raw[10] = address.raw[11] = 0xff;
-      std::memcpy(&address.raw[12], &private_data[kDestination + 12], 4);
-      return address;
+      return base::ipv4_gid(&private_data[kDestination + base::kIpv4InGid]);
     case 6:
       std::memcpy(address.raw.data(), &private_data[kDestination], 16);
       return address;

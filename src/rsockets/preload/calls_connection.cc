@@ -15,6 +15,7 @@
 #include "rsockets/poll.h"
 #include "rsockets/socket.h"
 #include "base/clock.h"
+#include "base/gid.h"
 #include "rsockets/preload/epoll_set.h"
 #include "rsockets/preload/next.h"
 #include "rsockets/preload/overlay.h"
@@ -120,8 +121,8 @@ void give_name(int domain, sockaddr_storage name, sockaddr* addr, socklen_t* len
     *six = {};
     six->sin6_family = AF_INET6;
     six->sin6_port = plain.sin_port;
-    six->sin6_addr.s6_addr[10] = six->sin6_addr.s6_addr[11] = 0xff;
-    __builtin_memcpy(&six->sin6_addr.s6_addr[12], &plain.sin_addr, sizeof plain.sin_addr);
+    const nupa::Gid mapped = nupa::base::ipv4_gid(plain.sin_addr);
+    __builtin_memcpy(&six->sin6_addr, mapped.raw.data(), sizeof six->sin6_addr);
   } else if (domain == AF_INET && name.ss_family == AF_INET6) {
     const sockaddr_in6 mapped = *six;
     *four = {};

@@ -373,9 +373,27 @@ TEST(BootId, IsTheKernels) {
   EXPECT_EQ(digits, found);
 }
 
+TEST(GidOfIpv4, Octets_BecomeTheMappedAddressWhicheverWayTheyAreGiven) {
+  const Gid mapped{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 77}};
+  EXPECT_EQ(ipv4_gid(192, 0, 2, 77), mapped);
+  EXPECT_EQ(ipv4_gid(in_addr{htonl(0xc000024d)}), mapped);
+  const uint8_t packet[] = {192, 0, 2, 77, 1};
+  EXPECT_EQ(ipv4_gid(packet), mapped);
+}
+
+TEST(GidUnspecified, OnlyAllZeroesOfEitherFamilyAre) {
+  EXPECT_TRUE(is_unspecified(Gid{}));
+  EXPECT_TRUE(is_unspecified(ipv4_gid(0, 0, 0, 0)));
+  for (size_t i = 0; i < 16; ++i) {
+    for (Gid other : {Gid{}, ipv4_gid(0, 0, 0, 0)}) {
+      other.raw[i] ^= 1;
+      EXPECT_FALSE(is_unspecified(other)) << i;
+    }
+  }
+}
+
 TEST(GidFamily, IsIpv4WithItsPrefixAlone) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
+  Gid gid = ipv4_gid(0, 0, 0, 0);
   EXPECT_TRUE(is_ipv4(gid));
   for (size_t i = 0; i < 12; ++i) {
     Gid other = gid;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/gid.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/place.h"
 
@@ -258,7 +259,7 @@ TEST_F(CclFilePlace, SomebodyElseAtThePortOfAJobBeforeIsLeft) {
   ASSERT_EQ(bind(silent.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
   ASSERT_EQ(listen(silent.get(), 16), 0);
   ASSERT_EQ(getsockname(silent.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
-  const Gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+  const Gid loopback = base::ipv4_gid(127, 0, 0, 1);
   write(UniqueId{{}, ntohs(at.sin_port), {loopback}}.text());
   hold_meeting(place(), 3, kLateUs);
 }

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "../../support/ccl_pmix_stub.h"
+#include "base/gid.h"
 #include "ccl/bootstrap/pmix.h"
 #include "ccl/bootstrap/unique_id.h"
 
@@ -154,7 +155,7 @@ TEST(CclPmixJob, RootThatCannotBeTold_IsNone) {
 std::string text_of_root() {
   UniqueId id;
   id.port = 4711;
-  id.addresses = {Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}};
+  id.addresses = {base::ipv4_gid(127, 0, 0, 1)};
   return id.text();
 }
 

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "base/gid.h"
 #include "cm/peer_watch.h"
 #include "transport/roce/port/management.h"
 
@@ -18,13 +19,7 @@ constexpr int kSoonMs = 20000;  // a sanitizer on a busy machine
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNow = 1000 * kSecond;
 
-Gid loopback(uint8_t last = 1) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  gid.raw[12] = 127;
-  gid.raw[15] = last;
-  return gid;
-}
+Gid loopback(uint8_t last = 1) { return base::ipv4_gid(127, 0, 0, last); }
 
 bool readable(int fd, int patience_ms = kSoonMs) {
   pollfd one{fd, POLLIN, 0};

@@ -169,7 +169,7 @@ TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) 
   auto qp = device->create_qp(pd.get(), good());
   ASSERT_TRUE(qp) << qp.error().what();
   const Gid source = *device_gid();
-  Gid other{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}};  // RFC 5737: no host's
+  Gid other = base::ipv4_gid(192, 0, 2, 1);  // RFC 5737: no host's
   if (base::is_ipv4(source)) other.raw[0] = 0xfd;
   int error = 0;
   EXPECT_EQ(connect_text(**qp, {.dgid = other, .dest_qp_num = 5, .sgid_index = 0}, &error),
@@ -181,9 +181,8 @@ TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) 
 TEST_F(CoreDeviceErrors, AddressOfNoInterface_IsNamed) {
   const auto own = Process::acquire();
   ASSERT_TRUE(own) << own.error().what();
-  EXPECT_EQ(
-      text_of(cm::Connections::of(**own)->find_address({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}})),
-      "192.0.2.1 is no address of this host");
+  EXPECT_EQ(text_of(cm::Connections::of(**own)->find_address(base::ipv4_gid(192, 0, 2, 1))),
+            "192.0.2.1 is no address of this host");
 }
 
 }  // namespace

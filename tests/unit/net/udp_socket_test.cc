@@ -16,13 +16,7 @@ namespace {
 
 constexpr uint32_t kBuffer = 1 << 16;
 
-Gid loopback(uint8_t host) {
-  Gid gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  gid.raw[12] = 127;
-  gid.raw[15] = host;
-  return gid;
-}
+Gid loopback(uint8_t host) { return base::ipv4_gid(127, 0, 0, host); }
 
 void send(const UdpSocket& socket, const UdpAddress& to, std::string_view text) {
   UdpBatch batch;

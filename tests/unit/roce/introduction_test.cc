@@ -1,4 +1,5 @@
 // How two ends of a connection tell each other their rails.
+#include "base/gid.h"
 #include "transport/roce/introduction.h"
 
 #include <gtest/gtest.h>
@@ -9,9 +10,7 @@
 namespace nupa::roce {
 namespace {
 
-Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
-  return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}};
-}
+Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) { return base::ipv4_gid(a, b, c, d); }
 
 Gid ipv6(uint8_t last) { return {{0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}}; }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/gid.h"
 #include "progress/late_events.h"
 #include "transport/roce/port/ack_scheduler.h"
 #include "transport/roce/port/alarm.h"
@@ -349,7 +350,7 @@ class RoceFlowWindows : public RoceAckScheduler {
     Hold hold(holds);
     return windows.serve(hold, burst, kNow);
   }
-  static constexpr Gid kHost{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+  static constexpr Gid kHost = base::ipv4_gid(127, 0, 0, 1);
   FlowWindows windows{8 << 20};
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/gid.h"
 #include "transport/roce/statistics.h"
 
 namespace nupa::roce {
@@ -45,7 +46,7 @@ TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
   taken.strangers.store(2);
   taken.resent_timeout.store(3);
   PathStatistics& path = taken.path[0];
-  path.to.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
+  path.to = base::ipv4_gid(10, 1, 2, 3);
   path.from.raw = {0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
   path.ports.store(50'000u << 16 | 4791);
   path.health.store(static_cast<uint32_t>(PathHealth::kAlive));

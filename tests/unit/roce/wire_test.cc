@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/crc32.h"
+#include "base/gid.h"
 #include "transport/roce/wire/icrc.h"
 #include "transport/roce/protocol/sequence.h"
 #include "transport/roce/wire/wire.h"
@@ -23,9 +24,7 @@ std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
   return bytes;
 }
 
-Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
-  return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}};
-}
+Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) { return base::ipv4_gid(a, b, c, d); }
 
 /// Bit by bit, as the specification defines it.
 uint32_t slow_crc(uint32_t state, const std::byte* data, size_t length) {
