@@ -132,7 +132,7 @@ struct Pair {
         answers_out(back, index, 64),
         sender(from, requests, responses, pool),
         receiver(to, requests, responses, pool) {
-    sender.requester().set_patience({.timeout = 14});
+    sender.requester().set_limits({.timeout = 14}, 1);
   }
   Memory from;
   Memory to;

@@ -139,9 +139,10 @@ class Play {
         end.blocked = choice / 8 % 2 == 0;
         return;
       default:
-        end.connection().requester().set_patience(
+        end.connection().requester().set_limits(
             {static_cast<uint8_t>(choice / 8 % 16), static_cast<uint8_t>(choice % 8),
-             static_cast<uint8_t>(choice / 16 % 8), static_cast<uint8_t>(choice / 8 % 5)});
+             static_cast<uint8_t>(choice / 16 % 8)},
+            static_cast<uint8_t>(choice / 8 % 5));
     }
   }
 
@@ -196,7 +197,7 @@ class Play {
     for (EngineEnd* end : {&a_, &b_}) {
       end->blocked = false;
       if (end->stopped) continue;
-      end->connection().requester().set_patience({.timeout = 4, .retry_cnt = 1, .rnr_retry = 1, .max_rd_atomic = 4});
+      end->connection().requester().set_limits({.timeout = 4, .retry_cnt = 1, .rnr_retry = 1}, 4);
       end->connection().requester().pause(false);
     }
     for (int hops = 0;; ++hops) {

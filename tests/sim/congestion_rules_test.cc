@@ -130,7 +130,7 @@ TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
   World::Options options;
   options.congestion = "cubic";
   options.link.delay_ns = kWay;
-  options.patience.timeout = 14;
+  options.limits.timeout = 14;
   World world(options, seed());
   const Sge sge{SimHost::kBase, 8 * options.mtu, kKey};
   const auto write = [&](size_t count) {
@@ -153,7 +153,7 @@ TEST(RoceCongestionEngine, ALostTailCostsOneSilence) {
   constexpr uint32_t kTail = 64;
   World::Options options;
   options.link.delay_ns = 50'000;
-  options.patience.timeout = 14;
+  options.limits.timeout = 14;
   World world(options, seed());
   const auto write = [&](uint32_t packets, size_t count) {
     const Sge sge{SimHost::kBase, packets * options.mtu, kKey};
@@ -180,7 +180,7 @@ TEST(RoceCongestionEngine, AReadThroughASmallWindowIsAskedForAgainInItsOldParts)
       options.mark_a = options.mark_b = mark;
       options.congestion = "cubic";
       options.link.faults.loss = 0.05;
-      options.patience.timeout = 10;
+      options.limits.timeout = 10;
       World world(options, seed() + i);
       const Sge sge{SimHost::kBase, 200 << 10, kKey};
       SendWr wr = write_of(sge);

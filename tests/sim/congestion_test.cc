@@ -165,7 +165,7 @@ class Bottleneck {
               [&world, index](std::vector<std::byte> bytes) { world.back_.send(world.now_, std::move(bytes), index); }),
           sender(source, requester_options(congestion, world.port_), {}, world.pool_),
           receiver(target, {}, responder_options(world.port_), world.pool_) {
-      sender.requester().set_patience({.timeout = 10, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
+      sender.requester().set_limits({.timeout = 10, .retry_cnt = 7, .rnr_retry = 7}, 4);
     }
     static RequesterOptions requester_options(std::string_view congestion, const Port& port) {
       RequesterOptions options;

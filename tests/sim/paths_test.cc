@@ -61,7 +61,8 @@ class Stream {
     options.more_paths = std::move(more);
     options.max_wr = 16;
     options.receive_window = 1 << 20;
-    options.patience = {.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16};
+    options.limits = {.timeout = 14, .retry_cnt = 7, .rnr_retry = 7};
+    options.max_rd_atomic = 16;
     return options;
   }
   void post() {

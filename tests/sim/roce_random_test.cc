@@ -362,8 +362,8 @@ struct Scenario {
     world.mark_b = kind == 0 || kind == 2 ? 0 : kNupaMark;
     if (below(2) == 0) world.mark_a = world.mark_b = kNupaMark;
     world.pool = below(3) == 0 ? static_cast<uint32_t>(below(8)) : 1024;
-    world.patience.max_rd_atomic = static_cast<uint8_t>(1 + below(8));
-    world.patience.timeout = 10;  // 4.2 ms
+    world.max_rd_atomic = static_cast<uint8_t>(1 + below(8));
+    world.limits.timeout = 10;  // 4.2 ms
     constexpr double kLosses[] = {0, 0, 0.01, 0.05, 0.2};
     sim::LinkFaults& faults = world.link.faults;
     faults.loss = kLosses[below(5)];
@@ -401,7 +401,7 @@ struct Scenario {
 void trace(World& world, const Scenario& scenario) {
   std::printf("%s, mtu %u, loss %g, marks %#x %#x, pool %u, rd_atomic %u\n", scenario.world.congestion.data(),
               scenario.world.mtu, scenario.world.link.faults.loss, scenario.world.mark_a, scenario.world.mark_b,
-              scenario.world.pool, scenario.world.patience.max_rd_atomic);
+              scenario.world.pool, scenario.world.max_rd_atomic);
   for (End* end : {&world.a, &world.b})
     end->output.watch = [end, &world](const Packet& packet) {
       std::printf("%ld %s opcode %02x psn %06x syndrome %02x length %u\n", world.now, end == &world.a ? "a" : "b",

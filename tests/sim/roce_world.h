@@ -211,7 +211,8 @@ class World {
     uint8_t mark_a = kNupaMark;
     uint8_t mark_b = kNupaMark;
     uint32_t pool = 1024;
-    Patience patience{.timeout = 8, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
+    core::RetryLimits limits{.timeout = 8, .retry_cnt = 7, .rnr_retry = 7};
+    uint8_t max_rd_atomic = 4;
     sim::LinkOptions link;
     std::vector<sim::LinkOptions> more_paths;  ///< beside `link`
     std::string_view congestion = "none";
@@ -231,10 +232,10 @@ class World {
         a(options.memory, end_options(options, kQpnB, options.mark_a), links_to_b_, route_to_b_, pool),
         b(options.memory, end_options(options, kQpnA, options.mark_b), links_to_a_, route_to_a_, pool) {
     for (End* end : {&a, &b}) {
-      end->connection.requester().set_patience(options.patience);
+      end->connection.requester().set_limits(options.limits, options.max_rd_atomic);
       if (options.receive_window != 0) end->connection.requester().set_room(UINT64_MAX, options.receive_window);
       if (!options.more_paths.empty()) end->connection.requester().set_paths(path_count());
-      end->connection.responder().set_max_rd_atomic(options.patience.max_rd_atomic);
+      end->connection.responder().set_max_rd_atomic(options.max_rd_atomic);
     }
   }
 

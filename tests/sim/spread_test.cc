@@ -78,7 +78,7 @@ class Flow {
         to_source(back_),
         sender(source, requester_options(congestion), responder_options(), pool_),
         receiver(target, requester_options(congestion), responder_options(), pool_) {
-    sender.requester().set_patience({.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16});
+    sender.requester().set_limits({.timeout = 14, .retry_cnt = 7, .rnr_retry = 7}, 16);
     sender.requester().set_room(UINT64_MAX, kRoom);
     source.on_done = [this] {
       EXPECT_EQ(WcStatus::kSuccess, source.done.back().status);

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <new>
 
-#include "core/seam/timers.h"
-
 namespace nupa::core {
 
 namespace {
@@ -14,7 +12,6 @@ namespace {
 /// The pause before a peer that does not answer is tried again.
 constexpr int64_t kNoAnswerPauseNs = 500'000;
 constexpr int64_t kShortestRnrPauseNs = 50'000;
-constexpr uint8_t kRnrForEver = 7;  // IBTA 9.7.5.2.8
 
 bool is_over(const DeferredSend& send, const RetryLimits& limits, int64_t now_ns, WcStatus* status) {
   const int64_t waited = now_ns - send.first_try_ns;

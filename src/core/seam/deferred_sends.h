@@ -9,15 +9,9 @@
 
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
+#include "core/seam/timers.h"
 
 namespace nupa::core {
-
-/// How long a requester waits for its peer, in the specification's codes (IBTA 9.7.5.2.8, 9.7.6.1.3).
-struct RetryLimits {
-  uint8_t timeout = 0;
-  uint8_t retry_cnt = 0;
-  uint8_t rnr_retry = 0;
-};
 
 /// A copy of a request that outlives the caller's lists.
 struct DeferredSend {

@@ -7,6 +7,16 @@
 
 namespace nupa::core {
 
+/// How long a requester waits for its peer, in the specification's codes (IBTA 9.7.5.2.8, 9.7.6.1.3). A queue pair's
+/// owner may change them at any time.
+struct RetryLimits {
+  uint8_t timeout = 14;  ///< 4.096 us times 2 to this power; 0: no end
+  uint8_t retry_cnt = 7;
+  uint8_t rnr_retry = 7;  ///< kRnrForEver: no end
+};
+/// The `rnr_retry` of a requester that waits for a receive until there is one (IBTA 9.7.5.2.8).
+constexpr uint8_t kRnrForEver = 7;
+
 /// Local ACK timeout code to nanoseconds: 0 means none (IBTA 9.7.6.1.3).
 constexpr int64_t ack_timeout_ns(uint32_t code) { return code == 0 ? 0 : base::time_of_code(code); }
 

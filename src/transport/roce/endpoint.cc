@@ -252,14 +252,15 @@ void ConnectedEndpoint::start(uint32_t sq_psn) {
   requester_options_.first_psn = requester_ ? requester_->next_psn() : sq_psn;
   requester_.emplace(context_, requester_options_);
   settle();
-  requester_->set_patience(patience_);
+  requester_->set_limits(limits_, max_rd_atomic_);
   if (paths_ > 1) requester_->set_paths(paths_);
 }
 
 void ConnectedEndpoint::set_attributes(const QpAttr& attr) {
-  patience_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic};
+  limits_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry};
+  max_rd_atomic_ = attr.max_rd_atomic;
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
-  if (requester_) requester_->set_patience(patience_);
+  if (requester_) requester_->set_limits(limits_, max_rd_atomic_);
 }
 
 void ConnectedEndpoint::pause(bool paused) {

@@ -130,7 +130,8 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   RequesterOptions requester_options_;
   Responder responder_;
   std::optional<Requester> requester_;  ///< from RTS on
-  Patience patience_;
+  core::RetryLimits limits_;
+  uint8_t max_rd_atomic_ = 1;
   Introduction introduction_;
   std::array<Destination, kMaxPaths> destinations_;
   std::shared_ptr<Peer> process_;  ///< at the other end

@@ -173,7 +173,7 @@ TEST_F(RoceRequester, SequenceNakOfWhatIsToComeNext_IsStray) {
 TEST_F(RoceRequester, Ibta97528_RnrNaksOneMoreThanRnrRetry_EndTheRequest) {
   for (uint8_t retries = 0; retries < 7; ++retries) {
     begin(options);
-    set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = retries, .max_rd_atomic = 4});
+    set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = retries});
     post(Opcode::kSend, 8);
     for (int nak = 0; nak <= retries; ++nak) {
       EXPECT_EQ(done(), Done{}) << "after " << nak << " of " << retries + 1;
@@ -202,7 +202,7 @@ TEST_F(RoceRequester, RnrRetry7_NeverGivesUp) {
 }
 
 TEST_F(RoceRequester, ProgressBeginsTheCountOfRnrNaksAnew) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1, .max_rd_atomic = 4});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   for (int i = 0; i < 5; ++i) post(Opcode::kSend, 8);
   for (uint32_t i = 0; i < 5; ++i) {
     sends();
@@ -214,7 +214,7 @@ TEST_F(RoceRequester, ProgressBeginsTheCountOfRnrNaksAnew) {
 }
 
 TEST_F(RoceRequester, RnrNakWhileItsTimerRuns_IsNoTry) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1, .max_rd_atomic = 4});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   post(Opcode::kSend, 8);
   sends();
   rnr(kFirstPsn, 5);

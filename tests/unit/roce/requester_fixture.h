@@ -35,13 +35,14 @@ class RoceRequester : public ::testing::Test {
     host = std::make_unique<RecordingHost>();
     for (size_t i = 0; i < host->memory.size(); ++i) host->memory[i] = pattern(i);
     requester = std::make_unique<Requester>(*host, options);
-    patience = {.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
-    requester->set_patience(patience);
+    set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7});
     output.take();
     posted = 0;
     now = kStart;
   }
-  void set_patience(const Patience& wanted) { requester->set_patience(patience = wanted); }
+  void set_limits(const core::RetryLimits& wanted, uint8_t max_rd_atomic = 4) {
+    requester->set_limits(limits = wanted, max_rd_atomic);
+  }
 
   /// Requests have wr_id 0, 1, 2 ...
   SendWr post(Opcode opcode, uint32_t length, uint32_t flags = 0, uint64_t address = kBase) {
@@ -125,7 +126,7 @@ class RoceRequester : public ::testing::Test {
   Done done() const { return host->done; }
 
   RequesterOptions options = requester_options();
-  Patience patience;
+  core::RetryLimits limits;
   std::unique_ptr<RecordingHost> host;
   std::unique_ptr<Requester> requester;
   RecordingOutput output;

@@ -118,7 +118,7 @@ TEST_F(RoceRequester, AcknowledgementBehindARead_SaysThatItsResponseIsLost) {
 }
 
 TEST_F(RoceRequester, Ibta9733_MaxRdAtomicReadsAndAtomics_AreOutstanding) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 2});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7}, 2);
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kFetchAdd, 8);
   post(Opcode::kRdmaRead, 8);
@@ -129,7 +129,7 @@ TEST_F(RoceRequester, Ibta9733_MaxRdAtomicReadsAndAtomics_AreOutstanding) {
 }
 
 TEST_F(RoceRequester, MaxRdAtomicZero_IsALocalOperationError) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 0});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7}, 0);
   post(Opcode::kSend, 8);
   post(Opcode::kRdmaRead, 8);
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"}));
@@ -140,7 +140,7 @@ TEST_F(RoceRequester, MaxRdAtomicZero_IsALocalOperationError) {
 
 TEST_F(RoceRequester, LongRead_IsAskedForInParts) {
   constexpr uint32_t kPart = 256;  // packets
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7}, 1);
   post(Opcode::kRdmaRead, (kPart + 44) * kMtu);
   EXPECT_EQ(sends(), (Texts{"READ 100 65536 bytes asks"}));
   for (uint32_t i = 0; i + 1 < kPart; ++i) response(Operation::kReadResponseMiddle, kFirstPsn + i, kMtu);

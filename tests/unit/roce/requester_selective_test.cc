@@ -272,7 +272,7 @@ TEST_F(RoceSelectiveRequester, PeersWindow_IsWhatMayBeUnderWay) {
 }
 
 TEST_F(RoceSelectiveRequester, RnrNak_SendsOnePacketAgainAfterItsTimer) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1, .max_rd_atomic = 4});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   send_messages(3);
   const uint8_t not_ready = syndrome(AckKind::kRnrNak, 5);
   receive(selective(kFirstPsn - 1, {2, 3}, not_ready));

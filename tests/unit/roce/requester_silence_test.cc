@@ -15,7 +15,7 @@ namespace {
 TEST_F(RoceRequester, Ibta97613_RetryCntRepetitionsThenTheRequestEnds) {
   for (const uint8_t retries : {0, 1, 2, 7}) {
     begin(options);
-    set_patience({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7, .max_rd_atomic = 4});
+    set_limits({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7});
     post(Opcode::kSend, 300);
     post(Opcode::kSend, 8);
     for (int round = 0; round <= retries; ++round) {
@@ -88,7 +88,7 @@ TEST_F(RoceRequester, DoubtWhileNothingIsUnderWay_IsNone) {
 }
 
 TEST_F(RoceRequester, PeerInDoubt_WithoutATimeoutItIsAskedAllTheSame) {
-  set_patience({.timeout = 0, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = 0, .retry_cnt = 7, .rnr_retry = 7});
   post(Opcode::kSend, 8);
   sends();
   EXPECT_EQ(requester->deadline(), INT64_MAX);
@@ -111,7 +111,7 @@ TEST_F(RoceRequester, UnderWay_IsWhatWaitsForAnAnswer) {
 }
 
 TEST_F(RoceRequester, ProgressBeginsTheCountOfRetriesAnew) {
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = 1, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = 1, .rnr_retry = 7});
   for (int i = 0; i < 4; ++i) post(Opcode::kSend, 8);
   for (uint32_t i = 0; i < 4; ++i) {
     sends();
@@ -149,7 +149,7 @@ TEST_F(RoceRequester, RepeatedAcknowledgement_IsNoProgress) {
 }
 
 TEST_F(RoceRequester, TimeoutZero_WaitsForEver) {
-  set_patience({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7});
   post(Opcode::kSend, 8);
   sends();
   EXPECT_EQ(requester->deadline(), INT64_MAX);
@@ -162,7 +162,7 @@ TEST_F(RoceRequester, TimeoutZero_WaitsForEver) {
 TEST_F(RoceSelectiveRequester, Ibta97613_AfterFourTimeoutsOfSilenceATry_TheRequestEnds) {
   for (const uint8_t retries : {0, 1, 3, 7}) {
     begin(options);
-    set_patience({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7, .max_rd_atomic = 4});
+    set_limits({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7});
     receive(selective(kFirstPsn - 1));
     send_messages(1);
     int rounds = 0;
@@ -179,7 +179,7 @@ TEST_F(RoceSelectiveRequester, Ibta97613_AfterFourTimeoutsOfSilenceATry_TheReque
 
 TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilence) {
   constexpr uint8_t kRetries = 3;
-  set_patience({.timeout = kTimeoutCode, .retry_cnt = kRetries, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = kTimeoutCode, .retry_cnt = kRetries, .rnr_retry = 7});
   receive(selective(kFirstPsn - 1));
   send_messages(1);
   now += 100 * kTimeout;  // stopped, say
@@ -196,7 +196,7 @@ TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilen
 
 TEST_F(RoceSelectiveRequester, PeerInDoubt_HasATimeForItsAnswerThatDoesNotDependOnTheWay) {
   constexpr uint8_t kLong = 20;  // 4.3 s
-  set_patience({.timeout = kLong, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = kLong, .retry_cnt = 7, .rnr_retry = 7});
   send_messages(1);
   now += 10'000;
   Packet ack = selective(kFirstPsn);
@@ -219,7 +219,7 @@ TEST_F(RoceSelectiveRequester, PeerInDoubt_HasATimeForItsAnswerThatDoesNotDepend
 }
 
 TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
-  set_patience({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7});
   send_messages(1);
   for (int i = 0; i < 50; ++i) {
     ASSERT_TRUE(wait());
@@ -229,7 +229,7 @@ TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
 }
 
 TEST_F(RoceSelectiveRequester, EachSilenceAfterTheFirst_DoublesTheTimeoutUpTo64Times) {
-  set_patience({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 4});
+  set_limits({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7});
   send_messages(1);
   const int64_t timeout = requester->deadline() - now;
   for (int i = 0; i < 10; ++i) {

@@ -95,7 +95,7 @@ bool Requester::fenced(const Request& request) const {
 
 bool Requester::may_start(const Request& request) const {
   if (fenced(request)) return false;
-  return !request.answered() || reads_outstanding() < patience_.max_rd_atomic;
+  return !request.answered() || reads_outstanding() < max_rd_atomic_;
 }
 
 int Requester::pick_path(const Request& request, uint32_t bytes, int64_t now) {
@@ -307,7 +307,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
       ++send_;
       continue;
     }
-    if (fresh && request.answered() && patience_.max_rd_atomic == 0) {
+    if (fresh && request.answered() && max_rd_atomic_ == 0) {
       fail_in_turn(cursor_, WcStatus::kLocQpOpErr);
       return false;
     }
@@ -335,13 +335,13 @@ void Requester::doubt_peer() {
 }
 
 int64_t Requester::doubt_ns() const {
-  const int64_t given = core::ack_timeout_ns(patience_.timeout);
+  const int64_t given = core::ack_timeout_ns(limits_.timeout);
   if (!selective_ || !paths_.measured()) return given == 0 ? kUnknownWayNs : given;
   return std::max(paths_.timeout(), given == 0 ? kDoubtNs : std::min(given, kDoubtNs));
 }
 
 int64_t Requester::timeout_ns() const {
-  const int64_t given = core::ack_timeout_ns(patience_.timeout);
+  const int64_t given = core::ack_timeout_ns(limits_.timeout);
   if (doubt_ != Doubt::kNone && (doubt_ == Doubt::kAsked || given == 0)) return doubt_ns();
   // The first repetition is soon; a peer that stays silent may have to wait for a processor.
   if (!selective_) return given * std::min(int64_t{1} << std::min(retries_, 8u), core::kMostTimeouts);

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 
+#include "core/seam/timers.h"
 #include "transport/roce/protocol/flights.h"
 #include "transport/roce/protocol/path_set.h"
 #include "transport/roce/protocol/send_queue.h"
@@ -19,14 +20,6 @@ struct RequesterOptions {
   uint32_t max_inline = 0;
   std::string_view congestion = "tolerant";
   uint8_t mark = kNupaMark;  ///< 0: nothing but the standard is spoken
-};
-
-/// How long to wait for the other end, in the specification's codes; may change at any time.
-struct Patience {
-  uint8_t timeout = 14;
-  uint8_t retry_cnt = 7;
-  uint8_t rnr_retry = 7;
-  uint8_t max_rd_atomic = 1;
 };
 
 /// For people (`nupa stat`).
@@ -55,7 +48,11 @@ class Requester {
   void post(const SendWr& wr, uint32_t position, WcStatus fault = WcStatus::kSuccess) {
     asking_ += queue_.push(wr, position, fault).answered();
   }
-  void set_patience(const Patience& patience) { patience_ = patience; }
+  /// Both may change at any time. `max_rd_atomic`: READs and atomics that may be outstanding.
+  void set_limits(const core::RetryLimits& limits, uint8_t max_rd_atomic) {
+    limits_ = limits;
+    max_rd_atomic_ = max_rd_atomic;
+  }
   /// Bytes that may be under way: of what is sent, and of the responses that are asked for.
   void set_room(uint64_t sends, uint64_t responses) {
     room_ = sends;
@@ -200,7 +197,8 @@ class Requester {
   Host& host_;
   const RequesterOptions options_;
   SendQueue queue_;
-  Patience patience_;
+  core::RetryLimits limits_;
+  uint8_t max_rd_atomic_ = 1;
   Flights flights_;  ///< of [una_, high_); none for UC
   PathSet paths_;
 

@@ -176,8 +176,7 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
     ++counters_.rnr_naks;
     // A packet that was sent again too early is refused again, while this side waits already: that is no try.
     if (now < rnr_until_) return;
-    constexpr uint8_t kForever = 7;  // IBTA 9.7.5.2.8
-    if (patience_.rnr_retry != kForever && rnr_tries_ >= patience_.rnr_retry)
+    if (limits_.rnr_retry != core::kRnrForEver && rnr_tries_ >= limits_.rnr_retry)
       return fail(queue_.find(failing), WcStatus::kRnrRetryExcErr);
     ++rnr_tries_;
     rnr_until_ = now + core::rnr_timer_ns(ack_value_of(syndrome));
@@ -421,8 +420,8 @@ bool Requester::probe_tail() {
 void Requester::on_timeout(int64_t now) {
   // While this process was stopped or got no processor it asked nobody: that is no silence of the peer.
   progress_ns_ += now - (timer_from_ + timeout_ns());
-  const int64_t most = core::patience_ns(patience_.timeout, patience_.retry_cnt);
-  const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= patience_.retry_cnt;
+  const int64_t most = core::patience_ns(limits_.timeout, limits_.retry_cnt);
+  const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= limits_.retry_cnt;
   if (hopeless || doubt_ == Doubt::kAsked) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
   if (doubt_ == Doubt::kTold) doubt_ = Doubt::kAsked;
   timer_from_ = now;
