@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <new>
 
-#include "netdev/queue_pair_states.h"
 #include "base/clock.h"
 
 namespace nupa::netdev {
@@ -70,20 +69,20 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
 
 LaneCard Lane::card() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
 
-int Lane::connect(const LanePath& path, const LaneCard& peer) {
+int Lane::connect(const ConnectOptions& path, const LaneCard& peer) {
   peer_ = peer;
   if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)
     if (!post_receive()) return error_;
   constexpr uint8_t kRnrTimer = 1;     // 0.01 ms (IBTA table 45): receives are there again at once
   constexpr uint8_t kAckTimeout = 14;  // 67 ms; seven repetitions, of four timeouts each, are two seconds
-  return connect_initialised(*qp_, {.vector = path.vector,
-                                    .mtu = path.mtu,
-                                    .qp_num = peer.qp_num,
-                                    .rq_psn = psn_,
-                                    .sq_psn = peer.psn,
-                                    .min_rnr_timer = kRnrTimer,
-                                    .timeout = kAckTimeout});
+  ConnectOptions options = path;
+  options.dest_qp_num = peer.qp_num;
+  options.rq_psn = psn_;
+  options.sq_psn = peer.psn;
+  options.min_rnr_timer = kRnrTimer;
+  options.timeout = kAckTimeout;
+  return connect_initialised(*qp_, options);
 }
 
 void Lane::start_sending() {

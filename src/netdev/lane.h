@@ -1,4 +1,5 @@
 #pragma once
+#include <nupa/connect.h>
 #include <nupa/device.h>
 
 #include <atomic>
@@ -17,12 +18,6 @@ struct LaneCard {
   uint64_t address = 0;  ///< of its RingWords
 };
 
-/// How the two ends' ports reach each other.
-struct LanePath {
-  AddressVector vector;
-  uint8_t mtu = 3;  ///< IBTA 11.2.1.5
-};
-
 /// A queue pair between two nodes with a ring at each end. Where the other end's ring can be mapped, frames are put
 /// into it where it lies, and a queue pair's message only wakes an end that sleeps; else they are put into a copy of it
 /// here, and RDMA WRITEs bring over what has been added. One thread, which gives it all completions of its queue pair.
@@ -37,8 +32,8 @@ class Lane {
 
   LaneCard card() const;
   uint64_t number() const { return number_; }
-  /// From RESET to RTS. errno values.
-  int connect(const LanePath& path, const LaneCard& peer);
+  /// From RESET to RTS. `path`: how the two ends' ports reach each other; the rest is the lane's own. errno values.
+  int connect(const ConnectOptions& path, const LaneCard& peer);
   /// Takes the way that fits: frames may be sent from now on.
   void start_sending();
 

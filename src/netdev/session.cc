@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "netdev/queue_pair_states.h"
 #include "base/gid_text.h"
 #include "base/log.h"
 
@@ -182,19 +181,18 @@ int Session::bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn) {
     if (const int error = qp_->post_recv({.wr_id = owner_ << 1, .sg_list = &room, .num_sge = 1}); error != 0)
       return error;
   }
-  vector_.is_global = true;
-  vector_.dgid = path_.remote;
-  vector_.sgid_index = static_cast<uint8_t>(gid_index);
-  vector_.hop_limit = path_.hop_limit;
-  vector_.traffic_class = path_.traffic_class;
-  constexpr uint8_t kRnrTimer = 12;  // 0.64 ms (IBTA table 45)
-  return connect_initialised(*qp_, {.vector = vector_,
-                                    .mtu = path_.mtu,
-                                    .qp_num = qp_num,
-                                    .rq_psn = psn_,
-                                    .sq_psn = psn,
-                                    .min_rnr_timer = kRnrTimer,
-                                    .timeout = path_.ack_timeout});
+  way_.dgid = path_.remote;
+  way_.sgid_index = static_cast<uint8_t>(gid_index);
+  way_.max_rd_atomic = 1;
+  way_.path_mtu = path_.mtu;
+  way_.hop_limit = path_.hop_limit;
+  way_.traffic_class = path_.traffic_class;
+  ConnectOptions options = way_;
+  options.dest_qp_num = qp_num;
+  options.rq_psn = psn_;
+  options.sq_psn = psn;
+  options.timeout = path_.ack_timeout;
+  return connect_initialised(*qp_, options);
 }
 
 Result<void> Session::make_lanes(uint32_t queues_there) {
@@ -312,7 +310,7 @@ int Session::connect_lanes() {
     // What comes before this end is ready must not be lost.
     if (const int error = pump_of(i).watch(*lanes_[i]); error != 0) return error;
     linked_ = true;
-    if (const int error = lanes_[i]->connect({vector_, path_.mtu}, card_->lanes[i]); error != 0) return error;
+    if (const int error = lanes_[i]->connect(way_, card_->lanes[i]); error != 0) return error;
   }
   return 0;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <nupa/connect.h>
 #include <nupa/connection_manager.h>
 #include <nupa/device.h>
 
@@ -114,7 +115,7 @@ class Session {
   bool refused_ = false;
   std::string why_;
   std::optional<NodeCard> card_;
-  AddressVector vector_;
+  ConnectOptions way_;  ///< how the two ports reach each other
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Traffic>> traffic_;  ///< one for each pump
   std::vector<Link> links_;                        ///< the same

@@ -76,11 +76,8 @@ class NetdevLane : public ::testing::TestWithParam<const char*> {
     ASSERT_TRUE(opened) << opened.error().what();
     device_ = std::move(*opened);
     pd_ = std::move(*device_->alloc_pd());
-    LanePath path;
-    path.vector.is_global = true;
-    path.vector.dgid = device_->query_gid(1, 1)->gid;
-    path.vector.sgid_index = 1;
-    path.vector.hop_limit = 64;
+    const ConnectOptions path{
+        .dgid = device_->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = 3, .hop_limit = 64};
     for (LaneEnd* end : {&one, &other}) {
       end->cq = std::move(*device_->create_cq({.entries = Lane::kMaxCompletions}));
       auto lane = Lane::create(*device_, *pd_, *end->cq, end == &one ? 7 : 9);

@@ -135,13 +135,8 @@ class NetdevPump : public ::testing::TestWithParam<const char*> {
     unsetenv("NUPA_TRANSPORT");
   }
   bool by_memory() const { return std::strcmp(GetParam(), "shm") == 0; }
-  LanePath path() const {
-    LanePath path;
-    path.vector.is_global = true;
-    path.vector.dgid = device->query_gid(1, 1)->gid;
-    path.vector.sgid_index = 1;
-    path.vector.hop_limit = 64;
-    return path;
+  ConnectOptions path() const {
+    return {.dgid = device->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = 3, .hop_limit = 64};
   }
   End& make(uint32_t mtu = kMaxMtu) {
     End& end = ends.emplace_back(*device, static_cast<int>(ends.size()) + 1);
@@ -205,22 +200,12 @@ class NetdevPump : public ::testing::TestWithParam<const char*> {
                        reinterpret_cast<uint64_t>(hostile->region->addr())};
     const LaneCard known = lane.card();
     ASSERT_EQ(0, lane.connect(path(), own));
-    using namespace qp_attr;
-    QpAttr attr;
-    attr.state = QpState::kInit;
-    attr.access_flags = access::kRemoteWrite | access::kRemoteRead;
-    ASSERT_EQ(0, hostile->qp->modify(attr, kState | kPkeyIndex | kPort | kAccessFlags));
-    attr.state = QpState::kRtr;
-    attr.av = path().vector;
-    attr.path_mtu = path().mtu;
-    attr.dest_qp_num = known.qp_num;
-    ASSERT_EQ(0,
-              hostile->qp->modify(attr, kState | kAv | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer));
-    attr.state = QpState::kRts;
-    attr.sq_psn = known.psn;
-    attr.timeout = 16;
-    attr.retry_cnt = attr.rnr_retry = 7;
-    ASSERT_EQ(0, hostile->qp->modify(attr, kState | kSqPsn | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic));
+    ConnectOptions options = path();
+    options.dest_qp_num = known.qp_num;
+    options.access_flags = access::kRemoteWrite | access::kRemoteRead;
+    options.timeout = 16;
+    options.sq_psn = known.psn;
+    ASSERT_EQ(0, nupa::connect(*hostile->qp, options));
     lane.start_sending();
     victim.attach(lane, 200);
   }
