@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/settings.h"
 #include "progress/waiter.h"
 
 namespace nupa::torch_backend {
@@ -31,7 +32,7 @@ struct Retired {
 class LimitInEnvironment {
  public:
   explicit LimitInEnvironment(std::chrono::milliseconds limit) {
-    if (const char* const text = std::getenv(kLimitName)) before_ = text;
+    if (const char* const text = base::setting(kLimitName)) before_ = text;
     const int64_t seconds = std::max<int64_t>((limit.count() + 999) / 1000, 1);
     setenv(kLimitName, std::to_string(seconds).c_str(), 1);
   }

@@ -35,12 +35,6 @@ const std::vector<std::string>& remembered() {
 
 [[gnu::constructor]] void remember() { remembered(); }
 
-/// nullptr also for a variable that is empty: `NAME= program` asks for what is usual.
-const char* value_of(const char* name) {
-  const char* const text = setting(name);
-  return text == nullptr || *text == '\0' ? nullptr : text;
-}
-
 tl::unexpected<Error> wrong(const char* name, const char* text, const std::string& accepted) {
   return fail(EINVAL, name, "=", text, ": expected ", accepted);
 }
@@ -57,8 +51,13 @@ const char* setting(const char* name) {
   return nullptr;
 }
 
+const char* text_setting(const char* name) {
+  const char* const text = setting(name);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
 Result<bool> boolean_setting(const char* name, bool usual) {
-  const char* const text = value_of(name);
+  const char* const text = text_setting(name);
   if (text == nullptr) return usual;
   const std::string_view value = text;
   if (value == "on" || value == "yes" || value == "true" || value == "1") return true;
@@ -67,7 +66,7 @@ Result<bool> boolean_setting(const char* name, bool usual) {
 }
 
 Result<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least, uint64_t most) {
-  const char* const text = value_of(name);
+  const char* const text = text_setting(name);
   if (text == nullptr) return usual;
   const std::string_view value = text;
   uint64_t number = 0;
@@ -77,7 +76,7 @@ Result<uint64_t> number_setting(const char* name, uint64_t usual, uint64_t least
 }
 
 Result<size_t> word_setting(const char* name, size_t usual, std::span<const std::string_view> words) {
-  const char* const text = value_of(name);
+  const char* const text = text_setting(name);
   if (text == nullptr) return usual;
   const auto found = std::find(words.begin(), words.end(), std::string_view(text));
   if (found != words.end()) return static_cast<size_t>(std::distance(words.begin(), found));

@@ -15,8 +15,12 @@ namespace nupa::base {
 
 /// The variable's value, or nullptr. Under libnupa_sockets.so also that of a variable which the process was started
 /// with and has dropped since: programs that know nothing of NUPA (nginx) keep only the variables they know. The text
-/// stays valid as getenv()'s does. Any thread.
+/// stays valid as getenv()'s does. Variables of other programs (RANK, HOME, LD_LIBRARY_PATH) are read by this function,
+/// too; those have their present value. Any thread.
 NUPA_EXPORT const char* setting(const char* name);
+
+/// The same; nullptr also for a variable that is empty: `NAME= program` asks for what is usual.
+NUPA_EXPORT const char* text_setting(const char* name);
 
 // Each returns `usual` for a variable that is not set or empty, and fails with EINVAL and a sentence that says which
 // variable has which value, and what is accepted: "NUPA_ROCE_ICRC=maybe: expected on or off (also yes or no, true or

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/settings.h"
 #include "base/shared_file.h"
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
@@ -126,7 +127,7 @@ Finding cores() {
 Finding libraries() {
   const std::string folder = dropin_folder();
   if (folder.empty()) return {"PROBLEM", "drop-in libraries", "not found", "build or install NUPA completely"};
-  const char* path = std::getenv("LD_LIBRARY_PATH");
+  const char* path = base::setting("LD_LIBRARY_PATH");
   if (path != nullptr && std::string(path).find("libibverbs") != std::string::npos)
     return {"NOTE", "drop-in libraries", folder, "LD_LIBRARY_PATH names another libibverbs"};
   return {"OK", "drop-in libraries", folder, ""};

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unistd.h>
 
+#include "base/settings.h"
 #include "cli/commands.h"
 #include "nupa_config.h"
 
@@ -13,14 +14,14 @@ namespace {
 
 /// Puts `value` in front of a colon-separated variable.
 void prepend(const char* name, const std::string& value) {
-  const char* before = std::getenv(name);
-  const std::string joined = before == nullptr || *before == '\0' ? value : value + ":" + before;
+  const char* before = base::text_setting(name);
+  const std::string joined = before == nullptr ? value : value + ":" + before;
   setenv(name, joined.c_str(), 1);
 }
 
 const char* transport_in_force() {
-  const char* set = std::getenv("NUPA_TRANSPORT");
-  return set == nullptr || *set == '\0' ? "auto" : set;
+  const char* set = base::text_setting("NUPA_TRANSPORT");
+  return set == nullptr ? "auto" : set;
 }
 
 }  // namespace

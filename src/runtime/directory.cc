@@ -39,8 +39,8 @@ sockaddr_un address_of(int dir, const std::string& file) {
 }  // namespace
 
 std::string Directory::path_from_environment() {
-  if (const char* wanted = base::setting("NUPA_RUNTIME_DIR"); wanted != nullptr && *wanted != '\0') return wanted;
-  if (const char* xdg = base::setting("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != '\0' && ::access(xdg, W_OK) == 0)
+  if (const char* wanted = base::text_setting("NUPA_RUNTIME_DIR"); wanted != nullptr) return wanted;
+  if (const char* xdg = base::text_setting("XDG_RUNTIME_DIR"); xdg != nullptr && ::access(xdg, W_OK) == 0)
     return std::string(xdg) + "/nupa";
   const std::string name = "nupa-" + std::to_string(geteuid());
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" + name : "/tmp/" + name;

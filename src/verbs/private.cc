@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/settings.h"
 #include "verbs/wrappers.h"
 
 // Their arguments are never looked at, so the symbols are declared without them.
@@ -38,7 +39,7 @@ NUPA_VERBS unsigned int __ioctl_final_num_attrs(unsigned int) { return 0; }
 
 /// A provider's own message; the manual's VERBS_LOG_LEVEL (0: none, up to 4) says which are wanted.
 NUPA_VERBS void __verbs_log(verbs_context*, uint32_t level, const char* format, ...) {
-  const char* wanted = std::getenv("VERBS_LOG_LEVEL");
+  const char* wanted = nupa::base::setting("VERBS_LOG_LEVEL");
   if (wanted == nullptr || format == nullptr || std::strtoul(wanted, nullptr, 10) < level) return;
   va_list values;
   va_start(values, format);

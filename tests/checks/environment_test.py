@@ -8,9 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = re.compile(r'"(NUPA_[A-Z_]+[A-Z]|VERBS_LOG_LEVEL|XDG_RUNTIME_DIR)"')
-# What may call getenv(): the reader, the names of other launchers, rdma-core's variable, what the nupa program shows or passes on,
-# and files that are yet to change.
-GETENV = {"settings.cc", "private.cc", "run.cc", "doctor.cc", "net.cc", "report.cc", "launcher.cc", "trace.cc", "group.cc"}
+READS = re.compile(r"\b(?:secure_)?getenv\((?!\))|\benviron\b")
+READER = "src/base/settings.cc"
 
 
 def sources():
@@ -27,9 +26,14 @@ class Environment(unittest.TestCase):
         self.assertEqual(sorted(shown - known), [], "no longer in src/ or bindings/")
 
     def test_variables_are_read_in_one_place(self):
-        callers = {path.name for path in sources() if re.search(r"\bgetenv\([^)]", path.read_text())}
-        self.assertEqual(sorted(callers - GETENV), [], "use base/settings.h")
-        self.assertEqual(sorted(GETENV - callers), [], "needs no exception any more: take it out of GETENV")
+        readers = {str(path.relative_to(ROOT)) for path in sources() if READS.search(path.read_text())}
+        self.assertEqual(sorted(readers), [READER], "use base/settings.h")
+
+    def test_each_way_to_read_one_is_found(self):
+        for text in ('std::getenv("HOME")', "::getenv(name)", "secure_getenv(name)", "char** entry = environ;"):
+            self.assertTrue(READS.search(text), text)
+        for text in ('setenv("HOME", home, 1)', "as getenv()'s does", 'base::setting("HOME")', "the environment"):
+            self.assertFalse(READS.search(text), text)
 
 
 if __name__ == "__main__":

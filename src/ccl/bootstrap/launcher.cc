@@ -2,11 +2,11 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <system_error>
 
+#include "base/settings.h"
 #include "ccl/bootstrap/place.h"
 #include "ccl/bootstrap/pmix.h"
 #include "ccl/bootstrap/roots.h"
@@ -30,10 +30,10 @@ constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
 constexpr Names kPmi{"PMI_RANK", "PMI_SIZE"};  // MPICH, Intel MPI, Cray
 constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS"};
 
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+bool is_set(const char* name) { return base::setting(name) != nullptr; }
 
 std::string value_of(const char* name) {
-  const char* const value = std::getenv(name);
+  const char* const value = base::setting(name);
   return value == nullptr ? "" : value;
 }
 

@@ -1,9 +1,9 @@
 #include "ccl/diagnostics/trace.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "base/settings.h"
 #include "ccl/diagnostics/trace_text.h"
 #include "ccl/diagnostics/trace_writer.h"
 #include "progress/lifecycle.h"
@@ -49,8 +49,8 @@ std::atomic<Trace*> Trace::made_{nullptr};
 void Trace::open(uint32_t rank) {
   static std::once_flag once;
   std::call_once(once, [rank] {
-    const char* const name = std::getenv("NUPA_CCL_TRACE");
-    if (name == nullptr || *name == 0) return;
+    const char* const name = base::text_setting("NUPA_CCL_TRACE");
+    if (name == nullptr) return;
     // It is never freed: threads may use it until the process is gone.
     open_once(name, rank, &made_, [](TraceFile file, uint32_t first_rank) -> Trace* {
       auto* const trace = new Trace(std::move(file), first_rank);

@@ -4,10 +4,11 @@
 #include <fmt/core.h>
 #include <sys/utsname.h>
 
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/settings.h"
 
 namespace nupa::cli::collectives {
 namespace {
@@ -47,9 +48,9 @@ std::optional<double> Result::bus_bandwidth(uint32_t ranks) const {
 }
 
 About About::here(uint32_t ranks) {
-  const char* const transport = std::getenv("NUPA_TRANSPORT");
+  const char* const transport = base::text_setting("NUPA_TRANSPORT");
   return {ranks, cpu_name(), system_name(), fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr))),
-          transport == nullptr || *transport == 0 ? "auto" : transport};
+          transport == nullptr ? "auto" : transport};
 }
 
 const char* name_of(Verdict verdict) {

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "netdev/node.h"
+#include "base/settings.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/transport_alias.h"
@@ -46,11 +47,10 @@ int complain(const std::string& what) {
 
 /// Empty: there is no folder for it, as in a service of the system.
 std::string default_key_file(const std::string& network) {
-  const char* const config = std::getenv("XDG_CONFIG_HOME");
-  const char* const home = std::getenv("HOME");
-  const bool has_config = config != nullptr && *config != '\0';
-  if (!has_config && (home == nullptr || *home == '\0')) return "";
-  return (has_config ? std::string(config) : std::string(home) + "/.config") + "/nupa/" + network + ".key";
+  const char* const config = base::text_setting("XDG_CONFIG_HOME");
+  const char* const home = base::text_setting("HOME");
+  if (config == nullptr && home == nullptr) return "";
+  return (config != nullptr ? std::string(config) : std::string(home) + "/.config") + "/nupa/" + network + ".key";
 }
 
 /// A new key in a file that was not there: the first node of a network that nobody has given one makes it. Two that do

@@ -36,8 +36,11 @@ TEST_F(SettingsOfEachKind, NotSetOrEmpty_IsTheUsualValue) {
     EXPECT_EQ(boolean_setting(kName, false), false);
     EXPECT_EQ(number_setting(kName, 17, 1, 5), 17u);
     EXPECT_EQ(word_setting(kName, 1, {"auto", "never"}), 1u);
+    EXPECT_EQ(text_setting(kName), nullptr);
   }
 }
+
+TEST_F(SettingsOfEachKind, Text_IsTakenAsItIs) { EXPECT_STREQ(text_setting(with(" any text")), " any text"); }
 
 TEST_F(SettingsOfEachKind, Boolean_HasFourSpellingsOfEach) {
   for (const char* const value : {"on", "yes", "true", "1"})
