@@ -39,7 +39,7 @@ class NUPA_EXPORT Loop {
 
  public:
   /// EMFILE, ENFILE, ENOMEM. `clock` outlives the loop. Deadlines and timers are in its time; a loop with a clock of a
-  /// test is not slept on, but turned by run_once() with a deadline that has passed.
+  /// test is not slept on, but turned by hand (tests/support/loop_by_hand.h).
   static Result<std::unique_ptr<Loop>> open(const Clock& clock = system_clock());
   /// As stop(), and waits for the thread of start(). Not in a handler. Tasks that were not begun are dropped.
   ~Loop();
@@ -109,13 +109,13 @@ class NUPA_EXPORT Loop {
   void stop();
   /// Waits until the thread of start() has ended, for owners whose handlers share their members. Not in a handler.
   void join();
-  /// One turn, which sleeps no longer than the deadline. False: nothing was to be done.
-  bool run_once(Deadline deadline);
-  /// When the earliest timer is due; INT64_MAX: none is set. Any thread.
-  int64_t next_due_ns() const;
   bool on_this_thread() const;
 
  private:
+  friend class LoopByHand;
+  bool run_once(Deadline deadline);
+  int64_t next_due_ns() const;
+
   explicit Loop(std::unique_ptr<Core> core);
   std::unique_ptr<Core> core_;
 };

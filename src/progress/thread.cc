@@ -18,14 +18,12 @@ namespace nupa::progress {
 namespace {
 
 struct Start {
-  std::atomic<pthread_t>* thread;  ///< the owner's; null: there is none
   const char* name;
   std::function<void()> body;
 };
 
 void* run(void* start) {
   const std::unique_ptr<Start> mine(static_cast<Start*>(start));
-  if (mine->thread != nullptr) mine->thread->store(pthread_self());
   pthread_setname_np(pthread_self(), mine->name);
   constexpr unsigned long kLeastSlackNs = 1;  // 0 means the default
   prctl(PR_SET_TIMERSLACK, kLeastSlackNs);
@@ -34,8 +32,8 @@ void* run(void* start) {
 }
 
 /// An errno value.
-int create(pthread_t* made, std::atomic<pthread_t>* owner, const char* name, std::function<void()> body) {
-  std::unique_ptr<Start> start(new (std::nothrow) Start{owner, name, std::move(body)});
+int create(pthread_t* made, const char* name, std::function<void()> body) {
+  std::unique_ptr<Start> start(new (std::nothrow) Start{name, std::move(body)});
   if (start == nullptr) return ENOMEM;
   sigset_t blocked;
   sigset_t before;
@@ -57,13 +55,8 @@ Thread::~Thread() {
 }
 
 Result<void> Thread::start(ThreadName name, std::function<void()> body) {
-  process_ = getpid();  // before the thread, which may ask is_current()
-  pthread_t made{};
-  if (const int error = create(&made, &thread_, name.text(), std::move(body)); error != 0) {
-    process_ = 0;
-    return fail(error, kNone);
-  }
-  thread_ = made;
+  if (const int error = create(&thread_, name.text(), std::move(body)); error != 0) return fail(error, kNone);
+  process_ = getpid();
   return {};
 }
 
@@ -74,7 +67,7 @@ void Thread::join() {
 
 Result<void> start_detached(ThreadName name, std::function<void()> body) {
   pthread_t made{};
-  if (const int error = create(&made, nullptr, name.text(), std::move(body)); error != 0) return fail(error, kNone);
+  if (const int error = create(&made, name.text(), std::move(body)); error != 0) return fail(error, kNone);
   pthread_detach(made);
   return {};
 }

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-#include <atomic>
 #include <functional>
 #include <string_view>
 
@@ -45,11 +44,9 @@ class NUPA_EXPORT Thread {
   bool has_started() const { return process_ != 0; }
   /// Waits for the end of `body`. In a fork's child it returns at once: the thread does not exist there.
   void join();
-  /// Whether the calling thread is this one. Any thread that was made, or given the object, after start().
-  bool is_current() const { return has_started() && pthread_equal(pthread_self(), thread_.load()) != 0; }
 
  private:
-  std::atomic<pthread_t> thread_{};  ///< the thread itself stores it too, before `body`
+  pthread_t thread_{};
   pid_t process_ = 0;
 };
 

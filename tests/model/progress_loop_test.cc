@@ -41,6 +41,8 @@ inline int sleep_on_the_counter(int, epoll_event* ready, int, const timespec* li
 #define epoll_pwait2 sleep_on_the_counter
 #include "progress/loop.cc"
 
+#include "../support/loop_by_hand.h"
+
 namespace nupa::progress {
 
 namespace {
@@ -64,7 +66,7 @@ struct Turned {
     std::in_making = nullptr;
   }
   void turn_until(int wanted) {
-    while (done < wanted) loop->run_once(Deadline::never());
+    while (done < wanted) LoopByHand::turn(*loop, Deadline::never());
   }
   void post() {
     model::require(loop->post([this] { ++done; }).has_value(), "a task is taken");

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>

@@ -278,8 +278,6 @@ Mad write(const Envelope& envelope, const Disconnection& disconnection) {
   return mad;
 }
 
-Disconnection read_disconnection(const Mad& mad) { return {static_cast<uint32_t>(get(mad, 8, 3))}; }
-
 Mad write(const Envelope& envelope, const PathAnswer& answer) {
   Mad mad = begin(envelope);
   put(mad, 9, 1, answer.status);

@@ -102,7 +102,6 @@ ConnectionReply read_reply(const Mad& mad);
 Delay read_delay(const Mad& mad);
 Rejection read_rejection(const Mad& mad);
 Readiness read_readiness(const Mad& mad);
-Disconnection read_disconnection(const Mad& mad);
 DatagramRequest read_datagram_request(const Mad& mad);
 DatagramReply read_datagram_reply(const Mad& mad);
 /// Of a SIDR_REP.

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../support/loop_by_hand.h"
 #include "../../support/soon.h"
 #include "base/clock.h"
 #include "base/shared_file.h"
@@ -210,7 +211,7 @@ TEST_F(NodeTest, AThreadSleepsWhileMessagesWaitAndAfterwards) {
   own.node = std::move(*node);
   const auto met = own.node->connect(there_.node->slot(), kMeeting);
   ASSERT_TRUE(met) << met.error().what();
-  const auto turn = [&] { return own.node->loop().run_once(progress::Deadline::at(0)); };
+  const auto turn = [&] { return progress::LoopByHand::turn(own.node->loop(), progress::Deadline::at(0)); };
   const auto turns_until_it_sleeps = [&] {
     constexpr int kMost = 10;
     int turns = 0;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "../../support/loop_by_hand.h"
 #include "netdev/door.h"
 
 namespace nupa::netdev {
@@ -21,6 +22,7 @@ namespace {
 
 using progress::Deadline;
 using progress::Loop;
+using progress::LoopByHand;
 
 constexpr int kLimitMs = 10'000;
 
@@ -71,7 +73,7 @@ class NetdevDoor : public ::testing::Test {
   /// All that is to be done now. False: nothing was.
   bool serve() const {
     bool some = false;
-    for (int turns = 0; loop->run_once(Deadline::at(0)); ++turns) {
+    for (int turns = 0; LoopByHand::turn(*loop, Deadline::at(0)); ++turns) {
       EXPECT_LT(turns, 1000) << "something keeps the loop awake";
       if (turns == 1000) break;
       some = true;
@@ -161,8 +163,8 @@ TEST_F(NetdevDoor, Serve_WithoutADescriptorForAGuest_SleepsAndTakesItLater) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_FALSE(serve()) << "the loop looks again and again";
   EXPECT_TRUE(asked.empty());
-  ASSERT_NE(loop->next_due_ns(), INT64_MAX);
-  clock.at_ns = loop->next_due_ns();
+  ASSERT_NE(LoopByHand::next_due_ns(*loop), INT64_MAX);
+  clock.at_ns = LoopByHand::next_due_ns(*loop);
   serve();
   EXPECT_EQ(answer_to(one), "to status");
   EXPECT_FALSE(serve());

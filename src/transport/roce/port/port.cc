@@ -195,7 +195,7 @@ bool Port::handle(Receiver receiver) {
   if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
   packets += receive(hold, receiver);
-  const bool others_wait = windows_.anyone_waits() || alarm_.earliest() <= receive_ns_;
+  const bool others_wait = windows_.anyone_waits() || wanted_at() <= receive_ns_;
   using Step = progress::PollPolicy::Step;
   const Step step = poll_policy_.after({for_program, packets, owed, acks_.streams(), others_wait});
   if (step == Step::kReturn) return false;
@@ -211,7 +211,7 @@ bool Port::handle(Receiver receiver) {
   const AckScheduler::Due due = acks_.due(packets, for_program, receive_share(), now);
   if (due != AckScheduler::Due::kNone) acks_.answer(hold, *burst_, now, due == AckScheduler::Due::kAll);
   hold.release();
-  if (now >= alarm_.earliest()) run_timers(hold, now);
+  if (now >= wanted_at()) run_timers(hold, now);
   if (const int64_t again = windows_.serve(hold, *burst_, now); again != INT64_MAX) expect(again);
   if (acks_.owes_stream()) expect(now + AckScheduler::kForgottenNs);
   return owed || packets > 0;
@@ -259,7 +259,7 @@ std::optional<int64_t> Port::run_timer(Hold& hold, Channel& channel, int64_t now
   return std::nullopt;
 }
 
-bool Port::is_due() const { return base::now_ns() >= alarm_.earliest(); }
+bool Port::is_due() const { return base::now_ns() >= wanted_at(); }
 
 std::unique_lock<std::mutex> Port::claim_receiving() {
   wanted_.fetch_add(1);
