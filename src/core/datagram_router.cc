@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/datagram_router.h"
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "core/seam/group_address.h"
 
@@ -14,10 +12,6 @@ namespace {
 constexpr int64_t kRouteNs = 100'000'000;
 /// Destinations remembered; beyond this many all are looked up again.
 constexpr size_t kMaxRoutes = 1024;
-/// Before a datagram is tried again that could not be sent; twice as long each time, since a socket may be full for
-/// long, and a process stopped.
-constexpr int64_t kFirstPauseNs = 50'000;
-constexpr int64_t kLongestPauseNs = 1'000'000;
 
 }  // namespace
 
@@ -91,7 +85,7 @@ void DatagramRouter::pause(bool paused) {
 
 void DatagramRouter::flush() {
   forget_group();
-  pause_ns_ = 0;
+  pauses_.reset();
   sends_.flush(context_);
 }
 
@@ -111,10 +105,9 @@ int64_t DatagramRouter::progress(int64_t now_ns) {
         },
         [](WcStatus fault) { return std::optional(fault); });
     if (!status) {
-      pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
-      return now_ns + pause_ns_;
+      return now_ns + pauses_.next_ns();
     }
-    pause_ns_ = 0;
+    pauses_.reset();
     sends_.end_front(context_, *status, length);
     due.raise();
     if (*status != WcStatus::kSuccess) flush();

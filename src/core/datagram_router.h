@@ -6,6 +6,8 @@
 
 #include "core/seam/deferred_sends.h"
 #include "core/seam/endpoint.h"
+#include "progress/deadline.h"
+#include "progress/pauses.h"
 
 namespace nupa::core {
 
@@ -52,7 +54,8 @@ class DatagramRouter final : public Endpoint {
   const std::string_view name_;
   bool paused_ = false;
   DeferredSends sends_;
-  int64_t pause_ns_ = 0;  ///< before the oldest of them is tried again
+  /// Before the oldest of them is tried again: a socket may be full for long, and a process stopped.
+  progress::Backoff pauses_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
   // Of a multicast that not all transports have sent yet: which one goes on, and the first fault so far.
   size_t next_sender_ = 0;
   WcStatus group_status_ = WcStatus::kSuccess;

@@ -13,12 +13,12 @@
 #include "base/lowest_descriptor.h"
 #include "host/introduction.h"
 #include "host/node_impl.h"
+#include "progress/pauses.h"
 
 namespace nupa::host {
 namespace {
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
-constexpr int64_t kAcceptPauseNs = 100'000'000;
 
 constexpr const char* kFullText = "other processes take half of the descriptors of this one";
 constexpr const char* kNoRoomText =
@@ -173,7 +173,7 @@ void NodeImpl::accept_all() {
         const int error = errno;
         if (refuse_next()) continue;
         NUPA_WARN("cannot let another process in: %s", strerror(error));
-        arrivals_->pause_until(base::now_ns() + kAcceptPauseNs);
+        arrivals_->pause_until(base::now_ns() + progress::kAcceptPauseNs);
       }
       return;
     }

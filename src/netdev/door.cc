@@ -10,6 +10,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "progress/pauses.h"
+#include "host/wire.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
 
@@ -19,8 +21,6 @@ namespace {
 constexpr char kPrefix[] = "net,";
 /// The text of a message that carries a descriptor: the answer is in that file.
 constexpr char kInFile[] = "file";
-/// Until guests are taken again when there was no descriptor for one.
-constexpr int64_t kPauseNs = 100 * progress::kNsPerMs;
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
@@ -130,7 +130,7 @@ void Door::take_guests() {
   for (;;) {
     base::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(clock_.now_ns() + kPauseNs);
+      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(clock_.now_ns() + progress::kAcceptPauseNs);
       return;
     }
     guests_.emplace_back();

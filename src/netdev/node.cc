@@ -15,14 +15,13 @@
 namespace nupa::netdev {
 namespace {
 
-constexpr int64_t kMillisecondNs = 1'000'000;
 /// Until a connection has to carry packets. Strangers that repeat somebody's request are held for so long.
 constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
 constexpr int64_t kSettlingNs = progress::kNsPerSecond;
 constexpr size_t kMaxSessions = 1024;
 constexpr int kOtherPatienceMs = 1000;
 constexpr int kInterfaceTries = 50;
-constexpr int64_t kInterfacePauseNs = 20 * kMillisecondNs;
+constexpr int64_t kInterfacePauseNs = 20 * progress::kNsPerMs;
 
 }  // namespace
 

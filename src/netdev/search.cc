@@ -13,12 +13,11 @@
 namespace nupa::netdev {
 namespace {
 
-constexpr int64_t kMillisecondNs = 1'000'000;
-constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
-constexpr int64_t kLongestPauseNs = 1'000 * kMillisecondNs;
+constexpr int64_t kFirstPauseNs = 10 * progress::kNsPerMs;
+constexpr int64_t kLongestPauseNs = 1'000 * progress::kNsPerMs;
 /// What was refused for a reason may have been set right.
-constexpr int64_t kRefusedPauseNs = 5'000 * kMillisecondNs;
-constexpr int64_t kAnswerPatienceNs = 500 * kMillisecondNs;
+constexpr int64_t kRefusedPauseNs = 5'000 * progress::kNsPerMs;
+constexpr int64_t kAnswerPatienceNs = 500 * progress::kNsPerMs;
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include "progress/loop.h"
 #include "progress/neighbours.h"
 #include "progress/of_process.h"
+#include "progress/pauses.h"
 #include "progress/poll_policy.h"
 #include "progress/receive_right.h"
 #include "progress/signal_restart.h"

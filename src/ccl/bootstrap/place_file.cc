@@ -13,8 +13,6 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kPauseNs = 50'000'000;
-
 tl::unexpected<Error> failed(int error, const std::string& path) {
   return fail(error, "the file " + path + ": " + std::strerror(error));
 }
@@ -72,7 +70,7 @@ Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t worl
     if (!text) return tl::unexpected(text.error());
     const auto id = UniqueId::from_text(*text);
     if (!id || *text == past) {
-      progress::sleep_for(kPauseNs);
+      progress::sleep_for(kRootPauseNs);
       continue;
     }
     // Something else may listen where the root of a job before did, and say nothing for ever.

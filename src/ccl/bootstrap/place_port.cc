@@ -14,7 +14,6 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kPauseNs = 50'000'000;
 /// What listens there may be the root of a job before, on its way out.
 constexpr int64_t kLeavingNs = 5'000'000'000;
 /// Rounds in which a root that is there sends its visitor away: more than one that is leaving has.
@@ -68,7 +67,7 @@ Result<std::unique_ptr<MeetingRoot>> open_root(const MeetingPlace& place, int64_
   while (true) {
     auto root = MeetingRoot::start_at(limit_ns, address, place.port, secret_of(place.key));
     if (root || root.error().code() != EADDRINUSE || base::now_ns() >= end) return root;
-    progress::sleep_for(kPauseNs);
+    progress::sleep_for(kRootPauseNs);
   }
 }
 
@@ -102,7 +101,7 @@ Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t worl
     if (!is_rebuff && why.code() != ECONNREFUSED && why.code() != EHOSTUNREACH)
       return fail(why.code(), where + why.what());
     if (base::now_ns() >= end) return fail(why.code(), where + "rank 0 does not come: " + why.what());
-    progress::sleep_for(kPauseNs);
+    progress::sleep_for(kRootPauseNs);
   }
 }
 

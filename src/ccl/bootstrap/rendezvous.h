@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "ccl/bootstrap/unique_id.h"
 
 namespace nupa::ccl {
@@ -42,6 +43,9 @@ struct Met {
   std::array<uint64_t, 2> name{};  ///< random, the same for all ranks; no other meeting has it
   std::vector<Card> cards;         ///< by rank
 };
+
+/// Before a root that was not found is looked for again.
+inline constexpr int64_t kRootPauseNs = 50 * base::kNsPerMs;
 
 struct Patience {
   int64_t root_ns;    ///< for a root to listen

@@ -19,7 +19,6 @@ namespace {
 
 /// A way that does not answer by then may be none: the next one is tried.
 constexpr int64_t kTryNs = 1'000'000'000;
-constexpr int64_t kPauseNs = 50'000'000;
 /// How often a rank that waits looks whether it still should.
 constexpr int64_t kLookNs = 200'000'000;
 /// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
@@ -71,7 +70,7 @@ Result<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
       error = errno;
       if (error != ECONNREFUSED) refusals = 0;
     }
-    progress::sleep_for(kPauseNs);
+    progress::sleep_for(kRootPauseNs);
   }
   return fail(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
 }

@@ -24,6 +24,7 @@
 #include "ccl/bootstrap/socket_address.h"
 #include "progress/lifecycle.h"
 #include "progress/loop.h"
+#include "progress/pauses.h"
 
 namespace nupa::ccl {
 namespace {
@@ -31,8 +32,6 @@ namespace {
 using progress::Loop;
 
 constexpr int kBacklog = 1024;
-/// Until the listener is looked at again when there was no descriptor for a rank.
-constexpr int64_t kAcceptPauseNs = 100'000'000;
 using progress::kNsPerSecond;
 
 constexpr Gid kLoopback = base::ipv4_gid(127, 0, 0, 1);
@@ -225,7 +224,7 @@ void Root::take_visitors() {
     base::UniqueFd fd(progress::open_for_parent(
         [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
     if (!fd) {
-      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(progress::now_ns() + kAcceptPauseNs);
+      if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(progress::now_ns() + progress::kAcceptPauseNs);
       return;
     }
     visitors_.emplace_back();

@@ -4,6 +4,7 @@
 
 #include "core/seam/endpoint.h"
 #include "progress/deadline.h"
+#include "progress/pauses.h"
 #include "transport/roce/protocol/connection.h"
 #include "transport/roce/introduction.h"
 #include "transport/roce/port/port.h"
@@ -139,9 +140,10 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
-  int64_t turn_ns_ = 0;                                ///< when what a full socket held up is offered again
-  progress::Backoff memory_pause_{50'000, 1'000'000};  ///< between looks at memory that another process copies
-  int64_t answers_by_ = INT64_MAX;                     ///< when answers that were not sent yet have to leave
+  int64_t turn_ns_ = 0;  ///< when what a full socket held up is offered again
+  /// Between looks at memory that another process copies.
+  progress::Backoff memory_pause_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
+  int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
   bool heard_ = false;  ///< something came from the peer
   // Before that its host has said that nobody has the port

@@ -5,25 +5,23 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "progress/pauses.h"
 #include "progress/waiter.h"
 
 namespace nupa::roce {
 namespace {
 
 /// A thread that holds a queue pair is mostly about to leave it. One that does not was preempted there, or sends much:
-/// the port tries again at its next turn, and at the latest after the first of these, and then after twice as long each
-/// time.
+/// the port tries again at its next turn, and at the latest after a retry pause.
 constexpr int64_t kHoldNs = 2'000;
 /// In a stream of one queue pair none of others stands behind, and to wait is cheaper than to copy.
 constexpr int64_t kHoldAloneNs = 2'000'000;
 constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses only
-constexpr int64_t kFirstTryNs = 50'000;
-constexpr int64_t kLongestTryNs = 1'000'000;
 
 }  // namespace
 
 Holds::Holds(PacketPool& pool, Alarm& alarm, CaughtUp caught_up)
-    : alarm_(alarm), caught_up_(std::move(caught_up)), packets_(pool), next_try_ns_(kFirstTryNs) {}
+    : alarm_(alarm), caught_up_(std::move(caught_up)), packets_(pool), next_try_ns_(progress::kFirstRetryPauseNs) {}
 
 bool Holds::is_alone(const Channel& channel, int64_t now) const {
   constexpr int64_t kWhileNs = 1'000'000;
@@ -53,7 +51,7 @@ void Holds::note_held_up(Channel& channel) {
 void Holds::catch_up(Channel& channel) {
   channel.held_up_ = false;
   std::erase(held_up_, &channel);
-  next_try_ns_ = kFirstTryNs;
+  next_try_ns_ = progress::kFirstRetryPauseNs;
   const uint32_t packets =
       packets_.take_all(channel.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns) {
         channel.deliver(packet, from, came_ns);
@@ -83,7 +81,7 @@ uint32_t Holds::try_again() {
 int64_t Holds::put_off_try(int64_t now) {
   if (held_up_.empty()) return INT64_MAX;
   const int64_t at = next_try(now);
-  next_try_ns_ = std::min(2 * next_try_ns_, kLongestTryNs);
+  next_try_ns_ = std::min(2 * next_try_ns_, progress::kLongestRetryPauseNs);
   return at;
 }
 

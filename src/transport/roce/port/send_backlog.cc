@@ -3,13 +3,14 @@
 
 #include <algorithm>
 
+#include "progress/pauses.h"
+
 namespace nupa::roce {
 namespace {
 
-/// Until room is looked for: about the time in which a 10 Gbit/s link takes one message of 64 KiB; twice as long each
-/// time while nothing leaves.
-constexpr int64_t kFirstPauseNs = 50'000;
-constexpr int64_t kLongestPauseNs = 1'000'000;
+// Until room is looked for, and again while nothing leaves.
+using progress::kFirstRetryPauseNs;
+using progress::kLongestRetryPauseNs;
 /// From one turn to the next: for what a queue pair puts together at one go.
 constexpr int64_t kHeldUpTurnNs = 10'000;
 
@@ -18,7 +19,7 @@ constexpr int64_t kHeldUpTurnNs = 10'000;
 void SendBacklog::note(int64_t now_ns) {
   // A time that is set already is looked at: the thread that has just reset it looks at the backlogs after that.
   int64_t none = INT64_MAX;
-  const int64_t at = now_ns + kFirstPauseNs;
+  const int64_t at = now_ns + kFirstRetryPauseNs;
   if (retry_ns_.compare_exchange_strong(none, at)) expect_(at);
 }
 
@@ -47,7 +48,7 @@ int64_t SendBacklog::retry(int64_t now_ns) {
     lost_.fetch_add(lost, std::memory_order_relaxed);
     waits = waits || !waiting_[i].empty();
   }
-  pause_ns_ = some || pause_ns_ == 0 ? kFirstPauseNs : std::min(2 * pause_ns_, kLongestPauseNs);
+  pause_ns_ = some || pause_ns_ == 0 ? kFirstRetryPauseNs : std::min(2 * pause_ns_, kLongestRetryPauseNs);
   if (!waits) {
     pause_ns_ = 0;
     return retry_ns_.load();
