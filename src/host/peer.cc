@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "progress/event_catch.h"
+#include "progress/wake_up.h"
 
 namespace nupa::host {
 
@@ -29,9 +30,8 @@ int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
 }
 
 void Peer::ring_doorbell() {
-  const uint64_t one = 1;
   std::lock_guard lock(channels_lock_);
-  [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
+  [[maybe_unused]] const bool added = progress::WakeUp::add_to(doorbell_.get());
 }
 
 Peer::ChannelBlock* Peer::block_of(uint32_t index) {
@@ -60,8 +60,7 @@ bool Peer::signal_channel(uint32_t index) {
     if (place == nullptr) return false;  // it has gone meanwhile
   }
   const int fd = place->fds[index % ChannelBlock::kChannels];
-  const uint64_t one = 1;
-  if (fd >= 0) return progress::EventCatch::keep(fd) || ::write(fd, &one, sizeof one) == sizeof one;
+  if (fd >= 0) return progress::EventCatch::keep(fd) || progress::WakeUp::add_to(fd);
   const bool ask = want_channel(*place, index % ChannelBlock::kChannels);
   lock.unlock();
   if (!ask) return false;

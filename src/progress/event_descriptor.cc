@@ -14,6 +14,7 @@
 
 #include "base/lowest_descriptor.h"
 #include "progress/descriptors.h"
+#include "progress/wake_up.h"
 
 namespace nupa::progress {
 Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
@@ -30,8 +31,7 @@ Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
 }
 
 void EventDescriptor::count(uint32_t events) const {
-  const uint64_t more = events;
-  [[maybe_unused]] const ssize_t written = ::write(signal_.get(), &more, sizeof more);
+  [[maybe_unused]] const bool added = WakeUp::add_to(signal_.get(), events);
 }
 
 bool EventDescriptor::take_back() const {

@@ -40,9 +40,8 @@ void WakeUp::close() {
 
 void WakeUp::signal() {
   if (signalled_.exchange(true)) return;
-  const uint64_t one = 1;
   // Nothing is readable that take() would find: the next signal has to try again.
-  if (write(fd_, &one, sizeof one) < 0) signalled_.store(false);
+  if (!add_to(fd_)) signalled_.store(false);
 }
 
 void WakeUp::take() {
@@ -56,5 +55,7 @@ void WakeUp::take_all() {
   // Only now: the look that follows sees each change that came before this line.
   signalled_.exchange(false);
 }
+
+bool WakeUp::add_to(int fd, uint64_t events) { return write(fd, &events, sizeof events) == sizeof events; }
 
 }  // namespace nupa::progress

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <atomic>
+#include <cstdint>
 
 #include <nupa/export.h>
 #include <nupa/result.h>
@@ -29,6 +30,10 @@ class WakeUp {
   NUPA_EXPORT void take();
   /// The same where other processes have the descriptor, and signal by writing 1 to it.
   NUPA_EXPORT void take_all();
+
+  /// Adds events to the eventfd of another sleeper or process: one write. False: it is full, or no eventfd. Any thread
+  /// or signal handler.
+  NUPA_EXPORT static bool add_to(int fd, uint64_t events = 1);
 
   WakeUp(const WakeUp&) = delete;
   WakeUp& operator=(const WakeUp&) = delete;

@@ -122,6 +122,17 @@ void forget_all_sets() {
   set_table.for_each([](const Set* set) { set_table.take(set->fd); });
 }
 
+namespace {
+
+/// Wakes the threads that sleep in the set. The eventfd is never read: each write is an edge. Not by progress::WakeUp,
+/// whose calls of libc would come back to this library.
+void kick(const Set* set) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = next::write(set->kick, &one, sizeof one);
+}
+
+}  // namespace
+
 void Item::changed() {
   if (signalled.exchange(true)) return;
   {
@@ -129,8 +140,7 @@ void Item::changed() {
     set->signalled.push_back(this);
   }
   if (set->sleepers.load() == 0) return;
-  const uint64_t one = 1;
-  if (next::write(set->kick, &one, sizeof one) < 0) return;
+  kick(set);
 }
 
 Set* set_of(int epoll, bool make) {
@@ -155,8 +165,7 @@ void activate(Item* item) {
 
 void wake_sleepers(Set* set) {
   base::fence_after_update();  // of has_items; who sleeps in libc's call has looked at it after it was counted
-  const uint64_t one = 1;
-  if (set->sleepers.load() != 0 && next::write(set->kick, &one, sizeof one) < 0) return;
+  if (set->sleepers.load() != 0) kick(set);
 }
 
 int open_inner(Set* set) {

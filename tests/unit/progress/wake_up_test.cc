@@ -27,6 +27,20 @@ TEST(ProgressWakeUp, Signal_MakesItReadableUntilItIsTaken) {
   own.take();
 }
 
+TEST(ProgressWakeUp, AddTo_DescriptorOfAnother_AddsThatManyEvents) {
+  WakeUp other;
+  ASSERT_TRUE(other.open());
+  EXPECT_TRUE(WakeUp::add_to(other.fd()));
+  EXPECT_TRUE(WakeUp::add_to(other.fd(), 3));
+  uint64_t count = 0;
+  EXPECT_EQ(ssize_t{sizeof count}, read(other.fd(), &count, sizeof count));
+  EXPECT_EQ(4u, count);
+  EXPECT_TRUE(WakeUp::add_to(other.fd(), UINT64_MAX - 1));
+  EXPECT_FALSE(WakeUp::add_to(other.fd())) << "it is full";
+  other.close();
+  EXPECT_FALSE(WakeUp::add_to(-1));
+}
+
 TEST(ProgressWakeUp, Signal_AfterOneThatCouldNotBeWritten_MakesItReadable) {
   WakeUp wake_up;
   ASSERT_TRUE(wake_up.open());
