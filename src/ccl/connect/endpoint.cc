@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -111,11 +112,15 @@ Result<void> Endpoint::open_mailbox() {
   }
   card_.mailbox = mailbox_->number();
   for (uint32_t i = 0; i < kReceives; ++i) {
-    const Sge sge{reinterpret_cast<uint64_t>(buffers_->addr()) + i * kBufferBytes, kBufferBytes, buffers_->lkey()};
-    if (const int error = mailbox_->post_recv({i, &sge, 1}); error != 0)
+    if (const int error = post_receive(i); error != 0)
       return fail(error, "no receives for the mailbox of communicators");
   }
   return {};
+}
+
+int Endpoint::post_receive(uint64_t number) {
+  const Sge sge{reinterpret_cast<uint64_t>(buffers_->addr()) + number * kBufferBytes, kBufferBytes, buffers_->lkey()};
+  return mailbox_->post_recv({number, &sge, 1});
 }
 
 Endpoint::~Endpoint() {
@@ -124,6 +129,7 @@ Endpoint::~Endpoint() {
 }
 
 int Endpoint::enter(const CommunicatorId& id, uint32_t rank, MailSink* sink) {
+  if (const int error = mailbox_error_.load(); error != 0) return error;
   std::lock_guard lock(sinks_mutex_);
   return sinks_.emplace(Key{id, rank}, sink).second ? 0 : EEXIST;
 }
@@ -167,13 +173,18 @@ void Endpoint::read_mailbox() {
     Mail mail;
     const bool whole = completion.byte_len == kGrhBytes + sizeof mail;
     if (whole) std::memcpy(&mail, reinterpret_cast<const std::byte*>(buffer) + kGrhBytes, sizeof mail);
-    const Sge sge{buffer, kBufferBytes, buffers_->lkey()};
-    mailbox_->post_recv({completion.wr_id, &sge, 1});
+    if (const int error = post_receive(completion.wr_id); error != 0) note_lost_receive(error);
     if (!whole || mail.magic != Mail::kMagic || mail.version != Mail::kVersion) continue;
     std::lock_guard lock(sinks_mutex_);
     if (const auto found = sinks_.find(Key{mail.communicator, mail.to}); found != sinks_.end())
       found->second->on_mail(mail);
   }
+}
+
+void Endpoint::note_lost_receive(int error) {
+  if (mailbox_error_.exchange(error) == 0)
+    std::fprintf(stderr, "nupa: ccl: the mailbox of communicators, queue pair %u, takes no receive: %s\n",
+                 card_.mailbox, std::strerror(error));
 }
 
 void Endpoint::read_links() {

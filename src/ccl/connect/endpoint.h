@@ -1,5 +1,7 @@
 #pragma once
 #include <nupa/device.h>
+
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,7 +48,8 @@ class Endpoint {
   /// Of card().gid in the port's table.
   uint8_t gid_index() const { return gid_index_; }
 
-  /// EEXIST: a rank of this process has entered it already.
+  /// EEXIST: a rank of this process has entered it already. The error of a receive that could not be posted: mail may
+  /// not come any more.
   int enter(const CommunicatorId& id, uint32_t rank, MailSink* sink);
   /// After this returns the sink is not called any more.
   void leave(const CommunicatorId& id, uint32_t rank);
@@ -62,6 +65,9 @@ class Endpoint {
   Result<void> open();
   Result<void> open_mailbox();
   Result<void> find_address();
+  /// `number`: of its buffer. 0 or an errno.
+  int post_receive(uint64_t number);
+  void note_lost_receive(int error);
   /// What has completed, now and until the channel has its next event.
   void read();
   void read_mailbox();
@@ -80,6 +86,7 @@ class Endpoint {
   std::unique_ptr<CompletionQueue> link_cq_;
   std::unique_ptr<MemoryRegion> buffers_;
   std::unique_ptr<QueuePair> mailbox_;
+  std::atomic<int> mailbox_error_{0};  ///< of the first receive that could not be posted again
   std::unique_ptr<progress::Loop> loop_;
   std::unique_ptr<progress::Loop::Watch> completions_;
 
