@@ -1,4 +1,5 @@
 #pragma once
+#include <nupa/export.h>
 #include <nupa/types.h>
 
 #include <string>
@@ -6,6 +7,6 @@
 namespace nupa::base {
 
 /// The address in the usual writing of its family: "10.77.0.1", "fe80::1".
-std::string gid_text(const Gid& gid);
+NUPA_EXPORT std::string gid_text(const Gid& gid);
 
 }  // namespace nupa::base

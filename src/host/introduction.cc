@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 
 #include "base/shared_file.h"
 
@@ -30,7 +31,8 @@ Result<Introduced> check_hello(int socket, Received received) {
   Introduced introduced;
   introduced.hello = received.message;
   introduced.credentials = *credentials;
-  introduced.file = std::make_unique<shm::MappedFile>(std::move(received.fds[0]));
+  introduced.file =
+      std::make_unique<shm::MappedFile>(std::move(received.fds[0]), "process " + std::to_string(credentials->pid));
   auto tables = shm::map_tables(*introduced.file);
   if (!tables && tables.error().code() == ENOMEM)
     return fail(ENOMEM, "no address space for the tables of process ", credentials->pid, " (", shm::kHeapOffset >> 20,

@@ -15,6 +15,7 @@
 namespace nupa::memory {
 namespace {
 
+constexpr const char* kName = "nupa-region";
 /// Holes cost nothing, so the file is far longer than what is in use: a mapping of the file that
 /// the program itself lengthens (realloc by mremap) must not reach over its end, where a touch is
 /// SIGBUS.
@@ -27,10 +28,10 @@ constexpr uint64_t kRun = 64 << 10;
 }  // namespace
 
 Result<RegionFile> RegionFile::create() {
-  auto made = base::make_shared_file("nupa-region");
+  auto made = base::make_shared_file(kName);
   if (!made) return tl::unexpected(made.error());
   struct stat status;
-  if (fstat(made->get(), &status) != 0) return fail(errno, "the region file cannot be examined");
+  if (fstat(made->get(), &status) != 0) return fail(errno, "the region file ", kName, " cannot be examined");
   RegionFile file;
   file.file_ = std::move(*made);
   file.device_ = status.st_dev;
@@ -45,7 +46,8 @@ bool RegionFile::shows(const Vma& vma, uintptr_t address, uint64_t offset) const
 
 Result<uint64_t> RegionFile::reserve(uint64_t length) {
   const uint64_t offset = next_offset_;
-  if (offset > kMaxSize || length > kMaxSize / 4) return fail(EFBIG, "the region file is full");
+  if (offset > kMaxSize || length > kMaxSize / 4)
+    return fail(EFBIG, "the region file ", kName, " is full: ", length, " bytes behind ", offset);
   const uint64_t end = offset + length;
   if (end > size_) {
     uint64_t wanted = end + kGrowStep;

@@ -6,10 +6,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
+#include <utility>
 
 namespace nupa::shm {
+namespace {
 
-MappedFile::MappedFile(base::UniqueFd fd) : fd_(std::move(fd)) { progress::close_in_children(fd_.get()); }
+constexpr const char* kShared = "the shared file of ";
+
+}  // namespace
+
+MappedFile::MappedFile(base::UniqueFd fd, std::string owner) : fd_(std::move(fd)), owner_(std::move(owner)) {
+  progress::close_in_children(fd_.get());
+}
 
 MappedFile::~MappedFile() {
   // In a child the number may be of another file by now.
@@ -48,26 +57,27 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   const bool large = length > kWindow;
   const uint64_t start = large ? offset : offset & ~(kWindow - 1);
   const uint64_t span = large ? length : kWindow;
-  if (!large && offset - start + length > kWindow) return fail(ERANGE, "an object straddles two windows");
-  if (!made_.holds()) return fail(ESRCH, "the shared file is a parent process's");
+  if (!large && offset - start + length > kWindow)
+    return fail(ERANGE, "an object straddles two windows of ", kShared, owner_, ": ", length, " bytes at ", offset);
+  if (!made_.holds()) return fail(ESRCH, kShared, owner_, " is a parent process's");
   std::lock_guard lock(mutex_);
   // A window may be mapped that the file only begins: what lies behind its end would be a SIGBUS.
   const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
   if (!lies_within()) {
-    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
+    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
     struct stat file;
-    if (fstat(fd_.get(), &file) != 0) return fail(errno, "the shared file cannot be examined");
+    if (fstat(fd_.get(), &file) != 0) return fail(errno, kShared, owner_, " cannot be examined");
     size_ = static_cast<uint64_t>(file.st_size);
-    if (!lies_within()) return fail(ERANGE, "beyond the end of the shared file");
+    if (!lies_within()) return fail(ERANGE, length, " bytes at ", offset, " are beyond the end of ", kShared, owner_);
   }
   // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
   // The smaller object's mapping stays: another thread may still read it after the owner has grown the object.
   auto found = mappings_.lower_bound({key, span});
   if (found == mappings_.end() || found->first.first != key) {
-    if (!fd_) return fail(ESRCH, "the shared file is a process's that has gone");
+    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
-    if (address == MAP_FAILED) return fail(errno, "the shared file cannot be mapped");
+    if (address == MAP_FAILED) return fail(errno, kShared, owner_, " cannot be mapped: ", span, " bytes at ", start);
     // A core dump wants the program's memory, not the sparse tables behind it.
     madvise(address, span, MADV_DONTDUMP);
     progress::blank_in_children(address, span);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "base/unique_fd.h"
@@ -19,7 +20,8 @@ class MappedFile {
  public:
   static constexpr uint64_t kWindow = 16 << 20;
 
-  explicit MappedFile(base::UniqueFd fd);
+  /// `owner`: whose it is, for the texts of errors.
+  explicit MappedFile(base::UniqueFd fd, std::string owner = "this process");
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -40,6 +42,7 @@ class MappedFile {
   const progress::OfThisProcess made_;
   base::UniqueFd fd_;
   std::mutex mutex_;
+  const std::string owner_;
   uint64_t size_ = 0;  ///< as it was when it was looked at last; it only grows (files are sealed)
   using Extent = std::pair<uint64_t, uint64_t>;  ///< where it begins, with what tells large objects apart; its length
   std::map<Extent, void*> mappings_;

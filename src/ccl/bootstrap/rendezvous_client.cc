@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/gid_text.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/rendezvous.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
@@ -56,33 +57,52 @@ Result<void> ask(const Patience& patience) {
   return fail(ECANCELED, "the meeting is no longer wanted");
 }
 
+/// For the texts of errors.
+std::string place_of(const Gid& address, uint16_t port) {
+  return base::gid_text(address) + " port " + std::to_string(port);
+}
+
+/// A connection to the root, and where that is.
+struct Root {
+  base::UniqueFd fd;
+  std::string place;
+};
+
 /// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
-Result<base::UniqueFd> find_root(const UniqueId& id, const Patience& patience) {
+Result<Root> find_root(const UniqueId& id, const Patience& patience) {
   const int64_t end = base::now_ns() + patience.root_ns;
   int error = ETIMEDOUT;
   int refusals = 0;
+  std::string tried;
   while (base::now_ns() < end && refusals < kMostRefusals) {
     ++refusals;
     if (auto may = ask(patience); !may) return tl::unexpected(may.error());
     for (const Gid& address : id.addresses) {
       base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
-      if (fd) return fd;
+      if (fd) return Root{std::move(fd), place_of(address, id.port)};
       error = errno;
+      tried = place_of(address, id.port);
       if (error != ECONNREFUSED) refusals = 0;
     }
     progress::sleep_for(kRootPauseNs);
   }
-  return fail(error, std::string("no way leads to where the ranks meet: ") + std::strerror(error));
+  return fail(error, "no way leads to where the ranks meet: ", tried, ": ", std::strerror(error));
 }
 
 class Talk {
  public:
-  Talk(base::UniqueFd fd, const Patience& patience)
-      : fd_(std::move(fd)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
+  Talk(Root root, const Patience& patience)
+      : root_(std::move(root)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
+
+  /// Of what the root did, or did not do.
+  template <class... What>
+  tl::unexpected<Error> failed(int code, const What&... what) const {
+    return fail(code, "the meeting's root at ", root_.place, what...);
+  }
 
   Result<void> say(const std::vector<std::byte>& what) {
     for (size_t said = 0; said < what.size();) {
-      const ssize_t sent = send(fd_.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
+      const ssize_t sent = send(root_.fd.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
       if (sent > 0)
         said += static_cast<size_t>(sent);
       else if (auto may = may_go_on(sent, POLLOUT); !may)
@@ -94,7 +114,7 @@ class Talk {
     const size_t begin = what->size();
     what->resize(begin + length);
     for (size_t heard = 0; heard < length;) {
-      const ssize_t got = recv(fd_.get(), what->data() + begin + heard, length - heard, 0);
+      const ssize_t got = recv(root_.fd.get(), what->data() + begin + heard, length - heard, 0);
       if (got > 0)
         heard += static_cast<size_t>(got);
       else if (auto may = may_go_on(got, POLLIN); !may)
@@ -105,17 +125,17 @@ class Talk {
 
  private:
   Result<void> may_go_on(ssize_t moved, short events) {
-    if (moved == 0) return fail(ECONNABORTED, "the meeting's root has gone");
+    if (moved == 0) return failed(ECONNABORTED, " has gone");
     if (errno == EINTR) return {};
-    if (errno != EAGAIN) return fail(ECONNABORTED, std::string("the meeting's root: ") + std::strerror(errno));
-    while (!wait_for(fd_.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
-      if (errno != ETIMEDOUT || base::now_ns() >= end_) return fail(errno, "the meeting's root does not answer");
+    if (errno != EAGAIN) return failed(ECONNABORTED, ": ", std::strerror(errno));
+    while (!wait_for(root_.fd.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
+      if (errno != ETIMEDOUT || base::now_ns() >= end_) return failed(errno, " does not answer");
       if (auto may = ask(patience_); !may) return may;
     }
     return {};
   }
 
-  base::UniqueFd fd_;
+  const Root root_;
   const Patience& patience_;
   int64_t end_;
 };
@@ -126,10 +146,11 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
                  const Patience& patience) {
   if (rank >= world || world > kMaxRanks)
     return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
-  if (card.size() > kMaxCardBytes) return fail(EINVAL, "a rank's card is too large");
-  auto fd = find_root(id, patience);
-  if (!fd) return tl::unexpected(fd.error());
-  Talk talk(std::move(*fd), patience);
+  if (card.size() > kMaxCardBytes)
+    return fail(EINVAL, "the card of rank ", rank, " is too large: ", card.size(), " bytes, at most ", kMaxCardBytes);
+  auto root = find_root(id, patience);
+  if (!root) return tl::unexpected(root.error());
+  Talk talk(std::move(*root), patience);
   std::vector<std::byte> telling(kTellingBytes + card.size());
   write_at(&telling, kMagicAt, kMeetingMagic);
   write_at(&telling, kVersionAt, kMeetingVersion);
@@ -146,8 +167,7 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
   if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
-  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
-    return fail(EPROTO, "the meeting's root says nonsense");
+  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4)) return talk.failed(EPROTO, " says nonsense");
   std::vector<std::byte> body;
   if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
   if (status != 0) {
@@ -155,15 +175,15 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
     return fail(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
   }
   Met met;
-  if (body.size() < kNameBytes) return fail(EPROTO, "the meeting's root says too little");
+  if (body.size() < kNameBytes) return talk.failed(EPROTO, " says too little");
   met.name = read_at<decltype(met.name)>(body, 0);
   met.cards.resize(world);
   size_t at = kNameBytes;
   for (Card& one : met.cards) {
-    if (body.size() - at < 4) return fail(EPROTO, "the meeting's root says too little");
+    if (body.size() - at < 4) return talk.failed(EPROTO, " says too little");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;
-    if (size > body.size() - at) return fail(EPROTO, "the meeting's root says too little");
+    if (size > body.size() - at) return talk.failed(EPROTO, " says too little");
     one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }

@@ -345,6 +345,18 @@ TEST_F(SegmentQpBanks, PlaceThatCannotBe_IsNotMapped) {
   EXPECT_FALSE(banks.index_of(number_of(10, 0)));
 }
 
+TEST_F(SegmentFile, ErrorTexts_NameTheOwnerAndTheRange) {
+  auto fd = base::make_shared_file("nupa-segment-file-test");
+  ASSERT_TRUE(fd);
+  MappedFile file(std::move(*fd), "process 4711");
+  EXPECT_STREQ(file.at(8192, 64).error().what(),
+               "64 bytes at 8192 are beyond the end of the shared file of process 4711");
+  EXPECT_STREQ(file.at(kWindow - 64, 128).error().what(),
+               "an object straddles two windows of the shared file of process 4711: 128 bytes at 16777152");
+  file.close_file();
+  EXPECT_STREQ(file.at(0, 64).error().what(), "the shared file of process 4711 is closed: the process has gone");
+}
+
 TEST_F(SegmentFile, InAChild_IsBlankAndNotToBeMapped) {
   auto file = make(2 * kWindow);
   auto* const word = static_cast<uint32_t*>(*file->at(0, 64));
