@@ -84,15 +84,16 @@ class NodeRoom : public ::testing::Test {
   }
   /// Gives the node as many peers as the process may have, which is a small number from now on.
   void fill() {
-    // Seven descriptors for each are in this process: three of the fake, four of the node. It may have eight for each.
+    // Each takes five in this process, four of the node and the other end of the socket, and the limit has eight for it.
     constexpr size_t kSpare = 32;
     const size_t most = open_descriptors() + kSpare;
     limit_.set(most * 2 * Peer::kDescriptors);
     ASSERT_EQ(most, Peer::most_peers());
     for (size_t i = 0; i < most; ++i) {
-      others_.push_back(std::make_unique<FakeProcess>(static_cast<uint32_t>(1000 + i)));
-      sockets_.push_back(hello_of(*others_.back()));
+      auto other = std::make_unique<FakeProcess>(static_cast<uint32_t>(1000 + i));
+      sockets_.push_back(hello_of(*other));
       ASSERT_EQ(MessageKind::kHello, answer_on(sockets_.back().get()));
+      if (first_ == nullptr) first_ = std::move(other);
     }
     ASSERT_TRUE(soon([&] { return node_->peers().size() == most; }));
   }
@@ -110,7 +111,7 @@ class NodeRoom : public ::testing::Test {
   base::UniqueFd region_;
   Losses losses_;
   std::unique_ptr<Node> node_;
-  std::vector<std::unique_ptr<FakeProcess>> others_;
+  std::unique_ptr<FakeProcess> first_;  ///< of those that fill() has met
   std::vector<base::UniqueFd> sockets_;
 };
 
@@ -127,7 +128,7 @@ TEST_F(NodeRoom, ProcessThatComesWhenThereIsNoRoom_IsRefusedForGood) {
   EXPECT_EQ(EMFILE, error_of(300));
   EXPECT_FALSE(is_asked(listener));
   EXPECT_EQ(MessageKind::kNoRoom, answer_on(hello_of(further).get()));
-  EXPECT_EQ(others_.size(), node_->peers().size());
+  EXPECT_EQ(sockets_.size(), node_->peers().size());
   EXPECT_EQ(0, losses_.gone);
 }
 
@@ -214,7 +215,7 @@ TEST_F(NodeRoom, PeerThatCouldNotTakeTheDescriptors_IsGone) {
 
 TEST_F(NodeRoom, PeerThatWasMetBefore_ComesAgainWithoutRoom) {
   fill();
-  const base::UniqueFd again = hello_of(*others_.front());
+  const base::UniqueFd again = hello_of(*first_);
   EXPECT_EQ(MessageKind::kHello, answer_on(again.get()));
 }
 
