@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "progress/pauses.h"
-#include "host/wire.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
 

@@ -395,8 +395,8 @@ TEST(CclGathering, NamesEightOfThoseWhoAreMissing) {
 
 // ---- what anybody may say to a rank --------------------------------------------------------------------------------
 
-/// What a rank of two gets who meets at something that answers so.
-int error_of_answer(const std::vector<std::byte>& answer) {
+/// The error of a rank of two that meets at something that answers so. `text`: of the error, without where that was.
+int error_of_answer(const std::vector<std::byte>& answer, std::string* text = nullptr) {
   const base::UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -416,9 +416,17 @@ int error_of_answer(const std::vector<std::byte>& answer) {
   });
   const auto met = meet(id, 0, 0, 2, {}, kPatient);
   answering.join();
-  if (!met) return met.error().code();
-  EXPECT_EQ(met->cards.size(), 2u);
-  return 0;
+  if (met) {
+    EXPECT_EQ(met->cards.size(), 2u);
+    return 0;
+  }
+  if (text != nullptr) {
+    const std::string root = "the meeting's root at 127.0.0.1 port " + std::to_string(id.port);
+    *text = met.error().what();
+    EXPECT_EQ(text->substr(0, root.size()), root);
+    text->erase(0, std::min(root.size(), text->size()));
+  }
+  return met.error().code();
 }
 
 std::vector<std::byte> answer_of(uint32_t status, uint32_t length, const std::string& body) {
@@ -452,6 +460,23 @@ TEST(CclMeetingGuest, AnAnswerThatIsNotWholeIsRefused) {
   EXPECT_EQ(error_of_answer(answer_of(0, most, "")), ECONNABORTED) << "it ends before it is said";
   EXPECT_EQ(error_of_answer({}), ECONNABORTED);
   EXPECT_EQ(error_of_answer(answer_of(EEXIST, 4, "text")), EEXIST);
+}
+
+TEST(CclMeetingGuest, ErrorTexts_NameTheRoot) {
+  std::string text;
+  EXPECT_EQ(error_of_answer(answer_of(0, UINT32_MAX, ""), &text), EPROTO);
+  EXPECT_EQ(text, " says nonsense");
+  EXPECT_EQ(error_of_answer(answer_of(0, 0, ""), &text), EPROTO);
+  EXPECT_EQ(text, " says too little");
+  EXPECT_EQ(error_of_answer({}, &text), ECONNABORTED);
+  EXPECT_EQ(text, " has gone");
+  auto root = root_with();
+  const UniqueId id = root->id();
+  root.reset();
+  const auto met = meet(id, 0, 0, 2, {}, kPatient);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().what(), "no way leads to where the ranks meet: 127.0.0.1 port " + std::to_string(id.port) +
+                                    ": " + std::strerror(ECONNREFUSED));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "../../support/loop_by_hand.h"
 #include "core/seam/shared_target.h"
 #include "shm_fixture.h"
 #include "shm_targets.h"
@@ -63,7 +64,7 @@ int64_t next_due(Process& process) {
   int64_t due = 0;
   // The timers that are due have their turn after the first call.
   for (int i = 0; i < 2; ++i)
-    EXPECT_TRUE(loop.call([&] { due = loop.next_due_ns(); }, progress::Deadline::in_ms(60'000)));
+    EXPECT_TRUE(loop.call([&] { due = progress::LoopByHand::next_due_ns(loop); }, progress::Deadline::in_ms(60'000)));
   return due;
 }
 

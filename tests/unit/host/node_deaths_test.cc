@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "../../support/loop_by_hand.h"
 #include "fixture.h"
 #include "host/node.h"
 #include "node_peers.h"
@@ -134,12 +135,12 @@ TEST_F(CmNode, WithoutADescriptor_AcceptingPausesAndGoesOn) {
   rlimit limit{};
   ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
   const base::UniqueFd first = enter(process_);
-  ASSERT_EQ(INT64_MAX, node_->loop().next_due_ns());
+  ASSERT_EQ(INT64_MAX, progress::LoopByHand::next_due_ns(node_->loop()));
   const rlimit none{0, limit.rlim_max};
   ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
   EXPECT_TRUE(connect_by(socket.get(), socket_path()));
   // It wakes, cannot accept, and pauses. Without a pause it would wake again and again.
-  EXPECT_TRUE(soon([&] { return node_->loop().next_due_ns() != INT64_MAX; }));
+  EXPECT_TRUE(soon([&] { return progress::LoopByHand::next_due_ns(node_->loop()) != INT64_MAX; }));
   EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
   FakeProcess next(78, 5);
   ASSERT_TRUE(next.say_hello(socket.get()));

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/loop_by_hand.h"
 #include "base/unique_fd.h"
 #include "loops.h"
 #include "progress/descriptors.h"
@@ -46,7 +47,7 @@ class ProgressLoop : public testing::Test {
     EXPECT_TRUE(watch);
     return watch ? std::move(*watch) : nullptr;
   }
-  bool turn() { return loop_->run_once(kNow); }
+  bool turn() { return LoopByHand::turn(*loop_, kNow); }
 
   SimulatedClock clock_;
   std::unique_ptr<Loop> loop_;
@@ -168,7 +169,7 @@ TEST_F(ProgressLoop, Watch_ThatPauses_IsCalledFromThenOn) {
   EXPECT_FALSE(turn());
   EXPECT_EQ(1, calls);
   ++clock_.now;
-  EXPECT_EQ(clock_.now, loop_->next_due_ns());
+  EXPECT_EQ(clock_.now, LoopByHand::next_due_ns(*loop_));
   turn();
   EXPECT_TRUE(turn());
   EXPECT_EQ(2, calls);
@@ -190,7 +191,7 @@ TEST_F(ProgressLoop, Watch_DestroyedWhileItPauses_LeavesNothing) {
   bell.ring();
   watched->pause_until(clock_.now + 100);
   watched.reset();
-  EXPECT_EQ(INT64_MAX, loop_->next_due_ns());
+  EXPECT_EQ(INT64_MAX, LoopByHand::next_due_ns(*loop_));
   clock_.now += 100;
   EXPECT_FALSE(turn());
 }
@@ -198,9 +199,9 @@ TEST_F(ProgressLoop, Watch_DestroyedWhileItPauses_LeavesNothing) {
 TEST_F(ProgressLoop, Timer_Due_IsCalledOnceWithTheTime) {
   std::vector<int64_t> calls;
   Loop::Timer timer(*loop_, [&](int64_t now) { calls.push_back(now); });
-  EXPECT_EQ(INT64_MAX, loop_->next_due_ns());
+  EXPECT_EQ(INT64_MAX, LoopByHand::next_due_ns(*loop_));
   timer.set(clock_.now + 10);
-  EXPECT_EQ(clock_.now + 10, loop_->next_due_ns());
+  EXPECT_EQ(clock_.now + 10, LoopByHand::next_due_ns(*loop_));
   clock_.now += 9;
   EXPECT_FALSE(turn());
   clock_.now += 4;
@@ -213,16 +214,16 @@ TEST_F(ProgressLoop, Timer_SetAtLatest_KeepsWhatIsEarlier) {
   Loop::Timer timer(*loop_, [](int64_t) {});
   timer.set(20);
   timer.set_at_latest(30);
-  EXPECT_EQ(20, loop_->next_due_ns());
+  EXPECT_EQ(20, LoopByHand::next_due_ns(*loop_));
   timer.set_at_latest(10);
-  EXPECT_EQ(10, loop_->next_due_ns());
+  EXPECT_EQ(10, LoopByHand::next_due_ns(*loop_));
   timer.set(40);
-  EXPECT_EQ(40, loop_->next_due_ns());
+  EXPECT_EQ(40, LoopByHand::next_due_ns(*loop_));
   timer.set(INT64_MAX);
-  EXPECT_EQ(INT64_MAX, loop_->next_due_ns());
+  EXPECT_EQ(INT64_MAX, LoopByHand::next_due_ns(*loop_));
   timer.set(20);
   timer.clear();
-  EXPECT_EQ(INT64_MAX, loop_->next_due_ns());
+  EXPECT_EQ(INT64_MAX, LoopByHand::next_due_ns(*loop_));
 }
 
 TEST_F(ProgressLoop, RunSoon_WhileTheHandlerLooksForItsNextDeadline_RunsItAgain) {
@@ -285,7 +286,7 @@ TEST_F(ProgressLoop, Timers_OfManySettings_FireInTheOrderOfTime) {
     }
     int64_t next = INT64_MAX;
     for (const auto& [timer, due] : wanted) next = std::min(next, due);
-    ASSERT_EQ(next, loop_->next_due_ns());
+    ASSERT_EQ(next, LoopByHand::next_due_ns(*loop_));
   }
 }
 
@@ -325,7 +326,7 @@ TEST_F(ProgressLoop, RunOnce_UntilATimer_SleepsAndRunsIt) {
   int64_t fired = 0;
   Loop::Timer timer(loop, [&](int64_t now) { fired = now; });
   timer.set(at);
-  while (fired == 0) loop.run_once(Deadline::never());
+  while (fired == 0) LoopByHand::turn(loop, Deadline::never());
   EXPECT_GE(fired, at);
 }
 

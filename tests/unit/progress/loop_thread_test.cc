@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/loop_by_hand.h"
 #include "../../support/sanitizers.h"
 #include "base/unique_fd.h"
 #include "loops.h"
@@ -344,8 +345,8 @@ TEST(ProgressLoopSandbox, WithoutEpollPwait2_SleepsUntilTheTimeOrTheDescriptor) 
               int64_t due = 0;
               Loop::Timer timer(**loop, [&](int64_t now) { due = now; });
               timer.set(until);
-              while ((*loop)->next_due_ns() != INT64_MAX)
-                if (!(*loop)->run_once(Deadline::never()) && now_ns() > until + kNsPerMs * 60'000) return false;
+              while (LoopByHand::next_due_ns(**loop) != INT64_MAX)
+                if (!LoopByHand::turn(**loop, Deadline::never()) && now_ns() > until + kNsPerMs * 60'000) return false;
               Bell bell;
               int calls = 0;
               const auto watched = (*loop)->watch(bell.fd(), [&](uint32_t) {
@@ -353,7 +354,7 @@ TEST(ProgressLoopSandbox, WithoutEpollPwait2_SleepsUntilTheTimeOrTheDescriptor) 
                 bell.hush();
               });
               bell.ring();
-              return watched && (*loop)->run_once(Deadline::never()) && calls == 1 && due >= until;
+              return watched && LoopByHand::turn(**loop, Deadline::never()) && calls == 1 && due >= until;
             }));
 }
 
