@@ -26,9 +26,7 @@ constexpr const char* kNoRoomText =
 
 auto fail_no_room(uint32_t slot) { return fail(EMFILE, "the process of slot ", slot, ": ", kNoRoomText); }
 
-bool says(const Received& received, MessageKind kind) {
-  return received.message.kind == static_cast<uint32_t>(kind);
-}
+bool says(const Received& received, MessageKind kind) { return received.message.kind == static_cast<uint32_t>(kind); }
 
 }  // namespace
 
@@ -40,8 +38,7 @@ bool NodeImpl::has_room() {
 }
 
 void NodeImpl::warn_once(const char* what) {
-  if (!warned_)
-    NUPA_WARN("%s (ulimit -n): further processes of this host are reached without shared memory", what);
+  if (!warned_) NUPA_WARN("%s (ulimit -n): further processes of this host are reached without shared memory", what);
   warned_ = true;
 }
 
@@ -116,7 +113,9 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
     send_refusal(socket->get());
     return fail_no_room(slot);
   }
-  if (auto sent = say_hello(socket->get()); !sent) return fail(sent.error().with_code(EHOSTUNREACH));
+  // One that has hung up by now may have said why.
+  if (auto sent = say_hello(socket->get()); !sent && sent.error().code() != EPIPE)
+    return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
 }
 
@@ -138,7 +137,8 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
       return fail(received.error().with_code(code == ENOTCONN ? EHOSTUNREACH : code));
     }
     const bool is_refused = says(*received, MessageKind::kNoRoom);
-    auto introduced = is_refused ? Result<Introduced>(fail_no_room(slot)) : check_hello(socket.get(), std::move(*received));
+    auto introduced =
+        is_refused ? Result<Introduced>(fail_no_room(slot)) : check_hello(socket.get(), std::move(*received));
     if (!introduced && introduced.error().code() == EMFILE) {
       std::lock_guard lock(mutex_);
       refuse(slot);

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace nupa {
@@ -201,9 +202,11 @@ TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
   EXPECT_STREQ(based.error().what(), "nupa0: access flags unknown or contradictory");
   const auto large = end.device->alloc_mr(*end.pd, size_t{1} << 61, access::kLocalWrite);
   EXPECT_EQ(large.error().code(), EFBIG);
-  EXPECT_STREQ(large.error().what(),
-               "nupa0: no memory region of 2305843009213693952 bytes: the region file nupa-region is full: "
-               "2305843009213693952 bytes behind 0");
+  // The file has what other cases have left in it.
+  const std::string full =
+      "nupa0: no memory region of 2305843009213693952 bytes: the region file nupa-region is full: 2305843009213693952 "
+      "bytes behind ";
+  EXPECT_EQ(std::string(large.error().what()).substr(0, full.size()), full);
   auto region = end.device->alloc_mr(*end.pd, 5000, access::kLocalWrite);
   ASSERT_TRUE(region) << region.error().what();
   EXPECT_EQ((*region)->length(), 5000u);

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "fixture.h"
@@ -84,7 +85,8 @@ class NodeRoom : public ::testing::Test {
   }
   /// Gives the node as many peers as the process may have, which is a small number from now on.
   void fill() {
-    // Each takes five in this process, four of the node and the other end of the socket, and the limit has eight for it.
+    // Each takes five in this process, four of the node and the other end of the socket, and the limit has eight for
+    // it.
     constexpr size_t kSpare = 32;
     const size_t most = open_descriptors() + kSpare;
     limit_.set(most * 2 * Peer::kDescriptors);
@@ -230,7 +232,6 @@ TEST_F(NodeRoom, PeerThatGoes_MakesRoom) {
 
 TEST_F(NodeRoom, FullTable_RefusesInPlaceOfSilence) {
   FakeProcess further(300);
-  const base::UniqueFd listener = listen_as(300);
   const base::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   {  // The first connection has the node keep a descriptor for this.
     FakeProcess first(301);
@@ -241,11 +242,30 @@ TEST_F(NodeRoom, FullTable_RefusesInPlaceOfSilence) {
   limit_.set(open_descriptors() + 64);
   for (int fd = dup(socket.get()); fd >= 0; fd = dup(socket.get())) table.emplace_back(fd);
   ASSERT_TRUE(connect_by(socket.get(), path_of(node_->slot())));
-  ASSERT_TRUE(further.say_hello(socket.get()));
+  // The answer may be there before the hello.
+  further.say_hello(socket.get());
   EXPECT_EQ(MessageKind::kNoRoom, answer_on(socket.get()));
-  table.clear();
-  limit_.restore();
-  EXPECT_EQ(EMFILE, error_of(300));
+}
+
+TEST_F(NodeRoom, RefusalThatComesBeforeTheHello_IsHeard) {
+  constexpr uint32_t kProcesses = 64;
+  std::vector<base::UniqueFd> listeners;
+  for (uint32_t i = 0; i < kProcesses; ++i) listeners.push_back(listen_as(300 + i));
+  FakeProcess other(300);
+  std::atomic<uint32_t> turn{0};
+  std::thread refuses([&] {
+    for (uint32_t i = 0; i < kProcesses;) {
+      const base::UniqueFd accepted(accept4(listeners[i].get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!accepted) continue;  // without a pause: it is to be faster than the hello
+      EXPECT_TRUE(send_message(accepted.get(), other.message(MessageKind::kNoRoom), nullptr, 0));
+      turn = ++i;
+    }
+  });
+  for (uint32_t i = 0; i < kProcesses; ++i) {
+    ASSERT_TRUE(soon([&] { return turn == i; }));
+    EXPECT_EQ(EMFILE, error_of(300 + i)) << i;
+  }
+  refuses.join();
 }
 
 }  // namespace
