@@ -25,8 +25,9 @@ bool takes(const shm::ListenerShared& listener, uint64_t service_id, const Gid* 
   return (flags & (base::is_ipv4(*address) ? shm::kListenOnlyV6 : shm::kListenOnlyV4)) == 0;
 }
 
-/// A process of this host and user of which `fits` says so. Processes that this one has not met are met. One that it may
-/// not meet could be it: where packets lead there, too (`has_packets`), none is returned then, and no further one is met.
+/// A process of this host and user of which `fits` says so. Processes that this one has not met are met. One that it
+/// may not meet could be it: where packets lead there, too (`has_packets`), none is returned then, and no further one
+/// is met.
 template <class Fits>
 std::optional<Way> find_process(host::Node& node, bool has_packets, Fits&& fits) {
   const auto way_of = [](const host::Peer& peer) {
@@ -64,7 +65,8 @@ std::optional<Way> Connections::find_listener(uint64_t service_id, const Gid* ad
 }
 
 bool Connections::has_process_at(const Gid& address) const {
-  return find_process(process_.node(), mads_ != nullptr, [&](host::Peer& peer) { return shm::has_gid(*peer.tables().header, address); })
+  return find_process(process_.node(), mads_ != nullptr,
+                      [&](host::Peer& peer) { return shm::has_gid(*peer.tables().header, address); })
       .has_value();
 }
 

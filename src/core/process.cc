@@ -65,8 +65,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->objects_.qps().add_slot(process->slot_);
   process->slots_.emplace(*process->node_, used, process->objects_.qps());
   process->ring_memory_.emplace(*process->node_, process->objects_.qps());
-  process->object_events_ = make_object_events(*process->node_, process->objects_, process->pending_,
-                                               process->remapper_->copy_mutex());
+  process->object_events_ =
+      make_object_events(*process->node_, process->objects_, process->pending_, process->remapper_->copy_mutex());
   process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
   process->remapper_->set_internal_threads(process->node_->internal_threads());
   if (auto opened = used.open(*process); !opened) return tl::unexpected(opened.error());

@@ -127,7 +127,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  base::UniqueFd spare_;  ///< the service thread's: gives way to a connection that is to be refused
+  base::UniqueFd spare_;       ///< the service thread's: gives way to a connection that is to be refused
   progress::WakeUp doorbell_;  ///< which peers have, too
   PeerRef self_;
   std::unique_ptr<Loop> loop_;

@@ -127,7 +127,7 @@ class Tree(unittest.TestCase):
         self.add("src/net/socket.h", "#include <poll.h>\n")
         self.write("src/net/poll.h", '#include "net/socket.h"\n')
         self.assertEqual(self.check(), (0, ""))
-        self.add("src/net/socket.h", '#include "poll.h"\n')
+        self.add("src/net/socket.h", '#include "net/poll.h"\n')
         self.assertReports("a circle of files: net/poll, net/socket")
 
     def test_an_include_in_a_comment_line_is_none(self):

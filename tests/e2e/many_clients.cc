@@ -106,7 +106,8 @@ int client(const char* address, const char* port, uint64_t number, int done) {
   if (rdma_create_ep(&id, where, nullptr, &options) != 0) return say("rdma_create_ep");
   uint64_t answer = 0;
   ibv_mr* const memory = rdma_reg_msgs(id, &answer, sizeof answer);
-  if (memory == nullptr || rdma_post_recv(id, nullptr, &answer, sizeof answer, memory) != 0) return say("rdma_post_recv");
+  if (memory == nullptr || rdma_post_recv(id, nullptr, &answer, sizeof answer, memory) != 0)
+    return say("rdma_post_recv");
   if (rdma_connect(id, nullptr) != 0) return say("rdma_connect");
   if (rdma_post_send(id, nullptr, &number, sizeof number, nullptr, IBV_SEND_INLINE) != 0) return say("rdma_post_send");
   ibv_wc wc;

@@ -34,8 +34,8 @@ constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace
 
-Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector& vector,
-                     uint32_t remote_qpn, std::chrono::milliseconds limit)
+Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
+                     std::chrono::milliseconds limit)
     : Endpoint({.copies_in_post = true}),
       type_(context.type()),
       qp_num_(context.number()),

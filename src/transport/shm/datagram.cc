@@ -27,8 +27,7 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   asked_.erase(slot);
   if (!peer) return Reach::kNo;
   if (targets_.size() >= kMaxTargets) targets_.clear();
-  auto target =
-      std::make_unique<SharedTarget>(peers_.node(), peers_.memories(), *peer->peer, peer->qp_index, &due_);
+  auto target = std::make_unique<SharedTarget>(peers_.node(), peers_.memories(), *peer->peer, peer->qp_index, &due_);
   // A datagram whose receive only its owner can fill waits for it as a search does, and those behind it do not wait.
   target->set_wait(std::chrono::nanoseconds(kAnswerLimit).count());
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;

@@ -7,9 +7,7 @@
 
 namespace nupa::shm_transport {
 
-bool Peers::has_gid(const Gid& gid) const {
-  return shm::has_gid(*process_.node().segment().tables().header, gid);
-}
+bool Peers::has_gid(const Gid& gid) const { return shm::has_gid(*process_.node().segment().tables().header, gid); }
 
 Result<Found> Peers::find(uint32_t qpn, const AddressVector& vector, std::chrono::milliseconds wait) {
   const uint32_t slot = shm::slot_of(qpn);

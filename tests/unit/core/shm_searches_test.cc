@@ -116,9 +116,8 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   EXPECT_TRUE(shm().reaches(vector, b->number()));
   EXPECT_EQ(peers().find(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
       << "slot 0 is nobody's";
-  EXPECT_EQ(
-      peers().find(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
-      EHOSTUNREACH);
+  EXPECT_EQ(peers().find(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
+            EHOSTUNREACH);
 }
 
 /// Runs a function just before the next write to a page, as if another process had come in between.
