@@ -152,9 +152,9 @@ class LoopbackEndpoint final : public core::Endpoint, public End {
   }
   void receive(Message& message) override {
     if (message.qkey || message.inbound.src_qp != remote_qpn_) return;
+    context_.established();
     message.verdict = execute(message);
     message.rnr_timer = context_.rnr_timer();
-    if (message.verdict.is_accepted()) context_.established();
   }
 
  private:

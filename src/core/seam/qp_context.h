@@ -118,7 +118,7 @@ class QpContext {
   virtual void refuse(std::optional<EventType> event) = 0;
   /// The code of the time that a requester waits for a receive (IBTA table 45).
   virtual uint8_t rnr_timer() const = 0;
-  /// The first packet that was accepted.
+  /// A request has come and its turn, before it is checked. Only the first one counts (IBTA 11.6.3.1).
   virtual void established() = 0;
 
  protected:
