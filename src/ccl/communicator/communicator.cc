@@ -11,8 +11,6 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr size_t kPage = 4096;
-
 /// Stands for the arena in a forked child, which must not touch its parent's.
 ArenaHead g_parents_arena;
 constexpr int kInherited = ENODEV;

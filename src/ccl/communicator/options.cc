@@ -14,7 +14,6 @@ constexpr int64_t kDefaultLimitSeconds = 300;
 constexpr size_t kDefaultSlotBytes = 256 << 10;
 /// More ranks than that do not all look at each other.
 constexpr uint32_t kMostMapped = 64;
-constexpr size_t kPage = 4096;
 constexpr size_t kLargestSlot = size_t{1} << 30;
 
 Result<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {

@@ -9,6 +9,9 @@
 
 namespace nupa::ccl {
 
+/// What the parts of a rank's arena are multiples of.
+inline constexpr size_t kPage = 4096;
+
 /// What a program's user says of its communicators. The same on all ranks.
 struct CommunicatorOptions {
   int64_t limit_ns = 0;        ///< of an operation, until whoever it waits for is named
