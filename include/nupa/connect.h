@@ -3,13 +3,13 @@
 
 namespace nupa {
 
-/// The other end of a connected queue pair, and what may come from it.
+/// The peer of a connected queue pair, and what may come from it.
 struct ConnectOptions {
-  Gid dgid;                    ///< of the other end's port
-  uint32_t dest_qp_num = 0;    ///< of the other end
-  uint32_t access_flags = 0;   ///< what the other end may do here: access bits
+  Gid dgid;                    ///< of the peer's port
+  uint32_t dest_qp_num = 0;    ///< of the peer
+  uint32_t access_flags = 0;   ///< what the peer may do here: access bits
   uint8_t sgid_index = 1;      ///< index of this port's own address; 1 is the host's IPv4 address
-  uint8_t min_rnr_timer = 12;  ///< how long the other end waits for a receive to be posted: IBTA table 45, 0.64 ms
+  uint8_t min_rnr_timer = 12;  ///< how long the peer waits for a receive to be posted: IBTA table 45, 0.64 ms
   uint8_t timeout = 14;        ///< 4.096 us times 2 to this power
   uint8_t retry_cnt = 7;
   uint8_t rnr_retry = 7;       ///< 7: for ever
@@ -17,12 +17,12 @@ struct ConnectOptions {
   uint8_t path_mtu = 5;        ///< 4096 bytes (IBTA 14.2.5.6)
   uint8_t hop_limit = 0;       ///< 0: the system's own
   uint8_t traffic_class = 0;
-  uint32_t rq_psn = 0;  ///< of the first packet that the other end sends
+  uint32_t rq_psn = 0;  ///< of the first packet that the peer sends
   uint32_t sq_psn = 0;  ///< of the first packet that this end sends
 };
 
 /// Takes an RC or UC queue pair from RESET to INIT, where receives may be posted before anything can arrive.
-/// `access_flags`: what the other end may do here: access bits. 0; EINVAL: another state, another type, or a value out
+/// `access_flags`: what the peer may do here: access bits. 0; EINVAL: another state, another type, or a value out
 /// of range.
 inline int initialise(QueuePair& qp, uint32_t access_flags) {
   using namespace qp_attr;
@@ -60,7 +60,7 @@ inline int connect_initialised(QueuePair& qp, const ConnectOptions& options) {
   return qp.modify(attr, reliable ? to_rts | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic : to_rts);
 }
 
-/// From RESET to RTS. The other end need not exist yet. Returns what initialise() does.
+/// From RESET to RTS. The peer need not exist yet. Returns what initialise() does.
 inline int connect(QueuePair& qp, const ConnectOptions& options) {
   const int error = initialise(qp, options.access_flags);
   return error != 0 ? error : connect_initialised(qp, options);

@@ -33,7 +33,7 @@ inline bool is_ipv4(const Gid& gid) {
 /// Whether a GID is a link-local IPv6 address, fe80::/10 (RFC 4291 2.4).
 inline bool is_link_local(const Gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
 
-/// Whether a GID is no host's address: 0.0.0.0 (RFC 1122 3.2.1.3) or :: (RFC 4291 2.5.2).
+/// True if a GID is the unspecified address: 0.0.0.0 (RFC 1122 3.2.1.3) or :: (RFC 4291 2.5.2).
 inline bool is_unspecified(const Gid& gid) { return gid == Gid{} || gid == ipv4_gid(0, 0, 0, 0); }
 
 }  // namespace nupa::base

@@ -94,7 +94,7 @@ class Talk {
   Talk(Root root, const Patience& patience)
       : root_(std::move(root)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
 
-  /// Of what the root did, or did not do.
+  /// An error that names the root. `what`: follows its address in the text.
   template <class... What>
   tl::unexpected<Error> failed(int code, const What&... what) const {
     return fail(code, "the meeting's root at ", root_.place, what...);
@@ -125,7 +125,7 @@ class Talk {
 
  private:
   Result<void> may_go_on(ssize_t moved, short events) {
-    if (moved == 0) return failed(ECONNABORTED, " has gone");
+    if (moved == 0) return failed(ECONNABORTED, " has closed the connection");
     if (errno == EINTR) return {};
     if (errno != EAGAIN) return failed(ECONNABORTED, ": ", std::strerror(errno));
     while (!wait_for(root_.fd.get(), events, std::min(end_, base::now_ns() + kLookNs))) {

@@ -469,7 +469,7 @@ TEST(CclMeetingGuest, ErrorTexts_NameTheRoot) {
   EXPECT_EQ(error_of_answer(answer_of(0, 0, ""), &text), EPROTO);
   EXPECT_EQ(text, " says too little");
   EXPECT_EQ(error_of_answer({}, &text), ECONNABORTED);
-  EXPECT_EQ(text, " has gone");
+  EXPECT_EQ(text, " has closed the connection");
   auto root = root_with();
   const UniqueId id = root->id();
   root.reset();
