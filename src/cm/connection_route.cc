@@ -67,7 +67,7 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
 
 Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
   // Who looks for a way polls no more, and its other ends wait for acknowledgements that the next poll would send.
-  for (core::Poller* poller : process_.transports().pollers()) poller->finish_poll();
+  for (progress::Poller* poller : process_.transports().pollers()) poller->finish_poll();
   const std::vector<core::DeviceEntry>& devices = process_.devices();
   if (is_loopback(to)) {
     auto route = find_address(from != nullptr ? *from : to);

@@ -86,11 +86,11 @@ Result<CompletionQueue*> Channel::wait() {
   if (!device_.is_here()) return fail(ENODEV, "the completion channel is a parent process's");
   const auto take_packets = [&] {
     progress::EventCatch events(*events_);
-    for (Poller* poller : device_.process().transports().pollers()) {
-      const Poller::Slept slept = poller->sleep(events);
+    for (progress::Poller* poller : device_.process().transports().pollers()) {
+      const progress::Poller::Slept slept = poller->sleep(events);
       if (events.take()) return progress::EventDescriptor::kTaken;
-      if (slept == Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
-      if (slept == Poller::Slept::kSignal) return EINTR;
+      if (slept == progress::Poller::Slept::kReady) return progress::EventDescriptor::kReadable;
+      if (slept == progress::Poller::Slept::kSignal) return EINTR;
     }
     return 0;
   };

@@ -148,7 +148,7 @@ int Cq::nothing_there() {
   empty_polls_.store(empty, std::memory_order_relaxed);
   if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.process().pending().poll(*this);
   bool packets = false;
-  for (Poller* poller : pollers_)
+  for (progress::Poller* poller : pollers_)
     if (__builtin_expect(poller->is_warm(), 0)) {
       packets = true;
       poller->poll();
@@ -201,7 +201,7 @@ int Cq::arm(bool solicited_only) {
   CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext);
   // Also of one that is armed still, since something else had woken the program.
   if (channel_ != nullptr)
-    for (Poller* poller : pollers_) poller->program_sleeps();
+    for (progress::Poller* poller : pollers_) poller->program_sleeps();
   return 0;
 }
 

@@ -111,7 +111,7 @@ class Cq final : public CompletionSink {
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
-  const std::vector<Poller*>& pollers_;  ///< a thread that polls in vain looks for transports' work
+  const std::vector<progress::Poller*>& pollers_;  ///< a thread that polls in vain looks for transports' work
   progress::SpinLock lock_;
   uint64_t head_ = 0;
   // The queue pair whose entry was polled last, if it completes here: its place in the table is three loads away, each

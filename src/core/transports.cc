@@ -61,7 +61,7 @@ Result<void> Transports::open(ProcessContext& process) {
   std::erase_if(used_, [](const Used& each) { return !each.is_able; });
   for (const Used& each : used_) {
     if (auto opened = each.transport->open(process); !opened) return opened;
-    if (Poller* poller = each.transport->poller(); poller != nullptr) pollers_.push_back(poller);
+    if (progress::Poller* poller = each.transport->poller(); poller != nullptr) pollers_.push_back(poller);
   }
   return {};
 }

@@ -43,7 +43,7 @@ class Transports {
   /// The same of one beside `asking`.
   bool share_memory_beside(const Transport& asking) const;
   /// Constant after open().
-  const std::vector<Poller*>& pollers() const { return pollers_; }
+  const std::vector<progress::Poller*>& pollers() const { return pollers_; }
   /// In a forked child, where the transports' sockets are closed: threads that poll do no work of theirs.
   void abandon_pollers() { pollers_.clear(); }
   /// The first that carries datagrams to queue pair 1. Null: none does.
@@ -57,7 +57,7 @@ class Transports {
     bool is_able = true;
   };
   std::vector<Used> used_;
-  std::vector<Poller*> pollers_;
+  std::vector<progress::Poller*> pollers_;
 };
 
 }  // namespace nupa::core

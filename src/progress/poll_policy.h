@@ -8,14 +8,14 @@
 
 namespace nupa::progress {
 
-/// What a port's thread sees of the threads that poll in its place. Counters only grow.
+/// What a serving thread sees of the threads that poll in its place. Counters only grow.
 struct PollsSeen {
   int64_t at_ns;
   uint64_t polls;    ///< by threads of the program
   uint64_t packets;  ///< that they brought
 };
 
-/// While threads of the program poll, the port's thread looks from time to time whether they still do. Such a look
+/// While threads of the program poll, the serving thread looks from time to time whether they still do. Such a look
 /// takes a core away for as long as a message takes. Pollers put it off as long as this is true of what was seen when
 /// they did so last and of what is seen now.
 constexpr bool needs_no_look(const PollsSeen& before, const PollsSeen& now) {

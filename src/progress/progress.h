@@ -5,6 +5,8 @@
 /// code says what it waits for and until when. Any thread may call it; a call that may wait says so. The data path
 /// calls only inline functions of it. It includes src/base and nothing else of the library, and so may be used
 /// everywhere. The design is docs/design/progress.md.
+#include "progress/adaptive_poller.h"
+#include "progress/alarm.h"
 #include "progress/clock.h"
 #include "progress/condition.h"
 #include "progress/cpu.h"
@@ -19,12 +21,12 @@
 #include "progress/neighbours.h"
 #include "progress/of_process.h"
 #include "progress/pauses.h"
+#include "progress/packet_source.h"
 #include "progress/poll_policy.h"
+#include "progress/poller.h"
 #include "progress/receive_right.h"
-#include "progress/signal_restart.h"
 #include "progress/spin_lock.h"
 #include "progress/thread.h"
-#include "progress/timer_descriptor.h"
 #include "progress/wake_up.h"
 #include "progress/waiter.h"
 #include "progress/words.h"

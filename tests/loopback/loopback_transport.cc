@@ -63,7 +63,7 @@ class End {
   std::list<End*> place_{this};  ///< its node while it is not in Loopback::ready_
 };
 
-class Loopback final : public core::Transport, public core::Poller {
+class Loopback final : public core::Transport, public progress::Poller {
  public:
   std::string_view name() const override { return "loopback"; }
   Result<void> open(core::ProcessContext& process) override;
@@ -73,7 +73,7 @@ class Loopback final : public core::Transport, public core::Poller {
   Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
                                                           host::DueEvent& due) override;
   Result<uint32_t> mtu_code(const core::DeviceEntry&) const override { return 5; }
-  core::Poller* poller() override { return this; }
+  progress::Poller* poller() override { return this; }
 
   void poll() override;
   void finish_poll() override {}

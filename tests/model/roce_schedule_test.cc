@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
-#include "transport/roce/port/schedule.h"
+#include "progress/schedule.h"
+#include "transport/roce/port/deadlines.h"
 
 namespace nupa::roce {
 namespace {
 
 using model::Build;
 using model::Case;
+using progress::Schedule;
 
 constexpr int64_t kSoon = 3, kLater = 7;
 
@@ -29,7 +31,7 @@ struct Timers {
     schedule.forget();
     expect(deadline.at());
   }
-  /// As Port::serve(), until it may sleep no longer than the deadline.
+  /// As AdaptivePoller::serve(), until it may sleep no longer than the deadline.
   void sleep() {
     uint32_t kicks_seen = 0;
     while (schedule.fall_asleep() > kLater) {
@@ -114,10 +116,8 @@ TEST(ModelRoceSchedule, Deadlines_LookedAtWhileThePortFallsAsleep_WakeIt) {
 TEST(ModelRoceSchedule, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {one_sets_a_deadline_while_another_looks_at_all, the_port_sleeps_while_one_sets_a_deadline,
                          the_port_sleeps_while_another_looks_at_all};
-  EXPECT_EQ(model::needed_orders(cases, {"roce/port/schedule.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"progress/schedule.h", "roce/port/deadlines.h"}),
             (::std::vector<::std::string>{
-                "Deadline::at load seq_cst: x86 relaxed, C++ seq_cst",
-                "Deadline::set store seq_cst: x86 seq_cst, C++ seq_cst",
                 "Schedule::expect load seq_cst: x86 relaxed, C++ seq_cst",
                 "Schedule::expect failure seq_cst: x86 relaxed, C++ relaxed",
                 "Schedule::expect compare_exchange seq_cst: x86 relaxed, C++ seq_cst",
@@ -127,6 +127,8 @@ TEST(ModelRoceSchedule, Orders_AreAsStrongAsTheCasesNeed) {
                 "Schedule::fall_asleep load seq_cst: x86 relaxed, C++ seq_cst",
                 "Schedule::sleep_until store seq_cst: x86 relaxed, C++ relaxed",
                 "Schedule::wake_up store seq_cst: x86 relaxed, C++ relaxed",
+                "Deadline::at load seq_cst: x86 relaxed, C++ seq_cst",
+                "Deadline::set store seq_cst: x86 seq_cst, C++ seq_cst",
             }));
 }
 

@@ -8,7 +8,6 @@
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
 #include "core/seam/mad_carrier.h"
-#include "core/seam/poller.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
 #include "core/seam/responder.h"

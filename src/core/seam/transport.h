@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "host/node.h"
 #include "core/seam/device_entry.h"
 #include "core/seam/endpoint.h"
 #include "core/seam/mad_carrier.h"
-#include "core/seam/poller.h"
 #include "core/seam/qp_context.h"
+#include "host/node.h"
 #include "host/peer_memory.h"
+#include "progress/poller.h"
 
 namespace nupa::core {
 
@@ -102,7 +102,7 @@ class Transport {
   /// It leads to any process of this user on this host, by memory that they share.
   virtual bool shares_memory() const { return false; }
   /// Null: nothing to poll.
-  virtual Poller* poller() { return nullptr; }
+  virtual progress::Poller* poller() { return nullptr; }
   /// Null: it brings nothing to queue pair 1.
   virtual MadCarrier* mads() { return nullptr; }
 };

@@ -32,7 +32,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   void leave(uint32_t qp_num, const Gid& group) override;
   Result<uint32_t> mtu_code(const core::DeviceEntry& device) const override;
   Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const override;
-  core::Poller* poller() override { return port_.get(); }
+  progress::Poller* poller() override { return port_ == nullptr ? nullptr : &port_->poller(); }
   core::MadCarrier* mads() override { return this; }
 
   Result<void> listen(core::MadHandler handler) override;

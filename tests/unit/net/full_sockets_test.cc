@@ -184,7 +184,7 @@ class FullPort : public FullSockets {
   ::testing::AssertionResult psns_come(Wire& wire, const std::vector<uint32_t>& wanted) {
     std::vector<uint32_t> came;
     for (int waited_ms = 0; came.size() < wanted.size() && waited_ms < kSoonMs; ++waited_ms) {
-      port->poll();
+      port->poller().poll();
       for (const std::string& bytes : wire.take())
         came.push_back(roce::name_in(reinterpret_cast<const std::byte*>(bytes.data())).psn);
       if (came.size() < wanted.size()) wire.wait();
@@ -329,7 +329,7 @@ TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
     const uint32_t last = roce::test::kFirstPsn + kMany - 1;
     bool came = false;
     for (int waited_ms = 0; !came && waited_ms < kSoonMs; ++waited_ms) {
-      port->poll();
+      port->poller().poll();
       for (const std::string& bytes : wire.take())
         came = came || roce::name_in(reinterpret_cast<const std::byte*>(bytes.data())).psn == last;
       if (!came) wire.wait();

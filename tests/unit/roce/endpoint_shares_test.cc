@@ -81,9 +81,9 @@ TEST_F(RoceShares, WithoutRoomItWaitsInLineOnce) {
   EXPECT_EQ(process->window.waiters(), 1u);
   EXPECT_EQ(process->window.used(), process->window.size());
   process->window.give_back(process->window.used());
-  port->poll();
+  port->poller().poll();
   const int64_t until = base::now_ns() + 10'000'000'000;
-  while (process->window.has_waiters() && base::now_ns() < until) port->poll();
+  while (process->window.has_waiters() && base::now_ns() < until) port->poller().poll();
   EXPECT_FALSE(process->window.has_waiters());
   EXPECT_EQ(process->window.used(), kBthBytes + 8 + kIcrcBytes) << "its turn came";
   EXPECT_TRUE(host.done.empty());

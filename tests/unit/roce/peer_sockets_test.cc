@@ -18,6 +18,8 @@
 namespace nupa::roce {
 namespace {
 
+using progress::Receiver;
+
 /// Packets wait where the test says so; each look is written down.
 class RocePeerSockets : public ::testing::Test {
  protected:
@@ -61,7 +63,7 @@ class RocePeerSockets : public ::testing::Test {
 
 TEST_F(RocePeerSockets, NoPeerHasOne_EachLooksAtThePorts) {
   at_all = 2;
-  for (const Receiver receiver : {Receiver::kPort, Receiver::kPoller, Receiver::kSleeper}) {
+  for (const Receiver receiver : {Receiver::kThread, Receiver::kPoller, Receiver::kSleeper}) {
     EXPECT_EQ(look(receiver), "a");
     EXPECT_EQ(packets, 2u);
   }
@@ -71,7 +73,7 @@ TEST_F(RocePeerSockets, PortsThread_LooksAtBoth) {
   ASSERT_NO_FATAL_FAILURE(lead());
   at_all = 2;
   at_peer = 3;
-  EXPECT_EQ(look(Receiver::kPort), "pa");
+  EXPECT_EQ(look(Receiver::kThread), "pa");
   EXPECT_EQ(packets, 5u);
 }
 
@@ -135,7 +137,7 @@ TEST_F(RoceFurtherPorts, Poller_LooksNowAndThenUntilSomethingComes) {
 
 TEST_F(RoceFurtherPorts, OtherThreads_LookEachTime) {
   EXPECT_EQ(looks(Receiver::kSleeper, 3, 0), "xxx");
-  EXPECT_EQ(looks(Receiver::kPort, 3, 0), "xxx");
+  EXPECT_EQ(looks(Receiver::kThread, 3, 0), "xxx");
 }
 
 }  // namespace

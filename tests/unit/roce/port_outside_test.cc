@@ -62,7 +62,7 @@ class RocePortFromOutside : public RocePort {
   /// The port has handled this and all before it.
   void expect_handled(uint64_t packets) {
     const int64_t end = base::now_ns() + 10'000'000'000;
-    while (port->counters().packets < packets && base::now_ns() < end) port->poll();
+    while (port->counters().packets < packets && base::now_ns() < end) port->poller().poll();
     ASSERT_EQ(port->counters().packets, packets);
   }
   /// malformed, wrong CRC, no queue pair, busy

@@ -13,7 +13,7 @@
 #include "base/gid.h"
 #include "progress/late_events.h"
 #include "transport/roce/port/ack_scheduler.h"
-#include "transport/roce/port/alarm.h"
+#include "progress/alarm.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/holds.h"
@@ -163,7 +163,7 @@ class RoceHolds : public ::testing::Test {
     return holds.keep(to, packet, {}, 1);
   }
   PacketPool pool{8};
-  Alarm alarm;
+  progress::Alarm alarm;
   std::vector<Channel*> caught_up;
   Holds holds{pool, alarm, [this](Channel& each) { caught_up.push_back(&each); }};
   PartChannel channel, other{kPartQpn + 1};

@@ -49,7 +49,7 @@ class RocePortSleeper : public RocePortThread {
     sleeper = std::thread([this] {
       number = static_cast<pid_t>(syscall(SYS_gettid));
       progress::EventCatch events(*event);
-      slept = 1 + static_cast<int>(port->sleep(events));
+      slept = 1 + static_cast<int>(port->poller().sleep(events));
     });
     ASSERT_TRUE(is_sleeper_asleep());
   }
@@ -62,7 +62,7 @@ class RocePortSleeper : public RocePortThread {
       return seen == 3;
     });
   }
-  bool woke(core::Poller::Slept how) {
+  bool woke(progress::Poller::Slept how) {
     return comes_true([&] { return slept != 0; }) && slept == 1 + static_cast<int>(how);
   }
   std::unique_ptr<progress::EventDescriptor> event = progress::EventDescriptor::open().value();
@@ -75,7 +75,7 @@ TEST_F(RocePortSleeper, PacketThatBringsItsEvent_NeedsNoOtherThread) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   send();
-  ASSERT_TRUE(woke(core::Poller::Slept::kReady));
+  ASSERT_TRUE(woke(progress::Poller::Slept::kReady));
   EXPECT_EQ(channel.delivered, 1);
   EXPECT_EQ(channel.by, number);
   // It computes from now on, and the port's thread does the rest.
@@ -95,20 +95,20 @@ TEST_F(RocePortSleeper, PacketWithoutAnEvent_IsAnsweredBeforeItSleepsOn) {
   EXPECT_TRUE(comes_true([&] { return channel.delivered == 1 && channel.transmitted >= 1; }));
   EXPECT_EQ(slept, 0);
   event->count();
-  EXPECT_TRUE(woke(core::Poller::Slept::kReady)) << "an event that another thread raises";
+  EXPECT_TRUE(woke(progress::Poller::Slept::kReady)) << "an event that another thread raises";
 }
 
 TEST_F(RocePortSleeper, WhatTheLastPollLeft_IsAnsweredBeforeItSleeps) {
   channel.event = -1;
   start();
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
-  port->program_sleeps();
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  port->poller().program_sleeps();
   ASSERT_TRUE(is_asleep());
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   EXPECT_GE(channel.transmitted, 1);
   event->count();
-  EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+  EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
 TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
@@ -119,7 +119,7 @@ TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
     ASSERT_NO_FATAL_FAILURE(fall_asleep());
     channel.owes = true;
     send();
-    EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+    EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
     event->count();  // for one that sleeps on
     sleeper.join();
     while (event->take_back()) {
@@ -139,21 +139,21 @@ TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
   }
   EXPECT_EQ(slept, 0);
   send();
-  EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+  EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
 TEST_F(RocePortSleeper, SecondThread_SleepsWithoutThePort) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   progress::EventCatch events(*event);
-  EXPECT_EQ(port->sleep(events), core::Poller::Slept::kCannot);
+  EXPECT_EQ(port->poller().sleep(events), progress::Poller::Slept::kCannot);
   send();
-  EXPECT_TRUE(woke(core::Poller::Slept::kReady));
+  EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
 TEST_F(RocePortSleeper, PortWithoutAThread_DoesNotSleep) {
   progress::EventCatch events(*event);
-  EXPECT_EQ(port->sleep(events), core::Poller::Slept::kCannot);
+  EXPECT_EQ(port->poller().sleep(events), progress::Poller::Slept::kCannot);
 }
 
 // ---- Without its thread: what a poll does.
@@ -161,25 +161,25 @@ TEST_F(RocePortSleeper, PortWithoutAThread_DoesNotSleep) {
 TEST_F(RocePortThread, SmallPacketOfAPoll_IsAnsweredByTheNextOne) {
   send();
   channel.owes = true;
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   EXPECT_EQ(channel.transmitted, 0) << "the program goes first";
-  port->poll();
+  port->poller().poll();
   EXPECT_EQ(channel.transmitted, 1);
   EXPECT_EQ(channel.put_off, 0);
 }
 
 TEST_F(RocePortThread, FinishPoll_SendsWhatThePollLeft) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
-  port->finish_poll();
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  port->poller().finish_poll();
   EXPECT_EQ(channel.transmitted, 1);
-  port->finish_poll();
+  port->poller().finish_poll();
   EXPECT_EQ(channel.transmitted, 1) << "nothing is left";
 }
 
 TEST_F(RocePortThread, PacketOfAProgramsLastPoll_IsAnsweredByTheThread) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   EXPECT_EQ(channel.transmitted, 0);
   // From here on the program computes. The thread finds no packet that would wake it.
   ASSERT_TRUE(port->start());
@@ -188,7 +188,7 @@ TEST_F(RocePortThread, PacketOfAProgramsLastPoll_IsAnsweredByTheThread) {
 
 TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   port->process_ends();
   EXPECT_EQ(channel.transmitted, 1);
 }
@@ -232,7 +232,7 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
     packet.dest_qpn = kThreadQpn;
     burst.send(0, packet, nullptr, 0);
     burst.flush();
-    for (;;) (*port)->poll();
+    for (;;) (*port)->poller().poll();
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -242,13 +242,14 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
 TEST_F(RocePortThread, StreamsPacketsAreAnsweredTogether) {
   send(12, 1000);
   int before = 0;
-  ASSERT_TRUE(comes_true([&] { return before = channel.delivered, port->poll(), channel.delivered == 12; }));
+  ASSERT_TRUE(comes_true([&] { return before = channel.delivered, port->poller().poll(), channel.delivered == 12; }));
   // Where the kernel brings them one by one they are no stream.
   if (before == 0) {
     EXPECT_EQ(channel.transmitted, 0);
   }
-  EXPECT_TRUE(comes_true([&] { return port->poll(), channel.transmitted == 1; })) << "when nothing came after them";
-  for (int i = 0; i < 20; ++i) port->poll();
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.transmitted == 1; }))
+      << "when nothing came after them";
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.transmitted, 1);
 }
 
@@ -259,15 +260,15 @@ TEST_F(RocePortThread, WaitersTakeTurnsInOrderWhileThereIsRoom) {
   third.takes = 1;
   for (CountingChannel* each : {&channel, &second, &third}) window.wait(*each);
   port->note_waiter();
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.turns, 1);
   EXPECT_EQ(second.turns, 1);
   EXPECT_EQ(third.turns, 0) << "there is no room left";
   EXPECT_EQ(window.waiters(), 1u);
   window.give_back(window.used());
-  EXPECT_TRUE(comes_true([&] { return port->poll(), third.turns == 1; })) << "it need not ask again";
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), third.turns == 1; })) << "it need not ask again";
   window.give_back(window.used());
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(third.turns, 1);
 }
 
@@ -279,10 +280,10 @@ TEST_F(RocePortThread, WaiterThatIsHeld_StaysInLine) {
   channel.takes = 1;
   process->window.wait(channel);
   port->note_waiter();
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.turns, 0);
   channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poll(), channel.turns == 1; }));
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.turns == 1; }));
   EXPECT_FALSE(process->window.has_waiters());
 }
 
@@ -296,7 +297,7 @@ TEST_F(RocePortThread, WaiterThatLeavesTheLineWhileItIsCalled_StandsThereNoMore)
     window.wait(channel);
     window.wait(second);
     port->note_waiter();
-    EXPECT_TRUE(comes_true([&] { return port->poll(), second.turns > before; }));
+    EXPECT_TRUE(comes_true([&] { return port->poller().poll(), second.turns > before; }));
     EXPECT_FALSE(window.has_waiters()) << "its queue pair may be gone by the next turn";
     EXPECT_EQ(channel.turns, 0) << held;
   }
@@ -308,17 +309,17 @@ TEST_F(RocePortThread, WaiterThatSendsNothing_HasOneTurnAPoll) {
   channel.stays = 1000;
   window.wait(channel);
   port->note_waiter();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.turns > 0; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.turns > 0; }));
   EXPECT_EQ(channel.turns, 1);
   channel.stays = 0;
 }
 
 TEST_F(RocePortThread, QueuePairThatIsGone_OwesNoAnswer) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   port->remove(channel);
-  port->poll();
-  port->finish_poll();
+  port->poller().poll();
+  port->poller().finish_poll();
   EXPECT_EQ(channel.transmitted + channel.put_off, 0);
 }
 

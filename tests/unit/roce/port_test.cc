@@ -56,7 +56,7 @@ class RoceRefusals : public RocePort {
     while (recorder.doubted.empty() && base::now_ns() < end) {
       port->look_for_refusals();
       port->expect(base::now_ns());
-      port->poll();
+      port->poller().poll();
     }
     return !recorder.doubted.empty();
   }
@@ -101,7 +101,7 @@ TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
   for (int i = 0; i < 100; ++i) {
     port->look_for_refusals();
     port->expect(base::now_ns());
-    port->poll();
+    port->poller().poll();
   }
   EXPECT_EQ(poll(&told, 1, 0), 0) << "they were not looked at";
   EXPECT_TRUE(recorder.doubted.empty());

@@ -83,7 +83,7 @@ class RocePortFurther : public RocePortThread {
 
 TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
   send();
-  EXPECT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   port->drop_last_socket();
   auto free = net::UdpSocket::open(way.to.port, 1 << 18);
   EXPECT_TRUE(free) << "the port is given up";
@@ -183,7 +183,7 @@ TEST_F(RocePortThread, PacketsBehindThoseThatWaitForAHeldQueuePair_WaitToo) {
   channel.held = true;
   put(kThreadQpn, 1, "a");
   burst->flush();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), port->counters().packets == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 1; }));
   Packet ack;
   ack.opcode = kSelectiveAck;
   ack.mark = kNupaMark;
@@ -192,13 +192,13 @@ TEST_F(RocePortThread, PacketsBehindThoseThatWaitForAHeldQueuePair_WaitToo) {
   burst->send(0, ack, nullptr, 0);
   put(kThreadQpn, 2, "b");
   burst->flush();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), port->counters().packets == 2; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 2; }));
   EXPECT_EQ(channel.delivered, 0);
   channel.held = false;
   put(kThreadQpn, 3, "c");
   burst->flush();
   EXPECT_FALSE(progress::LateEvents::begun());
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 4; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 4; }));
   EXPECT_EQ(channel.came, (std::vector<std::string>{"a1", "ack 7", "b2", "c3"}));
   EXPECT_TRUE(channel.raises_late) << "the program that an event wakes wants the queue pair";
   EXPECT_FALSE(progress::LateEvents::begun());
@@ -210,24 +210,24 @@ TEST_F(RocePortThread, InboxThatIsFull_DropsAndCounts) {
   for (uint32_t sent = 0; sent < kSent;) {
     put(kThreadQpn, ++sent, "x");
     burst->flush();
-    ASSERT_TRUE(comes_true([&] { return port->poll(), port->counters().packets == sent; }));
+    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == sent; }));
   }
   EXPECT_EQ(port->counters().busy, 3u);
   EXPECT_EQ(port->pool().free(), kPortBuffers - HeldPackets::kMostOfOne);
   channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poll(), channel.delivered == int{HeldPackets::kMostOfOne}; }));
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == int{HeldPackets::kMostOfOne}; }));
   EXPECT_EQ(channel.came.back(), "x" + std::to_string(HeldPackets::kMostOfOne)) << "the first ones stay";
   EXPECT_EQ(port->pool().free(), kPortBuffers);
 }
 
 TEST_F(RocePortThread, AnswerOfAQueuePairThatIsHeld_LeavesLater) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
   channel.held = true;
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.transmitted, 0);
   channel.held = false;
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.transmitted, 1);
 }
 
@@ -235,12 +235,12 @@ TEST_F(RocePortThread, QueuePairThatIsGone_LeavesNothingInItsInbox) {
   const uint32_t free = port->pool().free();
   channel.held = true;
   send(3);
-  ASSERT_TRUE(comes_true([&] { return port->poll(), port->counters().packets == 3; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 3; }));
   EXPECT_EQ(port->pool().free(), free - 3);
   port->remove(channel);
   EXPECT_EQ(port->pool().free(), free);
   const int tries = channel.tries;
-  for (int i = 0; i < 20; ++i) port->poll();
+  for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(channel.tries, tries);
 }
 
@@ -284,7 +284,7 @@ TEST_F(RocePortThread, LateCopyOfASentMessage_IsThrownAway) {
   constexpr int kMoreThanEnough = 2000;
   for (int sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
     send();
-    ASSERT_TRUE(comes_true([&] { return port->poll(), channel.delivered == sent; }));
+    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == sent; }));
   }
   ASSERT_NE(port->own(), nullptr);
   const int fd = port->own()->socket().fd();

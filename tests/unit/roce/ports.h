@@ -99,7 +99,7 @@ class RocePort : public ::testing::Test {
   /// What has come when there are `count`, or after a time that only a test that fails takes.
   const std::vector<std::string>& receive(size_t count) {
     const int64_t end = base::now_ns() + 10'000'000'000;
-    while (recorder.came.size() < count && base::now_ns() < end) port->poll();
+    while (recorder.came.size() < count && base::now_ns() < end) port->poller().poll();
     return recorder.came;
   }
   /// One message after the other from one process, to a thread that polls: that process gets a socket.

@@ -11,7 +11,7 @@ namespace nupa::roce {
 
 /// When the channels that got packets send what they owe for them: acknowledgements, and what these let go. The
 /// program's answer to a few packets goes before. Packets of a stream are answered together, when nothing came after
-/// them for a moment or a part of what may be under way has come. All under the port's receive mutex.
+/// them for a moment or a part of what may be under way has come. All under the lock of the port's turns.
 class AckScheduler {
  public:
   /// If nobody looks any more, the port's thread answers so much later.

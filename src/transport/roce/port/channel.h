@@ -5,7 +5,7 @@
 #include "net/udp_socket.h"
 #include "transport/roce/port/burst.h"
 #include "transport/roce/port/inbox.h"
-#include "transport/roce/port/schedule.h"
+#include "transport/roce/port/deadlines.h"
 #include "transport/roce/port/shared_window.h"
 
 namespace nupa::roce {
@@ -14,7 +14,7 @@ namespace nupa::roce {
 struct Peer {
   explicit Peer(uint64_t bytes) : window(bytes) {}
   SharedWindow window;  ///< what its socket has room for
-  uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the port's receive mutex
+  uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the lock of the port's turns
 };
 
 /// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
@@ -53,7 +53,7 @@ class Channel {
   virtual int64_t deadline() const = 0;
 
  private:
-  // What the parts of the port note down about it. All but the first under the port's receive mutex.
+  // What the parts of the port note down about it. All but the first under the lock of the port's turns.
   friend class Demultiplexer;
   Earliest* timers_ = nullptr;  ///< of the channels beside it; since it was added
   friend class FlowWindows;

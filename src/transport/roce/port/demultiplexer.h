@@ -43,7 +43,7 @@ class Demultiplexer {
   }
   /// Calls `run(channel)` for each channel whose deadline has come. It returns when the channel is to be tried again,
   /// or nothing: the channel has had its turn, and its deadline() counts. Returns the earliest time that is left. Under
-  /// the port's receive mutex.
+  /// the lock of the port's turns.
   template <class Run>
   int64_t run_timers(int64_t now, Run&& run);
 

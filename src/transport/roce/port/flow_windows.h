@@ -33,7 +33,7 @@ class FlowWindows {
   void note_waiter() { anyone_waits_.store(true); }
   bool anyone_waits() const { return anyone_waits_.load(std::memory_order_relaxed); }
 
-  // Under the port's receive mutex.
+  // Under the lock of the port's turns.
   /// A look at the port's socket ended as nothing was left, or before.
   void count_look(bool emptied) { room_.count_look(emptied); }
   /// Something came for the channel.
@@ -59,7 +59,7 @@ class FlowWindows {
   std::shared_ptr<SharedWindow> for_responses_;
   std::mutex peers_mutex_;
   std::map<std::pair<decltype(Gid::raw), uint16_t>, std::weak_ptr<Peer>> peers_;
-  std::vector<std::shared_ptr<Peer>> served_;  ///< under the receive mutex
+  std::vector<std::shared_ptr<Peer>> served_;  ///< under that lock
   std::atomic<bool> anyone_waits_{false};
 };
 

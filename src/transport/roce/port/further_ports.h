@@ -11,9 +11,9 @@
 
 #include "net/udp_socket.h"
 #include "progress/descriptors.h"
+#include "progress/packet_source.h"
 #include "shm/layout.h"
 #include "transport/roce/port/burst.h"
-#include "transport/roce/port/receiver.h"
 
 namespace nupa::roce {
 
@@ -38,7 +38,7 @@ class FurtherPort {
 };
 
 /// The ports of the further slots. A poll looks at them each time if something came by one of them last, else now and
-/// then. Under the port's receive mutex.
+/// then. Under the lock of the port's turns.
 class FurtherPorts {
  public:
   bool empty() const { return ports_.empty(); }
@@ -49,8 +49,8 @@ class FurtherPorts {
 
   /// Looks for packets by `receive_from(socket)`, at those where some wait.
   template <class ReceiveFrom>
-  [[gnu::noinline]] uint32_t receive(Receiver receiver, ReceiveFrom&& receive_from) {
-    if (receiver == Receiver::kPoller && !was_last_ && ++looks_ % kLooksElsewhere != 0) return 0;
+  [[gnu::noinline]] uint32_t receive(progress::Receiver receiver, ReceiveFrom&& receive_from) {
+    if (receiver == progress::Receiver::kPoller && !was_last_ && ++looks_ % kLooksElsewhere != 0) return 0;
     std::array<pollfd, shm::kMaxBanks> waiting;
     const size_t count = std::min(ports_.size(), waiting.size());
     for (size_t i = 0; i < count; ++i) waiting[i] = {ports_[i]->socket().fd(), POLLIN, 0};

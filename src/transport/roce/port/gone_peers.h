@@ -13,7 +13,7 @@
 namespace nupa::roce {
 
 /// Peers that are gone, as their hosts and the processes that have their ports now say, and what this process says of
-/// queue pairs that it does not have. Under the port's receive mutex.
+/// queue pairs that it does not have. Under the lock of the port's turns.
 class GonePeers {
  public:
   /// Whether this process has a queue pair, which may not take packets yet.

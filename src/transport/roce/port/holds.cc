@@ -20,7 +20,7 @@ constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses
 
 }  // namespace
 
-Holds::Holds(PacketPool& pool, Alarm& alarm, CaughtUp caught_up)
+Holds::Holds(PacketPool& pool, progress::Alarm& alarm, CaughtUp caught_up)
     : alarm_(alarm), caught_up_(std::move(caught_up)), packets_(pool), next_try_ns_(progress::kFirstRetryPauseNs) {}
 
 bool Holds::is_alone(const Channel& channel, int64_t now) const {

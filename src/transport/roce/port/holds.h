@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "progress/alarm.h"
 #include "progress/late_events.h"
-#include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/inbox.h"
 
@@ -14,14 +14,14 @@ namespace nupa::roce {
 class Hold;
 
 /// The channels that other threads hold when packets come for them. The port waits a little for such a channel, once;
-/// then its packets wait in an inbox, and the port tries again at its next turn, and by the clock. All under the port's
-/// receive mutex.
+/// then its packets wait in an inbox, and the port tries again at its next turn, and by the clock. All under the lock
+/// of the port's turns.
 class Holds {
  public:
   /// A channel that is held again got what was in its inbox.
   using CaughtUp = std::function<void(Channel&)>;
   /// `pool`: for packets that wait. `alarm`: wakes the port's thread for the next try.
-  Holds(PacketPool& pool, Alarm& alarm, CaughtUp caught_up);
+  Holds(PacketPool& pool, progress::Alarm& alarm, CaughtUp caught_up);
 
   /// There may be so many channels: nothing is allocated where packets arrive.
   void reserve(size_t channels) { held_up_.reserve(channels); }
@@ -56,7 +56,7 @@ class Holds {
   /// For a while all packets have been this channel's: none of others stands behind them.
   bool is_alone(const Channel& channel, int64_t now) const;
 
-  Alarm& alarm_;
+  progress::Alarm& alarm_;
   const CaughtUp caught_up_;
   HeldPackets packets_;
   std::vector<Channel*> held_up_;
@@ -67,7 +67,7 @@ class Holds {
 };
 
 /// The one channel that a thread of the port holds, until it takes another one, releases it, or the object ends: then
-/// the channel is left and the events that it raised meanwhile go out. Under the port's receive mutex.
+/// the channel is left and the events that it raised meanwhile go out. Under the lock of the port's turns.
 class Hold {
  public:
   explicit Hold(Holds& holds) : holds_(holds) {}

@@ -24,7 +24,7 @@ struct Arrival {
 };
 
 /// Takes messages from sockets, and makes packets of them: cuts what the kernel put together, checks the invariant CRC,
-/// and decodes the headers. Under the port's receive mutex.
+/// and decodes the headers. Under the lock of the port's turns.
 class PacketReader {
  public:
   /// Counts what it drops.

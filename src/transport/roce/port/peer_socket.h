@@ -23,7 +23,7 @@ class PeerSocket : public std::enable_shared_from_this<PeerSocket> {
   net::UdpSocket& socket() { return socket_; }
   const Gid& address() const { return address_; }
 
-  /// Leads it to another process from now on. False: no way, it leads nowhere. Under the port's receive mutex.
+  /// Leads it to another process from now on. False: no way, it leads nowhere. Under the lock of the port's turns.
   bool lead_to(const net::UdpAddress& where, std::shared_ptr<Peer> peer);
   /// Whether what goes from there to that process may go by it. Any thread.
   bool leads(const Gid& from, const Peer* to) const {

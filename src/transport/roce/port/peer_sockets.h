@@ -5,16 +5,16 @@
 #include <memory>
 
 #include "net/udp_socket.h"
+#include "progress/packet_source.h"
 #include "progress/receive_right.h"
 #include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/peer_socket.h"
-#include "transport/roce/port/receiver.h"
 #include "transport/roce/wire/icrc.h"
 
 namespace nupa::roce {
 
 /// Which peer has a socket of its own: the one from which small messages come to a program that polls, many in a row,
-/// until that is another one. A poll looks first where something came last. Under the port's receive mutex, except
+/// until that is another one. A poll looks first where something came last. Under the lock of the port's turns, except
 /// shown().
 class PeerSockets {
  public:
@@ -23,13 +23,13 @@ class PeerSockets {
 
   /// Looks for packets by `receive_from(socket)`, at the port's own socket and at a peer's.
   template <class ReceiveFrom>
-  uint32_t receive(const net::UdpSocket& all, Receiver receiver, ReceiveFrom&& receive_from) {
+  uint32_t receive(const net::UdpSocket& all, progress::Receiver receiver, ReceiveFrom&& receive_from) {
     if (own_ == nullptr) return receive_from(all);
-    if (receiver == Receiver::kPort) return receive_from(own_->socket()) + receive_from(all);
+    if (receiver == progress::Receiver::kThread) return receive_from(own_->socket()) + receive_from(all);
     bool by_own = own_was_last_ != (++looks_ % kLooksElsewhere == 0);
     const auto look = [&] { return receive_from(by_own ? own_->socket() : all); };
     uint32_t packets = look();
-    if (packets == 0 && receiver == Receiver::kSleeper) {
+    if (packets == 0 && receiver == progress::Receiver::kSleeper) {
       by_own = !by_own;
       packets = look();
     }

@@ -33,10 +33,8 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
     sockets.push_back(std::move(*another));
   }
   std::unique_ptr<Port> port(new Port(std::move(sockets)));
-  if (auto opened = port->alarm_.open(); !opened) return tl::unexpected(opened.error());
-  progress::ReceiveRight& right = port->right_;
-  if (auto opened = right.open(); !opened) return tl::unexpected(opened.error());
-  if (auto added = right.add(port->socket().fd()); !added) return tl::unexpected(added.error());
+  if (auto opened = port->poller_.open(); !opened) return tl::unexpected(opened.error());
+  if (auto added = port->poller_.right().add(port->socket().fd()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
     return fail(error, "no memory to prepare for forks");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
@@ -46,23 +44,20 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
 }
 
 void Port::process_ends() {
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   burst_->take_all(true);
-  answer_all();
+  finish_turns();
   // Nobody does it later.
   const auto has_left = [this] { return backlog_.retry(base::now_ns()) == INT64_MAX; };
   progress::wait_for(has_left, progress::kPeerPolicy, progress::Deadline::in_ns(kFarewellNs));
 }
 
 bool Port::in_child() {
-  running_ = false;
   for (net::UdpSocket& socket : sockets_) socket.close();
   groups_.close();
   further_.clear();
   peer_sockets_.close();
-  right_.close();
-  alarm_.close();
-  receive_mutex_.unlock();
+  poller_.in_child();
   return false;
 }
 
@@ -75,7 +70,7 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       windows_(socket().buffer_bytes()),
       backlog_(sockets_, [this](int64_t at_ns) { expect(at_ns); }),
       burst_(std::make_unique<Burst>(sockets_, false, &backlog_)),
-      holds_(pool_, alarm_, [this](Channel& channel) { touch(channel); }) {
+      holds_(pool_, poller_.alarm(), [this](Channel& channel) { touch(channel); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   acks_.reserve(shm::kSlotQp);
   holds_.reserve(shm::kSlotQp);
@@ -84,18 +79,14 @@ Port::Port(std::vector<net::UdpSocket> sockets)
 Port::~Port() {
   progress::forget_at_exit(this);
   progress::leave_forks(this);
-  if (running_) {
-    stop_ = true;
-    alarm_.kick();
-    thread_.join();
-  }
+  poller_.stop();
   peer_sockets_.close();
 }
 
 void Port::add(Channel& channel) {
   if (demultiplexer_.make_place(channel.number())) {
     // Nothing is allocated where packets arrive.
-    const auto lock = claim_receiving();
+    const auto lock = poller_.claim();
     const size_t channels = demultiplexer_.places();
     acks_.reserve(channels);
     holds_.reserve(channels);
@@ -106,32 +97,32 @@ void Port::add(Channel& channel) {
 Result<void> Port::add_socket(net::UdpSocket socket) {
   if (datagrams_.load()) socket.tell_more();
   auto port = std::make_unique<FurtherPort>(std::move(socket));
-  const auto lock = claim_receiving();
-  if (auto added = right_.add(port->socket().fd()); !added) return added;
+  const auto lock = poller_.claim();
+  if (auto added = poller_.right().add(port->socket().fd()); !added) return added;
   further_.add(std::move(port));
   return {};
 }
 
 void Port::drop_last_socket() {
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   further_.drop_last();
 }
 
 void Port::remove(Channel& channel) {
   demultiplexer_.remove(channel);
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   acks_.remove(channel);
   holds_.remove(channel);
   channel.leave_lines();
 }
 
 int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
-  const auto lock = claim_receiving();
-  return groups_.attach(qp_num, group, device, interfaces, right_);
+  const auto lock = poller_.claim();
+  return groups_.attach(qp_num, group, device, interfaces, poller_.right());
 }
 
 void Port::detach(uint32_t qp_num, const Gid& group) {
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   groups_.detach(qp_num, group);
 }
 
@@ -153,17 +144,17 @@ Burst* Port::burst() {
       return nullptr;
     }
   }
-  if (!is_warm()) warm_.store(true, std::memory_order_relaxed);
+  poller_.note_traffic();
   return mine.burst.get();
 }
 
 void Port::set_presence(Presence has_queue_pair) {
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   gone_.set_presence(std::move(has_queue_pair));
 }
 
 void Port::set_management(MadHandler handler) {
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   management_ = std::move(handler);
 }
 
@@ -177,19 +168,24 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
 void Port::tell_more() {
   if (datagrams_.exchange(true)) return;
   socket().tell_more();
-  const auto lock = claim_receiving();
+  const auto lock = poller_.claim();
   peer_sockets_.tell_more();
   further_.tell_more();
 }
 
-void Port::answer_all() {
+void Port::finish_turns() {
   if (!acks_.owes()) return;
   Hold hold(holds_);
   acks_.answer(hold, *burst_, base::now_ns(), true);
 }
 
-bool Port::handle(Receiver receiver) {
-  const bool for_program = receiver != Receiver::kPort;
+void Port::take_errors() {
+  Hold hold(holds_);
+  gone_.take_refusals(hold, sockets_, peer_sockets_);
+}
+
+bool Port::take_turn(progress::Receiver receiver) {
+  const bool for_program = receiver != progress::Receiver::kThread;
   const bool owed = acks_.owes();
   Hold hold(holds_);
   if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
@@ -197,16 +193,16 @@ bool Port::handle(Receiver receiver) {
   packets += receive(hold, receiver);
   const bool others_wait = windows_.anyone_waits() || wanted_at() <= receive_ns_;
   using Step = progress::PollPolicy::Step;
-  const Step step = poll_policy_.after({for_program, packets, owed, acks_.streams(), others_wait});
+  const Step step = poller_.after({for_program, packets, owed, acks_.streams(), others_wait});
   if (step == Step::kReturn) return false;
   if (step == Step::kProgramFirst) {
     hold.release();
     expect(receive_ns_ + AckScheduler::kForgottenNs);
-    put_off_look(receive_ns_);
+    poller_.looked(receive_ns_);
     return true;
   }
   const int64_t now = base::now_ns();
-  if (for_program) put_off_look(now);
+  if (for_program) poller_.looked(now);
   windows_.choose_room(now);
   const AckScheduler::Due due = acks_.due(packets, for_program, receive_share(), now);
   if (due != AckScheduler::Due::kNone) acks_.answer(hold, *burst_, now, due == AckScheduler::Due::kAll);
@@ -217,29 +213,8 @@ bool Port::handle(Receiver receiver) {
   return owed || packets > 0;
 }
 
-void Port::poll() {
-  polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  std::unique_lock lock(receive_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) {
-    handle(Receiver::kPoller);
-    return;
-  }
-  thread_local uint32_t shut_out = 0;
-  if (progress::PollPolicy::yields_to_receiver(++shut_out)) progress::yield();
-}
-
-void Port::finish_poll() {
-  const std::unique_lock lock(receive_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) answer_all();
-}
-
-void Port::program_sleeps() {
-  slept_after_.store(polls_.load(std::memory_order_relaxed) + 1);
-  if (watches_.load()) alarm_.kick();
-}
-
 void Port::run_timers(Hold& hold, int64_t now) {
-  alarm_.forget();
+  poller_.alarm().forget();
   // Before the channels that wait for room.
   int64_t earliest = backlog_.retry(now);
   earliest = std::min(earliest,
@@ -257,15 +232,6 @@ std::optional<int64_t> Port::run_timer(Hold& hold, Channel& channel, int64_t now
   burst_->flush();
   hold.release();
   return std::nullopt;
-}
-
-bool Port::is_due() const { return base::now_ns() >= wanted_at(); }
-
-std::unique_lock<std::mutex> Port::claim_receiving() {
-  wanted_.fetch_add(1);
-  std::unique_lock lock(receive_mutex_);
-  wanted_.fetch_sub(1);
-  return lock;
 }
 
 }  // namespace nupa::roce

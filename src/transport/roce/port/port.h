@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The UDP port of a process: packets go to the queue pairs that they are for and leave in bursts, by the thread that
-/// polls or else by nupa-roce. Port puts together the classes of this folder; the endpoints of roce use those named
-/// here: Channel (channel.h) is what the port delivers to. Any thread calls a Port; a class of the folder says under
-/// which lock it is.
+/// polls or else by nupa-roce (progress/adaptive_poller.h). Port puts together the classes of this folder; the
+/// endpoints of roce use those named here: Channel (channel.h) is what the port delivers to. Any thread calls a Port; a
+/// class of the folder says under which lock it is.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -11,15 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "core/seam/poller.h"
 #include "net/udp_socket.h"
+#include "progress/adaptive_poller.h"
 #include "progress/lifecycle.h"
-#include "progress/poll_policy.h"
-#include "progress/receive_right.h"
-#include "progress/thread.h"
 #include "shm/layout.h"
 #include "transport/roce/port/ack_scheduler.h"
-#include "transport/roce/port/alarm.h"
 #include "transport/roce/port/channel.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/flow_windows.h"
@@ -35,8 +31,8 @@
 
 namespace nupa::roce {
 
-/// The UDP port of this process: its socket, its queue pairs, and the thread that serves them when nobody polls.
-class Port final : public core::Poller, public progress::ForkParticipant {
+/// The UDP port of this process: its sockets and its queue pairs.
+class Port final : public progress::PacketSource, public progress::ForkParticipant {
  public:
   /// The port of the process in `slot`: 4791 for the first one of a host, so that standard peers reach it, else one
   /// above Linux' range of ephemeral ports (docs/roce.md).
@@ -49,7 +45,7 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// `socket`: bound already, since the port names the process. `source_ports`: from so many ports packets leave, 1 to
   /// kMaxPaths, for switches that spread flows by them. Errors: those of sockets and threads.
   static Result<std::unique_ptr<Port>> open(net::UdpSocket socket, uint32_t source_ports = 1);
-  ~Port();
+  ~Port() override;
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
@@ -71,8 +67,10 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   PacketPool& pool() { return pool_; }
   const PortCounters& counters() const { return counters_; }
 
-  /// Starts the port's thread if it does not run yet. EAGAIN and the like: there can be no thread.
-  Result<void> start();
+  /// Starts the port's thread if it does not run yet. EAGAIN, ENOMEM: there can be no thread.
+  Result<void> start() { return poller_.start("nupa-roce"); }
+  /// Has threads of the program take packets in place of the port's.
+  progress::AdaptivePoller& poller() { return poller_; }
   /// Throws std::bad_alloc.
   void add(Channel& channel);
   /// Packets to a further slot of this process arrive at `socket`. ENOMEM, ENOSPC. Throws std::bad_alloc.
@@ -95,66 +93,50 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   /// Sends one, marked as NUPA's or not. One thread at a time, which may be at its very end. False: not now.
   bool send_management(const MadDatagram& datagram, bool marked);
 
-  /// A thread of the program has nothing to do but wait: it handles what has come. Never waits for anybody.
-  void poll() override;
-  /// A thread of the program turns to something that takes long: what its last poll left for the next one is done.
-  /// Never waits for anybody.
-  void finish_poll() override;
-  /// A thread of the program has armed a completion queue: it looks there once more and then sleeps. From now on
-  /// packets wake the port's thread, unless others poll.
-  void program_sleeps() override;
-  Slept sleep(progress::EventCatch& events) override;
   /// A packet was repeated: perhaps the peer's host has said why nobody answers.
   void look_for_refusals() { gone_.look_soon(); }
   /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
-  void expect(int64_t deadline) { alarm_.expect(deadline); }
+  void expect(int64_t deadline) { poller_.expect(deadline); }
   /// The same of a channel, whose deadline() is that.
   void expect(const Channel& channel, int64_t deadline) {
     demultiplexer_.expect(channel, deadline);
-    alarm_.expect(deadline);
+    poller_.expect(deadline);
   }
   /// The earliest of what is expected.
-  int64_t wanted_at() const { return alarm_.earliest(); }
+  int64_t wanted_at() const { return poller_.wanted_at(); }
   /// Waits until no thread is inside deliver() or transmit() that was before.
-  void barrier() { claim_receiving(); }
+  void barrier() { poller_.claim(); }
   /// For this thread's posts; null: no memory for one.
   Burst* burst();
   /// Receives bring what datagrams tell of: hop limits and flow labels.
   void tell_more();
 
+  // The poller: under its lock.
+  bool take_turn(progress::Receiver receiver) override;
+  void finish_turns() override;
+  void take_errors() override;
+  bool streams() const override { return acks_.streams(); }
+  uint64_t packets() const override { return counters_.packets.load(std::memory_order_relaxed); }
+
   // fork(): the child has no thread and no port; what it closes stays open in the parent.
-  void before_fork() override { claim_receiving().release(); }
-  void in_parent() override { receive_mutex_.unlock(); }
+  void before_fork() override { poller_.before_fork(); }
+  void in_parent() override { poller_.in_parent(); }
   bool in_child() override;
   /// What is owed to others is sent while there is somebody to do it.
   void process_ends();
 
  private:
   explicit Port(std::vector<net::UdpSocket> sockets);
-  void serve();
-  /// Under the receive mutex. True: there was something.
-  bool handle(Receiver receiver);
-  uint32_t receive(Hold& hold, Receiver receiver);
-  uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, Receiver receiver);
+  uint32_t receive(Hold& hold, progress::Receiver receiver);
+  uint32_t receive_from(const net::UdpSocket& socket, Hold& hold, progress::Receiver receiver);
   uint32_t receive_groups(Hold& hold);
   void count_packets(uint32_t packets);
   void arrived(const Arrival& arrival, Hold& hold);
   void management_arrived(const Arrival& arrival, Hold& hold);
   void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold);
-  void put_off_look(int64_t now) { alarm_.put_off_look(now, polls_, counters_.packets); }
-  bool is_due() const;
-  bool has_packets() const;
-  /// handle() for a thread that sockets woke. They do so for refusals too, and again and again until those were taken.
-  bool handle_woken(Receiver receiver);
-  /// Takes packets for a while without sleeping. True: `event_fd` is readable.
-  bool look_for(const progress::EventCatch& events);
-  /// Whether packets wait that nobody who polls fetches; waits a little to know.
-  bool left_waiting();
   /// Brings a packet, or leaves it in the inbox.
   void bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
   void touch(Channel& channel);
-  /// All answers that are owed leave now.
-  void answer_all();
   void run_timers(Hold& hold, int64_t now);
   /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
   std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
@@ -162,24 +144,18 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   [[gnu::cold]] void absent_asked(const Arrival& arrival);
   /// What leaves from that port of this process.
   Burst& burst_from(uint16_t port);
-  /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the receive mutex.
-  void linger(std::unique_lock<std::mutex>& lock);
-  /// The receive mutex for somebody whom the port's thread, in the middle of a stream, has to make way for.
-  std::unique_lock<std::mutex> claim_receiving();
 
   const uint64_t serial_;  ///< no other port of this process had it
   std::vector<net::UdpSocket> sockets_;
   PacketPool pool_;
-  std::atomic<bool> stop_{false};
   PortCounters counters_;
+  progress::AdaptivePoller poller_{*this};
 
   PeerSockets peer_sockets_;
 
   Demultiplexer demultiplexer_;
 
-  /// Held by whoever receives.
-  std::mutex receive_mutex_;
-  std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it but do not receive
+  // Under the poller's lock.
   PacketReader reader_;
   Groups groups_;
   FurtherPorts further_;
@@ -187,22 +163,13 @@ class Port final : public core::Poller, public progress::ForkParticipant {
   GonePeers gone_;
   std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
   AckScheduler acks_;
-  progress::PollPolicy poll_policy_;
   int64_t receive_ns_ = 0;  ///< when something came last
   FlowWindows windows_;
   SendBacklog backlog_;  ///< of sockets_
   std::unique_ptr<Burst> burst_;
 
-  progress::ReceiveRight right_;  ///< of the port's thread, or of one that sleeps in the program
-  Alarm alarm_;
   Holds holds_;
-  std::atomic<uint64_t> polls_{0};        ///< by threads of the program
-  std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
-  std::atomic<bool> watches_{false};      ///< the port's thread leaves packets to those who poll
-  std::atomic<bool> datagrams_{false};    ///< some queue pair is for them
-  std::mutex start_mutex_;
-  progress::Thread thread_;
-  std::atomic<bool> running_{false};
+  std::atomic<bool> datagrams_{false};  ///< some queue pair is for them
 };
 
 }  // namespace nupa::roce

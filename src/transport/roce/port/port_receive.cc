@@ -111,7 +111,7 @@ uint32_t Port::receive_groups(Hold& hold) {
   return packets;
 }
 
-uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, Receiver receiver) {
+uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, progress::Receiver receiver) {
   uint32_t messages = 0;
   uint32_t packets = 0;
   uint32_t bytes = 0;
@@ -132,22 +132,22 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, Receiver r
     // What posts to the same queue pair has its turn while the kernel copies.
     if (received.length >= kLargeMessage) hold.release();
     // One small packet is most often all there is: the program wants to know it before another look.
-    if (receiver != Receiver::kPort && received.length < kLargeMessage) {
+    if (receiver != progress::Receiver::kThread && received.length < kLargeMessage) {
       if (&socket != sockets_.data())
         peer_sockets_.interrupt_run();
       else if (peer_sockets_.has_run(received, socket.port()))
-        peer_sockets_.lead_to(received, socket, right_, windows_, datagrams_.load());
+        peer_sockets_.lead_to(received, socket, poller_.right(), windows_, datagrams_.load());
       break;
     }
   }
   if (emptied || messages == kMessagesAtOnce) windows_.count_look(emptied);
   count_packets(packets);
   acks_.came(packets, bytes);
-  if (packets > 0 && !is_warm()) warm_.store(true, std::memory_order_relaxed);
+  if (packets > 0) poller_.note_traffic();
   return packets;
 }
 
-uint32_t Port::receive(Hold& hold, Receiver receiver) {
+uint32_t Port::receive(Hold& hold, progress::Receiver receiver) {
   const auto look_at = [&](const net::UdpSocket& socket) { return receive_from(socket, hold, receiver); };
   uint32_t packets = peer_sockets_.receive(socket(), receiver, look_at);
   if (!groups_.empty()) packets += receive_groups(hold);

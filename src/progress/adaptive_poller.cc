@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The thread of a port: it receives while no thread of the program does, and looks after those that do.
+/// The serving thread, which takes packets while no thread of the program does, and the threads of the program that
+/// take them in its place.
+#include "progress/adaptive_poller.h"
+
 #include <poll.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -13,17 +16,15 @@
 #include "progress/descriptors.h"
 #include "progress/event_catch.h"
 #include "progress/neighbours.h"
-#include "progress/poll_policy.h"
 #include "progress/signal_restart.h"
 #include "progress/waiter.h"
-#include "transport/roce/port/port.h"
 
-namespace nupa::roce {
+namespace nupa::progress {
 namespace {
 
 /// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
 constexpr int kLingerPauses = 10;
-/// For others to take the receive mutex.
+/// For others to take the lock of the turns.
 constexpr int64_t kMakeWayNs = 20'000;
 /// Looks for packets between two that are dear: at the descriptor of the event, and whether others want the core.
 constexpr uint32_t kLooksAtPackets = 8;
@@ -48,116 +49,158 @@ void ask_for_short_slices() {
 
 }  // namespace
 
-Result<void> Port::start() {
+Result<void> AdaptivePoller::open() {
+  if (auto opened = alarm_.open(); !opened) return opened;
+  return right_.open();
+}
+
+Result<void> AdaptivePoller::start(ThreadName name) {
   std::lock_guard lock(start_mutex_);
   if (running_) return {};
-  if (const auto started = thread_.start("nupa-roce", [this] { serve(); }); !started)
-    return fail(started.error().code(), "cannot start the port's thread");
+  if (const auto started = thread_.start(name, [this] { serve(); }); !started)
+    return fail(started.error().code(), "cannot start the thread ", name.text());
   running_ = true;
   return {};
 }
 
-bool Port::left_waiting() {
+void AdaptivePoller::stop() {
+  if (!running_) return;
+  stop_ = true;
+  alarm_.kick();
+  thread_.join();
+  running_ = false;
+}
+
+void AdaptivePoller::in_child() {
+  running_ = false;
+  right_.close();
+  alarm_.close();
+  turn_mutex_.unlock();
+}
+
+std::unique_lock<std::mutex> AdaptivePoller::claim() {
+  wanted_.fetch_add(1);
+  std::unique_lock lock(turn_mutex_);
+  wanted_.fetch_sub(1);
+  return lock;
+}
+
+void AdaptivePoller::poll() {
+  polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (const std::unique_lock lock(turn_mutex_, std::try_to_lock); lock.owns_lock()) {
+    source_.take_turn(Receiver::kPoller);
+    return;
+  }
+  thread_local uint32_t shut_out = 0;
+  if (PollPolicy::yields_to_receiver(++shut_out)) yield();
+}
+
+void AdaptivePoller::finish_poll() {
+  if (const std::unique_lock lock(turn_mutex_, std::try_to_lock); lock.owns_lock()) source_.finish_turns();
+}
+
+void AdaptivePoller::program_sleeps() {
+  slept_after_.store(polls_.load(std::memory_order_relaxed) + 1);
+  if (watches_.load()) alarm_.kick();
+}
+
+bool AdaptivePoller::is_due() const { return base::now_ns() >= wanted_at(); }
+
+bool AdaptivePoller::has_packets() const { return is_readable(right_.packets_fd()); }
+
+bool AdaptivePoller::left_waiting() {
   if (!has_packets()) return false;
   // Somebody may be about to fetch them.
   const uint64_t before = polls_.load(std::memory_order_relaxed);
-  const auto until = progress::Deadline::in_ns(progress::ThreadPolicy::kWaitedNs);
-  [[maybe_unused]] const auto kicked = progress::wait_readable(alarm_.kick_fd(), until);
+  [[maybe_unused]] const auto kicked = wait_readable(alarm_.kick_fd(), Deadline::in_ns(ThreadPolicy::kWaitedNs));
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
 }
 
-bool Port::has_packets() const { return progress::is_readable(right_.packets_fd()); }
-
-bool Port::handle_woken(Receiver receiver) {
-  const uint64_t before = counters_.packets.load(std::memory_order_relaxed);
-  const bool worked = handle(receiver);
-  if (counters_.packets.load(std::memory_order_relaxed) == before) {
-    Hold hold(holds_);
-    gone_.take_refusals(hold, sockets_, peer_sockets_);
-  }
+bool AdaptivePoller::take_woken_turn(Receiver receiver) {
+  const uint64_t before = source_.packets();
+  const bool worked = source_.take_turn(receiver);
+  if (source_.packets() == before) source_.take_errors();
   return worked;
 }
 
-bool Port::look_for(const progress::EventCatch& events) {
-  constinit thread_local progress::LookPolicy policy;
-  progress::Neighbours& neighbours = progress::Neighbours::of_thread();
+bool AdaptivePoller::look_for(const EventCatch& events) {
+  constinit thread_local LookPolicy policy;
+  Neighbours& neighbours = Neighbours::of_thread();
   if (neighbours.share_core() || !policy.looks()) return false;
-  const auto packets = [&] { return counters_.packets.load(std::memory_order_relaxed); };
   const auto take = [&] {
-    if (const std::unique_lock lock(receive_mutex_, std::try_to_lock); lock.owns_lock()) handle(Receiver::kPoller);
+    if (const std::unique_lock lock(turn_mutex_, std::try_to_lock); lock.owns_lock())
+      source_.take_turn(Receiver::kPoller);
   };
   // What is there already says nothing about the use of a look.
-  const uint64_t before = packets();
+  const uint64_t before = source_.packets();
   take();
-  const uint64_t packets_before = packets();
+  const uint64_t packets_before = source_.packets();
   if (packets_before != before && events.is_there()) return true;
   uint64_t seen = packets_before;
   bool ready = false;
-  int64_t until = base::now_ns() + progress::LookPolicy::kLookNs;
+  int64_t until = base::now_ns() + LookPolicy::kLookNs;
   for (uint32_t looks = 1; !ready; ++looks) {
     take();
-    const bool came = packets() != seen;
+    const bool came = source_.packets() != seen;
     if (!came && looks % kLooksAtPackets != 0) continue;
     ready = events.is_there();
     if (ready) break;
     const int64_t now = base::now_ns();
     if (came) {
-      seen = packets();
-      until = now + progress::LookPolicy::kLookNs;
+      seen = source_.packets();
+      until = now + LookPolicy::kLookNs;
     } else if (now >= until) {
       break;
     } else {
       neighbours.yield();
     }
   }
-  policy.looked(ready || packets() != packets_before);
+  policy.looked(ready || source_.packets() != packets_before);
   return ready;
 }
 
-core::Poller::Slept Port::sleep(progress::EventCatch& events) {
+Poller::Slept AdaptivePoller::sleep(EventCatch& events) {
   // While others poll they take the packets.
   if (!running_.load() || watches_.load()) return Slept::kCannot;
-  const progress::AfterSignals after = progress::after_signals(base::now_ns());
-  if (after == progress::AfterSignals::kMixed) return Slept::kCannot;
-  const progress::ReceiveRight::Claim claim(right_);
-  if (!claim) return Slept::kCannot;
+  if (after_signals(base::now_ns()) == AfterSignals::kMixed) return Slept::kCannot;
+  const ReceiveRight::Claim right(right_);
+  if (!right) return Slept::kCannot;
   for (;;) {
     if (look_for(events)) return Slept::kReady;
     // Nobody here does it later.
     finish_poll();
     pollfd ready[] = {{events.fd(), POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
     if (!events.begin_sleep()) return Slept::kReady;
-    const auto woken = progress::wait_descriptors(ready, progress::Deadline::never(), progress::Signals::kReturn);
+    const auto woken = wait_descriptors(ready, Deadline::never(), Signals::kReturn);
     events.end_sleep();
     if (!woken) {
       if (woken.error().code() != EINTR) return Slept::kCannot;
-      if (progress::look_at_handlers() != progress::AfterSignals::kRestart) return Slept::kSignal;
+      if (look_at_handlers() != AfterSignals::kRestart) return Slept::kSignal;
       continue;
     }
     if (ready[0].revents != 0) return Slept::kReady;
-    const auto lock = claim_receiving();
-    handle_woken(Receiver::kSleeper);
+    const auto lock = claim();
+    take_woken_turn(Receiver::kSleeper);
     // Its answer leaves with what the program sends next.
     if (events.is_there()) return Slept::kReady;
   }
 }
 
-void Port::linger(std::unique_lock<std::mutex>& lock) {
-  progress::LingerPolicy policy(base::now_ns());
+void AdaptivePoller::linger(std::unique_lock<std::mutex>& lock) {
+  LingerPolicy policy(base::now_ns());
   while (policy.goes_on(base::now_ns()) && !stop_ && wanted_.load(std::memory_order_relaxed) == 0) {
-    if (handle(Receiver::kPort)) {
-      if (acks_.streams()) policy.stream_came(base::now_ns());
+    if (source_.take_turn(Receiver::kThread)) {
+      if (source_.streams()) policy.stream_came(base::now_ns());
       continue;
     }
     lock.unlock();
-    for (int i = 0; i < kLingerPauses; ++i) progress::relax();
+    for (int i = 0; i < kLingerPauses; ++i) relax();
     lock.lock();
   }
-  answer_all();
+  source_.finish_turns();
 }
 
-void Port::serve() {
-  using progress::ThreadPolicy;
+void AdaptivePoller::serve() {
   ask_for_short_slices();
   ThreadPolicy policy;
   while (!stop_) {
@@ -171,10 +214,10 @@ void Port::serve() {
     const int64_t earliest = alarm_.fall_asleep();
     const int64_t now = base::now_ns();
     const int64_t until = policy.sleeps_until(earliest, now);
-    if (watches) alarm_.watch_until(until, {now, seen.polls, counters_.packets.load(std::memory_order_relaxed)});
+    if (watches) alarm_.watch_until(until, {now, seen.polls, source_.packets()});
     // The timer of the watch may be put off, the sleep's own limit could not.
-    const auto limit = watches ? progress::Deadline::never() : progress::Deadline::at(until);
-    [[maybe_unused]] const auto woken_by = progress::wait_descriptors(ready, limit, progress::Signals::kIgnore);
+    const auto limit = watches ? Deadline::never() : Deadline::at(until);
+    [[maybe_unused]] const auto woken_by = wait_descriptors(ready, limit, Signals::kIgnore);
     alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program has turned to something long: packets wake this thread again.
     if ((ready[2].revents & POLLIN) != 0 && right_.end_loan()) continue;
@@ -182,16 +225,15 @@ void Port::serve() {
     bool worked = false;
     if (!watches || left || is_due()) {
       // A thread that has the lock already does what there is to do.
-      std::unique_lock lock(receive_mutex_, std::defer_lock);
-      if (wanted_.load(std::memory_order_relaxed) != 0) progress::sleep_for(kMakeWayNs);
+      std::unique_lock lock(turn_mutex_, std::defer_lock);
+      if (wanted_.load(std::memory_order_relaxed) != 0) sleep_for(kMakeWayNs);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
       if (watches ? lock.try_lock() : (lock.lock(), true))
-        worked = woken ? handle_woken(Receiver::kPort) : handle(Receiver::kPort);
-      if (worked && policy.lingers(acks_.streams())) linger(lock);
+        worked = woken ? take_woken_turn(Receiver::kThread) : source_.take_turn(Receiver::kThread);
+      if (worked && policy.lingers(source_.streams())) linger(lock);
     }
-    if (policy.end({now, counters_.packets.load(std::memory_order_relaxed), left, worked}))
-      warm_.store(false, std::memory_order_relaxed);
+    if (policy.end({now, source_.packets(), left, worked})) warm_.store(false, std::memory_order_relaxed);
   }
 }
 
-}  // namespace nupa::roce
+}  // namespace nupa::progress

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/roce/port/alarm.h"
+#include "progress/alarm.h"
 
 #include "base/clock.h"
 
-namespace nupa::roce {
+namespace nupa::progress {
 namespace {
 
-/// The port's thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
+/// The serving thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
 /// that is woken may take the core of the one that wakes it.
 constexpr int64_t kSoonNs = 20'000;
 
@@ -33,7 +33,7 @@ void Alarm::wake_by(int64_t deadline) {
   }
 }
 
-void Alarm::watch_until(int64_t until_ns, const progress::PollsSeen& seen) {
+void Alarm::watch_until(int64_t until_ns, const PollsSeen& seen) {
   schedule_.sleep_until(until_ns);
   watch(until_ns, seen);
 }
@@ -45,7 +45,7 @@ void Alarm::wake_up(bool kicked, bool timed) {
   if (timed) watchdog_.take();
 }
 
-void Alarm::watch(int64_t until_ns, const progress::PollsSeen& seen) {
+void Alarm::watch(int64_t until_ns, const PollsSeen& seen) {
   before_ns_.store(seen.at_ns, std::memory_order_relaxed);
   polls_before_.store(seen.polls, std::memory_order_relaxed);
   packets_before_.store(seen.packets, std::memory_order_relaxed);
@@ -54,14 +54,13 @@ void Alarm::watch(int64_t until_ns, const progress::PollsSeen& seen) {
   put_off_ns_.store(until_ns - (until_ns - seen.at_ns) / 8, std::memory_order_relaxed);
 }
 
-void Alarm::put_off(const progress::PollsSeen& seen) {
-  const progress::PollsSeen before{before_ns_.load(std::memory_order_relaxed),
-                                   polls_before_.load(std::memory_order_relaxed),
-                                   packets_before_.load(std::memory_order_relaxed)};
-  if (progress::needs_no_look(before, seen))
-    watch(seen.at_ns + progress::ThreadPolicy::kLongestWatchNs, seen);
+void Alarm::put_off(const PollsSeen& seen) {
+  const PollsSeen before{before_ns_.load(std::memory_order_relaxed), polls_before_.load(std::memory_order_relaxed),
+                         packets_before_.load(std::memory_order_relaxed)};
+  if (needs_no_look(before, seen))
+    watch(seen.at_ns + ThreadPolicy::kLongestWatchNs, seen);
   else
     put_off_ns_.store(INT64_MAX, std::memory_order_relaxed);
 }
 
-}  // namespace nupa::roce
+}  // namespace nupa::progress

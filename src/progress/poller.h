@@ -7,7 +7,7 @@ namespace nupa::progress {
 class EventCatch;
 }
 
-namespace nupa::core {
+namespace nupa::progress {
 
 /// Looks for a transport's work in a thread of the program. Any thread.
 class Poller {
@@ -34,4 +34,4 @@ class Poller {
   std::atomic<bool> warm_{false};
 };
 
-}  // namespace nupa::core
+}  // namespace nupa::progress

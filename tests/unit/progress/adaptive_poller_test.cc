@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress/adaptive_poller.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "progress/event_catch.h"
+#include "progress/event_descriptor.h"
+
+namespace nupa::progress {
+namespace {
+
+pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+/// Whether `holds` does before a long time has passed; only a test that fails waits so long.
+bool comes_true(const std::function<bool()>& holds) {
+  const int64_t end = base::now_ns() + 10'000'000'000;
+  while (!holds()) {
+    if (base::now_ns() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+/// Packets are what is counted by an eventfd. Each turn takes all of them.
+class CountedSource final : public PacketSource {
+ public:
+  CountedSource() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+  bool take_turn(Receiver receiver) override {
+    ++turns;
+    if (base::now_ns() >= poller->wanted_at()) {
+      poller->alarm().forget();
+      ++timers;
+    }
+    uint64_t count = 0;
+    if (!is_error && read(fd_.get(), &count, sizeof count) == sizeof count) {
+      came += count;
+      by = this_thread();
+      if (event >= 0 && !EventCatch::keep(event)) eventfd_write(event, 1);
+    }
+    using Step = PollPolicy::Step;
+    const bool for_program = receiver != Receiver::kThread;
+    const bool owed = owes;
+    if (count != 0) owes = true;
+    const PollPolicy::Look look{for_program, static_cast<uint32_t>(count), owed, false, false};
+    if (poller->after(look) == Step::kWork) finish_turns();
+    if (for_program) poller->looked(base::now_ns());
+    if (count != 0) poller->note_traffic();
+    return count != 0;
+  }
+  void finish_turns() override {
+    if (owes.exchange(false)) ++answers;
+  }
+  void take_errors() override {
+    if (!is_error) return;
+    uint64_t count = 0;
+    if (read(fd_.get(), &count, sizeof count) == sizeof count) ++errors;
+  }
+  bool streams() const override { return false; }
+  uint64_t packets() const override { return came; }
+
+  void send() const { eventfd_write(fd_.get(), 1); }
+  int fd() const { return fd_.get(); }
+
+  AdaptivePoller* poller = nullptr;
+  std::atomic<bool> is_error{false};  ///< what the descriptor reports
+  std::atomic<int> event{-1};         ///< that each turn with packets raises
+  std::atomic<uint64_t> turns{0}, timers{0}, came{0}, answers{0}, errors{0};
+  std::atomic<pid_t> by{0};  ///< the thread that took packets last
+  std::atomic<bool> owes{false};
+
+ private:
+  base::UniqueFd fd_;
+};
+
+class ProgressAdaptivePoller : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    source.poller = &poller;
+    ASSERT_TRUE(poller.open());
+    ASSERT_TRUE(poller.right().add(source.fd()));
+  }
+  void TearDown() override { poller.stop(); }
+  CountedSource source;
+  AdaptivePoller poller{source};
+};
+
+TEST_F(ProgressAdaptivePoller, NobodyPolls_ItsThreadTakesPackets) {
+  ASSERT_TRUE(poller.start("nupa-test"));
+  ASSERT_TRUE(poller.start("nupa-test")) << "it runs already";
+  source.send();
+  EXPECT_TRUE(comes_true([&] { return source.came == 1 && source.answers == 1; }));
+  EXPECT_NE(source.by, this_thread());
+  EXPECT_TRUE(poller.is_warm());
+}
+
+TEST_F(ProgressAdaptivePoller, ProgramPolls_ItTakesThePacketAndAnswersAtItsNextPoll) {
+  source.send();
+  poller.poll();
+  EXPECT_EQ(source.by, this_thread());
+  EXPECT_EQ(source.answers, 0u) << "what the program sends goes first";
+  poller.poll();
+  EXPECT_EQ(source.answers, 1u);
+}
+
+TEST_F(ProgressAdaptivePoller, ProgramTurnsToSomethingLong_WhatThePollLeftIsDone) {
+  source.send();
+  poller.poll();
+  poller.finish_poll();
+  EXPECT_EQ(source.answers, 1u);
+}
+
+TEST_F(ProgressAdaptivePoller, ProgramThatPollsAndSleeps_ItsThreadTakesPackets) {
+  ASSERT_TRUE(poller.start("nupa-test"));
+  // The thread leaves packets to the program after it has seen it poll.
+  for (uint64_t sent = 1; sent <= 1000; ++sent) {
+    source.send();
+    ASSERT_TRUE(comes_true([&] { return poller.poll(), source.came == sent; }));
+  }
+  poller.program_sleeps();
+  source.send();
+  EXPECT_TRUE(comes_true([&] { return source.came == 1001; }));
+  EXPECT_NE(source.by, this_thread());
+}
+
+TEST_F(ProgressAdaptivePoller, Deadline_HasATurnTakenByThen) {
+  ASSERT_TRUE(poller.start("nupa-test"));
+  const int64_t soon = base::now_ns() + 2'000'000;
+  poller.expect(soon);
+  EXPECT_LE(poller.wanted_at(), soon);
+  EXPECT_TRUE(comes_true([&] { return source.timers == 1; }));
+  EXPECT_GE(base::now_ns(), soon);
+}
+
+TEST_F(ProgressAdaptivePoller, Claimed_NoTurnIsTaken) {
+  ASSERT_TRUE(poller.start("nupa-test"));
+  {
+    const auto lock = poller.claim();
+    const uint64_t before = source.turns;
+    source.send();
+    std::thread([&] { poller.poll(), poller.finish_poll(); }).join();
+    EXPECT_EQ(source.turns, before);
+  }
+  EXPECT_TRUE(comes_true([&] { return source.came == 1; }));
+}
+
+TEST_F(ProgressAdaptivePoller, DescriptorThatReportsAnError_HasItTaken) {
+  source.is_error = true;
+  ASSERT_TRUE(poller.start("nupa-test"));
+  source.send();
+  EXPECT_TRUE(comes_true([&] { return source.errors == 1; })) << "or the thread would be woken for ever";
+  EXPECT_EQ(source.came, 0u);
+}
+
+TEST_F(ProgressAdaptivePoller, ThreadThatSleepsForAnEvent_TakesThePacketThatBringsIt) {
+  const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
+  source.event = events->signal_fd();
+  ASSERT_TRUE(poller.start("nupa-test"));
+  std::atomic<bool> took{false};
+  std::thread thread([&] {
+    // A packet may come before this thread sleeps: then nupa-test takes it, and its event wakes this thread.
+    while (!took) {
+      EventCatch caught(*events);
+      EXPECT_EQ(poller.sleep(caught), Poller::Slept::kReady);
+      EXPECT_TRUE(caught.take() || events->take_back());
+      took = source.by == this_thread();
+    }
+  });
+  EXPECT_TRUE(comes_true([&] {
+    if (!took) source.send();
+    return took.load();
+  }));
+  thread.join();
+}
+
+TEST_F(ProgressAdaptivePoller, WithoutItsThread_NobodySleepsByIt) {
+  const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
+  EventCatch caught(*events);
+  EXPECT_EQ(poller.sleep(caught), Poller::Slept::kCannot);
+}
+
+}  // namespace
+}  // namespace nupa::progress
