@@ -54,7 +54,9 @@ class AdaptivePoller final : public Poller {
   PollPolicy::Step after(const PollPolicy::Look& look) { return policy_.after(look); }
   /// In a turn of a thread of the program, which looked for packets at `now`.
   void looked(int64_t now) {
-    const auto seen = [this](int64_t at) { return PollsSeen{at, polls_.load(std::memory_order_relaxed), source_.packets()}; };
+    const auto seen = [this](int64_t at) {
+      return PollsSeen{at, polls_.load(std::memory_order_relaxed), source_.packets()};
+    };
     alarm_.put_off_look(now, seen);
   }
   /// Something is to be sent or timed at `deadline`: the serving thread takes a turn by then.
@@ -85,10 +87,10 @@ class AdaptivePoller final : public Poller {
   void linger(std::unique_lock<std::mutex>& lock);
 
   PacketSource& source_;
-  std::mutex turn_mutex_;             ///< of the thread that takes a turn
-  std::atomic<uint32_t> wanted_{0};   ///< threads that wait for it and take no turn
-  PollPolicy policy_;                 ///< of the turns
-  ReceiveRight right_;                ///< of the serving thread, or of one that sleeps in the program
+  std::mutex turn_mutex_;            ///< of the thread that takes a turn
+  std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it and take no turn
+  PollPolicy policy_;                ///< of the turns
+  ReceiveRight right_;               ///< of the serving thread, or of one that sleeps in the program
   Alarm alarm_;
   std::atomic<uint64_t> polls_{0};        ///< by threads of the program
   std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
