@@ -94,16 +94,15 @@ def row(cells, tag="td", style=""):
 def _comparison_table(rows):
     parts = ['<div class="scroll"><table>', row([(name, "") for name in text.HEAD + ("UCX shm / NUPA",)], "th")]
     before = None
-    for row in rows:
-        ours, shared = row[3], row[4]
+    for test, size, unit, ours, shared, *others in rows:
         gain = "-"
         if ours and shared:
-            gain = "%.2f x" % (shared / ours if row[2] == "ns" else ours / shared)
-        words = text.comparison_cells(row)
-        cells = [(words[0] if row[0] != before else "", ""), (words[1], ""), (words[2], ' class="ours"')]
+            gain = "%.2f x" % (shared / ours if unit == "ns" else ours / shared)
+        words = text.comparison_cells((test, size, unit, ours, shared, *others))
+        cells = [(words[0] if test != before else "", ""), (words[1], ""), (words[2], ' class="ours"')]
         cells += [(word, "") for word in words[3:]]
-        parts.append(row(cells + [(gain, "")], style=' class="group"' if before and row[0] != before else ""))
-        before = row[0]
+        parts.append(row(cells + [(gain, "")], style=' class="group"' if before and test != before else ""))
+        before = test
     return "".join(parts) + "</table></div>"
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import figures  # noqa: E402
 import page  # noqa: E402
 import plots  # noqa: E402
 
@@ -57,6 +58,20 @@ class Figures(unittest.TestCase):
         for name in re.findall(r'class="series (\w+)"', svg):
             self.assertRegex(plots.STYLE, r"\.%s\b" % name)
         self.assertIn("Nothing measured", plots.plot("Latency", [("ours", "ours", None, [])], "latency", str, str))
+
+    def test_the_page_of_the_demo_has_each_row(self):
+        about = {"rounds": 3, "cpu": "c", "system": "s", "date": "d", "command": "x", "cores": (0, 1), "caches": "", "memory": "",
+                 "huge pages": "", "programs": "", "disturbed": 0, "samples": 9}
+        rows = [("ib_write_lat", 8, "ns", 100.0, 250.0, 9000.0, 50.0), ("ib_write_lat", 64, "ns", None, 260.0, None, None),
+                ("ib_write_bw", 4096, "GB/s", 10.0, 5.0, 1.0, 12.0)]
+        promised = [{"name": "a", "value": 1.5, "unit": "x", "target": "at least 1", "basis": "b", "met": True}]
+        for demo in (True, False):
+            with self.subTest(demo=demo):
+                made = page.page(about, figures.Medians({}), rows, promised, {"ib_send_bw": "it < failed"}, demo)
+                self.assertEqual(made.count("ib_write_lat"), 1, "a test is named once, in front of its rows")
+                for words in ("2.50 x", "2.00 x", ">failed<", "it &lt; failed"):
+                    self.assertIn(words, made)
+                self.assertEqual("at least 1" in made, not demo)
 
 
 class Pictures(unittest.TestCase):
