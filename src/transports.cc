@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The composition root: the transports that exist, in order of cost. Adding one adds its folder and a line here.
+/// The composition root: the list of all transports, in order of cost, and of all services. A new transport needs its
+/// folder and a line here.
 #include <array>
 
 #include "cm/connections.h"

@@ -24,7 +24,7 @@ int Channel::close() {
       if (!cqs_.empty()) return EBUSY;
     }
     open_ = false;
-    // One event for all that wait: each that takes it puts it back.
+    // One event wakes all waiting threads: each thread that takes it puts it back.
     events_->count();
     device_.process().node().withdraw_channel(index_);
   }
@@ -41,7 +41,8 @@ void Channel::attach(Cq* cq) {
 void Channel::detach(Cq* cq) {
   std::lock_guard lock(mutex_);
   cqs_.erase(std::remove(cqs_.begin(), cqs_.end(), cq), cqs_.end());
-  // What the service thread has not come to wakes nobody: it must not take the wake-up of another queue along.
+  // Events that the service thread has not reported yet have woken no thread: they must not take back the wake-up of
+  // another queue.
   uint32_t unsignalled = cq->take_unsignalled();
   while (cq->take_event()) {
     if (unsignalled != 0)
@@ -58,8 +59,8 @@ void Channel::recover() {
   uint32_t raised = 0;
   for (const Cq* cq : cqs_) raised += cq->told_events();
   if (raised == 0) return;
-  // A thread that is about to take its event, or a process that is about to write one, is counted as well. Then one
-  // thread wakes up and finds nothing.
+  // The count includes a thread that is about to take its event, and a process that is about to write one. In that case
+  // one thread wakes up and finds nothing.
   if (const uint32_t told = events_->waiting(); raised > told) wake(raised - told);
 }
 
@@ -82,7 +83,7 @@ bool Channel::may_have_event() {
 }
 
 Result<CompletionQueue*> Channel::wait() {
-  // The events are the parent's, who would miss them.
+  // The events belong to the parent, which would miss them.
   if (!device_.is_here()) return fail(ENODEV, "the completion channel is a parent process's");
   const auto take_packets = [&] {
     progress::EventCatch events(*events_);
@@ -102,7 +103,7 @@ Result<CompletionQueue*> Channel::wait() {
       return fail(ECANCELED, "the completion channel is closed");
     }
     if (Cq* cq = next_with_event(); cq != nullptr) return cq;
-    // The wake-up belonged to a queue that is gone by now: wait for the next.
+    // The wake-up belonged to a queue that was closed meanwhile: wait for the next one.
   }
 }
 

@@ -7,17 +7,17 @@
 
 namespace nupa::core {
 
-/// A completion queue as queue pairs and shared receive queues see it, which complete there by its number. Cq is the
-/// only one; it knows them, too.
+/// The interface of a completion queue for the queue pairs and shared receive queues that complete there. Cq implements
+/// it, and uses those classes in turn.
 class CompletionSink : public CompletionQueue {
  public:
   /// Its number in the process's tables.
   uint32_t index() const { return index_; }
-  /// The queue pair of that number is reset or destroyed: throws its entries away.
+  /// Drops the entries of queue pair `qp_num`, which is reset or destroyed.
   virtual void purge(uint32_t qp_num) = 0;
-  /// The queue pair that completes here has left the table and is going to be destroyed.
+  /// Called when queue pair `qp_num`, which completes here, has left the table and before it is destroyed.
   virtual void forget(uint32_t qp_num) = 0;
-  /// True if the entry that a writer announced by `intent` was completed (or taken since).
+  /// True if the entry that a writer announced by `intent` was completed, or was taken since.
   virtual bool completed(uint64_t intent) = 0;
 
   Users users;

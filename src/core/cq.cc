@@ -23,11 +23,11 @@ using shm::CqEntry;
 
 namespace {
 
-/// A writer takes nanoseconds between its claim and its entry. One that takes longer was preempted or stopped there:
-/// other writers have the ring back while it is waited for, since they wait with their send locks held.
+/// A writer takes nanoseconds between its claim and its entry. A writer that takes longer was preempted or stopped.
+/// close_ring() then opens the ring again for the other writers, which wait with their send locks held.
 constexpr int64_t kClosedNs = 1'000'000;
 constexpr int64_t kOpenNs = 1'000'000;
-/// How long a resize waits for such a writer.
+/// The longest time that a resize waits for such a writer.
 constexpr int64_t kWriterLimitNs = 2'000'000'000;
 
 }  // namespace
@@ -97,8 +97,8 @@ void Cq::make_room(const CqEntry& entry, bool polled) {
     if (Srq* srq = device_.process().objects().srqs().at(shm::index_of(entry.srq_number)); srq != nullptr)
       srq->retire_receive();
   }
-  // XRC: the queue pair may be another process's. A queue pair's entries are purged when it goes, so the number of one
-  // of this process still means the same queue pair.
+  // XRC: the queue pair may belong to another process. A queue pair of this process purges its entries before it is
+  // destroyed, so its number still means the same queue pair.
   if (!polled) return;
   Qp* qp = queue_pair(entry.qp_num);
   if (qp == nullptr) return;
@@ -116,7 +116,7 @@ inline Qp* Cq::queue_pair(uint32_t number) {
 
 Qp* Cq::find_queue_pair(uint32_t number) {
   Qp* const qp = device_.process().objects().qps().find(number);
-  // Only of one that calls forget() here before it goes.
+  // Cache only a queue pair that calls forget() here before it is destroyed.
   if (qp != nullptr && (qp->send_cq() == this || qp->recv_cq() == this)) {
     last_number_ = number;
     last_ = qp;
@@ -132,7 +132,8 @@ void Cq::forget(uint32_t qp_num) {
 }
 
 void Cq::abandon() {
-  // The ring is blank, and so surely empty for good. Where the lock is held look_at_next() may have begun.
+  // The ring is blank in the child, so it stays empty. If the lock is held, a thread of the parent may have been in
+  // look_at_next(), so the stamp is built again.
   if (!lock_.is_held()) return;
   static constinit const std::atomic<uint64_t> kNothing{0};
   next_.~NextStamp();
@@ -143,7 +144,7 @@ void Cq::abandon() {
 void Cq::look_at_next() { next_.look_at(ring_.slot(head_).stamp, ring_.turn(head_)); }
 
 int Cq::nothing_there() {
-  // Counted about: two threads that poll at once may count one.
+  // The count is approximate: two threads that poll at the same time may count one poll.
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
   if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.process().pending().poll(*this);
@@ -183,8 +184,9 @@ int Cq::poll_into(Completion* completions, int count) {
   if (__builtin_expect(head_ != before, 1)) {
     ring_.publish_head(head_);
     look_at_next();
-    // The specification tells of an entry when it comes, adapters also of those that were there when the queue was
-    // armed; programs that take a fixed number of entries for each event would sleep for ever over the rest.
+    // The specification raises an event only for an entry that comes after arming. Adapters also raise one for entries
+    // that were in the queue before. Programs that take a fixed number of entries for each event would otherwise sleep
+    // forever although entries are left.
     if (channel_ != nullptr && taken == count && ring_.ready(head_) && ring_.needs_event(false))
       host::raise_cq_event(device_.process().node().self(), index_);
   }
@@ -199,7 +201,7 @@ int Cq::poll_ex(WorkCompletionEx* completions, int count) { return poll_into(com
 
 int Cq::arm(bool solicited_only) {
   CompletionRing::arm(*shared_, solicited_only ? Armed::kSolicited : Armed::kNext);
-  // Also of one that is armed still, since something else had woken the program.
+  // Also for a queue that is still armed: something else has woken the program, which is about to sleep again.
   if (channel_ != nullptr)
     for (progress::Poller* poller : pollers_) poller->program_sleeps();
   return 0;
@@ -218,7 +220,7 @@ bool Cq::take_event() {
 }
 
 int Cq::moderate(uint16_t, uint16_t) {
-  // Moderation is a bound on how late an event may come, never a promise that it does: here it comes at once.
+  // Moderation limits how late an event may come and does not require a delay: here it comes at once.
   return 0;
 }
 
@@ -227,8 +229,8 @@ void Cq::reopen_ring() {
 }
 
 bool Cq::close_ring(std::unique_lock<progress::SpinLock>& lock) {
-  // Writers find every free slot closed. Entries that are being written are waited for; recover() voids the claim of a
-  // writer that died.
+  // Writers find every free slot closed. The loop below waits for entries that are being written; recover() voids the
+  // claim of a writer that died.
   const auto close_all = [this] {
     for (uint64_t i = 0; i < ring_.capacity(); ++i)
       if (!ring_.close(head_ + i) && !ring_.ready(head_ + i)) return false;
@@ -243,7 +245,7 @@ bool Cq::close_ring(std::unique_lock<progress::SpinLock>& lock) {
     const auto closed_until = progress::Deadline::in_ns(kClosedNs);
     progress::Waiter waiter(progress::kLockPolicy);
     while (!closed_until.passed()) {
-      if (close_all()) return true;  // all anew each time: others may have polled meanwhile
+      if (close_all()) return true;  // all slots each time: other threads may have polled meanwhile
       without_lock([&waiter] { waiter.turn(); });
     }
     reopen_ring();
@@ -303,7 +305,7 @@ bool Cq::completed(uint64_t intent) {
   constexpr uint64_t kPosition = (uint64_t{1} << 48) - 1;
   const uint64_t position = (intent & kPosition) - 1;
   std::lock_guard lock(lock_);
-  // A resize ends only when every claim was completed, or voided by recover(), which comes after this question.
+  // A resize ends only when every claim was completed, or voided by recover(), which runs after this check.
   if (shm::ring_generation(intent) != generation_) return true;
   if (position < head_) return true;
   return position < head_ + ring_.capacity() && ring_.ready(position);
@@ -314,11 +316,11 @@ void Cq::recover(uint32_t dead_tag) {
     std::lock_guard lock(lock_);
     ring_.void_claims_of(dead_tag);
   }
-  // A process that died between disarming and raising took an event with it. A living one between the two finds its
-  // event raised.
+  // A process that died after disarming and before raising lost an event. A living process between these two steps
+  // finds its event raised already.
   if (channel_ == nullptr) return;
   while (CompletionRing::count_event(*shared_)) channel_->wake();
-  // Nor does one that died before it called for attention.
+  // The process may also have died before it called for attention.
   wake_channel();
 }
 

@@ -21,15 +21,15 @@ class Channel final : public CompletionChannel {
 
   uint32_t index() const { return index_; }
   void attach(Cq* cq);
-  /// Also takes back the wake-ups of events that nobody will fetch any more.
+  /// Also takes back the wake-ups of events that no thread will fetch any more.
   void detach(Cq* cq);
   void wake(uint32_t events = 1) const;
-  /// A process is dead that may have raised events and woken nobody.
+  /// Wakes threads for events that a dead process raised without waking a thread.
   void recover();
 
  private:
   Cq* next_with_event();
-  /// To look at the queues costs less than a system call, where they are few.
+  /// Looking at the queues costs less than a system call if there are few of them.
   bool may_have_event();
 
   DeviceImpl& device_;
@@ -43,7 +43,7 @@ class Channel final : public CompletionChannel {
 
 class Cq final : public CompletionSink {
  public:
-  /// The table entry is taken and the ring allocated by DeviceImpl::create_cq.
+  /// DeviceImpl::create_cq takes the table entry and allocates the ring.
   Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uint32_t log2_slots,
      const CqOptions& options);
   ~Cq() override;
@@ -64,42 +64,42 @@ class Cq final : public CompletionSink {
   bool timestamps() const { return timestamps_; }
   DeviceImpl& device() { return device_; }
 
-  /// Channel: how many events were raised and not taken. Events that the service thread still has to report do not
-  /// count.
+  /// Channel: the number of events that were raised and not taken, without those that the service thread still has to
+  /// report.
   uint32_t told_events() const;
-  /// Channel: one is raised that was not taken.
+  /// Channel: true if an event was raised and not taken.
   bool has_event() const { return taken_.load() != shared_->events.load(std::memory_order_acquire); }
   /// Channel: takes one raised event; false if there is none.
   bool take_event();
   void count_delivered() { delivered_.fetch_add(1); }
-  /// In a forked child: polls find nothing, also where a thread of the parent was in the middle of one.
+  /// In a forked child: polls find nothing, even if a thread of the parent was in the middle of a poll.
   void abandon();
   void purge(uint32_t qp_num) override;
   void forget(uint32_t qp_num) override;
-  /// Entries that a dead process had claimed and not completed become void; a lost event is raised.
-  /// Channel::recover() has to follow: it wakes the program for events that the dead process raised without waking it.
+  /// Voids the entries that a dead process had claimed and not completed, and raises a lost event. Channel::recover()
+  /// has to follow: it wakes the program for events that the dead process raised without waking it.
   void recover(uint32_t dead_tag);
   bool completed(uint64_t intent) override;
   void on_overrun();
-  /// Service thread: the events of peers that do not have the channel's descriptor.
+  /// Service thread: wakes the channel for events of peers that do not have its descriptor.
   void wake_channel();
-  /// How many of these nobody was woken for.
+  /// Takes the number of those events for which no thread was woken.
   uint32_t take_unsignalled() { return shared_->unsignalled.exchange(0); }
 
  private:
   template <class Completion>
   int poll_into(Completion* completions, int count);
   void fill(const shm::CqEntry& entry, WorkCompletion* wc);
-  /// The queue that this entry came from may take one more request. `polled` false: the entry is thrown away.
+  /// Lets the work queue of this entry take one more request. `polled` false: the entry is dropped.
   void make_room(const shm::CqEntry& entry, bool polled);
-  /// This process's queue pair of that number. Null: it has none. Under the lock.
+  /// This process's queue pair of that number; null: there is none. Called with the lock held.
   Qp* queue_pair(uint32_t number);
   [[gnu::noinline]] Qp* find_queue_pair(uint32_t number);
-  /// Under the lock: head_ or ring_ changed.
+  /// Called with the lock held when head_ or ring_ has changed.
   void look_at_next();
   int nothing_there();
-  /// Keeps writers out of the ring. `lock` is that of this queue, which is given back between turns. False: an entry
-  /// was still being written after two seconds, and writers have the ring as before.
+  /// Keeps writers out of the ring. `lock` holds this queue's lock, and is released between turns. Returns false if an
+  /// entry was still being written after two seconds; writers then use the ring as before.
   bool close_ring(std::unique_lock<progress::SpinLock>& lock);
   void reopen_ring();
 
@@ -107,21 +107,21 @@ class Cq final : public CompletionSink {
   shm::CqShared* shared_;
   shm::Segment::Block block_;
   shm::CompletionRing ring_;
-  uint16_t generation_ = 0;  ///< of the ring: counts resizes
+  uint16_t generation_ = 0;  ///< counts the resizes of the ring
   void* user_context_;
   Channel* channel_;
   bool timestamps_;
-  const std::vector<progress::Poller*>& pollers_;  ///< a thread that polls in vain looks for transports' work
+  const std::vector<progress::Poller*>& pollers_;  ///< polled by a thread that finds no entry
   progress::SpinLock lock_;
   uint64_t head_ = 0;
-  // The queue pair whose entry was polled last, if it completes here: its place in the table is three loads away, each
-  // of which needs the one before.
+  // The queue pair whose entry was polled last, if it completes here. A lookup in the table costs three dependent
+  // loads.
   uint32_t last_number_ = 0;  ///< 0: none
   Qp* last_ = nullptr;
-  NextStamp next_;  ///< of the entry at head_
+  NextStamp next_;  ///< describes the entry at head_
   std::atomic<uint32_t> empty_polls_{0};
-  std::atomic<uint32_t> taken_{0};      ///< of the events raised: handed out, or thrown away with the queue
-  std::atomic<uint32_t> delivered_{0};  ///< handed out
+  std::atomic<uint32_t> taken_{0};      ///< raised events that were handed out, or dropped with the queue
+  std::atomic<uint32_t> delivered_{0};  ///< events that were handed out
   bool open_ = true;
 };
 

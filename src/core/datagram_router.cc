@@ -8,9 +8,9 @@ namespace nupa::core {
 
 namespace {
 
-/// How long the answer "not by this transport" is remembered: a process may open its device later.
+/// How long a route is cached. A process that the first transport does not reach now may open its device later.
 constexpr int64_t kRouteNs = 100'000'000;
-/// Destinations remembered; beyond this many all are looked up again.
+/// The number of cached destinations. When it is reached, all are looked up again.
 constexpr size_t kMaxRoutes = 1024;
 
 }  // namespace
@@ -28,7 +28,7 @@ Posted DatagramRouter::put_off(const Request& request) {
     forget_group();
     return Posted::no_memory();
   }
-  // Threads that poll would ask again and again.
+  // Not wake(): threads that poll would try again at each poll.
   context_.wake_at(base::now_ns());
   return Posted::taken();
 }

@@ -11,15 +11,15 @@
 
 namespace nupa::core {
 
-/// The endpoint of a UD queue pair (IBTA 9.8.3): each request names its destination, and the first transport in order
-/// of cost that leads there sends it. A multicast goes by all transports.
+/// The endpoint of a UD queue pair (IBTA 9.8.3). Each request names its destination; the first transport in order of
+/// cost that reaches it sends the request. All transports send a multicast.
 class DatagramRouter final : public Endpoint {
  public:
-  /// `name`: of the first transport.
+  /// `name`: the name of the first transport.
   DatagramRouter(QpContext& context, std::string_view name)
       : Endpoint({.copies_in_post = true}), context_(context), name_(name) {}
 
-  /// Before the first request, in order of cost; at least one.
+  /// Called before the first request, in order of cost, at least once.
   void add(std::unique_ptr<DatagramSender> sender) { senders_.push_back(std::move(sender)); }
 
   Posted post(const Request& request) override;
@@ -34,7 +34,7 @@ class DatagramRouter final : public Endpoint {
   std::string_view name() const override { return name_; }
 
  private:
-  /// Which transport leads to an address, and until when it is not asked again.
+  /// The transport that reaches a destination, and the time until which it is not looked up again.
   struct Route {
     Gid gid;
     bool is_global = false;
@@ -42,25 +42,25 @@ class DatagramRouter final : public Endpoint {
     int64_t valid_until_ns = 0;
   };
 
-  /// Empty: not yet. Nothing behind it may be sent before, and it may not be sent by another call.
+  /// Empty: not sent yet. No later request may be sent first, and only the retry of this request may continue it.
   std::optional<WcStatus> send(const Request& request);
   std::optional<WcStatus> send_to_group(const Request& request);
   [[gnu::cold]] Posted put_off(const Request& request);
   void forget_group();
-  /// Null: it is not known yet.
+  /// Null: not known yet.
   DatagramSender* sender_to(uint32_t qp_num, const AddressVector& vector);
 
   QpContext& context_;
   const std::string_view name_;
   bool paused_ = false;
   DeferredSends sends_;
-  /// Before the oldest of them is tried again: a socket may be full for long, and a process stopped.
+  /// The pauses before the oldest request is tried again: a socket may stay full for long, or a process stay stopped.
   progress::Backoff pauses_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
-  // Of a multicast that not all transports have sent yet: which one goes on, and the first fault so far.
+  // State of a multicast that not all transports have sent yet: the next transport, and the first fault so far.
   size_t next_sender_ = 0;
   WcStatus group_status_ = WcStatus::kSuccess;
   std::vector<std::unique_ptr<DatagramSender>> senders_;
-  std::unordered_map<uint32_t, Route> routes_;  ///< by queue pair number, of what the first transport does not lead to
+  std::unordered_map<uint32_t, Route> routes_;  ///< by number; without those that the first transport reaches
 };
 
 }  // namespace nupa::core

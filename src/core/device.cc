@@ -79,7 +79,7 @@ Result<std::unique_ptr<EventQueue>> EventQueue::create() {
 }
 
 void EventQueue::push(const AsyncEvent& event) {
-  // Under the mutex: forget() takes both back.
+  // The mutex covers both steps, because forget() undoes both.
   std::lock_guard lock(mutex_);
   events_.push_back(event);
   descriptor_->count();
@@ -89,10 +89,10 @@ Result<AsyncEvent> EventQueue::take(const std::function<void(const AsyncEvent&)>
   for (;;) {
     if (const int error = descriptor_->take(); error != 0) return fail(error, "no asynchronous event");
     std::lock_guard lock(mutex_);
-    if (events_.empty()) continue;  // it named an object that is gone
+    if (events_.empty()) continue;  // the event named an object that was closed
     const AsyncEvent event = events_.front();
     events_.pop_front();
-    if (taken) taken(event);  // under the mutex: forget(), which close() calls, waits
+    if (taken) taken(event);  // under the mutex, so that forget(), which close() calls, waits
     return event;
   }
 }
@@ -102,7 +102,7 @@ void EventQueue::forget(const void* object) {
   size_t forgotten = std::erase_if(events_, [object](const AsyncEvent& event) {
     return event.cq == object || event.qp == object || event.srq == object;
   });
-  // A wake-up that is not there any more has been read: that reader waits for the mutex, and finds nothing.
+  // A missing wake-up was read already: its reader waits for the mutex and then finds no event.
   while (forgotten > 0 && descriptor_->take_back()) --forgotten;
 }
 
@@ -131,7 +131,7 @@ Result<AsyncEvent> DeviceImpl::next_event(const std::function<void(const AsyncEv
 DeviceAttr DeviceImpl::query() const {
   DeviceAttr attr = device_attr();
   attr.node_guid = entry_.node_guid;
-  attr.sys_image_guid = process_->devices().front().node_guid;  // all of one host have it
+  attr.sys_image_guid = process_->devices().front().node_guid;  // the same for all devices of a host
   return attr;
 }
 
@@ -175,7 +175,7 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
     return fail(EINVAL, name_, ": a completion queue has 1 to ", limits.max_cqe, " entries, not ", options.entries);
   const int64_t index = process_->objects().cqs().numbers().take();
   if (index < 0) return fail(ENOMEM, name_, ": all completion queues of this process are in use");
-  // One slot more than asked for stays unused, so that "full" is noticed before an entry is lost.
+  // One slot more than requested stays unused, so that a full queue is detected before an entry is lost.
   const auto log2 = static_cast<uint32_t>(std::bit_width(options.entries));
   auto block = process_->ring_memory().allocate(shm::CompletionRing::bytes_for(log2));
   if (!block) {
@@ -218,7 +218,8 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
       cap.max_inline_data > limits.max_inline_data)
     return fail(EINVAL, name_, ": queue sizes beyond the device's limits");
   QpOptions adopted = options;
-  // As with adapters and rdma_rxe: where the list has room, so have bytes. Programs count on it that ask for none.
+  // Like adapters and rdma_rxe, allow as much inline data as the send list has room for. Some programs that request
+  // none rely on it.
   adopted.cap.max_inline_data =
       std::max<uint32_t>(cap.max_inline_data, cap.max_send_sge * static_cast<uint32_t>(sizeof(Sge)));
   if (!receives) adopted.recv_cq = nullptr;
@@ -247,7 +248,7 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t
 Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& pd, const AddressVector& vector) {
   if (!is_here()) return fail_inherited();
   if (vector.port_num != 1) return fail(EINVAL, "the device has one port, number 1");
-  // RoCE has no local identifiers but the one that names this host: every other address is global (annex A17.4.1).
+  // RoCE has no local identifiers. Every address is global (annex A17.4.1), except the one that means this host.
   if (!vector.is_global && vector.dlid != kHostLid) return fail(EINVAL, "the address must be global");
   if (vector.is_global && !query_gid(1, vector.sgid_index))
     return fail(EINVAL, name_, ": no source GID ", vector.sgid_index);

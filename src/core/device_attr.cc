@@ -13,7 +13,7 @@
 namespace nupa::core {
 namespace {
 
-// Bits of the verbs ABI's ibv_device_cap_flags, only what is true of this device.
+// The bits of ibv_device_cap_flags in the verbs ABI that are true for this device.
 constexpr uint32_t kCurrQpStateMod = 1u << 7;
 constexpr uint32_t kSysImageGuid = 1u << 11;
 constexpr uint32_t kRcRnrNakGen = 1u << 12;
@@ -30,14 +30,14 @@ constexpr uint32_t kOdpAtomic = 1u << 4;
 constexpr uint32_t kOdpSrqRecv = 1u << 5;
 constexpr uint64_t kOdpSupport = 1;
 
-/// A locally administered identifier (bit 1 of the first octet), "NU": there is no vendor.
+/// A locally administered identifier (bit 1 of the first octet), "NU", because there is no vendor.
 constexpr uint32_t kVendor = 0x024e55;
 constexpr int kAtomicGlobal = 2;
 constexpr int kNoneEntry = 1;          // entry 0 of the other tables means "none"
-constexpr int kOutstandingReads = 16;  // what adapters commonly offer: programs size their windows by it
+constexpr int kOutstandingReads = 16;  // the common value of adapters: programs size their windows by it
 constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at two entries a receive
 constexpr int kMaxCqe = (1 << shm::kMaxRingLog2) - 1;  // a ring of 64 MiB, one slot of which stays free
-constexpr int kMaxHandles = 1 << 20;  // protection domains, address handles: only the process's memory bounds them
+constexpr int kMaxHandles = 1 << 20;  // protection domains and address handles, which only the process's memory limits
 constexpr uint32_t kMaxInline = 4096;
 constexpr uint64_t kMaxDeviceMemory = 64 << 20;
 constexpr uint64_t kPageSizes = ~uint64_t{0} << 12;  // 4 KiB, x86's smallest page, and every larger power of two
@@ -48,7 +48,7 @@ struct Instant {
   int64_t ns;
 };
 
-/// Both clocks at one moment: of a few readings, the one least disturbed by interrupts and preemption.
+/// Reads both clocks at one moment: of several readings, the one that interrupts and preemption disturbed least.
 Instant now_on_both_clocks() {
   constexpr int kReadings = 8;
   Instant best{};
@@ -64,8 +64,8 @@ Instant now_on_both_clocks() {
   return best;
 }
 
-/// Kilohertz of the time stamp counter: what the processor says of itself (CPUID 15h), else measured for half a
-/// millisecond, which gives it to about one part in ten thousand.
+/// The frequency of the time stamp counter in kHz: the processor's own value (CPUID 15h) if there is one. Otherwise it
+/// is measured for half a millisecond, which is accurate to about one part in ten thousand.
 uint64_t clock_khz() {
   constexpr uint32_t kTscLeaf = 0x15;
   unsigned denominator = 0, numerator = 0, crystal_hz = 0, unused = 0;
@@ -146,7 +146,7 @@ PortAttr port_attr() {
   port.max_msg_sz = 1u << 31;
   port.lid = kHostLid;
   port.pkey_tbl_len = 1;
-  // The fastest rate that programs written before 2021 can decode: to them a newer code, such as NDR, is invalid.
+  // The fastest rate that programs written before 2021 can decode: a newer code, such as NDR, is invalid to them.
   constexpr uint8_t kWidth4x = 2;
   constexpr uint8_t kSpeedHdr = 64;  // 50 Gb/s a lane
   port.active_width = kWidth4x;

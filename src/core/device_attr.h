@@ -8,15 +8,15 @@
 
 namespace nupa::core {
 
-/// What every device can do, but for its GUIDs; cheap after the first call.
+/// The attributes of every device, without its GUIDs. Cheap after the first call.
 const DeviceAttr& device_attr();
 PortAttr port_attr();
 
-/// Local identifiers say nothing on Ethernet. This one stands for "this host", so that programs which know no GIDs
-/// (qperf without a connection manager) still name their peer: its queue pair number does the rest.
+/// Local identifiers have no meaning on Ethernet. This one means "this host". Programs that use no GIDs (qperf without
+/// a connection manager) can then still address their peer: its queue pair number identifies it.
 constexpr uint16_t kHostLid = 1;
 
-/// A capability with where it comes from, for people.
+/// A capability, its value, and the reason for the value, for people.
 struct Capability {
   std::string name;
   std::string value;

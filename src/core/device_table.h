@@ -10,15 +10,16 @@
 
 namespace nupa::core {
 
-/// Interfaces may share a hardware address (VLANs do), or have none: where `id` is one of those `taken`, the number of
-/// the device takes the place of the two octets that EUI-64 fills in, as Linux does it for link-local addresses.
+/// Makes `id` unique, since interfaces may share a hardware address (VLANs do) or have none. If `id` is one of those
+/// `taken`, the number of the device replaces the two octets that EUI-64 fills in, as Linux does it for link-local
+/// addresses.
 void make_unique(uint32_t index, const std::vector<InterfaceId>& taken, InterfaceId* id);
 
-/// nupa0 and so on.
+/// The device's name: nupa0 and so on.
 std::string device_name(uint32_t index);
 
-/// The devices that NUPA_DEVICES names, with the addresses that their interfaces have now; the same in each process of
-/// a network namespace. Errors: those of chosen_devices().
+/// The devices that NUPA_DEVICES lists, with the present addresses of their interfaces. The result is the same in each
+/// process of a network namespace. Errors: those of chosen_devices().
 Result<std::vector<DeviceEntry>> read_devices();
 
 }  // namespace nupa::core

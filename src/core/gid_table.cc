@@ -42,7 +42,7 @@ bool usable(const sockaddr_ll& link) {
          std::any_of(link.sll_addr, link.sll_addr + kMacBytes, [](uint8_t octet) { return octet != 0; });
 }
 
-/// Without a hardware address the machine's identity stands in, hashed (FNV-1a): it is not to be given away.
+/// The identifier of a host without a hardware address: a hash (FNV-1a) of its machine-id, which must not be disclosed.
 InterfaceId interface_id_of_machine() {
   uint64_t hash = 0xcbf29ce484222325ull;
   char text[64] = "nupa";
@@ -60,13 +60,13 @@ InterfaceId interface_id_of_machine() {
   return id;
 }
 
-/// `name`: of this interface only; null: of all.
+/// `name`: reads this interface only; null: reads all.
 HostAddresses read_addresses(const ifaddrs* list, const char* name) {
   HostAddresses found;
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
     if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
     if (name != nullptr && std::strcmp(at->ifa_name, name) != 0) continue;
-    // One that was chosen keeps its identity while it is down.
+    // A chosen interface keeps its hardware address while it is down.
     if ((at->ifa_flags & IFF_UP) == 0 && (name == nullptr || at->ifa_addr->sa_family != AF_PACKET)) continue;
     switch (at->ifa_addr->sa_family) {
       case AF_INET: {

@@ -7,14 +7,14 @@
 
 namespace nupa::core {
 
-/// Hands out the numbers [first, limit): those that were never used, then the one that has been free longest, since a
-/// number that was just given back may still be in somebody's packet. Each call costs the same, however many numbers
-/// are taken, and memory grows with the numbers that were used. Any thread.
+/// Hands out the numbers [first, limit): first the numbers that were never used, then the one that has been free
+/// longest. A packet may still carry a number that was just given back. The cost of a call does not depend on how many
+/// numbers are taken. Memory grows with the numbers that were used. Any thread.
 class IndexPool {
  public:
   IndexPool(uint32_t first, uint32_t limit) : first_(first), next_(first), limit_(limit) {}
 
-  /// -1 when all are taken, or without memory.
+  /// Returns -1 if all numbers are taken or there is no memory.
   int64_t take() {
     std::lock_guard lock(mutex_);
     if (next_ < limit_) return take_new();
@@ -29,7 +29,7 @@ class IndexPool {
     (oldest_ == kNone ? oldest_ : after_[newest_ - first_]) = index;
     newest_ = index;
   }
-  /// There are more numbers from now on.
+  /// Adds numbers up to the new limit.
   void extend(uint32_t limit) {
     std::lock_guard lock(mutex_);
     limit_ = limit;
@@ -47,10 +47,10 @@ class IndexPool {
 
   std::mutex mutex_;
   const uint32_t first_;
-  uint32_t next_;  ///< was never used, as those behind it
+  uint32_t next_;  ///< this number and all above it were never used
   uint32_t limit_;
-  std::vector<uint32_t> after_;  ///< by number: which free one was given back next
-  uint32_t oldest_ = kNone;      ///< of the free ones
+  std::vector<uint32_t> after_;  ///< by number: the free number that was given back after it
+  uint32_t oldest_ = kNone;      ///< the number that has been free longest
   uint32_t newest_ = kNone;
 };
 

@@ -13,7 +13,7 @@
 namespace nupa::core {
 namespace {
 
-/// An empty last part shows.
+/// Keeps an empty last part.
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream in(text + separator);

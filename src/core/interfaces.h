@@ -7,12 +7,12 @@
 
 namespace nupa::core {
 
-/// What `text` gives to each device, in the form of NUPA_DEVICES: devices are separated by ',', the interfaces of one
-/// joined by '+' (`eth0+eth1,eth2`). An empty text is one device on all interfaces. EINVAL (logged): not of that form,
-/// an interface that stands in it twice, or more than shm::kMaxDevices.
+/// Parses `text` in the form of NUPA_DEVICES: ',' separates devices, '+' joins the interfaces of one device
+/// (`eth0+eth1,eth2`). An empty text means one device on all interfaces. EINVAL: the form is wrong, an interface occurs
+/// twice, or there are more than shm::kMaxDevices devices.
 Result<std::vector<Interfaces>> parse_devices(const std::string& text);
 
-/// The same of NUPA_DEVICES. ENODEV (logged): there is no such interface.
+/// Parses the value of NUPA_DEVICES. ENODEV: an interface does not exist.
 Result<std::vector<Interfaces>> chosen_devices();
 
 }  // namespace nupa::core

@@ -5,8 +5,8 @@
 
 namespace nupa::core {
 
-/// Finds the memory that a list's entry names in this process, if its key opens it in domain `pd` with `rights`
-/// (IBTA 10.6.3). kSuccess or kLocProtErr.
+/// Finds the memory of a list's entry in this process, if its key allows `rights` in protection domain `pd` (IBTA
+/// 10.6.3). Returns kSuccess or kLocProtErr.
 inline WcStatus find_local(const shm::MrShared* keys, uint32_t pd, const Sge& sge, uint32_t rights, Piece* piece) {
   const uint32_t index = shm::key_index(sge.lkey);
   if (__builtin_expect(sge.lkey == 0 || index >= shm::kMaxMr, 0)) return WcStatus::kLocProtErr;

@@ -30,7 +30,7 @@ KeyEntry::~KeyEntry() {
 }
 
 uint32_t KeyEntry::fresh_key() {
-  // The low byte follows the generation, so a key of the entry's last life opens nothing now.
+  // The low byte follows the generation, so that a key of an earlier use of this entry is invalid now.
   return index_ << shm::kKeyBits | (++shared().generation & 0xff);
 }
 
@@ -47,14 +47,14 @@ Result<void> Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
 
 namespace {
 
-/// The Error of a region that cannot be had: "nupa0: 4096 bytes at 0x7f0000001000: " and the reason.
+/// The error of a region that cannot be made: "nupa0: 4096 bytes at 0x7f0000001000: " and the reason.
 tl::unexpected<Error> fail_region(const DeviceImpl& device, const MrSpec& spec, int code, std::string_view reason) {
   char address[24];
   std::snprintf(address, sizeof address, "%p", spec.addr);
   return fail(code, device.name(), ": ", spec.length, " bytes at ", std::string_view(address), ": ", reason);
 }
 
-/// The verbs API passes on the errno value alone, which for EFAULT is all that there is to know.
+/// Logs the reason, because the verbs API returns only the errno value. EFAULT needs no further reason.
 void note_reason(const Error& error) {
   if (error.code() != EFAULT) NUPA_WARN("%s", error.what());
 }
@@ -64,11 +64,11 @@ void note_reason(const Error& error) {
 Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
   std::vector<MrPiece> pieces;
   bool holds_pages = false;
-  // Only what a peer may write, or read on its own, has to be reachable by it: a region for local reading has not.
+  // A peer has to reach only a region that it may read or write: a region with local read access alone stays private.
   constexpr uint32_t kWrites = access::kLocalWrite | access::kRemoteWrite | access::kRemoteAtomic | access::kMwBind;
   constexpr uint32_t kReachable = kWrites | access::kRemoteRead;
   const bool writes = (spec.access & kWrites) != 0;
-  // With on-demand paging the kernel looks at the memory when it is used, so that it may be mapped later.
+  // With on-demand paging the kernel resolves the memory when it is used, so that the program may map it later.
   const bool on_demand = (spec.access & access::kOnDemand) != 0 && spec.length != SIZE_MAX;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
     if (!spec.is_everything() && !on_demand && !memory::Remapper::mapped(spec.addr, spec.length, false))
@@ -95,7 +95,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
   shared_memory_ = holds_pages;
   pieces_ = block;
   MrShared& shared = entry_.shared();
-  // A new generation either way: what peers remember of the old registration is void.
+  // The generation changes in both cases: what peers have cached of the old registration becomes invalid.
   if (keep_key)
     ++shared.generation;
   else
@@ -118,7 +118,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
 void Mr::revoke() {
   if (!device_.is_here()) return;
   entry_.shared().key.store(0, std::memory_order_seq_cst);
-  // Whoever looked the key up before may still be copying; nobody starts anew.
+  // A process that looked the key up before may still be copying; no new access can begin.
   quiesce(device_.process().node());
   if (shared_memory_) device_.process().remapper().unshare(spec_.addr, spec_.length);
   if (pieces_.size != 0) device_.process().ring_memory().give_back(pieces_);
@@ -155,7 +155,7 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
   }
   if ((flags & kAccess) != 0) wanted.access = access;
   // The memory and the access flags decide where the region's addresses begin. If neither changes that, an address that
-  // ibv_reg_mr_iova() set stays.
+  // ibv_reg_mr_iova() set is kept.
   if ((flags & kTranslation) != 0 || ((wanted.access ^ spec_.access) & access::kZeroBased) != 0)
     wanted.iova = (wanted.access & access::kZeroBased) != 0 ? 0 : reinterpret_cast<uint64_t>(wanted.addr);
   const MrSpec before = spec_;
@@ -177,7 +177,7 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
 }
 
 namespace {
-/// Which windows are bound where; taken by binds and deregistrations only.
+/// Guards the bindings of windows to regions. Only binds and deregistrations take it.
 progress::ForkMutex& g_windows_mutex = *new progress::ForkMutex;
 }  // namespace
 
@@ -241,7 +241,8 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
   // A type 2 window is bound once and then invalidated (IBTA 10.6.7.2.2).
   if (type_ == MwType::kType2 && (unbind || shared.key.load() != 0)) return WcStatus::kMwBindErr;
   shared.key.store(0, std::memory_order_seq_cst);
-  // A peer that reads one of the new fields below finds the old key gone when it looks again (KeyCache::load).
+  // A peer that reads one of the new fields below finds the old key invalid when it checks the key again
+  // (KeyCache::load).
   base::fence_after_update();
   attach(unbind ? nullptr : region);
   if (unbind) {
@@ -270,7 +271,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
 }
 
 namespace {
-/// Adapters move device memory in words of four bytes, and programs are written for that.
+/// Adapters move device memory in words of four bytes, and programs are written accordingly.
 constexpr uint64_t kDmGrain = 4;
 }  // namespace
 
@@ -305,7 +306,7 @@ int Dm::close() {
   return 0;
 }
 
-// ---- the device's factory calls -------------------------------------------------------------------------------
+// ---- the device's factory functions ----------------------------------------------------------------------------
 
 namespace {
 
@@ -384,7 +385,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd,
 
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain& pd) {
   if (!is_here()) return fail_inherited();
-  // Its addresses are never touched; one page stands for them.
+  // Its addresses are never accessed; one reserved page gives it an address.
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* addr = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (addr == MAP_FAILED) return fail(ENOMEM, "no address space");
@@ -393,7 +394,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain
     munmap(addr, page);
     return region;
   }
-  // A null region answers at every address.
+  // A null region covers every address.
   MrShared& shared = process_->tables().mr[static_cast<Mr&>(**region).index()];
   shared.length = UINT64_MAX;
   return region;
@@ -466,7 +467,8 @@ Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd,
 }
 
 Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32_t log_align) {
-  // Also in a child: its remapper has a file of its own (programs allocate in processes that multiprocessing forked).
+  // Also in a forked child, which has its own remapper file: programs allocate in processes that multiprocessing
+  // forked.
   constexpr uint32_t kPageLog = 12;
   if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
   if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");

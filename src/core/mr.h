@@ -5,7 +5,7 @@
 
 namespace nupa::core {
 
-/// One entry of the key table, taken and given back.
+/// An entry of the key table. It is given back by the destructor.
 class KeyEntry {
  public:
   /// ENOMEM: the table is full.
@@ -19,7 +19,7 @@ class KeyEntry {
 
   uint32_t index() const { return index_; }
   shm::MrShared& shared() const { return *shared_; }
-  /// A key of this entry that was not used lately.
+  /// Returns a key of this entry that was not used recently.
   uint32_t fresh_key();
 
  private:
@@ -31,14 +31,14 @@ class KeyEntry {
   uint32_t index_;
 };
 
-/// What a region is made of.
+/// The memory and the rights of a region.
 struct MrSpec {
   void* addr = nullptr;
   uint64_t length = 0;
   uint64_t iova = 0;
   uint32_t access = 0;
 
-  /// All memory of the process, whatever it will have.
+  /// True if the region covers all memory of the process, present and future.
   bool is_everything() const { return addr == nullptr && length == SIZE_MAX && (access & access::kOnDemand) != 0; }
 };
 
@@ -64,11 +64,11 @@ class Mr final : public MemoryRegion {
   Pd& pd() { return *pd_; }
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }
-  DeviceMemory* dm = nullptr;  ///< kDm: what it lies in
-  memory::Piece own_memory{};  ///< kAllocated
+  DeviceMemory* dm = nullptr;  ///< kDm: the device memory that the region is part of
+  memory::Piece own_memory{};  ///< kAllocated: the memory of the region
   /// Windows bound to this region; some may have been invalidated since.
   std::set<Mw*> windows;
-  /// True if a window on it still opens something; the invalidated ones are let go.
+  /// Returns whether a window on the region is still valid. Lets go of the invalidated ones.
   bool has_live_window();
 
  private:

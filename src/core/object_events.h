@@ -12,24 +12,25 @@ namespace nupa::core {
 
 class CompletionSink;
 
-/// What happens to the process and concerns its verbs objects. The process passes it on and knows no object's rules.
+/// Receives the events of the process that concern its verbs objects. The process passes them on and contains no rule
+/// of an object.
 class ObjectEvents {
  public:
-  /// Destroyed when the service thread has stopped.
+  /// Destroyed after the service thread has stopped.
   virtual ~ObjectEvents() = default;
-  /// There is something to try, at that time at the latest (CLOCK_MONOTONIC ns; 0: soon). Any thread; within a try it
-  /// does nothing, since that says when to come again.
+  /// Requests a try at this time or earlier (CLOCK_MONOTONIC ns; 0: soon). Any thread. Within a try it does nothing,
+  /// since the try itself sets the time of the next one.
   virtual void wake_at(int64_t at_ns) = 0;
-  /// Service thread. `kinds`: shm::attention, those whose bits are to be looked at.
+  /// Called by the service thread. `kinds` (shm::attention): the kinds whose bits have to be read.
   virtual void on_attention(uint32_t kinds) = 0;
-  /// Service thread.
+  /// Called by the service thread.
   virtual void on_peer_gone(host::Peer& peer) = 0;
-  /// In a forked child: the objects are the parent's. Takes no lock.
+  /// Called in a forked child, whose objects belong to the parent. Takes no lock.
   virtual void in_child() = 0;
 };
 
-/// For the objects in `objects`, of the process that has `node`. `copies` is held shared while requests that may write
-/// the program's memory are tried.
+/// Creates the receiver of events for the objects in `objects` of the process that has `node`. The service thread holds
+/// `copies` shared while it tries requests that may write the program's memory.
 std::unique_ptr<ObjectEvents> make_object_events(host::Node& node, ObjectTables& objects,
                                                  PendingRequests<Qp, CompletionSink>& pending,
                                                  std::shared_mutex& copies);

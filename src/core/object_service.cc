@@ -16,11 +16,11 @@ namespace {
 
 constexpr int64_t kBusyPauseNs = 100'000;
 
-/// Takes the bits that are set in `words` and calls `visit(number of the bit)` for each.
+/// Clears the bits that are set in `words` and calls `visit(number of the bit)` for each.
 template <class Visit>
 void take_bits(std::span<std::atomic<uint64_t>> words, Visit&& visit) {
   for (uint32_t word = 0; word < words.size(); ++word) {
-    if (words[word].load() == 0) continue;  // most are
+    if (words[word].load() == 0) continue;  // most words are 0
     for (uint64_t bits = words[word].exchange(0); bits != 0; bits &= bits - 1)
       visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
   }
@@ -60,7 +60,7 @@ void ObjectService::on_attention(uint32_t kinds) {
       Cq* cq = objects_.cqs().at(index);
       if (cq == nullptr) return;
       if (tables().cq[index].overrun.load() == 1) {
-        tables().cq[index].overrun.store(2);  // told once
+        tables().cq[index].overrun.store(2);  // reported once
         cq->on_overrun();
       }
       cq->wake_channel();
@@ -104,7 +104,8 @@ void ObjectService::on_peer_gone(host::Peer& peer) {
 }
 
 void ObjectService::in_child() {
-  // Tables have objects that are whole: they enter at the end of their construction and leave before they go.
+  // The tables only hold complete objects: they enter at the end of their construction and leave before their
+  // destruction.
   for (uint32_t i = 0; i < objects_.cqs().high_water(); ++i)
     if (Cq* const cq = objects_.cqs().at(i); cq != nullptr) cq->abandon();
   objects_.qps().each([](Qp& qp) { qp.abandon(); });

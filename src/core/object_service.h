@@ -10,10 +10,10 @@
 
 namespace nupa::core {
 
-/// What the node's service thread does for the objects of this process: it answers their attention bits, tries requests
-/// that wait, goes on with errors of queue pairs that were busy, and takes back what a dead process held of them.
-/// It takes the objects' mutex; requests may write the program's memory, so it holds `copies` shared while it tries
-/// them, and on_attention() is called so.
+/// The work of the node's service thread for the objects of this process. It handles their attention bits, tries
+/// requests that wait, continues the errors of queue pairs that were busy, and recovers what a dead process held. It
+/// takes the objects' mutex. Requests may write the program's memory, so it holds `copies` shared while it tries them;
+/// the caller of on_attention() holds it as well.
 class ObjectService final : public ObjectEvents {
  public:
   ObjectService(host::Node& node, ObjectTables& objects, PendingRequests<Qp, CompletionSink>& pending,
@@ -33,7 +33,7 @@ class ObjectService final : public ObjectEvents {
   const shm::Tables& tables() { return node_.segment().tables(); }
   void look_at(uint32_t bank);
   void recover_from(host::Peer& peer);
-  /// The queue pair leaves a process that has gone. False: another thread holds it.
+  /// Lets the queue pair leave a process that exited. Returns false if another thread holds the queue pair.
   bool leave(Qp& qp, host::Peer& gone);
 
   host::Node& node_;
@@ -43,7 +43,7 @@ class ObjectService final : public ObjectEvents {
   std::atomic<bool> tries_{false};  ///< the service thread is in try_again()
   progress::Loop::Timer again_{node_.loop(), [this](int64_t now) { try_again(now); }};
   std::set<uint32_t> failed_;  ///< queue pairs whose error is still to be handled
-  /// A queue pair that another thread held when `gone` went.
+  /// A queue pair that another thread held when process `gone` exited.
   struct Leaving {
     uint32_t index;
     host::PeerRef gone;

@@ -20,9 +20,9 @@ class ObjectTable {
     places_[number].store(object, std::memory_order_release);
     if (number >= high_water()) high_water_.store(number + 1, std::memory_order_release);
   }
-  /// What was there.
+  /// Returns the object that was there.
   T* leave(uint32_t number) { return places_[number].exchange(nullptr); }
-  /// Numbers at and above were never used.
+  /// This number and all above it were never used.
   uint32_t high_water() const { return high_water_.load(std::memory_order_acquire); }
 
  private:

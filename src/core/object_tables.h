@@ -27,14 +27,14 @@ class NumberedObjects {
     std::lock_guard lock(mutex_);
     objects_.enter(index, &object);
   }
-  /// After this returns the service thread does not touch the object any more.
+  /// The service thread does not use the object after this returns.
   void leave(uint32_t index) {
     std::lock_guard lock(mutex_);
     objects_.leave(index);
   }
-  /// Null: there is none. Valid while the object is not destroyed, which the caller has to know. One load.
+  /// Null: there is none. One load. The caller ensures that the object is not destroyed while it is used.
   T* at(uint32_t index) const { return objects_.at(index); }
-  /// Numbers at and above were never used.
+  /// This number and all above it were never used.
   uint32_t high_water() const { return objects_.high_water(); }
 
  private:
@@ -43,12 +43,12 @@ class NumberedObjects {
   ObjectTable<T> objects_;
 };
 
-/// The verbs objects of this process by number: what a completion, a peer's request or an attention bit names. Memory
-/// regions have numbers alone: their table is shared memory. Number 0 of each kind stays unused, so a zero never means
-/// an object; queue pairs, whose numbers are never 0, have index 0 too.
+/// The verbs objects of this process by number, as completions, requests of peers and attention bits identify them.
+/// Only the numbers of memory regions are here: their table is shared memory. Number 0 of each kind stays unused, so
+/// that a zero never means an object. Queue pairs, whose numbers are never 0, use index 0 as well.
 class ObjectTables {
  public:
-  /// Held by a thread while it works on objects that it found here and that may be destroyed meanwhile.
+  /// Held by a thread while it works on objects that it found here and that another thread may destroy.
   std::mutex& mutex() { return mutex_; }
 
   QpTable& qps() { return qps_; }

@@ -1,5 +1,5 @@
 #pragma once
-/// The small objects of the core and what they have in common.
+/// The small objects of the core and what they share.
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -15,7 +15,7 @@ namespace nupa::core {
 
 class DeviceImpl;
 
-/// Counts who uses an object: EBUSY while somebody does.
+/// Counts the users of an object. An object with users cannot be closed (EBUSY).
 class Users {
  public:
   void add() { count_.fetch_add(1); }
@@ -74,7 +74,7 @@ class Xrcd final : public XrcDomain {
   bool open_ = true;
 };
 
-/// Asynchronous events of one open, behind a descriptor that can be polled.
+/// The asynchronous events of one open, behind a descriptor that can be polled.
 class EventQueue {
  public:
   /// EMFILE, ENFILE, ENOMEM.
@@ -82,7 +82,7 @@ class EventQueue {
   int fd() const { return descriptor_->fd(); }
   void push(const AsyncEvent& event);
   Result<AsyncEvent> take(const std::function<void(const AsyncEvent&)>& taken);
-  /// Forgets events that name an object which goes away.
+  /// Drops the events that name an object which is being closed.
   void forget(const void* object);
 
  private:
@@ -94,7 +94,7 @@ class EventQueue {
 /// One open of a device.
 class DeviceImpl final : public Device {
  public:
-  /// `entry`: one of the process's.
+  /// `entry`: an entry of the process's devices().
   DeviceImpl(std::shared_ptr<Process> process, std::unique_ptr<EventQueue> events, const DeviceEntry& entry);
   ~DeviceImpl() override;
 
@@ -132,14 +132,14 @@ class DeviceImpl final : public Device {
   int close() override;
 
   Process& process() { return *process_; }
-  /// False in a forked child: the objects of this open are its parent's.
+  /// False in a forked child: the objects of this open belong to the parent.
   bool is_here() const { return process_->is_here(); }
   const DeviceEntry& entry() const { return entry_; }
   EventQueue& events() { return *events_; }
   Users users;
 
  private:
-  /// Why a call fails where is_here() is false.
+  /// The error of calls while is_here() is false.
   [[gnu::cold]] tl::unexpected<Error> fail_inherited() const;
 
   std::shared_ptr<Process> process_;

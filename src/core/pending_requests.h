@@ -13,32 +13,32 @@
 
 namespace nupa::core {
 
-/// Queue pairs whose endpoint has something to go on with. The service thread tries all of them. A thread that polls a
-/// completion queue tries those that complete there and were added for pollers; the completion queue counts these in
-/// `pending_qps`, so that an empty poll beside none of them costs one load. Any thread.
+/// Queue pairs whose endpoint has work to continue. The service thread tries all of them. A thread that polls a
+/// completion queue tries those that complete there and were added for pollers. The completion queue counts these in
+/// `pending_qps`, so that an empty poll costs one load if there are none. Any thread.
 ///
-/// A queue pair is tried with the objects' mutex held, under which objects leave their tables: once it was removed from
-/// here and then from its table, no thread tries it. The types are parameters so that tests need no device.
+/// A queue pair is tried with the objects' mutex held, under which objects leave their tables. So no thread tries it
+/// once it was removed from here and then from its table. The types are parameters so that tests need no device.
 template <class Qp, class Cq>
 class PendingRequests {
  public:
-  /// Makes the service thread call progress() at that time (CLOCK_MONOTONIC ns) at the latest; 0: soon.
+  /// Makes the service thread call progress() at that time or earlier (CLOCK_MONOTONIC ns; 0: soon).
   using Kick = std::function<void(int64_t at_ns)>;
-  /// `objects`: the mutex above.
+  /// `objects`: the objects' mutex.
   PendingRequests(std::mutex& objects, Kick kick) : objects_(objects), kick_(std::move(kick)) {}
   PendingRequests(const PendingRequests&) = delete;
   PendingRequests& operator=(const PendingRequests&) = delete;
 
-  /// `by_pollers`: threads that poll for the completions of its sends try as well, not only the service thread.
+  /// `by_pollers`: threads that poll for the completions of its sends try it as well as the service thread.
   void add(Qp& qp, bool by_pollers);
-  /// A queue pair does so itself, within its progress() too, when nothing is left to go on with.
+  /// A queue pair also calls this itself, within its progress() too, when it has no work left.
   void remove(Qp& qp);
 
-  /// Service thread, with the objects' mutex held: tries all. Returns when to call next (CLOCK_MONOTONIC ns),
-  /// INT64_MAX: nothing waits.
+  /// Service thread, with the objects' mutex held: tries all queue pairs. Returns the time of the next call
+  /// (CLOCK_MONOTONIC ns), or INT64_MAX if none waits.
   int64_t progress(int64_t now_ns);
-  /// A thread that polls `cq`: tries those that complete there. It does not wait for the objects' mutex. What wants to
-  /// be tried again is tried by the service thread if no poll comes until then.
+  /// A thread that polls `cq` tries the queue pairs that complete there. It does not wait for the objects' mutex. The
+  /// service thread repeats a try if no poll comes in time.
   void poll(const Cq& cq);
 
  private:
@@ -46,7 +46,7 @@ class PendingRequests {
   std::mutex& objects_;
   const Kick kick_;
   std::mutex mutex_;
-  std::map<Qp*, bool> waiting_;  ///< and whether pollers try
+  std::map<Qp*, bool> waiting_;  ///< the value: true if polling threads try it
 };
 
 template <class Qp, class Cq>
@@ -73,7 +73,7 @@ template <class Qp, class Cq>
 
 template <class Qp, class Cq>
 [[gnu::noinline]] int64_t PendingRequests<Qp, Cq>::progress(int64_t now_ns) {
-  std::vector<Qp*> all;  // each may remove itself
+  std::vector<Qp*> all;  // a copy, since each may remove itself
   {
     std::lock_guard lock(mutex_);
     for (const auto& [qp, by_pollers] : waiting_) all.push_back(qp);
@@ -85,8 +85,8 @@ template <class Qp, class Cq>
 
 template <class Qp, class Cq>
 [[gnu::noinline]] void PendingRequests<Qp, Cq>::poll(const Cq& cq) {
-  if (!made_.holds()) return;  // the requests are a parent process's
-  // A thread that polls one queue must not fall asleep behind the service thread: it comes again anyway.
+  if (!made_.holds()) return;  // the requests belong to a parent process
+  // A polling thread must not block behind the service thread: it polls again anyway.
   std::unique_lock objects(objects_, std::try_to_lock);
   if (!objects.owns_lock()) return;
   std::vector<Qp*> ready;

@@ -12,7 +12,8 @@ namespace nupa::core {
 
 namespace {
 
-/// Opening waits for other processes, up to 20 s behind the lock of the runtime directory.
+/// The lock may be held for long: opening waits for other processes, up to 20 s behind the lock of the runtime
+/// directory.
 struct Current {
   std::mutex mutex;
   std::weak_ptr<Process> process;
@@ -25,7 +26,7 @@ Process::Process() : pending_(objects_.mutex(), [this](int64_t at_ns) { object_e
 
 Process::~Process() {
   progress::leave_forks(this);
-  // Members go when the service thread calls nothing any more.
+  // Members are destroyed after the service thread has ended its calls.
   if (node_ != nullptr) node_->stop();
 }
 
@@ -40,7 +41,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   const std::shared_ptr<Process> process = progress::shared_in_process(new Process);
   process->transports_ = std::move(*transports);
   Transports& used = process->transports_;
-  // Where nobody maps it, memory is copied from and to where it lies.
+  // If no transport maps memory, it is copied where it lies.
   auto remapper =
       memory::Remapper::create(used.share_memory() ? memory::policy_from_environment() : memory::Policy::kNever);
   if (!remapper) return tl::unexpected(remapper.error());
@@ -52,7 +53,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
     gids.emplace_back();
     for (const GidEntry& entry : device.gids) gids.back().push_back(entry.gid);
   }
-  // Packets come to memory that the program may have unmapped, and are made of it; peers ask for atomics on it.
+  // Transports copy to and from memory that the program may have unmapped; peers request atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
   auto node = host::Node::open(
       process->remapper_->fd(), gids, *process, [&](uint32_t slot) { return used.reserve(slot); },
@@ -76,7 +77,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   }
   if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, process.get()); error != 0)
     return fail(error, "no memory to prepare for forks");
-  // The service thread calls this object from now on: everything that it may need is there.
+  // The service thread calls this object from now on: everything that it may need exists.
   if (auto served = process->node_->serve(); !served) return tl::unexpected(served.error());
   current.process = process;
   return process;
@@ -93,15 +94,15 @@ bool Process::host_is_covered(const Transport& asking) const { return transports
 bool Process::has_queue_pair(uint32_t number) const { return objects_.qps().find(number) != nullptr; }
 
 void Process::count_thread(bool writes_memory) {
-  // One that does not write to memory unasked is no company of the program's threads.
+  // A thread that writes no program memory on its own does not count as one of the program's threads.
   remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));
 }
 
 void Process::on_attention() {
   const uint32_t kinds = tables().header->attention.exchange(0);
-  // Requests below may write the program's memory, which then must not be moving.
+  // The requests below may write the program's memory, which must not be moved meanwhile.
   std::shared_lock copies(remapper_->copy_mutex());
-  // Requests of other processes first: somebody waits for each.
+  // Requests of other processes come first: a thread waits for each of them.
   if ((kinds & shm::attention::kAgent) != 0) memories_->agent().serve();
   object_events_->on_attention(kinds);
 }

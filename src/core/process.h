@@ -20,34 +20,36 @@
 
 namespace nupa::core {
 
-/// This process, as all opens of its devices share it: its place on the host (node, slot, memory that others reach),
-/// its wires, its objects, what waits for them, and its services. It makes these parts at the first open, passes the
-/// calls of the node's service thread on to them, and takes them down at the last close. The rules are the parts'.
+/// This process, shared by all opens of its devices. It has a place on the host (node, slot, memory that others reach),
+/// transports, objects, the requests that wait for these, and services. It creates these parts at the first open,
+/// passes the calls of the node's service thread on to them, and destroys them at the last close. The parts contain the
+/// rules.
 ///
-/// In a forked child it is its parent's, with all its objects: a child that opens a device has one of its own. Calls on
-/// an object fail there (ENODEV) before they lock anything, since a thread of the parent may have held it, and close()
-/// lets go of the child's copy alone. The data path needs no check: the segments are blank there
-/// (progress/lifecycle.h), so a queue pair is in RESET and a completion queue empty.
+/// A forked child does not use its parent's Process or objects: a child that opens a device gets its own Process. Calls
+/// on an inherited object fail there (ENODEV) before they take a lock, since a thread of the parent may have held it.
+/// close() only releases the child's copy. The data path needs no check: the segments are blank in the child
+/// (progress/lifecycle.h), so a queue pair is in RESET and a completion queue is empty.
 class Process final : public host::NodeEvents, public ProcessContext, private progress::ForkParticipant {
  public:
-  /// The one of this process. Errors of settings, devices, the runtime directory and of transports.
+  /// Returns the object of this process and creates it if there is none. Errors: those of settings, devices, the
+  /// runtime directory and transports.
   static Result<std::shared_ptr<Process>> acquire();
   ~Process() override;
   /// False in a forked child.
   bool is_here() const { return made_.holds(); }
 
-  // Its place on the host.
+  // The place on the host.
   host::Node& node() override { return *node_; }
   const shm::Tables& tables() { return node_->segment().tables(); }
-  /// The tables of its queue pairs, of all slots.
+  /// The tables of its queue pairs, in all slots.
   shm::QpBanks& queue_pairs() { return node_->self().queue_pairs(); }
-  /// The first one, which names it to its peers.
+  /// The first slot, which identifies the process to its peers.
   uint32_t slot() const { return slot_; }
   Slots& slots() { return *slots_; }
-  /// How this process signs claims in rings.
+  /// The tag that marks this process's claims in rings.
   uint32_t tag() const { return tag_; }
   const std::vector<Gid>& host_addresses() const override { return own_addresses_; }
-  /// With their GID tables as they were when the first one was opened: peers compare addresses with those.
+  /// The devices with their GID tables as of the first open: peers compare addresses with those.
   const std::vector<DeviceEntry>& devices() const { return devices_; }
 
   // Memory.
@@ -55,12 +57,12 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   host::PeerMemories& memories() override { return *memories_; }
   RingMemory& ring_memory() { return *ring_memory_; }
 
-  /// How its queue pairs reach others.
+  /// The transports of its queue pairs.
   Transports& transports() { return transports_; }
-  /// The service that `entry` has made in this process; null: the composition root has no such entry.
+  /// The service that `entry` has made in this process; null: the composition root does not list `entry`.
   ProcessService* find_service(const ServiceEntry& entry);
 
-  // Its objects.
+  // The objects.
   ObjectTables& objects() { return objects_; }
   PendingRequests<Qp, CompletionSink>& pending() { return pending_; }
   XrcUsers& xrc_users() { return xrc_users_; }
@@ -83,7 +85,7 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
 
   const progress::OfThisProcess made_;
   std::vector<DeviceEntry> devices_;
-  std::vector<Gid> own_addresses_;  ///< of this host
+  std::vector<Gid> own_addresses_;  ///< all addresses of this host
   uint32_t slot_ = 0;
   uint32_t tag_ = 0;
   std::atomic<uint32_t> next_handle_{1};

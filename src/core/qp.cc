@@ -11,7 +11,7 @@ namespace nupa::core {
 
 namespace {
 
-/// How long a state change waits for a peer that is in the middle of filling a receive.
+/// The longest wait of a state change for a peer that is filling a receive.
 constexpr int64_t kFillWaitNs = 2'000'000'000;
 
 }  // namespace
@@ -120,7 +120,7 @@ int Qp::close() {
   if (process_.is_here()) {
     shared_->in_use.store(0);
     to_reset();
-    // A transport's thread may have added it until it was withdrawn.
+    // A transport's thread may have added it before it was withdrawn.
     process_.pending().remove(*this);
     process_.objects().qps().leave(index_);
     if (send_cq_ != nullptr) send_cq_->forget(qp_num_);
@@ -152,7 +152,7 @@ bool Qp::set_state(QpState state) {
 void Qp::enter_error(std::optional<EventType> event) {
   const uint64_t word = shared_->state.load();
   if (shm::state_of(word) != QpState::kErr) {
-    // Before the state: the service thread that sees the state takes the event.
+    // Before the state: the service thread that sees the state also takes the event.
     if (event) shared_->error.store(shm::pack_error(shm::epoch_of(word), *event), std::memory_order_release);
     set_state(QpState::kErr);
   }
@@ -221,7 +221,7 @@ std::unique_ptr<Endpoint> Qp::take_endpoint() {
 }
 
 void Qp::await_senders(uint32_t slot, uint32_t qp_num) {
-  // A connected queue pair takes nothing from others. Those of an XRC domain share their receives.
+  // A connected queue pair has one peer. The queue pairs of an XRC domain share their receives.
   if (options_.type == QpType::kRc || options_.type == QpType::kUc)
     quiesce_peer(process_.node(), slot, qp_num);
   else
@@ -271,7 +271,7 @@ int Qp::to_error() {
     }
     if (base::now_ns() > deadline) break;
   }
-  // The one who fills a receive is stopped: the service thread goes on looking.
+  // The process that fills a receive is stopped: the service thread checks again later.
   host::call_attention(process_.node().self(), shm::attention::kQp, index_);
   return 0;
 }
@@ -308,7 +308,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
     case QpState::kSqd: {
       std::lock_guard send(send_lock_);
       if (current == QpState::kSqd) return 0;
-      if (!set_state(QpState::kSqd)) return 0;  // as if it had failed right after the change
+      if (!set_state(QpState::kSqd)) return 0;  // the same result as a failure right after the change
       endpoint_->pause(true);
       finishes_first_ = !endpoint_->drained();  // IBTA 10.3.1.5
       tells_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
@@ -387,7 +387,8 @@ bool Qp::handle_peer_gone(host::Peer& peer) {
   {
     const std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock()) return false;
-    // Another process may have the slot by now, and this queue pair be connected to that one: the endpoint knows.
+    // Another process may have the slot by now, and this queue pair may be connected to that one: the endpoint checks
+    // it.
     if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);
   }
   return handle_error();

@@ -17,11 +17,11 @@ namespace nupa::core {
 
 class Qp;
 
-/// A queue pair as a transport sees it: this process's keys, receives and completion queues. All calls come with the
-/// queue pair's send lock held.
+/// A queue pair as a transport sees it: this process's keys, receives and completion queues. All calls are made with
+/// the queue pair's send lock held.
 class QpContextImpl final : public QpContext {
  public:
-  /// `qp` has its number and its place in the tables.
+  /// `qp` already has its number and its place in the tables.
   explicit QpContextImpl(Qp& qp);
 
   bool locate(const Sge& sge, uint32_t rights, std::byte** data) override;
@@ -44,41 +44,41 @@ class QpContextImpl final : public QpContext {
   void refuse(std::optional<EventType> event) override;
   uint8_t rnr_timer() const override;
   void established() override;
-  /// The queue pair leaves the states that receive: nothing is gone on with.
+  /// Called when the queue pair leaves the states that receive: calls that wait for a memory owner are given up.
   void forget_calls() {
     if (target_) target_->forget_calls();
   }
 
  private:
   bool is_xrc() const { return type() == QpType::kXrcRecv; }
-  /// This queue pair as a target. It is as the tables have it now.
+  /// This queue pair as a target of requests, checked against the present state of the tables.
   SharedTarget& target();
-  /// Whether `receive_` is still to be filled: an owner may have taken an XRC domain's queue away.
+  /// Returns whether `receive_` may still be filled: an owner may have removed a queue of an XRC domain.
   bool holds_receive();
-  /// Notes whether the owner of memory has yet to serve a call that returned `status`.
+  /// Records whether the memory's owner still has to serve the call that returned `status`. Returns true for kSuccess.
   bool succeeded(WcStatus status) {
     awaits_memory_ = status == host::kNotServedYet;
     return status == WcStatus::kSuccess;
   }
-  /// Memory of another process that is not shared, by a copy of at most one packet.
+  /// Access to memory of another process that is not shared: a copy of at most one packet.
   std::byte* copy_of(const host::RemoteRange& range, uint64_t length, uint32_t rights);
 
   Qp& qp_;
   std::optional<SharedTarget> target_;
   SharedTarget::Receive receive_;
   uint32_t selected_ = 0;       ///< XRC: the queue that was selected last
-  uint32_t receive_queue_ = 0;  ///< XRC: the one that `receive_` is of, and its life
+  uint32_t receive_queue_ = 0;  ///< XRC: the queue that `receive_` belongs to, and its life
   uint64_t receive_life_ = 0;
   std::unique_ptr<std::byte[]> copy_;
   bool awaits_memory_ = false;
-  bool written_ = false;  ///< `copy_` is of `written_range_`
+  bool written_ = false;  ///< `copy_` holds the bytes of `written_range_`
   host::RemoteRange written_range_{};
 };
 
 class alignas(64) Qp final : public QueuePair {
  public:
   Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options);
-  /// Second half of the construction: rings and table entry. ENOMEM, EFBIG.
+  /// Second part of the construction: creates rings and the table entry. ENOMEM, EFBIG.
   int open();
   ~Qp() override;
 
@@ -113,32 +113,33 @@ class alignas(64) Qp final : public QueuePair {
   CompletionSink* recv_cq() const { return recv_cq_; }
   uint64_t xrcd_identity() const { return shared_->xrcd; }
 
-  /// Completion queue: entries of the send queue up to `position` are free.
+  /// Called by the completion queue: entries of the send queue up to `position` are free.
   void retire(uint32_t position) { send_tail_.store(position, std::memory_order_release); }
   void retire_receive() {
-    if (queue_ != nullptr) queue_->retire(true);  // under its completion queue's lock
+    if (queue_ != nullptr) queue_->retire(true);  // the caller holds the completion queue's lock
   }
   void count_received() {
     auto& counter = shared_->received;
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  /// Lets the endpoint go on with what waits. Returns when to call next (CLOCK_MONOTONIC ns), INT64_MAX: nothing waits.
-  /// Never blocks: if the send side is busy it asks to be called again.
+  /// Continues the requests that wait. Returns the time of the next call (CLOCK_MONOTONIC ns), or INT64_MAX if none
+  /// waits. Never blocks: if the send side is busy it asks to be called again.
   int64_t progress(int64_t now_ns);
-  /// Service thread: a peer's first request may have come before this queue pair was told that it is connected.
+  /// Service thread: raises the event of a peer's first request that came while this queue pair was in RTR.
   void tell_established();
-  /// Service thread: a peer moved this queue pair to the error state. False: busy, call again.
+  /// Service thread: handles the error state that a peer set. Returns false if the queue pair is busy; the caller calls
+  /// again.
   bool handle_error();
-  /// Service thread: the process is gone, and if this queue pair is connected to it, its requests fail; one of
-  /// datagrams forgets it. False: busy, call again.
+  /// Service thread: the process exited. If this queue pair is connected to it, its requests fail; a UD queue pair
+  /// drops its state about that process. Returns false if the queue pair is busy; the caller calls again.
   bool handle_peer_gone(host::Peer& peer);
-  /// To the process, or to another one in its slot.
+  /// True if it is connected to the process, or to another one in its slot.
   bool connected_to(host::Peer& peer) const;
-  /// It is in the error state, or a peer noted an error.
+  /// True if it is in the error state, or a peer recorded an error.
   bool has_failed() const;
   void recover(uint32_t dead_tag);
-  /// In a forked child: it is in RESET, where posts fail, and nothing of what the parent has posted is sent.
+  /// In a forked child: the queue pair is in RESET, where posts fail, and no request that the parent posted is sent.
   void abandon() {
     if (batches_) batches_ = false;
   }
@@ -146,8 +147,8 @@ class alignas(64) Qp final : public QueuePair {
  private:
   friend class QpContextImpl;
   QpState state() const { return shm::state_of(shared_->state.load(std::memory_order_acquire)); }
-  /// Within one life. False: it failed meanwhile, by a peer's request for example, and only RESET leads out of the
-  /// error state (IBTA 10.3.1).
+  /// Changes the state within one life. Returns false if the queue pair failed meanwhile, for example by a peer's
+  /// request: only RESET leaves the error state (IBTA 10.3.1).
   bool set_state(QpState state);
   void next_epoch();
 
@@ -157,25 +158,26 @@ class alignas(64) Qp final : public QueuePair {
   WcStatus locate(const Sge& sge, uint32_t rights, Piece* piece) const {
     return find_local(keys_, shared_->pd, sge, rights, piece);
   }
-  /// A fault of a request whose list is in order, by its length and the depth that it needs.
+  /// Checks the length of a request whose list is valid, and the depth that it needs.
   WcStatus check_length(Opcode opcode, uint64_t length) const;
-  /// The same of a request that writes to its own list.
+  /// The same check for a request that writes to the memory of its list.
   [[gnu::cold]] WcStatus check_read(Opcode opcode, uint64_t length) const;
   [[gnu::noinline]] int post_list(const SendWr& wr, uint32_t position);
   int submit(const Request& request);
   [[gnu::noinline]] int end_post(const Request& request, Posted posted);
   void finish(const SendWr& wr, uint32_t position, uint64_t length);
-  /// A request has ended: its completion and counters, and with a fault the state.
+  /// Ends a request: writes its completion, counts it, and changes the state after a fault.
   void complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   WcStatus run_local(const SendWr& wr);
   void write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
-  /// Under the send lock: a fault of this end, with an event if one is named and no fault came before. The service
-  /// thread flushes the receives, since a peer may be filling one, and raises the event.
+  /// Called with the send lock held, after a local fault. Raises `event`, if there is one, unless an earlier fault was
+  /// recorded. The service thread raises it and flushes the receives, because a peer may be filling one.
   [[gnu::cold]] void enter_error(std::optional<EventType> event);
   void flush_sends();
 
   // qp_receive.cc
-  /// Under the send lock, as everything that pushes completions. False: a peer is still filling one.
+  /// Called with the send lock held, like everything that pushes completions. Returns false if a peer is still filling
+  /// a receive.
   bool flush_receives();
   void drop_receives();
   void wake_sender();
@@ -188,33 +190,34 @@ class alignas(64) Qp final : public QueuePair {
   int to_reset();
   int to_error();
   void apply(const QpAttr& attr, uint32_t mask);
-  /// After the state says that nobody may send to this queue pair: nobody does who began before. `slot`, `qp_num`: its
-  /// peer over shared memory, or 0.
+  /// Waits until no sender that began before the state change still uses this queue pair. `slot`, `qp_num`: its peer
+  /// over shared memory, or 0.
   void await_senders(uint32_t slot, uint32_t qp_num);
   void publish_attributes();
   void tell_drained();
-  /// Under the send lock: what leads to the peer, for withdraw() without that lock.
+  /// Called with the send lock held. Returns the endpoint, for withdraw() without that lock.
   std::unique_ptr<Endpoint> take_endpoint();
 
-  // First what each request looks at: with a thousand queue pairs in turn every cache line counts. One line:
+  // The members that each request reads come first: with a thousand queue pairs in turn every cache line counts. First
+  // cache line:
   Process& process_;
   shm::QpShared* shared_;
-  const shm::MrShared* keys_;           ///< this process's table of keys
-  std::unique_ptr<Endpoint> endpoint_;  ///< under the send lock, as all to do with sends
-  const uint32_t operations_;           ///< bits by Opcode: what its transport service has
+  const shm::MrShared* keys_;           ///< this process's key table
+  std::unique_ptr<Endpoint> endpoint_;  ///< used with the send lock held, like all members of the send side
+  const uint32_t operations_;           ///< bits by Opcode: the operations of its transport service
   const uint32_t max_send_wr_;
   uint32_t send_head_ = 0;
-  std::atomic<uint32_t> send_tail_{0};  ///< set by whoever polls the send completion queue
+  std::atomic<uint32_t> send_tail_{0};  ///< set by the thread that polls the send completion queue
   const uint16_t max_send_sge_;
   const uint16_t max_inline_data_;
   const bool datagram_;
   const bool signal_all_;
-  bool batches_ = false;  ///< as the endpoint's traits, as the next one
+  bool batches_ = false;  ///< copy of the endpoint's traits, like the next member
   bool copies_in_post_ = false;
-  /// In SQD: what had begun goes on to its end, and then an event is raised if it was asked for.
+  /// In SQD: requests that had begun still run. When they have ended, an event is raised if it was requested.
   std::atomic<bool> finishes_first_{false};
   uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
-  // And one more.
+  // Second cache line:
   host::CompletionPort send_port_;
 
   shm::SendLock send_lock_;
@@ -231,9 +234,9 @@ class alignas(64) Qp final : public QueuePair {
 
   QpContextImpl context_;
   std::unique_ptr<ReceiveQueue> queue_;
-  host::CompletionPort recv_port_;  ///< under the send lock, for flushed receives
+  host::CompletionPort recv_port_;  ///< used with the send lock held, for flushed receives
 
-  mutable std::mutex attr_mutex_;  ///< modify, query
+  mutable std::mutex attr_mutex_;  ///< held in modify() and query()
   QpAttr attr_;
   std::atomic<bool> last_wqe_told_{false};
   std::atomic<bool> open_{false};

@@ -78,7 +78,8 @@ bool QpContextImpl::wrote(uint32_t length) {
 
 WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                                    uint64_t swap) {
-  // In this process's own memory it is done under a guard; elsewhere no fault can be.
+  // The base class guards an atomic on this process's memory against faults; on the memory of another process there is
+  // no fault.
   if (is_xrc() && select(srqn) == Selection::kYes && !target_->memory().peer().is_self())
     return target_->atomic(operation, rkey, address, operand, swap);
   return QpContext::run_atomic(operation, srqn, rkey, address, operand, swap);
@@ -95,7 +96,7 @@ bool QpContextImpl::take_receive() {
 bool QpContextImpl::holds_receive() {
   if (!receive_) return false;
   if (!is_xrc()) return true;
-  // A message that was on its way into a queue that is gone is refused, even if its number is back.
+  // A message that was on its way into a queue that was removed is refused, even if a queue has that number again.
   return target().select(receive_queue_) == Selection::kYes && target_->selected() == receive_life_ &&
          target_->holds(receive_);
 }
@@ -125,7 +126,7 @@ uint8_t QpContextImpl::rnr_timer() const {
 }
 
 void QpContextImpl::established() {
-  // The first request that comes before the owner thinks it connected is told (IBTA 11.6.3.1).
+  // Notify the owner of the first request that comes in RTR (IBTA 11.6.3.1).
   if (qp_.state() == QpState::kRtr && qp_.shared_->established.exchange(1) == 0)
     host::call_attention(qp_.process_.node().self(), shm::attention::kQp, qp_.index_);
 }

@@ -1,4 +1,4 @@
-/// Which multicast groups a queue pair is a member of (IBTA 10.5).
+/// The multicast groups that a queue pair is a member of (IBTA 10.5).
 #include <cerrno>
 
 #include "core/qp.h"
@@ -15,7 +15,7 @@ int Qp::attach_multicast(const Gid& gid, uint16_t) {
     if (header.mcast[i].qp.load() == index_ + 1 && header.mcast[i].gid == gid) return 0;
   for (uint32_t i = 0; i < shm::kMaxMcast; ++i) {
     uint32_t free = 0;
-    // Taken with a number that no queue pair has until the group is written.
+    // Until the group is written, the entry holds a number that no queue pair has.
     if (!header.mcast[i].qp.compare_exchange_strong(free, shm::kMaxQp + 1)) continue;
     if (const int error = process_.transports().join(device_.entry(), qp_num_, gid); error != 0) {
       header.mcast[i].qp.store(0, std::memory_order_release);

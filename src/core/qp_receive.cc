@@ -1,4 +1,4 @@
-/// The receive side of a queue pair: posting, flushing, taking back what a dead peer held.
+/// The receive side of a queue pair: posting, flushing, and recovering the receives that a dead peer held.
 #include <cerrno>
 
 #include "core/qp.h"
@@ -6,7 +6,7 @@
 namespace nupa::core {
 
 int Qp::post_recv(const RecvWr& wr) {
-  if (queue_ == nullptr) return EINVAL;  // a shared receive queue serves it, or XRC
+  if (queue_ == nullptr) return EINVAL;  // it uses a shared receive queue, or is an XRC queue pair
   const QpState now = state();
   if (__builtin_expect(now == QpState::kReset, 0)) return EINVAL;
   const int error = queue_->post(wr);
@@ -27,7 +27,7 @@ void Qp::wake_sender() {
   const host::PeerRef peer = process_.node().find(slot);
   if (peer == nullptr) return;
   const auto index = peer->queue_pairs().index_of(shared_->remote_qpn.load());
-  if (!index) return;  // a reset took it away meanwhile
+  if (!index) return;  // a reset removed it meanwhile
   peer->queue_pairs().qp(*index)->wake.store(1);
   host::call_attention(*peer, shm::attention::kQp, *index);
 }
@@ -75,7 +75,8 @@ void Qp::drop_receives() {
 }
 
 void Qp::recover(uint32_t dead_tag) {
-  // The queue pair may receive on: datagrams of others; what was posted stays posted until it is in the error state.
+  // The queue pair may continue to receive, for example datagrams of other peers. Posted receives stay posted until it
+  // is in the error state.
   if (queue_ != nullptr) queue_->recover(dead_tag, completion_test());
 }
 

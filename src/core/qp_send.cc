@@ -1,4 +1,4 @@
-/// The send side of a queue pair: checking and running requests, keeping the ones that have to wait.
+/// The send side of a queue pair: checks and executes requests, and keeps those that have to wait.
 #include <cerrno>
 #include <cstring>
 
@@ -12,7 +12,7 @@ namespace nupa::core {
 namespace {
 
 constexpr uint64_t kMaxDatagram = 4096;
-/// Before the next try where another thread is posting.
+/// The pause before the next try while another thread is posting.
 constexpr int64_t kPostingPauseNs = 20 * base::kNsPerUs;
 
 constexpr uint32_t bit(Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); }
@@ -98,7 +98,7 @@ inline WcStatus Qp::check_length(Opcode opcode, uint64_t length) const {
 }
 
 WcStatus Qp::check_read(Opcode opcode, uint64_t length) const {
-  // The list of an atomic has to have room for the word (IBTA 11.6.2).
+  // The list of an atomic must have room for the word (IBTA 11.6.2).
   if (is_atomic(opcode) && length < kAtomicBytes) return WcStatus::kLocLenErr;
   return max_rd_atomic_ == 0 ? WcStatus::kLocQpOpErr : WcStatus::kSuccess;
 }
@@ -126,7 +126,7 @@ int Qp::post_list(const SendWr& wr, uint32_t position) {
 }
 
 void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
-  if (__builtin_expect(is_atomic(wr.opcode), 0)) length = kAtomicBytes;  // however long the list is
+  if (__builtin_expect(is_atomic(wr.opcode), 0)) length = kAtomicBytes;  // whatever the length of its list
   shm::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   counters.bytes.store(counters.bytes.load(std::memory_order_relaxed) + length, std::memory_order_relaxed);
@@ -166,8 +166,8 @@ int Qp::post(const SendWr& wr) {
   }
   if (__builtin_expect(wr.num_sge != 1 || wr.sg_list->length == 0 || is_local(wr.opcode), 0))
     return post_list(wr, position);
-  // Keys are checked here over each transport, so that a program finds the fault at the same place; a transport that
-  // executes the request later looks again whether they still hold.
+  // Keys are checked here for each transport, so that a program finds the fault at the same place. A transport that
+  // executes the request later checks the keys again.
   const Sge& sge = *wr.sg_list;
   Piece piece{reinterpret_cast<std::byte*>(sge.addr), sge.length};
   WcStatus fault = WcStatus::kSuccess;
@@ -178,15 +178,15 @@ int Qp::post(const SendWr& wr) {
   return submit({wr, vector, &piece, 1, sge.length, position, fault});
 }
 
-// Not part of post(): its callers there are rare, and the others come from transports.
+// Not inlined into post(), which rarely calls it. Transports call it as well.
 [[gnu::noinline]] void Qp::complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  if (state() == QpState::kReset) return;  // what is left of a queue pair's life before RESET has no completion
+  if (state() == QpState::kReset) return;  // requests from before a RESET have no completion
   if (status == WcStatus::kSuccess) {
     finish(wr, position, length);
   } else {
     if (status != WcStatus::kWrFlushErr) {
       shared_->counters.errors.fetch_add(1, std::memory_order_relaxed);
-      // IBTA 10.3.1: an error stops RC in the error state; UC and UD stop their send queue only.
+      // IBTA 10.3.1: an error puts RC into the error state; for UC and UD it stops only the send queue.
       if (options_.type == QpType::kRc || options_.type == QpType::kXrcSend)
         enter_error(std::nullopt);
       else
@@ -205,7 +205,7 @@ int64_t Qp::progress(int64_t now_ns) {
   return wanted;
 }
 
-// Out of line, so that finish() is small enough to be a part of post().
+// Not inlined, so that finish() is small enough to be inlined into post().
 [[gnu::noinline]] void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   shm::CqEntry entry;
   entry.wr_id = wr.wr_id;

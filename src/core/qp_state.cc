@@ -9,7 +9,7 @@ namespace {
 
 using namespace qp_attr;  // NOLINT: the tables below are unreadable otherwise
 
-/// Attributes of one transition for one transport service.
+/// The attributes of one transition for one transport service.
 struct Rule {
   uint32_t required;
   uint32_t optional;
@@ -45,7 +45,7 @@ constexpr Rule kInitToInit[] = {{0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kQkey},
                                 {0, kPkeyIndex | kPort | kAccessFlags},
                                 {0, kPkeyIndex | kPort | kAccessFlags}};
-// XRC: each side takes the responder's attributes too, as perftest gives them to both.
+// XRC: each side accepts the responder's attributes as well, because perftest sets them on both.
 constexpr uint32_t kResponder = kMaxDestRdAtomic | kMinRnrTimer;
 constexpr uint32_t kRequester = kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic;
 constexpr Rule kInitToRtr[] = {{kPath | kResponder, kAltPath | kAccessFlags | kPkeyIndex},
@@ -91,14 +91,14 @@ const Rule* table_of(QpState from, QpState to, Service service) {
   if (from == QpState::kRts && to == QpState::kSqd) return kRtsToSqd;
   if (from == QpState::kSqd && to == QpState::kRts) return kSqdToRts;
   if (from == QpState::kSqd && to == QpState::kSqd) return kSqdToSqd;
-  // Only services whose errors stop the send queue alone come back from it.
+  // Only services whose errors stop just the send queue can leave SQE.
   if (from == QpState::kSqe && to == QpState::kRts && (service == kUnreliableConnected || service == kDatagram))
     return kSqeToRts;
   return nullptr;
 }
 
 constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequence numbers (IBTA 9.2)
-// As wide as the fields that carry them: five bits for timers, three for retry counts.
+// The ranges of the fields that carry them: five bits for timers, three for retry counts.
 constexpr uint8_t kMaxTimerCode = 31;
 constexpr uint8_t kMaxRetries = 7;
 constexpr uint32_t kMinMtuCode = 1;
@@ -108,7 +108,7 @@ constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | 
 constexpr uint32_t kMigrated = 0;
 
 bool valid_path(const AddressVector& vector) {
-  // RoCE: every path has a global route (annex A17.4.1), except to this host by its own local identifier.
+  // RoCE: every path has a global route (annex A17.4.1), except a path to this host by its local identifier.
   if (vector.port_num != 1) return false;
   if (!vector.is_global) return vector.dlid == kHostLid;
   return vector.sgid_index < static_cast<uint32_t>(port_attr().gid_tbl_len);
@@ -130,7 +130,7 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
   if ((mask & kMinRnrTimer) && attr.min_rnr_timer > kMaxTimerCode) return false;
   if ((mask & kMaxQpRdAtomic) && attr.max_rd_atomic > limits.max_qp_init_rd_atom) return false;
   if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
-  // Automatic path migration is not advertised: there is one path, and it is the migrated one.
+  // Automatic path migration is not advertised: there is one path, in the state "migrated".
   if (mask & kAltPath) return false;
   return (mask & kPathMigState) == 0 || attr.path_mig_state == kMigrated;
 }
@@ -138,12 +138,13 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
 }  // namespace
 
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {
-  // Who names the current state must be right about it: it tells a queue pair that has just stopped from a live one.
+  // A given current state must be correct: programs use it to distinguish a live queue pair from one that has just
+  // stopped.
   if ((mask & kCurState) != 0 && attr.cur_state != current) return EINVAL;
   const QpState to = (mask & kState) != 0 ? attr.state : current;
   if (static_cast<uint32_t>(to) > static_cast<uint32_t>(QpState::kErr)) return EINVAL;
   if (to == QpState::kReset || to == QpState::kErr) {
-    // From anywhere, with nothing else set (IBTA 10.3.1).
+    // Allowed in every state, with no other attribute (IBTA 10.3.1).
     if ((mask & ~kState) != 0) return EINVAL;
   } else {
     const Service service = service_of(type);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kLimitNs = 2'000'000'000;
 
-/// Waits for the holder of `lock`, of a queue pair of `peer`. False: it still holds it at the deadline.
+/// Waits for the holder of `lock`, the send lock of a queue pair of `peer`. Returns false if it still holds the lock at
+/// the deadline.
 bool await_holder(const std::atomic<uint32_t>& lock, const host::Peer& peer, int64_t deadline) {
   bool is_late = false;
   shm::SendLock::await_holder(lock, [&] {
@@ -35,7 +36,7 @@ bool await_holders(host::Peer& peer, int64_t deadline) {
 
 bool quiesce(host::Node& node) {
   shm::SendLock::fence_after_revoking();
-  // One deadline for all: behind a process that is stopped each other one is looked at once.
+  // All peers share one deadline: after a stopped process has used it up, each other process is only checked once.
   const int64_t deadline = base::now_ns() + kLimitNs;
   bool all = await_holders(node.self(), deadline);
   for (const host::PeerRef& peer : node.peers()) all = await_holders(*peer, deadline) && all;
@@ -45,7 +46,7 @@ bool quiesce(host::Node& node) {
 
 bool quiesce_peer(host::Node& node, uint32_t slot, uint32_t qp_num) {
   shm::SendLock::fence_after_revoking();
-  // A process that this one has not met has not mapped its receives.
+  // A process that this one has not connected to has not mapped its receives.
   const host::PeerRef peer = slot == 0 ? nullptr : node.find(slot);
   if (peer == nullptr) return true;
   const auto index = peer->queue_pairs().index_of(qp_num);

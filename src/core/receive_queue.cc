@@ -14,8 +14,8 @@ using shm::SlotState;
 
 Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, uint32_t tag, shm::RecvRing& shared,
                                                            uint32_t max_wr, uint32_t max_sge, uint32_t pd) {
-  // More slots than receives: one that its claimer has completed and not yet freed (it was preempted just there) does
-  // not stand in the way of the next post.
+  // There are more slots than receives. A slot that its claimer has completed and not yet freed, because it was
+  // preempted there, then does not block the next post.
   const auto log2 = static_cast<uint32_t>(std::bit_width(std::max(max_wr, 1u)));
   const uint32_t stride = ReceiveRing::stride_for(max_sge);
   auto block = memory.allocate(uint64_t{stride} << log2);
@@ -26,7 +26,8 @@ Result<std::unique_ptr<ReceiveQueue>> ReceiveQueue::create(RingMemory& memory, u
   shared.posted.store(0);
   shared.limit.store(0);
   shared.consumed.store(0);
-  // A peer may know an earlier queue of this number, whose ring most often lay at the same place.
+  // The generation differs because a peer may have cached an earlier queue of this number, whose ring often had the
+  // same place.
   const auto generation = static_cast<uint16_t>(++shared.rings);
   shared.where.store(shm::pack_ring(block->offset, log2, generation), std::memory_order_release);
   return std::unique_ptr<ReceiveQueue>(new ReceiveQueue(memory, tag, shared, *block, log2, max_wr));
@@ -50,7 +51,7 @@ int ReceiveQueue::post(const RecvWr& wr) {
   if (wr.num_sge > shared_.max_sge) return EINVAL;
   std::lock_guard lock(lock_);
   if (__builtin_expect(waits_for_claimers_, 0)) return EINVAL;
-  // Signed: a completion of a queue that had this number before may be polled late.
+  // A signed difference: a completion of an earlier queue with this number may be polled late.
   if (static_cast<int64_t>(posted_ - retired_.load(std::memory_order_acquire)) >= max_wr_) return ENOMEM;
   const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
     slot.wr_id = wr.wr_id;
@@ -69,7 +70,7 @@ bool ReceiveQueue::drain_one(uint64_t position, const std::function<void(const R
   RecvSlot& slot = ring_.slot(position);
   const uint64_t turn = ring_.turn(position);
   uint64_t seen = slot.stamp.load(std::memory_order_acquire);
-  if ((seen & shm::kStampBody) >> 2 != turn) return true;  // freed since
+  if ((seen & shm::kStampBody) >> 2 != turn) return true;  // freed meanwhile
   const ReceiveRing::Claim claim{&slot, position, turn};
   if (shm::slot_state_of(seen) == SlotState::kClaimed) {
     if (!is_dead(shm::claimer_of(seen))) return false;
@@ -94,7 +95,8 @@ bool ReceiveQueue::drain(const std::function<void(const RecvSlot&)>& flush, int6
     progress::Waiter waiter(progress::kLockPolicy);
     while (!drain_one(position, flush, is_dead, completed)) {
       if (deadline == 0 || base::now_ns() > deadline) return false;
-      // A thread that posts, and the service thread that takes back what a dead claimer left, do not wait for this one.
+      // The lock is released: threads that post, and the service thread that recovers the claims of a dead process, do
+      // not wait.
       waits_for_claimers_ = true;
       lock.unlock();
       waiter.turn();

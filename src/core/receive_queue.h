@@ -10,11 +10,11 @@
 
 namespace nupa::core {
 
-/// The owner's side of a receive queue, of a queue pair or shared.
+/// The owner's side of a receive queue of a queue pair, or of a shared receive queue.
 class ReceiveQueue {
  public:
-  /// Allocates the ring for `max_wr` receives of up to `max_sge` entries and shows it to peers. ENOMEM, EFBIG.
-  /// `tag`: how this process signs claims.
+  /// Allocates the ring for `max_wr` receives of up to `max_sge` entries and publishes it to peers. ENOMEM, EFBIG.
+  /// `tag`: marks this process's claims.
   static Result<std::unique_ptr<ReceiveQueue>> create(RingMemory& memory, uint32_t tag, shm::RecvRing& shared,
                                                       uint32_t max_wr, uint32_t max_sge, uint32_t pd);
   ~ReceiveQueue();
@@ -25,10 +25,11 @@ class ReceiveQueue {
   shm::ReceiveRing& ring() { return ring_; }
   shm::RecvRing& shared() { return shared_; }
 
-  /// 0; EINVAL: too many entries, or the queue is being emptied; ENOMEM: full.
+  /// Returns 0; EINVAL: too many entries, or the queue is being drained; ENOMEM: full.
   int post(const RecvWr& wr);
 
-  /// The completion of one of its receives was polled. `alone`: no other thread retires at the same time.
+  /// Called when the completion of one of its receives was polled. `alone`: no other thread calls this at the same
+  /// time.
   void retire(bool alone) {
     if (alone)
       retired_.store(retired_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -36,18 +37,18 @@ class ReceiveQueue {
       retired_.fetch_add(1, std::memory_order_release);
   }
 
-  /// Takes every posted receive back and hands each to `flush` (null: drops it), oldest first. A receive that a peer
-  /// is filling is waited for up to `wait_ns`, without the lock that posts take; one that a dead peer left is taken.
-  /// False: some are still being filled.
+  /// Takes back every posted receive and hands each to `flush` (null: drops it), oldest first. Waits up to `wait_ns`
+  /// for a receive that a peer is filling, without the lock that posts take. Takes a receive that a dead peer left.
+  /// Returns false if some are still being filled.
   bool drain(const std::function<void(const shm::RecvSlot&)>& flush, int64_t wait_ns,
              const std::function<bool(uint32_t tag)>& is_dead,
              const std::function<bool(const shm::RecvSlot&)>& completed);
 
-  /// What process `dead_tag` had claimed: completed ones are freed, the others are posted again.
-  /// `completed` tells whether the completion that a slot's claimer announced was made ready.
+  /// Recovers the claims of process `dead_tag`: frees the completed receives and posts the others again. `completed`
+  /// returns whether the completion that a slot's claimer announced was written.
   void recover(uint32_t dead_tag, const std::function<bool(const shm::RecvSlot&)>& completed);
 
-  /// Receives posted and not yet claimed, about.
+  /// The approximate number of receives that are posted and not yet claimed.
   uint64_t waiting() const;
 
  private:
@@ -65,8 +66,8 @@ class ReceiveQueue {
   progress::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;
-  bool waits_for_claimers_ = false;   ///< drain() does, and has given the lock back meanwhile
-  std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which makes room (IBTA 10.8.3.2)
+  bool waits_for_claimers_ = false;   ///< drain() waits, and has released the lock meanwhile
+  std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which frees their place (IBTA 10.8.3.2)
 };
 
 }  // namespace nupa::core

@@ -5,7 +5,7 @@ namespace nupa::core {
 
 namespace {
 
-/// Memory that was given back waits until there is one block for so many queue pairs, or this much memory.
+/// Memory that was given back waits until there is one block for each kQpsABlock queue pairs, or this many bytes.
 constexpr size_t kQpsABlock = 64;
 constexpr uint64_t kMostWaitingBytes = 16 << 20;
 

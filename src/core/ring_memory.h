@@ -8,9 +8,9 @@
 
 namespace nupa::core {
 
-/// The part of a process's segment that its rings and long lists lie in, which peers map. A block is used again after
-/// quiesce() only, which looks at all queue pairs: with many of them, blocks that are given back wait for others and
-/// for one quiesce() together. Any thread; give_back() without a send lock.
+/// The memory in a process's segment for its rings and long lists, which peers map. A block may be used again only
+/// after quiesce(), which checks all queue pairs. If there are many, blocks that are given back wait and share one
+/// quiesce(). Any thread; give_back() is called without a send lock.
 class RingMemory {
  public:
   RingMemory(host::Node& node, const QpTable& qps) : node_(node), qps_(qps) {}

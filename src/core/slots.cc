@@ -21,7 +21,7 @@ Result<uint32_t> Slots::take_qp() {
 Result<void> Slots::take_slot() {
   const uint32_t count = qps_.slot_count();
   if (count == shm::kMaxBanks) return fail(ENOMEM, "all ", shm::kMaxQp, " queue pairs of this process are in use");
-  // All that may fail comes before the slot is this process's.
+  // Everything that can fail is done before this process owns the slot.
   const auto slot = node_.take_slot([this](uint32_t further) -> Result<bool> {
     try {
       qps_.prepare(further);

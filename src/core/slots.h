@@ -8,15 +8,15 @@
 
 namespace nupa::core {
 
-/// The slots of this process, whose numbers its queue pairs have. It has the node's from the start. A queue pair that
-/// finds all of them full takes a further one: a name of the process for its peers, tables for them to read, and what
-/// the transports need of it. A slot stays until the process closes. Any thread.
+/// The slots of this process, which its queue pair numbers contain. The first one is the node's. When all are full, the
+/// next queue pair takes a further slot: a name of the process for its peers, tables that they read, and resources of
+/// the transports. A slot stays until the process closes. Any thread.
 class Slots {
  public:
   Slots(host::Node& node, Transports& transports, QpTable& qps) : node_(node), transports_(transports), qps_(qps) {}
 
-  /// A free index of `qps`. ENOMEM: there are kMaxQp queue pairs, or no memory; ENOSPC: no further slot is free; else
-  /// what Transports::reserve_further() and host::Node::take_slot() say.
+  /// Returns a free index of `qps`. ENOMEM: there are kMaxQp queue pairs, or no memory; ENOSPC: no further slot is
+  /// free. Other errors are those of Transports::reserve_further() and host::Node::take_slot().
   Result<uint32_t> take_qp();
 
  private:
@@ -25,7 +25,7 @@ class Slots {
   host::Node& node_;
   Transports& transports_;
   QpTable& qps_;
-  std::mutex mutex_;  ///< of take_slot()
+  std::mutex mutex_;  ///< held in take_slot()
 };
 
 }  // namespace nupa::core

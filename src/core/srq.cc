@@ -69,7 +69,7 @@ int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
   constexpr uint32_t kMaxWr = 1;
   constexpr uint32_t kLimit = 2;
   if ((mask & ~(kMaxWr | kLimit)) != 0) return EINVAL;
-  // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): only what is there already can be asked for.
+  // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): a size up to the present one is accepted.
   if ((mask & kMaxWr) != 0 && max_wr > options_.max_wr) return EINVAL;
   if ((mask & kLimit) != 0) {
     if (limit > options_.max_wr) return EINVAL;

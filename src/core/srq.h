@@ -9,7 +9,7 @@ namespace nupa::core {
 class Srq final : public SharedReceiveQueue {
  public:
   Srq(DeviceImpl& device, Pd& pd, uint32_t index, const SrqOptions& options);
-  /// Second half of the construction: the ring. ENOMEM, EFBIG.
+  /// Second part of the construction: creates the ring. ENOMEM, EFBIG.
   int open();
   ~Srq() override;
 
@@ -27,12 +27,13 @@ class Srq final : public SharedReceiveQueue {
   ReceiveQueue& queue() { return *queue_; }
   Users users;
 
-  /// A receive of it was polled, by any completion queue.
+  /// Called when a completion of one of its receives was polled from any completion queue.
   void retire_receive() { queue_->retire(false); }
   void on_limit();
-  /// Whether the queue pair of this index has the completion that was announced by `intent`; false: there is none.
+  /// Returns whether the queue pair of this index has the completion that was announced by `intent`; false if there is
+  /// no such queue pair.
   using Completed = std::function<bool(uint32_t qp_index, uint64_t intent)>;
-  /// The process of `dead_tag` has gone: takes back the receives that it had claimed and not completed.
+  /// Recovers from the death of process `dead_tag`: takes back the receives that it had claimed and not completed.
   void recover(uint32_t dead_tag, const Completed& completed);
 
  private:

@@ -9,17 +9,17 @@
 
 namespace nupa::core {
 
-/// A transport that exists, by the names that users give it.
+/// A transport that can be made, with the names that users give it.
 struct TransportEntry {
   std::string_view name;
   std::string_view old_name;  ///< still accepted; empty: none
-  /// Reads and checks the transport's own settings, and opens nothing. EINVAL (logged): one of them is wrong.
+  /// Reads and checks the transport's settings, and opens nothing. EINVAL: a setting is wrong.
   Result<std::unique_ptr<Transport>> (*create)();
-  /// Says what the transport has written about a queue pair of `type`. The bytes are another process's: not to be
-  /// trusted. Null: it writes nothing.
+  /// Decodes the statistics that the transport has written about a queue pair of `type`. Another process wrote the
+  /// bytes, so they are not trusted. Null: it writes none.
   Explanation (*explain)(QpType type, const shm::StatisticsShared& block) = nullptr;
 };
-/// In order of cost. Defined by the composition root.
+/// The transports in order of cost. The composition root defines this.
 std::span<const TransportEntry> transport_entries();
 
 }  // namespace nupa::core

@@ -7,11 +7,11 @@
 
 namespace nupa::core {
 
-/// What NUPA_TRANSPORT accepts, for messages: "auto, shm, roce or a list of them". Any thread.
+/// The values that NUPA_TRANSPORT accepts, for messages: "auto, shm, roce or a list of them". Any thread.
 std::string transport_choices();
 
-/// Places in transport_entries() of the transports that `value` names, in order of cost: "auto" names all, "shm,roce"
-/// two. Nothing if a name is unknown, repeated or empty. Any thread.
+/// The indices in transport_entries() of the transports that `value` names, in order of cost: "auto" names all,
+/// "shm,roce" two. Empty if a name is unknown, repeated or empty. Any thread.
 std::optional<std::vector<size_t>> parse_transports(std::string_view value);
 
 /// The old name of the transport `name`; empty if it has none. Any thread.

@@ -11,44 +11,45 @@ namespace nupa::core {
 /// The transports that this process uses, in order of cost.
 class Transports {
  public:
-  /// Those that NUPA_TRANSPORT names. EINVAL (logged): it names none, or a setting of a transport is wrong, of one that
-  /// is not used too.
+  /// The transports that NUPA_TRANSPORT names. EINVAL: it names an unknown one, or a setting of any transport is wrong,
+  /// even of one that is not used.
   static Result<Transports> from_environment();
 
-  /// As Transport::describe(), of each.
+  /// Calls Transport::describe() of each.
   void describe(shm::SegmentHeader& header) const;
-  /// Whether all may have the slot, those left out that cannot run here.
+  /// Returns whether all transports may have the slot, except those that cannot run here.
   bool reserve(uint32_t slot);
-  /// As Transport::reserve_further(), of all. After true extend() may follow.
+  /// Calls Transport::reserve_further() of each. After true extend() may follow.
   Result<bool> reserve_further(uint32_t slot);
   void extend(uint32_t slot);
-  /// Why no slot could be had, if a transport knows better than `error`.
+  /// Returns the reason why no slot was available: a transport's error if there is one, otherwise `error`.
   Error explain_no_slot(const Error& error) const;
-  /// After this only those are used that can run here.
+  /// Opens the transports, and drops those that cannot run here.
   Result<void> open(ProcessContext& process);
 
-  /// As Transport::connect(), by the first that leads there; if none does, by the last one, whose error says why.
+  /// Calls Transport::connect() of the first transport that reaches the peer. If none does, the last one is called,
+  /// whose error gives the reason.
   Result<std::unique_ptr<Endpoint>> connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr);
-  /// UD: each datagram goes by the first that leads to its destination.
+  /// UD: the first transport that reaches a datagram's destination sends it.
   Result<std::unique_ptr<Endpoint>> datagrams(const DeviceEntry& device, QpContext& context);
-  /// As Transport::join(), if none of the transports can.
+  /// Calls Transport::join() of each. Fails only if all of them fail.
   int join(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
   void leave(uint32_t qp_num, const Gid& group);
-  /// The largest of theirs.
+  /// The largest MTU of the transports.
   Result<uint32_t> mtu_code(const DeviceEntry& device) const;
-  /// The smallest of theirs on the way to a host; 0: none is narrower than its port.
+  /// The smallest MTU of the transports on the path to a host; 0: none is smaller than the port's.
   Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const;
-  /// One of them leads to any process of this user on this host by memory that they share.
+  /// True if one of them reaches all processes of this user on this host through shared memory.
   bool share_memory() const;
-  /// The same of one beside `asking`.
+  /// The same, for the transports other than `asking`.
   bool share_memory_beside(const Transport& asking) const;
   /// Constant after open().
   const std::vector<progress::Poller*>& pollers() const { return pollers_; }
-  /// In a forked child, where the transports' sockets are closed: threads that poll do no work of theirs.
+  /// Called in a forked child, where the transports' sockets are closed: threads that poll do no work for them.
   void abandon_pollers() { pollers_.clear(); }
-  /// The first that carries datagrams to queue pair 1. Null: none does.
+  /// The first transport that carries management datagrams. Null: none does.
   MadCarrier* mads() const;
-  /// Null: it is not used.
+  /// Null: the transport is not used.
   Transport* find(std::string_view name) const;
 
  private:

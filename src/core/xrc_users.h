@@ -9,15 +9,15 @@
 
 namespace nupa::core {
 
-/// The XRC domains that are open in this process, with the number of their handles. Other processes see those of files
-/// in the runtime directory. Any thread.
+/// The XRC domains that are open in this process, with the number of their handles. Other processes see the domains of
+/// files in the runtime directory. Any thread.
 class XrcUsers {
  public:
-  /// In the identity of a private domain, which no other process can open.
+  /// Set in the identity of a private domain, which no other process can open.
   static constexpr uint64_t kPrivate = uint64_t{1} << 63;
 
-  /// One handle more on the domain. `exclusive`: EEXIST if this process or another one has it open. Errors of
-  /// RuntimeDir::hold().
+  /// Adds a handle on the domain. `exclusive`: fails with EEXIST if this process or another one has it open. Other
+  /// errors are those of RuntimeDir::hold().
   Result<void> add(host::RuntimeDir& dir, uint64_t identity, bool exclusive) {
     std::lock_guard lock(mutex_);
     const auto found = handles_.find(identity);

@@ -1,10 +1,10 @@
-/// Functions of the ABI before 2006 (IBVERBS_1.0), whose structures had another shape. No program in use imports them;
-/// they are present, so that the dynamic linker finds every version, and refuse.
+/// Functions of the ABI before 2006 (IBVERBS_1.0), whose structures had another layout. No program in use imports them.
+/// They exist so that the dynamic linker finds every version, and fail.
 #include <cerrno>
 
 #include "verbs/wrappers.h"
 
-// Their arguments are never looked at, so the symbols are declared without them.
+// The functions never read their arguments, so the symbols are declared without them.
 #define NUPA_OLD_SYMBOL(type, name, node, result)                                      \
   extern "C" __attribute__((visibility("default"), used)) type nupa_old_##name(void) { \
     errno = ENOSYS;                                                                    \
@@ -49,5 +49,5 @@ NUPA_OLD(ibv_query_srq)
 NUPA_OLD_POINTER(ibv_reg_mr)
 NUPA_OLD(ibv_resize_cq)
 
-/// The way in which providers announced themselves before the private symbols.
+/// Providers registered with this function before the private symbols existed.
 NUPA_OLD_SYMBOL(void, ibv_register_driver, "IBVERBS_1.1", )

@@ -12,7 +12,7 @@
 
 namespace nupa::verbs {
 
-// The program's ibv_wc array is filled by the core directly.
+// The core fills the program's ibv_wc array directly.
 static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc));
 static_assert(offsetof(WorkCompletion, wr_id) == offsetof(ibv_wc, wr_id));
 static_assert(offsetof(WorkCompletion, status) == offsetof(ibv_wc, status));
@@ -115,14 +115,14 @@ VChannel* take_spare() {
   return spare;
 }
 
-/// A thread that waits for an event; its end, by pthread_cancel() for instance, counts as well.
+/// Counts a thread that waits for an event. The end of the thread, for instance by pthread_cancel(), counts as well.
 class Reading {
  public:
   explicit Reading(VChannel& channel) : channel_(channel) {
     uint32_t state = channel_.state.load();
     do {
-      // Programs end with one thread here and a channel that another one has destroyed. With the kernel's descriptor
-      // that thread waits on, and would take an error for something to tell.
+      // Some programs exit while one thread is here and another one has destroyed the channel. With the kernel's
+      // descriptor the thread keeps waiting, as here. The program would report an error.
       if ((state & VChannel::kDestroyed) != 0) progress::sleep_for_ever();
     } while (!channel_.state.compare_exchange_weak(state, state + VChannel::kReader));
   }

@@ -1,4 +1,4 @@
-/// The extended completion queue: one entry at a time, read field by field.
+/// The extended completion queue: completions are polled one by one and read field by field.
 #include <ctime>
 
 #include "verbs/wrappers.h"
@@ -14,8 +14,8 @@ int take(VCq* cq) {
   return 0;
 }
 
-/// On success the queue is this thread's until end_poll: the current completion is read field by field. After any
-/// other answer end_poll is not called.
+/// After success the queue belongs to this thread until end_poll, and the program reads the current completion field by
+/// field. After any other result end_poll is not called.
 int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
   if (attr != nullptr && attr->comp_mask != 0) return EINVAL;
   of(cq)->polling.lock();
@@ -26,7 +26,7 @@ int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
 int next_poll(ibv_cq_ex* cq) { return take(of(cq)); }
 void end_poll(ibv_cq_ex* cq) { of(cq)->polling.unlock(); }
 
-// The same for one thread.
+// The same functions for a queue that only one thread polls.
 int start_poll_alone(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
   return attr != nullptr && attr->comp_mask != 0 ? EINVAL : take(of(cq));
 }
@@ -45,7 +45,7 @@ uint8_t read_sl(ibv_cq_ex* cq) { return wc_of(cq).sl; }
 uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return wc_of(cq).dlid_path_bits; }
 uint64_t read_completion_ts(ibv_cq_ex* cq) { return of(cq)->current.timestamp; }
 
-/// The stamp is in raw ticks: count back from now.
+/// The timestamp is in raw ticks: subtract its age from the current time.
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
   const auto age_ticks = static_cast<int64_t>(core_of(cq->context).clock() - of(cq)->current.timestamp);
   timespec now;

@@ -1,4 +1,4 @@
-/// Finding, opening and querying the devices.
+/// Functions that find, open and query the devices.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace nupa::verbs {
 namespace {
 
 progress::ForkMutex& g_mutex = *new progress::ForkMutex;
-/// Device and inode of a command descriptor: the same for every dup() of it. {0, 0}: not a descriptor.
+/// Device and inode of a command descriptor, which are the same for every dup() of it. {0, 0}: not a descriptor.
 using FileIdentity = std::pair<uint64_t, uint64_t>;
 std::map<FileIdentity, std::weak_ptr<Opened>> g_opened;
 
@@ -32,7 +32,7 @@ VDevice* make_device(const std::string& name, int index) {
   return made;
 }
 
-/// The device of that place in the list: programs keep pointers to it, to their very end.
+/// The device at that place in the list. It is never freed, because programs keep pointers to it until they exit.
 ibv_device* device_at(const nupa::DeviceName& shown, size_t index) {
   static auto* made = new std::vector<VDevice*>;
   std::lock_guard lock(g_mutex);
@@ -63,8 +63,8 @@ ibv_context* make_context(std::shared_ptr<Opened> opened, int cmd_fd) {
   return &context;
 }
 
-/// Fills a structure of the caller's header version, of `room` bytes: an older one is shorter, and what a newer one
-/// adds reads as zeros.
+/// Fills a structure of `room` bytes whose size depends on the caller's header version. An older structure is shorter;
+/// the additional fields of a newer one are set to zero.
 template <class Attr>
 void give(const Attr& from, void* to, size_t room) {
   const size_t known = std::min(room, sizeof from);
@@ -72,7 +72,7 @@ void give(const Attr& from, void* to, size_t room) {
   std::memset(static_cast<char*>(to) + known, 0, room - known);
 }
 
-/// IBV_DEVICE_ATOMIC_WRITE of later headers, whose programs ask for it before they use the operation.
+/// IBV_DEVICE_ATOMIC_WRITE of later headers: programs check it before they use the operation.
 constexpr uint64_t kAtomicWriteCap = uint64_t{1} << 40;
 
 void fill(const DeviceAttr& from, ibv_device_attr* to) {
@@ -200,7 +200,7 @@ NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
   if (device == nullptr) return refuse(EINVAL);
   auto core = nupa::open_device(device->name);
   if (!core) return refuse(core.error().code());
-  // A file of its own stands for the kernel's command descriptor: whoever has it can import the context.
+  // A memory file replaces the kernel's command descriptor: a program that has it can import the context.
   const int cmd_fd = memfd_create("nupa-context", MFD_CLOEXEC);
   if (cmd_fd < 0) return refuse(errno);
   auto opened = std::make_shared<Opened>();
@@ -220,14 +220,14 @@ NUPA_VERBS int ibv_close_device(ibv_context* context) {
   VContext* made = context_of(context);
   std::shared_ptr<Opened> last;
   {
-    std::lock_guard lock(g_mutex);  // of two threads that close one each, one is the last
+    std::lock_guard lock(g_mutex);  // if two threads close one context each, exactly one of them is the last
     if (made->opened.use_count() == 1) {
       g_opened.erase(identity_of(context->cmd_fd));
       last = std::move(made->opened);
     }
     made->opened.reset();
   }
-  // The kernel frees what a program forgot when it closes the descriptor; here it stays until the process ends.
+  // The kernel frees forgotten objects when it closes the descriptor; here they stay until the process exits.
   if (last != nullptr && last->core->close() != 0) [[maybe_unused]]
     auto* forgotten = last->core.release();
   ::close(context->cmd_fd);
@@ -244,7 +244,7 @@ NUPA_VERBS ibv_context* ibv_import_device(int cmd_fd) try {
     if (found != g_opened.end()) opened = found->second.lock();
   }
   if (opened != nullptr && !opened->made.holds()) opened = nullptr;
-  // A context of another process cannot be imported: its memory is that process's.
+  // A context of another process cannot be imported: its memory belongs to that process.
   if (opened == nullptr) return refuse(identity_of(cmd_fd) == FileIdentity{} ? EBADF : EOPNOTSUPP);
   return make_context(std::move(opened), cmd_fd);
 } catch (const std::bad_alloc&) {
@@ -311,7 +311,7 @@ NUPA_VERBS ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* ent
   for (uint32_t index = 0;; ++index) {
     auto found = core_of(context).query_gid(1, index);
     if (!found) break;
-    if (count == max_entries) return -EINVAL;  // the whole table or nothing
+    if (count == max_entries) return -EINVAL;  // returns the whole table or an error
     give(entry_of(*found), reinterpret_cast<char*>(entries) + count * size, size);
     ++count;
   }
@@ -325,7 +325,7 @@ NUPA_VERBS int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsign
     errno = found.error().code();
     return -1;
   }
-  // This private call speaks of the kernel's two kinds: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
+  // This private call uses the kernel's two types: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
   *type = found && found->type == nupa::GidType::kRoceV2 ? 1 : 0;
   return 0;
 }

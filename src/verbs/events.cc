@@ -44,7 +44,7 @@ void acknowledge(Object* object, uint32_t* completed) {
   pthread_mutex_unlock(&object->mutex);
 }
 
-/// Translates an event and counts it at its object, which the core keeps from going away meanwhile.
+/// Translates an event and counts it at its object, which the core keeps alive meanwhile.
 void hand_out(Opened& opened, const AsyncEvent& taken, ibv_async_event* event) {
   std::lock_guard lock(opened.mutex);
   event->event_type = static_cast<ibv_event_type>(taken.type);
@@ -76,7 +76,7 @@ NUPA_VERBS int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
     return -1;
   }
   Opened& opened = *context_of(context)->opened;
-  // Fails in a child, before it locks.
+  // In a forked child this fails before it takes a lock.
   const auto taken = opened.core->next_event([&](const nupa::AsyncEvent& told) { hand_out(opened, told, event); });
   if (taken) return 0;
   errno = taken.error().code();
@@ -108,7 +108,7 @@ NUPA_VERBS void ibv_ack_async_event(ibv_async_event* event) {
   }
 }
 
-// A child gets a private copy of registered memory at fork(): nothing has to be asked for.
+// A child gets a private copy of registered memory at fork(), so no preparation is needed.
 NUPA_VERBS int ibv_fork_init(void) { return 0; }
 NUPA_VERBS ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }
 NUPA_VERBS int ibv_dontfork_range(void*, size_t) { return 0; }

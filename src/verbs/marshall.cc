@@ -1,5 +1,5 @@
-/// Copies between the kernel's structures of the connection manager and the verbs': what librdmacm takes from this
-/// library.
+/// Copies between the kernel's structures of the connection manager and those of verbs. librdmacm imports these
+/// functions.
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
@@ -23,7 +23,7 @@ NUPA_VERBS void ibv_copy_ah_attr_from_kern(ibv_ah_attr* to, const ib_uverbs_ah_a
   to->port_num = from->port_num;
 }
 
-/// qp_attr_mask is the caller's to read; rate_limit is not in the kernel's structure and stays.
+/// The caller reads qp_attr_mask itself. The kernel's structure has no rate_limit, so that field is not changed.
 NUPA_VERBS void ibv_copy_qp_attr_from_kern(ibv_qp_attr* to, const ib_uverbs_qp_attr* from) {
   to->qp_state = static_cast<ibv_qp_state>(from->qp_state);
   to->cur_qp_state = static_cast<ibv_qp_state>(from->cur_qp_state);
@@ -54,7 +54,7 @@ NUPA_VERBS void ibv_copy_qp_attr_from_kern(ibv_qp_attr* to, const ib_uverbs_qp_a
 
 namespace {
 
-/// Fields that have the same name on both sides.
+/// Copies the fields that have the same name on both sides.
 template <class To, class From>
 void copy_path(To* to, const From* from) {
   to->dlid = from->dlid;

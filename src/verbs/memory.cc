@@ -29,7 +29,7 @@ ibv_mr* wrap(ibv_pd* pd, std::unique_ptr<MemoryRegion> core, void* addr) {
 
 ibv_mr* reg(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access_flags) try {
   if (pd == nullptr) return refuse(EINVAL);
-  // The whole address space at once (implicit on-demand paging) is not offered.
+  // A region of the whole address space (implicit on-demand paging) is not supported.
   const bool implicit = addr == nullptr && length == SIZE_MAX && (access_flags & IBV_ACCESS_ON_DEMAND) != 0;
   if (implicit) return refuse(EOPNOTSUPP);
   auto core = core_of(pd->context).reg_mr(*of(pd)->core, addr, length, iova, access_flags);
@@ -89,8 +89,8 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if (context == nullptr || attr == nullptr || attr->pd == nullptr || (attr->comp_mask & ~kKnown) != 0)
     return refuse(EINVAL);
-  // The allocators are for buffers that a provider takes from the program's memory. Here there are none: rings lie
-  // in the segment that peers see, so the callbacks are never needed.
+  // The allocators are for buffers that a provider takes from the program's memory. NUPA has none: rings are in the
+  // segment that peers map, so the callbacks are never called.
   auto* made = new VParentPd{};
   VPd* original = of(attr->pd);
   made->original = original->original == nullptr ? original : original->original;
@@ -186,7 +186,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   wr.opcode = Opcode::kBindMw;
   wr.flags = bind->send_flags;
   wr.mw = of(mw)->core;
-  wr.rkey = ibv_inc_rkey(mw->rkey);  // chosen here: the bind may have to wait, and the program gets its key now
+  wr.rkey = ibv_inc_rkey(mw->rkey);  // chosen here: the bind may have to wait, but the program gets its key now
   wr.bind.region = bind->bind_info.mr == nullptr ? nullptr : of(bind->bind_info.mr)->core;
   wr.bind.addr = bind->bind_info.addr;
   wr.bind.length = bind->bind_info.length;
@@ -327,7 +327,7 @@ NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length,
   auto core =
       core_of(pd->context).reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
   if (!core) return refuse(core.error().code());
-  // What the program knows of the region's place is the offset within the descriptor.
+  // The program only knows the region's offset in the descriptor.
   return wrap(pd, std::move(*core), reinterpret_cast<void*>(offset));
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -384,7 +384,7 @@ NUPA_VERBS ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) try {
   made->imported = true;
   made->mr.context = pd->context;
   made->mr.pd = pd;
-  // The importer does not know the owner's addresses (ibv_import_mr's manual).
+  // The address does not apply to an imported region; null is expected (ibv_import_mr's manual).
   made->mr.addr = nullptr;
   use(pd);
   return &made->mr;

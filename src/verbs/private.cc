@@ -1,5 +1,5 @@
-/// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time. A provider never gets a
-/// device here, so nearly none has anything to work on: each says so in the way of its kind.
+/// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time. A provider never gets a device
+/// here, so almost all of them have nothing to do: each fails in the way of its kind.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -8,7 +8,7 @@
 #include "base/settings.h"
 #include "verbs/wrappers.h"
 
-// Their arguments are never looked at, so the symbols are declared without them.
+// The functions never read their arguments, so the symbols are declared without them.
 #define NUPA_PRIVATE(name)    \
   NUPA_VERBS int name(void) { \
     errno = EOPNOTSUPP;       \
@@ -19,7 +19,7 @@
     errno = EOPNOTSUPP;            \
     return nullptr;                \
   }
-// Those whose positive result is a number of bytes or completions.
+// Functions whose positive result is a number of bytes or completions.
 #define NUPA_PRIVATE_COUNT(name) \
   NUPA_VERBS int name(void) {    \
     errno = EOPNOTSUPP;          \
@@ -28,16 +28,16 @@
 #define NUPA_PRIVATE_VOID(name) \
   NUPA_VERBS void name(void) {}
 
-/// Providers announce themselves from their constructors; there is no adapter for them.
+/// Providers register from their constructors. There is no adapter for them.
 NUPA_VERBS void verbs_register_driver_34(const void*) {}
-/// A data symbol: whether objects of a vanished device may be destroyed.
+/// A data symbol: true if objects of a device that was removed may be destroyed.
 extern "C" __attribute__((visibility("default"))) bool verbs_allow_disassociate_destroy;
 bool verbs_allow_disassociate_destroy = false;
 
-/// How many attributes an ioctl command has: none.
+/// Returns the number of attributes of an ioctl command: none.
 NUPA_VERBS unsigned int __ioctl_final_num_attrs(unsigned int) { return 0; }
 
-/// A provider's own message; the manual's VERBS_LOG_LEVEL (0: none, up to 4) says which are wanted.
+/// Prints a provider's message if VERBS_LOG_LEVEL (0: none, up to 4; see the manual) allows its level.
 NUPA_VERBS void __verbs_log(verbs_context*, uint32_t level, const char* format, ...) {
   const char* wanted = nupa::base::setting("VERBS_LOG_LEVEL");
   if (wanted == nullptr || format == nullptr || std::strtoul(wanted, nullptr, 10) < level) return;
@@ -47,7 +47,7 @@ NUPA_VERBS void __verbs_log(verbs_context*, uint32_t level, const char* format, 
   va_end(values);
 }
 
-/// Fills in the part of a completion queue that programs see.
+/// Fills the part of a completion queue that programs read.
 NUPA_VERBS void verbs_init_cq(ibv_cq* cq, ibv_context* context, ibv_comp_channel* channel, void* cq_context) {
   cq->context = context;
   cq->channel = channel;
@@ -59,7 +59,7 @@ NUPA_VERBS void verbs_init_cq(ibv_cq* cq, ibv_context* context, ibv_comp_channel
   if (channel != nullptr) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_RELAXED);
 }
 
-// These two work on what _verbs_init_and_alloc_context gives out, and it gives out nothing.
+// These two work on the result of _verbs_init_and_alloc_context, which is always null.
 NUPA_PRIVATE_VOID(verbs_set_ops)
 NUPA_PRIVATE_VOID(verbs_uninit_context)
 NUPA_PRIVATE_COUNT(ibv_read_ibdev_sysfs_file)

@@ -84,7 +84,7 @@ SendWr convert(const ibv_send_wr& wr, ibv_qp_type type) {
 
 /// An atomic write moves one word of eight bytes.
 bool is_one_word(const ibv_send_wr& wr) {
-  constexpr int kMostEntries = 8;  // of a byte or more each
+  constexpr int kMostEntries = 8;  // entries of one byte or more
   if (wr.sg_list == nullptr || wr.num_sge < 1 || wr.num_sge > kMostEntries) return false;
   uint64_t bytes = 0;
   for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
@@ -100,7 +100,7 @@ void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
       out->rkey = wr.wr.rdma.rkey;
       break;
     case IBV_WR_ATOMIC_WRITE:
-      if (!is_one_word(wr)) out->num_sge = UINT32_MAX;  // the core refuses the count
+      if (!is_one_word(wr)) out->num_sge = UINT32_MAX;  // the core rejects the count
       out->remote_addr = wr.wr.rdma.remote_addr;
       out->rkey = wr.wr.rdma.rkey;
       break;
@@ -181,7 +181,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) try {
   const bool builds = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
   if (builds && !can_build(number_in(attr->qp_type), attr->send_ops_flags)) return refuse(EOPNOTSUPP);
   if (builds && (attr->send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
-    // The builder's atomic write carries its word inline, whatever the program asked for (more is always allowed).
+    // The builder's atomic write carries its word inline, so both limits are raised if the program requested less.
     attr->cap.max_inline_data = std::max(attr->cap.max_inline_data, kAtomicBytes);
     attr->cap.max_send_sge = std::max(attr->cap.max_send_sge, 1u);
   }
@@ -243,7 +243,7 @@ NUPA_VERBS ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
 
 namespace {
 
-/// Threads may query and modify at once; the field is the program's to read.
+/// Atomic, because threads may query and modify at the same time. Only the program reads the field.
 void show_state(ibv_qp* qp, ibv_qp_state state) { __atomic_store_n(&qp->state, state, __ATOMIC_RELAXED); }
 
 }  // namespace
@@ -318,8 +318,8 @@ NUPA_VERBS int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr
 }
 
 NUPA_VERBS int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t flags) {
-  // The last bytes of a write become visible last: what a poller on the last byte counts on. More is not promised
-  // for all lengths, and the ABI of this version has no weaker answer than "the whole message".
+  // The last bytes of a write become visible last, which a program that polls the last byte relies on. NUPA does not
+  // promise more for all lengths, and the ABI of this version has no weaker answer than "the whole message".
   (void)qp;
   (void)op;
   (void)flags;
@@ -329,13 +329,13 @@ NUPA_VERBS int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t
 NUPA_VERBS int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
   if (qp == nullptr || ece == nullptr) return answer(EINVAL);
   std::memset(ece, 0, sizeof *ece);
-  return answer(EOPNOTSUPP);  // as of every provider without them
+  return answer(EOPNOTSUPP);  // the answer of every provider without ECE
 }
 
 NUPA_VERBS int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
   if (qp == nullptr || ece == nullptr) return answer(EINVAL);
   if (ece->comp_mask != 0) return answer(EINVAL);
-  // A vendor of zero asks for nothing (the manual: the options are then ignored).
+  // A vendor of zero requests no options (the manual: they are then ignored).
   return ece->vendor_id == 0 ? 0 : answer(EOPNOTSUPP);
 }
 

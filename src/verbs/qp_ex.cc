@@ -8,13 +8,13 @@ namespace {
 
 Builder& builder(ibv_qp_ex* qp) { return *of(qp)->builder; }
 
-/// The builder's calls return nothing: the first fault waits for wr_complete.
+/// Keeps the first fault for wr_complete, because the builder's functions return nothing.
 void remember(ibv_qp_ex* qp, int error) {
   if (builder(qp).error == 0) builder(qp).error = error;
 }
 
-/// Opens the next request. Without memory for it the run fails as for any other fault, and what is said about the
-/// request goes to a spare one.
+/// Begins the next request. Without memory for it the run fails as after any other fault, and the setters change a
+/// spare request.
 Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
   Builder& b = builder(qp);
   try {
@@ -27,7 +27,7 @@ Builder::Staged& stage(ibv_qp_ex* qp, Opcode opcode) {
   if ((qp->wr_flags & ~kSendFlags) != 0) remember(qp, EINVAL);
   b.last->wr.opcode = opcode;
   b.last->wr.wr_id = qp->wr_id;
-  // Inline is what wr_set_inline_data says, never a flag of the caller (ibv_wr_post's manual).
+  // Only wr_set_inline_data sets the inline flag, never the caller (ibv_wr_post's manual).
   b.last->wr.flags = qp->wr_flags & ~send_flag::kInline;
   return *b.last;
 }
@@ -39,7 +39,7 @@ SendWr& stage_remote(ibv_qp_ex* qp, Opcode opcode, uint32_t rkey, uint64_t remot
   return wr;
 }
 
-/// The request that the set calls speak about. Without one the whole run fails.
+/// Returns the request that the setters change. Without one the whole run fails.
 Builder::Staged* last(ibv_qp_ex* qp) {
   if (builder(qp).last == nullptr) remember(qp, EINVAL);
   return builder(qp).last;
@@ -75,12 +75,12 @@ void put_inline(ibv_qp_ex* qp, Builder::Staged* staged, size_t count, const ibv_
   staged->wr.flags |= send_flag::kInline;
   staged->wr.num_sge = 1;
   staged->first_sge = b.list.size();
-  // The address is put in when the buffer grows no more.
+  // wr_complete sets the address, when the buffer does not grow any more.
   const Sge data{0, static_cast<uint32_t>(bytes), 0};
   append(qp, &b.list, &data, 1);
 }
 
-/// The value is taken at once, as inline data is.
+/// Copies the value at once, like inline data.
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, const void* value) {
   stage_remote(qp, Opcode::kAtomicWrite, rkey, remote_addr);
   if (value == nullptr) return remember(qp, EINVAL);
@@ -163,8 +163,8 @@ void reset(Builder& b) {
   b.error = 0;
 }
 
-/// Whether each request says where it goes, where the service has to be told (ibv_wr_post's manual, QP specific
-/// setters): found here, before any is posted.
+/// Returns whether each request has its destination, for the services that need one (ibv_wr_post's manual, QP specific
+/// setters). Checked here, before any request is posted.
 bool all_addressed(ibv_qp_ex* qp) {
   const ibv_qp_type type = qp->qp_base.qp_type;
   if (type != IBV_QPT_UD && type != IBV_QPT_XRC_SEND) return true;
@@ -225,7 +225,7 @@ bool can_build(uint32_t type, uint64_t flags) {
 }
 
 void set_builder(VQp* made, uint64_t flags) {
-  // Room for a usual run, so that the first ones do not allocate.
+  // Reserve room for a usual run, so that the first runs do not allocate.
   constexpr size_t kUsualRun = 32;
   made->builder = std::make_unique<Builder>();
   made->builder->staged.reserve(kUsualRun);

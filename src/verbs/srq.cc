@@ -80,7 +80,7 @@ NUPA_VERBS ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
   nupa::SrqOptions options;
   options.max_wr = attr->attr.max_wr;
   options.max_sge = attr->attr.max_sge;
-  // The limit is armed by ibv_modify_srq only (ibv_create_srq's manual).
+  // Only ibv_modify_srq arms the limit (ibv_create_srq's manual).
   ibv_srq* srq = make_srq(pd, options, attr->srq_context);
   if (srq != nullptr) of(srq)->core->query(&attr->attr.max_wr, &attr->attr.max_sge, nullptr);
   return srq;

@@ -1,4 +1,4 @@
-/// Names and numbers: texts of enumerations, rates, files of sysfs.
+/// Names and numbers: texts of enumerations, rates, sysfs files.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ const char* pick(const std::array<const char*, N>& names, long value) {
 
 struct Rate {
   ibv_rate code;
-  int mult;  ///< of 2.5 Gb/s; -1: not a multiple
+  int mult;  ///< multiples of 2.5 Gb/s; -1: not a multiple
   int mbps;
 };
 
@@ -160,7 +160,7 @@ NUPA_VERBS int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* at
     errno = EINVAL;
     return -1;
   }
-  // Nothing here leaves through an Ethernet port: the interface identifier of a link-local address tells a hardware
+  // No packet leaves through an Ethernet port. The interface identifier of a link-local address contains a hardware
   // address (RFC 4291, appendix A); any other destination has none.
   const uint8_t* gid = attr->grh.dgid.raw;
   if (gid[0] != 0xfe || gid[1] != 0x80 || gid[11] != 0xff || gid[12] != 0xfe) {

@@ -1,6 +1,6 @@
 #pragma once
-/// What stands behind the structures of the verbs ABI: each has the ABI's part at a fixed place, most at their
-/// beginning, so that a pointer the program holds is a cast away from the core's object.
+/// The objects behind the structures of the verbs ABI. Each contains the ABI's part at a fixed place, usually at its
+/// beginning, so that a cast turns the program's pointer into the core's object.
 
 #include <infiniband/verbs.h>
 
@@ -29,19 +29,19 @@
 
 namespace nupa::verbs {
 
-/// Providers' helper libraries read their own table just behind ibv_device: they find zeros and let go.
+/// Providers' helper libraries read their table directly behind ibv_device. They find zeros and ignore the device.
 struct VDevice {
   ibv_device device;
   char reserved[512];
   int index;
-  std::atomic<uint64_t> node_guid;  ///< of the list that was made last; network byte order
+  std::atomic<uint64_t> node_guid;  ///< as of the last device list; network byte order
 };
 
 struct VPd;
 struct VMr;
 struct VDm;
 
-/// One core device with the objects that another handle on it may import by number.
+/// One core device, with the objects that another context on it may import by number.
 struct Opened {
   const progress::OfThisProcess made;
   std::unique_ptr<Device> core;
@@ -53,16 +53,16 @@ struct Opened {
 };
 
 struct VContext {
-  verbs_context verbs;  ///< the program's ibv_context is its last member
+  verbs_context verbs;  ///< the program's ibv_context is the last member of this structure
   std::shared_ptr<Opened> opened;
 };
 
 struct VPd {
   ibv_pd pd;
   ProtectionDomain* core;
-  VPd* original = nullptr;       ///< of a parent domain or an imported one
-  std::atomic<int> children{0};  ///< parent domains on it
-  std::atomic<int> objects{0};   ///< made with it: a parent domain's are not told apart by the core
+  VPd* original = nullptr;       ///< the protection domain behind a parent domain or an imported one
+  std::atomic<int> children{0};  ///< parent domains and imported domains on it
+  std::atomic<int> objects{0};   ///< objects made with it; the core does not distinguish those of a parent domain
 };
 
 struct VTd {
@@ -101,24 +101,24 @@ struct VXrcd {
   XrcDomain* core;
 };
 
-/// Its memory is not freed: a thread of the program may come to ibv_get_cq_event() after another one has destroyed the
-/// channel, and must not read memory of something else.
+/// The memory of a channel is never freed. A thread of the program may enter ibv_get_cq_event() after another thread
+/// has destroyed the channel, and must not read the memory of another object.
 struct VChannel {
   static constexpr uint32_t kDestroyed = 1;
   static constexpr uint32_t kReader = 2;
 
   ibv_comp_channel channel{};
   CompletionChannel* core = nullptr;
-  std::atomic<uint32_t> state{0};  ///< kReader for each thread in ibv_get_cq_event(), and kDestroyed
+  std::atomic<uint32_t> state{0};  ///< kReader for each thread in ibv_get_cq_event(), plus kDestroyed
   VChannel* next_spare = nullptr;
 };
 
 struct VCq {
   ibv_cq_ex ex;
   CompletionQueue* core;
-  WorkCompletionEx current;      ///< between start_poll and end_poll
-  std::mutex polling;            ///< held from a start_poll that found something to end_poll
-  bool single_threaded = false;  ///< the program promised it: `polling` is not taken
+  WorkCompletionEx current;      ///< valid between start_poll and end_poll
+  std::mutex polling;            ///< held from a successful start_poll to end_poll
+  bool single_threaded = false;  ///< promised by the program: `polling` is not taken
   uint64_t clock_khz = 0;
   uint32_t async_delivered = 0;  ///< guarded by Opened::mutex, as in the types below
 };
@@ -134,19 +134,19 @@ struct Builder {
   struct Staged {
     SendWr wr;
     size_t first_sge = 0;
-    size_t inline_offset = 0;  ///< with send_flag::kInline
-    bool addressed = false;    ///< the datagram's address or the shared receive queue's number was set
+    size_t inline_offset = 0;  ///< valid with send_flag::kInline
+    bool addressed = false;    ///< the datagram's address or the number of the shared receive queue was set
   };
   std::mutex mutex;
   std::vector<Staged> staged;
   std::vector<Sge> list;
   std::vector<std::byte> inline_data;
-  Staged* last = nullptr;  ///< what the setters speak about; null: no request yet
-  Staged spare;            ///< stands in for one that there is no memory for
+  Staged* last = nullptr;  ///< the request that the setters change; null: no request yet
+  Staged spare;            ///< used for a request that there is no memory for
   int error = 0;           ///< the first fault since wr_start
 };
 
-/// A post looks at the first cache line alone: with a thousand queue pairs in turn each line counts.
+/// A post reads only the first cache line: with a thousand queue pairs in turn each line counts.
 struct alignas(64) VQp {
   std::unique_ptr<Builder> builder;
   uint32_t max_inline = 0;
@@ -163,7 +163,8 @@ inline VContext* context_of(ibv_context* context) {
   return reinterpret_cast<VContext*>(verbs);
 }
 inline Device& core_of(ibv_context* context) { return *context_of(context)->opened->core; }
-/// A forked child has its parent's contexts: threads of the parent may have held the locks of all that belongs to one.
+/// True in a forked child for its parent's contexts: threads of the parent may have held the locks of all their
+/// objects.
 inline bool is_inherited(ibv_context* context) { return !context_of(context)->opened->made.holds(); }
 inline VPd* of(ibv_pd* pd) { return reinterpret_cast<VPd*>(pd); }
 inline VMr* of(ibv_mr* mr) { return reinterpret_cast<VMr*>(mr); }
@@ -178,7 +179,7 @@ inline VSrq* of(ibv_srq* srq) { return reinterpret_cast<VSrq*>(srq); }
 inline VQp* of(ibv_qp* qp) { return reinterpret_cast<VQp*>(reinterpret_cast<char*>(qp) - offsetof(VQp, ex)); }
 inline VQp* of(ibv_qp_ex* qp) { return of(&qp->qp_base); }
 
-/// An enumeration that a C program filled in may hold any number: it is read as one, and the core judges it.
+/// Reads an enumeration as a number, since a C program may store any number in it. The core checks the value.
 template <class Enum>
 uint32_t number_in(const Enum& value) {
   static_assert(sizeof(Enum) == sizeof(uint32_t));
@@ -187,7 +188,7 @@ uint32_t number_in(const Enum& value) {
   return number;
 }
 
-/// Notes that an object stands on the domain; null: one that has no domain (XRC_RECV).
+/// Counts an object of the domain. Null: an object without a domain (XRC_RECV).
 inline void use(ibv_pd* pd) {
   if (pd != nullptr) ++of(pd)->objects;
 }
@@ -195,20 +196,22 @@ inline void leave(ibv_pd* pd) {
   if (pd != nullptr) --of(pd)->objects;
 }
 
-/// Sets errno and returns null, as every verb that makes an object does when it fails.
+/// Sets errno and returns null, like every verb that fails to make an object.
 inline std::nullptr_t refuse(int error) {
   errno = error;
   return nullptr;
 }
-/// Sets errno and returns it, as the verbs that return an error do.
+/// Sets errno and returns it, like the verbs that return an error.
 inline int answer(int error) {
   if (error != 0) errno = error;
   return error;
 }
 
-/// Closes and frees a queue; `shown` is its part with the mutex and the condition. A thread of the program may still
-/// handle an event that names it, so the call waits until each is acknowledged: acknowledged(n) says it, under the
-/// mutex, where n asynchronous events were handed out. A forked child has no such thread.
+/// Closes and frees a queue. `shown` is its part with the mutex and the condition. A thread of the program may still
+/// handle an event of the queue, so the call waits until all events are acknowledged.
+///
+/// It calls acknowledged(n) under the mutex until that returns true; n is the number of asynchronous events that were
+/// handed out. A forked child has no such thread.
 template <class Made, class Shown, class Acknowledged>
 int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged) {
   if (const int error = made->core->close(); error != 0) return answer(error);
@@ -228,17 +231,17 @@ int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged) {
   return 0;
 }
 
-// Scatter/gather lists are passed through.
+// Scatter/gather lists are passed on without a copy.
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 
-/// What atomic operations work on.
+/// The bytes that atomic operations access.
 constexpr uint32_t kAtomicBytes = 8;
 
-/// Flags of a send; IBV_SEND_IP_CSUM is not among them, as no checksum offload is advertised.
+/// The flags of a send. IBV_SEND_IP_CSUM is not among them, because no checksum offload is advertised.
 constexpr unsigned int kSendFlags = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// A count that is negative, or that no list stands behind, becomes one that no queue allows: EINVAL.
+/// Turns a negative count, or a count without a list, into one that no queue allows: EINVAL.
 inline uint32_t list_length(const ibv_sge* list, int count) {
   return list == nullptr && count != 0 ? UINT32_MAX : static_cast<uint32_t>(count);
 }
@@ -249,7 +252,7 @@ inline RecvWr convert(const ibv_recv_wr& wr) {
 AddressVector to_core(const ibv_ah_attr& attr);
 void from_core(const AddressVector& vector, ibv_ah_attr* attr);
 
-/// An object that was closed is not to be imported any more.
+/// Removes an object that was closed from the objects that may be imported.
 template <class Made>
 void forget_number(ibv_context* context, std::map<uint32_t, Made*> Opened::*kind, uint32_t handle) {
   if (is_inherited(context)) return;
@@ -261,7 +264,7 @@ void forget_number(ibv_context* context, std::map<uint32_t, Made*> Opened::*kind
 /// Fills the verbs_context's table of operations.
 void set_operations(verbs_context* verbs);
 
-// Each object's file gives the operations that are reached through the table.
+// The operations in that table; the file of each object defines its part.
 int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size_t length);
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
                     size_t size);
@@ -290,11 +293,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
-/// Whether the builder has every operation asked for, for a queue pair of this type.
+/// Returns whether the builder has every requested operation for a queue pair of this type.
 bool can_build(uint32_t type, uint64_t send_ops_flags);
 /// Sets the builder's functions for these operations.
 void set_builder(VQp* qp, uint64_t send_ops_flags);
-/// Sets the functions that take completions one by one and read the fields asked for.
+/// Sets the functions that poll completions one by one and read the requested fields.
 void set_readers(VCq* cq, uint64_t wc_flags);
 
 }  // namespace nupa::verbs

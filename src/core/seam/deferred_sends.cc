@@ -9,7 +9,7 @@ namespace nupa::core {
 
 namespace {
 
-/// The pause before a peer that does not answer is tried again.
+/// The pause before the next try for a peer that does not answer.
 constexpr int64_t kNoAnswerPauseNs = 500'000;
 constexpr int64_t kShortestRnrPauseNs = 50'000;
 
@@ -52,7 +52,7 @@ DeferredSend* DeferredSends::keep(const Request& request) try {
 }
 
 void DeferredSends::end_front(QpContext& context, WcStatus status, uint64_t length) {
-  // Off the list first: the core may ask within complete_send() whether anything is left.
+  // Taken off the list first: the core may call empty() within complete_send().
   const std::unique_ptr<DeferredSend> ended = std::move(waiting_.front());
   waiting_.pop_front();
   context.complete_send(ended->wr, ended->position, status, length);

@@ -8,16 +8,16 @@
 
 namespace nupa::core {
 
-/// Network interfaces by name. Of a device, the first is where it is found, the others are further rails of its
-/// connections. Empty: all that there are, and each connection uses one.
+/// Names of network interfaces. Peers find a device at its first interface; the others are further rails of its
+/// connections. Empty: all interfaces of the host, and each connection uses one of them.
 using Interfaces = std::vector<std::string>;
 
-/// Properties in which the devices of a process differ.
+/// The properties that differ between the devices of a process.
 struct DeviceEntry {
   uint32_t index = 0;
   Interfaces interfaces;
   std::vector<GidEntry> gids;  ///< the GID table of its port
-  uint64_t node_guid = 0;      ///< network byte order: the interface identifier of GID 0
+  uint64_t node_guid = 0;      ///< network byte order; the interface identifier of GID 0
 };
 
 }  // namespace nupa::core

@@ -10,9 +10,9 @@
 
 namespace nupa::core {
 
-/// Before the payload of each datagram stand 40 bytes (IBTA 11.4.1.2): a global route header. Over UDP and IPv4 an
-/// adapter would show the IPv4 header in the last 20 of them and tell so beside the completion in a way of its own;
-/// here it is the header that verbs.h describes, also for addresses that map IPv4.
+/// The global route header: 40 bytes before the payload of each received datagram (IBTA 11.4.1.2). For RoCEv2 over IPv4
+/// an adapter puts the IPv4 header into the last 20 bytes and marks that in a vendor-specific way. NUPA always writes
+/// the header that verbs.h describes, for IPv4-mapped addresses as well.
 constexpr uint32_t kGrhBytes = 40;
 using RouteHeader = std::array<std::byte, kGrhBytes>;
 

@@ -4,10 +4,10 @@
 
 namespace nupa::core {
 
-/// Queue pair number of everybody in a group (IBTA 10.5.2).
+/// The destination queue pair number of multicast datagrams (IBTA 10.5.2).
 constexpr uint32_t kGroupQpn = 0xffffff;
 
-/// Whether a GID names a multicast group: one of IPv6 (ff00::/8), or an IPv4 one (224.0.0.0/4) in the form
+/// Returns whether a GID is a multicast group: an IPv6 group (ff00::/8), or an IPv4 group (224.0.0.0/4) in the form
 /// ::ffff:a.b.c.d (IBTA annex A17).
 inline bool names_group(const Gid& gid) {
   constexpr uint8_t kIpv6Group = 0xff;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Datagrams between the communication managers of two hosts, which a transport brings to queue pair 1, the port's
-/// management (IBTA 3.9.4, 13.4).
+/// Management datagrams (MADs) between the communication managers of two hosts. A transport carries them to queue pair
+/// 1, the port's management interface (IBTA 3.9.4, 13.4).
 
 #include <nupa/result.h>
 
@@ -14,7 +14,7 @@
 
 namespace nupa::core {
 
-/// A process of another host. `port` is the transport's: it tells processes with one address apart.
+/// A process of another host. `port` is the transport's port number; it distinguishes processes that share an address.
 struct MadPeer {
   Gid address;
   uint16_t port = 0;
@@ -25,56 +25,59 @@ struct MadDatagram {
 
   std::array<std::byte, kBytes> bytes;
   Gid local;               ///< the address of this host
-  MadPeer remote;          ///< received: where answers go
-  uint32_t interface = 0;  ///< by which it came or leaves; 0: the system chooses
-  /// Received: its sender is a process of NUPA, and `remote` leads to that process.
+  MadPeer remote;          ///< received: the destination of an answer
+  uint32_t interface = 0;  ///< index of the interface that it uses; 0: the system chooses
+  /// Received: true if the sender is a NUPA process; `remote` then leads to that process.
   bool of_nupa = false;
-  /// Received: the port that it came from, where an answer to this very datagram goes.
+  /// Received: the source port of the datagram; an answer to this very datagram goes there.
   uint16_t from_port = 0;
 };
 using MadHandler = std::function<void(const MadDatagram&)>;
 
-/// A socket for nothing but these. One thread.
+/// A socket for management datagrams only. Used by one thread.
 class MadSocket {
  public:
   virtual ~MadSocket() = default;
-  /// Readable if something has come.
+  /// Becomes readable when a datagram has arrived.
   virtual int fd() const = 0;
-  /// Reads what has come.
+  /// Reads the datagrams that have arrived and calls `handler` for each.
   virtual void receive(const MadHandler& handler) = 0;
   virtual void send(const MadDatagram& datagram) = 0;
-  /// A process that does not exist, as its host has said since the last call; none: no host has.
+  /// Returns a process that does not exist, as its host has reported since the last call; empty: no report is left.
   virtual std::optional<MadPeer> next_refusal() = 0;
 };
 
 struct HostWay {
-  uint16_t port = 0;       ///< where a process receives for all of the host
-  uint32_t interface = 0;  ///< by which they leave; 0: the system chooses
+  uint16_t port = 0;       ///< the port where one process receives for the whole host
+  uint32_t interface = 0;  ///< index of the interface that datagrams leave from; 0: the system chooses
 };
 
-/// What a transport does for the communication manager.
+/// The interface that a transport offers to the communication manager.
 class MadCarrier {
  public:
   virtual ~MadCarrier() = default;
 
-  /// `handler` gets what comes to queue pair 1 from now on. It is called by any thread that receives, must return soon
-  /// and may call send() alone. Errors: those of threads.
+  /// Calls `handler` for each datagram that arrives for queue pair 1 from now on. Any receiving thread may call the
+  /// handler; it must return soon, and send() is the only function of this object that it may call. Errors: those of
+  /// threads.
   virtual Result<void> listen(MadHandler handler) = 0;
-  /// No handler is called after this returns.
+  /// Ends the calls of the handler: none runs after this returns.
   virtual void unlisten() = 0;
-  /// Sends to datagram.remote. One thread at a time, which may be at the end of its process. False: not now.
+  /// Sends to datagram.remote. One thread at a time; that thread may run at the exit of its process. Returns false if
+  /// the datagram cannot be sent now.
   virtual bool send(const MadDatagram& datagram) = 0;
 
-  /// How datagrams reach the host at `address`, as long as none of its processes is known, from entry `gid_index` of a
-  /// device's GID table.
+  /// Returns how a datagram reaches the host at `address` while none of its processes is known. The datagram leaves
+  /// from entry `gid_index` of the device's GID table.
   virtual HostWay way_to_host(const DeviceEntry& device, uint32_t gid_index, const Gid& address) const = 0;
-  /// This process receives what comes for the host.
+  /// True if this process receives the datagrams that are addressed to the host as a whole.
   virtual bool receives_for_host() const = 0;
-  /// A socket that receives it, for a process that does not. EADDRINUSE: another process has it; errors of sockets.
+  /// Opens a socket for the host's datagrams in a process that does not receive them otherwise. EADDRINUSE: another
+  /// process receives them. Other errors are those of sockets.
   virtual Result<std::unique_ptr<MadSocket>> open_host_socket() = 0;
-  /// Processes of NUPA on other hosts may be asked whether they live. Constant.
+  /// True if NUPA processes on other hosts can be probed for whether they are alive. Constant.
   virtual bool probes() const = 0;
-  /// A socket to ask them by. Errors of sockets.
+  /// Opens a socket for such probes. Errors: those of sockets.
   virtual Result<std::unique_ptr<MadSocket>> open_probe_socket() = 0;
 };
 

@@ -10,7 +10,7 @@ WcStatus QpContext::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, u
   const uint32_t rights = operation == Atomic::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
   std::byte* at = reach(srqn, rkey, address, sizeof *operand, rights);
   if (at == nullptr) return WcStatus::kRemAccessErr;
-  // A key's even address may lie at an odd one of the process, where the processor has no atomics.
+  // A key whose first address is even may map to an odd address of the process, where the processor has no atomics.
   if (reinterpret_cast<uintptr_t>(at) % sizeof *operand != 0) return WcStatus::kRemInvReqErr;
   auto* word = reinterpret_cast<uint64_t*>(at);
   const bool done = base::try_access(at, sizeof *word, [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A send request on its way from the core to a transport, and what the transport did with it.
+/// A send request as the core gives it to a transport, and the transport's answer.
 
 #include <nupa/queue_pair.h>
 
@@ -15,44 +15,44 @@ constexpr uint64_t kAtomicBytes = 8;
 /// The longest message of a connected service, bytes (IBTA 9.3.2).
 constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
 
-/// Entries of a scatter or gather list: a post holds the pieces of one request on its stack.
+/// The largest number of entries of a scatter or gather list. A post holds the pieces of one request on its stack.
 constexpr uint32_t kMaxSge = 32;
 
 constexpr bool is_atomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
-/// Requests that write to the memory of their own list.
+/// Requests whose results are written to the memory of the request's list.
 constexpr bool writes_own_list(Opcode opcode) { return opcode == Opcode::kRdmaRead || is_atomic(opcode); }
-/// Requests that concern this process alone.
+/// Requests that only affect this process.
 constexpr bool is_local(Opcode opcode) { return opcode == Opcode::kBindMw || opcode == Opcode::kLocalInv; }
 
 using base::Piece;
 
-/// One request that the core has checked at post(). Valid during the call only: a transport that returns
+/// One request that the core has checked at post(). It is valid during the call only: a transport that returns
 /// Posted::taken() keeps a copy (DeferredSends makes one).
 struct Request {
-  const SendWr& wr;             ///< read `pieces` instead of its list, unless the request is kept
+  const SendWr& wr;             ///< the transport reads `pieces` instead of its list, unless it keeps the request
   const AddressVector* vector;  ///< UD: the destination; null otherwise
   const Piece* pieces;          ///< entries of length 0 are left out
   uint32_t piece_count;         ///< 0 to kMaxSge
   uint64_t length;              ///< bytes of all pieces
-  uint32_t position;            ///< in the send queue; given back to QpContext::complete_send()
-  WcStatus fault;               ///< not kSuccess: the request is not executed, it ends with this status in its turn
+  uint32_t position;            ///< index in the send queue, passed back to QpContext::complete_send()
+  WcStatus fault;  ///< not kSuccess: the request is not executed and ends with this status when its turn comes
 };
 
-/// The outcome of Endpoint::post(). One word: a structure of bytes is written in parts and read as a whole,
-/// for which processors wait.
+/// The result of Endpoint::post(). It is one word because a structure of bytes is stored in parts and then loaded as a
+/// whole, and processors stall on such a load.
 class Posted {
  public:
-  /// Finished; the core completes it now.
+  /// The request has ended; the core completes it now.
   static constexpr Posted done(WcStatus status) { return Posted(static_cast<uint32_t>(status)); }
-  /// Kept: QpContext::complete_send() will be called for it, exactly once.
+  /// The transport keeps the request and calls QpContext::complete_send() for it exactly once.
   static constexpr Posted taken() { return Posted(kTaken); }
-  /// Nothing was done and nothing is kept: post() returns ENOMEM to the program.
+  /// The transport did nothing and keeps nothing: post() returns ENOMEM to the program.
   static constexpr Posted no_memory() { return Posted(kNoMemory); }
 
   constexpr bool succeeded() const { return word_ == 0; }
   constexpr bool is_taken() const { return word_ == kTaken; }
   constexpr bool is_refused() const { return word_ == kNoMemory; }
-  /// Only of done().
+  /// Valid after done() only.
   constexpr WcStatus status() const { return static_cast<WcStatus>(word_); }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The rules of the responding half of a queue pair (IBTA 9.7, 9.8, 9.9.3, A14.5): in which order a request is checked,
-/// what each refusal means at both ends. They are the same whether the initiator's thread applies them to a peer's
-/// shared tables (SharedTarget) or the target's own thread serves packets (ContextTarget).
+/// The rules of the responder of a queue pair (IBTA 9.7, 9.8, 9.9.3, A14.5). They set the order in which a request is
+/// checked, and the effects of each refusal on both sides. The rules are the same whether the requester's thread
+/// applies them to a peer's shared tables (SharedTarget) or the target's own thread serves packets (ContextTarget).
 
 #include <optional>
 
@@ -12,7 +12,7 @@
 
 namespace nupa::core {
 
-/// Why a target refuses a request.
+/// The reasons why a target refuses a request.
 enum class Refusal : uint8_t {
   kInvalidRequest,
   kRemoteAccess,
@@ -22,13 +22,13 @@ enum class Refusal : uint8_t {
   kInvalidation,
 };
 
-/// The consequences of a refusal at both ends (IBTA 9.9.3).
+/// The effects of a refusal on both sides (IBTA 9.9.3).
 struct RefusalRule {
-  WcStatus requester;               ///< what a reliable requester's request ends with
-  std::optional<EventType> event;   ///< at the target
-  std::optional<WcStatus> receive;  ///< what the taken receive ends with; none: it is put back
-  /// An unreliable service drops the message and goes on; else its target stops as a reliable one does, for the fault
-  /// is its own. The requester sees no difference.
+  WcStatus requester;               ///< final status of a reliable requester's request
+  std::optional<EventType> event;   ///< raised at the target
+  std::optional<WcStatus> receive;  ///< status of the taken receive; none: the receive is put back
+  /// True: an unreliable service drops the message and continues. False: its target enters the error state like a
+  /// reliable one, because the fault is its own. The requester sees no difference.
   bool unreliable_goes_on;
 };
 
@@ -50,22 +50,22 @@ constexpr RefusalRule rule_of(Refusal refusal) {
   return {WcStatus::kRemOpErr, EventType::kQpFatal, std::nullopt, false};
 }
 
-/// The outcome of a request, or of a part of one, at its target. One word, as Posted.
+/// The result of a request, or of a part of one, at its target. It is one word, like Posted.
 class Verdict {
  public:
   static constexpr Verdict accepted() { return Verdict(0); }
   /// No receive is posted, and nothing was changed.
   static constexpr Verdict not_ready() { return Verdict(kNotReady); }
-  /// XRC: the process that may own the receive queue does not answer yet, and nothing was changed.
+  /// XRC: the process that may own the receive queue has not answered yet; nothing was changed.
   static constexpr Verdict later() { return Verdict(kLater); }
-  /// The target's process has died.
+  /// The target's process died.
   static constexpr Verdict lost() { return Verdict(kLost); }
-  /// The owner of the memory, another process, has to copy and has not done so yet. Nothing is lost: the same call goes
-  /// on with it, with the same message, which keeps the receive that it has taken.
+  /// The memory's owner, another process, has to copy and has not done so yet. Nothing is lost: the same call, made
+  /// again with the same message, continues. The message keeps the receive that it has taken.
   static constexpr Verdict not_served() { return Verdict(kNotServed); }
-  /// An unreliable service has dropped the message, and goes on.
+  /// An unreliable service has dropped the message and continues.
   static constexpr Verdict dropped() { return Verdict(kDropped); }
-  /// The target is in the error state.
+  /// The target refused the request and is in the error state.
   static constexpr Verdict refused(Refusal refusal) { return Verdict(kRefused | static_cast<uint32_t>(refusal)); }
 
   constexpr bool is_accepted() const { return word_ == 0; }
@@ -75,7 +75,7 @@ class Verdict {
   constexpr bool is_dropped() const { return word_ == kDropped; }
   constexpr bool is_not_served() const { return word_ == kNotServed; }
   constexpr bool is_refused() const { return (word_ & kRefused) != 0; }
-  /// Only of refused().
+  /// Valid after refused() only.
   constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
 
  private:
@@ -84,56 +84,57 @@ class Verdict {
   uint32_t word_;
 };
 
-/// One part of a SEND; a whole message is first and last.
+/// One part of a SEND. A whole message is both first and last.
 struct SendPart {
   bool first;
   bool last;
   const Piece* pieces;
   uint32_t piece_count;
-  uint64_t length;  ///< of the pieces
-  uint32_t srqn;    ///< XRC
+  uint64_t length;  ///< bytes of the pieces
+  uint32_t srqn;    ///< XRC: the shared receive queue
   bool invalidates;
   uint32_t invalidated_rkey;
 };
 
-/// One part of an RDMA WRITE; a whole message is first and last.
+/// One part of an RDMA WRITE. A whole message is both first and last.
 struct WritePart {
   bool first;
   bool last;
-  bool has_immediate;  ///< only of the last
-  bool placed;         ///< the bytes are there already: their packet came before its turn
+  bool has_immediate;  ///< last part only
+  bool placed;         ///< the bytes are in place already: their packet arrived before its turn
   const Piece* pieces;
   uint32_t piece_count;
-  uint64_t length;   ///< of the pieces
-  uint64_t total;    ///< of the message
+  uint64_t length;   ///< bytes of the pieces
+  uint64_t total;    ///< bytes of the message
   uint64_t address;  ///< where the message begins
   uint32_t rkey;
-  uint32_t srqn;  ///< XRC
+  uint32_t srqn;  ///< XRC: the shared receive queue
 };
 
-/// The rules on one target. A target is one of
+/// Applies the rules to one target. No I/O and no allocation; one call at a time for one target. A target is one of
 ///   SharedTarget   tables and rings of a process of this host
-///   ContextTarget  what a protocol engine sees of its own queue pair
-/// with select, resolve, resolves_later, write, atomic, take, put_back, room, place, complete, abandon, invalidate
-/// and fail as SharedTarget documents them. No I/O and no allocation. Calls for one target come one at a time.
+///   ContextTarget  the core's side of a protocol engine's own queue pair
+///
+/// It has the functions select, resolve, resolves_later, write, atomic, take, put_back, room, place, complete, abandon,
+/// invalidate and fail, as SharedTarget documents them.
 template <class Target>
 class Responder {
  public:
   using Receive = typename Target::Receive;
   using Range = typename Target::Range;
 
-  /// A message of which parts are still to come.
+  /// A message whose remaining parts have not arrived yet.
   struct Message {
     Receive receive{};
-    uint64_t offset = 0;                ///< bytes that are there
-    const std::byte* behind = nullptr;  ///< where the next bytes go by and large, if that is asked for and known
+    uint64_t offset = 0;                ///< bytes that have arrived
+    const std::byte* behind = nullptr;  ///< where the next bytes probably go, if asked for and known
     bool wants_behind = false;
   };
 
   /// `reliable`: the requester waits for an answer (not UC, not UD).
   Responder(Target& target, bool reliable) : target_(target), reliable_(reliable) {}
 
-  /// `inbound`: the message as the receive's completion shows it; its byte_len is set here.
+  /// `inbound`: the message as the receive's completion shows it; send() sets its byte_len.
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
     if (part.first) {
       const Selection selection = target_.select(part.srqn);
@@ -180,7 +181,7 @@ class Responder {
     return part.has_immediate ? complete(inbound, message) : verdict;
   }
 
-  /// A whole WRITE without an immediate, which takes no receive.
+  /// Executes a whole WRITE without immediate data, which takes no receive.
   Verdict write(const WritePart& part) {
     Range range{};
     Verdict verdict = check(part, 0, &range);
@@ -188,8 +189,8 @@ class Responder {
     return __builtin_expect(verdict.is_refused(), 0) ? refuse(verdict.refusal()) : verdict;
   }
 
-  /// Checks a READ. `outstanding`: READs and atomics that are not answered yet, beside this one; at most `depth` may
-  /// be. `range`: where its bytes lie, if `length` is not 0.
+  /// Checks a READ. `outstanding`: other READs and atomics that are not answered yet; at most `depth` are allowed.
+  /// `range`: set to the location of the bytes if `length` is not 0.
   Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,
                Range* range) {
     const Selection selection = target_.select(srqn);
@@ -200,8 +201,8 @@ class Responder {
     return Verdict::accepted();
   }
 
-  /// `operand` goes in as compare, add or new value and comes back as the value found. ATOMIC_WRITE counts for no
-  /// depth.
+  /// `operand` holds the compare, add or new value and receives the value found. ATOMIC_WRITE does not count against
+  /// `depth`.
   Verdict atomic(AtomicOp op, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap,
                  uint32_t outstanding, uint32_t depth) {
     const bool too_deep = op != AtomicOp::kWrite && outstanding >= depth;
@@ -217,7 +218,7 @@ class Responder {
                                                       : Refusal::kRemoteOperation);
   }
 
-  /// A request that is refused before any of it was executed, or while it was answered.
+  /// Refuses a request before any of it was executed, or while it was answered.
   [[gnu::noinline, gnu::cold]] Verdict refuse(Refusal refusal) {
     Message none;
     Inbound inbound;
@@ -237,7 +238,7 @@ class Responder {
     return Verdict::refused(refusal);
   }
 
-  /// Gives the receive of a message back that will not be completed.
+  /// Returns the receive of a message that will not be completed.
   void give_back(Message* message) {
     if (message->receive) target_.put_back(message->receive);
     message->receive = {};
@@ -248,13 +249,13 @@ class Responder {
     return selection == Selection::kLater ? Verdict::later() : refuse(Refusal::kInvalidRequest, inbound, message);
   }
 
-  /// Whether a part of a WRITE may be written, and where. It changes nothing: a refusal has no effect yet.
+  /// Checks whether a part of a WRITE may be written, and where. It changes nothing: a refusal has no effect yet.
   Verdict check(const WritePart& part, uint64_t offset, Range* range) {
     if (const Selection selection = part.first ? target_.select(part.srqn) : Selection::kYes;
         __builtin_expect(selection != Selection::kYes, 0))
       return selection == Selection::kLater ? Verdict::later() : Verdict::refused(Refusal::kInvalidRequest);
     const uint64_t address = part.address + offset;
-    // The first part is checked for the whole message, so that none is written of one that ends in a refusal.
+    // The first part is checked for the whole message, so that no part of a refused message is written.
     const bool is_whole = part.first && part.total == part.length;
     if (part.first && !is_whole && !target_.resolve(part.rkey, address, part.total, access::kRemoteWrite, range))
       return Verdict::refused(Refusal::kRemoteAccess);
@@ -283,7 +284,7 @@ class Responder {
   const bool reliable_;
 };
 
-/// A protocol engine's own queue pair as Responder's target.
+/// A protocol engine's own queue pair as a target of Responder.
 class ContextTarget {
  public:
   struct Receive {
@@ -321,7 +322,7 @@ class ContextTarget {
   void fail(std::optional<EventType> event) { context_.refuse(event); }
 
  private:
-  /// Of a call that failed with nothing but false to say so.
+  /// The status of a failed call that only returned false.
   WcStatus failure() const { return context_.awaits_memory() ? host::kNotServedYet : WcStatus::kRemOpErr; }
 
   QpContext& context_;

@@ -1,7 +1,8 @@
 #pragma once
-/// The seam between the core and transports: what a transport is (Transport, Endpoint), what the core lends to it
-/// (ProcessContext, QpContext, Responder), and the values that pass between them. A transport includes this folder
-/// and nothing else of the core; CONTRIBUTING.md has the story of one. Each header says which thread calls what.
+/// The interface between the core and transports: what a transport implements (Transport, Endpoint), what the core
+/// lends to it (ProcessContext, QpContext, Responder), and the values that pass between them. A transport includes this
+/// folder and nothing else of the core; CONTRIBUTING.md describes how to write one. Each header states which thread
+/// calls which function.
 #include "core/seam/deferred_sends.h"
 #include "core/seam/device_entry.h"
 #include "core/seam/endpoint.h"

@@ -34,7 +34,7 @@ SharedTarget::SharedTarget(host::Node& node, host::PeerMemories& memories, host:
       memories_(memories),
       call_(memories.agent()),
       read_call_(memories.agent()) {
-  // Such a queue pair is served by a thread that others wait for as well.
+  // With kOwnMemory the calling thread serves other queue pairs as well, so it does not wait.
   if (guard == Guard::kOwnMemory) set_wait(0);
 }
 
@@ -44,11 +44,11 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   if (!peer().alive()) return false;
   const uint64_t word = remote_->state.load(std::memory_order_acquire);
   const QpState state = shm::state_of(word);
-  // A request to the queue pair in its last life has ended. Within one it may be the same one that is tried again.
+  // The queue pair was reset: the request that waits has ended. In the same life the request may be one that is tried
+  // again.
   if (shm::epoch_of(word) != epoch_) forget_calls();
   epoch_ = shm::epoch_of(word);
-  // One queue pair sends to a connected one, and its thread holds the send lock. The queues of an XRC domain are
-  // shared.
+  // A connected queue pair has one sender, whose thread holds the send lock. The queues of an XRC domain are shared.
   const auto type = static_cast<QpType>(remote_->type.load());
   alone_ = remote_->srq.load() == 0 && (type == QpType::kRc || type == QpType::kUc);
   if (remote_->in_use.load() == 0 || !takes_requests(state)) return false;
@@ -70,7 +70,7 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
     const uint32_t completions = remote_->recv_cq.load();
     if (completions >= shm::kMaxCq) return false;
     own_side_.completions = host::CompletionPort(peer(), completions);
-    // Requests would find no receive for ever, or their completions be lost.
+    // Without the mapping, requests would never find a receive, or their completions would be lost.
     if (own_side_.completions.reach() != 0) lacks_memory_ = true;
     if (lacks_memory_) {
       if (!lacked_memory) NUPA_WARN("no address space for the queues of process %d (ulimit -v)", peer().pid());
@@ -78,7 +78,7 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
     }
   }
   accepted_ = word;
-  // The first request that reaches a queue pair before its owner thinks it connected is told (IBTA 11.6.3.1).
+  // Notify the owner of the first request that reaches a queue pair in RTR (IBTA 11.6.3.1).
   if (state == QpState::kRtr && from_qpn != 0 && remote_->established.exchange(1) == 0)
     host::call_attention(peer(), shm::attention::kQp, qp_index_);
   return true;
@@ -96,7 +96,7 @@ Selection SharedTarget::select_domain_queue(uint32_t srqn) try {
   bool may_come = false;
   const auto queue = find_domain_queue(node_, srqn, remote_->xrcd, &may_come);
   if (!queue) return may_come ? Selection::kLater : Selection::kNone;
-  // The receive buffers may belong to another process of the same domain: its keys, its memory.
+  // The receive buffers may belong to another process of the same domain: its keys and its memory are used.
   auto side = std::make_unique<Side>(memories_.of(*queue->owner));
   side->ring = open_ring(*queue->owner, queue->shared->recv);
   if (!side->ring.valid()) return Selection::kNone;
@@ -127,11 +127,11 @@ void SharedTarget::take(Receive* receive) {
   *receive = side_->ring.claim(tag_, alone_);
   if (!*receive) return;
   receive->slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
-  // The owner may have left this state between ready() and the claim; it looks for claims after it changed the state,
-  // and both sides are ordered by a full barrier, so one of the two sees the other.
+  // The owner may have left this state between ready() and the claim. It looks for claims after it has changed the
+  // state. Both sides use a full barrier, so at least one of them sees the other's change.
   const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
   if (__builtin_expect(word != accepted_, 0)) {
-    // From RTR to RTS, say: it still takes requests.
+    // The queue pair still takes requests, for example after RTR to RTS.
     if (shm::epoch_of(word) != shm::epoch_of(accepted_) || !takes_requests(shm::state_of(word))) {
       side_->ring.put_back(*receive);
       *receive = {};
@@ -158,7 +158,7 @@ WcStatus SharedTarget::scatter(const Receive& receive, uint64_t offset, const Pi
                                const std::byte** behind) {
   host::RemoteRange range;
   uint32_t piece = 0;
-  uint64_t used = 0;  // of pieces[piece]
+  uint64_t used = 0;  // bytes of pieces[piece]
   for (uint32_t i = 0; i < receive.entries && length > 0; ++i) {
     const Sge sge = receive.entry(i);
     if (offset >= sge.length) {
@@ -210,7 +210,7 @@ WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& ran
   if (range.null_region) return WcStatus::kRemAccessErr;
   constexpr shm::AgentOp kOps[] = {shm::AgentOp::kCompareSwap, shm::AgentOp::kFetchAdd, shm::AgentOp::kAtomicWrite};
   host::Peer& owner = memory().peer();
-  // In this process the word is always in reach: it lies at an odd place although the key's own address is even.
+  // In this process the word is always reachable, so it is at an odd address although the key's own address is even.
   if (owner.is_self()) return WcStatus::kRemInvReqErr;
   return call_.attempt(
       [&] { return call_.atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap); });
@@ -235,7 +235,7 @@ void SharedTarget::complete(const Receive& receive, const Inbound& message, WcSt
                                               message.solicited || status != WcStatus::kSuccess, entry, due_);
   ReceiveRing::finish(receive);
   if (__builtin_expect(pushed == host::CompletionPort::Pushed::kLost, 0)) fail(EventType::kQpFatal);
-  // The next receive is needed with the next message: fetch it while nobody waits.
+  // The next message needs the next receive: prefetch it while no thread waits.
   base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
 }
 

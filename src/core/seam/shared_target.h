@@ -12,59 +12,64 @@
 
 namespace nupa::core {
 
-/// Takes the key of a type 2 window away that is bound to queue pair `qp_num` (IBTA 10.6.7.2.4). False: it is not such
-/// a window's.
+/// Invalidates the key of a type 2 window that is bound to queue pair `qp_num` (IBTA 10.6.7.2.4). Returns false if
+/// `rkey` is no key of such a window.
 bool invalidate_window(const shm::Tables& tables, uint32_t rkey, uint32_t qp_num);
 
-/// A queue pair of a process of this host, this one's own included, by the tables and rings that its process shows:
-/// what Responder needs of a target. Calls for one object are serialised by the send lock of whoever uses it.
+/// A queue pair of a process of this host, which may be this process, as a target of Responder. It uses the tables and
+/// rings in the process's segment. The send lock of the calling queue pair serialises calls for one object.
 class SharedTarget {
  public:
   using Receive = shm::ReceiveRing::Claim;
   using Range = host::RemoteRange;
 
-  /// The program may have unmapped memory that is registered: with kOwnMemory a fault in its receive buffers is an
-  /// error of the request. Memory of other processes is a file that stays.
+  /// kOwnMemory: a fault in the receive buffers is an error of the request, since the program may have unmapped memory
+  /// that is registered. The memory of other processes is a file that stays mapped.
   enum class Guard : uint8_t { kNone, kOwnMemory };
-  /// `qp_index`: of one that peer.queue_pairs() has. `due`: where the receiver's event is left until the sender has its
-  /// own completion; null: it is raised at once.
+  /// `qp_index`: a queue pair that peer.queue_pairs() has. `due`: keeps the receiver's event until the sender has its
+  /// own completion; null: the event is raised at once.
   SharedTarget(host::Node& node, host::PeerMemories& memories, host::Peer& peer, uint32_t qp_index, host::DueEvent* due,
                Guard guard = Guard::kNone);
 
-  /// Looks whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: from anybody. True if it
-  /// does. Cheap when nothing changed since the last time.
+  /// Returns whether the queue pair takes requests from (`from_slot`, `from_qpn`); from_qpn 0: from any sender. Cheap
+  /// if nothing changed since the last call.
   bool ready(uint32_t from_slot, uint32_t from_qpn) {
     const uint64_t word = remote_->state.load(std::memory_order_acquire);
     if (__builtin_expect(word == accepted_ && peer_.alive(), 1)) return true;
     return revalidate(from_slot, from_qpn);
   }
 
-  /// After ready() said no: this process has no address space for what the queue pair receives with.
+  /// True after a failed ready() if this process has no address space for the queue pair's receive ring or completion
+  /// ring.
   bool lacks_memory() const { return lacks_memory_; }
 
   host::Peer& peer() const { return peer_; }
   shm::QpShared& remote() const { return *remote_; }
 
-  // Called by Responder, in this order.
+  // Responder calls these, in this order.
 
-  /// XRC: the receive queue that a request names, which may be another process's, of its domain. Never waits.
+  /// XRC: selects the receive queue that a request names; it may belong to another process of the same domain. Never
+  /// waits.
   Selection select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) ? Selection::kYes : select_domain_queue(srqn); }
-  /// Checks a remote key, and the queue pair's own rights, for an inbound request. False: refused. `length` is not 0.
+  /// Checks a remote key and the queue pair's own rights for an inbound request. Returns false if the access is
+  /// refused. `length` is not 0.
   bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, host::RemoteRange* range) {
     if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
-    // XRC: the request names a shared receive queue, and its domain and process answer (IBTA A14.5).
+    // XRC: the request names a shared receive queue, whose domain and process hold the key (IBTA A14.5).
     if (__builtin_expect(xrc_, 0))
       return side_->ring.valid() &&
              side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
     return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
   }
-  /// kSuccess; kRemOpErr: out of reach; kRetryExcErr: the process died; kNotServedYet: the memory's owner has to copy
-  /// and has not done so, and the same call goes on with it. Where no process waits for its own turn (own memory) and
-  /// on the service thread it comes at once, else after the time of set_wait().
+  /// Returns kSuccess; kRemOpErr: the memory is not accessible; kRetryExcErr: the process died; kNotServedYet: the
+  /// memory's owner has to copy and has not done so.
+  ///
+  /// After kNotServedYet the same call, made again, continues. The call returns it at once with kOwnMemory and on the
+  /// service thread, otherwise after the time of set_wait().
   WcStatus write(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
     return host::write_remote(call_, memory(), range, pieces, count);
   }
-  /// resolve() waits for no process.
+  /// resolve() never waits for another process.
   static constexpr bool resolves_later() { return false; }
   static const std::byte* behind(const host::RemoteRange& range, uint64_t length) {
     return range.direct == nullptr ? nullptr : range.direct + length;
@@ -72,8 +77,8 @@ class SharedTarget {
   WcStatus read(const host::RemoteRange& range, const Piece* pieces, uint32_t count) {
     return host::read_remote(read_call_, memory(), range, pieces, count);
   }
-  /// `operand` goes in as compare, add or new value and comes back as the value found. As write(); kRemAccessErr: the
-  /// key does not open the word; kRemInvReqErr: no word that a processor can be atomic on.
+  /// `operand` holds the compare, add or new value and receives the value found. Returns as write(), and kRemAccessErr
+  /// if the key does not allow access to the word; kRemInvReqErr if the processor cannot access the word atomically.
   WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {
     host::RemoteRange range;
     const uint32_t rights = op == AtomicOp::kWrite ? access::kRemoteWrite : access::kRemoteAtomic;
@@ -94,12 +99,11 @@ class SharedTarget {
     }
     return WcStatus::kSuccess;
   }
-  /// READs and atomics that it takes at a time.
+  /// The number of READs and atomics that the queue pair takes at a time.
   uint32_t read_depth() const { return remote_->read_depth.load(std::memory_order_relaxed); }
 
-  /// Takes the oldest receive. Empty: none is posted, or the queue pair stopped taking requests meanwhile. It is
-  /// written where it stays: to read it back in wider words, as a copy does, waits for the stores to the peer's lines
-  /// that came before it.
+  /// Takes the oldest receive. Empty: none is posted, or the queue pair has stopped taking requests. The result is
+  /// written in place: copying it in wider words would wait for earlier stores to the peer's cache lines.
   void take(Receive* receive);
   Receive take() {
     Receive receive;
@@ -108,101 +112,102 @@ class SharedTarget {
   }
   void put_back(const Receive& receive) { side_->ring.put_back(receive); }
   static uint64_t room(const Receive& receive) { return receive.room(); }
-  /// Copies `pieces`, `length` bytes in all, to `offset` of the receive's buffers; *behind, if asked for: where the
-  /// copy ended here, null if that is not known. kSuccess; kRemOpErr: the receiver's own list is at fault;
-  /// kRetryExcErr: it died; kNotServedYet: as write(). Only what is written is checked: a list may be longer than its
-  /// region.
+  /// Copies `pieces`, `length` bytes in all, to `offset` of the receive's buffers. *behind, unless `behind` is null, is
+  /// set to the address in this process where the copy ended, or to null if that is not known. Returns kSuccess;
+  /// kRemOpErr if the receiver's own list is at fault; kRetryExcErr if it died; kNotServedYet as write(). Only the
+  /// bytes that are written are checked: a list may be longer than its region.
   WcStatus place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t length,
                  const std::byte** behind);
   void complete(const Receive& receive, const Inbound& message, WcStatus status);
-  /// The receive of a process that died: nobody reads its completion.
+  /// Drops the receive of a process that died and will not read its completion.
   static void abandon(const Receive& receive) { shm::ReceiveRing::finish(receive); }
 
-  /// Invalidates a type 2 window. False: the key is not such a window's.
+  /// Invalidates a type 2 window. Returns false if `rkey` is no key of such a window.
   bool invalidate(uint32_t rkey);
-  /// The queue pair goes to the error state, and its owner gets the event if there is one: a fault that a receive's
-  /// completion shows has none (IBTA 9.9.3, classes B and C).
+  /// Puts the queue pair into the error state. Its owner gets the event if there is one: a fault that a receive's
+  /// completion shows has no event (IBTA 9.9.3, classes B and C).
   void fail(std::optional<EventType> event);
 
-  // For some users only.
+  // These functions are for some users only.
 
-  /// How long a call waits for an owner of memory that has to copy: 2 ms unless this says otherwise.
+  /// Sets how long a call waits for a memory owner that has to copy. Default: 2 ms.
   void set_wait(int64_t ns) {
     call_.set_wait(ns);
     read_call_.set_wait(ns);
   }
-  /// A call has to be repeated, as it returned kNotServedYet.
+  /// True if a call returned kNotServedYet and has to be repeated.
   bool awaits_owner() const { return call_.is_waiting() || read_call_.is_waiting(); }
-  /// Whether an owner of memory did something since this was asked last.
+  /// Returns whether a memory owner has done a step since the last call of this function.
   bool owner_got_on() {
     const bool wrote = call_.got_on();
     return read_call_.got_on() || wrote;
   }
-  /// Such a call is not repeated.
+  /// Gives up a call that returned kNotServedYet and will not be repeated.
   [[gnu::cold]] void forget_calls() {
     call_.forget();
     read_call_.forget();
   }
-  /// The life of the queue pair that was found last: another number after a RESET.
+  /// The queue pair's life that ready() found last; a RESET begins another one.
   uint64_t epoch() const { return epoch_; }
-  /// Whether the queue with this selected() is still there, as far as it may be taken away.
+  /// Returns whether the queue whose selected() was `queue` still exists.
   bool stands(uint64_t queue) const;
-  /// Of the queue selected now.
+  /// The ring of the queue that is selected now.
   const shm::ReceiveRing& ring() const { return side_->ring; }
   /// Marks that a sender waits for a receive to be posted.
   void note_waiting() { remote_->sender_waits.store(1, std::memory_order_seq_cst); }
-  /// Keeps the mapping of a range that was resolved by this key just now; null: the peer is this process.
+  /// Keeps the mapping of a range that resolve() has just found with this key. Null: the peer is this process.
   std::shared_ptr<host::MappedRegion> region_of(uint32_t rkey) const {
     return (xrc_ ? side_->keys : remote_keys_).region_of(rkey);
   }
-  /// Where resolve() found the range.
+  /// The memory in which resolve() found the range.
   host::PeerMemory& memory() { return xrc_ ? side_->keys.memory() : remote_keys_.memory(); }
-  /// XRC: which queue is selected. Another number than before: the queue of a receive taken before is gone, even if its
-  /// number is back.
+  /// XRC: identifies the selected queue. If the value differs from before, the queue of a receive taken earlier was
+  /// removed, even if a queue has the same number again.
   uint64_t selected() const { return side_->life; }
-  /// Whether a receive that was taken in an earlier call, from the queue selected now, is still this process's to fill.
+  /// Returns whether a receive that was taken in an earlier call, from the queue that is selected now, still belongs to
+  /// this process.
   bool holds(const Receive& receive) const { return shm::ReceiveRing::is_claimed(receive, tag_); }
 
  private:
-  /// Where receives come from and complete.
+  /// The source of receives and the destination of their completions.
   struct Side {
     explicit Side(std::shared_ptr<host::PeerMemory> memory) : keys(std::move(memory)) {}
     shm::ReceiveRing ring;
-    uint32_t srq_index = 0;  ///< plus 1; 0: the queue pair's own queue
+    uint32_t srq_index = 0;  ///< index plus 1; 0: the queue pair's own receive queue
     uint32_t srq_number = 0;
-    host::KeyCache keys;  ///< lkeys of the receiver's buffers
+    host::KeyCache keys;  ///< cached lkeys of the receiver's buffers
     host::CompletionPort completions;
-    std::optional<DomainQueue> queue;  ///< XRC
+    std::optional<DomainQueue> queue;  ///< XRC only
     uint64_t life = 0;
   };
 
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
   Selection select_domain_queue(uint32_t srqn);
-  /// The word is not where this process could be atomic on it: its owner does it.
+  /// This process cannot access the word atomically, so the word's owner executes the operation.
   [[gnu::cold]] WcStatus atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap);
   WcStatus copy(const host::RemoteRange& range, const Piece& piece);
   WcStatus scatter(const Receive& receive, uint64_t offset, const Piece* pieces, uint64_t length,
                    const std::byte** behind);
 
-  // Members that each request reads stand first, in one cache line; the keys stand behind them.
+  // The members that each request reads come first, in one cache line; the keys follow.
   uint64_t accepted_ = ~uint64_t{0};
   shm::QpShared* remote_;
   host::Peer& peer_;
   Side* side_ = &own_side_;
   uint32_t qp_index_;
-  uint32_t tag_;  ///< this process's signature on claims
+  uint32_t tag_;  ///< marks this process's claims
   bool xrc_ = false;
   bool lacks_memory_ = false;
-  bool alone_ = false;  ///< nobody else claims from its receive queue
+  bool alone_ = false;  ///< no other sender claims from its receive queue
   const Guard guard_;
   host::DueEvent* due_;
-  host::KeyCache remote_keys_;  ///< rkeys of requests
+  host::KeyCache remote_keys_;  ///< cached rkeys of requests
   Side own_side_;
   host::Node& node_;
   host::PeerMemories& memories_;
   uint64_t epoch_ = 0;
   host::AgentCall call_;
-  host::AgentCall read_call_;  ///< answers are made between the parts of a message
+  host::AgentCall read_call_;  ///< separate, because answers to READs are made between the parts of a message
   std::unordered_map<uint32_t, std::unique_ptr<Side>> domain_sides_;  ///< XRC: by number
   uint64_t lives_ = 0;
 };

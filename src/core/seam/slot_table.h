@@ -9,8 +9,8 @@
 
 namespace nupa::core {
 
-/// What a process has for each of its slots, found by a queue pair number with one load. Its memory grows with the
-/// slots; the table itself has 32 KiB. Any thread; what is made stays as long as the table.
+/// One Bank for each slot of a process, found by a queue pair number with one load. Its memory grows with the slots;
+/// the table itself takes 32 KiB. Any thread. A bank exists as long as the table.
 template <class Bank>
 class SlotTable {
  public:
@@ -21,9 +21,9 @@ class SlotTable {
   SlotTable(const SlotTable&) = delete;
   SlotTable& operator=(const SlotTable&) = delete;
 
-  /// Null: nothing was made for the number's slot.
+  /// Null: the number's slot has no bank.
   Bank* of(uint32_t number) const { return place_of(number).load(std::memory_order_acquire); }
-  /// The same, made now if need be. Throws std::bad_alloc.
+  /// Returns the bank of the number's slot and makes it if there is none. Throws std::bad_alloc.
   Bank& make(uint32_t number) {
     std::lock_guard lock(mutex_);
     if (Bank* const there = of(number)) return *there;
@@ -44,15 +44,15 @@ class SlotTable {
     Bank bank;
     Entry* next = nullptr;
   };
-  static constexpr uint32_t kSlots = 1u << 12;  ///< that a number of 24 bits can name
+  static constexpr uint32_t kSlots = 1u << 12;  ///< slots that a number of 24 bits can name
 
   /// A number from a packet or from another process may have more bits.
   std::atomic<Bank*>& place_of(uint32_t number) { return by_slot_[shm::slot_of(number) & (kSlots - 1)]; }
   const std::atomic<Bank*>& place_of(uint32_t number) const { return by_slot_[shm::slot_of(number) & (kSlots - 1)]; }
 
-  std::array<std::atomic<Bank*>, kSlots> by_slot_{};  ///< here, not behind a pointer: each completion looks here
+  std::array<std::atomic<Bank*>, kSlots> by_slot_{};  ///< not behind a pointer: each completion reads it
   std::atomic<Entry*> first_{nullptr};
-  std::mutex mutex_;  ///< of make()
+  std::mutex mutex_;  ///< held in make()
 };
 
 }  // namespace nupa::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Statistics of a queue pair, for people and scripts: named values, as `nupa stat --json` prints them.
+/// Statistics of a queue pair as named values, as `nupa stat --json` prints them.
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 namespace nupa::core {
 
 struct StatValue;
-/// Names are those of the output; each once.
+/// Names are the keys of the JSON output; each occurs once.
 using StatFields = std::vector<std::pair<std::string, StatValue>>;
 using StatList = std::vector<StatValue>;
 
@@ -20,9 +20,9 @@ struct StatValue {
   std::variant<std::monostate, bool, uint64_t, double, std::string, StatFields, StatList> value;
 };
 
-/// What a transport says of a queue pair that it carries.
+/// A transport's statistics of one of its queue pairs.
 struct Explanation {
-  std::string peer;  ///< where it leads, if its peer is no process of this host
+  std::string peer;  ///< the peer's address, if it is on another host
   StatFields fields;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One wire of this process: a transport's face to the core. Everything that a transport may use of the core is in this
-/// folder.
+/// The interface that a transport implements, and the part of the process that it uses. Everything of the core that a
+/// transport may use is in this folder.
 
 #include <nupa/device.h>
 
@@ -21,89 +21,91 @@ namespace nupa::core {
 
 class Transport;
 
-/// What the process lends to its transports. Any thread.
+/// The functions of the process that its transports use. Any thread.
 class ProcessContext {
  public:
   virtual ~ProcessContext() = default;
   virtual host::Node& node() = 0;
-  /// How the memory of processes of this host is reached.
+  /// Access to the memory of processes of this host.
   virtual host::PeerMemories& memories() = 0;
-  /// All addresses of this host, those too that no device has.
+  /// All addresses of this host, including those that no device has.
   virtual const std::vector<Gid>& host_addresses() const = 0;
-  /// Whether another transport leads to the processes of this host: a multicast is not to reach them twice.
+  /// Returns whether another transport reaches the processes of this host. A multicast must not reach them twice.
   virtual bool host_is_covered(const Transport& asking) const = 0;
-  /// A thread of the transport runs from now on. `writes_memory`: it writes to the program's memory unasked.
+  /// Counts a thread that the transport starts. `writes_memory`: the thread may write to the program's memory at any
+  /// time.
   virtual void count_thread(bool writes_memory) = 0;
-  /// Whether it has the queue pair, in whatever state. Any thread.
+  /// Returns whether the process has the queue pair, in any state.
   virtual bool has_queue_pair(uint32_t number) const = 0;
 };
 
-/// The transport is made before the process has a slot, and outlives all queue pairs. Calls come from any thread and
+/// A transport is created before the process has a slot, and outlives all queue pairs. Any thread may call it, but
 /// never with a send lock held.
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// At most eight characters. Constant.
+  /// The name, at most eight characters. Constant.
   virtual std::string_view name() const = 0;
 
-  // The start, in this order, by the thread that opens the first device.
+  // Start: the thread that opens the first device calls these, in this order.
 
-  /// Writes what other processes read about this transport, before they can find this one.
+  /// Writes the transport's part of the segment header for other processes, before they can find this process.
   virtual void describe([[maybe_unused]] shm::SegmentHeader& header) const {}
   enum class Slot : uint8_t {
     kFine,
-    kTaken,   ///< another process has what the slot needs: try another one
-    kUnable,  ///< the transport cannot run here; the process does without it if there is another
+    kTaken,   ///< another process holds a resource of this slot: try another slot
+    kUnable,  ///< the transport cannot run here; the process continues without it if there is another transport
   };
-  /// Whether this process may have the slot, which is part of its queue pairs' numbers.
+  /// Returns whether this process may use the slot, which is part of its queue pair numbers.
   virtual Slot reserve([[maybe_unused]] uint32_t slot) { return Slot::kFine; }
-  /// No slot was to be had. The error that says why, or none of this transport's.
+  /// Called if no slot was available. Returns this transport's reason as an error, or success if it has none.
   virtual Result<void> explain_no_slot() const { return {}; }
-  /// The process has its slot; only its service thread does not run yet. `process` outlives the transport. Errors of
-  /// sockets and threads.
+  /// Starts the transport: the process has its slot, but its service thread does not run yet. `process` outlives the
+  /// transport. Errors: those of sockets and threads.
   virtual Result<void> open(ProcessContext& process) = 0;
 
   // Further slots, for more queue pairs. One thread at a time, any time after open().
 
-  /// Takes what the slot needs, unless another process has it. False: another process does. Errors of sockets.
+  /// Reserves what the slot needs. Returns false if another process holds it. Errors: those of sockets.
   virtual Result<bool> reserve_further([[maybe_unused]] uint32_t slot) { return true; }
-  /// The process has the further slot for which reserve_further() was called last.
+  /// The process now owns the slot of the last reserve_further() call.
   virtual void extend([[maybe_unused]] uint32_t slot) {}
 
   // Queue pairs.
 
-  /// Whether this transport leads to queue pair `qp_num` at `vector`; true as well if its process is there and does not
-  /// answer now. May wait 100 ms for another process.
+  /// Returns whether this transport reaches queue pair `qp_num` at `vector`; also true if the peer's process exists and
+  /// does not answer now. May wait 100 ms for another process.
   virtual bool reaches(const AddressVector& vector, uint32_t qp_num) = 0;
-  /// RC, UC, XRC on the way to RTR; `attr` as the program gave it. `may_lower_mtu`: another transport has the larger
-  /// MTU that the port shows, so a path MTU that does not fit is lowered, not refused. EHOSTUNREACH: nothing leads
-  /// there; EINVAL: the path MTU.
+  /// Creates the endpoint of an RC, UC or XRC queue pair on its way to RTR; `attr` holds the program's attributes.
+  /// `may_lower_mtu`: the port shows the larger MTU of another transport, so a path MTU that does not fit is lowered
+  /// and not refused. EHOSTUNREACH: no path to the peer; EINVAL: the path MTU is not supported.
   virtual Result<std::unique_ptr<Endpoint>> connect(const DeviceEntry& device, QpContext& context, const QpAttr& attr,
                                                     bool may_lower_mtu) = 0;
-  /// UD. `due`: see Endpoint.
+  /// Creates the sender of a UD queue pair. `due`: see Endpoint.
   virtual Result<std::unique_ptr<DatagramSender>> datagrams(const DeviceEntry& device, QpContext& context,
                                                             host::DueEvent& due) = 0;
-  /// A UD queue pair receives what this transport brings for a multicast group. 0 or an errno value.
+  /// Adds a UD queue pair to a multicast group: it receives the datagrams that this transport delivers to the group.
+  /// Returns 0 or an errno value.
   virtual int join([[maybe_unused]] const DeviceEntry& device, [[maybe_unused]] uint32_t qp_num,
                    [[maybe_unused]] const Gid& group) {
     return 0;
   }
   virtual void leave([[maybe_unused]] uint32_t qp_num, [[maybe_unused]] const Gid& group) {}
 
-  // Properties; constant after open().
+  // Properties. They are constant after open().
 
   /// The code of the largest MTU of a device's port (IBTA 11.2.1.5): 1 to 5 for 256 to 4,096 bytes.
   virtual Result<uint32_t> mtu_code(const DeviceEntry& device) const = 0;
-  /// The code of the largest MTU on the way to a host; 0: that of the port. `scope`: the interface of a link-local
+  /// The code of the largest MTU on the path to a host; 0: the MTU of the port. `scope`: the interface of a link-local
   /// address. Errors: those of the system's routes.
   virtual Result<uint32_t> mtu_code_to([[maybe_unused]] const Gid& host, [[maybe_unused]] uint32_t scope) const {
     return 0;
   }
-  /// It leads to any process of this user on this host, by memory that they share.
+  /// True if it reaches all processes of this user on this host through shared memory.
   virtual bool shares_memory() const { return false; }
-  /// Null: nothing to poll.
+  /// Null: the transport needs no polling.
   virtual progress::Poller* poller() { return nullptr; }
-  /// Null: it brings nothing to queue pair 1.
+  /// Null: the transport carries no management datagrams.
   virtual MadCarrier* mads() { return nullptr; }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A request as one message: for transports that do not cut it into packets. Any thread.
+/// Builds a request as one message, for transports that do not divide it into packets. Any thread.
 
 #include <algorithm>
 #include <cstring>
@@ -11,8 +11,8 @@
 
 namespace nupa::core {
 
-/// The message as the completion of its receive shows it. `source`: the queue pair that sends it. Service level and
-/// route are the transport's to add.
+/// The message as the completion of its receive shows it. `source`: the queue pair that sends it. The transport adds
+/// the service level and the route.
 inline Inbound inbound_of(const SendWr& wr, uint32_t source) {
   Inbound inbound;
   inbound.src_qp = source;
@@ -28,36 +28,35 @@ inline Inbound inbound_of(const SendWr& wr, uint32_t source) {
   return inbound;
 }
 
-/// A SEND with its data.
+/// A whole SEND with its data.
 inline SendPart whole_send(const SendWr& wr, const Piece* pieces, uint32_t count, uint64_t length) {
   return {true, true, pieces, count, length, wr.remote_srqn, wr.opcode == Opcode::kSendWithInv, wr.imm_or_rkey};
 }
 
-/// A datagram with its data, which begin with the route header.
+/// A whole datagram. Its data begins with the route header.
 inline SendPart whole_datagram(const Piece* pieces, uint32_t count, uint64_t length) {
   return {true, true, pieces, count, length, 0, false, 0};
 }
 
-/// An RDMA WRITE with its data.
+/// A whole RDMA WRITE with its data.
 inline WritePart whole_write(const SendWr& wr, const Piece* pieces, uint32_t count, uint64_t length) {
   const bool has_immediate = wr.opcode == Opcode::kRdmaWriteWithImm;
   return {true, true, has_immediate, false, pieces, count, length, length, wr.remote_addr, wr.rkey, wr.remote_srqn};
 }
 
-/// The operation of a request with is_atomic(), or of an ATOMIC_WRITE.
+/// The operation of an atomic request: one with is_atomic(), or an ATOMIC_WRITE.
 inline AtomicOp atomic_op_of(Opcode opcode) {
   if (opcode == Opcode::kAtomicWrite) return AtomicOp::kWrite;
   return opcode == Opcode::kCompareSwap ? AtomicOp::kCompareSwap : AtomicOp::kFetchAdd;
 }
 
-/// The Q_Key of a datagram: the high bit asks for the sender's own (IBTA 10.2.5).
+/// The Q_Key of a datagram. If its high bit is set, the sender's own Q_Key is used (IBTA 10.2.5).
 inline uint32_t qkey_of(const SendWr& wr, const QpContext& sender) {
   constexpr uint32_t kOwn = 0x80000000;
   return (wr.remote_qkey & kOwn) != 0 ? sender.qkey() : wr.remote_qkey;
 }
 
-/// Copies the bytes of the request's list to `to`, which has room for them; those of a null region are left as they
-/// are.
+/// Copies the bytes of the request's list to `to`, which has room for them. Bytes of a null region are not written.
 inline void gather(const Request& request, std::byte* to) {
   for (uint32_t i = 0; i < request.piece_count; ++i) {
     if (request.pieces[i].data != nullptr) std::memcpy(to, request.pieces[i].data, request.pieces[i].length);
@@ -72,7 +71,7 @@ inline std::vector<std::byte> gathered(const Request& request, size_t before = 0
   return bytes;
 }
 
-/// Copies `length` bytes, or as many as there is room for, to the memory of the request's list.
+/// Copies `length` bytes to the memory of the request's list, or fewer if the list is shorter.
 inline void scatter(const Request& request, const std::byte* from, uint64_t length) {
   for (uint32_t i = 0; i < request.piece_count && length > 0; ++i) {
     const uint64_t step = std::min(length, request.pieces[i].length);

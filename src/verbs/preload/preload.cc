@@ -1,7 +1,9 @@
-/// UCX looks for a character device /dev/infiniband/uverbs0 that it may read and write before it uses a verbs device.
-/// There is none, and an ordinary user cannot make one. Loaded in front (LD_PRELOAD, by `nupa run`), this library
-/// answers for that one path as for /dev/null, which is what the question is about: may this user open it.
-/// Every other path goes to libc as it came. And it tells NUPA, if that is at work in the process, of an _exit().
+/// UCX uses a verbs device only if it may read and write a character device /dev/infiniband/uverbs0. NUPA has no such
+/// device, and an ordinary user cannot make one. This library, preloaded (LD_PRELOAD, by `nupa run`), answers calls for
+/// that one path as for /dev/null: the calls only check whether this user may open it. Calls for every other path go to
+/// libc unchanged.
+///
+/// The library also notifies NUPA, if the process uses it, of an _exit().
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,19 +23,19 @@ constexpr const char* kAsked = "/dev/infiniband/uverbs0";
 constexpr const char* kStandIn = "/dev/null";
 
 const char* redirect(const char* path) {
-  // volatile: libc declares some of these paths as never null, and callers pass null all the same.
+  // volatile: libc declares some of these paths as never null, but callers pass null anyway.
   const char* volatile given = path;
   return given != nullptr && std::strcmp(path, kAsked) == 0 ? kStandIn : path;
 }
 
-/// libc's own function of a name, looked up once. Atomic and without a lock, since programs open files in signal
-/// handlers and between fork and exec.
+/// libc's function of a name, looked up once. Atomic and without a lock, since programs open files in signal handlers
+/// and between fork and exec.
 template <class Function>
 class Next {
  public:
   explicit constexpr Next(const char* name) : name_(name) {}
 
-  /// As the function answers; ENOSYS if this libc has none of the name.
+  /// Returns the result of the function; fails with ENOSYS if this libc has no function of that name.
   template <class... Arguments>
   int operator()(Arguments... arguments) {
     Function* real = real_.load(std::memory_order_relaxed);
@@ -80,7 +82,7 @@ NUPA_SHOWN int fstatat64(int folder, const char* path, struct stat64* status, in
   return next_fstatat64(folder, redirect(path), status, flags);
 }
 
-// Programs built before glibc 2.33 ask in these two ways.
+// Programs built before glibc 2.33 call these two functions.
 NUPA_SHOWN int __xstat(int version, const char* path, struct stat* status) noexcept {
   return next_xstat(version, redirect(path), status);
 }
