@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMaxFragments = 64;
 
-/// 127.0.0.0/8.
+/// True if the address is in 127.0.0.0/8.
 bool is_loopback(const Gid& gid) { return base::is_ipv4(gid) && gid.raw[12] == IN_LOOPBACKNET; }
 
 }  // namespace
@@ -25,18 +25,18 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   Destination destination;
   destination.place = wr.remote_qpn;
   destination.to.address = vector.dgid;
-  if (!vector.is_global) destination.to.address = source.gid;  // "this host"
+  if (!vector.is_global) destination.to.address = source.gid;  // a local address handle is for this host
   destination.to.scope = source.interface_index;
   const uint32_t slot = shm::slot_of(wr.remote_qpn);
   const bool named = !settings_.standard && slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
   const bool group = vector.is_global && core::names_group(vector.dgid);
-  // Packets to a group that leave from the loopback come back to this host, and go nowhere else.
+  // Packets to a group that leave by the loopback interface reach this host only.
   if (group && end_.only_other_hosts && is_loopback(source.gid)) return WcStatus::kSuccess;
   destination.to.port = named && !group ? Port::port_of_slot(slot) : kUdpPort;
-  // A group is reached through the interface that the source address is of.
+  // A group is reached by the interface of the source address.
   destination.from_interface = group ? source.interface_index : sources_.exit_of(source, destination.to.address);
   destination.from = source.gid;
-  // IBTA 9.8.3: the address handle says what the header shows.
+  // IBTA 9.8.3: the address handle gives the fields of the header.
   destination.fields = {vector.traffic_class, vector.hop_limit, vector.flow_label};
   Packet packet;
   const bool imm = wr.opcode == Opcode::kSendWithImm;
@@ -83,7 +83,7 @@ void DatagramEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& f
     inbound.wc_flags |= wc_flag::kWithImm;
     inbound.imm_data = packet.imm;
   }
-  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
+  // A datagram without a receive, or that does not fit it, is dropped silently (IBTA 9.8.3.2.2).
   const core::Piece pieces[] = {{header.data(), header.size()},
                                 {const_cast<std::byte*>(packet.payload), packet.payload_length}};
   const core::SendPart whole = core::whole_datagram(pieces, 2, packet.payload_length + core::kGrhBytes);

@@ -11,21 +11,22 @@ namespace nupa::roce {
 /// The addresses of a device's port.
 struct Sources {
   std::vector<GidEntry> gids;  ///< by GID index
-  bool pinned = false;         ///< packets leave through the interface of their source, but for those to this host
+  bool pinned = false;         ///< packets leave by the interface of their source, except those to this host
   std::vector<Gid> host;       ///< the host's addresses, if `pinned`
 
-  /// The interface through which packets from `source` to `address` have to leave; 0: that which the system chooses.
+  /// Returns the interface that packets from `source` to `address` have to leave by; 0: the system chooses it.
   uint32_t exit_of(const GidEntry& source, const Gid& address) const {
     return pinned && std::find(host.begin(), host.end(), address) == host.end() ? source.interface_index : 0;
   }
-  /// Whether what comes to `address` is for this port.
+  /// True if packets to `address` are for this port.
   bool takes(const Gid& address) const { return !pinned || core::names_group(address) || has(address); }
   bool has(const Gid& address) const {
     return std::any_of(gids.begin(), gids.end(), [&](const GidEntry& entry) { return entry.gid == address; });
   }
 };
 
-/// UD (IBTA 9.8.3): each request names its destination, and is done when its packet has left.
+/// The endpoint of a UD queue pair (IBTA 9.8.3): each request has its own destination, and completes when its packet
+/// has left.
 class DatagramEndpoint final : public core::DatagramSender, public EndpointChannel {
  public:
   DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
@@ -47,7 +48,8 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
   Peer* peer() override { return nullptr; }
 
  private:
-  /// A datagram to a group that this queue pair has sent. On one host no other has its number.
+  /// True for a datagram to a group that this queue pair has sent itself. On one host no other queue pair has its
+  /// number.
   bool is_own(const Packet& packet, const net::UdpSocket::Received& from) const {
     return packet.source_qpn == context_.number() && core::names_group(from.to) && sources_.has(from.from.address);
   }

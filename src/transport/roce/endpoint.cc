@@ -48,7 +48,7 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
       settings_(settings),
       peer_(peer),
       responder_(*end.context, responder_options(end, attr, port, settings), port.pool()),
-      // With XRC a response may come from a copy that is gone before an unchecked packet leaves.
+      // With XRC, the payload of a response may be in a copy that is released before a packet without CRC leaves.
       introduction_(end.rails, settings.unchecked && !settings.standard && end.context->type() != QpType::kXrcRecv) {
   requester_options_.service = service_of_type(end.context->type());
   requester_options_.dest_qpn = attr.dest_qp_num;
@@ -61,12 +61,12 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
   responses_.window = port.response_window().get();
   shares_windows_ = requester_options_.service != Service::kUc;
-  // Not its hop limit: programs write 1 there, and an adapter's driver takes that of the route.
+  // The hop limit of the address vector is not used: programs set it to 1, and an adapter's driver takes the route's.
   for (Destination& destination : destinations_) destination.fields = {attr.av.traffic_class, 0, attr.av.flow_label};
   aim(0, end.rails[0], peer);
   choose_port(settings.standard);
   publish();
-  context_.shared().remote_slot.store(0);  // the peer is no process of this host's runtime directory
+  context_.shared().remote_slot.store(0);  // the peer is not in this host's runtime directory
   port.add(*this);
 }
 
@@ -137,7 +137,7 @@ void ConnectedEndpoint::choose_port(bool standard) {
   const uint16_t port = standard ? kUdpPort : numbered_port();
   for (Destination& destination : destinations_) destination.to.port = port;
   std::shared_ptr<Peer> process = port_.peer_at(peer_, port);
-  // Standard processes say nothing of their room.
+  // Standard peers do not state their room.
   if (heard_ && standard) process->window.resize(UINT64_MAX);
   if (process == process_) return;
   settle(sends_, 0);
@@ -166,7 +166,8 @@ void ConnectedEndpoint::wait_in_line(Share& share, int64_t now, const SharedWind
   if (!share.in_line) share.window->wait(*this);
   share.in_line = true;
   port_.note_waiter();
-  // Room that was given back before the line was joined has called nobody. In a turn the port itself looks again.
+  // Room that was given back before this queue pair waited has notified no thread. In a turn the port itself looks
+  // again.
   if (turn == nullptr && share.window->has_room()) port_.expect(now);
 }
 
@@ -176,7 +177,7 @@ void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
     share.window->take_anyway(lost * packet);
     share.held += lost * packet;
   }
-  // Whoever is first in line need not be called.
+  // The first waiter does not need to be notified.
   if (share.in_line && share.window->has_room() && share.window->leave_head(*this)) share.in_line = false;
   if (share.window != turn && share.window->has_waiters()) return;
   const uint64_t most = turn != nullptr ? share.window->turn_bytes() : kBudget * packet;
@@ -203,7 +204,7 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
 
 void ConnectedEndpoint::set_next(int64_t now, bool more, const Burst& burst) {
   if (!responder_.has_output()) answers_by_ = INT64_MAX;
-  // Nothing can leave before, whatever is due: neither answers nor repetitions.
+  // Nothing can leave before, neither answers nor repetitions.
   if (burst.held_up()) [[unlikely]] {
     if (turn_ns_ <= now) turn_ns_ = burst.turn(now);
     return set_deadline(turn_ns_);
@@ -278,7 +279,8 @@ void ConnectedEndpoint::flush() {
 }
 
 void ConnectedEndpoint::stop() {
-  // What has arrived is answered while somebody is here: the peer would ask again in vain.
+  // Sends the answers to packets that have arrived while the endpoint exists; later the peer's repetitions would get
+  // none.
   if (Burst* burst = responder_.has_output() ? port_.burst() : nullptr; burst != nullptr) {
     aim(*burst);
     const int64_t now = base::now_ns();
@@ -294,33 +296,34 @@ void ConnectedEndpoint::stop() {
 }
 
 void ConnectedEndpoint::send() {
-  // Before RTS a post was refused, and there is nothing yet that sends.
+  // Before RTS posts are rejected, and there is no requester yet.
   if (!requester_) return;
   const int64_t now = base::now_ns();
   Burst* const mine = port_.burst();
-  if (mine == nullptr) return set_deadline(now);  // the port's thread has its own
+  if (mine == nullptr) return set_deadline(now);  // the serving thread has its own batch
   Burst& burst = *mine;
   aim(burst);
-  // What is owed to the other end goes along in the same message: an answer that overtakes the acknowledgement of what
-  // it answers would cost another one.
+  // Acknowledgements that are due leave in the same message: a reply of the program that overtakes the acknowledgement
+  // of the message that it replies to would cost another acknowledgement.
   if (responder_.has_output()) transmit_answers(now, burst, 1);
   const bool more = transmit_requests(now, burst, nullptr);
   burst.flush();
-  // Room may have come while nobody stood there yet.
+  // Room may have been given back before this queue pair waited for it.
   tell_waiters();
   publish();
   set_next(now, more, burst);
 }
 
 void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) {
-  // Annex A17.4: a packet of another partition or from elsewhere is not of this connection.
+  // Annex A17.4: a packet of another partition or from another address does not belong to this connection.
   const int path = path_of(from);
   if (!receives() || path < 0 || (packet.pkey | kMembership) != (uint16_t{0xffff})) {
     count_stranger();
     return;
   }
   packet.path = static_cast<uint8_t>(path);
-  // Who has shown the mark once keeps it: a packet without it is a forged or an old one, and must not redirect answers.
+  // A peer that has sent the mark once counts as NUPA from then on: a packet without it is forged or old, and must not
+  // redirect answers.
   const bool standard = settings_.standard || packet.mark != kNupaMark;
   const bool first = !heard_;
   heard_ = true;
@@ -384,8 +387,8 @@ void ConnectedEndpoint::doubt_peer(const net::UdpAddress& to) {
   if (!requester_) return;
   refused_standard_ = refused_standard_ || to.port == kUdpPort;
   refused_numbered_ = refused_numbered_ || to.port == numbered_port();
-  // Before anything was heard the port is a guess, and repetitions go to both by turns: a peer that has neither is
-  // gone.
+  // Before anything has arrived the port is a guess, and repetitions go to both ports in turn: a peer that has neither
+  // has exited.
   const bool guesses = !heard_ && !settings_.standard;
   if (guesses ? !refused_standard_ || !refused_numbered_ : to.port != destinations_[0].to.port) return;
   requester_->doubt_peer();
@@ -397,7 +400,8 @@ void ConnectedEndpoint::on_timer(int64_t now) {
   const uint64_t before = requester_->counters().resent_timeout;
   requester_->on_timer(now);
   if (requester_->counters().resent_timeout != before || requester_->lost() != 0) port_.look_for_refusals();
-  // Nobody answers where the number says: perhaps it is no NUPA peer, whose numbers say nothing.
+  // There is no answer from the port of the queue pair's number: the peer may be no NUPA process, and its numbers do
+  // not give a port.
   if (!heard_ && requester_->counters().resent_timeout != before) choose_port(!standard_ || settings_.standard);
 }
 

@@ -12,22 +12,22 @@
 
 namespace nupa::roce {
 
-/// A queue pair that goes over the wire, and where its packets leave.
+/// A queue pair of this transport, and the addresses that its packets leave from.
 struct LocalEnd {
   core::QpContext* context = nullptr;
-  std::vector<Rail> rails;        ///< of connections; the first has the address that the program chose
-  uint32_t max_datagram = 0;      ///< UD: bytes of a message, which is one packet
-  bool only_other_hosts = false;  ///< UD: another transport brings multicasts to the processes of this host
+  std::vector<Rail> rails;        ///< for connections; the first has the address that the program chose
+  uint32_t max_datagram = 0;      ///< UD: largest message in bytes, which is one packet
+  bool only_other_hosts = false;  ///< UD: another transport delivers multicasts to the processes of this host
 };
 
 struct WireSettings {
-  bool standard = false;  ///< nothing but the standard is spoken, every peer is at port 4791
+  bool standard = false;  ///< standard packets only; every peer is at port 4791
   std::string_view congestion = "tolerant";
-  uint32_t source_ports = 1;  ///< UDP ports that packets leave from
-  bool unchecked = false;     ///< no invariant CRC, if the other end wants none either
+  uint32_t source_ports = 1;  ///< number of UDP ports that packets leave from
+  bool unchecked = false;     ///< no invariant CRC if the peer omits it, too
 };
 
-/// What both kinds of endpoint are to the port.
+/// The common part of both kinds of endpoint, as the port sees them.
 class EndpointChannel : public Channel {
  public:
   EndpointChannel(Port& port, const LocalEnd& end)
@@ -43,7 +43,7 @@ class EndpointChannel : public Channel {
     deadline_.set(deadline);
     if (deadline != INT64_MAX) port_.expect(*this, deadline);
   }
-  /// The state lets packets in.
+  /// True if the queue pair's state accepts packets.
   bool receives() const;
 
   Port& port_;
@@ -55,10 +55,10 @@ class EndpointChannel : public Channel {
   Deadline deadline_;
 };
 
-/// RC, UC and XRC.
+/// The endpoint of an RC, UC or XRC queue pair.
 class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
  public:
-  /// `attr`: as given on the way to RTR.
+  /// `attr`: as given in the transition to RTR.
   ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer, const WireSettings& settings);
   ~ConnectedEndpoint() override;
 
@@ -92,38 +92,40 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   bool takes_unchecked() const override { return settings_.unchecked; }
 
  private:
-  /// This queue pair's part of a window that it shares.
+  /// This queue pair's part of a flow window.
   struct Share {
     SharedWindow* window = nullptr;
     uint64_t held = 0;  ///< bytes
     bool in_line = false;
   };
   void choose_port(bool standard);
-  /// That of a NUPA process with such a queue pair; the standard's, if it can be none.
+  /// The port of a NUPA process that has a queue pair of the peer's number; the standard's port if no NUPA process can
+  /// have it.
   uint16_t numbered_port() const;
-  /// Sends requests, as far as there is room for them. True: there is more to send at once. `turn`: it was its turn.
+  /// Sends requests while there is room for them. Returns true if there is more to send at once. `turn`: the flow
+  /// window that gave this queue pair its turn.
   bool transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn);
   void take_room(Share& share, const SharedWindow* turn);
-  /// Gives back what is not under way any more.
+  /// Gives back the room of packets that are not in flight any more.
   void settle(Share& share, uint64_t used);
   void settle();
   void wait_in_line(Share& share, int64_t now, const SharedWindow* turn);
   void leave_line(Share& share);
-  /// There may be room for them now.
+  /// Notifies the port if queue pairs that wait may have room now.
   void tell_waiters();
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void aim(Burst& burst);
   void introduce(int64_t now, Burst& burst);
-  /// Sends answers, as far as nothing is in the way. `most`: calls of the responder.
+  /// Sends answers until something blocks them. `most`: calls of the responder.
   void transmit_answers(int64_t now, Burst& burst, int most);
-  /// When the port has to look here again: at once if there is `more` to send, else by what each part waits for; where
-  /// the burst held something up, when there may be room.
+  /// Sets when the port has to call again: at once if there is `more` to send, otherwise at the earliest deadline of
+  /// the parts. If the batch held something back, when there may be room.
   void set_next(int64_t now, bool more, const Burst& burst);
-  /// Both ends know each other's rails.
+  /// Both sides have each other's rails.
   void take_paths();
-  /// The path that a packet came by; -1: it is not of this connection.
+  /// Returns the path that a packet arrived on; -1: it does not belong to this connection.
   int path_of(const net::UdpSocket::Received& from) const;
-  /// Tells the observers.
+  /// Publishes the statistics.
   void publish();
 
   const WireSettings settings_;
@@ -135,21 +137,21 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   uint8_t max_rd_atomic_ = 1;
   Introduction introduction_;
   std::array<Destination, kMaxPaths> destinations_;
-  std::shared_ptr<Peer> process_;  ///< at the other end
+  std::shared_ptr<Peer> process_;  ///< the peer's process
   bool shares_windows_ = false;
   Share sends_;
   Share responses_;
   uint32_t paths_ = 1;
-  int64_t turn_ns_ = 0;  ///< when what a full socket held up is offered again
-  /// Between looks at memory that another process copies.
+  int64_t turn_ns_ = 0;  ///< when packets that a full socket held back are offered again
+  /// The pause between looks at memory that another process copies.
   progress::Backoff memory_pause_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
-  int64_t answers_by_ = INT64_MAX;  ///< when answers that were not sent yet have to leave
+  int64_t answers_by_ = INT64_MAX;  ///< when answers that wait have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
-  bool heard_ = false;  ///< something came from the peer
-  // Before that its host has said that nobody has the port
-  bool refused_standard_ = false;  ///< of the standard
-  bool refused_numbered_ = false;  ///< that the queue pair's number names
-  bool standard_ = false;          ///< the peer is (or, while nothing was heard, may be) at the standard's port
+  bool heard_ = false;  ///< something arrived from the peer
+  // Reports of the peer's host; used while nothing has arrived from the peer.
+  bool refused_standard_ = false;  ///< the standard's port is closed
+  bool refused_numbered_ = false;  ///< the port of the queue pair's number is closed
+  bool standard_ = false;          ///< the peer is at the standard's port, or may be while nothing has arrived
 };
 
 }  // namespace nupa::roce

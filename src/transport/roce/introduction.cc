@@ -15,7 +15,7 @@ constexpr uint8_t kTakesUnchecked = 2;
 constexpr uint32_t kHeaderBytes = 4;
 constexpr uint32_t kRailBytes = 20;
 constexpr int64_t kPauseNs = 10'000'000;
-/// Whoever does not answer so often is of a version that knows no rails.
+/// A peer that does not answer after this many tries has a version without rails.
 constexpr uint32_t kTries = 10;
 
 }  // namespace
@@ -25,7 +25,7 @@ Introduction::Introduction(std::vector<Rail> mine, bool takes_unchecked)
 
 int64_t Introduction::deadline() const {
   if (asked_) return 0;
-  // An end with one rail has nothing to tell unless it is asked.
+  // A side with one rail sends nothing unless the peer requests it.
   return met_ && !known_ && (mine_.size() > 1 || takes_unchecked_) && tries_ < kTries ? next_ns_ : INT64_MAX;
 }
 
@@ -42,7 +42,7 @@ bool Introduction::receive(const Packet& packet) {
     std::memcpy(rail.address.raw.data(), from, sizeof rail.address.raw);
     std::memcpy(&port, from + sizeof rail.address.raw, sizeof port);
     rail.port = be16toh(port);
-    // Packets of one connection are of one family, and for one host.
+    // All packets of one connection have one address family, and go to one host.
     if (base::is_ipv4(rail.address) != base::is_ipv4(mine_[0].address) || core::names_group(rail.address)) return false;
     theirs.push_back(rail);
   }

@@ -17,7 +17,7 @@ namespace nupa::roce {
 
 namespace {
 
-/// What is asked of the kernel for packets that wait to be read or sent, bytes.
+/// Send and receive buffer that is requested from the kernel, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
 /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS.
@@ -48,10 +48,10 @@ Result<std::unique_ptr<core::Transport>> RoceTransport::create() {
   return std::make_unique<RoceTransport>(*settings);
 }
 
-// A process's slot is its UDP port, which other users' processes may have.
+// A slot of this process needs its UDP port, which another user's process may have.
 core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
   socket_.reset();
-  // Standard peers know one port.
+  // Standard peers use one port only.
   if (settings_.standard && Port::port_of_slot(slot) != kUdpPort) return Slot::kTaken;
   auto opened = net::UdpSocket::open(Port::port_of_slot(slot), kSocketBytes);
   if (!opened) return opened.error().code() == EADDRINUSE ? Slot::kTaken : Slot::kUnable;
@@ -61,7 +61,7 @@ core::Transport::Slot RoceTransport::reserve(uint32_t slot) {
 
 Result<bool> RoceTransport::reserve_further(uint32_t slot) {
   if (std::exchange(holds_unused_socket_, false)) port_->drop_last_socket();
-  // Standard peers send to one port, whatever the number.
+  // Standard peers send to one port, for all queue pair numbers.
   if (settings_.standard) return true;
   const uint16_t udp_port = Port::port_of_slot(slot);
   auto opened = net::UdpSocket::open(udp_port, kSocketBytes);
@@ -80,7 +80,7 @@ Result<void> RoceTransport::explain_no_slot() const {
 
 Result<void> RoceTransport::open(core::ProcessContext& process) {
   process_ = &process;
-  // Members of groups on this host get each datagram once.
+  // Another transport covers this host: members of groups on it must get each datagram once.
   if (process.host_is_covered(*this)) socket_->set_group_loop(false);
   auto port = Port::open(std::move(*socket_), settings_.source_ports);
   socket_.reset();
@@ -107,7 +107,7 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
   if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
-    // Where the port's MTU is another transport's, the peer lowers it as well.
+    // If another transport determines the port's MTU, the peer lowers the path MTU as well.
     if (!may_lower_mtu) return fail(EINVAL, "the path MTU is larger than that of the way to ", base::gid_text(peer));
     fitting.path_mtu = mtu_code_of(*way);
   }
@@ -192,7 +192,7 @@ Result<void> RoceTransport::listen(core::MadHandler handler) {
     });
   else
     port_->set_management(std::move(handler));
-  // Its thread touches no memory of the program's for management.
+  // The serving thread does not touch the program's memory for management.
   std::lock_guard lock(start_mutex_);
   auto started = port_->start();
   if (started && !serves_queue_pairs_) process_->count_thread(false);

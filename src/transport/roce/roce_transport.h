@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// RoCEv2 over UDP (IBTA annex A17): packets between any two hosts that have addresses.
+/// RoCEv2 over UDP (IBTA annex A17): packets between any two hosts that have IP addresses.
 
 #include <mutex>
 #include <optional>
@@ -13,7 +13,8 @@ namespace nupa::roce {
 
 class RoceTransport final : public core::Transport, public core::MadCarrier {
  public:
-  /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS. EINVAL (logged): one of them is wrong.
+  /// Reads NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS. EINVAL (logged): one of them is
+  /// wrong.
   static Result<std::unique_ptr<core::Transport>> create();
   explicit RoceTransport(const WireSettings& settings) : settings_(settings) {}
 
@@ -43,34 +44,35 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   core::HostWay way_to_host(const core::DeviceEntry& device, uint32_t gid_index, const Gid& address) const override;
   bool receives_for_host() const override { return port_->socket().port() == kUdpPort; }
   Result<std::unique_ptr<core::MadSocket>> open_host_socket() override;
-  // Nobody else has the questions.
+  // Only NUPA processes understand probes.
   bool probes() const override { return !settings_.standard; }
   Result<std::unique_ptr<core::MadSocket>> open_probe_socket() override;
 
  private:
-  /// In bytes.
+  /// Returns bytes.
   Result<uint32_t> mtu_of_port(const core::DeviceEntry& device) const;
-  /// 0: the kernel knows no way.
+  /// Returns bytes; 0: the kernel has no route.
   Result<uint32_t> mtu_of_way(const Gid& host, uint32_t scope) const;
-  /// The interface that packets from `source` to `peer` leave by.
+  /// Returns the interface that packets from `source` to `peer` leave by.
   uint32_t exit_of(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
-  /// Its thread may touch the program's memory.
+  /// Starts the serving thread, which may then write to the program's memory.
   Result<void> start_for_queue_pairs();
   Sources sources_of(const core::DeviceEntry& device) const;
-  /// The ways of a connection from `source`: that one, other interfaces' addresses of its family, further source ports.
+  /// The rails of a connection from `source`: that one, other interfaces' addresses of its family, further source
+  /// ports.
   std::vector<Rail> rails_from(const core::DeviceEntry& device, const GidEntry& source, const Gid& peer) const;
 
   const WireSettings settings_;
   core::ProcessContext* process_ = nullptr;
-  std::optional<net::UdpSocket> socket_;  ///< of the slot, until the port has it
+  std::optional<net::UdpSocket> socket_;  ///< socket of the slot, until the port takes it
   std::unique_ptr<Port> port_;
-  bool holds_unused_socket_ = false;  ///< of a further slot that was reserved and not had
+  bool holds_unused_socket_ = false;  ///< of a further slot that was reserved and not obtained
   struct Way {
     Gid host;
     uint32_t scope = 0;
     bool operator==(const Way&) const = default;
   };
-  mutable base::Recent<uint32_t, uint32_t> mtus_of_ports_;  ///< by device
+  mutable base::Recent<uint32_t, uint32_t> mtus_of_ports_;  ///< by device index
   mutable base::Recent<Way, uint32_t> mtus_of_ways_;
   std::mutex start_mutex_;
   bool serves_queue_pairs_ = false;

@@ -22,14 +22,14 @@ constexpr Outcome kUnanswered = Outcome::no_answer();
 
 /// The pause between two searches for a peer that was not found.
 constexpr int64_t kSearchPauseNs = 1'000'000;
-/// The same while no request waits for it.
+/// The same pause while no request waits for the peer.
 constexpr int64_t kIdleSearchPauseNs = 50'000'000;
-/// A peer that exchanged its queue pair number is met at once; one that is not there this long has died.
+/// A peer that exchanged its queue pair number is found at once; one that is missing for this time has died.
 constexpr int64_t kUnmetLimitNs = 400'000'000;
-/// How long a message of an unreliable service waits for the owner of the memory to copy it (268 ms), before it is
+/// The time that a message of an unreliable service waits for the owner of the memory to copy it (268 ms), before it is
 /// lost.
 constexpr core::RetryLimits kUnreliableLimits{14, 0, 0};
-/// How long a peer that is inside a post is waited for: as quiesce() does.
+/// The longest wait for a peer that is inside a post, as in quiesce().
 constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 }  // namespace
@@ -46,8 +46,8 @@ Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector
       vector_(vector),
       made_ns_(base::now_ns()) {
   context_.shared().remote_slot.store(shm::slot_of(remote_qpn_));
-  // The other process is usually there already: meet it now, so that its death is noticed even if nothing is ever
-  // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not talk to the peer).
+  // The other process usually exists already: connect to it now, so that its death is noticed even if nothing is ever
+  // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not communicate with the peer).
   if (!find_target(limit)) context_.wake_at(made_ns_);
 }
 
@@ -63,7 +63,7 @@ Posted Connected::keep(const Request& request) {
   const bool first = sends_.empty();
   if (sends_.keep(request) == nullptr) return Posted::no_memory();
   if (first) {
-    // From here on a thread that polls, or the service thread, tries: neither waits for an owner of memory.
+    // From here on a polling thread or the service thread tries the request; neither waits for a memory owner.
     if (target_ != nullptr) target_->set_wait(0);
     context_.wake();
   }
@@ -90,17 +90,17 @@ int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* st
   const bool not_ready = outcome.verdict() == Verdict::kNotReady;
   const bool counts = not_ready && sends_.front().reason != Reason::kNotReady;
   context_.shared().counters.rnr.fetch_add(counts, std::memory_order_relaxed);
-  // The request of a copier was executed, and has a limit of its own.
+  // The request of a copier was executed; Copier::until_ns limits its wait.
   const core::RetryLimits none{0, 0, 0};
   core::RetryLimits limits = copier_ ? none : limits_;
   if (target_ != nullptr && target_->awaits_owner()) {
-    // Long ones are copied in steps: the limit is for the time in which nothing happens.
+    // Long messages are copied in steps: the limit applies to the time without progress.
     if (target_->owner_got_on()) sends_.front().reason = Reason::kOrder;
     if (!is_reliable()) limits = kUnreliableLimits;
   }
   const int64_t next =
       sends_.postpone(not_ready ? Reason::kNotReady : Reason::kNoAnswer, outcome.rnr_timer(), limits, now_ns, status);
-  if (next == 0 && !is_reliable()) *status = WcStatus::kSuccess;  // it is lost, which nobody says
+  if (next == 0 && !is_reliable()) *status = WcStatus::kSuccess;  // the message is lost, and UC does not report that
   return next;
 }
 
@@ -152,8 +152,8 @@ int64_t Connected::try_waiting(int64_t now_ns) {
 int64_t Connected::look_for_peer(int64_t now_ns) {
   if (target_ != nullptr || context_.state() == QpState::kErr || find_target({})) return INT64_MAX;
   if (now_ns - made_ns_ < kUnmetLimitNs) return now_ns + kIdleSearchPauseNs;
-  // A peer of another host or user may come later, and a request finds it then. One that must be on this host and is
-  // not has died.
+  // A peer on another host or of another user may appear later, and a request finds it then. A peer that must be on
+  // this host and is missing has died.
   const bool here = vector_.is_global ? peers_.has_gid(vector_.dgid) : true;
   const uint32_t slot = shm::slot_of(remote_qpn_);
   const bool possible = slot >= shm::kMinSlot && slot <= shm::kMaxSlot;
@@ -163,7 +163,7 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
 }
 
 void Connected::on_process_gone(host::Peer& process) {
-  // A request finds out, as an adapter's does: without one nothing happens.
+  // A request detects the exit, as on an adapter. Without a request nothing happens.
   if (target_ != nullptr && &target_->peer() == &process) try_waiting(base::now_ns());
 }
 
@@ -187,7 +187,7 @@ void Connected::hold(const Responder::Message& message) {
 
 Connected::Responder::Message Connected::take_held(uint32_t srqn) {
   const Held held = *held_;
-  // The queue may have been taken away since: between two tries this process holds no lock for which its owner waits.
+  // The queue may have been removed meanwhile: between two tries this process holds no lock that its owner waits for.
   if (target_->select(srqn) == core::Selection::kYes && target_->selected() == held.queue &&
       target_->epoch() == held.epoch && target_->holds(held.message.receive)) {
     held_.reset();
@@ -201,8 +201,9 @@ Connected::Responder::Message Connected::take_held(uint32_t srqn) {
 void Connected::stop_waiting() {
   if (target_ != nullptr) target_->forget_calls();
   if (!holds_) return;
-  // The owner of the queue takes it back from there, or another sender has it. An owner that has emptied the queue
-  // waits for this, and the memory of one that is gone is not touched.
+  // Put back only a receive that this process still holds: the owner of the queue may have recovered it, or another
+  // sender may have claimed it. An owner that has drained the queue waits for this. The memory of a queue that was
+  // removed is not accessed.
   if (target_->stands(held_->queue) && target_->holds(held_->message.receive))
     held_->ring.put_back(held_->message.receive);
   held_.reset();
@@ -232,7 +233,7 @@ void Connected::look_for_copier() {
   if (target_ == nullptr) return;
   const host::Peer& peer = target_->peer();
   const auto& lock = target_->remote().send_lock;
-  if (&lock == &context_.shared().send_lock) return;  // it is connected to itself
+  if (&lock == &context_.shared().send_lock) return;  // the queue pair is connected to itself
   shm::SendLock::fence_after_revoking();
   const uint32_t seen = lock.load(std::memory_order_seq_cst);
   if ((seen & 1) != 0) copier_ = Copier{&peer, &lock, seen, base::now_ns() + kCopierLimitNs};
@@ -244,7 +245,7 @@ Outcome Connected::run_local(const Request& request) {
     if (status != WcStatus::kSuccess || request.wr.opcode != Opcode::kLocalInv) return Outcome::done(status);
     look_for_copier();
   }
-  // Not waited for here: the peer may be waiting for this thread's send lock, or for the service thread.
+  // No wait here: the peer may be waiting for this thread's send lock, or for the service thread.
   if (copier_ && copier_->lock->load(std::memory_order_acquire) == copier_->seen && copier_->peer->alive() &&
       base::now_ns() < copier_->until_ns)
     return kUnanswered;
@@ -298,7 +299,7 @@ std::optional<Outcome> Connected::not_answering() {
 }
 
 Outcome Connected::lost() const {
-  // UC: nobody answers in any case (IBTA 9.8.2).
+  // UC has no answers in any case (IBTA 9.8.2).
   return Outcome::done(is_reliable() ? WcStatus::kRetryExcErr : WcStatus::kSuccess);
 }
 
@@ -317,7 +318,7 @@ Outcome Connected::refused(core::Verdict verdict) {
 
 Outcome Connected::not_ready() {
   if (!target_->ready(own_slot_, qp_num_)) return kUnanswered;
-  if (!is_reliable()) return kSucceeded;  // UC: a message that finds no receive is lost (IBTA 9.8.2.2)
+  if (!is_reliable()) return kSucceeded;  // UC: a message without a posted receive is lost (IBTA 9.8.2.2)
   target_->note_waiting();
   return Outcome::not_ready(target_->remote().rnr_timer.load(std::memory_order_relaxed));
 }
@@ -390,7 +391,7 @@ Outcome Connected::atomic(const Request& request) {
 Outcome Connected::atomic_write(const Request& request) {
   const SendWr& wr = request.wr;
   Responder responder(*target_, is_reliable());
-  // In a list, or, as the builder has it, in the request itself.
+  // The word is in the list, or in the request itself if the builder made the request.
   const bool listed = request.piece_count != 0;
   if (listed && request.length != core::kAtomicBytes) return refused(responder.refuse(core::Refusal::kInvalidRequest));
   uint64_t value = listed ? 0 : wr.compare_add;

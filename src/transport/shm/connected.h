@@ -10,7 +10,7 @@
 
 namespace nupa::shm_transport {
 
-/// The initiator's side of an RC, UC or XRC queue pair (IBTA 9.7, 9.8).
+/// The requester's side of an RC, UC or XRC queue pair (IBTA 9.7, 9.8).
 class Connected final : public core::Endpoint {
  public:
   /// Waits at most `limit` for the peer's process to answer.
@@ -42,48 +42,51 @@ class Connected final : public core::Endpoint {
   Outcome atomic(const core::Request& request);
   Outcome atomic_write(const core::Request& request);
 
-  /// The request waits behind others, or for the peer.
+  /// Keeps a request that waits behind others, or for the peer.
   [[gnu::noinline]] core::Posted keep(const core::Request& request);
   [[gnu::noinline]] core::Posted keep_tried(const core::Request& request, Outcome outcome);
-  /// Tries the requests that wait, as long as one ends. Returns when to try again.
+  /// Tries the requests that wait, in order, until one cannot end. Returns the time of the next try.
   int64_t try_waiting(int64_t now_ns);
-  /// Tries the oldest request that waits. Returns when to try again; 0: it has ended.
+  /// Tries the oldest request that waits. Returns the time of the next try, or 0 if the request has ended.
   int64_t try_oldest(int64_t now_ns);
-  /// Ends the oldest request that waits; after a failure all others as well.
+  /// Ends the oldest request that waits; after a failure all others end as well.
   void end_oldest(WcStatus status, uint64_t length);
-  /// When the oldest request is to be tried again; 0: it ends with *status.
+  /// Returns the time of the next try of the oldest request, or 0 if it ends with *status.
   int64_t postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status);
-  /// Looks for the peer's process at times; requests that wait end if there is none. Returns when to look again.
+  /// Looks for the peer's process at intervals. If there is none, requests that wait end. Returns the time of the next
+  /// search.
   int64_t look_for_peer(int64_t now_ns);
   bool find_target(std::chrono::milliseconds limit);
   bool is_reliable() const { return type_ != QpType::kUc; }
   Outcome outcome_of(core::Verdict verdict);
-  /// Of a verdict that is not accepted(): RC and XRC report it on both sides, to UC nothing comes back.
+  /// The outcome of a verdict that is not accepted(). RC and XRC report it on both sides; UC reports nothing to the
+  /// requester.
   [[gnu::cold]] Outcome refused(core::Verdict verdict);
   [[gnu::cold]] Outcome not_ready();
-  /// What a request ends with that finds no peer ready for it; none: it is ready by now.
+  /// The outcome of a request whose peer was not ready; none: the peer is ready by now.
   [[gnu::cold]] std::optional<Outcome> not_answering();
-  /// Of a request to a process that is gone.
+  /// The outcome of a request to a process that died.
   [[gnu::cold]] Outcome lost() const;
   core::Inbound inbound_of(const core::Request& request) const;
-  // A SEND whose receive's buffers their owner has to fill (core::Verdict::not_served) keeps the receive.
+  // Keeps the receive of a SEND whose buffers the receive's owner has to fill (core::Verdict::not_served).
   [[gnu::cold]] void hold(const Responder::Message& message);
-  /// The message that is held, for another try; empty: the receive is not this process's any more.
+  /// Returns the held message for another try; empty: the receive does not belong to this process any more.
   [[gnu::cold]] Responder::Message take_held(uint32_t srqn);
-  /// The oldest request is not tried again: what it waits for is given up, the receive it has taken given back.
+  /// Called when the oldest request is not tried again: gives up the call that waits for a memory owner, and gives back
+  /// the receive that the request has taken.
   [[gnu::cold]] void stop_waiting();
-  /// After a window was invalidated: sets `copier_` if the peer is inside a post.
+  /// Called after a window was invalidated: sets `copier_` if the peer is inside a post.
   void look_for_copier();
 
   // Members that each request reads.
-  core::SharedTarget* target_ = nullptr;  ///< once it was met
+  core::SharedTarget* target_ = nullptr;  ///< null until the peer was found
   bool paused_ = false;
   bool holds_ = false;  ///< `held_` has a message
   const QpType type_;
   const uint32_t qp_num_;
   const uint32_t own_slot_;
   core::DeferredSends sends_;
-  // Members that only some read.
+  // Members that few requests read.
   core::QpContext& context_;
   const uint32_t remote_qpn_;
   std::optional<core::SharedTarget> met_;
@@ -93,14 +96,14 @@ class Connected final : public core::Endpoint {
   const int64_t made_ns_;
   int64_t next_search_ns_ = 0;
   int search_error_ = 0;
-  bool missing_ = false;  ///< the peer must be on this host, and was not found for long
-  /// The oldest request invalidated a window, and the peer, which alone has its key, may still be copying through it:
-  /// it holds its send lock since before.
+  bool missing_ = false;  ///< the peer must be on this host, and was not found for kUnmetLimitNs
+  /// The peer of an invalidated window. The oldest request invalidated the window. Only the peer has its key, and may
+  /// still copy through it, because it has held its send lock since before.
   struct Copier {
     const host::Peer* peer;
     const std::atomic<uint32_t>* lock;
     uint32_t seen;
-    int64_t until_ns;  ///< a process that is stopped is not waited for any longer
+    int64_t until_ns;  ///< end of the wait, because the process may be stopped
   };
   std::optional<Copier> copier_;
   struct Held {

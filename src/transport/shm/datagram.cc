@@ -28,7 +28,8 @@ Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Know
   if (!peer) return Reach::kNo;
   if (targets_.size() >= kMaxTargets) targets_.clear();
   auto target = std::make_unique<SharedTarget>(peers_.node(), peers_.memories(), *peer->peer, peer->qp_index, &due_);
-  // A datagram whose receive only its owner can fill waits for it as a search does, and those behind it do not wait.
+  // A datagram that only the receive's owner can copy waits for it as long as a search does, and delays those behind it
+  // only once.
   target->set_wait(std::chrono::nanoseconds(kAnswerLimit).count());
   *known = &targets_.insert_or_assign(qpn, Known{std::move(target), vector.dgid, vector.is_global}).first->second;
   return Reach::kYes;
@@ -39,8 +40,8 @@ Datagram::Datagram(Peers& peers, core::QpContext& context, host::DueEvent& due)
       context_(context),
       due_(due),
       own_gids_(peers.node().segment().tables().header->devices[context.shared().device].gids) {
-  // Programs that post a datagram and destroy the queue pair expect that it has left: those to whom it may go are met
-  // before.
+  // Programs that post a datagram and destroy the queue pair expect that it was sent. So connect to all possible
+  // receivers now.
   for (const uint32_t slot : peers_.node().slots())
     [[maybe_unused]] const auto asked = peers_.node().connect(slot, std::chrono::milliseconds(0));
 }
@@ -102,7 +103,7 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
   inbound.sl = request.vector->sl;
   inbound.slid = request.vector->is_global ? 0 : request.vector->dlid;
   inbound.wc_flags |= request.vector->is_global ? wc_flag::kGrh : 0;
-  // A datagram that finds no receive, or does not fit it, is lost without a word (IBTA 9.8.3.2.2).
+  // A datagram that finds no receive, or does not fit into it, is silently dropped (IBTA 9.8.3.2.2).
   core::Responder<SharedTarget>::Message message;
   core::Responder<SharedTarget> responder(target, false);
   const core::SendPart whole = core::whole_datagram(pieces, request.piece_count + 1, request.length + kGrhBytes);
@@ -136,7 +137,7 @@ bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
   for (const host::PeerRef& met : members_) {
     host::Peer* const peer = met.get();
     told_ = met;
-    const bool skips_itself = !context_.hears_itself();  // its number is its own on this host
+    const bool skips_itself = !context_.hears_itself();  // a queue pair number is unique on this host
     const shm::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), shm::kMaxMcast);
     for (uint32_t i = 0; i < members; ++i) {

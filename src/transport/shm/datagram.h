@@ -11,11 +11,11 @@
 
 namespace nupa::shm_transport {
 
-/// The initiator's side of a UD queue pair (IBTA 9.8.3): every request names its own destination, a datagram that
-/// cannot be delivered is lost without a word.
+/// The requester's side of a UD queue pair (IBTA 9.8.3). Every request names its destination; a datagram that cannot be
+/// delivered is silently dropped.
 class Datagram final : public core::DatagramSender {
  public:
-  /// `due`: the event of a receiver, which is raised when the sender has its own completion.
+  /// `due`: holds the event of a receiver until the sender has its own completion.
   Datagram(Peers& peers, core::QpContext& context, host::DueEvent& due);
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
@@ -23,12 +23,12 @@ class Datagram final : public core::DatagramSender {
   void on_process_gone(const host::Peer& process) override;
 
  private:
-  /// The GID that the request's address handle names, as the source.
+  /// The source GID, which the request's address handle names.
   const Gid& source_of(const core::Request& request) const;
   void deliver(core::SharedTarget& target, const core::Request& request, uint32_t qkey);
-  /// False: nothing was delivered, since a process may answer still.
+  /// Returns false if nothing was delivered, because a process may still answer.
   bool deliver_multicast(const core::Request& request, uint32_t qkey);
-  /// A destination under the address that it was found by: another one may not lead to it.
+  /// A destination with the address that it was found by. Another address may not lead to it.
   struct Known {
     std::unique_ptr<core::SharedTarget> target;
     Gid gid;
@@ -37,32 +37,33 @@ class Datagram final : public core::DatagramSender {
       return is_global == vector.is_global && (!is_global || gid == vector.dgid) && target->peer().alive();
     }
   };
-  /// kYes: *target is what has the number and the address. kNotYet: its process was asked, and may answer still.
+  /// kYes: *target is the queue pair with that number and address. kNotYet: its process was asked, and may still
+  /// answer.
   Reach find(uint32_t qpn, const AddressVector& vector, core::SharedTarget** target);
   Reach search(uint32_t qpn, const AddressVector& vector, Known** known);
-  /// How long a process that was not met is waited for: once, for as long as one that lives takes to answer. Whoever
-  /// posts and destroys the queue pair has then sent what it posted.
+  /// The wait for a process that is not connected yet: once, for as long as a running process takes to answer. A
+  /// program that posts and destroys the queue pair has then sent what it posted.
   static constexpr std::chrono::milliseconds kFirstWait{5};
   std::chrono::milliseconds wait_for(uint32_t slot) const;
-  /// Of the process in a slot, which was asked and has not answered: whether it is waited for. One that is stopped
-  /// delays what is sent for a while, once.
+  /// Returns whether to wait for the process in a slot, which was asked and has not answered. A stopped process delays
+  /// sends once, for a while.
   bool may_answer(uint32_t slot);
-  /// Fills members_ with all processes. False: one of them may answer still.
+  /// Fills members_ with all processes. Returns false if one of them may still answer.
   bool meet_all();
 
-  /// Destinations remembered; beyond this many all are looked up anew.
+  /// The number of cached destinations. When it is reached, all are looked up again.
   static constexpr size_t kMaxTargets = 1024;
 
   Peers& peers_;
   core::QpContext& context_;
   host::DueEvent& due_;
-  const Gid* own_gids_;  ///< of its device, shm::kMaxGids
+  const Gid* own_gids_;  ///< the GIDs of its device, shm::kMaxGids entries
   uint32_t last_qpn_ = 0;
   Known* last_ = nullptr;
   std::unordered_map<uint32_t, Known> targets_;
-  std::unordered_map<uint32_t, int64_t> asked_;  ///< by slot: since when a process has not answered
-  std::vector<host::PeerRef> members_;           ///< empty but within a call
-  host::PeerRef told_;  ///< a member of a group, whose event `due_` may have until the sender's lock is let go
+  std::unordered_map<uint32_t, int64_t> asked_;  ///< by slot: the time since which a process has not answered
+  std::vector<host::PeerRef> members_;           ///< empty outside of a call
+  host::PeerRef told_;  ///< a member of a group whose event `due_` may hold until the sender's lock is released
 };
 
 }  // namespace nupa::shm_transport

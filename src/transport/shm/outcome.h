@@ -1,5 +1,5 @@
 #pragma once
-/// The outcome of one try of a request.
+/// The outcome of one try to execute a request.
 
 #include <nupa/queue_pair.h>
 
@@ -8,13 +8,13 @@
 namespace nupa::shm_transport {
 
 enum class Verdict : uint8_t {
-  kDone,      ///< completed, well or not: see status
+  kDone,      ///< completed, successfully or not: see status()
   kNotReady,  ///< the receiver has no receive posted (RNR): try again
   kNoAnswer,  ///< the peer cannot be reached or does not take requests yet: try again
 };
 
-/// One word, because it is returned once a message: a structure of bytes and words is written in parts and read as a
-/// whole, for which processors wait.
+/// It is one word, since each message returns one. A structure of bytes and words is stored in parts and then loaded as
+/// a whole, and processors stall on such a load.
 class Outcome {
  public:
   static constexpr Outcome done(WcStatus status) { return Outcome(Verdict::kDone, static_cast<uint32_t>(status)); }
@@ -25,9 +25,9 @@ class Outcome {
   constexpr Verdict verdict() const { return static_cast<Verdict>(word_ >> 8); }
   constexpr bool is_done() const { return word_ < (1u << 8); }
   constexpr bool succeeded() const { return word_ == 0; }
-  /// Only of kDone.
+  /// Valid with kDone only.
   constexpr WcStatus status() const { return static_cast<WcStatus>(word_ & 0xff); }
-  /// Only of kNotReady.
+  /// Valid with kNotReady only.
   constexpr uint32_t rnr_timer() const { return word_ & 0xff; }
 
  private:

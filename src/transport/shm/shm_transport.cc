@@ -14,7 +14,8 @@ Result<void> ShmTransport::open(core::ProcessContext& process) {
 
 Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::DeviceEntry&, core::QpContext& context,
                                                               const QpAttr& attr, bool) {
-  // Waiting does not help where this process has no addresses left for the other one's tables, or the two may not meet.
+  // Waiting does not help if this process has no address space left for the peer's tables, or if one of the two has no
+  // room for another peer.
   const auto peer = peers_->find(attr.dest_qp_num, attr.av, kAnswerLimit);
   if (!peer && (peer.error().code() == ENOMEM || peer.error().code() == EMFILE)) return tl::unexpected(peer.error());
   return std::make_unique<Connected>(*peers_, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
@@ -27,7 +28,8 @@ Result<std::unique_ptr<core::DatagramSender>> ShmTransport::datagrams(const core
 
 bool ShmTransport::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   const auto peer = peers_->find(remote_qpn, vector, kAnswerLimit);
-  // One that is there and does not answer is met later; one that this process cannot map is an error of connect().
+  // A peer that exists and does not answer is connected later. A peer that this process cannot map is an error of
+  // connect().
   return peer || peer.error().code() == ETIMEDOUT || peer.error().code() == ENOMEM;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-/// The shm transport, direct mode: both ends are processes of one user on one host. The initiator's thread does all
-/// the work in post(): it plays the responder's part on the peer's shared objects and copies straight into or out
-/// of the peer's memory. No other thread runs and, once the first request has found its way, no system call is made.
+/// The shm transport: both peers are processes of one user on one host. The requester's thread does all the work in
+/// post(): it acts as the responder on the peer's shared objects and copies directly to or from the peer's memory. No
+/// other thread runs. After the first request has found the peer, no system call is made.
 
 #include <optional>
 
@@ -28,7 +28,7 @@ class ShmTransport final : public core::Transport {
  private:
   static constexpr uint32_t kMtuCode = 5;  ///< 4,096 bytes: memory needs no packets
 
-  std::optional<Peers> peers_;  ///< since open()
+  std::optional<Peers> peers_;  ///< set by open()
 };
 
 }  // namespace nupa::shm_transport

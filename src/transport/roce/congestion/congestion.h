@@ -1,6 +1,7 @@
 #pragma once
-/// Congestion control of one path: answers, losses and the time go in; a window and a rate come out. The protocol asks
-/// it, and programs choose one by name. No clock or thread inside; under the queue pair's lock.
+/// Congestion control of one path. Its input is arrivals, losses and the time; its output is a window and a rate. The
+/// requester calls it, and programs choose an algorithm by name. It has no clock and no thread; it is called under the
+/// queue pair's lock.
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -8,43 +9,45 @@
 
 namespace nupa::roce {
 
-/// How much may be under way on one path, and how fast. One object a path of a queue pair; all times in nanoseconds of
-/// one clock that the caller chooses, all sizes in bytes. Not thread safe: called under the queue pair's lock.
+/// Limits the bytes in flight on one path, and their rate. Each path of a queue pair has one object. Times are in
+/// nanoseconds of one clock that the caller chooses, sizes in bytes. Not thread safe: called under the queue pair's
+/// lock.
 class Congestion {
  public:
   virtual ~Congestion() = default;
   virtual std::string_view name() const = 0;
 
-  /// `bytes` arrived at the other end. `rtt_ns`: a round trip measured with them, 0: none. `marked`: how many of the
-  /// packets since the last call met a congested queue (ECN CE). A round trip and marks come with 0 bytes, before the
-  /// bytes that the same answer tells of.
+  /// `bytes` arrived at the peer. `rtt_ns`: a round trip measured with them; 0 if there is none. `marked`: packets
+  /// since the last call that met a congested queue (ECN CE). A round trip and marks are passed with 0 bytes, before
+  /// the bytes of the same acknowledgement.
   virtual void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) = 0;
-  /// `packets` were found lost by others that overtook them.
+  /// `packets` count as lost because later packets arrived before them.
   virtual void on_loss(int64_t now, uint32_t packets) = 0;
-  /// What on_loss() tells from now on may turn out to have been late and not lost.
+  /// Saves the state: losses from now on may turn out to be late packets.
   virtual void remember() {}
-  /// All that on_loss() has told since remember() had been late: what was done about it is undone, unless something
-  /// else has told of congestion since.
+  /// All losses since remember() were late packets. Takes the reaction to them back, unless another signal has shown
+  /// congestion since.
   virtual void undo() {}
-  /// One was lost, for which `packets` have to go again, since the other end keeps none of them.
+  /// One packet was lost. `packets` have to be sent again, since the peer keeps none that came after it.
   virtual void on_go_back(int64_t now, [[maybe_unused]] uint32_t packets) { on_loss(now, 1); }
-  /// Nothing was heard for a whole retransmission timeout.
+  /// Nothing arrived for a whole retransmission timeout.
   virtual void on_timeout(int64_t now) = 0;
-  /// A congestion notification packet came (annex A17.9).
+  /// A congestion notification packet arrived (annex A17.9).
   virtual void on_notification(int64_t now) = 0;
 
-  /// Bytes that may be under way; at least one packet may always be.
+  /// Bytes that may be in flight. One packet may always be in flight.
   virtual uint64_t window() const = 0;
-  /// Bytes a second at which to send from now on, 0: as fast as the window allows. Not const, for what a timer would
-  /// have done since the last call is done here.
+  /// Bytes a second at which to send from now on; 0: as fast as the window allows. Not const: it does the work of the
+  /// timers that would have expired since the last call.
   virtual uint64_t rate(int64_t now) = 0;
 };
 
-/// What a window counts in packets goes no further: a selective acknowledgement tells of so many (docs/roce.md).
+/// The largest window of the algorithms that count packets: the bitmap of a selective acknowledgement covers as many
+/// packets (docs/design/roce.md).
 constexpr double kMostPackets = 1024;
 
-/// Those of congestion_names(), of which the first is the best where nothing is known; null: no such name.
-/// `packet_bytes`: of a full packet, as Path counts it.
+/// Creates one of congestion_names(); the first of them is the best if nothing is known about the network. Returns null
+/// if there is no such name. `packet_bytes`: size of a full packet, as Path counts it.
 std::unique_ptr<Congestion> make_congestion(std::string_view name, uint32_t packet_bytes);
 std::vector<std::string_view> congestion_names();
 

@@ -10,9 +10,10 @@ constexpr double kC = 0.4;                                   ///< packets a seco
 constexpr double kBeta = 0.7;                                ///< RFC 9438, section 4.6
 constexpr double kRenoStep = 3 * (1 - kBeta) / (1 + kBeta);  ///< alpha_cubic, packets a round trip; section 4.3
 constexpr double kLeastPackets = 2;                          ///< after a loss; section 4.6
-constexpr double kMostGrowth = 1.5;                          ///< of the window, a round trip; section 4.4
-/// Round trips that grow by an eighth end slow start (RFC 9406, section 4.2), within bounds; those of the RFC, 4 and
-/// 16 ms, are a wide network's. The lower one is above what a burst of this sender itself queues.
+constexpr double kMostGrowth = 1.5;                          ///< of the window in a round trip; section 4.4
+/// A round trip that grows by an eighth ends slow start (RFC 9406, section 4.2), within bounds. The RFC's bounds of 4
+/// and 16 ms are for wide-area networks. The lower bound here is above the queue that a batch of this sender causes
+/// itself.
 constexpr int64_t kDelayShare = 8;
 constexpr int64_t kLeastDelayNs = 10'000;
 constexpr int64_t kMostDelayNs = 16'000'000;
@@ -72,7 +73,7 @@ void Cubic::on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t mar
 }
 
 void Cubic::remember_peak() {
-  // Fast convergence (section 4.7): who peaks lower than before leaves room for newcomers.
+  // Fast convergence (section 4.7): a flow whose peak is lower than before leaves room for new flows.
   peak_ = packets_ < peak_ ? packets_ * (1 + kBeta) / 2 : packets_;
   prior_ = packets_;
   threshold_ = std::max(packets_ * kBeta, kLeastPackets);
@@ -107,7 +108,7 @@ void Cubic::undo() {
 
 void Cubic::on_timeout(int64_t now) {
   before_.reset();
-  // Losses that are found right after are those of before.
+  // Ends the recovery: the window grows again with the next arrival.
   recovery_until_ns_ = now;
   if (packets_ > 1) remember_peak();
   packets_ = 1;

@@ -5,9 +5,10 @@
 
 namespace nupa::roce {
 
-/// CUBIC (RFC 9438): a window that fills the queue at the bottleneck until a packet is lost or marked, then falls to
-/// 0.7 and comes back along a cubic curve, or as fast as Reno would if that is faster, which it is in a data centre.
-/// Slow start ends where the round trip grows (RFC 9406). For networks that drop and do not mark, beside TCP.
+/// CUBIC (RFC 9438). The window fills the queue at the bottleneck until a packet is lost or marked, then falls to 0.7
+/// of its size. It grows back along a cubic curve, or as fast as Reno's if that is faster, which is the case in a data
+/// centre. Slow start ends when the round trip grows (RFC 9406). For networks that drop and do not mark, and for links
+/// shared with TCP.
 class Cubic final : public Congestion {
  public:
   explicit Cubic(uint32_t packet_bytes, double first_packets = kFirstPackets)
@@ -17,14 +18,14 @@ class Cubic final : public Congestion {
   void on_arrived(int64_t now, uint32_t bytes, int64_t rtt_ns, uint32_t marked) override;
   void on_loss(int64_t now, uint32_t packets) override;
   void remember() override;
-  /// RFC 9438, section 4.9.2.
+  /// See RFC 9438, section 4.9.2.
   void undo() override;
   void on_timeout(int64_t now) override;
-  /// Tells of the same marks as acknowledgements do, but a standard peer's acknowledgements do not.
+  /// A NUPA peer's acknowledgements report the same marks, but a standard peer's acknowledgements report none.
   void on_notification(int64_t now) override { on_mark(now); }
   uint64_t window() const override { return static_cast<uint64_t>(packets_ * packet_bytes_); }
   uint64_t rate(int64_t) override { return 0; }
-  /// Smoothed; 0: none was measured.
+  /// Smoothed; 0 if none was measured.
   int64_t round_trip_ns() const { return smoothed_ns_; }
 
  private:
@@ -45,7 +46,7 @@ class Cubic final : public Congestion {
   void slow_start_may_end(int64_t now, int64_t rtt_ns);
   void avoid(int64_t now, double arrived);
   void begin_epoch(int64_t now);
-  /// What an event of congestion leaves behind for the curve; the window itself is the caller's.
+  /// Saves what the curve needs after an event of congestion. The caller sets the window itself.
   void remember_peak();
 
   const double packet_bytes_;
@@ -55,14 +56,14 @@ class Cubic final : public Congestion {
   double prior_ = 0;                 ///< cwnd_prior
   double reno_ = 0;                  ///< W_est
   double k_ = 0;                     ///< K, seconds from the epoch's start to the peak
-  int64_t epoch_ns_ = 0;             ///< 0: none has begun since the last event
+  int64_t epoch_ns_ = 0;             ///< when the epoch began; 0: none since the last event
   int64_t recovery_until_ns_ = 0;    ///< losses until then are of the same event
   int64_t smoothed_ns_ = 0;
-  std::optional<Remembered> before_;  ///< losses that may have been none
+  std::optional<Remembered> before_;  ///< the state before losses that may be late packets
 
   int64_t round_until_ns_ = 0;
-  int64_t round_least_ns_ = 0;  ///< of this round trip's samples
-  int64_t last_least_ns_ = 0;   ///< of the one before
+  int64_t round_least_ns_ = 0;  ///< least of this round trip's samples
+  int64_t last_least_ns_ = 0;   ///< least of the round trip before
 };
 
 }  // namespace nupa::roce

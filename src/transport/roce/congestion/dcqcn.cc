@@ -6,19 +6,19 @@
 namespace nupa::roce {
 namespace {
 
-// The values that the paper's section 5.2 arrives at, where nothing else is said.
-constexpr double kGain = 1.0 / 256;               ///< g, of the estimate of marked packets
-constexpr int64_t kAlphaTimerNs = 55'000;         ///< K: without a notification for so long alpha decays; section 3.1
-constexpr int64_t kNotificationPauseNs = 50'000;  ///< N, between two notifications; section 3.1
+// The values are those of the paper's section 5.2, unless a comment names another source.
+constexpr double kGain = 1.0 / 256;        ///< g, weight in the estimate of marked packets
+constexpr int64_t kAlphaTimerNs = 55'000;  ///< K: alpha decays after this time without a notification; section 3.1
+constexpr int64_t kNotificationPauseNs = 50'000;  ///< N, least time between two notifications; section 3.1
 constexpr int64_t kIncreaseTimerNs = 55'000;      ///< T
 constexpr uint64_t kIncreaseBytes = 10'000'000;   ///< B
-constexpr uint32_t kFastSteps = 5;                ///< F, halvings of the way back to the target; section 3.1
+constexpr uint32_t kFastSteps = 5;                ///< F: the distance to the target is halved as often; section 3.1
 constexpr double kAdditiveStep = 40e6 / 8;        ///< R_AI, bytes a second
-/// R_HAI, bytes a second. The paper gives no value; QCN, where it comes from, has ten times R_AI (IEEE 802.1Qau).
+/// R_HAI, bytes a second. The paper gives no value; QCN, its origin, has ten times R_AI (IEEE 802.1Qau).
 constexpr double kHyperStep = 10 * kAdditiveStep;
-/// No flow gets less, so that something remains to be marked: one step.
+/// The least rate of a flow is one step, so that some packets remain to be marked.
 constexpr double kLeastRate = kAdditiveStep;
-/// Halving the way to the target never ends; nearer than this it has.
+/// Halving the distance to the target never ends; from this share of the line rate on it counts as reached.
 constexpr double kNearly = 0.999;
 
 }  // namespace

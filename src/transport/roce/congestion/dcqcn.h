@@ -6,15 +6,15 @@
 namespace nupa::roce {
 
 /// DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
-/// 3.1): a rate that notifications cut by what share of the packets was marked lately, and that a timer and a byte
-/// counter bring back. It needs switches that mark. The paper's network loses nothing; where packets are lost all the
-/// same, the loss counts as a notification, as often as those come.
+/// 3.1). A notification cuts the rate by the recent share of marked packets; a timer and a byte counter raise it again.
+/// It needs switches that mark. The paper's network loses nothing. If packets are lost nevertheless, a loss counts as a
+/// notification, at most as often as notifications come.
 ///
-/// The paper's timers are worked off when the object is called next, with the same outcome as if they had run.
+/// The paper's timers are evaluated in the next call, with the same result as if they had run.
 class Dcqcn final : public Congestion {
  public:
-  /// Bytes a second at which a flow starts and beyond which it never goes: 100 Gbit/s, since nobody tells here how fast
-  /// the host's port is. A slower one costs a few notifications more at the start.
+  /// The rate at which a flow starts and which it never exceeds, in bytes a second: 100 Gbit/s, since the speed of the
+  /// host's port is unknown. A slower port costs a few more notifications at the start.
   static constexpr double kLineRate = 12.5e9;
 
   explicit Dcqcn(double line_rate = kLineRate) : line_rate_(line_rate), current_(line_rate), target_(line_rate) {}
@@ -45,14 +45,14 @@ class Dcqcn final : public Congestion {
   int64_t cut_ns_ = 0;
   double current_;                    ///< R_C, bytes a second
   double target_;                     ///< R_T
-  double alpha_ = 1;                  ///< the share of marked packets, estimated
-  bool limited_ = false;              ///< false: at the line's rate, the timers rest
-  int64_t alpha_from_ = 0;            ///< when alpha was changed last
-  int64_t timer_from_ = 0;            ///< when the timer expired last
-  uint64_t bytes_ = 0;                ///< since the byte counter expired last
+  double alpha_ = 1;                  ///< the estimated share of marked packets
+  bool limited_ = false;              ///< false: at the line rate, the timers are stopped
+  int64_t alpha_from_ = 0;            ///< when alpha changed last
+  int64_t timer_from_ = 0;            ///< when the timer last expired
+  uint64_t bytes_ = 0;                ///< bytes since the byte counter last expired
   uint32_t timer_steps_ = 0;          ///< T, expirations since the last cut
   uint32_t byte_steps_ = 0;           ///< BC
-  std::optional<Remembered> before_;  ///< losses that may have been none
+  std::optional<Remembered> before_;  ///< the state before losses that may be late packets
 };
 
 }  // namespace nupa::roce

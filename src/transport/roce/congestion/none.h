@@ -3,8 +3,8 @@
 
 namespace nupa::roce {
 
-/// No control: what the receiver has room for may be under way. For networks that lose nothing of themselves, and for
-/// measuring what the others cost.
+/// No control: the receiver's room is the only limit. For networks that lose nothing, and for measuring the cost of the
+/// other algorithms.
 class NoCongestionControl final : public Congestion {
  public:
   std::string_view name() const override { return "none"; }

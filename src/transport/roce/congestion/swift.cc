@@ -6,41 +6,43 @@
 namespace nupa::roce {
 namespace {
 
-/// What the queues on the way may add to the least round trip, all flows together. The paper's base target, which
+/// The delay that all flows together may add to the least round trip by queues. This is the paper's base target, which
 /// stands for the whole delay there.
 constexpr double kBaseTargetNs = 25'000;
-/// On a long way this share of it, if that is more: answers come four a window (Path::should_ask), so a sender's own
-/// bursts queue for up to a quarter of a round trip.
+/// On a long path the target adds this share of the least round trip, if that is more. Four acknowledgements come per
+/// window (Path::should_ask), so a sender's own batches queue for up to a quarter of a round trip.
 constexpr double kBaseTargetShare = 1.0 / 4;
-// Flow scaling (section 3.5): N flows' queue varies like sqrt(N), and windows are like 1 / N; so the target grows
-// with 1 / sqrt(window), from nothing at kScalingMost packets to kScalingRangeNs at kScalingLeast.
+// Flow scaling (section 3.5): the queue of N flows varies like sqrt(N), and windows are like 1 / N. The target
+// therefore grows with 1 / sqrt(window), from nothing at kScalingMost packets to kScalingRangeNs at kScalingLeast.
 constexpr double kScalingLeast = 0.1;                  ///< packets
 constexpr double kScalingMost = 100;                   ///< packets
 constexpr double kScalingRangeNs = 4 * kBaseTargetNs;  ///< left open by the paper
-// The paper names these and gives no values; they are what public simulations of it use (htsim).
+// The paper names these and gives no values; the values are those of public simulations of it (htsim).
 constexpr double kIncrease = 1.0;  ///< ai: packets a round trip
-/// After so many round trips without a queue the increase is larger (Mittal et al., "TIMELY", SIGCOMM 2015, section
-/// 4.3: hyperactive increase), so that a wide window comes back from a moment's delay.
+/// After this many round trips without a queue the increase is larger (Mittal et al., "TIMELY", SIGCOMM 2015, section
+/// 4.3: hyperactive increase), so that a wide window recovers from a moment's delay.
 constexpr uint32_t kCalmRoundTrips = 5;
 constexpr double kCalmIncrease = 5.0;
-constexpr double kBeta = 0.8;             ///< of the excess of delay
+constexpr double kBeta = 0.8;             ///< share of the excess delay
 constexpr double kMostDecrease = 0.5;     ///< max_mdf
 constexpr double kLeastPackets = 0.01;    ///< min_cwnd
 constexpr uint32_t kTimeoutsToReset = 5;  ///< RETX_RESET_THRESHOLD
-/// A least round trip so old is looked for again, with this share of the window under way, for so many round trips: one
-/// to drain, one to see, one as not all begin at once. That costs all flows one to two hundredths of the link.
+/// A least round trip of this age is measured again, with this share of the window in flight, for this many round
+/// trips: one to drain, one to measure, and the rest because not all flows begin at once. That costs all flows one to
+/// two hundredths of the link.
 constexpr int64_t kLeastAgeNs = 10'000'000;
 constexpr int64_t kLeastAgeRoundTrips = 100;
 constexpr double kDrainShare = 1.0 / 8;
 constexpr int64_t kDrainRoundTrips = 4;
-constexpr double kLeastDrained = 1.0 / kDrainRoundTrips;  ///< packets: one in that time, to see anything
-/// A round trip so little longer is the least one seen again.
+constexpr double kLeastDrained = 1.0 / kDrainRoundTrips;  ///< packets: one in that time, to get a sample
+/// A round trip that is longer by at most 1 / kAgain confirms the least one.
 constexpr int64_t kAgain = 64;
-/// More losses than these are congestion though there is no delay: a queue that was full when this flow came looks like
-/// a long way. BBRLossThresh of draft-ietf-ccwg-bbr, of so many packets.
+/// A larger share of losses is congestion even without delay: a queue that was full when this flow started looks like a
+/// long path. The share is BBRLossThresh of draft-ietf-ccwg-bbr, counted over this many packets.
 constexpr double kLossShare = 0.02;
 constexpr double kLossesOf = 256;
-/// Of so many windows if that is more, since a wide one comes back slowly: chance must not halve it.
+/// Losses are counted over this many windows if that is more. A wide window recovers slowly, so chance must not halve
+/// it.
 constexpr double kLossesOfWindows = 4;
 
 constexpr int64_t least_age(int64_t rtt_ns) { return std::max(kLeastAgeNs, kLeastAgeRoundTrips * rtt_ns); }
@@ -131,7 +133,7 @@ void Swift::on_loss(int64_t now, uint32_t packets) {
     lost_ = arrived_ = 0;
     decrease(now, 1 - kMostDecrease);
   }
-  // A link that loses at random, or a queue that has been full ever since this flow came. A look tells.
+  // Either the link loses at random, or the queue has been full since this flow started. Draining shows which.
   if (now - drain_until_ns_ >= least_age(delay_ns_)) drain(now);
 }
 

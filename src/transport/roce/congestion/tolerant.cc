@@ -5,14 +5,15 @@
 namespace nupa::roce {
 namespace {
 
-/// BBRLossThresh.
+/// BBRLossThresh of draft-ietf-ccwg-bbr.
 constexpr double kLossShare = 0.02;
-/// Of so many packets, or so many windows if that is more: chance must not look like congestion.
+/// Losses are counted over this many packets, or this many windows if that is more: chance must not look like
+/// congestion.
 constexpr double kLossesOf = 256;
 constexpr double kLossesOfWindows = 4;
-/// Nearer ones are not paced: there a queue is refilled before it runs dry, and batches of packets cost less.
+/// Shorter paths are not paced: there a queue is refilled before it runs dry, and batches of packets cost less.
 constexpr int64_t kFarNs = 2'000'000;
-/// Faster than what arrives, so that the window is used.
+/// Faster than packets arrive, so that the window is used.
 constexpr double kPaceGain = 1.25;
 
 }  // namespace

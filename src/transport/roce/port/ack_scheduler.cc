@@ -8,8 +8,8 @@
 namespace nupa::roce {
 namespace {
 
-/// Parts of a stream are answered together: when this long nothing came after them, or a quarter of what may be under
-/// way has come.
+/// Packets of a stream are acknowledged together: when none followed for this time, or a quarter of the bytes that may
+/// be in flight has arrived.
 constexpr int64_t kGatherNs = 4'000;
 constexpr uint32_t kAnswersAWindow = 4;
 
@@ -27,7 +27,7 @@ AckScheduler::Due AckScheduler::due(uint32_t packets, bool for_program, uint32_t
 void AckScheduler::answer(Hold& hold, Burst& burst, int64_t now, bool all) {
   size_t kept = 0;
   for (Channel* channel : touched_) {
-    bool owes = true;  // while another thread holds it
+    bool owes = true;  // also if another thread holds it
     if (hold.take(*channel)) {
       channel->transmit(now, burst, all);
       burst.flush();

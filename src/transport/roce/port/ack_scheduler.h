@@ -9,53 +9,54 @@
 
 namespace nupa::roce {
 
-/// When the channels that got packets send what they owe for them: acknowledgements, and what these let go. The
-/// program's answer to a few packets goes before. Packets of a stream are answered together, when nothing came after
-/// them for a moment or a part of what may be under way has come. All under the lock of the port's turns.
+/// Decides when queue pairs that received packets send acknowledgements, and the requests that arrived ones release.
+/// After a few packets, the program may answer first. Packets of a stream are acknowledged together: when none followed
+/// for a moment, or when a share of the bytes that may be in flight has arrived. All calls are made under the poller's
+/// lock.
 class AckScheduler {
  public:
-  /// If nobody looks any more, the port's thread answers so much later.
+  /// If no thread polls any more, the serving thread acknowledges after this time.
   static constexpr int64_t kForgottenNs = 1'000'000;
 
-  /// There may be so many channels: nothing is allocated where packets arrive.
+  /// Makes room for `channels` queue pairs, so that arriving packets allocate nothing.
   void reserve(size_t channels) { touched_.reserve(channels); }
-  /// The channel got something.
+  /// The queue pair received something.
   void touch(Channel& channel) {
     if (channel.touched_) return;
     channel.touched_ = true;
     touched_.push_back(&channel);
   }
-  /// A look at a socket brought that; no packets: nothing.
+  /// Counts the packets of one look at a socket. Without packets it counts nothing.
   void came(uint32_t packets, uint32_t bytes) {
     if (packets > 0) streams_ = packets >= kStreamPackets;
     if (streams_) owed_bytes_ += bytes;
   }
-  /// What came last was part of much.
+  /// True if the last packets were part of a stream.
   bool streams() const { return streams_; }
-  /// Some channels owe an answer.
+  /// True if queue pairs owe acknowledgements.
   bool owes() const { return !touched_.empty(); }
-  /// A stream's packets are not answered yet.
+  /// True if packets of a stream are not acknowledged yet.
   bool owes_stream() const { return owed_bytes_ != 0; }
-  /// More is to come before they answer.
+  /// True if acknowledgements wait for more packets.
   bool gathers() const { return owes() && owes_stream(); }
 
-  /// Which of the answers are due.
+  /// Which acknowledgements are due.
   enum class Due : uint8_t { kNone, kSome, kAll };
-  /// After a look at all sockets that brought `packets`. Each of the peers may have `share` bytes under way.
+  /// Called after a look at all sockets that found `packets`. Each peer may have `share` bytes in flight.
   Due due(uint32_t packets, bool for_program, uint32_t share, int64_t now);
-  /// Has the channels send. `all` false: acknowledgements may wait for the next time. A channel that another thread
-  /// holds owes its answer still.
+  /// Makes the queue pairs send. `all` false: acknowledgements may wait for the next time. A queue pair that another
+  /// thread holds still owes its acknowledgement afterwards.
   void answer(Hold& hold, Burst& burst, int64_t now, bool all);
-  /// The channel is gone.
+  /// The queue pair is removed.
   void remove(Channel& channel);
 
  private:
-  /// So many packets at once are a stream's.
+  /// This many packets at once are a stream.
   static constexpr uint32_t kStreamPackets = 8;
 
   std::vector<Channel*> touched_;
-  uint32_t owed_bytes_ = 0;    ///< of a stream, not answered yet
-  int64_t owed_since_ns_ = 0;  ///< the last of them
+  uint32_t owed_bytes_ = 0;    ///< bytes of a stream, not acknowledged yet
+  int64_t owed_since_ns_ = 0;  ///< when the last of them arrived
   bool streams_ = false;
 };
 

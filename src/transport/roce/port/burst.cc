@@ -10,11 +10,11 @@
 namespace nupa::roce {
 namespace {
 
-/// What a null region sends.
+/// The payload of a null region.
 constexpr std::array<std::byte, kMaxMtu> kZeros{};
 
-/// From the program's memory, which it may write meanwhile, as an adapter reads it: no race that anybody need be told
-/// of.
+/// Copies from the program's memory, which the program may write meanwhile, as an adapter would read it. The race is
+/// intended, so ThreadSanitizer must not see it.
 void copy_payload(std::byte* to, const std::byte* from, size_t length) {
 #if defined(__SANITIZE_THREAD__)
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(length)::"memory");
@@ -23,7 +23,8 @@ void copy_payload(std::byte* to, const std::byte* from, size_t length) {
 #endif
 }
 
-/// Whether memory that the kernel will read is there. Its own refusal would come when the request counts as sent.
+/// True if memory that the kernel will read is mapped. The kernel itself would report a fault only after the request
+/// counts as sent.
 bool is_there(const std::byte* memory, size_t length) {
   constexpr size_t kPage = 4096;
   return base::try_access(memory, length, [&] {
@@ -89,7 +90,7 @@ bool Burst::put(uint8_t path, const Packet& packet, const Fragment* payload, uin
   const uint32_t pad = pad_of(packet.payload_length);
   const uint32_t carried = ack == nullptr ? 0 : kCarriedBytes;
   const uint32_t length = header_length + packet.payload_length + pad + carried + kIcrcBytes;
-  // Segments of one send get identifications that count up.
+  // The segments of one send get consecutive identifications.
   uint32_t identification = batch.next_position(destination.place, length);
   if (destination.own != nullptr)
     identification += destination.own->identification() + batch.next_message(destination.place, length);

@@ -10,59 +10,61 @@
 
 namespace nupa::roce {
 
-/// The UDP port of another process, as this one's queue pairs see it together.
+/// The UDP port of another process, which all queue pairs of this process share.
 struct Peer {
   explicit Peer(uint64_t bytes) : window(bytes) {}
-  SharedWindow window;  ///< what its socket has room for
-  uint64_t turn = 0;    ///< ReceiveRoom::count_sender; under the lock of the port's turns
+  SharedWindow window;  ///< room in the process's socket
+  uint64_t turn = 0;    ///< for ReceiveRoom::count_sender(); under the poller's lock
 };
 
-/// What the port delivers to: the engine of one queue pair. All calls but number() are made between enter() and
-/// leave(), which keep the program's threads and other pollers out.
+/// A queue-pair receiver: the object that a port delivers the packets of one queue pair to. All calls except number(),
+/// and those marked as "any time", are made between enter() and leave(), which exclude the program's threads and other
+/// pollers.
 class Channel {
  public:
   virtual ~Channel() = default;
   virtual uint32_t number() const = 0;
-  /// Never waits. False: another thread holds it.
+  /// Never waits. Returns false if another thread holds the queue pair.
   virtual bool enter() = 0;
   virtual void leave() = 0;
   virtual void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) = 0;
-  /// Sends what is to be sent. `answers` false: acknowledgements may wait for the next time.
+  /// Sends what is due. `answers` false: acknowledgements may wait for the next time.
   virtual void transmit(int64_t now, Burst& burst, bool answers) = 0;
   virtual bool owes_answers() const = 0;
   virtual void on_timer(int64_t now) = 0;
-  /// A packet with its number came that is damaged, or not its own. Any time.
+  /// Counts a packet with this number that is damaged or belongs to another sender. Any time.
   virtual void count_stranger() = 0;
-  /// It stood first in the line of a window: sends a turn's worth.
+  /// The queue pair was first in the wait queue of a flow window: sends one quantum.
   virtual void take_turn(SharedWindow& window, int64_t now, Burst& burst) = 0;
-  /// It stands in no window's line any more. Called by the port, once, when it is removed.
+  /// Leaves the wait queues of all flow windows. The port calls it once, when the queue pair is removed.
   virtual void leave_lines() = 0;
-  /// Whose packets it gets; null: everybody's.
+  /// The process that its packets come from; null: any process.
   virtual Peer* peer() = 0;
-  /// Where a packet's payload will probably be copied to; null: not known. Any time.
+  /// The probable place of the next packet's payload; null: not known. Any time.
   virtual const std::byte* next_place() const { return nullptr; }
-  /// Whether its packets may go there. Any time.
+  /// True if its packets may go to that address. Any time.
   virtual bool may_lead_to(const net::UdpAddress&) const { return false; }
-  /// Whether a packet that was sent there (none: it is not known which) is one that waits for an answer.
+  /// True if the packet that was sent to that address waits for an answer here. No packet: it is not known which one it
+  /// was.
   virtual bool is_under_way(const net::UdpAddress&, const std::optional<PacketName>&) const { return false; }
-  /// The host says that nobody has that port.
+  /// The peer's host reports that the port is closed.
   virtual void doubt_peer(const net::UdpAddress&) {}
-  /// Packets without CRC are good as well.
+  /// True if packets without CRC are accepted.
   virtual bool takes_unchecked() const { return false; }
-  /// When on_timer() is wanted; may be asked at any time.
+  /// When on_timer() has to be called. Any time.
   virtual int64_t deadline() const = 0;
 
  private:
-  // What the parts of the port note down about it. All but the first under the lock of the port's turns.
+  // State of the port's classes for this queue pair. All but the first field are used under the poller's lock.
   friend class Demultiplexer;
-  Earliest* timers_ = nullptr;  ///< of the channels beside it; since it was added
+  Earliest* timers_ = nullptr;  ///< deadlines of its group in the demultiplexer; set when it is added
   friend class FlowWindows;
-  uint64_t turn_ = 0;  ///< of one without peer: as Peer::turn
+  uint64_t turn_ = 0;  ///< used without a peer: as Peer::turn
   friend class AckScheduler;
   bool touched_ = false;
   friend class Hold;
   friend class Holds;
-  bool held_up_ = false;  ///< another thread held it when the port tried last
+  bool held_up_ = false;  ///< another thread held it at the port's last try
   Inbox inbox_;           ///< empty unless held_up_
 };
 

@@ -5,8 +5,8 @@
 
 namespace nupa::roce {
 
-/// The point in time (CLOCK_MONOTONIC ns) at which a channel wants to be called; INT64_MAX: never. Written by the
-/// thread that holds the channel, which expects() it after that; read by any thread.
+/// The time (CLOCK_MONOTONIC ns) at which a queue pair has to be called; INT64_MAX: never. The thread that holds the
+/// queue pair writes it, and calls expect() after that. Any thread reads it.
 class Deadline {
  public:
   int64_t at() const { return at_.load(std::memory_order_seq_cst); }
@@ -18,18 +18,18 @@ class Deadline {
   std::atomic<int64_t> at_{INT64_MAX};
 };
 
-/// The earliest deadline of some channels, or an earlier time: a channel that puts its deadline off does not look here.
-/// Any thread.
+/// The earliest deadline of some queue pairs, or an earlier time: a queue pair that moves its deadline to a later time
+/// does not change this. Any thread.
 class Earliest {
  public:
   int64_t at() const { return at_.load(std::memory_order_seq_cst); }
-  /// After Deadline::set(), and before progress::Schedule::expect() of the same.
+  /// Call after Deadline::set(), and before progress::Schedule::expect() with the same deadline.
   void expect(int64_t deadline) {
     int64_t seen = at_.load(std::memory_order_seq_cst);
     while (deadline < seen && !at_.compare_exchange_weak(seen, deadline, std::memory_order_seq_cst)) {
     }
   }
-  /// Before the deadlines are looked at, of which the earliest is expected after that.
+  /// Call before looking at the deadlines; expect() sets the earliest of them after that.
   void forget() { at_.store(INT64_MAX, std::memory_order_seq_cst); }
 
  private:

@@ -12,12 +12,13 @@
 
 namespace nupa::roce {
 
-/// The channels of a port by queue pair number: which one a packet is for, and which ones have a timer that is due.
-/// The numbers of a slot of this process make a bank, and 64 numbers beside each other make a group with a deadline of
-/// its own, so that the timers of many queue pairs cost a look at few of them. Any thread, except where said.
+/// The queue-pair receivers of a port by queue pair number: finds the one a packet is for, and those with a due timer.
+/// The numbers of one slot of this process make a bank. 64 neighbouring numbers make a group with its own deadline, so
+/// that the timers of many queue pairs cost a look at few of them. Any thread, except where stated.
 class Demultiplexer {
  public:
-  /// Null: no channel has that number. Another one may be in its place: that of a queue pair that is gone.
+  /// Returns null if no queue pair has that number. Its place may hold a queue pair with another number, if the former
+  /// one was destroyed.
   Channel* find(uint32_t number) const {
     const Bank* const bank = banks_.of(number);
     if (bank == nullptr) return nullptr;
@@ -25,38 +26,39 @@ class Demultiplexer {
     return channel != nullptr && channel->number() == number ? channel : nullptr;
   }
 
-  /// add() of that number needs no memory after this. True: it is the first number of its slot. Throws std::bad_alloc.
+  /// After this, add() of that number allocates nothing. Returns true if it is the first number of its slot. Throws
+  /// std::bad_alloc.
   bool make_place(uint32_t number);
-  /// For so many channels there are places.
+  /// The number of queue pairs that have a place.
   size_t places() const;
   void add(Channel& channel);
-  /// It is not found any more. Threads that found it before may still be at it.
+  /// find() does not return it any more. Threads that found it before may still use it.
   void remove(const Channel& channel);
 
-  /// Calls `visit(channel)` with each channel until it returns false.
+  /// Calls `visit(channel)` with each queue-pair receiver until it returns false.
   template <class Visit>
   void each(Visit&& visit) const;
 
-  /// The channel's deadline() is that from now on.
+  /// The queue pair's deadline() is `deadline` from now on.
   void expect(const Channel& channel, int64_t deadline) const {
     if (channel.timers_ != nullptr) channel.timers_->expect(deadline);
   }
-  /// Calls `run(channel)` for each channel whose deadline has come. It returns when the channel is to be tried again,
-  /// or nothing: the channel has had its turn, and its deadline() counts. Returns the earliest time that is left. Under
-  /// the lock of the port's turns.
+  /// Calls `run(channel)` for each queue pair whose deadline has come. `run` returns when to try it again, or nothing:
+  /// the queue pair was called, and its deadline() counts. Returns the earliest time that is left. Under the poller's
+  /// lock.
   template <class Run>
   int64_t run_timers(int64_t now, Run&& run);
 
  private:
-  static constexpr uint32_t kGroup = 64;  ///< channels whose deadlines are looked at together
-  /// The channels of one slot's numbers.
+  static constexpr uint32_t kGroup = 64;  ///< queue pairs whose deadlines are looked at together
+  /// The queue pairs with the numbers of one slot.
   struct Bank {
     std::array<std::atomic<Channel*>, shm::kSlotQp> channels{};
     std::array<Earliest, shm::kSlotQp / kGroup> timers;  ///< by group
-    std::atomic<uint32_t> high_water{0};                 ///< channels at and above were never there
+    std::atomic<uint32_t> high_water{0};                 ///< no queue pair was ever at or above this index
   };
 
-  /// The earliest deadline of the group's channels, after those were called that had one.
+  /// Calls the group's queue pairs whose deadline has come. Returns the earliest deadline after that.
   template <class Run>
   static int64_t run_group(Bank& bank, uint32_t group, int64_t now, Run& run);
 

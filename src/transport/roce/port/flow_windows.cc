@@ -7,7 +7,7 @@
 namespace nupa::roce {
 namespace {
 
-/// What may be under way to a process of which nothing is known.
+/// Bytes that may be in flight to a process before its acknowledgements state a window.
 constexpr uint64_t kFirstWindow = 256 << 10;
 
 }  // namespace
@@ -25,7 +25,8 @@ std::shared_ptr<Peer> FlowWindows::peer_at(const Gid& address, uint16_t port) {
 }
 
 int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, int64_t now) {
-  // One that has something else in its way takes its turn without filling any room.
+  // A queue pair that is blocked for another reason may use its turn without sending: the number of such turns is
+  // limited.
   for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
     Channel* channel = window.first();
     if (channel == nullptr) break;
@@ -34,7 +35,7 @@ int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, 
       window.pass_over(*channel);
       return hold.next_try(now);
     }
-    // The thread that held it may have taken it out of the line meanwhile.
+    // The thread that held it may have taken it out of the queue meanwhile.
     if (window.leave_head(*channel)) {
       channel->take_turn(window, now, burst);
       burst.flush();
@@ -46,7 +47,7 @@ int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, 
 }
 
 int64_t FlowWindows::serve_all(Hold& hold, Burst& burst, int64_t now) {
-  // An exchange, so that what was noted before is seen below.
+  // An exchange, so that the waiters noted before it are seen below.
   anyone_waits_.exchange(false);
   served_.clear();
   {

@@ -17,35 +17,35 @@
 namespace nupa::roce {
 
 /// The flow windows of a port: one for each process that its queue pairs send to, one for the responses to this
-/// process's READs, and how much its own socket grants to others. Channels that find no room in a window stand in its
-/// line, and have their turns here. Any thread, except where said.
+/// process's READs, and the budget that its own socket grants to others. Queue pairs that find no room in a window wait
+/// in its queue, and get their turns here. Any thread, except where stated.
 class FlowWindows {
  public:
-  /// `socket_bytes`: of the port's receive buffer, as the kernel counts them.
+  /// `socket_bytes`: size of the port's receive buffer, as the kernel counts it.
   explicit FlowWindows(uint32_t socket_bytes);
 
-  /// The process at that address; the same for all who ask.
+  /// Returns the process at that address; all callers get the same object.
   std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port);
   const std::shared_ptr<SharedWindow>& for_responses() const { return for_responses_; }
-  /// Bytes that all queue pairs of one other process may have under way.
+  /// Bytes that all queue pairs of one other process may have in flight to this one.
   uint32_t receive_share() const { return room_.share(); }
-  /// A channel waits in the line of a window.
+  /// A queue pair waits for a flow window.
   void note_waiter() { anyone_waits_.store(true); }
   bool anyone_waits() const { return anyone_waits_.load(std::memory_order_relaxed); }
 
-  // Under the lock of the port's turns.
-  /// A look at the port's socket ended as nothing was left, or before.
+  // The following are called under the poller's lock.
+  /// Counts a look at the port's socket. `emptied`: the look ended because nothing was left.
   void count_look(bool emptied) { room_.count_look(emptied); }
-  /// Something came for the channel.
+  /// The queue pair received something.
   void count_sender(Channel& channel) {
     Peer* const peer = channel.peer();
     room_.count_sender(peer == nullptr ? &channel.turn_ : &peer->turn);
   }
-  /// Chooses anew how much others may send, if it is time.
+  /// Adjusts the budget of the senders, if it is time.
   void choose_room(int64_t now) {
     if (room_.choose(now)) for_responses_->resize(room_.for_responses());
   }
-  /// Turns for those that wait where there is room. Returns when one that another thread holds is tried again;
+  /// Lets waiting queue pairs send where there is room. Returns when to try one again that another thread holds;
   /// INT64_MAX: there is none.
   int64_t serve(Hold& hold, Burst& burst, int64_t now) {
     return anyone_waits_.load(std::memory_order_seq_cst) ? serve_all(hold, burst, now) : INT64_MAX;
@@ -59,7 +59,7 @@ class FlowWindows {
   std::shared_ptr<SharedWindow> for_responses_;
   std::mutex peers_mutex_;
   std::map<std::pair<decltype(Gid::raw), uint16_t>, std::weak_ptr<Peer>> peers_;
-  std::vector<std::shared_ptr<Peer>> served_;  ///< under that lock
+  std::vector<std::shared_ptr<Peer>> served_;  ///< kept here to save allocations; under the poller's lock
   std::atomic<bool> anyone_waits_{false};
 };
 

@@ -17,8 +17,8 @@
 
 namespace nupa::roce {
 
-/// A UDP port where packets to a further slot of this process arrive. What its queue pairs send leaves from the first
-/// port; a refusal leaves from here, since a peer believes it of the port that it sent to.
+/// A UDP port that receives the packets to a further slot of this process. Its queue pairs send from the first port. A
+/// report of a missing queue pair leaves from here, since a peer accepts it only from the port that it sent to.
 class FurtherPort {
  public:
   explicit FurtherPort(net::UdpSocket opened) : sockets_(one(std::move(opened))), burst_(sockets_, false) {}
@@ -33,12 +33,12 @@ class FurtherPort {
     return sockets;
   }
 
-  const std::vector<net::UdpSocket> sockets_;  ///< one, in the form that a burst wants
+  const std::vector<net::UdpSocket> sockets_;  ///< one socket, in the form that Burst takes
   Burst burst_;
 };
 
-/// The ports of the further slots. A poll looks at them each time if something came by one of them last, else now and
-/// then. Under the lock of the port's turns.
+/// The ports of the further slots. A poll looks at them each time if the last look at them found something, otherwise
+/// at intervals. Under the poller's lock.
 class FurtherPorts {
  public:
   bool empty() const { return ports_.empty(); }
@@ -47,7 +47,7 @@ class FurtherPorts {
   void drop_last() { ports_.pop_back(); }
   void clear() { ports_.clear(); }
 
-  /// Looks for packets by `receive_from(socket)`, at those where some wait.
+  /// Calls `receive_from(socket)` for the sockets that have packets.
   template <class ReceiveFrom>
   [[gnu::noinline]] uint32_t receive(progress::Receiver receiver, ReceiveFrom&& receive_from) {
     if (receiver == progress::Receiver::kPoller && !was_last_ && ++looks_ % kLooksElsewhere != 0) return 0;
@@ -62,11 +62,11 @@ class FurtherPorts {
     was_last_ = packets > 0;
     return packets;
   }
-  /// Receives by them bring what datagrams tell of.
+  /// Makes receives report hop limit and flow label, too.
   void tell_more() {
     for (const auto& each : ports_) each->socket().tell_more();
   }
-  /// What leaves from that port; null: it is none of these.
+  /// Returns the batch for packets from that port; null if it is none of these.
   Burst* burst_from(uint16_t port) {
     for (const auto& each : ports_)
       if (each->socket().port() == port) return &each->burst();
@@ -74,10 +74,10 @@ class FurtherPorts {
   }
 
  private:
-  static constexpr uint32_t kLooksElsewhere = 4;  ///< of a program's looks one in so many
+  static constexpr uint32_t kLooksElsewhere = 4;  ///< one of this many looks of a program is at these ports
 
   std::vector<std::unique_ptr<FurtherPort>> ports_;
-  bool was_last_ = false;  ///< something came by one of them when they were looked at last
+  bool was_last_ = false;  ///< the last look at them found something
   uint32_t looks_ = 0;
 };
 

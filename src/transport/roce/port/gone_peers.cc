@@ -10,16 +10,17 @@
 namespace nupa::roce {
 namespace {
 
-/// Of hosts that say that nobody has a port.
+/// Reports of closed ports that are handled at once.
 constexpr uint32_t kRefusalsAtOnce = 32;
-/// Absences are told this seldom, as a host limits what it says of ports that nobody has.
+/// The least time between two reports of a missing queue pair: hosts limit their reports of closed ports in the same
+/// way.
 constexpr int64_t kAbsencePauseNs = 1'000'000;
 
 }  // namespace
 
 void GonePeers::take_refusals(Hold& hold, const std::vector<net::UdpSocket>& sockets, PeerSockets& peer_sockets) {
   net::UdpSocket::Refusal refusal;
-  // Anybody may send these: what is not looked at now waits for the next time.
+  // Anybody may send these reports: those that are not read now wait for the next time.
   uint32_t looks = kRefusalsAtOnce;
   for (const net::UdpSocket& socket : sockets)
     for (; looks > 0 && socket.next_refusal(&refusal); --looks) refused(hold, refusal);
@@ -37,7 +38,7 @@ void GonePeers::each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit) {
 }
 
 void GonePeers::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
-  // A host that quotes no more than it has to (RFC 792) names no queue pair.
+  // A host that quotes only the minimum (RFC 792) does not show the queue pair.
   std::optional<PacketName> packet;
   if (refusal.quoted_length >= kBthBytes) packet = name_in(refusal.quoted.data());
   bool known = false;
@@ -46,7 +47,7 @@ void GonePeers::refused(Hold& hold, const net::UdpSocket::Refusal& refusal) {
     return !known;
   });
   if (!known) return;
-  // A host sends few of these: what it says of one queue pair's packet holds for all that lead to the process.
+  // A host sends few reports: one about a packet of one queue pair holds for all queue pairs to that process.
   each_to(hold, refusal.to, [&](Channel& channel) {
     channel.doubt_peer(refusal.to);
     return true;
@@ -66,7 +67,7 @@ void GonePeers::absence_came(Hold& hold, const Packet& packet, const net::UdpSoc
 void GonePeers::tell(const Packet& asked, const net::UdpSocket::Received& received, Burst& burst, int64_t now) {
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
-  // A standard peer would not understand, and one that is not connected yet still comes.
+  // A standard peer would not understand the report. A peer that is not connected yet will be.
   if (asked.mark != kNupaMark || !wants_answer || has_queue_pair_(asked.dest_qpn)) return;
   next_absence_ns_ = now + kAbsencePauseNs;
   Destination destination;

@@ -12,35 +12,35 @@
 
 namespace nupa::roce {
 
-/// Peers that are gone, as their hosts and the processes that have their ports now say, and what this process says of
-/// queue pairs that it does not have. Under the lock of the port's turns.
+/// Handles peers that have exited, as reported by their hosts and by the processes that use their ports now. Also
+/// reports queue pairs that this process does not have. Under the poller's lock.
 class GonePeers {
  public:
-  /// Whether this process has a queue pair, which may not take packets yet.
+  /// Returns true if this process has a queue pair, even if it does not take packets yet.
   using Presence = std::function<bool(uint32_t number)>;
 
-  /// `channels`: that such news may concern.
+  /// `channels`: the queue pairs that such reports may concern.
   explicit GonePeers(const Demultiplexer& channels) : channels_(channels) {}
 
-  /// A packet was repeated: perhaps the peer's host has said why nobody answers.
+  /// A packet was repeated: the peer's host may have reported a reason.
   void look_soon() { wants_look_ = true; }
-  /// Whether that was said since the last time.
+  /// True if look_soon() was called since the last call.
   bool wants_look() { return std::exchange(wants_look_, false); }
-  /// Tells the channels of the processes whose hosts say that they are gone.
+  /// Reads the reports of closed ports and notifies the queue pairs that send to those processes.
   void take_refusals(Hold& hold, const std::vector<net::UdpSocket>& sockets, PeerSockets& peer_sockets);
-  /// A process says that it does not have a queue pair.
+  /// Another process reports that it does not have a queue pair.
   [[gnu::cold]] void absence_came(Hold& hold, const Packet& packet, const net::UdpSocket::Received& received);
 
   void set_presence(Presence has_queue_pair) { has_queue_pair_ = std::move(has_queue_pair); }
-  /// Whether a sender may be told at this time that this process does not have a queue pair.
+  /// True if a sender may be notified now that this process does not have a queue pair.
   bool may_tell(int64_t now) const { return has_queue_pair_ && now >= next_absence_ns_; }
-  /// `asked`, a packet for a queue pair that no channel has, came when may_tell(): its sender is told by `burst` if it
-  /// wants an answer and the process does not have that queue pair.
+  /// The packet `asked` is for an unknown queue pair, and may_tell() was true. Notifies its sender by `burst` if the
+  /// sender expects an answer and the process does not have that queue pair.
   [[gnu::cold]] void tell(const Packet& asked, const net::UdpSocket::Received& received, Burst& burst, int64_t now);
 
  private:
   void refused(Hold& hold, const net::UdpSocket::Refusal& refusal);
-  /// Calls `visit(channel)` with those that may lead there, held, until it returns false.
+  /// Enters each queue pair that may send to that address and calls `visit(channel)` until it returns false.
   template <class Visit>
   void each_to(Hold& hold, const net::UdpAddress& to, Visit&& visit);
 

@@ -10,10 +10,11 @@
 namespace nupa::roce {
 namespace {
 
-/// Wanted for datagrams of one group that wait to be read, bytes.
+/// Receive buffer for datagrams of one group, bytes.
 constexpr uint32_t kGroupBytes = 1 << 20;
 
-/// The interfaces that one socket can ask for a group: all of them, or one, if it is another group on each.
+/// Returns the interfaces that each socket joins the group by: all of them, or one each if the group differs by
+/// interface.
 std::vector<std::vector<GidEntry>> zones_of(const Gid& group, const std::vector<GidEntry>& interfaces) {
   if (!net::is_of_one_link(group)) return {interfaces};
   std::map<uint32_t, std::vector<GidEntry>> zones;
@@ -55,7 +56,7 @@ void Groups::detach(uint32_t qp_num, const Gid& gid) {
   });
   if (group == list_.end()) return;
   std::erase(group->members, qp_num);
-  // Sockets that are closed leave their group and wake nobody.
+  // A closed socket leaves its group and wakes no thread.
   if (group->members.empty()) list_.erase(group);
 }
 

@@ -11,10 +11,10 @@
 namespace nupa::roce {
 namespace {
 
-/// A thread that holds a queue pair is mostly about to leave it. One that does not was preempted there, or sends much:
-/// the port tries again at its next turn, and at the latest after a retry pause.
+/// A thread that holds a queue pair is mostly about to leave it. Otherwise it was preempted there, or sends much: the
+/// port tries again in its next turn, and at the latest after a retry pause.
 constexpr int64_t kHoldNs = 2'000;
-/// In a stream of one queue pair none of others stands behind, and to wait is cheaper than to copy.
+/// In a stream of one queue pair no packets of others wait behind it, and waiting is cheaper than copying.
 constexpr int64_t kHoldAloneNs = 2'000'000;
 constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses only
 
@@ -70,10 +70,10 @@ bool Holds::keep(Channel& channel, const Packet& packet, const net::UdpSocket::R
 uint32_t Holds::try_again() {
   brought_ = 0;
   Hold hold(*this);
-  // Its packets stay in the socket meanwhile, which has room for all that may be under way.
+  // Its packets stay in the socket meanwhile, which has room for all that may be in flight.
   if (held_up_.size() == 1 && is_alone(*held_up_[0], base::now_ns()) && comes_free(*held_up_[0]))
     hold.entered(*held_up_[0]);
-  // The last one first: those that are taken leave the list.
+  // From the last to the first: those that are entered leave the list.
   for (size_t i = held_up_.size(); i-- > 0;) hold.take(*held_up_[i]);
   return brought_;
 }

@@ -13,47 +13,48 @@ namespace nupa::roce {
 
 class Hold;
 
-/// The channels that other threads hold when packets come for them. The port waits a little for such a channel, once;
-/// then its packets wait in an inbox, and the port tries again at its next turn, and by the clock. All under the lock
-/// of the port's turns.
+/// Queue pairs that other threads hold when packets arrive for them. The port waits a little for such a queue pair,
+/// once. Then its packets wait in an inbox, and the port tries again in its next turn and by a timer. All calls are
+/// made under the poller's lock.
 class Holds {
  public:
-  /// A channel that is held again got what was in its inbox.
+  /// Called for a queue pair that could be entered again and got the packets of its inbox.
   using CaughtUp = std::function<void(Channel&)>;
-  /// `pool`: for packets that wait. `alarm`: wakes the port's thread for the next try.
+  /// `pool`: for packets that wait. `alarm`: wakes the serving thread for the next try.
   Holds(PacketPool& pool, progress::Alarm& alarm, CaughtUp caught_up);
 
-  /// There may be so many channels: nothing is allocated where packets arrive.
+  /// Makes room for `channels` queue pairs, so that arriving packets allocate nothing.
   void reserve(size_t channels) { held_up_.reserve(channels); }
-  /// A packet came for this channel.
+  /// A packet arrived for this queue pair.
   void came_for(const Channel& channel, int64_t now) {
     if (latest_ == &channel) return;
     latest_ = &channel;
     latest_since_ns_ = now;
   }
-  /// Leaves a packet in the channel's inbox, and what it brought along. False: dropped, the inbox is full.
+  /// Leaves a packet and the acknowledgement that it carries in the inbox. Returns false if the inbox is full and the
+  /// packet is dropped.
   [[gnu::cold]] bool keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received,
                           int64_t now);
-  /// Some channels wait to be tried again.
+  /// True if queue pairs wait to be tried again.
   bool any() const { return !held_up_.empty(); }
-  /// Another try at all of them. Returns how many packets it brought.
+  /// Tries all of them again. Returns how many packets were delivered.
   [[gnu::cold]] uint32_t try_again();
-  /// When the next try is by the clock.
+  /// When the timer tries next.
   int64_t next_try(int64_t now) const { return now + next_try_ns_; }
-  /// The clock's try has come: after it the next one is later. Returns its time; INT64_MAX: none is needed.
+  /// The timer has expired: the next interval is longer. Returns the time of the next try; INT64_MAX: none is needed.
   int64_t put_off_try(int64_t now);
-  /// The channel is gone.
+  /// The queue pair is removed.
   void remove(Channel& channel);
 
  private:
   friend class Hold;
-  /// Another thread holds the channel: enters it as soon as that leaves it, if that is soon.
+  /// Another thread holds the queue pair: enters it if that thread leaves it soon.
   [[gnu::cold]] bool enter_soon(Channel& channel);
   bool comes_free(Channel& channel) const;
   void note_held_up(Channel& channel);
-  /// The channel is held again.
+  /// The queue pair could be entered again: delivers the packets of its inbox.
   [[gnu::cold]] void catch_up(Channel& channel);
-  /// For a while all packets have been this channel's: none of others stands behind them.
+  /// True if all packets of the last time were for this queue pair, so that no packets of others wait behind them.
   bool is_alone(const Channel& channel, int64_t now) const;
 
   progress::Alarm& alarm_;
@@ -61,13 +62,13 @@ class Holds {
   HeldPackets packets_;
   std::vector<Channel*> held_up_;
   int64_t next_try_ns_;
-  uint32_t brought_ = 0;             ///< packets out of inboxes since try_again() began
-  const Channel* latest_ = nullptr;  ///< that a packet came for
+  uint32_t brought_ = 0;             ///< packets delivered from inboxes since try_again() began
+  const Channel* latest_ = nullptr;  ///< the queue pair that the last packet was for
   int64_t latest_since_ns_ = 0;
 };
 
-/// The one channel that a thread of the port holds, until it takes another one, releases it, or the object ends: then
-/// the channel is left and the events that it raised meanwhile go out. Under the lock of the port's turns.
+/// The one queue pair that a thread of the port holds, until it takes another one, releases it, or the object is
+/// destroyed. Then the queue pair is left, and the events that it raised meanwhile are sent. Under the poller's lock.
 class Hold {
  public:
   explicit Hold(Holds& holds) : holds_(holds) {}
@@ -75,8 +76,9 @@ class Hold {
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
 
-  /// Takes the channel, and brings what waits in its inbox. False: another thread holds it. Waits for microseconds
-  /// only, and only the first time: that thread is not on its way out then, and packets of others stand behind.
+  /// Enters the queue pair, and delivers the packets of its inbox. Returns false if another thread holds it. It waits
+  /// for microseconds only, and only the first time: later that thread is not about to leave, and packets of other
+  /// queue pairs wait.
   bool take(Channel& channel) {
     if (held_ == &channel) return true;
     release();
@@ -90,7 +92,7 @@ class Hold {
     held_ = nullptr;
     progress::LateEvents::end();
   }
-  /// When a channel that was not to be had is tried again.
+  /// When a queue pair that could not be entered is tried again.
   int64_t next_try(int64_t now) const { return holds_.next_try(now); }
 
  private:

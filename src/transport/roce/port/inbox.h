@@ -9,7 +9,7 @@
 
 namespace nupa::roce {
 
-/// A packet that came for a queue pair while another thread held it.
+/// A packet that arrived for a queue pair while another thread held it.
 struct HeldPacket {
   Packet packet;  ///< its payload is in `buffer`
   net::UdpSocket::Received from;
@@ -18,7 +18,7 @@ struct HeldPacket {
   HeldPacket* next = nullptr;
 };
 
-/// The packets of one queue pair that wait for it, in the order in which they came.
+/// The packets that wait for one queue pair, in the order of arrival.
 class Inbox {
  public:
   bool empty() const { return first_ == nullptr; }
@@ -33,17 +33,18 @@ class Inbox {
 /// The memory of all inboxes of a port. One thread at a time.
 class HeldPackets {
  public:
-  /// All inboxes together, and one of them. A poster holds its queue pair while it hands a window of packets to the
-  /// kernel, and meanwhile about as many may come; the rest is for others and for packets out of their turn.
+  /// Limits of all inboxes together and of one inbox. A posting thread holds its queue pair while it passes a window of
+  /// packets to the kernel, and about as many may arrive meanwhile. The rest is for other queue pairs and for packets
+  /// out of order.
   static constexpr uint32_t kMost = 1024;
   static constexpr uint32_t kMostOfOne = kMost / 4;
 
   /// Payloads are copied to buffers of `pool`.
   explicit HeldPackets(PacketPool& pool) : pool_(pool) {}
 
-  /// Adds a copy. `packet` brings no acknowledgement along. False: the inbox is full, or there is no memory.
+  /// Adds a copy. `packet` carries no acknowledgement. Returns false if the inbox is full or there is no memory.
   [[gnu::cold]] bool keep(Inbox& inbox, const Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns);
-  /// Hands each packet to `use(packet, from, came_ns)` and forgets it. Returns how many there were.
+  /// Passes each packet to `use(packet, from, came_ns)` and forgets it. Returns how many there were.
   template <class Use>
   uint32_t take_all(Inbox& inbox, Use&& use) {
     uint32_t taken = 0;
@@ -54,7 +55,7 @@ class HeldPackets {
     }
     return taken;
   }
-  /// The queue pair is gone.
+  /// The queue pair is removed.
   void drop_all(Inbox& inbox) {
     while (!inbox.empty()) drop_first(inbox);
   }
@@ -64,7 +65,7 @@ class HeldPackets {
   void drop_first(Inbox& inbox);
 
   PacketPool& pool_;
-  std::unique_ptr<HeldPacket[]> places_;  ///< made for the first packet
+  std::unique_ptr<HeldPacket[]> places_;  ///< allocated for the first packet
   HeldPacket* free_ = nullptr;
 };
 

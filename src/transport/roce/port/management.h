@@ -18,16 +18,18 @@ constexpr uint32_t kManagementQkey = 0x80010000;  ///< IBTA 10.2.5
 using core::MadDatagram;
 using core::MadHandler;
 
-/// A process of NUPA has the port that it sends from for itself; others look at kUdpPort. False: no such datagram, or
-/// one that nobody may send there.
+/// Converts a packet to a management datagram. A NUPA process receives at the port that it sends from, other peers at
+/// kUdpPort. Returns false if it is not such a datagram, or is not allowed.
 bool read_management(const Packet& packet, const net::UdpSocket::Received& received, MadDatagram* datagram);
-/// `marked`: as one of NUPA's.
+/// `marked`: marks it as sent by NUPA.
 void send_management(Burst& burst, const MadDatagram& datagram, bool marked);
 
-/// Where standard peers look, for a process whose own port is another one, or any port.
+/// A socket for management datagrams at the port that standard peers send to, for a process that has another port; or
+/// at any port.
 class ManagementSocket final : public core::MadSocket {
  public:
-  /// `port` 0: any. `marked`: what it sends is marked as NUPA's. EADDRINUSE: another process has it; errors of sockets.
+  /// `port` 0: any. `marked`: marks what it sends as sent by NUPA. EADDRINUSE: another process has the port; other
+  /// errors of sockets.
   static Result<ManagementSocket> open(uint16_t port, bool marked = true);
   ManagementSocket(ManagementSocket&&) noexcept;
   ~ManagementSocket() override;
@@ -39,7 +41,7 @@ class ManagementSocket final : public core::MadSocket {
  private:
   ManagementSocket(net::UdpSocket socket, bool marked);
   bool marked_;
-  std::unique_ptr<std::vector<net::UdpSocket>> socket_;  ///< one, in the form that a burst wants
+  std::unique_ptr<std::vector<net::UdpSocket>> socket_;  ///< one socket, in the form that Burst takes
   std::unique_ptr<std::byte[]> buffer_;
   std::unique_ptr<Burst> burst_;
   std::unique_ptr<progress::ParentOnly> parent_only_;

@@ -9,8 +9,8 @@
 
 namespace nupa::roce {
 
-/// Shared by the queue pairs of a device, and by packets for those that others hold. Memory is taken at once; any
-/// thread.
+/// Buffers that the queue pairs of a port share, also for packets that wait in inboxes. The memory is allocated by the
+/// constructor. Any thread.
 class PacketPool final : public PacketMemory {
  public:
   explicit PacketPool(uint32_t packets);

@@ -11,7 +11,7 @@ PacketReader::PacketReader(PortCounters& counters)
 bool PacketReader::read(const Arrival& arrival, const Channel* channel, Packet* packet) {
   const auto& [data, length, position, received, port, now] = arrival;
   const Route route{received.from.address, received.to, received.from.port, port};
-  // Segments of one send count up from 0, and mostly come together as they left.
+  // The segments of one send count up from 0, and mostly arrive together as they left.
   const bool unchecked = channel != nullptr && channel->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
   if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
                                 channel == nullptr ? nullptr : channel->next_place(), &routes_)) {

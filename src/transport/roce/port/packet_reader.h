@@ -13,36 +13,36 @@
 
 namespace nupa::roce {
 
-/// A packet as it arrived: where it lies in the buffer, and what the kernel says of it.
+/// A packet as it arrived: its place in the buffer, and what the kernel reports about it.
 struct Arrival {
   const std::byte* data;
   uint32_t length;
-  uint32_t position;  ///< among those that the kernel brought together
+  uint32_t position;  ///< among the packets that the kernel delivered together
   const net::UdpSocket::Received& received;
-  uint16_t port;  ///< of this process, that it came to
+  uint16_t port;  ///< the port of this process that it arrived at
   int64_t now;
 };
 
-/// Takes messages from sockets, and makes packets of them: cuts what the kernel put together, checks the invariant CRC,
-/// and decodes the headers. Under the lock of the port's turns.
+/// Receives messages from sockets and makes packets of them: divides what the kernel coalesced, checks the invariant
+/// CRC, and decodes the headers. Under the poller's lock.
 class PacketReader {
  public:
-  /// Counts what it drops.
+  /// `counters`: count the packets that it drops.
   explicit PacketReader(PortCounters& counters);
 
-  /// False: nothing is there.
+  /// Returns false if no message is there.
   bool receive(const net::UdpSocket& socket, net::UdpSocket::Received* received) {
     return socket.receive(buffer_, net::UdpSocket::kMaxReceive, received);
   }
-  /// Calls `deliver(arrival)` for each packet of what was received last, at that port of this process.
+  /// Calls `deliver(arrival)` for each packet of the last message, which arrived at `port` of this process.
   template <class Deliver>
   void each(const net::UdpSocket::Received& received, uint16_t port, int64_t now, Deliver&& deliver) const {
     uint32_t position = 0;
     for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
       deliver(Arrival{buffer_ + at, std::min(received.segment, received.length - at), position, received, port, now});
   }
-  /// `arrival`: has a packet's length. `channel`: that it is for; null: no certain one. False: no packet of the
-  /// protocol, or one that something has changed on its way.
+  /// `arrival`: has a valid length. `channel`: the queue pair that it is for; null: not known. Returns false if it is
+  /// not a packet of the protocol, or was changed on its way.
   bool read(const Arrival& arrival, const Channel* channel, Packet* packet);
 
  private:
@@ -52,7 +52,7 @@ class PacketReader {
 
   PortCounters& counters_;
   std::unique_ptr<Line[]> lines_;
-  std::byte* const buffer_;  ///< in them, so that most payloads begin at a multiple of 16
+  std::byte* const buffer_;  ///< in lines_, so that most payloads begin at a multiple of 16
   RouteStates routes_;
 };
 

@@ -13,13 +13,13 @@ constexpr uint32_t kRefusalsATry = 4096;
 }  // namespace
 
 std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, uint32_t least_buffer) {
-  // The kernel grants twice what is asked for.
+  // The kernel grants twice the requested bytes.
   auto opened = net::UdpSocket::open_address(address, port, least_buffer / 2);
   if (!opened) {
     NUPA_INFO("no socket for one peer alone: %s", opened.error().what());
     return nullptr;
   }
-  // Less room than has been promised would lose packets.
+  // A smaller buffer than was promised to the peers would lose packets.
   if (opened->buffer_bytes() < least_buffer) return nullptr;
   opened->tell_refusals();
   try {
@@ -45,7 +45,7 @@ bool PeerSocket::claim(const void* sender) {
   const void* holder = sender_.load(std::memory_order_acquire);
   if (holder != sender && (holder != nullptr || !sender_.compare_exchange_strong(holder, sender))) return false;
   const bool known = known_turn_ == turns_.load(std::memory_order_acquire);
-  // There may have been no way for a while.
+  // The identifications may have been unavailable for a while only.
   const bool again = known && !usable_ && ++refusals_ % kRefusalsATry == 0;
   return known && !again ? usable_ : learn();
 }
@@ -73,7 +73,7 @@ void PeerSocket::release(const void* sender) {
 
 void PeerSocket::sent(uint32_t messages, uint32_t lost) {
   identification_ = static_cast<uint16_t>(identification_ + messages);
-  // Whether the kernel counted those is not known.
+  // It is unknown if the kernel counted the lost messages.
   if (lost > 0) known_turn_.reset();
 }
 

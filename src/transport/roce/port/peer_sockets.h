@@ -13,15 +13,15 @@
 
 namespace nupa::roce {
 
-/// Which peer has a socket of its own: the one from which small messages come to a program that polls, many in a row,
-/// until that is another one. A poll looks first where something came last. Under the lock of the port's turns, except
+/// The peer with a socket for itself: the one that sends many small messages in a row to a program that polls, until
+/// another peer does. A poll looks first at the socket where something arrived last. Under the poller's lock, except
 /// shown().
 class PeerSockets {
  public:
-  /// Null: no peer has one. Stays once it is there. Any thread.
+  /// Returns null if no peer has a socket. The socket stays once it exists. Any thread.
   PeerSocket* shown() const { return shown_.load(std::memory_order_acquire); }
 
-  /// Looks for packets by `receive_from(socket)`, at the port's own socket and at a peer's.
+  /// Calls `receive_from(socket)` for the port's main socket and the peer's socket.
   template <class ReceiveFrom>
   uint32_t receive(const net::UdpSocket& all, progress::Receiver receiver, ReceiveFrom&& receive_from) {
     if (own_ == nullptr) return receive_from(all);
@@ -37,8 +37,8 @@ class PeerSockets {
     return packets;
   }
 
-  /// A program that polls got a small message by the port's own socket. True: the process that sent it has sent so many
-  /// in a row that it gets the socket.
+  /// A program that polls got a small message by the port's main socket. Returns true if its sender has sent enough in
+  /// a row to get the socket.
   bool has_run(const net::UdpSocket::Received& received, uint16_t port) {
     const Route route{received.from.address, received.to, received.from.port, port};
     if (route == last_route_) return ++last_route_run_ == kPeerRun;
@@ -46,34 +46,34 @@ class PeerSockets {
     last_route_run_ = 0;
     return false;
   }
-  /// It got one by another socket.
+  /// The program got a message by another socket.
   void interrupt_run() { last_route_run_ = 0; }
-  /// The process that sent it has the socket from now on. Leaves all as it was if there can be none. `all`: the port's
-  /// own. `right`: packets by the new socket wake those that packets wake.
+  /// Connects the socket to the sender of `received`. Changes nothing if there can be no socket. `all`: the port's main
+  /// socket. `right`: packets at the new socket wake the same threads as other packets.
   [[gnu::cold]] void lead_to(const net::UdpSocket::Received& received, const net::UdpSocket& all,
                              progress::ReceiveRight& right, FlowWindows& windows, bool tells_more);
 
-  /// As PeerSocket's. False: there is none.
+  /// As PeerSocket's. Returns false if there is none.
   bool next_refusal(net::UdpSocket::Refusal* refusal) { return own_ != nullptr && own_->next_refusal(refusal); }
-  /// Receives by it bring what datagrams tell of.
+  /// Makes receives report hop limit and flow label, too.
   void tell_more() {
     if (own_ != nullptr) own_->socket().tell_more();
   }
-  /// Threads that have sent by it keep it.
+  /// Closes the socket. Threads that have sent by it keep the object.
   void close() {
     if (own_ != nullptr) own_->socket().close();
   }
 
  private:
-  /// A process from which a polling program's small messages come so often in a row has a socket of its own from then
-  /// on, until another one does. It is where the program looks next if something came by it last, but for one look of
-  /// so many.
+  /// A process gets the socket after this many small messages in a row to a polling program, until another process
+  /// does. The program looks at the socket first if something arrived by it last, except in one of kLooksElsewhere
+  /// looks.
   static constexpr uint32_t kPeerRun = 512;
   static constexpr uint32_t kLooksElsewhere = 4;
 
   std::shared_ptr<PeerSocket> own_;
-  std::atomic<PeerSocket*> shown_{nullptr};  ///< `own_`, once it leads to a peer
-  bool own_was_last_ = false;                ///< something came by own_, not by the port's own
+  std::atomic<PeerSocket*> shown_{nullptr};  ///< `own_`, once it is connected to a peer
+  bool own_was_last_ = false;                ///< the last packet came by own_, not by the main socket
   uint32_t looks_ = 0;
   Route last_route_;
   uint32_t last_route_run_ = 0;

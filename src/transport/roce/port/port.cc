@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A port from its beginning to its end, and the turns in which it does what there is to do.
+/// The life of a port, and its turns.
 #include "transport/roce/port/port.h"
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace nupa::roce {
 namespace {
 
-/// Of the sockets that only send, bytes.
+/// Send buffer of the sockets that only send, bytes.
 constexpr uint32_t kSourceSocketBytes = 1 << 20;
-/// Buffers for packets that came before their turn: 4 MiB, taken page by page as they are used.
+/// Buffers for packets that arrive before their turn: 4 MiB; the kernel allocates a page at its first use.
 constexpr uint32_t kPoolPackets = 1024;
 /// How long the end of the process waits for room in its sockets.
 constexpr int64_t kFarewellNs = 10'000'000;
 
-std::atomic<uint64_t> g_ports{0};  // ever
+std::atomic<uint64_t> g_ports{0};  // number of ports ever opened
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void Port::process_ends() {
   const auto lock = poller_.claim();
   burst_->take_all(true);
   finish_turns();
-  // Nobody does it later.
+  // No thread sends it later.
   const auto has_left = [this] { return backlog_.retry(base::now_ns()) == INT64_MAX; };
   progress::wait_for(has_left, progress::kPeerPolicy, progress::Deadline::in_ns(kFarewellNs));
 }
@@ -85,7 +85,7 @@ Port::~Port() {
 
 void Port::add(Channel& channel) {
   if (demultiplexer_.make_place(channel.number())) {
-    // Nothing is allocated where packets arrive.
+    // Reserved here, so that arriving packets allocate nothing.
     const auto lock = poller_.claim();
     const size_t channels = demultiplexer_.places();
     acks_.reserve(channels);
@@ -127,7 +127,7 @@ void Port::detach(uint32_t qp_num, const Gid& group) {
 }
 
 Burst* Port::burst() {
-  // At exit the main thread's variables go before the process says its goodbyes.
+  // At exit the main thread's thread-local variables are destroyed before the process sends its last packets.
   thread_local bool gone = false;
   struct Owned {
     uint64_t port = 0;
@@ -215,13 +215,13 @@ bool Port::take_turn(progress::Receiver receiver) {
 
 void Port::run_timers(Hold& hold, int64_t now) {
   poller_.alarm().forget();
-  // Before the channels that wait for room.
+  // The backlog goes before the queue pairs that wait for room.
   int64_t earliest = backlog_.retry(now);
   earliest = std::min(earliest,
                       demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); }));
   if (gone_.wants_look()) gone_.take_refusals(hold, sockets_, peer_sockets_);
   earliest = std::min(earliest, holds_.put_off_try(now));
-  // Also to the port's thread: it may have fallen asleep while nothing was expected.
+  // This also wakes the serving thread, which may have fallen asleep while nothing was expected.
   expect(earliest);
 }
 

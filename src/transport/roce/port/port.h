@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The UDP port of a process: packets go to the queue pairs that they are for and leave in bursts, by the thread that
-/// polls or else by nupa-roce (progress/adaptive_poller.h). Port puts together the classes of this folder; the
-/// endpoints of roce use those named here: Channel (channel.h) is what the port delivers to. Any thread calls a Port; a
-/// class of the folder says under which lock it is.
+/// The UDP port of a process. It delivers packets to their queue pairs (channel.h) and sends packets in batches, in a
+/// thread that polls or else in the serving thread, nupa-roce (progress/adaptive_poller.h). Port combines the classes
+/// of this folder; the endpoints use those that Port's functions name. Any thread calls a Port; each class of the
+/// folder states its lock.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -34,95 +34,97 @@ namespace nupa::roce {
 /// The UDP port of this process: its sockets and its queue pairs.
 class Port final : public progress::PacketSource, public progress::ForkParticipant {
  public:
-  /// The port of the process in `slot`: 4791 for the first one of a host, so that standard peers reach it, else one
-  /// above Linux' range of ephemeral ports (docs/roce.md).
+  /// The port of the process in `slot`: 4791 for the first process of a host, so that standard peers reach it; others
+  /// are above Linux's range of ephemeral ports (docs/design/roce.md).
   static constexpr uint16_t port_of_slot(uint32_t slot) {
     constexpr uint16_t kFirst = 61000;
     return slot == shm::kMinSlot ? kUdpPort : static_cast<uint16_t>(kFirst + slot);
   }
   static_assert(61000 + shm::kMaxSlot <= 65535);
 
-  /// `socket`: bound already, since the port names the process. `source_ports`: from so many ports packets leave, 1 to
-  /// kMaxPaths, for switches that spread flows by them. Errors: those of sockets and threads.
+  /// `socket`: already bound, since the port identifies the process. `source_ports`: the number of ports that packets
+  /// leave from, 1 to kMaxPaths, for switches that spread flows by port. Errors: those of sockets and threads.
   static Result<std::unique_ptr<Port>> open(net::UdpSocket socket, uint32_t source_ports = 1);
   ~Port() override;
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  /// Bytes that all queue pairs of one other process may have under way: what the socket holds is for all processes
-  /// that send at present.
+  /// Bytes that all queue pairs of one other process may have in flight: the processes that send at present share the
+  /// room of the socket.
   uint32_t receive_share() const { return windows_.receive_share(); }
-  /// The process at that address; the same for all who ask.
+  /// Returns the process at that address; all callers get the same object.
   std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port) { return windows_.peer_at(address, port); }
-  /// The room for the responses to all READs of this process.
+  /// The flow window of the responses to all READs of this process.
   const std::shared_ptr<SharedWindow>& response_window() const { return windows_.for_responses(); }
-  /// Somebody waits in the line of a window.
+  /// A queue pair waits for a flow window.
   void note_waiter() { windows_.note_waiter(); }
-  /// Where packets arrive.
+  /// The socket at which packets arrive.
   const net::UdpSocket& socket() const { return sockets_[0]; }
-  /// For the process that small messages come from; null: none has one. Stays once it is there.
+  /// The socket of the peer that sends many small messages; null: there is none. It stays once it exists.
   PeerSocket* own() const { return peer_sockets_.shown(); }
-  /// By which they leave; the first is socket().
+  /// The sockets that packets leave by; the first is socket().
   const std::vector<net::UdpSocket>& sockets() const { return sockets_; }
   PacketPool& pool() { return pool_; }
   const PortCounters& counters() const { return counters_; }
 
-  /// Starts the port's thread if it does not run yet. EAGAIN, ENOMEM: there can be no thread.
+  /// Starts the serving thread if it does not run yet. EAGAIN, ENOMEM: the thread cannot be created.
   Result<void> start() { return poller_.start("nupa-roce"); }
-  /// Has threads of the program take packets in place of the port's.
+  /// Lets threads of the program take packets in place of the serving thread.
   progress::AdaptivePoller& poller() { return poller_; }
   /// Throws std::bad_alloc.
   void add(Channel& channel);
-  /// Packets to a further slot of this process arrive at `socket`. ENOMEM, ENOSPC. Throws std::bad_alloc.
+  /// Adds `socket`, at which packets to a further slot of this process arrive. ENOMEM, ENOSPC. Throws std::bad_alloc.
   Result<void> add_socket(net::UdpSocket socket);
-  /// The socket that was added last is not needed: the process did not get the slot.
+  /// Removes the last added socket: the process did not get the slot.
   void drop_last_socket();
-  /// After this returns no thread of the port touches the channel. Not to be called with the channel entered.
+  /// When this returns, no thread of the port uses the queue pair any more. The caller must not have entered it.
   void remove(Channel& channel);
-  /// Datagrams to a multicast group go to the channel of that number too, by the interfaces of the addresses, which are
-  /// its device's. 0, or why the group cannot be joined. A channel is attached to a group once.
+  /// From now on delivers datagrams to a multicast group to that queue pair, too. `interfaces`: addresses of its
+  /// device, whose interfaces join the group. Returns 0, or the reason why the group cannot be joined. A queue pair is
+  /// attached to a group at most once.
   int attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces);
   void detach(uint32_t qp_num, const Gid& group);
-  /// Who gets the datagrams to queue pair 1; null: nobody any more. Called while packets are received: soon back, and
-  /// without a call of the port but send_management(). After this returns the one before is not called.
+  /// Sets the handler of datagrams to queue pair 1; null: none any more. It is called while packets are received, has
+  /// to return soon, and may call only send_management(). When this returns, the former handler is not called any more.
   void set_management(MadHandler handler);
-  /// Whether this process has a queue pair, which may not take packets yet. NUPA peers that ask for others are told so.
-  /// Called while packets are received.
+  /// `has_queue_pair` returns true if this process has a queue pair, even if it does not take packets yet. Otherwise
+  /// NUPA peers that send to it are notified. Called while packets are received.
   using Presence = GonePeers::Presence;
   void set_presence(Presence has_queue_pair);
-  /// Sends one, marked as NUPA's or not. One thread at a time, which may be at its very end. False: not now.
+  /// Sends a management datagram, marked as NUPA's or not. One thread at a time, also at the end of the process.
+  /// Returns false if it was not sent.
   bool send_management(const MadDatagram& datagram, bool marked);
 
-  /// A packet was repeated: perhaps the peer's host has said why nobody answers.
+  /// A packet was repeated: the peer's host may have reported a reason.
   void look_for_refusals() { gone_.look_soon(); }
-  /// Something is to be sent or timed at `deadline`: the port's thread looks at it by then.
+  /// Something has to be sent or timed at `deadline`: a thread looks at it by then.
   void expect(int64_t deadline) { poller_.expect(deadline); }
-  /// The same of a channel, whose deadline() is that.
+  /// The same for a queue pair, whose deadline() is `deadline`.
   void expect(const Channel& channel, int64_t deadline) {
     demultiplexer_.expect(channel, deadline);
     poller_.expect(deadline);
   }
-  /// The earliest of what is expected.
+  /// The earliest expected deadline.
   int64_t wanted_at() const { return poller_.wanted_at(); }
-  /// Waits until no thread is inside deliver() or transmit() that was before.
+  /// Waits until no thread is inside a deliver() or transmit() that began before.
   void barrier() { poller_.claim(); }
-  /// For this thread's posts; null: no memory for one.
+  /// The transmit batch of this thread's posts; null: no memory for one.
   Burst* burst();
-  /// Receives bring what datagrams tell of: hop limits and flow labels.
+  /// Makes receives report the hop limit and the flow label, too, for datagram queue pairs.
   void tell_more();
 
-  // The poller: under its lock.
+  // Calls of the poller, under its lock.
   bool take_turn(progress::Receiver receiver) override;
   void finish_turns() override;
   void take_errors() override;
   bool streams() const override { return acks_.streams(); }
   uint64_t packets() const override { return counters_.packets.load(std::memory_order_relaxed); }
 
-  // fork(): the child has no thread and no port; what it closes stays open in the parent.
+  // fork(): the child has no thread and no port; sockets that it closes stay open in the parent.
   void before_fork() override { poller_.before_fork(); }
   void in_parent() override { poller_.in_parent(); }
   bool in_child() override;
-  /// What is owed to others is sent while there is somebody to do it.
+  /// Sends what is due to peers before the process ends.
   void process_ends();
 
  private:
@@ -134,18 +136,18 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   void arrived(const Arrival& arrival, Hold& hold);
   void management_arrived(const Arrival& arrival, Hold& hold);
   void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold);
-  /// Brings a packet, or leaves it in the inbox.
+  /// Delivers a packet, or leaves it in the inbox.
   void bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
   void touch(Channel& channel);
   void run_timers(Hold& hold, int64_t now);
-  /// A deadline of the channel has come. Nothing: it was called; else when it is tried again.
+  /// A deadline of the queue pair has come. Returns nothing if it was called, otherwise when it is tried again.
   std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
-  /// A packet came for a queue pair that no channel has: its sender is told if the process does not have it.
+  /// A packet arrived for an unknown queue pair: notifies the sender if the process does not have it.
   [[gnu::cold]] void absent_asked(const Arrival& arrival);
-  /// What leaves from that port of this process.
+  /// Returns the transmit batch of that port of this process.
   Burst& burst_from(uint16_t port);
 
-  const uint64_t serial_;  ///< no other port of this process had it
+  const uint64_t serial_;  ///< unique among the ports of this process
   std::vector<net::UdpSocket> sockets_;
   PacketPool pool_;
   PortCounters counters_;
@@ -155,21 +157,21 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
 
   Demultiplexer demultiplexer_;
 
-  // Under the poller's lock.
+  // The following are used under the poller's lock.
   PacketReader reader_;
   Groups groups_;
   FurtherPorts further_;
   MadHandler management_;
   GonePeers gone_;
-  std::unique_ptr<Burst> management_burst_;  ///< not the thread's: that may be gone when the process ends
+  std::unique_ptr<Burst> management_burst_;  ///< not a thread's, which may be destroyed already when the process ends
   AckScheduler acks_;
-  int64_t receive_ns_ = 0;  ///< when something came last
+  int64_t receive_ns_ = 0;  ///< when something last arrived
   FlowWindows windows_;
-  SendBacklog backlog_;  ///< of sockets_
+  SendBacklog backlog_;  ///< backlog of sockets_
   std::unique_ptr<Burst> burst_;
 
   Holds holds_;
-  std::atomic<bool> datagrams_{false};  ///< some queue pair is for them
+  std::atomic<bool> datagrams_{false};  ///< some queue pair is for datagrams
 };
 
 }  // namespace nupa::roce

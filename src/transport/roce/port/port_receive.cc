@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a port does with packets: looks for them at its sockets, and brings them to the channels that they are for.
+/// The receiving part of a port: takes packets from its sockets, and delivers them to their queue pairs.
 #include "base/clock.h"
 #include "core/seam/group_address.h"
 #include "transport/roce/port/port.h"
@@ -7,7 +7,7 @@
 namespace nupa::roce {
 namespace {
 
-/// A socket's messages at one look.
+/// Messages that one look takes from a socket.
 constexpr uint32_t kMessagesAtOnce = 4;
 constexpr uint32_t kLargeMessage = 8192;
 
@@ -19,7 +19,7 @@ void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSoc
     if (!holds_.keep(channel, packet, received, now)) counters_.busy.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // What is acknowledged completes before what may be the answer to it arrives.
+  // An acknowledgement completes requests before the answer to them may arrive.
   if (packet.carried != nullptr) {
     Packet ack = decode_carried(packet);
     channel.deliver(ack, received, now);
@@ -89,7 +89,7 @@ void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arr
 }
 
 void Port::count_packets(uint32_t packets) {
-  // One thread receives at a time.
+  // Only one thread receives at a time.
   if (packets > 0)
     counters_.packets.store(counters_.packets.load(std::memory_order_relaxed) + packets, std::memory_order_relaxed);
 }
@@ -122,16 +122,16 @@ uint32_t Port::receive_from(const net::UdpSocket& socket, Hold& hold, progress::
       emptied = true;
       break;
     }
-    // Not the time before: this thread may have been away between, and the packet would seem to have been here for
+    // Not the time of the look: this thread may have been preempted since, and the packet would seem to have waited
     // long.
     const int64_t now = receive_ns_ = base::now_ns();
     reader_.each(received, socket.port(), now, [&](const Arrival& arrival) { arrived(arrival, hold); });
     ++messages;
     bytes += received.length;
     packets += (received.length + received.segment - 1) / received.segment;
-    // What posts to the same queue pair has its turn while the kernel copies.
+    // A thread that posts to the same queue pair gets its turn while the kernel copies.
     if (received.length >= kLargeMessage) hold.release();
-    // One small packet is most often all there is: the program wants to know it before another look.
+    // One small packet is mostly all there is: the program needs it before another look.
     if (receiver != progress::Receiver::kThread && received.length < kLargeMessage) {
       if (&socket != sockets_.data())
         peer_sockets_.interrupt_run();

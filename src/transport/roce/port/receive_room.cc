@@ -8,15 +8,15 @@
 namespace nupa::roce {
 namespace {
 
-/// How long a sender counts as one that sends, how often the room for all is chosen anew, and what each may have
-/// under way at least.
+/// How long a sender counts as active, the interval of the adjustments, and the budget: its first and least value, and
+/// each sender's least share.
 constexpr int64_t kCountNs = 20'000'000;
 constexpr int64_t kTurnNs = 500'000;
 constexpr uint32_t kFirstRoom = 512 << 10;
 constexpr uint32_t kLeastRoom = 128 << 10;
 constexpr uint32_t kLeastShare = 2 * kMaxPacketBytes;
 
-/// The kernel counts its own overhead with what waits: about as much again for packets that come singly.
+/// The kernel also counts its overhead: about as much again for packets that arrive singly.
 uint32_t whole_room(uint32_t socket_bytes) { return socket_bytes / 3; }
 
 }  // namespace

@@ -4,23 +4,23 @@
 
 namespace nupa::roce {
 
-/// How much may be under way to a socket, of all who send to it together and of each of them. It grows while the socket
-/// is found empty about as often as not, and shrinks while packets always wait: those grow cold. share() from any
-/// thread, all else by one at a time.
+/// The receive budget of a socket: the bytes in flight to it of all senders together, and of each of them. It grows
+/// while the socket is found empty about as often as not, and shrinks while packets always wait, since those leave the
+/// caches. Any thread calls share(); one thread at a time calls the rest.
 class ReceiveRoom {
  public:
-  /// `socket_bytes`: of its receive buffer, as the kernel counts them.
+  /// `socket_bytes`: size of its receive buffer, as the kernel counts it.
   explicit ReceiveRoom(uint32_t socket_bytes);
 
-  /// A look at the socket ended as nothing was left, or before.
+  /// Counts a look at the socket. `emptied`: the look ended because nothing was left.
   void count_look(bool emptied) { ++(emptied ? empty_looks_ : full_looks_); }
-  /// Something came from a sender; *turn is where this keeps when it did last.
+  /// A sender's packet arrived. *turn holds the period in which the sender was last counted.
   void count_sender(uint64_t* turn) {
     if (*turn == turn_) return;
     *turn = turn_;
     ++senders_;
   }
-  /// Chooses anew if it is time; false: it is not.
+  /// Adjusts the budget if it is time. Returns false if it is not.
   bool choose(int64_t now);
 
   /// Bytes for each sender.
@@ -35,10 +35,10 @@ class ReceiveRoom {
   uint64_t turn_ = 1;
   int64_t turn_ends_ns_ = 0;
   int64_t count_ends_ns_ = 0;
-  uint32_t senders_ = 0;  ///< in this count
+  uint32_t senders_ = 0;  ///< counted in this period
   uint32_t senders_before_ = 0;
-  uint32_t full_looks_ = 0;   ///< in this turn: that ended before the socket was empty
-  uint32_t empty_looks_ = 0;  ///< and that found its end
+  uint32_t full_looks_ = 0;   ///< looks in this interval that ended before the socket was empty
+  uint32_t empty_looks_ = 0;  ///< looks in this interval that emptied the socket
 };
 
 }  // namespace nupa::roce

@@ -8,23 +8,23 @@
 namespace nupa::roce {
 namespace {
 
-// Until room is looked for, and again while nothing leaves.
+// The time until the first retry, and between retries while nothing leaves.
 using progress::kFirstRetryPauseNs;
 using progress::kLongestRetryPauseNs;
-/// From one turn to the next: for what a queue pair puts together at one go.
+/// The interval between two turns: time for one batch of a queue pair.
 constexpr int64_t kHeldUpTurnNs = 10'000;
 
 }  // namespace
 
 void SendBacklog::note(int64_t now_ns) {
-  // A time that is set already is looked at: the thread that has just reset it looks at the backlogs after that.
+  // If a time is set already, nothing is to be done: a thread that resets it looks at the backlogs after that.
   int64_t none = INT64_MAX;
   const int64_t at = now_ns + kFirstRetryPauseNs;
   if (retry_ns_.compare_exchange_strong(none, at)) expect_(at);
 }
 
 int64_t SendBacklog::turn(int64_t now_ns) {
-  // INT64_MAX: all has left meanwhile.
+  // INT64_MAX: everything has left meanwhile.
   const int64_t retry = retry_ns_.load(std::memory_order_relaxed);
   const int64_t earliest = retry == INT64_MAX ? now_ns : std::max(retry, now_ns);
   int64_t last = last_turn_ns_.load(std::memory_order_relaxed);
@@ -54,7 +54,7 @@ int64_t SendBacklog::retry(int64_t now_ns) {
     return retry_ns_.load();
   }
   int64_t next = now_ns + pause_ns_;
-  // What was kept meanwhile may be wanted earlier.
+  // A batch that was kept meanwhile may have set an earlier time.
   int64_t none = INT64_MAX;
   if (!retry_ns_.compare_exchange_strong(none, next)) next = none;
   return next;

@@ -6,20 +6,20 @@
 
 namespace nupa::roce {
 
-/// One bit for each of the kBitmapBits numbers of a window, wherever the window begins: a number that leaves it at one
-/// end leaves its place to the one that comes in at the other.
+/// One bit for each of the kBitmapBits numbers of a sliding window. A number that leaves the window frees its bit for
+/// the number that enters.
 class BitRing {
  public:
   void set(Seq seq) { words_[place(seq)] |= bit(seq); }
   void clear(Seq seq) { words_[place(seq)] &= ~bit(seq); }
   bool has(Seq seq) const { return (words_[place(seq)] & bit(seq)) != 0; }
-  /// The bits of `from` to `from` + 31, that of `from` lowest.
+  /// Returns the bits of `from` to `from` + 31; the bit of `from` is the lowest.
   uint32_t word(Seq from) const {
     const auto shift = static_cast<uint32_t>(from % 32);
     const uint32_t low = words_[place(from)] >> shift;
     return shift == 0 ? low : low | words_[place(from + 32)] << (32 - shift);
   }
-  /// The first number from `from` on whose bit is set; one is.
+  /// Returns the first number from `from` on whose bit is set. One must be set.
   Seq first(Seq from) const {
     while (word(from) == 0) from += 32;
     return from + static_cast<uint32_t>(__builtin_ctz(word(from)));

@@ -4,7 +4,7 @@
 
 namespace nupa::roce {
 
-/// One RC, UC or XRC queue pair: both halves, and the rule of which packet is whose.
+/// One RC, UC or XRC queue pair: its requester and responder, and the rule that assigns packets to them.
 class Connection {
  public:
   Connection(Host& host, const RequesterOptions& requester, const ResponderOptions& responder, PacketMemory& pool)
@@ -19,7 +19,7 @@ class Connection {
     else
       responder_.receive(packet, congested, now);
   }
-  /// Answers first: the other end waits for them. True: there is more to send at once.
+  /// Sends answers first, since the peer waits for them. Returns true if there is more to send at once.
   bool transmit(int64_t now, Output& output, uint32_t budget) {
     const bool answers = responder_.transmit(now, output, budget);
     return requester_.transmit(now, output, budget) || answers;

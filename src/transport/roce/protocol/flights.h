@@ -6,35 +6,35 @@
 
 namespace nupa::roce {
 
-/// What is known of one packet.
+/// The state of one packet of the requester.
 struct Flight {
   enum class State : uint8_t {
-    kIdle,     ///< 0
-    kSent,     ///< under way
-    kAwaited,  ///< a response that was asked for
-    kLost,     ///< to be sent or asked for again
-    kArrived,  ///< acknowledged, or the response is here
+    kIdle,     ///< not in flight; 0, so that zeroed memory holds it
+    kSent,     ///< in flight
+    kAwaited,  ///< a requested response that has not arrived
+    kLost,     ///< to be sent or requested again
+    kArrived,  ///< acknowledged, or the response has arrived
   };
   int64_t sent_ns = 0;
   uint16_t bytes = 0;
-  uint16_t previous = 0;  ///< Flights' own
-  uint16_t next = 0;      ///< Flights' own
+  uint16_t previous = 0;  ///< in the list of Flights
+  uint16_t next = 0;      ///< in the list of Flights
   uint8_t path = 0;
   State state : 4 = State::kIdle;
   bool resent : 1 = false;
-  bool by_silence : 1 = false;  ///< kLost: nothing was heard of it, nor of others
+  bool by_silence : 1 = false;  ///< kLost: neither it nor others were acknowledged for a timeout
 };
 static_assert(sizeof(Flight) == 16);
 
-/// The requester's scoreboard: the packets of a window by number, those that are lost among them, and those under way
-/// on each path in the order in which they were sent. Finding what was overtaken looks at the oldest ones only (RFC
+/// The requester's scoreboard: the packets of the window by number, the lost ones among them, and those in flight on
+/// each path in the order in which they were sent. A search for overtaken packets looks at the oldest ones only (RFC
 /// 8985, section 6.2, asks for a list in this order).
 class Flights {
  public:
   using State = Flight::State;
-  static constexpr Seq kNone = 0;  ///< no packet has this number: they begin one turn up (first_seq())
+  static constexpr Seq kNone = 0;  ///< no packet has this number: numbers begin at 2^24 (first_seq())
 
-  /// `used`: false makes room for nothing.
+  /// `used`: false allocates nothing.
   explicit Flights(bool used) : entries_(used ? kBitmapBits : 0) { lists_.fill({kEnd, kEnd}); }
 
   const Flight& operator[](Seq seq) const { return entries_[seq % kBitmapBits]; }
@@ -58,23 +58,25 @@ class Flights {
     at(seq).by_silence = by_silence;
     told_.clear(seq);
   }
-  /// It is over, or will be sent again in its turn.
+  /// The packet is done, or will be sent again in its turn.
   void rest(Seq seq) {
     change(seq, State::kIdle);
     told_.clear(seq);
   }
 
-  /// The oldest under way on a path, kSent or kAwaited; kNone: there is none. `una`: the lowest number in use.
+  /// Returns the oldest packet in flight on a path with `state` kSent or kAwaited; kNone if there is none. `una`: the
+  /// lowest number in use.
   Seq oldest(uint32_t path, State state, Seq una) const {
     const uint16_t first = lists_[list_of(state, path)].first;
     return first == kEnd ? kNone : una + (first - una) % kBitmapBits;
   }
-  /// The lowest that is lost; one is. The other end may have room for none but the one that it waits for.
+  /// Returns the lowest lost packet; there must be one. The lowest goes first because the peer may have room for no
+  /// other.
   Seq first_lost(Seq una) const { return lost_ones_.first(una); }
 
-  /// That the other end has it: so that the next acknowledgement that says the same is no news.
+  /// Notes that the peer has the packet, so that later acknowledgements of it are skipped.
   void note_told(Seq seq) { told_.set(seq); }
-  /// Of the 32 packets from `from` on those that it is known to have.
+  /// Returns the bits of the 32 packets from `from` on that the peer is known to have.
   uint32_t told(Seq from) const { return told_.word(from); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-/// The surroundings of the engine: what it asks of the queue pair that it serves, and where its packets go.
+/// The protocol's view of its queue pair, and the output for its packets.
 
 #include "core/seam/qp_context.h"
 #include "transport/roce/wire/wire.h"
@@ -7,7 +7,7 @@
 namespace nupa::roce {
 
 using core::Inbound;
-/// What the engine asks of the queue pair that it serves. It calls it from within its own calls, nowhere else.
+/// The queue pair that the protocol serves. The protocol calls it only within calls of the protocol itself.
 using Host = core::QpContext;
 
 /// A part of a packet's payload in the program's memory. `data` null: zeros.
@@ -16,14 +16,14 @@ struct Fragment {
   uint32_t length;
 };
 
-/// What became of a packet.
+/// The result of sending a packet.
 enum class Sent : uint8_t {
   kYes,
-  kNotNow,      ///< the engine offers it again with the next transmit()
-  kUnreadable,  ///< the program's memory is not there any more
+  kNotNow,      ///< the protocol offers it again in the next transmit()
+  kUnreadable,  ///< the program's memory is not mapped any more
 };
 
-/// Takes packets on their way. The payload has to be read before the engine's caller lets go of the queue pair.
+/// Sends packets. The payload has to be read before the caller of the protocol releases the queue pair.
 class Output {
  public:
   virtual ~Output() = default;

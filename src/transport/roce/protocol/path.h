@@ -10,7 +10,7 @@
 
 namespace nupa::roce {
 
-/// Round trip times of a path, smoothed as RFC 6298 does.
+/// Round trip times of a path, smoothed as in RFC 6298.
 class RoundTrip {
  public:
   void sample(int64_t rtt_ns) {
@@ -31,10 +31,10 @@ class RoundTrip {
   int64_t variation() const { return variation_; }
   int64_t latest() const { return latest_; }
   int64_t least() const { return least_; }
-  /// Of late: longer ones are forgotten in some sixty samples.
+  /// The longest recent one: longer ones are forgotten in about sixty samples.
   int64_t longest() const { return longest_; }
-  /// After this long without a word something is lost. A thread that handles packets may be away for a scheduler's
-  /// tick or two, which is no loss: that is the clock's granularity (G of RFC 6298).
+  /// After this time without an answer, something counts as lost. A thread that handles packets may be descheduled for
+  /// one or two ticks, which is no loss; kLeastTimeoutNs therefore is the clock's granularity (G of RFC 6298).
   int64_t timeout() const {
     constexpr int64_t kUnknown = 20'000'000;
     return smoothed_ == 0 ? kUnknown : smoothed_ + std::max(4 * variation_, kLeastTimeoutNs);
@@ -49,11 +49,11 @@ class RoundTrip {
   int64_t longest_ = 0;
 };
 
-/// How fast a path delivers: the best of the last round trips, which forgets slowly, for a path that has little to do
-/// delivers little.
+/// The delivery rate of a path: the best of the last round trips. It is forgotten slowly, since a path with little to
+/// do delivers little.
 class DeliveryRate {
  public:
-  /// The path was idle: what arrives from now on measures it.
+  /// The path was idle: packets that arrive from now on are measured.
   void restart(int64_t now) {
     since_ns_ = now;
     arrived_ = 0;
@@ -66,7 +66,7 @@ class DeliveryRate {
     rate_ = std::max(sample, rate_ * kForget);
     restart(now);
   }
-  /// Bytes a nanosecond; 0: not measured yet.
+  /// Bytes per nanosecond; 0: not measured yet.
   double rate() const { return rate_; }
 
  private:
@@ -78,12 +78,12 @@ class DeliveryRate {
   double rate_ = 0;
 };
 
-/// One way to the other end, as the requester sees it.
+/// One path to the peer, as the requester sees it.
 struct Path {
   enum class Health : uint8_t {
-    kUnproven,  ///< nothing has been seen to pass
+    kUnproven,  ///< no packet is known to have passed
     kAlive,
-    kDead,  ///< what was sent did not arrive while others' packets did
+    kDead,  ///< its packets did not arrive while those of other paths did
   };
   RoundTrip round_trip;
   DeliveryRate delivery;
@@ -91,41 +91,41 @@ struct Path {
   Health health = Health::kUnproven;
   uint64_t in_flight = 0;         ///< bytes
   int64_t next_send_ns = 0;       ///< pacing
-  uint64_t pace = 0;              ///< bytes a second, 0: none
-  int64_t newest_arrived_ns = 0;  ///< when the latest packet that is known to have arrived was sent
-  Seq newest_arrived = 0;         ///< the highest of those that were sent then
+  uint64_t pace = 0;              ///< bytes a second, 0: not paced
+  int64_t newest_arrived_ns = 0;  ///< when the newest packet that has arrived was sent
+  Seq newest_arrived = 0;         ///< the highest number of those sent at that time
   int64_t newest_known_ns = 0;    ///< when its arrival became known
-  int64_t heard_ns = 0;           ///< when an arrival became known last
+  int64_t heard_ns = 0;           ///< when an arrival last became known
   ReorderWindow reordering;
 
-  uint64_t unasked = 0;      ///< bytes sent since an acknowledgement was asked for last
-  int64_t asked_ns = 0;      ///< when that was, or when the path came to life
-  uint32_t marked_seen = 0;  ///< packets that met a congested queue, as the other end counts
+  uint64_t unasked = 0;      ///< bytes sent since the last request for an acknowledgement
+  int64_t asked_ns = 0;      ///< time of that request, or when the path began to be used
+  uint32_t marked_seen = 0;  ///< packets that met a congested queue, as the peer counts
 
-  // Of READ responses, which come in the order in which they were asked for: when one came before others, which one,
-  // and when it was asked for.
+  // READ responses come in the order in which they were requested. If one came before others: since when, which one,
+  // and when it was requested.
   int64_t hole_since_ns = 0;
   Seq hole_seq = 0;
   int64_t hole_sent_ns = 0;
 
   int64_t next_probe_ns = 0;
   int64_t probe_sent_ns = 0;
-  uint32_t probe = 0;  ///< the token of the last one
+  uint32_t probe = 0;  ///< token of the last probe
   uint32_t probes_unanswered = 0;
 
-  /// Whether there is nothing under way that will be answered: then one packet more, which asks, may always leave. A
-  /// window that shrank below what had not asked would stay closed for ever.
+  /// True if no packet in flight will be answered. One more packet, which requests an acknowledgement, may then always
+  /// leave. Otherwise a window that shrank below the unasked bytes would stay closed for ever.
   bool unanswered() const { return in_flight <= unasked; }
   bool has_room(uint32_t bytes) const { return unanswered() || in_flight + bytes <= congestion->window(); }
-  /// Whether a packet of `bytes` that leaves now has to ask for an acknowledgement: answers must come before what may
-  /// be under way (`most` bytes) is used up, and before silence counts as loss, however slow the path is.
+  /// True if a packet of `bytes` that leaves now has to request an acknowledgement. Acknowledgements must come before
+  /// the `most` bytes that may be in flight are used up, and before silence counts as loss, however slow the path is.
   bool should_ask(int64_t now, uint32_t bytes, uint64_t most) const {
     constexpr uint64_t kAnswersPerWindow = 4;
     constexpr int64_t kMostSilenceNs = RoundTrip::kLeastTimeoutNs / 4;
     return unasked + bytes >= std::min(most, congestion->window()) / kAnswersPerWindow ||
            (in_flight != 0 && now - asked_ns >= kMostSilenceNs);
   }
-  /// Of a packet that is about to depart.
+  /// Called for a packet that is about to depart.
   void note_ask(int64_t now, uint32_t bytes, bool asks) {
     unasked = asks ? 0 : unasked + bytes;
     if (asks || in_flight == 0) asked_ns = now;
@@ -136,7 +136,7 @@ struct Path {
     in_flight += bytes;
     pace = congestion->rate(now);
     if (pace == 0) return;
-    // A sender that paused may not catch up, but for a short burst.
+    // A sender that paused may catch up only by a short burst.
     constexpr int64_t kBurstNs = 10'000;
     next_send_ns = std::max(next_send_ns, now - kBurstNs) +
                    static_cast<int64_t>(static_cast<unsigned __int128>(bytes) * base::kNsPerSecond / pace);
@@ -148,7 +148,7 @@ struct Path {
     newest_arrived = seq;
     newest_known_ns = now;
   }
-  /// The packet `seq` of `bytes` that was sent at `sent_ns`, and is settled, has arrived.
+  /// The packet `seq` has arrived. It has `bytes`, was sent at `sent_ns`, and is settled.
   void arrive(int64_t now, Seq seq, uint32_t bytes, int64_t sent_ns) {
     note_arrival(now, seq, sent_ns);
     heard_ns = now;
@@ -160,41 +160,41 @@ struct Path {
     hole_sent_ns = sent_ns;
   }
   bool is_hole_due(int64_t now) const { return hole_since_ns != 0 && now >= hole_since_ns + reorder_ns(); }
-  /// Whether a response that was asked for at `sent_ns` should have come before the one that was noted.
+  /// True if a response that was requested at `sent_ns` should have come before the noted one.
   bool before_hole(Seq seq, int64_t sent_ns) const {
     return sent_ns < hole_sent_ns || (sent_ns == hole_sent_ns && seq < hole_seq);
   }
-  /// How much later a packet may arrive than one that was sent after it, before it counts as lost.
+  /// How much later than a packet that was sent after it a packet may arrive before it counts as lost.
   int64_t reorder_ns() const { return reordering.ns(round_trip.least()); }
-  /// When a packet that was sent at `sent_ns` counts as lost, if nothing is heard of it until then. INT64_MAX: none
-  /// that was sent later is there. Else at once if one is there that was sent later by more than the reordering window;
-  /// or when its own round trip and the window are over (RFC 8985, section 6.2, step 5). `again`: it was sent before,
-  /// and not in the order of the numbers.
+  /// Returns when a packet that was sent at `sent_ns` counts as lost, if it is not acknowledged before. INT64_MAX: no
+  /// packet that was sent later has arrived. 0 (at once): one has arrived that was sent later by more than the
+  /// reordering window. Otherwise it counts as lost when its own round trip and the window are over (RFC 8985, section
+  /// 6.2, step 5). `again`: it was sent before, and not in the order of the numbers.
   int64_t overdue_ns(Seq seq, int64_t sent_ns, bool again) const {
     if (sent_ns + reorder_ns() < newest_arrived_ns) return 0;
     const bool overtaken =
         sent_ns < newest_arrived_ns || (sent_ns == newest_arrived_ns && seq < newest_arrived && !again);
-    // Not the newest one's alone: answers have paths of unequal length too.
+    // The newest packet's round trip alone is not enough: acknowledgements have paths of unequal length, too.
     const int64_t rtt = std::max(newest_known_ns - newest_arrived_ns, round_trip.smoothed());
     return overtaken ? sent_ns + rtt + reorder_ns() + 1 : INT64_MAX;
   }
-  /// `packets` were overtaken and count as lost, before `next` was sent.
+  /// `packets` were overtaken and count as lost; they were sent before `next`.
   void lose(int64_t now, uint32_t packets, Seq next) {
     if (reordering.on_lost(now, packets, next)) congestion->remember();
     congestion->on_loss(now, packets);
   }
-  /// `packets` have come twice. Returns how many of them had counted as lost here.
+  /// `packets` have arrived twice. Returns how many of them had counted as lost on this path.
   uint32_t find_late(uint32_t packets, Seq una, Seq next) {
     const uint32_t late = reordering.on_duplicates(packets, una, next, round_trip.least(), round_trip.longest());
     if (late > 0 && !reordering.in_doubt()) congestion->undo();
     return late;
   }
-  /// With nothing arriving for this long while other paths deliver, the path counts as dead.
+  /// The path counts as dead if nothing arrives for this time while other paths deliver.
   int64_t death_ns() const {
     constexpr int64_t kLeast = 200'000;
     return std::max(3 * round_trip.smoothed() + 4 * round_trip.variation(), kLeast);
   }
-  /// When a packet of `bytes` would be there, were it sent now: what is under way goes first.
+  /// Estimates when a packet of `bytes` would arrive if it were sent now: packets in flight go first.
   double delivery_ns(uint32_t bytes) const {
     const auto least = static_cast<double>(round_trip.least());
     if (delivery.rate() == 0) return least;

@@ -52,7 +52,7 @@ bool PathSet::measured() const {
 int PathSet::pick(uint32_t bytes, uint64_t most, int64_t now, int64_t* pacing) {
   if (in_flight() + bytes > most && !unanswered()) return -1;
   if (count_ == 1) return ready(0, bytes, now, pacing) ? 0 : -1;
-  // Runs of packets by one path leave in one segmented send.
+  // Consecutive packets on one path leave in one segmented send.
   if (run_ < kRun && ready(latest_, bytes, now, pacing)) {
     ++run_;
     return static_cast<int>(latest_);
@@ -85,7 +85,7 @@ void PathSet::die(uint32_t index, int64_t now) {
   if (path.health == Path::Health::kAlive) --alive_;
   path.health = Path::Health::kDead;
   path.probes_unanswered = 0;
-  path.next_probe_ns = now;  // if it was a mistake, it is one for a round trip
+  path.next_probe_ns = now;  // a mistake then lasts for one round trip
 }
 
 int64_t PathSet::newest_arrived_beside(uint32_t index) const {
@@ -100,11 +100,12 @@ uint32_t PathSet::find_dead(const std::array<int64_t, kMaxPaths>& oldest, int64_
   uint32_t dead = 0;
   for (uint32_t i = 0; i < count_; ++i) {
     const Path& path = paths_[i];
-    // A dead one may have been the last resort. The last one that lives is not given up here.
+    // A dead path may have been the last resort. The last living path is not given up here.
     const bool alive = path.health == Path::Health::kAlive;
     const int64_t others = newest_arrived_beside(i);
     if ((alive ? alive_ == 1 : alive_ == 0) || oldest[i] > others) continue;
-    // Sure is what was overtaken by so much. With nothing more under way elsewhere it takes longer to be sure.
+    // A path is dead for sure if it was overtaken by this much. If nothing more is in flight on other paths, certainty
+    // takes longer.
     const int64_t silent_since = std::max(oldest[i], path.heard_ns);
     const int64_t until = silent_since + std::max(2 * path.death_ns(), kLeastSilenceNs);
     const bool overtaken = others - oldest[i] > path.death_ns() && now - path.heard_ns > path.death_ns();
@@ -122,8 +123,8 @@ void PathSet::silence(int64_t now) {
   for (uint32_t i = 0; i < count_; ++i)
     if (paths_[i].in_flight != 0) paths_[i].congestion->on_timeout(now);
   if (count_ == 1) return;
-  // What was in use may be gone; what was idle may be better. With none alive the one that was heard last is tried
-  // again first, since a packet may be lost on the best way, and then they take turns.
+  // The paths in use may have failed; idle paths may be better. If no path is alive, the one with the latest arrival is
+  // tried first, since a packet may get lost on the best path, too. Then the paths take turns.
   const bool some = alive_ > 0;
   uint32_t latest = last_resort_;
   for (uint32_t i = 0; i < count_; ++i) {

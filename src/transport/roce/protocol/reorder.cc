@@ -18,7 +18,7 @@ bool Reorder::keep(Seq seq, const Packet& packet, bool placed) {
     if (buffer == nullptr) return false;
     std::memcpy(buffer, packet.payload, packet.payload_length);
   }
-  if (here_.has(seq)) forget(seq);  // of before a READ request that covered it
+  if (here_.has(seq)) forget(seq);  // kept before a READ request that covered its number
   const uint16_t place = free_.back();
   free_.pop_back();
   places_[seq % kBitmapBits] = place;

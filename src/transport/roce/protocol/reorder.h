@@ -6,10 +6,10 @@
 
 namespace nupa::roce {
 
-/// Buffers for packets that came before their turn.
+/// Buffers for packets that arrive before their turn.
 class PacketMemory {
  public:
-  /// Of kMaxMtu bytes. Null: there is none.
+  /// Returns a buffer of kMaxMtu bytes; null if there is none.
   virtual std::byte* take() = 0;
   virtual void give_back(std::byte* buffer) = 0;
 
@@ -17,7 +17,7 @@ class PacketMemory {
   ~PacketMemory() = default;
 };
 
-/// The packets of one connection that came before their turn, by sequence number, within the window of a selective
+/// The packets of one connection that arrived before their turn, by sequence number, within the window of a selective
 /// acknowledgement.
 class Reorder {
  public:
@@ -28,19 +28,20 @@ class Reorder {
 
   bool empty() const { return count_ == 0; }
   bool has(Seq seq) const { return here_.has(seq) && entry(seq).seq == seq; }
-  /// Keeps a copy. `placed`: its payload is where it belongs already, only the headers are kept. False: no room.
+  /// Keeps a copy. `placed`: the payload is already in its place, so that only the headers are kept. Returns false if
+  /// there is no room.
   bool keep(Seq seq, const Packet& packet, bool placed);
-  /// Hands the packet `seq` to `use(packet, placed)` and forgets it unless that says false.
+  /// Passes the packet `seq` to `use(packet, placed)` and forgets it unless that returns false.
   template <class Use>
   bool take(Seq seq, Use&& use) {
     const Entry& kept = entry(seq);
     if (!use(static_cast<const Packet&>(kept.packet), kept.placed)) return false;
-    if (has(seq)) forget(seq);  // or clear() was part of its use
+    if (has(seq)) forget(seq);  // unless `use` called clear()
     return true;
   }
-  /// Sets the bits of what is here: bit i is `from + i`. Returns the words used.
+  /// Sets the bits of the kept packets: bit i stands for `from + i`. Returns the number of words used.
   uint32_t bitmap(Seq from, uint32_t* words) const;
-  /// The turn of [from, to) will not come: a READ request takes many numbers at once.
+  /// Forgets the packets [from, to), which will not be taken: a READ request uses many numbers at once.
   void pass(Seq from, Seq to);
   void clear();
 
@@ -55,10 +56,10 @@ class Reorder {
   void forget(Seq seq);
 
   PacketMemory& pool_;
-  // Made when the first packet comes out of turn. Few are in use at a time, and those are used again while they are in
-  // the processor's caches.
+  // Allocated when the first packet arrives before its turn. Few entries are in use at a time, and those are used again
+  // while they are in the processor's caches.
   std::vector<Entry> entries_;
-  std::vector<uint16_t> places_;  ///< by number: where its entry is
+  std::vector<uint16_t> places_;  ///< index of a number's entry
   std::vector<uint16_t> free_;
   BitRing here_;
   uint32_t count_ = 0;

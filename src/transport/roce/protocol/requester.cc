@@ -7,13 +7,13 @@
 namespace nupa::roce {
 namespace {
 
-/// Under way before anything is known of the other end, whose socket hundreds may begin to fill at once.
+/// Packets in flight before the peer has answered: hundreds of queue pairs may begin to fill its socket at once.
 constexpr uint32_t kFirstWindowPackets = 4;
 constexpr uint32_t kMaxFragments = 64;
 constexpr Seq kFewResponses = 16;
-/// How long a peer that is said to be gone has for an answer, at least: it may only be without a processor.
+/// The least time for an answer of a peer whose port is reported as closed: it may only wait for a processor.
 constexpr int64_t kDoubtNs = 200'000'000;
-/// The same where nobody knows how long an answer takes.
+/// The same if no round trip is known.
 constexpr int64_t kUnknownWayNs = 1'000'000'000;
 
 uint64_t left(uint64_t most, uint64_t used) { return most - std::min(most, used); }
@@ -55,7 +55,7 @@ bool Requester::has_started(const Request& request) const {
 
 void Requester::pause(bool paused) {
   paused_ = paused;
-  // What has sent a packet goes on to its end. After a go-back these are requests behind the cursor, too.
+  // Requests that have sent a packet continue to their end. After a go-back these may be requests behind the cursor.
   pause_at_ = cursor_;
   while (pause_at_ != queue_.tail() && has_started(queue_.at(pause_at_))) ++pause_at_;
 }
@@ -100,7 +100,7 @@ bool Requester::may_start(const Request& request) const {
 
 int Requester::pick_path(const Request& request, uint32_t bytes, int64_t now) {
   if (!reliable()) return 0;
-  // What an answer brings has to find room here.
+  // The response has to find room here.
   const bool answered = request.answered();
   if (bytes > left(answered ? response_room_ : room_, answered ? awaited_bytes() : sent_bytes())) {
     starved_ = answered ? Starved::kResponses : Starved::kSends;
@@ -131,7 +131,7 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
   if (wr.opcode == Opcode::kAtomicWrite) {
     packet.opcode = opcode_of(options_.service, Operation::kAtomicWrite);
     packet.length = sizeof wr.compare_add;
-    // A list of another length goes as it is, for the responder to refuse.
+    // A list of another length is sent as it is, for the responder to reject.
     if (request.length == 0) {
       packet.payload_length = sizeof wr.compare_add;
       fragments[0] = {reinterpret_cast<const std::byte*>(&wr.compare_add), sizeof wr.compare_add};
@@ -172,7 +172,7 @@ uint32_t Requester::send_message_packet(const Request& request, Seq seq, bool ag
 }
 
 bool Requester::begins_read(Seq seq) const {
-  // The last one that is over counts too: the next begins where it ended.
+  // The last completed request counts, too: the next one begins at its end.
   for (uint32_t i = reads_popped_ == 0 ? 0 : reads_popped_ - 1; i != reads_pushed_; ++i)
     if (reads_[i % reads_.size()] == seq) return true;
   return false;
@@ -185,21 +185,21 @@ Seq Requester::read_end(Seq seq) const {
 }
 
 uint32_t Requester::send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output) {
-  // What was asked for before is asked for within its old bounds, so that the count of outstanding ones stays right. A
-  // request that began before what the responder expects and ended after it would be dropped there for ever.
+  // A part that was requested before is requested within its old bounds, so that the count of outstanding requests
+  // stays right. The responder would drop a request for ever that began before the expected number and ended after it.
   Seq end = std::min<Seq>(request.end(), seq + (paths_.count() > 1 ? kStripedPackets : kReadPackets));
   if (seq < high_) end = std::min(end, read_end(seq));
   if (selective_ && again) {
     end = seq + 1;
-    // If the request itself was lost, parts of it would be more requests than may be outstanding. What was gone back
-    // for before the peer was known is idle.
+    // If the request itself was lost, several parts of it would be more requests than may be outstanding. Packets that
+    // a go-back covered before the peer was known are idle.
     const State missing = seq < send_ ? State::kLost : State::kIdle;
     while (end < request.end() && end < high_ && end - seq < kReadPackets && flight(end).state == missing) ++end;
     end = std::min(end, read_end(seq));
   }
   end = std::min<Seq>(end, una_ + kWindow);
   if (!again) {
-    // The responses have to find room here, and a request for a few only is not worth a round trip.
+    // The responses have to find room here, and a request for a few responses is not worth a round trip.
     const uint64_t room =
         std::min(left(response_room_, awaited_), left(paths_[path].congestion->window(), paths_[path].in_flight));
     const Seq fits = std::max<Seq>(room / (options_.mtu + kBthBytes + kIcrcBytes), paths_[path].in_flight == 0 ? 1 : 0);
@@ -343,14 +343,16 @@ int64_t Requester::doubt_ns() const {
 int64_t Requester::timeout_ns() const {
   const int64_t given = core::ack_timeout_ns(limits_.timeout);
   if (doubt_ != Doubt::kNone && (doubt_ == Doubt::kAsked || given == 0)) return doubt_ns();
-  // The first repetition is soon; a peer that stays silent may have to wait for a processor.
+  // The first repetition comes soon; a silent peer may wait for a processor.
   if (!selective_) return given * std::min(int64_t{1} << std::min(retries_, 8u), core::kMostTimeouts);
   constexpr uint32_t kMostBackoff = 6;
   int64_t timeout = paths_.timeout();
-  // While nothing is measured, the program may know better; else its patience could end before a single repetition.
+  // While nothing is measured, the program's timeout may be better. Otherwise its retry limits could be reached before
+  // a single repetition.
   if (!paths_.measured() && given != 0) timeout = std::min(timeout, given);
   const int64_t longer = timeout << std::min(backoff_, kMostBackoff);
-  // Nor is it slower than the standard's pace, or patience would end with few repetitions tried.
+  // It is not slower than the standard's pace either; otherwise the retry limits would be reached after few
+  // repetitions.
   return given == 0 ? longer : std::min(longer, std::max(timeout, given));
 }
 

@@ -1,4 +1,4 @@
-/// The requester's ears: what answers mean, what silence means.
+/// The requester's input: acknowledgements, responses and timeouts.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace nupa::roce {
 namespace {
 
-/// What may be under way to a standard peer once it has answered.
+/// Packets that may be in flight to a standard peer that has answered.
 constexpr uint32_t kStandardWindowPackets = 256;
 
 WcStatus status_of(NakCode code) {
@@ -26,7 +26,7 @@ WcStatus status_of(NakCode code) {
 
 void Requester::receive(const Packet& packet, int64_t now) {
   if (failed_ || !reliable()) return;
-  doubt_ = Doubt::kNone;  // somebody is there
+  doubt_ = Doubt::kNone;  // the peer is alive
   if (packet.opcode == kCnpOpcode) {
     ++counters_.notifications;
     return paths_[std::min<uint32_t>(packet.path, paths_.count() - 1)].congestion->on_notification(now);
@@ -46,7 +46,7 @@ void Requester::receive(const Packet& packet, int64_t now) {
 void Requester::note_round_trip(Path& path, int64_t rtt, uint32_t marked, int64_t now) {
   if (rtt > 0) {
     path.round_trip.sample(rtt);
-    backoff_ = 0;  // Karn: not before a packet that was sent once tells how long the way is now
+    backoff_ = 0;  // Karn's rule: a packet that was sent once has measured the current round trip
   }
   path.congestion->on_arrived(now, 0, rtt, marked);
 }
@@ -65,7 +65,7 @@ void Requester::arrive(Seq seq, int64_t now) {
     path.arrive(now, seq, entry.bytes, entry.sent_ns);
     if (paths_.count() > 1) path.delivery.arrived(now, entry.bytes, path.round_trip.smoothed());
   }
-  // It was late, and there will be no repetition that shows it.
+  // The packet was late, and no repetition will follow that would show it.
   if (entry.state == State::kLost && !entry.by_silence) counters_.late += path.find_late(1, una_, send_);
   flights_.arrive(seq);
 }
@@ -137,7 +137,7 @@ void Requester::go_back(Seq seq) {
 }
 
 void Requester::go_back_once(Seq seq, int64_t now) {
-  // The answers to what was under way beyond say the same again; the packet sent anew deserves its time.
+  // Packets in flight beyond `seq` cause the same answer again; the repeated packet needs its time.
   if (went_back_to_ == seq || seq >= send_) return;
   went_back_to_ = seq;
   counters_.resent_sequence += send_ - seq;
@@ -155,7 +155,7 @@ void Requester::on_acknowledge(const Packet& packet, int64_t now) {
   const AckKind kind = ack_kind_of(packet.syndrome);
   if (kind == AckKind::kReserved) return;
   if (kind != AckKind::kAck) {
-    if (seq < una_) return;  // of something that was acknowledged since
+    if (seq < una_) return;  // about a packet that was acknowledged since
     const Seq missing = acknowledge_below(seq, now);
     if (failed_) return;
     if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0)
@@ -174,7 +174,8 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
   if (failing >= high_) return;
   if (ack_kind_of(syndrome) == AckKind::kRnrNak) {
     ++counters_.rnr_naks;
-    // A packet that was sent again too early is refused again, while this side waits already: that is no try.
+    // A packet that was repeated too early is rejected again while this side already waits: that does not count as a
+    // retry.
     if (now < rnr_until_) return;
     if (limits_.rnr_retry != core::kRnrForEver && rnr_tries_ >= limits_.rnr_retry)
       return fail(queue_.find(failing), WcStatus::kRnrRetryExcErr);
@@ -208,7 +209,7 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
     if (entry.state == State::kSent && !entry.resent) rtt = now - entry.sent_ns - packet.delay_ns;
     path = entry.path;
   }
-  // An acknowledgement that others overtook counts fewer marks than were seen.
+  // An acknowledgement that others overtook counts fewer marks than are known already.
   Path& marked_path = paths_[std::min<uint32_t>(packet.trigger_path, paths_.count() - 1)];
   const auto more = static_cast<int32_t>(packet.marked - marked_path.marked_seen);
   const uint32_t marked = more > 0 ? static_cast<uint32_t>(more) : 0;
@@ -217,7 +218,7 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   if (rtt > 0) note_round_trip(paths_[path], rtt, 0, now);
   if (marked > 0) note_round_trip(marked_path, 0, marked, now);
   if (packet.duplicates_valid) {
-    constexpr uint32_t kAbove = 8;  // of 32 bits the packet has 24
+    constexpr uint32_t kAbove = 8;  // the packet has 24 of 32 bits
     const auto twice = static_cast<int32_t>((packet.duplicates - duplicates_seen_) << kAbove) >> kAbove;
     if (twice > 0) {
       duplicates_seen_ = packet.duplicates;
@@ -238,14 +239,15 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   }
   acknowledge_below(seq + 1, now);
   if (failed_) return;
-  // A path that brought nothing new may still have brought something old: silence is what the timer is for.
+  // An acknowledgement without news may still be about older packets. The timer is for silence only.
   if (waits()) timer_from_ = now;
-  // A packet that was sent again and is the last in order tells of those behind it too.
+  // An acknowledgement of a repeated packet, the last one in order, reports on the packets behind it, too.
   if (highest > seq || is_overtaken(una_, now)) {
     lose_overtaken_request(seq + 1, now);
     find_lost(now);
   }
-  // The one after the last in order is not there. If it was, it had no receive when its turn came and was let go.
+  // The packet after the last one in order is missing. If the peer had reported it as arrived, the peer found no
+  // receive for it in its turn and dropped it.
   if (seq + 1 == executed_ && seq + 1 < send_ && flight(seq + 1).state == State::kArrived &&
       !queue_.at(queue_.find(seq + 1)).answered())
     lose(seq + 1);
@@ -361,9 +363,9 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
   const Seq missing = acknowledge_below(seq, now);
   if (failed_) return;
   if (!selective_) {
-    // Responses come in order: one that is early tells that others are lost.
+    // Responses come in order: a response that is early shows that others are lost.
     if (missing != seq) return go_back_once(missing, now);
-    if (seq >= send_) return;  // of before it was asked for again
+    if (seq >= send_) return;  // sent before it was requested again
   }
   const Flight& entry = flight(seq);
   if (entry.state == State::kArrived) return find_late(1);
@@ -372,10 +374,10 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     return fail_in_turn(queue_.find(seq), WcStatus::kLocProtErr);
   if (entry.state == State::kAwaited && !entry.resent) {
     const int64_t rtt = now - entry.sent_ns;
-    // Only the first response tells a round trip: the others wait for those before them. So does that of a READ's later
-    // part, but that is this sender's own queue, which its window answers for.
+    // Only the first response measures a round trip: the others wait for those before them. The first response to a
+    // later part of a READ waits, too, but that is this sender's own queue, which its window controls.
     const bool first = seq == request.first || begins_read(seq);
-    // Nor does one that has waited at the other end for something that was lost before it.
+    // A response that waited at the peer for a lost packet before it does not measure one either.
     const RoundTrip& known = paths_[entry.path].round_trip;
     const bool waited = resent_ns_ >= entry.sent_ns && known.known() && rtt > known.timeout();
     if (first && !waited) note_round_trip(paths_[entry.path], rtt, 0, now);
@@ -411,14 +413,14 @@ void Requester::on_atomic_acknowledge(const Packet& packet, int64_t now) {
 }
 
 bool Requester::probe_tail() {
-  // The last packets or their answers are lost, or the other end is late. An answer to one more packet tells which.
+  // The last packets or their acknowledgements are lost, or the peer is late. An answer to one more packet shows which.
   if (!selective_ || paths_.count() > 1 || flight(una_).state != State::kSent) return false;
   lose(una_, Loss::kSilence);
   return true;
 }
 
 void Requester::on_timeout(int64_t now) {
-  // While this process was stopped or got no processor it asked nobody: that is no silence of the peer.
+  // While this process was stopped or had no processor it sent nothing: that time does not count as the peer's silence.
   progress_ns_ += now - (timer_from_ + timeout_ns());
   const int64_t most = core::patience_ns(limits_.timeout, limits_.retry_cnt);
   const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= limits_.retry_cnt;
@@ -447,7 +449,7 @@ void Requester::fail_in_turn(uint32_t index, WcStatus status) {
 }
 
 void Requester::fail(uint32_t index, WcStatus status) {
-  // What stands before it is not done either, and cannot be any more.
+  // Requests before it are not done either, and cannot be completed any more.
   failed_ = true;
   while (!queue_.empty()) {
     const uint32_t at = queue_.head();

@@ -10,7 +10,7 @@ namespace {
 
 using namespace trait;  // NOLINT: the conditions below are unreadable otherwise
 
-/// A notification point tells of congestion at most this often a flow (Zhu et al., DCQCN, SIGCOMM 2015, section 3.1).
+/// The least time between two notifications of a flow (Zhu et al., DCQCN, SIGCOMM 2015, section 3.1).
 constexpr int64_t kNotificationPauseNs = 50'000;
 
 }  // namespace
@@ -83,7 +83,7 @@ void Responder::receive_reliable(const Packet& packet, int64_t now) {
   if (seq < expected_) return receive_duplicate(packet, seq);
   if (seq > expected_) return receive_early(packet, seq, now);
   const Result result = take_turn(packet, false);
-  // It is not acknowledged before that, and its sender repeats it.
+  // It is not acknowledged before it is executed, and its sender repeats it.
   if (result == Result::kNotServed) packet_awaits_memory_ = reorder_.has(seq) || reorder_.keep(seq, packet, false);
   if (result != Result::kAccepted) return;
   if (packet_awaits_memory_) reorder_.pass(seq, seq + 1);
@@ -101,8 +101,8 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
   const Result result = execute(next, placed);
   if (result == Result::kAccepted) {
     nak_sent_ = false;
-    // IBTA 9.7.5.1: the response acknowledges the request and all before it. An acknowledgement with its number
-    // beside it would say that it has come, were it lost: rdma_rxe completes the READ then.
+    // IBTA 9.7.5.1: the response acknowledges the request and all before it. If the response were lost, an
+    // acknowledgement with the same number would report that it had arrived: rdma_rxe completes the READ in that case.
     const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
     if (answered && !peer_is_nupa_)
       due_ = Due::kNothing;
@@ -112,7 +112,7 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
     due_ = Due::kNotReady;
     rnr_timer_ = host_.rnr_timer();
     ++counters_.rnr_naks;
-    nak_sent_ = true;  // what follows is known to be out of turn
+    nak_sent_ = true;  // packets that follow are known to be out of order
   }
   return result;
 }
@@ -160,7 +160,7 @@ void Responder::receive_early(const Packet& packet, Seq seq, int64_t now) {
   }
   note_unanswered(now);
   bool placed = false;
-  // The packet whose turn it is goes on where it is: another one would take its place at the memory's owner.
+  // If the expected packet awaits memory, this one is not placed: it would displace the other at the memory's owner.
   if (!packet_awaits_memory_ && message_.kind == Kind::kWrite && (traits & kWrite) != 0 &&
       (traits & (kStarts | kEnds)) == 0 && packet.payload_length == options_.mtu &&
       seq + 1 < message_.first + packets_of(message_.length)) {
@@ -199,10 +199,10 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
       if (response.atomic || seq < response.first || seq + packets > response.first + response.packets) continue;
       const auto within = static_cast<uint32_t>(seq - response.first);
       const bool to_its_end = seq + packets == response.first + response.packets;
-      if (within > response.next || (within == response.next && !to_its_end)) return;  // on its way anyway
+      if (within > response.next || (within == response.next && !to_its_end)) return;  // will be sent anyway
       if (!to_its_end) continue;
-      // The repeated request is one of its own (IBTA 9.7.5.1): its responses begin with a First or an Only, wherever in
-      // the old one it begins.
+      // The repeated request is a request by itself (IBTA 9.7.5.1): its responses begin with a First or an Only,
+      // wherever it begins in the old one.
       again.replay = response.replay;
       again.msn = response.msn;
       response = again;
@@ -282,7 +282,7 @@ Responder::Result Responder::refuse(core::Refusal refusal) {
 
 Responder::Result Responder::result_of(core::Verdict verdict) {
   if (verdict.is_accepted()) return Result::kAccepted;
-  // The requester asks again by its RNR timer; no other answer has it come back.
+  // The RNR timer makes the requester try again; no other answer does.
   if (verdict.is_not_ready() || verdict.is_later()) return Result::kNotReady;
   if (verdict.is_not_served()) return Result::kNotServed;
   if (verdict.is_dropped()) {
@@ -347,7 +347,7 @@ Responder::Result Responder::execute_send(const Packet& packet, uint32_t traits)
 Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits, bool placed) {
   const bool starts = (traits & kStarts) != 0;
   const bool ends = (traits & kEnds) != 0;
-  // What one packet holds is written when all is known to be right, so that a repetition finds nothing half done.
+  // message_ changes only when the whole packet is known to be right, so that a repetition finds nothing half done.
   Message message = message_;
   if (starts) {
     message.kind = Kind::kWrite;
@@ -376,7 +376,7 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
 }
 
 Responder::Result Responder::execute_read(const Packet& packet) {
-  // The room is full of repetitions. The peer has a right to this READ, and asks again.
+  // Repeated responses fill all the room. The peer is entitled to this READ, and requests it again.
   const uint32_t outstanding = responses_outstanding();
   if (outstanding < max_rd_atomic_ && !has_room_for_response()) {
     ++counters_.dropped;
@@ -414,7 +414,7 @@ Responder::Result Responder::execute_atomic(const Packet& packet) {
   response.first = expected_;
   response.found = found;
   response.msn = msn_;
-  push_response(response);  // if there is no room the requester asks again, and the result is remembered
+  push_response(response);  // without room the requester asks again, and the result is remembered
   return Result::kAccepted;
 }
 
@@ -433,8 +433,8 @@ Responder::Result Responder::execute_atomic_write(const Packet& packet) {
 void Responder::receive_unreliable(const Packet& packet) {
   const uint32_t traits = traits_of(packet.opcode);
   const Seq seq = nearest(expected_, packet.psn);
-  // IBTA 9.8.2.2.1: a message with a gap in it is dropped, and so is all until the next one begins. Numbers that were
-  // seen before are no gap: a packet that overtook others made them so.
+  // IBTA 9.8.2.2.1: a message with a gap is dropped, and so is everything until the next one begins. Numbers that were
+  // seen before are no gap: a packet that overtook others caused it.
   if (seq < expected_ && expected_ - seq < kBitmapBits) {
     ++counters_.duplicates;
     return;
@@ -451,7 +451,7 @@ void Responder::receive_unreliable(const Packet& packet) {
   }
   note_established();
   if (!skipping_ && execute(packet, false) == Result::kAccepted) return;
-  // Dropped for want of a receive, as it does not fit, or with the rest of its message.
+  // Dropped because no receive is posted, because it does not fit, or with the rest of its message.
   drop_message();
   skipping_ = true;
   expected_ = seq + 1;

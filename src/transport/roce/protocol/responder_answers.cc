@@ -1,4 +1,4 @@
-/// The responder's mouth: READ responses, acknowledgements, notifications.
+/// The responder's output: READ responses, acknowledgements, notifications.
 #include <algorithm>
 
 #include "transport/roce/protocol/responder.h"
@@ -48,7 +48,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
                                 access::kRemoteRead);
     response_awaits_memory_ = fragment.data == nullptr && host_.awaits_memory();
     if (response_awaits_memory_) return false;
-    // The key has gone since the request was accepted.
+    // The key became invalid after the request was accepted.
     if (fragment.data == nullptr) return give_up(response, seq, core::Refusal::kRemoteAccess);
   }
   switch (output.send(response.path, packet, &fragment, packet.payload_length > 0 ? 1 : 0)) {
@@ -65,7 +65,7 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
 
 bool Responder::give_up(Response& response, Seq seq, core::Refusal refusal) {
   response.next = response.packets;
-  // One that was only repeated is let be.
+  // A repeated response is simply ended.
   if (response.replay) return true;
   expected_ = seq;
   refuse(refusal);
@@ -92,7 +92,7 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.duplicates_valid = true;
     packet.duplicates = repetitions_ & kPsnMask;
     const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
-    if (words > 0 && packet_awaits_memory_) bitmap_[0] &= ~1u;  // it may yet be refused
+    if (words > 0 && packet_awaits_memory_) bitmap_[0] &= ~1u;  // it may still be rejected
     for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
     packet.payload_length = fragment.length;
@@ -138,7 +138,7 @@ bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
     if (!send_response(response, now, output)) return true;
     if (response.next >= response.packets && responses_popped_ != responses_pushed_) ++responses_popped_;
   }
-  // An acknowledgement that overtook a response would say that it is lost.
+  // An acknowledgement that overtook a response would report the response as lost.
   const bool responses_wait = responses_popped_ != responses_pushed_;
   if (due_ != Due::kNothing && !(responses_wait && (!peer_is_nupa_ || due_ == Due::kRefusal)))
     send_acknowledgement(now, output);

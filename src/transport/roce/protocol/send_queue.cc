@@ -59,7 +59,7 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position, WcStatus fault) {
 }
 
 uint32_t SendQueue::find(Seq seq) const {
-  // Requests stand in the order of their numbers; those that run here share the number of the one behind them.
+  // Requests are in the order of their numbers; those that run locally share the number of the request behind them.
   uint32_t low = 0;
   uint32_t high = tail_ - head_ - 1;
   while (low < high) {
@@ -74,7 +74,8 @@ uint32_t SendQueue::find(Seq seq) const {
 
 namespace {
 
-/// Calls `visit(sge, within, bytes)` for each part of [offset, offset + length) in the list; stops where it says false.
+/// Calls `visit(sge, within, bytes)` for each part of [offset, offset + length) in the list; stops when it returns
+/// false.
 template <class Visit>
 bool for_each_part(const Request& request, uint64_t offset, uint32_t length, Visit&& visit) {
   for (uint32_t i = 0; i < request.wr.num_sge && length > 0; ++i) {

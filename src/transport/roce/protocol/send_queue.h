@@ -8,28 +8,29 @@
 
 namespace nupa::roce {
 
-/// A request in the queue, with all that it names copied.
+/// A request in the queue, with copies of all that it points to.
 struct Request {
-  SendWr wr;              ///< its list is the queue's own copy
-  uint32_t position = 0;  ///< the core's count of the send queue
+  SendWr wr;              ///< sg_list points to the queue's copy
+  uint32_t position = 0;  ///< its number in the core's count of the send queue
   uint64_t length = 0;    ///< bytes of the message
-  Seq first = 0;          ///< of its packets: for READ, of the responses
-  uint32_t packets = 0;   ///< 0: it runs here (BIND_MW, LOCAL_INV), or it is at fault
-  bool done = false;      ///< of those that run here
-  /// It is at fault at this end, and ends with this status in its turn.
+  Seq first = 0;          ///< number of its first packet; READ: of the first response
+  uint32_t packets = 0;   ///< 0: it runs locally (BIND_MW, LOCAL_INV), or has a fault
+  bool done = false;      ///< used by requests that run locally
+  /// If not kSuccess, the request has a local fault and completes with this status in its turn.
   WcStatus fault = WcStatus::kSuccess;
-  bool answered() const {  ///< by packets of its own, not by acknowledgements
+  bool answered() const {  ///< by response packets, not by acknowledgements
     return wr.opcode == Opcode::kRdmaRead || is_atomic();
   }
   bool is_atomic() const { return core::is_atomic(wr.opcode); }
   Seq end() const { return first + packets; }
 };
 
-/// The requests from the oldest that is not complete, in a ring whose memory is taken once. Sequence numbers are given
-/// out when a request is posted, since its packets are known then.
+/// The requests from the oldest incomplete one on, in a ring that is allocated once. Sequence numbers are assigned when
+/// a request is posted, since the number of its packets is known then.
 class SendQueue {
  public:
-  /// At least `max_wr` requests of `max_sge` entries and `max_inline` bytes each; packets start at `first`.
+  /// Makes room for at least `max_wr` requests of `max_sge` entries and `max_inline` bytes each. Packets start at
+  /// `first`.
   SendQueue(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t mtu, Seq first);
 
   bool full() const { return tail_ - head_ == requests_.size(); }
@@ -38,20 +39,21 @@ class SendQueue {
   uint32_t tail() const { return tail_; }
   Request& at(uint32_t index) { return requests_[index & mask_]; }
   const Request& at(uint32_t index) const { return requests_[index & mask_]; }
-  /// The number that the next request's packets start with.
+  /// The first number of the next request's packets.
   Seq end() const { return end_; }
 
-  /// Appends a copy. The queue is not full, the request fits what the queue was made for. `fault`: of the request,
-  /// which then has no packets.
+  /// Appends a copy. The queue must not be full, and the request must fit the constructor's limits. `fault`: the fault
+  /// of the request, which then has no packets.
   Request& push(const SendWr& wr, uint32_t position, WcStatus fault = WcStatus::kSuccess);
   void pop() { ++head_; }
-  /// The request that sequence number `seq` belongs to; seq lies in [at(head()).first, end()).
+  /// Returns the request that `seq` belongs to; `seq` lies in [at(head()).first, end()).
   uint32_t find(Seq seq) const;
 
-  /// The bytes [offset, offset + length) of a request's message. Returns how many fragments, 0 with length > 0: a key
-  /// does not hold. `out`: room for max_sge.
+  /// Finds the bytes [offset, offset + length) of a request's message. Returns the number of fragments; 0 if a key is
+  /// not valid, or if `length` is 0. `out`: room for max_sge.
   uint32_t gather(const Request& request, Host& host, uint64_t offset, uint32_t length, Fragment* out) const;
-  /// Brings bytes to a request's buffers; *behind: where they end, null if not in memory. False: a key does not hold.
+  /// Copies bytes to a request's buffers. *behind: the address after them, null if they are not in memory. Returns
+  /// false if a key is not valid.
   static bool scatter(const Request& request, Host& host, uint64_t offset, const std::byte* data, uint32_t length,
                       const std::byte** behind);
 

@@ -10,7 +10,7 @@
 namespace nupa::roce {
 namespace {
 
-constexpr uint32_t kMaskedLink = 8;  // stands for the link header that InfiniBand has and Ethernet has not
+constexpr uint32_t kMaskedLink = 8;  // in place of the link header that InfiniBand has and Ethernet does not
 constexpr uint32_t kIpv4Bytes = 20;
 constexpr uint32_t kIpv6Bytes = 40;
 constexpr uint32_t kUdpBytes = 8;
@@ -24,11 +24,11 @@ void put16(std::byte* to, uint32_t value) {
   to[1] = static_cast<std::byte>(value);
 }
 
-/// x to the power of minus (8 n + 32) for n bytes behind the identification, to the longest packet.
+/// x to the power of -(8 n + 32) for n bytes after the identification, for n up to the longest packet.
 struct Inverses {
   std::array<uint32_t, kIpv4Bytes + kUdpBytes + kMaxPacketBytes> of;
   Inverses() {
-    // x has the order 2^32 - 1, the polynomial being primitive.
+    // The order of x is 2^32 - 1 because the polynomial is primitive.
     constexpr uint64_t kOrder = 0xffffffff;
     uint32_t power = base::crc32_x_to(kOrder - 32);
     const uint32_t back_a_byte = base::crc32_x_to(kOrder - 8);
@@ -39,7 +39,7 @@ struct Inverses {
   }
 };
 
-/// What the two bytes of the identification do to the state at the end of the UDP header.
+/// The effect of the identification's two bytes on the state at the end of the UDP header.
 struct Effects {
   static constexpr uint32_t kBehind = kIpv4Bytes - kIdentificationAt - 2 + kUdpBytes;
   std::array<std::array<uint32_t, 256>, 2> of;
@@ -53,7 +53,7 @@ struct Effects {
   }
 };
 
-/// The state after the IP and UDP headers, the identification being 0.
+/// Returns the state after the IP and UDP headers with identification 0.
 uint32_t state_of_route(const Route& route, uint32_t udp_payload) {
   std::byte masked[kMaskedLink + kIpv6Bytes + kUdpBytes];
   std::byte* at = std::fill_n(masked, kMaskedLink, kMask);
@@ -128,7 +128,7 @@ std::optional<uint16_t> identification_of(uint32_t computed, uint32_t found, uin
   if (behind >= inverses.of.size()) return std::nullopt;
   const uint32_t difference = base::crc32_times(computed ^ found, inverses.of[behind]);
   if ((difference & 0xffff) != 0) return std::nullopt;
-  // The bits of a byte go lowest first, so its first byte stands lower.
+  // The CRC takes the lowest bit of a byte first, so the first byte stands in the lower half.
   const uint32_t bytes = difference >> 16;
   return static_cast<uint16_t>((bytes & 0xff) << 8 | bytes >> 8);
 }
@@ -143,7 +143,7 @@ bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint
   const uint32_t found = load_icrc(data + length - kIcrcBytes);
   if (computed == found) return true;
   if (most == 0 || !ipv4) return false;
-  // The difference of the two identifications is what the difference of the two CRCs tells.
+  // The CRC is linear: the difference of the two CRCs gives the difference of the two identifications.
   const auto difference = identification_of(computed, found, length);
   return difference && static_cast<uint16_t>(*difference ^ likely) <= most;
 }

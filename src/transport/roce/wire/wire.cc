@@ -11,8 +11,8 @@ namespace {
 using namespace trait;  // NOLINT: the table below is unreadable otherwise
 
 constexpr uint32_t kOnly = kStarts | kEnds;
-constexpr uint32_t kCnpBytes = 16;  // reserved
-// Flags of a selective acknowledgement.
+constexpr uint32_t kCnpBytes = 16;  // reserved bytes
+// Bits of the flags of a selective acknowledgement.
 constexpr uint32_t kTriggerValid = 1;
 constexpr uint32_t kDuplicatesValid = 2;
 constexpr uint32_t kSelectiveBytes = 24;
@@ -116,7 +116,7 @@ class Reader {
   uint32_t left_;
 };
 
-/// Bytes of the extension headers that `opcode` has.
+/// Returns the bytes of the extension headers of `opcode`.
 uint32_t extension_bytes(uint8_t opcode, uint32_t traits) {
   const Service service = service_of(opcode);
   uint32_t bytes = 0;
@@ -256,7 +256,7 @@ bool decode(const std::byte* data, uint32_t length, Packet* packet) {
   packet->opcode = static_cast<uint8_t>(in.u8());
   const uint32_t traits = traits_of(packet->opcode);
   const uint32_t second = in.u8();
-  if (traits == 0 || (second & 0xf) != 0) return false;  // transport header version 0 is the only one
+  if (traits == 0 || (second & 0xf) != 0) return false;  // only transport header version 0 exists
   packet->solicited = (second & 0x80) != 0;
   packet->migrated = (second & 0x40) != 0;
   const uint32_t pad = second >> 4 & 3;

@@ -1,33 +1,34 @@
 #pragma once
 /// The packets of RoCEv2: the UDP payload from the base transport header to the invariant CRC (IBTA volume 1, chapter 9
-/// and annex A17). All fields are in network byte order there, and in the host's in Packet. icrc.h has the invariant
-/// CRC. Any thread.
+/// and annex A17). All fields are in network byte order in the packet, and in the host's order in Packet. icrc.h has
+/// the invariant CRC. Any thread.
 ///
-///   BTH          12  opcode | SE M pad(2) tver(4) | P_Key(16) | FECN BECN resv(6) | dest QP(24) | A resv(7) | PSN(24)
-///   XRCETH        4  resv(8) | shared receive queue(24)                   every XRC request
-///   DETH          8  Q_Key(32) | resv(8) | source QP(24)                  UD
-///   RETH         16  address(64) | R_Key(32) | length(32)                 first packet of a WRITE, READ request
-///   AtomicETH    28  address(64) | R_Key(32) | swap or add(64) | compare(64)
-///   AETH          4  syndrome(8) | MSN(24)                                answers, but for middle ones
-///   AtomicAckETH  8  value found(64)
-///   ImmDt         4  as the program gave it
-///   IETH          4  R_Key to invalidate
-///   payload, 0 to 3 bytes of pad so that it ends on a word, ICRC 4
+///     BTH         12  opcode | SE M pad(2) tver(4) | P_Key(16) | FECN BECN resv(6) | dest QP(24) | A resv(7) | PSN(24)
+///     XRCETH       4  resv(8) | shared receive queue(24)                   every XRC request
+///     DETH         8  Q_Key(32) | resv(8) | source QP(24)                  UD
+///     RETH        16  address(64) | R_Key(32) | length(32)                 first packet of a WRITE, READ request
+///     AtomicETH   28  address(64) | R_Key(32) | swap or add(64) | compare(64)
+///     AETH         4  syndrome(8) | MSN(24)                                all answers except middle ones
+///     AtomicAckETH 8  value found(64)
+///     ImmDt        4  as the program has it in memory
+///     IETH         4  R_Key to invalidate
+///     payload, 0 to 3 bytes of pad so that it ends on a word, ICRC 4
 
 #include <cstddef>
 #include <cstdint>
 
 namespace nupa::roce {
 
-constexpr uint16_t kUdpPort = 4791;  ///< annex A17.3.1
+constexpr uint16_t kUdpPort = 4791;  ///< UDP's destination port (annex A17.3.1)
 constexpr uint32_t kBthBytes = 12;
 constexpr uint32_t kIcrcBytes = 4;
-/// The longest headers of any packet: BTH, XRCETH, AtomicETH; a selective acknowledgement has 36 before its bitmap.
+/// The longest headers of any packet: BTH, XRCETH and AtomicETH. A selective acknowledgement has 36 bytes before its
+/// bitmap.
 constexpr uint32_t kMaxHeaderBytes = 48;
-constexpr uint16_t kMembership = 0x8000;  ///< of a P_Key: full member of the partition (IBTA 10.9.1.1)
+constexpr uint16_t kMembership = 0x8000;  ///< bit of a P_Key: full member of the partition (IBTA 10.9.1.1)
 constexpr uint32_t kMaxMtu = 4096;
-/// The code of the largest payload whose packets fit an IP packet of `ip_mtu` bytes, with any headers: 256 bytes at
-/// least (1), 4,096 at most (5), in the way of Linux (iboe_get_mtu).
+/// The verbs' code of the largest payload whose packets, with any headers, fit an IP packet of `ip_mtu` bytes: 1 (256
+/// bytes) to 5 (4,096 bytes). Linux computes it in the same way (iboe_get_mtu).
 constexpr uint32_t mtu_code_of(uint32_t ip_mtu) {
   constexpr uint32_t kIpv6AndUdp = 40 + 8;
   uint32_t code = 5;
@@ -39,7 +40,7 @@ constexpr uint32_t kMaxPacketBytes = kMaxHeaderBytes + kMaxMtu + kIcrcBytes;
 /// The upper three bits of an opcode (IBTA table 38).
 enum class Service : uint8_t { kRc = 0, kUc = 1, kRd = 2, kUd = 3, kCnp = 4, kXrc = 5, kVendor = 6 };
 
-/// The lower five (IBTA table 38).
+/// The lower five bits of an opcode (IBTA table 38).
 enum class Operation : uint8_t {
   kSendFirst = 0,
   kSendMiddle = 1,
@@ -73,22 +74,22 @@ constexpr uint8_t opcode_of(Service service, Operation operation) {
 constexpr Service service_of(uint8_t opcode) { return static_cast<Service>(opcode >> 5); }
 constexpr Operation operation_of(uint8_t opcode) { return static_cast<Operation>(opcode & 0x1f); }
 constexpr uint8_t kCnpOpcode = 0x81;  ///< congestion notification, annex A17.9.3
-// Between NUPA ends (docs/roce.md).
+// Opcodes that only NUPA processes send to each other (docs/design/roce.md).
 constexpr uint8_t kSelectiveAck = opcode_of(Service::kVendor, static_cast<Operation>(1));
 constexpr uint8_t kPathProbe = opcode_of(Service::kVendor, static_cast<Operation>(2));
 constexpr uint8_t kPathEcho = opcode_of(Service::kVendor, static_cast<Operation>(3));
 constexpr uint8_t kIntroduction = opcode_of(Service::kVendor, static_cast<Operation>(4));
 constexpr uint8_t kAbsence = opcode_of(Service::kVendor, static_cast<Operation>(5));
 
-/// What an operation is and carries.
+/// Properties of an operation, and the headers that its packets carry.
 namespace trait {
 constexpr uint32_t kSend = 1u << 0;
 constexpr uint32_t kWrite = 1u << 1;
 constexpr uint32_t kRead = 1u << 2;
 constexpr uint32_t kAtomic = 1u << 3;
-constexpr uint32_t kResponse = 1u << 4;  ///< from the responder
-constexpr uint32_t kStarts = 1u << 5;    ///< a message
-constexpr uint32_t kEnds = 1u << 6;      ///< a message
+constexpr uint32_t kResponse = 1u << 4;  ///< sent by the responder
+constexpr uint32_t kStarts = 1u << 5;    ///< first packet of a message
+constexpr uint32_t kEnds = 1u << 6;      ///< last packet of a message
 constexpr uint32_t kPayload = 1u << 7;
 constexpr uint32_t kReth = 1u << 8;
 constexpr uint32_t kAtomicEth = 1u << 9;
@@ -98,14 +99,14 @@ constexpr uint32_t kImm = 1u << 12;
 constexpr uint32_t kIeth = 1u << 13;
 constexpr uint32_t kSelective = 1u << 14;
 constexpr uint32_t kCnp = 1u << 15;
-constexpr uint32_t kPath = 1u << 16;  ///< about the paths between NUPA ends
+constexpr uint32_t kPath = 1u << 16;  ///< manages the paths between NUPA processes
 }  // namespace trait
-/// 0: no such opcode.
+/// Returns the properties of an opcode; 0 if the opcode does not exist.
 uint32_t traits_of(uint8_t opcode);
-/// Whether a connection's packet is for its requester; others are for its responder.
+/// True if a connection's packet is for its requester, false if it is for its responder.
 inline bool is_for_requester(uint8_t opcode) { return (traits_of(opcode) & (trait::kResponse | trait::kCnp)) != 0; }
 
-/// Syndromes of AETH (IBTA 9.7.5.2.4): kind in bits 5 and 6, its value below.
+/// Syndromes of AETH (IBTA 9.7.5.2.4): the kind in bits 5 and 6, the kind's value in the lower bits.
 enum class AckKind : uint8_t { kAck = 0, kRnrNak = 1, kReserved = 2, kNak = 3 };
 enum class NakCode : uint8_t {
   kSequence = 0,
@@ -121,18 +122,18 @@ constexpr uint8_t syndrome(AckKind kind, uint8_t value) {
 constexpr AckKind ack_kind_of(uint8_t syndrome_value) { return static_cast<AckKind>(syndrome_value >> 5 & 3); }
 constexpr uint8_t ack_value_of(uint8_t syndrome_value) { return syndrome_value & 0x1f; }
 
-/// What the reserved bits beside the acknowledge-request bit say: zero, or this.
+/// The reserved bits beside the acknowledge-request bit hold zero, or this value if the sender is NUPA.
 constexpr uint8_t kNupaMark = 0x2d;
-/// The same, of a request with a small payload and an acknowledgement behind its pad: reserved(8), PSN(24), and what
-/// stands between the headers and the bitmap of a selective acknowledgement.
+/// The same for a request with a small payload and an acknowledgement behind its pad: reserved(8), PSN(24), and the
+/// fields of a selective acknowledgement between its headers and its bitmap.
 constexpr uint8_t kCarriesAck = 0x2e;
 constexpr uint32_t kCarriedBytes = 28;
 constexpr uint32_t kBitmapWords = 32;
 constexpr uint32_t kBitmapBits = kBitmapWords * 32;
-/// A bitmap's words are in network byte order in the packet.
+/// The words of a bitmap are in network byte order in the packet.
 constexpr uint32_t bitmap_word(uint32_t bits) { return __builtin_bswap32(bits); }
 
-constexpr uint32_t kMaxPaths = 4;  ///< between two ends
+constexpr uint32_t kMaxPaths = 4;  ///< of one connection
 
 /// One packet without its IP and UDP headers.
 struct Packet {
@@ -153,7 +154,7 @@ struct Packet {
   uint64_t swap_or_add = 0;
   uint64_t compare = 0;
   uint64_t found = 0;  ///< AtomicAckETH
-  uint32_t imm = 0;    ///< as the program has it in memory: not swapped
+  uint32_t imm = 0;    ///< in the program's byte order: not swapped
   uint32_t invalidate = 0;
   uint8_t syndrome = 0;
   uint32_t msn = 0;
@@ -161,7 +162,7 @@ struct Packet {
   uint32_t source_qpn = 0;
   uint32_t srqn = 0;
 
-  // Selective acknowledgement (docs/roce.md).
+  // The fields of a selective acknowledgement (docs/design/roce.md).
   bool trigger_valid = false;
   uint32_t trigger = 0;
   uint32_t delay_ns = 0;
@@ -171,20 +172,20 @@ struct Packet {
   bool duplicates_valid = false;
   uint32_t duplicates = 0;  ///< 24 bits
 
-  uint8_t path = 0;  ///< not in the packet: by which of its connection's paths it came
+  uint8_t path = 0;  ///< not in the packet: the connection's path that it came by
 
-  /// Of received packets; a selective acknowledgement's is its bitmap.
+  /// Used in received packets only. The payload of a selective acknowledgement is its bitmap.
   const std::byte* payload = nullptr;
   uint32_t payload_length = 0;         ///< without the pad
-  const std::byte* carried = nullptr;  ///< the acknowledgement that came along, kCarriedBytes; null: none
+  const std::byte* carried = nullptr;  ///< the acknowledgement behind the payload, kCarriedBytes; null if there is none
 };
 
-/// What a packet's base header says of it (IBTA 9.2).
+/// The fields of the base header that identify a packet (IBTA 9.2).
 struct PacketName {
   uint32_t dest_qpn = 0;
   uint32_t psn = 0;
 };
-/// `data`: kBthBytes at least.
+/// `data`: at least kBthBytes.
 inline PacketName name_in(const std::byte* data) {
   const auto field = [](const std::byte* at) {
     return std::to_integer<uint32_t>(at[0]) << 16 | std::to_integer<uint32_t>(at[1]) << 8 |
@@ -193,23 +194,24 @@ inline PacketName name_in(const std::byte* data) {
   return {field(data + 5), field(data + 9)};
 }
 
-/// Writes the headers of `packet`, whose payload_length tells the pad. `out`: room for kMaxHeaderBytes. Returns the
+/// Writes the headers of `packet`; its payload_length determines the pad. `out`: room for kMaxHeaderBytes. Returns the
 /// bytes written.
 uint32_t encode(const Packet& packet, std::byte* out);
 constexpr uint32_t pad_of(uint32_t payload_length) { return (4 - (payload_length & 3)) & 3; }
 
-/// Reads the UDP payload [data, data + length), CRC and all; its CRC is not looked at. False: not a packet (too short,
-/// an unknown opcode or version, a pad without payload, payload where none belongs, more of it than the largest MTU).
+/// Reads the UDP payload [data, data + length), which includes the CRC; the CRC is not checked. Returns false if it is
+/// not a packet: too short, an unknown opcode or version, a pad without payload, payload where none belongs, or more
+/// payload than the largest MTU.
 bool decode(const std::byte* data, uint32_t length, Packet* packet);
 
-/// Whether an acknowledgement may go along with the packet: a request of a connection between NUPA ends.
+/// True if the packet may carry an acknowledgement: a request of a connection between NUPA processes.
 bool may_carry(const Packet& packet);
-/// Writes a selective acknowledgement without bitmap to go along: kCarriedBytes.
+/// Writes a selective acknowledgement without bitmap, to be carried by another packet: kCarriedBytes.
 void encode_carried(const Packet& ack, std::byte* out);
-/// The acknowledgement that came along with `packet`.
+/// Returns the acknowledgement that `packet` carried.
 Packet decode_carried(const Packet& packet);
 
-/// The destination queue pair's number and whether there may be a packet at all, for whoever sorts packets.
+/// The fewest bytes of a packet; a shorter datagram is not one.
 constexpr uint32_t kShortestPacket = kBthBytes + kIcrcBytes;
 
 }  // namespace nupa::roce
