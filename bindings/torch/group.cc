@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLookAtMessagesNs = 100'000;
 constexpr const char* kLimitName = "NUPA_CCL_TIMEOUT";
 
-/// Groups that are being left. Never freed: their threads may outlive static objects.
+/// Groups that are being left. This is never freed, because their threads may outlive static objects.
 struct Retired {
   std::mutex mutex;
   progress::Condition changed;
@@ -28,7 +28,7 @@ struct Retired {
   }
 };
 
-/// The time limit of communicators that are made, which the library reads from the environment.
+/// Sets the time limit of communicators that are created, which the library reads from the environment.
 class LimitInEnvironment {
  public:
   explicit LimitInEnvironment(std::chrono::milliseconds limit) {
@@ -74,7 +74,7 @@ void Watcher::serve() {
   while (true) {
     added_.wait(lock, [this] { return ends_ || !all_.empty(); });
     if (all_.empty()) return;
-    // They may be added while these are looked at, and what is done may call the program.
+    // Others may add to the list while these are polled, and a completed message may call the program.
     std::list<std::shared_ptr<Watched>> looked_at;
     looked_at.swap(all_);
     lock.unlock();
@@ -118,7 +118,7 @@ void Group::leave() {
   messages_end_.wait(lock, [this] { return messages_ == 0; });
   nupa_ccl_comm* const comm = std::exchange(comm_, nullptr);
   lock.unlock();
-  // Now, and not when the last one drops the group, which may be one of these threads.
+  // Stop them here: the last reference to the group may be dropped by one of these threads.
   queue_.stop();
   watcher_.stop();
   nupa_ccl_comm_destroy(comm);
@@ -126,7 +126,7 @@ void Group::leave() {
 
 void Group::retire(std::shared_ptr<Group> group) {
   if (group->process_ != getpid()) {
-    // A fork's child has neither the threads nor the communicator; both are its parent's.
+    // A child of fork() has neither the threads nor the communicator; both belong to its parent.
     static auto* const forgotten = new std::list<std::shared_ptr<Group>>;
     forgotten->push_back(std::move(group));
     return;

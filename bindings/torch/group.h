@@ -11,11 +11,11 @@
 
 namespace nupa::torch_backend {
 
-/// What nobody waits for and nobody runs: messages. A thread looks at them.
+/// A message that no thread waits for. A Watcher's thread polls it.
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// Whether it is done, now or before.
+  /// Returns whether it is done.
   virtual bool look() = 0;
 };
 
@@ -25,9 +25,9 @@ class Watcher {
   ~Watcher() { stop(); }
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
-  /// Throws std::system_error: there is no thread to be had.
+  /// Throws std::system_error if no thread can be started.
   void add(std::shared_ptr<Watched> one);
-  /// Waits for what is watched; nothing comes any more. Not by its own thread.
+  /// Waits for all that is watched; nothing may be added afterwards. Must not be called by the watcher's own thread.
   void stop();
 
  private:
@@ -40,11 +40,11 @@ class Watcher {
   progress::Thread thread_;
 };
 
-/// A communicator and what is under way on it. It outlives its process group, as long as other ranks need it.
+/// A communicator and its outstanding operations. It outlives its process group as long as other ranks need it.
 class Group {
  public:
-  /// Of all ranks that call it with this id. `limit`: for ranks to come, and of each operation; whole seconds, rounded
-  /// up. *error: why there is none.
+  /// Joins the group of all ranks that call this with the same id. `limit`: for ranks to come and for each operation,
+  /// rounded up to whole seconds. Returns null and sets *error if that fails.
   static std::shared_ptr<Group> join(const nupa_ccl_unique_id& id, uint32_t rank, uint32_t ranks,
                                      std::chrono::milliseconds limit, std::string* error);
   Group(const Group&) = delete;
@@ -53,16 +53,16 @@ class Group {
   nupa_ccl_comm* comm() const { return comm_; }
   Queue& queue() { return queue_; }
   Watcher& watcher() { return watcher_; }
-  /// A message is under way; each is told of twice.
+  /// Record that a message begins, and that it ends. Each message calls both.
   void message_begins();
   void message_ends();
 
-  /// Ends what all ranks have under way. Any thread.
+  /// Ends the outstanding operations of all ranks. Thread-safe.
   void abort();
-  /// Frees it when all ranks have come here and nothing is under way, which nobody waits for: the program of one may
-  /// drop a group at a moment of its own (garbage collection). To be called once.
+  /// Frees the group when all ranks have retired it and nothing is outstanding. Returns at once, because the program of
+  /// a rank may drop a group at any time (garbage collection). Call it once.
   static void retire(std::shared_ptr<Group> group);
-  /// Whether none is left that was retired; false: not within `limit`.
+  /// Returns whether all retired groups are freed within `limit`.
   static bool await_retired(std::chrono::milliseconds limit);
 
  private:

@@ -1,4 +1,4 @@
-/// What Python sees of the backend; nupa_torch/__init__.py registers it.
+/// The backend as Python sees it; nupa_torch/__init__.py registers it.
 #include "bindings/torch/process_group.h"
 
 #include <pybind11/chrono.h>
@@ -12,7 +12,7 @@ c10::intrusive_ptr<Base> create(const c10::intrusive_ptr<c10d::Store>& store, in
   return c10::make_intrusive<ProcessGroupNupa>(store, rank, size, timeout);
 }
 
-/// Whether others have left, too.
+/// Returns whether the other ranks have left, too.
 bool leave_all(std::chrono::milliseconds limit) {
   ProcessGroupNupa::shut_all_down();
   return Group::await_retired(limit);

@@ -4,7 +4,7 @@ namespace nupa::torch_backend {
 namespace {
 
 constexpr const char* kCall = "monitored_barrier";
-/// The largest there is.
+/// The largest tag.
 constexpr int kTag = INT32_MAX;
 
 void fail(Group& group, const std::string& text) {
@@ -22,7 +22,7 @@ at::Tensor one_byte() { return at::zeros({1}, at::kByte); }
 
 void ProcessGroupNupa::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
   const std::shared_ptr<Group> on = group(kCall);
-  // As any barrier, it comes after what was called before.
+  // Like any barrier, it runs after the operations that were called before.
   on->queue().drain();
   if (getRank() == 0) return collect(on, options, all);
   Message::send(on, one_byte(), 0, kTag)->wait();

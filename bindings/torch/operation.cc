@@ -160,7 +160,7 @@ NupaWork::~NupaWork() {
   try {
     operation_->hasten();
   } catch (const std::system_error&) {
-    // No thread to be had: it is done when somebody waits for a later one.
+    // No thread can be started. The operation completes when a thread waits for a later one.
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace nupa::torch_backend {
 
-/// Something that a process group was asked for, until it is done and somebody has looked at how it ended.
+/// An operation of a process group, which lives until it is done and no one refers to its result.
 class Operation : public Job, public std::enable_shared_from_this<Operation> {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
@@ -14,24 +14,25 @@ class Operation : public Job, public std::enable_shared_from_this<Operation> {
 
   Operation(std::shared_ptr<Group> group, const char* call, Tensors results);
 
-  /// Until it is done.
+  /// Waits until it is done.
   virtual void wait() = 0;
   virtual bool wait_until(Clock::time_point until) = 0;
-  /// Whether it is done, without waiting.
+  /// Returns whether it is done, without waiting.
   virtual bool look_now() = 0;
-  /// It is to be done though nobody waits.
+  /// Makes another thread complete the operation although none waits for it.
   virtual void hasten() = 0;
-  /// Of a receive.
+  /// Returns the sender if this is a receive, otherwise -1.
   virtual int source() const { return -1; }
 
-  /// Completed by whichever thread ends it.
+  /// Returns a future, which the thread that ends the operation completes.
   Future future();
-  /// Null: it went well, or is not done.
+  /// Null: the operation succeeded or is not done.
   std::exception_ptr error() const { return is_done() ? error_ : nullptr; }
   const Tensors& results() const { return results_; }
 
  protected:
-  /// Once. `result`: an errno value of the C API, of this thread's last call. Then `after`, which may throw.
+  /// Called once. `result`: the errno value of this thread's last call of the C API. If it is 0, calls `after`, which
+  /// may throw.
   void finish(int result, const std::function<void()>& after);
   Group& group() const { return *group_; }
 
@@ -46,10 +47,10 @@ class Operation : public Job, public std::enable_shared_from_this<Operation> {
   Future future_;
 };
 
-/// In the order of the group's collectives.
+/// A collective. It runs in the order of the group's collectives.
 class Collective final : public Operation {
  public:
-  /// Returns an errno value of the C API; throws what torch throws.
+  /// Returns an errno value of the C API; throws the exceptions of torch.
   using Body = std::function<int(nupa_ccl_comm*)>;
   Collective(std::shared_ptr<Group> group, const char* call, Tensors results, Body body);
 
@@ -63,10 +64,10 @@ class Collective final : public Operation {
   Body body_;
 };
 
-/// Sent or received on its own.
+/// A send or a receive, independent of the collectives.
 class Message final : public Operation, public Watched {
  public:
-  /// Begins it. `rank`: the other one, NUPA_CCL_ANY_RANK: any, of a receive.
+  /// Begin a message. `rank`: the peer, or NUPA_CCL_ANY_RANK for a receive from any rank.
   static std::shared_ptr<Message> send(std::shared_ptr<Group> group, const at::Tensor& tensor, uint32_t rank, int tag);
   static std::shared_ptr<Message> receive(std::shared_ptr<Group> group, const at::Tensor& tensor, uint32_t rank,
                                           int tag);
@@ -82,7 +83,7 @@ class Message final : public Operation, public Watched {
 
  private:
   void begin(int result);
-  /// Until it is done; by who has taken the request.
+  /// Waits until it is done. Called by the thread that has taken the request.
   void end(nupa_ccl_request* request);
 
   Flat flat_;
@@ -90,15 +91,15 @@ class Message final : public Operation, public Watched {
   nupa_ccl_status status_{};
   std::mutex mutex_;
   progress::Condition ended_;
-  nupa_ccl_request* request_ = nullptr;  ///< null: somebody waits for it, or it is done
+  nupa_ccl_request* request_ = nullptr;  ///< null: a thread waits for it, or it is done
   bool is_watched_ = false;
 };
 
-/// What the program has of an operation.
+/// The program's handle of an operation.
 class NupaWork final : public c10d::Work {
  public:
   NupaWork(int rank, c10d::OpType type, std::shared_ptr<Operation> operation);
-  /// It goes on.
+  /// The operation continues without the handle.
   ~NupaWork() override;
 
   bool isCompleted() override;

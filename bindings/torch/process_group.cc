@@ -6,10 +6,10 @@
 namespace nupa::torch_backend {
 namespace {
 
-/// From here on a hand-over to the group's thread, which begins at once, costs less than a tenth of the operation.
+/// In bytes. From this size on, passing an operation to the group's thread costs less than a tenth of the operation.
 constexpr size_t kLargeBytes = 1 << 20;
 
-/// The process groups of this process. Never freed: some live until the end.
+/// The process groups of this process. This is never freed, because some groups live until the process ends.
 struct Alive {
   std::mutex mutex;
   std::set<ProcessGroupNupa*> groups;
@@ -20,8 +20,8 @@ struct Alive {
   }
 };
 
-/// Rank 0 brings the others an id. A store may be used again by a program's next group of the same name; each rank
-/// counts how often it has been here.
+/// Rank 0 creates an id, and the others read it from the store. A program's next group with the same name may use the
+/// same store, so each rank counts its calls.
 nupa_ccl_unique_id exchange_id(c10d::Store& store, int rank) {
   const int64_t number = store.add("nupa/begun/" + std::to_string(rank), 1);
   const std::string key = "nupa/id/" + std::to_string(number);
@@ -47,7 +47,7 @@ std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
   return offsets;
 }
 
-/// Elements of a reduction's parts.
+/// Returns the number of elements of each part in a reduction.
 std::vector<size_t> counts_of(const Flat& flat, const Reduction& reduction) {
   std::vector<size_t> counts;
   for (const at::Tensor& part : flat.parts())
@@ -64,7 +64,7 @@ void check_elements(const char* call, const char* which, size_t elements, size_t
   TORCH_CHECK_VALUE(elements == wanted, "nupa: ", call, ": ", which, " has ", elements, " elements, not ", wanted);
 }
 
-/// Bytes for each rank, of a tensor that is split along its first dimension.
+/// Returns the bytes for each rank if a tensor is split along its first dimension.
 std::vector<size_t> split_bytes(const char* call, const at::Tensor& tensor, const std::vector<int64_t>& splits,
                                 size_t ranks) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -94,7 +94,7 @@ Tensors joined(const std::vector<Tensors>& lists) {
 
 }  // namespace
 
-/// What one call is to do.
+/// The plan of one call.
 class ProcessGroupNupa::Plan {
  public:
   template <typename Options>
@@ -103,7 +103,7 @@ class ProcessGroupNupa::Plan {
 
   c10d::OpType type;
   const char* call;
-  bool at_once;  ///< it pays to begin before somebody waits
+  bool at_once;  ///< it pays to begin before a thread waits
   Tensors results;
   Collective::Body body;
 };
@@ -235,7 +235,7 @@ Collective::Body all_gather_into_body(const char* call, const at::Tensor& output
   };
 }
 
-/// Of `inputs`: a tensor for each rank; or one that is as long as all together.
+/// `inputs` has a tensor for each rank, or one tensor with the elements for all ranks.
 Collective::Body reduce_scatter_body(const char* call, const at::Tensor& output, const Tensors& inputs,
                                      const c10d::ReduceOp& op) {
   Flat out(output);
@@ -265,7 +265,7 @@ Collective::Body reduce_scatter_from_body(const char* call, const at::Tensor& ou
   return reduce_scatter_body(call, output, {input}, op);
 }
 
-/// One after the other.
+/// Runs the bodies one after the other.
 Collective::Body in_turn(std::vector<Collective::Body> bodies) {
   return [bodies = std::move(bodies)](nupa_ccl_comm* comm) {
     for (const Collective::Body& body : bodies)
@@ -459,7 +459,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::reduce_scatter_tensor_coalesced(Tensors
 
 namespace {
 
-/// Always that of differing sizes: no rank knows whether the others' are equal.
+/// Uses the call for different sizes, because no rank can see whether the sizes of the others are equal.
 Collective::Body all_to_all_body(const char* call, Flat out, Flat in, const std::vector<size_t>& out_bytes,
                                  const std::vector<size_t>& in_bytes) {
   check_same_type(call, out, in);

@@ -3,15 +3,15 @@
 
 namespace nupa::torch_backend {
 
-/// torch.distributed's backend "nupa": collectives of one communicator. Each call returns at once; how operations are
-/// done then: queue.h. Arguments are checked by the call itself, which throws.
+/// The backend "nupa" of torch.distributed: the collectives of one communicator. Each call checks its arguments, throws
+/// if they are wrong, and returns at once; queue.h describes which thread then runs the operation.
 class ProcessGroupNupa final : public Base {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
   using TensorLists = std::vector<Tensors>;
   using Splits = std::vector<int64_t>;
 
-  /// By all ranks, with the same store. `timeout`: for ranks to come, and for each operation.
+  /// All ranks call it with the same store. `timeout`: for ranks to come, and for each operation.
   ProcessGroupNupa(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout);
   ~ProcessGroupNupa() override;
 
@@ -37,24 +37,24 @@ class ProcessGroupNupa final : public Base {
   Work recv(Tensors& tensors, int rank, int tag) override;
   Work recvAnysource(Tensors& tensors, int tag) override;
 
-  /// Rank 0 throws who has not come within options.timeout, all of them if `all`, and so do the others. The group has
-  /// ended then.
+  /// If ranks have not come within options.timeout, rank 0 throws an error that names the first one, or all of them if
+  /// `all`. The other ranks throw too, and the group has ended.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool all) override;
 
-  /// Of collectives that were called; the same on all ranks at the same place of the program.
+  /// The number of collectives that were called; the same on all ranks at the same place of the program.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(std::memory_order_relaxed); }
 
-  // These override in 2.x only.
+  // These are overrides in 2.x only.
   Work allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options);
   Work reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options);
   void setTimeout(std::chrono::milliseconds timeout);
-  /// Ends what all ranks have under way.
+  /// Ends the outstanding operations of all ranks.
   void abort();
-  /// The group is left; no calls afterwards.
+  /// Leaves the group. No calls are allowed afterwards.
   void shutdown();
 
-  /// Of all that there are: the process ends.
+  /// Shuts down all process groups because the process ends.
   static void shut_all_down();
 
  private:
@@ -66,7 +66,7 @@ class ProcessGroupNupa final : public Base {
 
   const std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Group> group_;  ///< null: shut down
+  std::shared_ptr<Group> group_;  ///< null after shutdown
   std::atomic<uint64_t> sequence_{0};
 };
 

@@ -5,10 +5,10 @@
 namespace nupa::torch_backend {
 namespace {
 
-/// A job that nobody waits for begins one to two of these later. Waking the thread for each job would cost more than
-/// small jobs do; looking so often costs about a hundredth of a core.
+/// A job that no thread waits for begins after one to two of these intervals. Waking the thread for each job would cost
+/// more than small jobs do; polling at this interval costs about a hundredth of a core.
 constexpr int64_t kLookNs = 500'000;
-/// Then nothing is under way, and the next job wakes the thread.
+/// After this number of polls without a job the thread sleeps, and the next job wakes it.
 constexpr uint32_t kLooksInVain = 20;
 
 }  // namespace
@@ -54,7 +54,7 @@ void Queue::run_first(Lock& lock) {
   is_running_ = true;
   lock.unlock();
   job->run();
-  // Without the lock: what goes with it may wait for Python's, which others may have who want this one.
+  // The lock is not held: the job's destructor may wait for Python's lock, whose owner may wait for this one.
   job.reset();
   lock.lock();
   is_running_ = false;

@@ -10,7 +10,7 @@ struct NumberType {
   size_t per_element;
 };
 
-/// Nothing: no such numbers are added up.
+/// Returns nothing for types that have no arithmetic.
 std::optional<NumberType> number_type(at::ScalarType type) {
   switch (type) {
     case at::kChar:
@@ -56,7 +56,7 @@ std::optional<NumberType> number_type(at::ScalarType type) {
 
 using Op = c10d::ReduceOp::RedOpType;
 
-/// Of numbers. Nothing: a factor is needed.
+/// The operators for numbers. Returns nothing if the operator needs a factor.
 std::optional<nupa_ccl_op> number_op(Op op) {
   switch (op) {
     case Op::SUM:
@@ -80,7 +80,7 @@ std::optional<nupa_ccl_op> number_op(Op op) {
   }
 }
 
-/// Of truth values, whose sum is whether any is true, as in torch. Nothing: there is none.
+/// The operators for truth values. As in torch, their sum is true if any is. Returns nothing if there is none.
 std::optional<nupa_ccl_op> bool_op(Op op) {
   switch (op) {
     case Op::SUM:
@@ -105,7 +105,7 @@ const char* name_of(Op op) {
 
 bool is_integral(at::ScalarType type) { return c10::isIntegralType(type, false); }
 
-/// One element.
+/// Returns the factor as a tensor of one element.
 at::Tensor factor_of(const char* call, const c10d::ReduceOp& op, at::ScalarType type) {
   const auto* const supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(supplement != nullptr, "nupa: ", call, ": PREMUL_SUM has no factor");
@@ -160,7 +160,7 @@ const at::Tensor& only(const char* call, const Tensors& tensors) {
 
 Flat::Flat(Tensors parts) : parts_(std::move(parts)) {
   for (at::Tensor& part : parts_) {
-    // Of parameters, too: autograd is not to see what ranks exchange.
+    // Parameters are detached too: autograd must not record what ranks exchange.
     if (part.requires_grad()) part = part.detach();
     elements_ += static_cast<size_t>(part.numel());
   }

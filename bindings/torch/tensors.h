@@ -8,20 +8,21 @@ namespace nupa::torch_backend {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Of `calls`'s arguments, for whose sake it throws: NotImplementedError: sparse, or not in the CPU's memory;
-/// TypeError: tensors of one list are of different types; ValueError: there are not as many as `count`.
+/// Check the arguments of `call`, which the exceptions name. NotImplementedError: a tensor is sparse or not in CPU
+/// memory. TypeError: tensors of one list have different types. ValueError: an undefined tensor, or a number of tensors
+/// other than `count`.
 void check(const char* call, const at::Tensor& tensor);
 void check_list(const char* call, const Tensors& tensors, size_t count);
-/// The only one. As check_list().
+/// Returns the only tensor of a list. Throws as check_list() does.
 const at::Tensor& only(const char* call, const Tensors& tensors);
 
-/// Tensors' elements, one after the other: their own memory where they lie so, else a copy.
+/// The elements of tensors as one array: the tensors' own memory if it is contiguous, otherwise a copy.
 class Flat {
  public:
   explicit Flat(Tensors parts);
   explicit Flat(const at::Tensor& part) : Flat(Tensors{part}) {}
 
-  /// What the tensors hold comes to data(), and back.
+  /// Copy the tensors' elements to data(), and back.
   void load();
   void store();
 
@@ -31,7 +32,7 @@ class Flat {
   at::ScalarType type() const { return parts_.front().scalar_type(); }
   const Tensors& parts() const { return parts_; }
   bool parts_are_equal() const;
-  /// Bytes of each part.
+  /// Returns the size of each part in bytes.
   std::vector<size_t> sizes() const;
 
  private:
@@ -39,16 +40,16 @@ class Flat {
   void each_copy(const Function& function);
 
   Tensors parts_;
-  at::Tensor copy_;  ///< undefined: there is none
+  at::Tensor copy_;  ///< undefined if there is no copy
   void* data_ = nullptr;
   size_t elements_ = 0;
 };
 
-/// A reduction of tensors of one type: of which type its elements are, how many a tensor's element has, and the
-/// operator.
+/// A reduction of tensors of one type: the type of the C API's elements, their number for each element of a tensor, and
+/// the operator.
 class Reduction {
  public:
-  /// TypeError: `type` cannot be reduced so.
+  /// Throws TypeError if `type` has no such reduction, and ValueError if there is no such operator.
   Reduction(const char* call, const c10d::ReduceOp& op, at::ScalarType type);
   ~Reduction();
   Reduction(const Reduction&) = delete;

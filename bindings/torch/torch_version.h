@@ -1,6 +1,6 @@
 #pragma once
-/// PyTorch as this is compiled for, and all that differs between its versions: below 2.0 a backend is a ProcessGroup,
-/// since then a ProcessGroup has backends. Includes all of torch that is needed, once (it is precompiled).
+/// The PyTorch version of this build, and all differences between versions: below 2.0 a backend is a ProcessGroup,
+/// since then a ProcessGroup has backends. Includes all needed headers of torch once (it is precompiled).
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -12,10 +12,10 @@
 
 #define NUPA_TORCH_IS(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
-/// Numbers of 8 bits with a fraction; unsigned integers of more than 8 bits.
+/// Torch has 8-bit floating-point types; torch has unsigned integers of more than 8 bits.
 #define NUPA_TORCH_FLOAT8 NUPA_TORCH_IS(2, 1)
 #define NUPA_TORCH_UNSIGNED NUPA_TORCH_IS(2, 3)
-/// Errors of their own.
+/// Torch has its own exceptions for communication errors.
 #define NUPA_TORCH_ERRORS NUPA_TORCH_IS(2, 1)
 
 namespace nupa::torch_backend {
@@ -26,7 +26,7 @@ using Base = c10d::Backend;
 using Base = c10d::ProcessGroup;
 #endif
 
-/// What Python gets when a rank is gone or does not come; a RuntimeError.
+/// The exception in Python when a rank has died or does not come; a RuntimeError.
 #if NUPA_TORCH_ERRORS
 using CommunicationError = c10::DistBackendError;
 inline std::exception_ptr communication_error(const std::string& text) {
@@ -38,7 +38,7 @@ inline std::exception_ptr communication_error(const std::string& text) {
 }
 #endif
 
-/// Whether the caller goes on before the operation is done. Not said below 2.7.
+/// Returns whether the caller continues before the operation is done. Versions below 2.7 do not report it.
 template <typename Options>
 bool is_async(const Options& options) {
   if constexpr (requires { options.asyncOp; })

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from . import _C
 
-# For other ranks, which may still need something of this one's groups.
+# The time for other ranks that still need something of this rank's groups.
 _EXIT_LIMIT = datetime.timedelta(seconds=2)
 
 
@@ -33,7 +33,7 @@ def _register():
 
 
 def _leave(pid):
-    """Who goes at once may end an operation that others are still in."""
+    """Waits for the other ranks, because an early exit may end an operation that they are still in."""
     if os.getpid() == pid:
         _C.leave_all(_EXIT_LIMIT)
 

@@ -1,7 +1,7 @@
 #pragma once
-/// Collectives in three parts: within each memory, between memories, within each memory. Elements are reduced in the
-/// order of the memories, and of the ranks in each, in groups, so that short types are rounded more than once. `in` and
-/// `out` as in mapped/algorithms.h. Each part is done by whichever algorithm is best for it.
+/// Collectives in three parts: within each node, between nodes, and within each node again. Elements are reduced in the
+/// order of the nodes, and of the ranks on each, in groups, so that short types are rounded more than once. `in` and
+/// `out` are as in shm.h. Each part uses the best algorithm for it.
 #include "ccl/call/call.h"
 #include "ccl/channel/hierarchical_group.h"
 
@@ -10,13 +10,14 @@ namespace nupa::ccl::two_level {
 Steps barrier(TwoLevelGroup& group);
 Steps broadcast(TwoLevelGroup& group, const Call& call);
 Steps reduce(TwoLevelGroup& group, const Call& call);
-/// By the first rank of each memory.
+/// The first rank of each node exchanges the node's result.
 Steps all_reduce_by_first(TwoLevelGroup& group, const Call& call);
-/// Each column has a slice.
+/// Each cross-node group reduces a chunk.
 Steps all_reduce_by_columns(TwoLevelGroup& group, const Call& call);
-/// Equal blocks, memories in order.
+/// Requires equal blocks, with the ranks of each node in order.
 Steps all_gather(TwoLevelGroup& group, const Call& call);
-/// Equal blocks, memories in order and even: each column has the blocks of its ranks.
+/// Requires equal blocks, and nodes of equal size with their ranks in order. Each cross-node group has the blocks of
+/// its ranks.
 Steps reduce_scatter(TwoLevelGroup& group, const Call& call);
 
 }  // namespace nupa::ccl::two_level

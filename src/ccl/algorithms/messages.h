@@ -1,53 +1,53 @@
 #pragma once
-/// Collectives by messages. `in` and `out` as in mapped/algorithms.h. Each returns 0, why all has ended, or EPROTO: a
-/// rank has sent a message of another length than this one has a use for.
+/// Collectives by messages. `in` and `out` are as in shm.h. Each returns 0, the errno value that has ended the
+/// communicator, or EPROTO if a rank has sent a message of another length than this one expects.
 #include "ccl/channel/lane_group.h"
 #include "ccl/call/call.h"
 
 namespace nupa::ccl::lanes {
 
-/// Each rank tells log2(N) others: dissemination.
+/// Dissemination: each rank notifies log2(N) others.
 Steps barrier(LaneGroup& group);
 
-/// The last one, after a barrier: after it all that was sent has arrived, and nobody sends this rank anything more.
+/// The last operation, after a barrier. After it all that was sent has arrived, and no rank sends anything to this one.
 Steps depart(LaneGroup& group);
 
-// Direct: each rank exchanges messages with all others. Whatever is reduced is reduced in the order of the ranks, once:
-// the same bits by all of these, and by those of mapped/algorithms.h. kMaxSources ranks at most.
+// Direct algorithms: each rank exchanges messages with all others. Elements are reduced in the order of the ranks with
+// one rounding, so all of these and those of shm.h give the same bits. At most kMaxSources ranks.
 Steps broadcast_direct(LaneGroup& group, const Call& call);
 Steps gather_direct(LaneGroup& group, const Call& call);
 Steps all_gather_direct(LaneGroup& group, const Call& call);
 Steps scatter_direct(LaneGroup& group, const Call& call);
 Steps all_to_all_direct(LaneGroup& group, const Call& call);
 Steps reduce_direct(LaneGroup& group, const Call& call);
-/// Each rank sends all it has to all, and reduces everything.
+/// Each rank sends all of its data to all others, and reduces everything.
 Steps all_reduce_one_shot(LaneGroup& group, const Call& call);
-/// Each rank reduces a slice and sends it to all.
+/// Each rank reduces a chunk and sends it to all others.
 Steps all_reduce_slices(LaneGroup& group, const Call& call);
 Steps reduce_scatter_direct(LaneGroup& group, const Call& call);
 Steps scan_direct(LaneGroup& group, const Call& call);
 
-// Few messages for each rank, however many ranks there are. Elements are reduced in the order of the ranks, but in
-// groups, so that short types are rounded more than once.
+// Algorithms with few messages for each rank, even with many ranks. Elements are reduced in the order of the ranks, but
+// in groups, so that short types are rounded more than once.
 
-/// Along a tree: each rank has its part of the ranks, itself the first of it, and each child has a part of those.
+/// Each rank of a tree has a range of ranks that begins with itself, and each of its children has a part of that range.
 enum class Tree : uint8_t { kBinomial, kFourAry };
 Steps broadcast_tree(LaneGroup& group, const Call& call, Tree tree);
 Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree);
-/// Equal blocks.
+/// Requires equal blocks.
 Steps gather_tree(LaneGroup& group, const Call& call);
 Steps scatter_tree(LaneGroup& group, const Call& call);
-/// log2(N) exchanges of all there is.
+/// log2(N) exchanges of the whole array.
 Steps all_reduce_doubling(LaneGroup& group, const Call& call);
 Steps scan_doubling(LaneGroup& group, const Call& call);
-/// Rabenseifner's: halves are exchanged and reduced, then doubled.
+/// Rabenseifner's algorithm: halves are exchanged and reduced, then the results are gathered by doubling.
 Steps all_reduce_halving(LaneGroup& group, const Call& call);
-/// Bruck's, log2(N) messages of equal blocks.
+/// Bruck's algorithm: log2(N) messages of equal blocks.
 Steps all_gather_bruck(LaneGroup& group, const Call& call);
 Steps all_to_all_bruck(LaneGroup& group, const Call& call);
 
-// Around a ring: each rank sends to the next one only. Elements are reduced in the order of the ring, from another rank
-// on in each slice: operators have to commute.
+// Ring algorithms: each rank sends to the next one only. Elements are reduced in the order of the ring, which begins
+// with another rank in each chunk, so operators must commute.
 Steps all_gather_ring(LaneGroup& group, const Call& call);
 Steps reduce_scatter_ring(LaneGroup& group, const Call& call);
 Steps all_reduce_ring(LaneGroup& group, const Call& call);

@@ -1,4 +1,4 @@
 #pragma once
-/// The C functions of nupa/ccl.h: they check arguments, write a Call and hand it to a communicator. Nobody includes
-/// this folder but itself and its tests. Any thread; groups of calls and error texts are each thread's own.
+/// The C functions of nupa/ccl.h: they check arguments, fill in a Call and pass it to a communicator. Only this folder
+/// and its tests include it. Thread-safe; each thread has its own call group and its own error text.
 #include "ccl/api/handles.h"

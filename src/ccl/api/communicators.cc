@@ -11,7 +11,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// `meet`: how this rank finds the others, and which one it is.
+/// Makes a communicator of the ranks that `meet` finds. `meet` also returns which rank this process is.
 Result<std::unique_ptr<Communicator>> join(
     const std::function<Result<LaunchedMeeting>(const Card& card, int64_t limit_ns)>& meet) {
   const auto options = CommunicatorOptions::from_environment();
@@ -113,7 +113,7 @@ NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
 
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
   if (comm == nullptr) return say(EINVAL, "no communicator");
-  if (!comm->communicator->is_here()) return 0;  // it has ended here; the parent's goes on
+  if (!comm->communicator->is_here()) return 0;  // forked child: it has ended here; the parent's goes on
   comm->communicator->end({ECANCELED, comm->communicator->rank()});
   if (Trace* const trace = Trace::get()) trace->flush();
   return 0;

@@ -37,7 +37,7 @@ Event about(const Begun& begun) {
   return event;
 }
 
-/// A message that was observed is over.
+/// Reports the end of a message to the trace and the profiler.
 void end_observing(const Begun& begun, int error) {
   Message& message = *begun.message;
   Event& event = message.observed->event;
@@ -49,7 +49,8 @@ void end_observing(const Begun& begun, int error) {
   message.observed.reset();
 }
 
-/// An errno value, of which it has said what it means.
+/// Starts a message. `alone`: it makes progress even if no thread waits for it. Returns 0, or an errno value whose text
+/// is stored.
 int begin_message(const Begun& message, bool alone) {
   if (!message.communicator->is_here()) return say(*message.communicator, message.communicator->ended().error);
   if (is_observed()) message.message->observed = std::make_unique<Observed>(about(message));
@@ -62,13 +63,13 @@ int begin_message(const Begun& message, bool alone) {
   return error == 0 ? 0 : say(error, "no thread for messages");
 }
 
-/// The thread that waits moves the messages of one communicator at a time, and the peers may wait for another one.
+/// A waiting thread moves the messages of only one communicator, but the peers may wait for those of another one.
 bool has_messages_of_several(const CallGroup& group) {
   return std::any_of(group.messages.begin(), group.messages.end(),
                      [&](const Begun& message) { return message.communicator != group.messages.front().communicator; });
 }
 
-/// Begins all. What could be begun is in *request, whatever it returns.
+/// Starts all calls of the group. After an error, *request holds those that have started.
 int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
   const bool by_threads = alone || has_messages_of_several(group);
   for (const Begun& message : group.messages) {

@@ -1,5 +1,5 @@
 #pragma once
-/// What the C handles are, and what all their functions have in common.
+/// The types behind the C handles, and helpers that the C functions share.
 #include <nupa/ccl.h>
 #include <nupa/export.h>
 
@@ -13,12 +13,12 @@ struct nupa_ccl_comm {
   std::unique_ptr<nupa::ccl::Communicator> communicator;
 };
 
-/// Something that was begun: a collective or a message.
+/// An operation that has been started: a collective or a message.
 struct Begun {
   nupa::ccl::Communicator* communicator;
-  std::shared_ptr<nupa::ccl::Job> job;  ///< a collective
+  std::shared_ptr<nupa::ccl::Job> job;  ///< set for a collective, otherwise `message` is set
   std::shared_ptr<nupa::ccl::Message> message;
-  nupa_ccl_status* status = nullptr;  ///< of a receive
+  nupa_ccl_status* status = nullptr;  ///< where a receive stores its result; may be null
   size_t element_bytes = 1;
   nupa::ccl::Type type = nupa::ccl::Type::kUint8;
 
@@ -32,7 +32,7 @@ struct nupa_ccl_request {
 
 namespace nupa::ccl {
 
-/// Calls of a thread that are one.
+/// The calls of a thread between group_start and group_end, which are started together.
 struct CallGroup {
   struct Collective {
     Communicator* communicator;
@@ -42,22 +42,23 @@ struct CallGroup {
   std::vector<Begun> messages;
 };
 
-/// Keeps the text for nupa_ccl_error_text() and returns the value.
+/// Stores the text that nupa_ccl_error_text() returns to this thread. Returns `error`.
 int say(int error, std::string text);
 inline int say(const Error& error) { return say(error.code(), error.what()); }
-/// What a call on a communicator has ended by.
+/// The same with the text of an error that a call on this communicator has returned. Stores nothing if `error` is 0.
 int say(const Communicator& communicator, int error);
-/// The same of a call that was begun.
+/// The same for an operation that was started. If a receive's type differs from the send's, the text names both.
 int say(const Begun& begun, int error);
 
-/// Groups that this thread has begun and not ended.
+/// Number of groups that this thread has started and not ended.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;
 
-/// Ends this thread's outermost group: what it has called since. EINVAL: there is none, or this was an inner one.
+/// Ends this thread's innermost group and, if no other group encloses it, moves its calls to `group`. EINVAL: another
+/// group encloses it, or there is none.
 int take_group(CallGroup* group);
-/// Does all of it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
+/// Runs all calls to their end; with `request`, only starts them; inside a group of this thread, adds them to it.
 int run_or_start(CallGroup group, nupa_ccl_request** request);
-/// Does it, or begins it if there is a place for a request, or leaves it to the end of this thread's group.
+/// Starts the call, or adds it to this thread's group. Called only with a request or inside a group.
 [[gnu::noinline]] int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** request);
 inline int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request** request) {
   if (request != nullptr || t_group_depth > 0) [[unlikely]]

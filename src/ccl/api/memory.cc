@@ -8,13 +8,13 @@
 namespace nupa::ccl {
 namespace {
 
-/// What was allocated is of the endpoint that was there then, which stays as long.
+/// The endpoint of each allocation, which must not end before the memory is freed.
 struct Owners {
   progress::ForkMutex mutex;
   std::map<void*, std::shared_ptr<Endpoint>> by_address;
 };
 
-Owners& g_owners = *new Owners;  // programs may free memory until they are gone
+Owners& g_owners = *new Owners;  // never freed: programs may free memory until they exit
 
 }  // namespace
 }  // namespace nupa::ccl

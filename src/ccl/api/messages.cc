@@ -5,7 +5,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// A message of the program's arguments; null: they are wrong, as was said. `name`: the array's in nupa/ccl.h.
+/// Makes a message from the program's arguments. If one is wrong, the message is null and the error text is stored.
+/// `name`: the array's name in nupa/ccl.h.
 Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const void* data, const char* name) {
   Begun begun{};
   if (comm == nullptr) {

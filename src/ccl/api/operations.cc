@@ -16,11 +16,11 @@ constexpr const char* kNoIn = "in is null, but its count is not 0";
 constexpr const char* kNoOut = "out is null, but its count is not 0";
 constexpr const char* kNoData = "data is null, but its count is not 0";
 
-/// A call as it is put together from the program's arguments. The first argument that is wrong stays as its error.
+/// Builds a Call from the program's arguments. `wrong` describes the first argument that is not valid.
 struct Asked {
   nupa_ccl_comm* comm;
   Call call;
-  BlockLists* lists = nullptr;  ///< the call's, while they are made
+  BlockLists* lists = nullptr;  ///< the call's lists while they are built
   const char* wrong = nullptr;
 
   Asked(nupa_ccl_comm* on, Operation operation, nupa_ccl_type type) : comm(on) {
@@ -50,7 +50,7 @@ struct Asked {
     if (wrong == nullptr && root >= ranks()) refuse("there is no such rank");
     call.root = root;
   }
-  /// An array that is there, or that nothing is asked of.
+  /// Rejects a null array that has elements.
   void need(const void* array, size_t elements, const char* why) {
     if (array == nullptr && elements > 0) refuse(why);
   }
@@ -61,13 +61,13 @@ struct Asked {
     call.in = in;
     call.out = out;
   }
-  /// Without offsets: one after the other.
+  /// Without offsets, the blocks follow each other.
   void set_counts(Blocks BlockLists::*which, const size_t* counts, const size_t* offsets, bool has_offsets) {
     if (wrong != nullptr) return;
     if (counts == nullptr || (has_offsets && offsets == nullptr)) return refuse("counts or offsets are nowhere");
     if (lists == nullptr) {
       auto made = std::make_shared<BlockLists>();
-      // Lengths and offsets of what goes in, and the same of what comes out.
+      // Lengths and offsets of `in`, then those of `out`.
       made->held.resize(4 * size_t{ranks()});
       lists = made.get();
       call.lists = std::move(made);
@@ -85,7 +85,7 @@ struct Asked {
     lists->*which = {0, made, made + ranks()};
   }
 
-  /// Of all ranks together, as far as it matters: the sum may be more than a size_t holds.
+  /// Length of the longest block. Callers only check whether it is 0; a sum of all blocks may overflow a size_t.
   size_t largest_of(Blocks BlockLists::*which) const { return lists == nullptr ? 0 : (lists->*which).longest(ranks()); }
 
   void set_op(nupa_ccl_op op, bool gives_parts) {
@@ -117,13 +117,13 @@ struct Asked {
   }
 };
 
-/// Whether a call may be a LineCall: somebody waits for it now.
+/// True if the caller waits for the call and the type is valid: then the call may run inline, as a LineCall.
 bool is_waited_for(nupa_ccl_comm* comm, nupa_ccl_type type, nupa_ccl_request** request) {
   return request == nullptr && comm != nullptr && t_group_depth == 0 && type >= 0 &&
          static_cast<uint32_t>(type) < kTypes;
 }
 
-/// False: it is too large, or something stands in its way; nothing has been done.
+/// Runs the call inline. Returns false, with nothing done, if it is too large or cannot run inline now.
 bool done_at_once(nupa_ccl_comm* comm, const LineCall& call, int* result) {
   if (!call.fits()) return false;
   const Communicator& communicator = *comm->communicator;
@@ -132,7 +132,7 @@ bool done_at_once(nupa_ccl_comm* comm, const LineCall& call, int* result) {
   return *result != Communicator::kNotNow;
 }
 
-/// False: not one of the library's own without a factor.
+/// Returns false unless it is a built-in operator without a factor that is defined for the type.
 bool set_plain_op(Reduction* reduction, nupa_ccl_op op, uint32_t ranks) {
   reduction->op = static_cast<Operator>(op);
   if (reduction->op == Operator::kAverage) reduction->divisor = ranks;

@@ -6,7 +6,7 @@
 namespace nupa::ccl {
 
 MadeOperators& MadeOperators::all() {
-  static auto* const operators = new MadeOperators;  // threads may use them until the process is gone
+  static auto* const operators = new MadeOperators;  // never freed: threads may use them until exit
   return *operators;
 }
 

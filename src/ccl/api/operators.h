@@ -8,21 +8,21 @@
 
 namespace nupa::ccl {
 
-/// An operator that a program has made.
+/// An operator that the program has created.
 struct MadeOperator {
   UserFunction function = nullptr;  ///< null: a premultiplied sum
   void* argument = nullptr;
-  Type type = Type::kUint8;  ///< of the factor
+  Type type = Type::kUint8;  ///< the factor's type
   uint64_t factor = 0;
 };
 
-/// Those of this process, by number. Any thread.
+/// The operators that this process has created, by number. Thread-safe.
 class MadeOperators {
  public:
   static MadeOperators& all();
-  /// ENOSPC.
+  /// ENOSPC: there are kMost operators.
   int add(const MadeOperator& made, uint32_t* number);
-  /// False: there is none of this number.
+  /// Returns false if no operator has this number.
   bool remove(uint32_t number);
   std::optional<MadeOperator> find(uint32_t number);
 

@@ -3,10 +3,10 @@
 
 #include "ccl/api/handles.h"
 
-/// Calls that are done again and again.
+/// Calls that nupa_ccl_start() runs, each time with the same arguments.
 struct nupa_ccl_persistent {
   nupa::ccl::CallGroup calls;
-  /// Of one collective alone that is as small as that.
+  /// Set if the calls are one collective that is small enough to run inline.
   std::optional<nupa::ccl::LineCall> line;
 
   bool is_one_collective() const { return calls.collectives.size() == 1 && calls.messages.empty(); }
@@ -15,7 +15,7 @@ struct nupa_ccl_persistent {
 namespace nupa::ccl {
 namespace {
 
-/// Messages have a state, and so each time there are others.
+/// Copies the calls for one run. Messages hold state, so that each run needs new ones.
 CallGroup begun_anew(const CallGroup& kept) {
   CallGroup calls = kept;
   for (Begun& begun : calls.messages)

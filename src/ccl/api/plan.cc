@@ -29,9 +29,9 @@ NUPA_EXPORT int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t
   if (const Cause cause = communicator.ended(); cause) return say(communicator, cause.error);
   Call call;
   call.operation = *known;
-  call.elements = bytes;  // of the one byte that a call's type is by itself
+  call.elements = bytes;  // a call's default type has one byte
   const std::string plan = communicator.plan_of(call);
-  // Ranks had to meet for it, and did not.
+  // The first call on a communicator makes links between its ranks, and that failed.
   if (plan.empty()) return say(communicator, communicator.ended() ? communicator.ended().error : ECONNRESET);
   text[plan.copy(text, room - 1)] = 0;
   return 0;

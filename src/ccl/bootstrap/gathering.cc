@@ -6,7 +6,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// Of ranks that are missing so many are named.
+/// Most missing ranks that an error text names.
 constexpr size_t kMostNamed = 8;
 
 }  // namespace

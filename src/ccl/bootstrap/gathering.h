@@ -7,23 +7,23 @@
 
 namespace nupa::ccl {
 
-/// One meeting, as its root knows it: who is there and who is not.
+/// The server's state of one rendezvous: which ranks have joined, and their peer info.
 class Gathering {
  public:
-  /// `deadline`: CLOCK_MONOTONIC ns, when those who are there are told who is not.
+  /// `deadline` (CLOCK_MONOTONIC ns): when the ranks that have joined get the list of those that are missing.
   Gathering(uint32_t world, int64_t deadline) : deadline_(deadline), cards_(world), present_(world) {}
 
-  /// EINVAL: the others say that there are not so many ranks; EEXIST: somebody is this rank.
+  /// EINVAL: `world` differs from that of the other ranks; EEXIST: this rank has joined already.
   Result<void> join(uint32_t rank, uint32_t world, Card card);
-  /// Somebody else may be this rank again.
+  /// Removes a rank, which may then join again.
   void leave(uint32_t rank);
   bool is_empty() const { return came_ == 0; }
   bool is_complete() const { return came_ == cards_.size(); }
   int64_t deadline() const { return deadline_; }
   void end_by(int64_t deadline) { deadline_ = std::min(deadline_, deadline); }
-  /// All cards, as rendezvous_wire.h has them.
+  /// The peer info of all ranks, in the format of rendezvous_wire.h.
   std::string table() const;
-  /// For people: "missing: rank 1, 4".
+  /// The missing ranks for an error text: "missing: rank 1, 4".
   std::string missing() const;
 
  private:

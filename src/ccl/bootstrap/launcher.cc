@@ -19,7 +19,8 @@ struct Numbers {
   uint32_t ranks;
 };
 
-/// As launchers call a rank and their number, the nearer to the program first: one is often started by another.
+/// The variables in which a launcher stores a rank and the number of ranks. One launcher often starts another; those
+/// below are in the order in which they are read, the one that is nearest to the program first.
 struct Names {
   const char* rank;
   const char* ranks;
@@ -37,7 +38,7 @@ std::string value_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// A whole number of the environment.
+/// Reads a variable that holds a whole number.
 std::optional<uint32_t> number_of(const char* name) {
   const std::string text = value_of(name);
   uint32_t value = 0;
@@ -60,7 +61,7 @@ Result<LaunchedMeeting> with(uint32_t rank, Result<Met> met) {
   return LaunchedMeeting{rank, std::move(*met)};
 }
 
-/// NUPA_CCL_ROOT is a unique id, or a place.
+/// NUPA_CCL_ROOT holds a unique id or a place.
 Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
   for (const Names& names : {kNupa, kTorchNames, kOpenMpi, kPmi, kSlurm}) {
     if (!is_set(names.rank)) continue;
@@ -79,7 +80,7 @@ Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
 Result<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
   auto job = PmixJob::enter();
   if (!job) return tl::unexpected(job.error());
-  // One root serves all meetings of the job: a server may keep what it was told first.
+  // One rendezvous server serves the whole job, because a PMIx server may keep the first value of a key.
   const auto id = (*job)->exchange_root(limit_ns);
   if (!id) return tl::unexpected(id.error());
   return with((*job)->rank(), meet_next(*id, (*job)->rank(), (*job)->ranks(), card, limit_ns));
@@ -100,7 +101,7 @@ Result<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
   return with(numbers->rank, meet_at(place, numbers->rank, numbers->ranks, card, limit_ns));
 }
 
-/// Of launchers that have only counted their ranks.
+/// The error for a process without a launcher, or with one that only numbers the ranks.
 tl::unexpected<Error> nobody() {
   for (const Names& names : {kOpenMpi, kPmi, kTorchNames, kSlurm})
     if (is_set(names.rank))

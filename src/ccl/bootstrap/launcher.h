@@ -3,23 +3,24 @@
 
 namespace nupa::ccl {
 
-/// Whoever started this process as a rank of a job, and can tell it of the others.
+/// The kind of launcher that started this process as a rank of a job and helps it to find the others.
 enum class Launcher : uint8_t {
   kNone,
-  kRoot,   ///< NUPA_CCL_ROOT: `nupa launch`, or a person
-  kPmix,   ///< a PMIx server: Open MPI's and PRRTE's, Slurm's
-  kTorch,  ///< MASTER_ADDR and MASTER_PORT, as PyTorch wants them
+  kRoot,   ///< NUPA_CCL_ROOT, set by `nupa launch` or by hand
+  kPmix,   ///< a PMIx server of Open MPI, PRRTE or Slurm
+  kTorch,  ///< MASTER_ADDR and MASTER_PORT, as PyTorch needs them
 };
-/// As this process's environment says.
+/// Finds the launcher in the environment of this process.
 Launcher find_launcher();
 
 struct LaunchedMeeting {
   uint32_t rank = 0;
   Met met;
 };
-/// Takes part in the job's next meeting. ENOENT: this process is a rank of none, or of one that does not say where
-/// ranks meet (what was looked for is said); EINVAL: what the environment says cannot be; ENOTSUP: torchrun's own store
-/// has the port; ENOSYS: libpmix.so.2 is missing; EIO: the PMIx server refuses; others: as meet() and meet_at().
+/// Takes part in the job's next rendezvous. ENOENT: this process is not a rank of a job, or the environment names no
+/// place for the rendezvous (the text lists what was looked for). EINVAL: the environment holds values that are not
+/// valid. ENOTSUP: torchrun's own store uses the port. ENOSYS: libpmix.so.2 is missing. EIO: the PMIx server rejects a
+/// call. Other errors: as meet() and meet_at().
 Result<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns);
 
 }  // namespace nupa::ccl

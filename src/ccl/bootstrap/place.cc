@@ -43,7 +43,7 @@ Result<MeetingPlace> port_of(std::string_view text) {
 
 Result<MeetingPlace> MeetingPlace::parse(std::string_view text) {
   if (text.starts_with(kTcp)) return port_of(text);
-  // Where a process happens to be is no place that others know.
+  // A relative path would depend on the working directory, which ranks need not share.
   if (!text.starts_with(kFile) || text.substr(kFile.size(), 1) != "/" || text.ends_with('/')) return wrong(text);
   MeetingPlace place;
   place.path = text.substr(kFile.size());
@@ -57,7 +57,7 @@ Result<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, co
 
 Result<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns) {
   auto met = meet(root.id(), 0, 0, world, card, {limit_ns, limit_ns + kAnswerNs});
-  // Also of a meeting that has failed the others are told why.
+  // Also after a failure, so that the other ranks receive the reason.
   root.finish();
   return met;
 }

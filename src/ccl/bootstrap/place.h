@@ -1,5 +1,5 @@
 #pragma once
-/// Places that all ranks know before they start, where they meet without anybody to bring them a unique id.
+/// Places for a rendezvous that all ranks know before they start, so that they need no unique id.
 #include <string>
 #include <string_view>
 
@@ -8,27 +8,28 @@
 namespace nupa::ccl {
 
 struct MeetingPlace {
-  std::string host;  ///< with `port`: where rank 0 listens; a name or an address
+  std::string host;  ///< name or address where rank 0 listens, with `port`
   uint16_t port = 0;
-  std::string key;   ///< whoever takes part has to have it; empty: anybody may
-  std::string path;  ///< else a file in which rank 0 tells where it listens
+  std::string key;   ///< key that all ranks need; empty: none
+  std::string path;  ///< instead of a host: a file into which rank 0 writes its unique id
 
-  /// "tcp://HOST:PORT", "tcp://[IPv6]:PORT", with "?key=TEXT" or without; "file:///PATH". EINVAL: it is none of them.
+  /// Accepts "tcp://HOST:PORT" and "tcp://[IPv6]:PORT", with "?key=TEXT" or without, and "file:///PATH". EINVAL: the
+  /// text is none of these.
   static Result<MeetingPlace> parse(std::string_view text);
 };
 
-/// Takes part as one of `world` ranks in the one meeting that is held there; rank 0 is its root. Others wait for a root
-/// for `limit_ns`, and where one has gone for another one; whoever is there then waits for those who are missing for
-/// `limit_ns` after rank 0. Errors: as meet(); EADDRINUSE, EADDRNOTAVAIL: rank 0 cannot listen there; those of names
-/// and files; EACCES: the file is another user's.
+/// Takes part in the only rendezvous at this place, as one of `world` ranks; rank 0 is the server. The others wait for
+/// a server for `limit_ns`, also after one has closed. The server waits for missing ranks for `limit_ns`. Errors: as
+/// meet(); EADDRINUSE, EADDRNOTAVAIL: rank 0 cannot listen there; EACCES: the file belongs to another user; errors of
+/// name resolution and of files.
 Result<Met> meet_at(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
 Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
 Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
 
-/// Rank 0's part: at a root of its own, which has told everybody when this returns.
+/// Rank 0's part of a rendezvous at its own server, which has answered all ranks when this returns.
 Result<Met> meet_at_own(MeetingRoot& root, uint32_t world, const Card& card, int64_t limit_ns);
 
-/// The root says who is missing when the limit is over: its answer is waited for a little longer.
+/// The server reports missing ranks when the limit is over: a rank waits this much longer for the answer.
 constexpr int64_t kAnswerNs = 5'000'000'000;
 
 }  // namespace nupa::ccl

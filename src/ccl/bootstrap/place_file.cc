@@ -17,7 +17,7 @@ tl::unexpected<Error> failed(int error, const std::string& path) {
   return fail(error, "the file " + path + ": " + std::strerror(error));
 }
 
-/// The whole file or none is ever seen, by this user only.
+/// Replaces the file atomically, so that no rank reads a part of it. Only this user may read it.
 Result<void> write_file(const std::string& path, const std::string& text) {
   std::string beside = path + ".XXXXXX";
   const base::UniqueFd fd(mkostemp(beside.data(), O_CLOEXEC));
@@ -30,10 +30,10 @@ Result<void> write_file(const std::string& path, const std::string& text) {
   return failed(error, path);
 }
 
-/// Empty: there is none.
+/// Returns an empty text if there is no file.
 Result<std::string> read_file(const std::string& path) {
   const base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  // On a file system of the network it may have been replaced while it was opened.
+  // ESTALE: on a network file system, the file may have been replaced while it was opened.
   if (!fd && (errno == ENOENT || errno == ESTALE)) return std::string();
   if (!fd) return failed(errno, path);
   struct stat about;
@@ -55,7 +55,7 @@ Result<Met> be_first(const std::string& path, uint32_t world, const Card& card, 
   return met;
 }
 
-/// The root of a job before: nobody listens any more, or somebody else does.
+/// True for errors of a server of an earlier job: nothing listens there any more, or another program does.
 bool is_of_the_past(int error) { return error == ECONNREFUSED || error == ECONNABORTED || error == EALREADY; }
 
 }  // namespace
@@ -73,7 +73,7 @@ Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t worl
       progress::sleep_for(kRootPauseNs);
       continue;
     }
-    // Something else may listen where the root of a job before did, and say nothing for ever.
+    // Another program may listen at the address of an earlier job's server and never answer.
     const auto is_newest = [&] {
       const auto now = read_file(path);
       return !now || now->empty() || *now == *text;

@@ -14,13 +14,13 @@
 namespace nupa::ccl {
 namespace {
 
-/// What listens there may be the root of a job before, on its way out.
+/// How long rank 0 retries a port that is in use: the server of an earlier job may be about to close it.
 constexpr int64_t kLeavingNs = 5'000'000'000;
-/// Rounds in which a root that is there sends its visitor away: more than one that is leaving has.
+/// Rejections in a row after which a rank gives up. A server that is about to close causes fewer of them.
 constexpr int kMostRebuffs = 100;
 
-/// FNV-1a of 128 bits. A key crosses the network as this, and whoever reads it there may take part: no stronger hash
-/// would help.
+/// FNV-1a with 128 bits. The hash crosses the network in clear text, and an eavesdropper can take part with it alone: a
+/// stronger hash would not help.
 decltype(UniqueId::secret) secret_of(const std::string& key) {
   __extension__ using Wide = unsigned __int128;
   constexpr Wide kPrime = Wide{1} << 88 | 0x13b;
@@ -53,8 +53,8 @@ Result<std::vector<Gid>> resolve(const std::string& host) {
   return addresses;
 }
 
-/// A name may stand for another address on its own host than elsewhere (Debian's 127.0.1.1): all are listened at. Only
-/// `localhost` is the same everywhere.
+/// A host may resolve its own name to another address than other hosts do (127.0.1.1 on Debian), so that for a name
+/// rank 0 listens at all addresses. Only `localhost` is the same everywhere.
 Gid address_to_listen_at(const std::string& host) {
   if (const auto number = number_of(host)) return *number;
   if (host == "localhost") return base::ipv4_gid(127, 0, 0, 1);
@@ -83,7 +83,7 @@ Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t worl
   int rebuffs = 0;
   while (true) {
     Result<Met> met = fail(0, "");
-    // The name, too, may be known only when rank 0 is there.
+    // In each round, because the name may be known only after rank 0 has started.
     if (auto addresses = resolve(place.host)) {
       const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
       met = meet(id, 0, rank, world, card, {end - base::now_ns(), limit_ns + kAnswerNs});

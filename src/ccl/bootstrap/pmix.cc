@@ -25,9 +25,9 @@ using namespace pmix;
 constexpr char kLibrary[] = "libpmix.so.2";
 constexpr char kRootKey[] = "nupa.ccl.root";
 constexpr int64_t kPauseNs = 20'000'000;
-/// What a server has of the job from the beginning, it has to tell by then.
+/// Time limit for values that the server has from the start of the job.
 constexpr int64_t kSoonNs = 30'000'000'000;
-/// How long the end of the process waits for the server to say goodbye.
+/// How long the exit of the process waits for PMIx_Finalize().
 constexpr int64_t kFinalizeNs = 10'000'000'000;
 
 struct Library {
@@ -38,7 +38,7 @@ struct Library {
   Status (*get)(const Process* of, const char* key, const void* info, size_t count, OnValue done, void* argument);
   const char* (*describe)(Status status);
 
-  /// Never unloaded: it has a thread.
+  /// The library is never unloaded, because it has a thread.
   static Result<const Library*> load();
 
   Result<void> check(Status status, const char* what) const {
@@ -54,7 +54,7 @@ bool find(void* library, const char* name, Function* function) {
 }
 
 Result<const Library*> Library::load() {
-  // Plugins of the library may look for it among what is visible to all.
+  // RTLD_GLOBAL: plugins of the library may look up its symbols in the global scope.
   void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
@@ -69,7 +69,8 @@ Result<const Library*> Library::load() {
   return fail(ENOSYS, std::string(kLibrary) + " is not PMIx");
 }
 
-/// Something that was asked for. Who asked may be gone when the answer comes: both have it.
+/// A request for a value. The caller and the callback share it, because the caller may have stopped waiting when the
+/// answer arrives.
 struct Question {
   std::mutex mutex;
   progress::Condition answered;
@@ -77,7 +78,7 @@ struct Question {
   std::string string;
   uint32_t number = 0;
 
-  /// kTimeout: there is no answer by then.
+  /// Returns kTimeout if there is no answer at `end_ns`.
   Status wait(int64_t end_ns) {
     std::unique_lock lock(mutex);
     answered.wait(
@@ -86,7 +87,7 @@ struct Question {
   }
 };
 
-/// In a thread of the library's; `value` is its own.
+/// Called on a thread of the PMIx library, which owns `value`.
 void on_value(Status status, const Value* value, void* argument) {
   const std::unique_ptr<std::shared_ptr<Question>> held(static_cast<std::shared_ptr<Question>*>(argument));
   Question& question = **held;
@@ -106,14 +107,14 @@ struct PmixJob::Client {
   Process self{};
   uint32_t ranks = 0;
   std::mutex mutex;
-  std::optional<UniqueId> root;  ///< once it is known
+  std::optional<UniqueId> root;  ///< set once it is known
 
   Result<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
   Result<UniqueId> hear_root(int64_t limit_ns) const;
   Result<void> tell_root(const UniqueId& id) const;
 };
 
-/// Waits for values that are not there yet.
+/// Reads a value of a rank. Waits for a value that does not exist yet.
 Result<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char* key, int64_t limit_ns) const {
   Process of = self;
   of.rank = rank;
@@ -127,7 +128,7 @@ Result<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char
       status = question->wait(end);
     }
     if (status == kSuccess) return question;
-    // Servers wait for a rank's values for seconds, and not at all if it has told others of its values before.
+    // A server waits only seconds for a value of a rank, and not at all if the rank has published other values before.
     if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
     if (base::now_ns() >= end) return fail(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
     progress::sleep_for(kPauseNs);
@@ -180,7 +181,7 @@ Result<PmixJob*> PmixJob::enter() {
   }
   client->ranks = (*size)->number;
   job = new PmixJob(client.release());
-  // A child that was forked has no connection of its own, and no part in this.
+  // A forked child does not inherit exit actions, and has no connection to end.
   const progress::ExitAction finalize{[](void* of) {
                                         progress::put_off_exit(progress::Deadline::in_ns(kFinalizeNs));
                                         static_cast<const Client*>(of)->library->finalize(nullptr, 0);

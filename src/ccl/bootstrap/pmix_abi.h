@@ -1,6 +1,6 @@
 #pragma once
-/// What libpmix.so.2 and its callers agree on, of the functions that are used here (PMIx Standard 4.0, chapter 3).
-/// Tests compare it with <pmix.h> where that is installed.
+/// The part of the ABI of libpmix.so.2 that this folder uses (PMIx Standard 4.0, chapter 3). Tests compare it with
+/// <pmix.h> where that is installed.
 #include <cstddef>
 #include <cstdint>
 
@@ -11,10 +11,10 @@ constexpr Status kSuccess = 0;
 constexpr Status kTimeout = -24;
 constexpr Status kNotFound = -46;
 
-constexpr uint32_t kAnyRank = UINT32_MAX - 1;  ///< PMIX_RANK_WILDCARD: of the job as a whole
+constexpr uint32_t kAnyRank = UINT32_MAX - 1;  ///< PMIX_RANK_WILDCARD: the whole job
 constexpr uint16_t kString = 3;
 constexpr uint16_t kUint32 = 14;
-constexpr uint8_t kGlobal = 3;  ///< for ranks of this host and of others
+constexpr uint8_t kGlobal = 3;  ///< PMIX_GLOBAL: for ranks of this host and of others
 constexpr char kJobSize[] = "pmix.job.size";
 
 struct Process {
@@ -27,7 +27,7 @@ struct Value {
   union {
     char* string;
     uint32_t number;
-    uint64_t room[7];  ///< at least what the library's own has
+    uint64_t room[7];  ///< at least the size of the library's union
   };
 };
 

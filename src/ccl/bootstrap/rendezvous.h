@@ -1,5 +1,6 @@
 #pragma once
-/// How ranks that only have a unique id find each other: each tells a root of itself, and gets what all have told.
+/// How ranks that only have a unique id find each other: each sends its peer info to a rendezvous server, which returns
+/// the peer info of all ranks.
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -11,56 +12,58 @@
 
 namespace nupa::ccl {
 
-/// What a rank tells of itself; opaque here.
+/// The peer info of a rank, which is opaque here.
 using Card = std::vector<std::byte>;
 constexpr uint32_t kMaxCardBytes = 4096;
 constexpr uint32_t kMaxRanks = 65536;
 
-/// Where meetings are held: a TCP port and a thread, in a rank's process or a launcher's.
+/// A rendezvous server: a TCP port and a thread, in the process of a rank or of a launcher.
 class MeetingRoot {
  public:
-  /// A connection that names no rank within this time is closed: other programs may have found the port.
+  /// A connection that sends no request within this time is closed: another program may have found the port.
   static constexpr int64_t kSilenceNs = 10'000'000'000;
 
-  /// `addresses`: of this host, as others know it; empty: all that its interfaces have, the loopback last. `limit_ns`:
-  /// after the first rank of a meeting has come, when whoever is there is told who is not. Errors: those of sockets and
-  /// threads.
+  /// `limit_ns`: time after the first rank of a rendezvous, after which the ranks that have joined get the list of
+  /// missing ranks. `addresses`: where other hosts reach this one; empty: the addresses of all interfaces, the loopback
+  /// address last. Errors: those of sockets and threads.
   static Result<std::unique_ptr<MeetingRoot>> start(int64_t limit_ns, std::vector<Gid> addresses = {},
                                                     int64_t silence_ns = kSilenceNs);
-  /// At a port and with a secret that others know before. `address` zero: all of this host. EADDRINUSE: somebody
-  /// listens there; EADDRNOTAVAIL: the address is not of this host.
+  /// Starts a server with a port and a secret that the clients know in advance. `address` zero: all addresses of this
+  /// host. EADDRINUSE: the port is in use; EADDRNOTAVAIL: this host does not have the address.
   static Result<std::unique_ptr<MeetingRoot>> start_at(int64_t limit_ns, const Gid& address, uint16_t port,
                                                        const decltype(UniqueId::secret)& secret);
-  /// Those who wait get ECONNABORTED.
+  /// Ranks that still wait get ECONNABORTED.
   virtual ~MeetingRoot() = default;
-  /// Nobody is let in any more. Returns when those whose meeting is over have been told; the port is free then.
+  /// Accepts no more clients. Returns when all pending answers are sent, or after kSilenceNs; the port is free then.
   virtual void finish() = 0;
   virtual const UniqueId& id() const = 0;
 };
 
-/// What a meeting comes to.
+/// The result of a rendezvous.
 struct Met {
-  std::array<uint64_t, 2> name{};  ///< random, the same for all ranks; no other meeting has it
+  std::array<uint64_t, 2> name{};  ///< random and unique; the same for all ranks
   std::vector<Card> cards;         ///< by rank
 };
 
-/// Before a root that was not found is looked for again.
+/// Pause between two attempts to reach a server.
 inline constexpr int64_t kRootPauseNs = 50 * base::kNsPerMs;
 
+/// How long a rank waits.
 struct Patience {
-  int64_t root_ns;    ///< for a root to listen
-  int64_t answer_ns;  ///< for its answer, after it has been found
-  /// For the other ranks, in whole seconds: then the root ends the meeting and says who is missing. 0: when the root's
-  /// own limit is over.
+  int64_t root_ns;    ///< until a server listens
+  int64_t answer_ns;  ///< for the server's answer, once a connection is open
+  /// For the other ranks, rounded up to seconds: then the server ends the rendezvous and reports the missing ranks. 0:
+  /// the server's own limit counts.
   int64_t missing_ns = 0;
-  /// Asked a few times a second while there is something to wait for; false ends it by ECANCELED. May be none.
+  /// Called a few times a second during a wait; false ends the wait with ECANCELED. May be empty.
   std::function<bool()> may_go_on{};
 };
 
-/// Takes part as one of `world` ranks in the meeting of this number, each of which is held once; returns once all have
-/// come. EINVAL: ranks do not agree on how many they are, or the card is too large; EEXIST: somebody is this rank
-/// already; EALREADY: the meeting is over; ETIMEDOUT: ranks are missing (which ones, is said) or the root does not
-/// answer; ECONNREFUSED and others: there is no way to the root; ECONNABORTED: it is gone.
+/// Takes part in the rendezvous with number `meeting`, as one of `world` ranks, and returns when all have joined. Each
+/// number is used for one rendezvous. EINVAL: ranks have different values of `world`, or the peer info is too large.
+/// EEXIST: this rank has joined already. EALREADY: the rendezvous is over. ETIMEDOUT: ranks are missing (the text lists
+/// them), or the server does not answer. ECONNREFUSED and others: the server cannot be reached. ECONNABORTED: it has
+/// closed the connection.
 Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
                  const Patience& patience);
 

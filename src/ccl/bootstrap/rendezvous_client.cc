@@ -18,14 +18,15 @@
 namespace nupa::ccl {
 namespace {
 
-/// A way that does not answer by then may be none: the next one is tried.
+/// Time limit to connect to one address; then the next address is tried.
 constexpr int64_t kTryNs = 1'000'000'000;
-/// How often a rank that waits looks whether it still should.
+/// Interval at which a waiting rank calls Patience::may_go_on.
 constexpr int64_t kLookNs = 200'000'000;
-/// The root was there before its id: if nobody listens on any address for so many rounds, it has gone.
+/// A server listens before its id exists. If all addresses refuse connections in this many rounds in a row, the server
+/// has exited.
 constexpr int kMostRefusals = 20;
 
-/// Until `end`. False: errno says why.
+/// Waits until `end`. On failure, returns false and sets errno.
 bool wait_for(int fd, short events, int64_t end) {
   const auto deadline = progress::Deadline::at(end);
   const auto ready = events == POLLIN ? progress::wait_readable(fd, deadline) : progress::wait_writable(fd, deadline);
@@ -33,7 +34,7 @@ bool wait_for(int fd, short events, int64_t end) {
   return ready.has_value();
 }
 
-/// -1: errno says why.
+/// On failure, returns no descriptor and sets errno.
 base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
   SocketAddress to(address, port);
   base::UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -57,18 +58,19 @@ Result<void> ask(const Patience& patience) {
   return fail(ECANCELED, "the meeting is no longer wanted");
 }
 
-/// For the texts of errors.
+/// The server's address in error texts.
 std::string place_of(const Gid& address, uint16_t port) {
   return base::gid_text(address) + " port " + std::to_string(port);
 }
 
-/// A connection to the root, and where that is.
+/// A connection to the server, and the server's address.
 struct Root {
   base::UniqueFd fd;
   std::string place;
 };
 
-/// Some of the addresses are of networks that only the root's host is in, and before the root there may be nobody.
+/// Connects to the server. It tries all addresses in rounds: some may belong to networks that only the server's host is
+/// in, and the server may not listen yet.
 Result<Root> find_root(const UniqueId& id, const Patience& patience) {
   const int64_t end = base::now_ns() + patience.root_ns;
   int error = ETIMEDOUT;
@@ -94,7 +96,7 @@ class Talk {
   Talk(Root root, const Patience& patience)
       : root_(std::move(root)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
 
-  /// An error that names the root. `what`: follows its address in the text.
+  /// An error that names the server. `what` follows its address in the text.
   template <class... What>
   tl::unexpected<Error> failed(int code, const What&... what) const {
     return fail(code, "the meeting's root at ", root_.place, what...);

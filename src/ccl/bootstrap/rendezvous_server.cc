@@ -36,7 +36,7 @@ using progress::kNsPerSecond;
 
 constexpr Gid kLoopback = base::ipv4_gid(127, 0, 0, 1);
 
-/// Good beyond this host first.
+/// The addresses of this host. Those that other hosts can reach are first.
 std::vector<Gid> addresses_of_host() {
   std::vector<Gid> ipv4;
   std::vector<Gid> ipv6;
@@ -50,12 +50,13 @@ std::vector<Gid> addresses_of_host() {
   return ipv4;
 }
 
-/// `port` 0: any free one, which it becomes. Not open: errno says why.
+/// Opens a listening socket. `port` 0: any free port, which is stored there. On failure, returns no descriptor and sets
+/// errno.
 base::UniqueFd listen_at(const Gid& address, uint16_t* port) {
   SocketAddress at(address, *port);
   base::UniqueFd fd(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fd;
-  // Connections of a job before may still be dying there.
+  // Connections of an earlier job at this port may still be closing.
   const int on = 1;
   const int off = 0;
   if (*port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -67,28 +68,28 @@ base::UniqueFd listen_at(const Gid& address, uint16_t* port) {
   return fd;
 }
 
-/// Of IPv6 for both families, or of IPv4 where there is no other.
+/// Listens at all addresses, with an IPv6 socket for both families, or an IPv4 socket where there is no IPv6.
 base::UniqueFd listen_anywhere(uint16_t* port) {
   base::UniqueFd fd = listen_at({}, port);
   if (!fd && errno != EADDRINUSE) fd = listen_at(base::ipv4_gid(0, 0, 0, 0), port);
   return fd;
 }
 
-/// Somebody who has connected.
+/// A client, from its connection on.
 struct Visitor {
   base::UniqueFd fd;
   std::optional<progress::ParentOnly> of_parent;
   std::unique_ptr<Loop::Watch> watch;
-  std::unique_ptr<Loop::Timer> silence;  ///< until it has told its card
+  std::unique_ptr<Loop::Timer> silence;  ///< closes the connection if no request comes; null after the request
   std::vector<std::byte> heard;
-  bool has_told = false;  ///< it is a rank of a meeting
+  bool has_told = false;  ///< it has joined a rendezvous
   uint64_t meeting = 0;
   uint32_t rank = 0;
-  std::shared_ptr<const std::string> to_say;  ///< one for all who are told the same; it leaves when that is said
+  std::shared_ptr<const std::string> to_say;  ///< the answer, which clients share; then the connection is closed
   size_t said = 0;
 };
 
-/// With its head.
+/// Encodes an answer with its header.
 std::shared_ptr<const std::string> answer_of(int status, const std::string& text) {
   const uint32_t head[] = {static_cast<uint32_t>(status), static_cast<uint32_t>(text.size())};
   static_assert(sizeof head == kAnswerBytes);
@@ -99,7 +100,7 @@ std::shared_ptr<const std::string> answer_of(int status, const std::string& text
 
 std::string random_name() {
   std::string name(kNameBytes, 0);
-  // What the kernel has been asked for before it does not refuse.
+  // getrandom() does not fail for up to 256 bytes.
   (void)!getrandom(name.data(), name.size(), 0);
   return name;
 }
@@ -118,7 +119,7 @@ class Root final : public MeetingRoot {
   }
   const UniqueId& id() const override { return id_; }
 
-  /// Where nobody knows it yet.
+  /// Listens at a free port, with a random secret.
   Result<void> open(std::vector<Gid> addresses);
   Result<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
 
@@ -130,24 +131,25 @@ class Root final : public MeetingRoot {
   };
 
   Result<void> run();
-  /// The thread. Nothing runs after it.
+  /// Ends the thread. No handler runs afterwards.
   void end();
 
-  // On the loop.
+  // These functions run on the loop.
   void take_visitors();
   void on_visitor(Visitors::iterator visitor, uint32_t events);
-  /// False: it is gone.
+  /// Reads what a client sends. Returns false if the connection has to be closed.
   bool listen_to(Visitor& visitor);
-  /// The visitor has said all that it has to: it takes part, or is told why not.
+  /// Adds a client with a complete request to its rendezvous. Returns the error to answer with.
   Result<void> seat(Visitor& visitor);
-  /// The meeting is over: all who are there are told.
+  /// Ends a rendezvous, with the same answer for all its clients.
   void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
-  /// The answer leaves as the socket has room.
+  /// Begins to send an answer, which goes on as the socket has room.
   static void answer(Visitor& visitor, std::shared_ptr<const std::string> text);
-  /// False: it is gone.
+  /// Sends as much of the answer as the socket takes. Returns false if the connection has to be closed: all is sent, or
+  /// it is broken.
   static bool speak(Visitor& visitor);
   void drop(Visitors::iterator visitor);
-  /// Nobody is let in any more, and the loop stops when all have been told, or after kSilenceNs.
+  /// Accepts no more clients. The loop stops when all answers are sent, or after kSilenceNs.
   void finish_soon();
   void stop_if_all_are_told();
 
@@ -155,11 +157,12 @@ class Root final : public MeetingRoot {
   const int64_t silence_ns_;
   UniqueId id_;
   base::UniqueFd listener_;
-  std::optional<progress::ParentOnly> listener_of_parent_;  ///< ranks see the end of this process, whatever it forked
+  /// Closes listener_ in forked children, so that clients notice the exit of this process.
+  std::optional<progress::ParentOnly> listener_of_parent_;
   std::unique_ptr<Loop> loop_;
-  // Of the loop.
+  // These members belong to the loop.
   std::unique_ptr<Loop::Watch> arrivals_;
-  std::unique_ptr<Loop::Timer> last_moment_;  ///< set while it finishes
+  std::unique_ptr<Loop::Timer> last_moment_;  ///< set by finish_soon()
   Visitors visitors_;
   std::map<uint64_t, Meeting> meetings_;
   std::set<uint64_t> over_;
@@ -258,7 +261,7 @@ bool Root::listen_to(Visitor& visitor) {
     const ssize_t got = recv(visitor.fd.get(), buffer, sizeof buffer, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
-      // A rank that goes before the meeting is complete may come again.
+      // A rank that disconnects before the rendezvous is complete may join again.
       if (const auto found = meetings_.find(visitor.meeting); visitor.has_told && found != meetings_.end()) {
         found->second.gathering.leave(visitor.rank);
         if (found->second.gathering.is_empty()) meetings_.erase(found);
@@ -304,7 +307,7 @@ Result<void> Root::seat(Visitor& visitor) {
     tell(meeting, answer_of(0, random_name() + gathering.table()));
     return {};
   }
-  // Before any rank gives up, so that each one is told who is missing.
+  // The server answers before the first rank gives up, so that every rank gets the list of missing ranks.
   gathering.end_by(deadline);
   auto& timer = place->second.deadline;
   if (timer == nullptr)

@@ -1,11 +1,12 @@
 #pragma once
-/// What goes over a meeting's connections, in little-endian numbers:
+/// The messages between a rank and a rendezvous server, in little-endian numbers:
 ///
-///   rank to root   magic(4) version(2) limit(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
-///   root to rank   status(4) length(4), then of status 0 name(16) and for each rank length(4) card(length), else a
-///                  sentence(length)
+///   request   magic(4) version(2) limit(2) secret(16) meeting(8) rank(4) world(4) length(4) card(length)
+///   answer    status(4) length(4); if status is 0: name(16) and for each rank length(4) card(length); otherwise: an
+///             error text(length)
 ///
-/// limit: for how many seconds the rank waits for others; 0: for as long as the root says.
+/// limit: for how many seconds the rank waits for others; 0: the server's limit counts. meeting: the number of the
+/// rendezvous. card: the peer info of a rank.
 #include <bit>
 #include <cstddef>
 #include <cstdint>

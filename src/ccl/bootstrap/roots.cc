@@ -11,13 +11,13 @@
 namespace nupa::ccl {
 namespace {
 
-/// Ranks of one meeting may come so long after each other.
+/// How long the first rank of a rendezvous waits for the others, unless it sends its own limit.
 constexpr int64_t kMeetingNs = 300'000'000'000;
 
-/// Numbers of meetings, of one id and one rank. All ranks count alike, so that they come to the same meeting.
+/// The rendezvous numbers of one id and one rank. All ranks count alike, so that they join the same rendezvous.
 struct Numbers {
   uint64_t next = 0;
-  std::set<uint64_t> unused;  ///< below `next`: of meetings that failed here, and may still be held
+  std::set<uint64_t> unused;  ///< below `next`: they failed here, and may be tried again
 
   uint64_t take() { return unused.empty() ? next++ : unused.extract(unused.begin()).value(); }
 };
@@ -28,7 +28,7 @@ progress::ForkMutex& g_numbers_mutex = *new progress::ForkMutex;
 }  // namespace
 
 Result<UniqueId> root_here() {
-  // Guests may be served until the process is gone.
+  // Never freed: clients may be served until the process exits.
   static auto* const roots = new std::vector<std::unique_ptr<MeetingRoot>>;
   auto root = MeetingRoot::start(kMeetingNs);
   if (!root) return tl::unexpected(root.error());
@@ -46,10 +46,10 @@ Result<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const C
       std::lock_guard lock(g_numbers_mutex);
       meeting = numbers().take();
     }
-    // The root says who is missing when the limit is over.
+    // The server answers when the limit is over, with the list of missing ranks.
     auto met = meet(id, meeting, rank, world, card, {limit_ns, limit_ns + kAnswerNs, limit_ns});
     if (met) return met;
-    // A program that ran before in this process's place has been there, or the meeting lacked ranks.
+    // An earlier process of this rank has taken part in this rendezvous, or it has failed because ranks were missing.
     if (met.error().code() == EALREADY) continue;
     std::lock_guard lock(g_numbers_mutex);
     numbers().unused.insert(meeting);

@@ -3,9 +3,9 @@
 
 namespace nupa::ccl {
 
-/// A root of its own in this process, as long as it lives.
+/// Starts another rendezvous server in this process, which runs until the process exits.
 Result<UniqueId> root_here();
-/// As meet(), in the next meeting of this id that is not over.
+/// The same as meet(), in the next rendezvous of this id that is not over.
 Result<Met> meet_next(const UniqueId& id, uint32_t rank, uint32_t world, const Card& card, int64_t limit_ns);
 
 }  // namespace nupa::ccl

@@ -10,7 +10,7 @@
 
 namespace nupa::ccl {
 
-/// An address and a port as the system's calls take them: of IPv4 where the address is one.
+/// An address and a port for socket calls: sockaddr_in if the address is an IPv4 address, otherwise sockaddr_in6.
 class SocketAddress {
  public:
   SocketAddress(const Gid& address, uint16_t port) {
@@ -37,7 +37,7 @@ class SocketAddress {
   };
 };
 
-/// Of IPv4 or IPv6.
+/// Converts an IPv4 or IPv6 address.
 inline Gid gid_of(const sockaddr* address) {
   if (address->sa_family == AF_INET) return base::ipv4_gid(reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
   Gid gid;

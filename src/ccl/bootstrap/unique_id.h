@@ -11,7 +11,8 @@
 
 namespace nupa::ccl {
 
-/// Names a meeting of ranks: 128 bytes that anybody may carry to them. Whoever has it may take part.
+/// The addresses and the secret of a rendezvous server: 128 bytes that a program may pass to its ranks by any means.
+/// Each process that has the id can take part.
 struct UniqueId {
   static constexpr size_t kBytes = 128;
   static constexpr size_t kMaxAddresses = 6;
@@ -19,17 +20,17 @@ struct UniqueId {
 
   std::array<uint8_t, kSecretBytes> secret{};
   uint16_t port = 0;
-  std::vector<Gid> addresses;  ///< of the host where the root is, to be tried in turn; kMaxAddresses at most
+  std::vector<Gid> addresses;  ///< of the server's host, to be tried in order; kMaxAddresses at most
 
-  /// As bytes: magic(8), secret(16), port(2), number of addresses(1), zeros(5), addresses(6 x 16); port in network
-  /// order.
+  /// Encodes the id as magic(8), secret(16), port(2), number of addresses(1), zeros(5), addresses(6 x 16); the port is
+  /// in network byte order.
   std::array<std::byte, kBytes> encode() const;
-  /// EINVAL: these are not the bytes of one.
+  /// EINVAL: the bytes are not an encoded id.
   static Result<UniqueId> decode(const std::byte* bytes, size_t length);
 
-  /// The same bytes in hexadecimal digits, for environments and files.
+  /// The encoded id in hexadecimal digits, for environment variables and files.
   std::string text() const;
-  /// EINVAL: this is not the text of one.
+  /// EINVAL: the text is not that of an id.
   static Result<UniqueId> from_text(std::string_view text);
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-/// How arrays are cut.
+/// Helpers that copy arrays and divide them among ranks.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace nupa::ccl {
 
 constexpr size_t kCacheLine = 64;
 
-/// memcpy() of arrays that may be nowhere when they are empty.
+/// memcpy() that accepts null arrays of length 0.
 inline void copy_array(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
-/// The same where an array may be the part of a result where it belongs.
+/// The same, but copies nothing if the array already is its part of the result.
 inline void copy_unless_same(void* to, const void* from, size_t bytes) {
   if (to != from) copy_array(to, from, bytes);
 }
@@ -23,14 +23,14 @@ inline const std::byte* bytes_at(const void* data, size_t offset) {
 }
 inline std::byte* bytes_at(void* data, size_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-/// Elements [begin, end).
+/// The elements [begin, end) of an array.
 struct Slice {
   size_t begin;
   size_t end;
   size_t length() const { return end - begin; }
 };
 
-/// Of `elements`, in as equal parts as whole cache lines allow.
+/// The slice of `rank` when `elements` are divided among all ranks, as equally as whole cache lines allow.
 inline Slice slice_of(uint32_t rank, uint32_t ranks, size_t elements, size_t element_bytes) {
   const size_t in_line = std::max<size_t>(kCacheLine / element_bytes, 1);
   const size_t lines = (elements + in_line - 1) / in_line;
@@ -38,7 +38,7 @@ inline Slice slice_of(uint32_t rank, uint32_t ranks, size_t elements, size_t ele
   return {at(rank), at(rank + 1)};
 }
 
-/// How much of a block of `length` comes in the part that begins at `begin`.
+/// Length of the part of a block that begins at `begin`: `at_once` at most, 0 behind the end of the block.
 inline size_t part_length(size_t length, size_t begin, size_t at_once) {
   return begin < length ? std::min(at_once, length - begin) : 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
-/// What ranks that share memory have of each other. Each has an arena of its own, which all of them map and only it
-/// writes, but for the words by which others sleep and end everything.
+/// The shared memory of a rank. Each rank has one arena that all ranks of the group map. Only its owner writes it,
+/// except for the words with which other ranks announce that they sleep, leave, or end all operations.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace nupa::ccl {
 
-/// A rank's part of a tiny operation: all in one cache line, the number of its step last.
+/// A rank's part of a tiny operation in one cache line. The step number is written last.
 struct alignas(kCacheLine) FlagLine {
   static constexpr size_t kPayload = 56;
   std::byte payload[kPayload];
@@ -20,26 +20,26 @@ struct alignas(kCacheLine) FlagLine {
 };
 static_assert(sizeof(FlagLine) == kCacheLine);
 
-/// Lines and slots are used in turn. A rank may still read what it was given in a turn until it has begun the next one;
-/// there are more lines and small slots than large ones, so that who only gives can be so many operations ahead of who
-/// only takes.
+/// Each generation uses a flag line and eager slots, which are used again kSmallTurns or kTurns generations later. A
+/// rank may read what it got in a generation until it begins the next one. There are more lines and small slots than
+/// large ones, so that a rank that only sends can be that many operations ahead of a rank that only receives.
 constexpr uint32_t kTurns = 2;
 constexpr uint32_t kSmallTurns = 8;
 constexpr size_t kSmallSlotBytes = 4096;
 
-/// Where an arena begins. After it, from kSlotsAt on, kSmallTurns small slots for what goes in, then the large ones:
-/// kTurns for what goes in, kTurns for what comes out.
+/// The beginning of an arena. From kSlotsAt on, kSmallTurns small input slots follow, then the large slots: kTurns for
+/// input and kTurns for output.
 struct ArenaHead {
-  /// By anybody: a Cause.
+  /// A packed Cause, or 0. Any rank may write it.
   alignas(kCacheLine) std::atomic<uint64_t> ended;
-  /// How many sleep until the owner tells something.
+  /// Threads that sleep until the owner publishes something.
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;
-  /// How far the owner has come.
+  /// The last step that the owner has completed.
   alignas(kCacheLine) std::atomic<uint32_t> mark;
-  /// How many of the others will not look at this arena any more; counted by them.
+  /// Number of other ranks that do not access this arena any more. Those ranks count it up.
   alignas(kCacheLine) std::atomic<uint32_t> departed;
   FlagLine lines[kSmallTurns];
-  /// By the owner: what others may map.
+  /// Allocations that other ranks may map. The owner writes it.
   PublishedRegion regions[kPublishedRegions];
 };
 
@@ -51,7 +51,8 @@ constexpr size_t kLargeSlotsAt = kSlotsAt + kSmallTurns * kSmallSlotBytes;
 
 constexpr size_t arena_bytes(size_t slot_bytes) { return kLargeSlotsAt + kSlots * slot_bytes; }
 
-/// The owner's operations end, and whatever it begins later, and whoever waits for it looks. The first cause stays.
+/// Ends the operations of the arena's owner, including later ones, and wakes the threads that wait for them. The first
+/// cause is kept.
 void end_arena(ArenaHead& head, const Cause& cause);
 
 }  // namespace nupa::ccl

@@ -1,8 +1,8 @@
 #pragma once
-/// What ranks see of each other, and the groups that algorithms run on. Ranks of one host map each other's arenas
-/// (MappedGroup); any two ranks have lanes, by memory or by RDMA WRITE, which carry messages in pieces (LaneGroup); a
-/// TwoLevelGroup is both. Algorithms use the groups, `p2p` uses the lanes, `connect` makes both. One thread at a time
-/// uses a group; what RDMA brings is noted by whichever thread polls.
+/// The memory and the messages between ranks, and the groups that algorithms run on. Ranks of one host map each other's
+/// arenas (MappedGroup). Any two ranks have channels, through memory or by RDMA WRITE, which carry messages in
+/// fragments (LaneGroup). A TwoLevelGroup has both. Algorithms use the groups, `p2p` uses the channels, and `connect`
+/// creates both. One thread at a time uses a group; any thread may poll for RDMA completions and record them.
 #include "ccl/channel/arena.h"
 #include "ccl/channel/hierarchical_group.h"
 #include "ccl/channel/lane.h"

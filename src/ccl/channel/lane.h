@@ -4,37 +4,37 @@
 
 namespace nupa::ccl {
 
-/// Messages between this rank and another one, in both directions, in order, in pieces of limited size. One thread at a
-/// time sends, and one receives.
+/// A channel: messages between this rank and another one, in both directions, in order, in fragments of limited size.
+/// One thread at a time sends, and one receives.
 class Lane {
  public:
   virtual ~Lane() = default;
 
-  /// Most bytes of a piece.
+  /// Largest size of a fragment.
   virtual size_t piece_bytes() const = 0;
-  /// Until there is room for a piece.
+  /// Returns a Wait until there is room for a fragment.
   virtual Wait can_send() const = 0;
-  /// Where the next piece is to be put, once there is room. Nothing has to stay there after send().
+  /// Returns where the next fragment is to be written once there is room. The memory is free again after send().
   virtual std::byte* room() = 0;
   virtual void send(size_t bytes) = 0;
-  /// Sends a piece from where it lies, for which there is room. It has to stay as it is until all_arrived(). False: it
-  /// was not sent, for the lane does not do that.
+  /// Sends a fragment without a copy; there must be room for it. The data must not change until all_arrived(). Returns
+  /// false and sends nothing if the channel does not support this.
   virtual bool lend(const void* data, size_t bytes) = 0;
-  /// Whether something that was lent may still be read.
+  /// True if data of a lend() may still be read.
   virtual bool has_loans() const = 0;
 
-  /// Until there is a piece.
+  /// Returns a Wait until there is a fragment.
   virtual Wait can_receive() const = 0;
-  /// The oldest piece that is there. It stays until pop().
+  /// Returns the oldest received fragment, which is valid until pop().
   virtual const std::byte* front() const = 0;
   virtual size_t front_bytes() const = 0;
   virtual void pop() = 0;
 
-  /// Whether anything was sent or has come.
+  /// True if anything was sent or received.
   virtual bool is_used() const = 0;
-  /// The other end has said that this piece was its last.
+  /// Takes a fragment after which the peer sends nothing.
   virtual void pop_last() = 0;
-  /// Until all that was sent has arrived, or the other end needs no more.
+  /// Returns a Wait until all that was sent has arrived, or until the peer needs no more.
   virtual Wait all_arrived() const = 0;
 };
 

@@ -7,34 +7,34 @@
 
 namespace nupa::ccl {
 
-/// What messages between ranks take.
+/// Time that messages between ranks take.
 struct LinkSpeed {
-  double message_ns;  ///< from a sender's call to the end of the receiver's, of an empty one
-  double more_ns;     ///< each further one that is sent at the same time
+  double message_ns;  ///< from the sender's call to the end of the receiver's, for an empty message
+  double more_ns;     ///< for each further message that is sent at the same time
   double byte_ns;
 };
 
-/// Ranks that send each other messages, as one of them has it: a communicator's, or one of each host. Ranks are
-/// numbered within the group. One thread at a time.
+/// Ranks that exchange messages, from the view of one of them: all ranks of a communicator, or one of each node. Ranks
+/// are numbered within the group. One thread at a time.
 class LaneGroup {
  public:
-  /// What leads to a rank; each is made when it is first wanted.
+  /// The channels to the ranks. Each is created at its first use. Ranks are those of the communicator.
   class Ways {
    public:
     virtual ~Ways() = default;
-    /// Begins to make the way to a rank of the communicator.
+    /// Begins to create the channel to a rank.
     virtual void want(uint32_t rank) = 0;
-    /// Until it is there.
+    /// Returns a Wait until the channel exists.
     virtual Wait ready(uint32_t rank) = 0;
-    /// Then.
+    /// Requires that ready() is over.
     virtual Lane& lane(uint32_t rank) = 0;
-    /// How many pieces one sends before it takes the first one, where it does both in turns.
+    /// Fragments that a rank sends before it takes the first one if it sends and receives alternately.
     virtual uint32_t ahead() const = 0;
-    /// Whether anything went either way between this rank and that one, by a lane of any kind.
+    /// True if any message went between this rank and that one in either direction, on a channel of any kind.
     virtual bool is_used(uint32_t rank) const = 0;
   };
 
-  /// `members`: what each rank is called in the communicator.
+  /// `members`: each member's rank in the communicator.
   LaneGroup(uint32_t rank, std::vector<uint32_t> members, Ways& ways)
       : rank_(rank), members_(std::move(members)), ways_(ways), lanes_(members_.size()) {}
 
@@ -42,11 +42,12 @@ class LaneGroup {
   uint32_t ranks() const { return static_cast<uint32_t>(members_.size()); }
   FramePool& frames() { return frames_; }
   uint32_t ahead() const { return ways_.ahead(); }
-  /// By which algorithms are chosen; the same on all ranks. Until somebody has measured it: packets on some network.
+  /// The speed that the choice of algorithms is based on; the same on all ranks. Before the first measurement it holds
+  /// assumed values for packets on a network.
   const LinkSpeed& speed() const { return speed_; }
   void set_speed(const LinkSpeed& speed) { speed_ = speed; }
 
-  /// Whether there is a lane to that rank; else it is begun to be made.
+  /// Returns whether there is a channel to that rank. If there is none, begins to create it.
   bool has(uint32_t rank) {
     if (lanes_[rank] != nullptr) return true;
     ways_.want(members_[rank]);
@@ -56,7 +57,7 @@ class LaneGroup {
   }
   bool is_used(uint32_t rank) const { return ways_.is_used(members_[rank]); }
   Wait ready(uint32_t rank) { return ways_.ready(members_[rank]); }
-  /// Once there is one.
+  /// Requires that has() was true.
   Lane& lane(uint32_t rank) { return *lanes_[rank]; }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-/// Where messages between two ranks lie in their arenas.
+/// The layout of messages between two ranks in their arenas.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -10,59 +10,60 @@
 
 namespace nupa::ccl {
 
-/// Two ranks have several lanes, so that one kind of messages does not wait for another.
+/// Two ranks have several channels, so that one kind of message does not wait for another.
 enum class LaneKind : uint32_t {
   kCollective = 0,
   kMessage = 1,  ///< send and recv of the program
 };
 constexpr uint32_t kLanes = 2;
 
-/// Pieces of a lane that may be under way: so many fill a wire of 10 Gbit/s for 5 ms, while one that was lost goes
-/// again.
+/// Fragments of a channel that may be outstanding. This number fills a 10 Gbit/s link for 5 ms, while a lost one is
+/// retransmitted.
 constexpr uint32_t kMostPieces = 128;
-/// Where there are too many ranks for that.
+/// Limit where more than kFewRanks ranks would need too much memory.
 constexpr uint32_t kFewPieces = 32;
 constexpr uint32_t kFewRanks = 32;
 
-/// What begins a channel: one rank's end of one lane, in its arena. Where memory is shared the other rank counts it up.
+/// The head of a channel buffer: one rank's side of one channel, in its arena. If memory is shared, the peer counts up
+/// the words.
 struct ChannelHead {
-  /// Pieces that the other rank has put into this end's slots.
+  /// Fragments that the peer has written into the slots here.
   alignas(kCacheLine) std::atomic<uint32_t> arrived;
-  uint32_t lengths[kMostPieces];  ///< of those, by slot
-  /// Pieces of this rank that the other one has taken.
+  uint32_t lengths[kMostPieces];  ///< of those fragments, by slot
+  /// Fragments of this rank that the peer has taken.
   alignas(kCacheLine) std::atomic<uint32_t> taken;
-  /// How many sleep until one of these changes.
+  /// Threads that sleep until one of these changes.
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;
 };
 
-/// The channels of an arena: of each rank as many as there are lanes. A channel is the head, pieces() slots that the
-/// other rank fills, and as many that wires take what this rank sends from; memory that is never touched is never
-/// there.
+/// The channel buffers of an arena: one for each rank and each kind of channel. A buffer has the head, pieces() slots
+/// that the peer fills, and pieces() slots that RDMA sends from. Buffers that are never touched take no physical
+/// memory.
 class ChannelLayout {
  public:
-  /// `ranks`: of the communicator; the more, the fewer and the smaller the pieces.
+  /// `ranks`: size of the communicator. More ranks mean fewer and smaller fragments.
   explicit ChannelLayout(uint32_t ranks)
       : ranks_(ranks),
         pieces_(ranks <= kFewRanks ? kMostPieces : kFewPieces),
         piece_bytes_(
             std::clamp(std::bit_floor(kMostBytes / (size_t{ranks} * kLanes * 2 * pieces_)), kSmallest, kLargest)) {}
 
-  /// Of a lane, that may be under way.
+  /// Fragments of a channel that may be outstanding.
   uint32_t pieces() const { return pieces_; }
-  /// By wires the other end is told of so many that were taken at a time.
+  /// With RDMA, a rank reports taken fragments to the peer after this number of them.
   uint32_t told_after() const { return pieces_ / 4; }
-  /// One that sends and receives in turns sends so many before it takes the first one. Twice as many, of both ends'
-  /// turns, find room before the first one was told of.
+  /// A rank that sends and receives alternately sends this many fragments before it takes the first one. Twice this
+  /// number fits before the peer reports the first one as taken.
   uint32_t ahead() const { return (pieces_ - told_after()) / 2 - 1; }
-  /// Work requests of a wire at most: in both directions each piece, and each note of pieces taken.
+  /// Work requests of a queue pair at most: in both directions each fragment, and each report of taken fragments.
   uint32_t wire_requests() const { return kLanes * 2 * pieces_; }
   size_t piece_bytes() const { return piece_bytes_; }
   size_t bytes() const { return size_t{ranks_} * kLanes * channel_bytes(); }
-  /// From where the channels begin to the one with `rank`.
+  /// Offset of the buffer for `rank`, from the first buffer.
   size_t offset(uint32_t rank, LaneKind kind) const {
     return (size_t{rank} * kLanes + static_cast<uint32_t>(kind)) * channel_bytes();
   }
-  /// Within a channel.
+  /// Offset within a channel buffer.
   size_t in_slot(uint32_t piece) const { return kHeadBytes + piece % pieces_ * piece_bytes_; }
   size_t out_slot(uint32_t piece) const { return in_slot(piece) + pieces_ * piece_bytes_; }
 

@@ -4,7 +4,7 @@
 
 namespace nupa::ccl {
 
-/// An allocation that other ranks may map, in a table in its owner's arena.
+/// An allocation that other ranks may map, as an entry of the table in its owner's arena.
 struct PublishedRegion {
   uint64_t serial;
   uint64_t base;
@@ -14,20 +14,20 @@ struct PublishedRegion {
 };
 constexpr uint32_t kPublishedRegions = 64;
 
-/// Where an array lies in one of them. Serial 0: in memory that others cannot map.
+/// The place of an array in a published allocation. Serial 0: the array is in memory that others cannot map.
 struct Place {
   uint64_t serial = 0;
   uint64_t offset = 0;
-  uint32_t entry = 0;  ///< in the table; until the operation after the next one
+  uint32_t entry = 0;  ///< in the table; valid until the operation after the next one
 };
 
-/// The arrays of an operation in memory that ranks map of each other.
+/// The mappings of other ranks' allocations that an operation's arrays lie in.
 class Windows {
  public:
   virtual ~Windows() = default;
-  /// Makes it known where this rank's array lies.
+  /// Publishes the allocation of this rank's array, and returns the array's place in it.
   virtual Place publish(const void* data, size_t bytes) = 0;
-  /// What `rank` of the group has published; null: it cannot be mapped.
+  /// Returns the local address of an array that `rank` of the group has published, or null if it cannot be mapped.
   virtual std::byte* find(uint32_t rank, const Place& place) = 0;
 };
 

@@ -14,7 +14,8 @@ void WireLane::post(SendWr& wr) {
   wr.flags = send_flag::kSignaled;
   wr.wr_id = static_cast<uint64_t>(kind_) + 1;
   wr.rkey = there_.rkey;
-  // What a queue pair refuses it has an error for, which whoever polls gets to see.
+  // The result is ignored: a queue pair that rejects a request has failed, and the thread that polls gets its error
+  // completion.
   qp_.post_send(wr);
   ++posted_;
 }
@@ -40,7 +41,7 @@ void WireLane::pop() {
 
 bool WireLane::note_break() {
   if (!parted_.load(std::memory_order_acquire)) return true;
-  // More than can be under way: whoever waits for the last one goes on.
+  // This is more than can be outstanding, so a thread that waits for the last completion continues.
   completed_.fetch_add(layout_.wire_requests(), std::memory_order_release);
   return false;
 }

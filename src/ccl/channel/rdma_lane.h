@@ -7,7 +7,8 @@
 
 namespace nupa::ccl {
 
-/// What the immediate of a wire's messages says: the lane, and either how long a piece is or how many were taken.
+/// The immediate data of a message: the channel's kind, and either the length of a fragment or the number of taken
+/// fragments.
 struct WireNote {
   LaneKind lane;
   bool is_taken;
@@ -19,17 +20,17 @@ struct WireNote {
   }
 };
 
-/// A lane by RDMA WRITE with immediate: pieces go from this rank's channel to the other's. Whoever polls the
-/// completions tells it what came.
+/// A channel by RDMA WRITE with immediate, which writes fragments into the peer's channel buffer. The thread that polls
+/// completions passes them to note() and note_arrived().
 class WireLane final : public Lane {
  public:
-  /// This end of the lane.
+  /// This rank's side.
   struct Here {
     std::byte* channel;
     uint32_t lkey;         ///< of the channel
     uint32_t memory_lkey;  ///< of all memory
   };
-  /// Where the other end of the lane is, as its queue pair knows it.
+  /// The peer's side, with the address and key as the queue pair uses them.
   struct There {
     uint64_t channel;
     uint32_t rkey;
@@ -61,11 +62,11 @@ class WireLane final : public Lane {
   }
   Wait all_arrived() const override { return {&completed_, posted_, rank_, nullptr}; }
 
-  /// By whoever polls: what came.
+  /// Records a received message. The thread that polls calls it.
   void note(const WireNote& note);
-  /// One that was sent has arrived.
+  /// Records that a message has arrived at the peer.
   void note_arrived() { completed_.fetch_add(1, std::memory_order_release); }
-  /// The wire has broken. False: the other end has said before that it needs no more.
+  /// Records that the connection has failed. Returns false if the peer had sent its last fragment before.
   bool note_break();
 
  private:
@@ -82,9 +83,9 @@ class WireLane final : public Lane {
   uint32_t received_ = 0;
   uint32_t posted_ = 0;
   std::atomic<uint32_t> completed_{0};
-  uint32_t lent_ = 0;  ///< requests posted with the last one that was lent
+  uint32_t lent_ = 0;  ///< value of `posted_` after the last lend()
   std::atomic<bool> parted_{false};
-  uint32_t untold_ = 0;  ///< pieces taken that the other end does not know of
+  uint32_t untold_ = 0;  ///< taken fragments that were not reported to the peer
   std::atomic<uint32_t> arrived_{0};
   std::atomic<uint32_t> taken_{0};
   uint32_t lengths_[kMostPieces] = {};

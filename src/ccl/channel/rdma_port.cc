@@ -12,7 +12,7 @@ namespace nupa::ccl {
 namespace {
 
 constexpr int kAtOnce = 32;
-/// Of two threads that sleep one may take the other's event.
+/// Limits a sleep because one of two sleeping threads may consume the event of the other.
 constexpr int64_t kLongestSleepNs = 2'000'000;
 
 }  // namespace
@@ -58,7 +58,7 @@ uint32_t WirePort::take(const WorkCompletion& completion) {
     return kNoRank;
   }
   const WireNote note = WireNote::unpacked(ntohl(completion.imm_data));
-  // First the receive, for the other end may send as soon as it has seen an answer.
+  // The receive comes first: the peer may send as soon as it has an answer to this message.
   if (wire.qp->post_recv({}) != 0) return wire.rank;
   if (!note.is_taken && note.value > wire.lanes[0]->piece_bytes()) return wire.rank;
   wire.lanes[static_cast<uint32_t>(note.lane)]->note(note);
@@ -84,7 +84,7 @@ void WirePort::poll() {
 
 void WirePort::sleep(int64_t limit_ns) {
   cq_->arm(false);
-  // What came before it was armed raises no event; whoever waits looks at once, then.
+  // A completion that came before the queue was armed raises no event. If there is one, the caller looks again at once.
   WorkCompletion completion;
   uint32_t broken = kNoRank;
   {
@@ -97,7 +97,7 @@ void WirePort::sleep(int64_t limit_ns) {
   if (broken != kNoRank) on_break_(broken);
   if (limit_ns == 0) return;
   const auto deadline = progress::Deadline::in_ns(std::min(limit_ns, kLongestSleepNs));
-  (void)progress::wait_readable(channel_->signal_fd(), deadline);  // late is as good: the caller looks either way
+  (void)progress::wait_readable(channel_->signal_fd(), deadline);  // the result is ignored: the caller polls either way
   while (channel_->wait()) {
   }
 }

@@ -11,34 +11,35 @@
 
 namespace nupa::ccl {
 
-/// What comes by the wires of a communicator: one completion queue for all of them. Any thread.
+/// The RDMA completions of a communicator: one completion queue for all of its queue pairs. Thread-safe.
 class WirePort {
  public:
-  /// Called by the thread that polls, with nothing locked, for each rank whose wire has broken.
+  /// Called for each rank whose connection has failed, by the thread that polls, without a lock.
   using OnBreak = std::function<void(uint32_t rank)>;
 
-  /// `requests`: that the lanes of a queue pair may have under way, in each direction. Errors of the core.
+  /// `requests`: outstanding requests of the channels of one queue pair, in each direction. Returns errors of the core.
   static Result<std::unique_ptr<WirePort>> open(Device& device, uint32_t requests, OnBreak on_break);
 
-  /// The queue pair of a wire may have so many sends under way beside those of its lanes: probes of whether the other
-  /// end lives.
+  /// Sends that a queue pair may have outstanding in addition to those of its channels: probes that check whether the
+  /// peer is alive.
   static constexpr uint32_t kProbes = 4;
-  /// How many requests the queue pair of a wire may have under way.
+  /// Outstanding requests of one queue pair.
   uint32_t sends() const { return requests_ + kProbes; }
   uint32_t receives() const { return requests_; }
 
   CompletionQueue& cq() { return *cq_; }
-  /// There is room for the completions of one more queue pair.
+  /// Makes room for the completions of one more queue pair. Returns 0 or an errno value.
   int grow();
-  /// From now on its completions are for these lanes, by LaneKind. The queue pair takes receives.
+  /// From now on completions of `qp` go to these channels, which are indexed by LaneKind. Posts receives, so the queue
+  /// pair must accept them. Returns 0 or an errno value.
   int add(QueuePair& qp, uint32_t rank, WireLane* const* lanes);
-  /// From now on its completions are ignored. A rank calls this before it ends the queue pair itself, so that OnBreak
-  /// does not name the other end.
+  /// From now on completions of `qp` are ignored. A rank calls this before it destroys the queue pair itself, so that
+  /// OnBreak does not name the peer.
   void drop(const QueuePair& qp);
 
-  /// Takes what has come.
+  /// Handles the completions that are there.
   void poll();
-  /// Until something comes, `limit_ns` at most.
+  /// Sleeps until a completion arrives, at most `limit_ns`.
   void sleep(int64_t limit_ns);
 
  private:
@@ -51,12 +52,12 @@ class WirePort {
   WirePort(std::unique_ptr<CompletionChannel> channel, std::unique_ptr<CompletionQueue> cq, uint32_t requests,
            OnBreak on_break)
       : channel_(std::move(channel)), cq_(std::move(cq)), requests_(requests), on_break_(std::move(on_break)) {}
-  /// Returns whose wire has broken, or kNoRank.
+  /// Returns the rank whose connection has failed, or kNoRank.
   uint32_t take(const WorkCompletion& completion);
 
   const std::unique_ptr<CompletionChannel> channel_;
   const std::unique_ptr<CompletionQueue> cq_;
-  const uint32_t requests_;  ///< of a queue pair's lanes, in each direction
+  const uint32_t requests_;  ///< of the channels of one queue pair, in each direction
   const OnBreak on_break_;
   uint32_t entries_ = 0;
   std::mutex mutex_;

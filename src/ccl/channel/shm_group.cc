@@ -17,7 +17,7 @@ MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vec
 }
 
 void MappedGroup::refresh(uint32_t step) {
-  // It has come through all steps before this one; a line that says so is none that anybody waits for.
+  // This rank has completed all steps before `step`. No rank waits for a flag line with this number.
   tell(step);
   for (FlagLine& line : head().lines)
     if (static_cast<int32_t>(step - line.step.load(std::memory_order_relaxed)) > 0)

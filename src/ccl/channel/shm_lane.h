@@ -5,10 +5,10 @@
 
 namespace nupa::ccl {
 
-/// A lane between ranks that map each other's arenas: who sends writes into the other one's channel.
+/// A channel between ranks that map each other's arenas: the sender writes into the peer's channel buffer.
 class MappedLane final : public Lane {
  public:
-  /// `here`: the channel of this rank; `there`: the other one's. `rank`: that one.
+  /// `here`: the channel buffer of this rank. `there`: that of the peer. `rank`: the peer.
   MappedLane(std::byte* here, std::byte* there, uint32_t rank, const ChannelLayout& layout, const WaitRules& rules)
       : here_(here), there_(there), rank_(rank), layout_(layout), rules_(rules) {}
 
@@ -33,7 +33,7 @@ class MappedLane final : public Lane {
   }
   bool is_used() const override { return sent_ != 0 || head(here_).arrived.load(std::memory_order_acquire) != 0; }
   void pop_last() override { pop(); }
-  /// It is there when send() returns.
+  /// The data has arrived when send() returns.
   Wait all_arrived() const override { return {&head(here_).taken, head(here_).taken.load(), rank_}; }
 
  private:

@@ -11,14 +11,14 @@
 namespace nupa::ccl {
 namespace {
 
-/// Stands for the arena in a forked child, which must not touch its parent's.
+/// Replaces the arena in a forked child, which must not touch its parent's.
 ArenaHead g_parents_arena;
 constexpr int kInherited = ENODEV;
 constexpr const char* kInheritedText = "a parent process made this communicator; make one in this process";
 
 }  // namespace
 
-/// One call, in its turn.
+/// A call as a job of the executor.
 class Communicator::Task final : public Job {
  public:
   Task(Communicator& communicator, Call call) : communicator_(communicator), call_(std::move(call)) {
@@ -29,10 +29,10 @@ class Communicator::Task final : public Job {
  private:
   Communicator& communicator_;
   const Call call_;
-  int64_t queued_ns_ = 0;  ///< when it came (CLOCK_MONOTONIC), if somebody observes
+  int64_t queued_ns_ = 0;  ///< when it was queued (CLOCK_MONOTONIC), if it is observed
 };
 
-/// The lanes of one kind that links have.
+/// The channels of one kind that the communicator's links have.
 class Communicator::LaneWays final : public LaneGroup::Ways {
  public:
   LaneWays(Links& links, LaneKind kind) : links_(links), kind_(kind) {}
@@ -68,7 +68,8 @@ Result<void> Communicator::open() {
     return fail(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
   const ChannelLayout channels(ranks());
   const size_t channels_at = arena_bytes(options_.slot_bytes);
-  // Ranks that differ in these would wait for each other: links refuse arenas of another length.
+  // The length depends on these settings, because links reject arenas of another length: ranks with different settings
+  // would wait for each other forever.
   const size_t bytes =
       channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
   auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
@@ -78,7 +79,7 @@ Result<void> Communicator::open() {
   head_ = static_cast<const ArenaHead*>(arena_->addr());
   if (!topology_.is_one_memory()) {
     auto wires = WirePort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
-      // A rank that has told its end may have ended its wires since, and lives.
+      // A rank that has announced its end may have closed its queue pairs since, and is alive.
       if (!links_->has_ended(rank)) on_end({ECONNRESET, rank});
     });
     if (!wires) return tl::unexpected(wires.error());
@@ -172,7 +173,7 @@ int Communicator::do_now(const Call& call) {
 }
 
 int Communicator::end_by(int error) {
-  // What one rank has stopped at, the others would wait for.
+  // The other ranks would wait for this one: end their operations, too.
   if (!ended()) end({error, rank()});
   links_->call_in_loans();
   return error;

@@ -1,7 +1,7 @@
 #pragma once
-/// Ranks that do collectives together, as one of them has it: the order of their operations (Executor), the groups that
-/// algorithms run on (Groups), how all of it ends, and how it is split or shrunk (Survivors). The C functions use it.
-/// Any thread; calls of several threads are done one after the other.
+/// The ranks that call collectives together. This folder has the order of their operations (Executor), the groups that
+/// algorithms run on (Groups), how a communicator ends, and how it is split or shrunk (Survivors). The C functions use
+/// it. Thread-safe; calls of several threads run one after the other.
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -23,58 +23,60 @@
 
 namespace nupa::ccl {
 
-/// A group of ranks that do collectives, as one of them has it. Every rank calls the same operations in the same order;
-/// calls of several threads of one rank are done one after the other.
+/// One rank's view of the ranks that call collectives together. Every rank calls the same operations in the same order;
+/// calls of several threads of one rank run one after the other.
 ///
-/// In a forked child it is its parent's: it has ended there with ENODEV, which costs the calls of a parent nothing, and
-/// is never destroyed.
+/// In a forked child, the parent's communicator has ended with ENODEV and is never destroyed. This costs the parent's
+/// calls nothing.
 class Communicator final : private Surroundings, private progress::ForkParticipant {
  public:
-  /// `cards`: of all ranks. Errors: those of the core.
+  /// `cards`: peer info of all ranks, by rank. Returns errors of the core.
   static Result<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
                                                     uint32_t rank, std::vector<RankCard> cards,
                                                     const CommunicatorOptions& options);
   ~Communicator() override;
 
-  /// False in a forked child.
+  /// Returns false in a forked child.
   bool is_here() const { return !is_inherited_; }
   uint32_t rank() const { return topology_.rank; }
   uint32_t ranks() const { return topology_.ranks; }
   const Topology& topology() const { return topology_; }
 
-  /// To its end. 0 or an errno value: as start(), or ended()'s.
+  /// Runs the call to its end. Returns 0, an error of start(), or the error of ended().
   int run(const Call& call);
-  /// The same for the smallest of calls, if nothing stands in its way: else kNotNow, and nothing has been done.
+  /// Runs a small call inline if it can start at once. Otherwise returns kNotNow, with nothing done.
   static constexpr int kNotNow = -1;
   int run_line(const LineCall& call);
-  /// To be done in its turn; `call`'s arrays must stay until wait() has returned.
+  /// Queues the call. Its arrays must stay valid until wait() has returned.
   Result<std::shared_ptr<Job>> start(Call call);
   int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
 
-  /// Sends and receives; not in the order of the collectives. Made when they are first used.
+  /// The sends and receives, which are not ordered with the collectives. Created at the first use.
   Messages& messages();
 
-  /// Ranks of one `color` become a communicator, ordered by `key` and then by rank; those of color kNoColor none
-  /// (null). Called by all ranks.
+  /// A collective that makes a communicator of the ranks of each `color`, ordered by `key` and then by rank. Ranks of
+  /// color kNoColor get null.
   static constexpr int64_t kNoColor = -1;
   Result<std::unique_ptr<Communicator>> split(int64_t color, int64_t key, Purpose purpose = Purpose::kSplit);
 
-  /// Those who are left become a communicator, in their order: without ranks that are gone, and that were waited for
-  /// in vain. Called by all of them, as often as each other. ECONNABORTED: they have gone on without this one.
+  /// Makes a communicator of the surviving ranks, in their order, without the ranks that have died or timed out. All
+  /// surviving ranks have to call it, equally often. ECONNABORTED: the others have left this rank out.
   Result<std::unique_ptr<Communicator>> shrink();
 
-  /// All ranks have come here, so that nobody needs anything of the others any more; not to be used afterwards.
+  /// Waits until all ranks have called it, so that no rank needs another one any more. The communicator must not be
+  /// used afterwards.
   int finish();
-  /// Ends what all ranks have under way, and whatever they begin later. Any thread.
+  /// Ends the operations of all ranks, those in progress and later ones.
   void end(const Cause& cause) { links_->end(cause); }
   Cause ended() const override;
-  /// For people: what a cause is.
+  /// Describes a cause for an error text.
   std::string text_of(const Cause& cause) const;
-  /// Whether what ranks call is compared.
+  /// Returns whether the ranks compare their calls (NUPA_CCL_CHECK).
   bool checks() const { return checker_ != nullptr; }
-  /// As traces and profilers have it, from 1 on.
+  /// The communicator's number in traces and profilers, counted from 1.
   uint32_t number_in_process() const { return number_in_process_; }
-  /// For people: how this call would be done, and why. While nothing is under way; the first time a collective.
+  /// Describes which algorithm the call would run, and why. No operation may be in progress. The first time it is a
+  /// collective.
   std::string plan_of(const Call& call);
 
  private:
@@ -85,18 +87,18 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
                const CommunicatorOptions& options);
   Result<void> open();
-  /// In this communicator's turn. `queued_ns`: since when it waits for it; 0: it did not.
+  /// Runs the call while this thread holds the executor's turn. `queued_ns`: when it was queued; 0: it was not.
   int run_now(const Call& call, int64_t queued_ns);
   [[gnu::noinline]] int run_in_turn(const Call& call);
-  /// The same without a look at anything but the operation.
+  /// Runs the call without checks for an end or for observers.
   [[gnu::noinline]] int do_now(const Call& call);
   [[gnu::cold]] int end_by(int error);
   int exchange_lines(MappedGroup& group, const LineCall& call);
-  /// The same where somebody observes or ranks check.
+  /// Runs the call with the checking mode, the trace and the profiler.
   [[gnu::cold]] int run_observed(const Call& call, int64_t queued_ns);
   int check(const Call& call);
   void begin_observing();
-  /// By the endpoint's thread or one that waits: links say so.
+  /// Links call it when all operations have to end, on the endpoint's thread or on a thread that waits.
   void on_end(const Cause& cause);
   std::vector<bool> gone() const;
 
@@ -119,13 +121,13 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   const std::vector<RankCard> cards_;
   const CommunicatorOptions options_;
   Topology topology_;
-  // What links tell, by the endpoint's thread, as long as there are any.
+  // The callbacks of wires_ and links_ use these members from other threads, so that they outlive both.
   std::atomic<bool> is_leaving_{false};
-  std::atomic<int64_t> first_left_ns_{0};  ///< while leaving: 0: nobody has been seen to be gone
+  std::atomic<int64_t> first_left_ns_{0};  ///< when the first rank was seen to leave; 0: none has
   mutable std::mutex gone_mutex_;
-  std::vector<bool> gone_;  ///< by rank; empty: nobody is known to be
+  std::vector<bool> gone_;  ///< by rank: it is known to have died; empty: none is
   std::unique_ptr<MemoryRegion> arena_;
-  const ArenaHead* head_ = nullptr;  ///< where it begins
+  const ArenaHead* head_ = nullptr;  ///< the head of arena_; in a forked child, of a substitute
   bool is_inherited_ = false;
   std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
@@ -136,14 +138,14 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  std::shared_ptr<Survivors> survivors_;  ///< by whom this communicator was decided upon
+  std::shared_ptr<Survivors> survivors_;  ///< the agreement that made this communicator, which still answers ranks
   uint32_t number_in_process_ = 0;
   uint64_t checked_ = 0;
-  uint64_t calls_ = 0;                ///< that were observed
-  const char* algorithm_ = nullptr;   ///< of the operation that was begun last
-  Event* observed_ = nullptr;         ///< the operation that runs, if somebody observes it
-  std::unique_ptr<Checker> checker_;  ///< null: what ranks call is not compared
-  Executor executor_;                 ///< the last one: its thread uses all the others
+  uint64_t calls_ = 0;                ///< number of observed calls
+  const char* algorithm_ = nullptr;   ///< of the last operation that started
+  Event* observed_ = nullptr;         ///< the running operation if it is observed
+  std::unique_ptr<Checker> checker_;  ///< null: calls are not compared
+  Executor executor_;                 ///< the last member: its thread uses all others
 };
 
 }  // namespace nupa::ccl

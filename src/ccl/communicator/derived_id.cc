@@ -4,7 +4,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// splitmix64's finisher: every bit depends on every other.
+/// The finalizer of splitmix64: each bit of the result depends on all bits of `value`.
 uint64_t mix(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
   value = (value ^ value >> 27) * 0x94d049bb133111eb;

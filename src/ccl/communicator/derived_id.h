@@ -6,7 +6,7 @@
 
 namespace nupa::ccl {
 
-/// The name of a communicator that is made from another one: it depends on all of these.
+/// Derives the id of a new communicator from the id of the old one and two numbers.
 CommunicatorId derive(const CommunicatorId& id, uint64_t first, uint64_t second);
 
 }  // namespace nupa::ccl

@@ -25,7 +25,7 @@ int Executor::add(std::shared_ptr<Job> job) {
 }
 
 void Executor::tell_all() {
-  // Whoever looked before the turn was free sleeps by now, or looks again.
+  // With this lock, a thread that checked before the turn was free is asleep by now, or checks again.
   { std::lock_guard lock(mutex_); }
   changed_.notify_all();
 }
@@ -44,7 +44,7 @@ bool Executor::run_one() {
     queued_.store(queue_.size(), std::memory_order_seq_cst);
     job->done_.store(true, std::memory_order_release);
   }
-  // Also without a job: others may have looked for the turn since.
+  // Also without a job: another thread may have tried to take the turn meanwhile.
   give_back();
   if (job != nullptr) changed_.notify_all();
   return job != nullptr;

@@ -11,15 +11,15 @@
 
 namespace nupa::ccl {
 
-/// Something a communicator is to do, in its turn.
+/// An operation of a communicator that runs in its turn.
 class Job {
  public:
   virtual ~Job() = default;
-  /// By whichever thread runs it; never two jobs of one executor at the same time. An errno value; 0: done.
+  /// Any thread may call it, but never for two jobs of one executor at the same time. Returns 0 or an errno value.
   virtual int run() = 0;
 
   bool is_done() const { return done_.load(std::memory_order_acquire); }
-  /// Of one that is done.
+  /// The result of a job that is done.
   int result() const { return result_; }
 
  private:
@@ -28,17 +28,18 @@ class Job {
   int result_ = 0;
 };
 
-/// Runs the jobs of a communicator in the order in which they came: in the thread that waits for one, else in a thread
-/// of its own. Any thread.
+/// Runs the jobs of a communicator in the order in which they were added, in a thread that waits for a job or in the
+/// executor's own thread. Thread-safe.
 class Executor {
  public:
   Executor() = default;
-  /// No jobs are left.
+  /// Returns when all jobs are done.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Takes the turn if nobody has it and nothing waits. Then the caller may do something itself, and gives it back.
+  /// Takes the turn if no thread holds it and no job is queued. The caller may then run an operation itself, and has to
+  /// call give_back().
   bool try_take() {
     if (queued_.load(std::memory_order_relaxed) != 0) return false;
     if (running_.exchange(true, std::memory_order_acquire)) return false;
@@ -46,7 +47,7 @@ class Executor {
     give_back();
     return false;
   }
-  /// The same, once that is so. A collective in another thread may take as long as it likes: the wait naps.
+  /// Waits for the turn and takes it. The wait naps, because a collective in another thread may take any time.
   void take() {
     for (progress::Waiter waiter(progress::kHolderPolicy); !try_take();) waiter.turn();
   }
@@ -55,19 +56,19 @@ class Executor {
     if (__builtin_expect(queued_.load(std::memory_order_seq_cst) != 0, 0)) tell_all();
   }
 
-  /// To be run in its turn. An errno value: there is no thread to be had.
+  /// Queues a job. Returns 0, or an errno value if the executor's thread cannot be started.
   int add(std::shared_ptr<Job> job);
-  /// Until it is done. Returns its result.
+  /// Waits until the job is done and returns its result.
   int wait(const std::shared_ptr<Job>& job);
-  /// In a forked child, whose parent's threads may have the turn: the turn is free, and nothing waits for it. No jobs
-  /// are added there.
+  /// Frees the turn in a forked child, since a thread of the parent may have held it. Jobs of the parent do not run in
+  /// the child, and no jobs are added there.
   void abandon() {
     queued_.store(0, std::memory_order_relaxed);
     running_.store(false, std::memory_order_relaxed);
   }
 
  private:
-  /// Runs the oldest job, if nobody else runs one.
+  /// Runs the oldest job unless another thread holds the turn. Returns whether it ran one.
   bool run_one();
   void serve();
   void tell_all();
@@ -75,7 +76,7 @@ class Executor {
   std::atomic<bool> running_{false};
   std::atomic<size_t> queued_{0};
   std::mutex mutex_;
-  progress::Condition changed_;  ///< a job came, or is done, or the turn is free
+  progress::Condition changed_;  ///< a job was added or is done, or the turn is free
   std::deque<std::shared_ptr<Job>> queue_;
   bool ends_ = false;
   progress::Thread thread_;

@@ -1,4 +1,4 @@
-/// The end of a communicator: all ranks come to it, and leave.
+/// The end of a communicator: all ranks wait for each other, and then leave.
 #include <algorithm>
 #include <cerrno>
 
@@ -8,12 +8,12 @@
 namespace nupa::ccl {
 namespace {
 
-/// When one rank has left and the others say nothing more for so long, they have left too.
+/// This long after the first rank was seen to leave, the others count as having left, too.
 constexpr int64_t kLeavingNs = 500'000'000;
 
 }  // namespace
 
-/// Goes on without ranks that have left before this one.
+/// Progress hooks for leaving: ranks that have left before this one are not waited for.
 class Communicator::Leaving final : public Surroundings {
  public:
   explicit Leaving(Communicator& communicator) : communicator_(communicator) {}
@@ -36,7 +36,7 @@ class Communicator::Leaving final : public Surroundings {
 
 int Communicator::finish() {
   if (ranks() == 1) return 0;
-  executor_.take();  // the program has waited for all that it began
+  executor_.take();  // the program has waited for all its requests
   int error = ended().error;
   if (error == 0 && checker_ != nullptr) {
     Call call;
@@ -48,7 +48,7 @@ int Communicator::finish() {
     error = run_steps(all_here, topology_.rules, *this, options_.limit_ns);
   }
   if (error == 0) {
-    // From here on whoever is gone has left: it had all that it needed.
+    // From here on a rank that disappears has not died but left: it needs nothing more.
     is_leaving_.store(true);
     Leaving around(*this);
     Steps steps = groups_->depart();

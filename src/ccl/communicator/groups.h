@@ -18,12 +18,12 @@
 
 namespace nupa::ccl {
 
-/// What a communicator's algorithms run on: its ranks as those who map each other's arenas, who exchange messages, or
-/// both. Each group is made when it is first needed, which is at the same place in the order of operations on all
-/// ranks. One thread at a time.
+/// The groups that a communicator's algorithms run on: ranks that map each other's arenas, ranks that exchange
+/// messages, or both. Each group is made when it is first needed, which is at the same point in the order of operations
+/// on all ranks. Not thread-safe.
 class Groups {
  public:
-  /// What is referred to outlives this.
+  /// The objects that the groups use. All of them must outlive the groups.
   struct Places {
     const Allocations& allocations;
     std::span<const RankCard> cards;
@@ -32,12 +32,12 @@ class Groups {
     Links& links;
     LaneGroup::Ways& ways;
     Surroundings& around;
-    std::function<void(uint32_t rank)> on_gone;  ///< its process has been seen to be
+    std::function<void(uint32_t rank)> on_gone;  ///< called when a rank's process has died
   };
   explicit Groups(Places places);
 
-  /// Calls `use(algorithm, group)` for the algorithm that a call is to be done by, and returns what that does; or the
-  /// error for which there is no group.
+  /// Calls `use(algorithm, group)` with the algorithm that the planner chooses for the call. Returns the result, or the
+  /// error of a group that could not be made.
   template <class Use>
   int use(const Call& call, const Use& use) {
     const Wishes wishes{places_.options.deterministic, places_.options.wanted(call.operation)};
@@ -55,10 +55,10 @@ class Groups {
     return use(*choose(call, *lanes_, wishes), *lanes_);
   }
 
-  /// In which the smallest operations run inline. Null: not yet, or not here.
+  /// The group in which the smallest operations run inline. Null: not made yet, or this communicator has none.
   MappedGroup* inline_group() const { return inline_group_; }
 
-  // The last things that ranks do: a barrier, and then nobody needs anything of the others any more.
+  // The last tasks of a communicator: a barrier, and a wait until no rank needs another one any more.
   Steps all_here();
   Steps depart();
 
@@ -68,9 +68,9 @@ class Groups {
   Kind kind_of_ranks() const;
   int run(Steps steps);
   int make_mapped();
-  /// Finds out whether all ranks can read each other's memory.
+  /// Tests whether all ranks of the node can read each other's memory by CMA.
   int make_reads();
-  /// A group of these ranks, without a link yet.
+  /// Makes a group of these ranks. It has no links yet.
   std::unique_ptr<LaneGroup> group_of(uint32_t rank, std::vector<uint32_t> members);
   void make_all();
   int measure(LaneGroup& group);
@@ -81,11 +81,11 @@ class Groups {
   const Kind kind_;
   std::unique_ptr<WindowCache> windows_;
   std::unique_ptr<ProcessReads> reads_;
-  std::unique_ptr<MappedGroup> mapped_;  ///< of this rank's memory
+  std::unique_ptr<MappedGroup> mapped_;  ///< the ranks of this node
   MappedGroup* inline_group_ = nullptr;
-  std::unique_ptr<LaneGroup> lanes_;  ///< of all
-  bool is_measured_ = false;          ///< lanes_ is
-  std::unique_ptr<LaneGroup> column_;
+  std::unique_ptr<LaneGroup> lanes_;   ///< all ranks
+  bool is_measured_ = false;           ///< the speed of lanes_ is measured
+  std::unique_ptr<LaneGroup> column_;  ///< this rank's cross-node group
   std::unique_ptr<TwoLevelGroup> two_level_;
 };
 

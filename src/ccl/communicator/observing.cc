@@ -1,4 +1,4 @@
-/// What a communicator does around its operations where somebody observes them: the checking mode, traces, profilers.
+/// The functions of a communicator for observed operations: the checking mode, traces, profilers.
 #include <cerrno>
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// Shorter waits are a part of the operation, as the file would have it, and only their sum is told.
+/// Shorter waits get no record in the trace; the operation's record has the sum of all waits.
 constexpr int64_t kShortestWaitNs = 1000;
 
 bool has_root(const Call& call) {

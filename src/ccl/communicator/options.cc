@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kDefaultLimitSeconds = 300;
 constexpr size_t kDefaultSlotBytes = 256 << 10;
-/// More ranks than that do not all look at each other.
+/// Default of NUPA_CCL_MAPPED_RANKS: with more ranks on a node, the communicator exchanges messages only.
 constexpr uint32_t kMostMapped = 64;
 constexpr size_t kLargestSlot = size_t{1} << 30;
 

@@ -9,24 +9,24 @@
 
 namespace nupa::ccl {
 
-/// What the parts of a rank's arena are multiples of.
+/// The parts of a rank's arena are multiples of this many bytes.
 inline constexpr size_t kPage = 4096;
 
-/// What a program's user says of its communicators. The same on all ranks.
+/// The settings of a program's communicators. They have to be the same on all ranks.
 struct CommunicatorOptions {
-  int64_t limit_ns = 0;        ///< of an operation, until whoever it waits for is named
-  size_t slot_bytes = 0;       ///< multiple of a page
-  bool reads = true;           ///< ranks of one host read each other's memory, where the system lets them
-  uint32_t mapped_ranks = 0;   ///< of one memory, at most, for all to look at each other's
-  bool checks = false;         ///< before each call ranks tell each other what it is
+  int64_t limit_ns = 0;        ///< time limit of a wait for another rank
+  size_t slot_bytes = 0;       ///< length of a large slot of the arena; a multiple of kPage
+  bool reads = true;           ///< ranks of one host read each other's memory by CMA, where the system allows it
+  uint32_t mapped_ranks = 0;   ///< a node with more ranks than this does not map arenas but exchanges messages
+  bool checks = false;         ///< ranks compare their calls before they run them
   bool deterministic = false;  ///< each element is reduced in the order of the ranks, and rounded once
-  std::string algorithms;      ///< "all_reduce=slices,broadcast=slots": to be used wherever they fit
+  std::string algorithms;      ///< "all_reduce=slices,broadcast=slots": algorithms to use wherever they fit
 
-  /// By NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK,
-  /// NUPA_CCL_DETERMINISTIC, NUPA_CCL_ALGO, NUPA_CCL_READS. EINVAL: one of them cannot be read.
+  /// Reads NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK,
+  /// NUPA_CCL_DETERMINISTIC, NUPA_CCL_ALGO and NUPA_CCL_READS. EINVAL: a value is not valid.
   static Result<CommunicatorOptions> from_environment();
 
-  /// What `algorithms` says of an operation; empty: nothing.
+  /// The algorithm that `algorithms` names for an operation; empty if it names none.
   std::string wanted(Operation operation) const;
 };
 

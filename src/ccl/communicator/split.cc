@@ -1,4 +1,4 @@
-/// How ranks of one communicator become another one: by choice, or because some of them are gone.
+/// How ranks of a communicator make another one: by choice (split), or because some of them have died (shrink).
 #include <algorithm>
 #include <cerrno>
 
@@ -8,7 +8,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// In names: no number of a split.
+/// In the id of a communicator, marks a shrink. It is not the number of any split.
 constexpr uint64_t kShrinking = UINT64_MAX;
 
 }  // namespace
@@ -62,7 +62,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
   if (const int error = survivors->open(); error != 0) return fail(error, "this communicator is being shrunk already");
   const auto known_now = [this] {
-    // Nobody else may look at the wires any more: those that break meanwhile would not be seen.
+    // No other thread may be polling the queue pairs any more; without a poll, one that breaks would not be noticed.
     look();
     return gone();
   };
@@ -83,9 +83,9 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   auto made = make(endpoint_, derive(id, 0, 0), own, std::move(cards), options_);
   if (!made) return made;
   (*made)->survivors_ = std::move(survivors);
-  // Whoever died after it was counted is the new communicator's affair, as if it had died a moment later.
+  // A rank that died after it was counted as alive ends the new communicator, as if it had died a moment later.
   if (late) (*made)->end(late);
-  // Nobody gives the old one up while others still look who lives there.
+  // No rank may destroy the old communicator while others still check there which ranks are alive.
   Call barrier;
   (*made)->run(barrier);
   return made;

@@ -9,12 +9,13 @@
 namespace nupa::ccl {
 namespace {
 
-/// Between two tellings, doubled each time.
+/// Pause between two rounds of mail, doubled each time.
 constexpr int64_t kFirstTellingPauseNs = 500'000;
 constexpr int64_t kLongestTellingPauseNs = 50'000'000;
-/// What is longer than this between two looks is not listening: the process or the machine was stopped.
+/// A longer time between two rounds counts as this long only: the process or the machine was stopped.
 constexpr int64_t kLongestListeningNs = 200'000'000;
-/// A rank whose wire breaks while ranks agree may have ended the wire itself, and lives: then it tells more often.
+/// A rank whose queue pair breaks during the agreement may have closed it itself and be alive. It counts as dead only
+/// after this time without mail; a rank that is alive sends mail more often.
 constexpr int64_t kSilenceNs = 500'000'000;
 
 }  // namespace
@@ -106,7 +107,7 @@ Result<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int
     const int64_t now = base::now_ns();
     count_silent(std::min(now - looked, kLongestListeningNs), limit_ns);
     looked = now;
-    // Those who wait for this rank's word get it, whether or not it is the last one here.
+    // Sent in every round, also in the last one here: other ranks may still wait for this rank's set.
     tell_all();
     if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks have gone on without this one");
     is_decided_ = all_agree();

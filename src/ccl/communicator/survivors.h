@@ -8,29 +8,31 @@
 
 namespace nupa::ccl {
 
-/// How the ranks that are left of a communicator agree on who they are, by mail: each tells all others whom it knows to
-/// be gone, until all who are not have told the same. A rank that has decided says so to whoever still asks, for one
-/// that dies meanwhile may have been counted: then it is gone from the new communicator.
+/// How the surviving ranks of a communicator agree by mail on which ranks have died. Each rank sends the set of dead
+/// ranks that it knows to all others, until all survivors have sent the same set. A rank that has decided sends its
+/// decision to ranks that still ask. A rank that dies meanwhile may have been counted as alive; then the new
+/// communicator finds that it is dead.
 class Survivors final : public MailSink {
  public:
-  /// Ranks by whether they are gone.
+  /// By rank: whether it has died.
   using Gone = std::vector<bool>;
 
   Survivors(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::vector<RankCard> cards);
   ~Survivors() override;
-  /// EEXIST: this rank does so already.
+  /// Starts to receive mail. EEXIST: this rank has already started the same agreement.
   int open();
 
-  /// Once. `known`: asked for again and again; a rank that is in it later only counts while nothing is heard of it.
-  /// Whoever is not heard of for `limit_ns` is gone, too; not while this rank itself was stopped, for then what was
-  /// said waits to be read. ECONNABORTED: the others count this rank among them.
+  /// Runs the agreement and returns the dead ranks. To be called once. `known` is called repeatedly and returns the
+  /// ranks that have died as far as this process can see; a rank that it adds later counts only if no mail comes from
+  /// it. A rank that sends no mail for `limit_ns` counts as dead, too. Time in which this process was stopped does not
+  /// count, because mail may wait to be read then. ECONNABORTED: the others count this rank as dead.
   Result<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion&) override {}
 
  private:
-  /// How many are gone, and who: equal of equal sets.
+  /// Number and hash of the dead ranks. Equal sets have equal sums.
   struct Sum {
     uint64_t count = 0;
     uint64_t hash = 0;
@@ -38,14 +40,14 @@ class Survivors final : public MailSink {
   };
   struct Peer {
     Sum told;
-    Gone decided;           ///< as far as it is known
-    int64_t silent_ns = 0;  ///< for how long this rank has listened in vain
+    Gone decided;           ///< the dead ranks of its decision, as far as received
+    int64_t silent_ns = 0;  ///< time without mail from it
     bool has_told = false;
   };
 
   static Sum sum_of(const Gone& gone);
   bool all_agree() const;
-  /// Adds those that are known to be gone from elsewhere. `is_first`: from before ranks began to agree.
+  /// Adds the ranks that `known` of agree() has returned. `is_first`: they died before the agreement began.
   void take_known(const Gone& known, bool is_first);
   void count_silent(int64_t listened_ns, int64_t limit_ns);
   void tell_all();
@@ -60,7 +62,7 @@ class Survivors final : public MailSink {
 
   std::mutex mutex_;
   progress::Condition changed_;
-  uint64_t mails_ = 0;  ///< so many have come
+  uint64_t mails_ = 0;  ///< number of mails received
   std::vector<Peer> peers_;
   Gone gone_;
   bool is_decided_ = false;

@@ -15,7 +15,7 @@ Result<void*> Allocations::allocate(size_t bytes) {
 }
 
 bool Allocations::release(void* memory) {
-  std::unique_ptr<MemoryRegion> gone;  // its end may wait for others that are reading it
+  std::unique_ptr<MemoryRegion> gone;  // ends after the lock: it may wait for ranks that read it
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(reinterpret_cast<uint64_t>(memory));
   if (found == entries_.end()) return false;

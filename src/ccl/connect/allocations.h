@@ -10,12 +10,12 @@
 
 namespace nupa::ccl {
 
-/// Memory that a process has allocated so that other ranks can map it, by address. Any thread.
+/// The memory that this process has allocated for other ranks to map, by address. Thread-safe.
 class Allocations {
  public:
-  /// As others need it to map it.
+  /// The values that another rank needs to map an allocation.
   struct Region {
-    uint64_t serial;  ///< of no other one, ever, in this process; not 0
+    uint64_t serial;  ///< unique in this process, also after a release; not 0
     uint64_t base;
     uint64_t bytes;
     uint32_t rkey;
@@ -23,11 +23,11 @@ class Allocations {
 
   Allocations(Device& device, ProtectionDomain& pd) : device_(device), pd_(pd) {}
 
-  /// Zeroed whole pages. Errors: those of alloc_mr().
+  /// Allocates whole pages, which are zeroed. Errors: those of alloc_mr().
   Result<void*> allocate(size_t bytes);
-  /// False: nothing begins there.
+  /// Frees an allocation. Returns false if none begins at `memory`.
   bool release(void* memory);
-  /// The one that [data, data + bytes) is a part of.
+  /// Finds the allocation that contains [data, data + bytes).
   std::optional<Region> find(const void* data, size_t bytes) const;
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
-/// How a rank reaches others: what it tells of itself (RankCard), the mailbox and the thread that a process's
-/// communicators share (Endpoint), the links of one communicator, made when they are first wanted (Links), and memory
-/// that other ranks map or read (Allocations, WindowCache, ProcessReads). Communicators use it. Any thread, where a
-/// class does not say otherwise.
+/// How a rank reaches others. RankCard is its peer info. Endpoint has the mailbox and the thread that all communicators
+/// of a process share. Links connects the ranks of one communicator when they first need it. Allocations, WindowCache
+/// and ProcessReads are for memory that other ranks map or read. Communicators use this folder. Thread-safe, unless a
+/// class states otherwise.
 #include "ccl/connect/endpoint.h"
 #include "ccl/connect/links.h"
 #include "ccl/connect/process_reads.h"

@@ -16,10 +16,10 @@ constexpr uint32_t kLinkCompletions = 8192;
 constexpr size_t kGrhBytes = 40;
 constexpr size_t kBufferBytes = 128;
 static_assert(kGrhBytes + sizeof(Mail) <= kBufferBytes);
-/// All mailboxes have the same: what keeps strangers out is the communicator's name.
+/// The Q_Key of all mailboxes. Unexpected mail is recognized by the communicator's id, not by this key.
 constexpr uint32_t kMailKey = 0x4e55434c;
 
-/// To make one takes as long as to open a device.
+/// The endpoint of this process. The mutex is held while the endpoint is made, which takes as long as opening a device.
 struct Current {
   std::mutex mutex;
   std::weak_ptr<Endpoint> endpoint;
@@ -67,7 +67,7 @@ Result<void> Endpoint::open() {
   return {};
 }
 
-/// The host's IPv4 address if it has one, as verbs programs take it.
+/// Takes the host's IPv4 address (GID index 1) if it has one, as verbs programs do.
 Result<void> Endpoint::find_address() {
   for (const uint8_t index : {1, 0})
     if (auto entry = device_->query_gid(1, index)) {
@@ -161,7 +161,7 @@ void Endpoint::send(const RankCard& to, const Mail& mail) {
   wr.remote_qpn = to.mailbox;
   wr.remote_qkey = kMailKey;
   wr.ah = way;
-  // A full queue is a lost datagram.
+  // If the send queue is full, the datagram is lost.
   mailbox_->post_send(wr);
 }
 
@@ -200,7 +200,7 @@ void Endpoint::read() {
   }
   mail_cq_->arm(false);
   link_cq_->arm(false);
-  // What came before they were armed raises no event.
+  // Completions that arrived before the queues were armed raise no event.
   read_mailbox();
   read_links();
 }

@@ -15,47 +15,47 @@
 
 namespace nupa::ccl {
 
-/// What the endpoint's loop calls for one communicator.
+/// Callbacks of one communicator. The endpoint's loop calls them.
 class MailSink {
  public:
   virtual ~MailSink() = default;
   virtual void on_mail(const Mail& mail) = 0;
-  /// A completion of a queue pair that completes to the endpoint's queue.
+  /// A completion in the endpoint's cq(), of a queue pair of any communicator.
   virtual void on_completion(const WorkCompletion& completion) = 0;
 };
 
-/// This process's end of all its communicators: the device, a queue pair for datagrams (the mailbox), and a loop with a
-/// thread, which reads the mailbox and on which links are made. All calls from any thread.
+/// The resources that all communicators of a process share: the device, a queue pair for datagrams (the mailbox), and
+/// an event loop with a thread, which reads the mailbox and makes links. Thread-safe.
 class Endpoint {
  public:
-  /// The one of this process, made if there is none. A forked child has its own, and its parent's as long as somebody
-  /// keeps it; nothing of that one may be used or destroyed there. Errors: those of open_device() and of threads.
+  /// Returns the endpoint of this process, and makes it if there is none. A forked child gets its own endpoint. It may
+  /// still hold that of its parent, but must neither use nor destroy it. Errors: those of open_device() and of threads.
   static Result<std::shared_ptr<Endpoint>> acquire();
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// False in a forked child.
+  /// Returns false in a forked child of the process that made it.
   bool is_here() const { return made_.holds(); }
   Device& device() { return *device_; }
   ProtectionDomain& pd() { return *pd_; }
-  /// Where links complete that the endpoint's loop looks after.
+  /// The completion queue of links between ranks that share memory. The endpoint's loop polls it.
   CompletionQueue& cq() { return *link_cq_; }
   Allocations& allocations() { return *allocations_; }
-  /// To send from any memory of this process.
+  /// The local key with which any memory of this process can be sent.
   uint32_t memory_lkey() const { return memory_->lkey(); }
   const RankCard& card() const { return card_; }
-  /// Of card().gid in the port's table.
+  /// The index of card().gid in the port's GID table.
   uint8_t gid_index() const { return gid_index_; }
 
-  /// EEXIST: a rank of this process has entered it already. The error of a receive that could not be posted: mail may
-  /// not come any more.
+  /// Registers a sink for a rank of a communicator. EEXIST: this process has already registered the rank. Other errors:
+  /// a receive of the mailbox could not be posted, so that mail may no longer arrive.
   int enter(const CommunicatorId& id, uint32_t rank, MailSink* sink);
-  /// After this returns the sink is not called any more.
+  /// Removes a sink. It is not called after this function has returned.
   void leave(const CommunicatorId& id, uint32_t rank);
-  /// A datagram; it may be lost.
+  /// Sends a datagram, which may be lost.
   void send(const RankCard& to, const Mail& mail);
-  /// For timers of communicators. Its handlers may call verbs.
+  /// The event loop, for timers of communicators. Handlers may call verbs.
   progress::Loop& loop() { return *loop_; }
 
  private:
@@ -65,10 +65,10 @@ class Endpoint {
   Result<void> open();
   Result<void> open_mailbox();
   Result<void> find_address();
-  /// `number`: of its buffer. 0 or an errno.
+  /// Posts the receive buffer with this number. Returns 0 or an errno value.
   int post_receive(uint64_t number);
   void note_lost_receive(int error);
-  /// What has completed, now and until the channel has its next event.
+  /// Takes all completions, and arms both queues for the next event.
   void read();
   void read_mailbox();
   void read_links();
@@ -86,7 +86,7 @@ class Endpoint {
   std::unique_ptr<CompletionQueue> link_cq_;
   std::unique_ptr<MemoryRegion> buffers_;
   std::unique_ptr<QueuePair> mailbox_;
-  std::atomic<int> mailbox_error_{0};  ///< of the first receive that could not be posted again
+  std::atomic<int> mailbox_error_{0};  ///< error of the first receive that could not be posted again
   std::unique_ptr<progress::Loop> loop_;
   std::unique_ptr<progress::Loop::Watch> completions_;
 

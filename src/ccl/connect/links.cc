@@ -23,7 +23,7 @@ constexpr uint8_t kWatchedAckTimeout = 17;
 /// Local ACK timeout between ranks that share memory: none. A request to a process that has died fails there at once,
 /// and a process that lives may take any time to connect.
 constexpr uint8_t kForEver = 0;
-/// Between two looks at the same link, doubled each time.
+/// Pause between two attempts to make a link, doubled each time.
 constexpr int64_t kFirstPauseNs = 200'000;
 constexpr int64_t kLongestPauseNs = 200'000'000;
 /// The shortest time between two questions of this rank to the same rank. In communicators of more than
@@ -32,7 +32,7 @@ constexpr int64_t kLongestPauseNs = 200'000'000;
 constexpr int64_t kAskNs = 50'000'000;
 constexpr int64_t kLongestAskNs = 1'000'000'000;
 constexpr size_t kRanksAtFullPace = 8;
-/// An answer counts for this many such times: the rank that sent it may have been stopped since.
+/// An answer is valid for this many pauses between questions: the rank that sent it may have been stopped since.
 constexpr int64_t kFreshPauses = 8;
 
 }  // namespace
@@ -175,13 +175,13 @@ void Links::advance(Link& link) {
       endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
       return;
     }
-    if (error == ENOTCONN) error = 0;  // not yet: again later
+    if (error == ENOTCONN) error = 0;  // not possible yet: the timer tries again
   }
   if (error != 0) fail({error, link.rank});
 }
 
 void Links::hear(Link& link, const Mail& mail) {
-  // All arenas have one layout, or nobody finds anything in another's.
+  // All arenas need the same layout, because ranks compute addresses in the arenas of others.
   if (mail.bytes != places_.arena.length()) return fail({EPROTO, link.rank});
   if (!link.is_told) {
     link.is_told = true;
@@ -226,7 +226,7 @@ uint32_t Links::last_waited_for(uint32_t rank) {
   const int64_t now = base::now_ns();
   uint32_t last = rank;
   for (size_t steps = 0; last < links_.size() && last != rank_; ++steps) {
-    // Who wait for each other in a circle have not called the same.
+    // Ranks that wait for each other in a circle have called different operations.
     if (steps == links_.size()) return rank;
     const Link& link = links_[last];
     if (link.waits_for == kNoRank || link.heard_ns == 0 || now - link.heard_ns > kFreshPauses * ask_pause_ns())
@@ -319,7 +319,8 @@ void Links::probe(uint32_t rank, bool follow) {
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
   wr.rkey = link.peer.rkey;
   wr.remote_addr = link.peer.arena;
-  // Wires' completions are taken by others; those of a full queue tell as much.
+  // The completion of an RDMA link goes to the WirePort, so that nothing is to be noted here. If the send queue is
+  // full, the requests in it show as well whether the peer is alive.
   link.probing = link.qp->post_send(wr) == 0 && shares_memory_with(rank);
 }
 
@@ -331,7 +332,7 @@ void Links::call_in_loans() {
     if (std::none_of(std::begin(link.lanes), std::end(link.lanes),
                      [](const auto& lane) { return lane != nullptr && lane->has_loans(); }))
       continue;
-    // This rank ends the wire itself, which is no sign that the other end is gone.
+    // This rank closes the queue pair itself, which must not count as the death of the peer.
     places_.wires->drop(*link.qp);
     link.qp->modify(attr, qp_attr::kState);
   }

@@ -12,59 +12,60 @@
 
 namespace nupa::ccl {
 
-/// A communicator's connections to the ranks that it talks to, each made when it is first wanted, on the endpoint's
-/// loop. Any thread, but for what is said of the constructor.
+/// A communicator's connections to other ranks. Each link is made when it is first needed, on the endpoint's loop.
+/// Thread-safe.
 class Links final : public MailSink {
  public:
-  /// Called on the endpoint's loop, with nothing locked that a call of this class locks: all is to end.
+  /// Called when all operations have to end, on the endpoint's loop or by probe(), without a lock of this class.
   using OnEnd = std::function<void(const Cause&)>;
 
-  /// What the links of a communicator lead to.
+  /// The ranks and the memory that the links of a communicator connect.
   struct Places {
-    std::span<const RankCard> cards;  ///< of all ranks
-    const MemoryRegion& arena;        ///< what the other ends map or write to
-    size_t channels_at;               ///< from where it begins to its channels
+    std::span<const RankCard> cards;  ///< peer info of all ranks
+    const MemoryRegion& arena;        ///< this rank's arena, which peers map or write to
+    size_t channels_at;               ///< offset of the channels in the arena
     ChannelLayout channels;
-    WirePort* wires;  ///< for ranks that share no memory with this one; null: there are none
+    WirePort* wires;  ///< for peers that share no memory with this rank; null: there are none
   };
 
-  /// All that is referred to outlives this.
+  /// All objects that are passed by reference must outlive the links.
   Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const Places& places, const WaitRules& rules,
         OnEnd on_end);
   ~Links() override;
-  /// From now on others find this rank. EEXIST: the process has it already.
+  /// Starts to receive mail, so that peers can connect. Errors: those of Endpoint::enter().
   int open();
 
-  /// Whether the other end's arena is mapped where there is a link.
+  /// Returns whether a link to this rank maps the rank's arena. Otherwise it uses RDMA.
   bool shares_memory_with(uint32_t rank) const { return places_.cards[rank].shares_memory_with(places_.cards[rank_]); }
-  /// Begins to make the link, if nobody has.
+  /// Begins to make the link, unless that has begun already.
   void want(uint32_t rank);
-  /// Until the link is there.
+  /// A wait until the link is ready.
   Wait ready(uint32_t rank);
   const ChannelLayout& channels() const { return places_.channels; }
-  /// Of a link that is there: the other end's arena. Of this rank: its own.
+  /// The mapped arena of a rank whose link is ready, or this rank's own arena. Null: no memory is shared.
   std::byte* arena_of(uint32_t rank) const;
-  /// Of a link that is there: where that is in the other end's process.
+  /// The address of the arena in the process of a rank whose link is ready.
   uint64_t arena_address_of(uint32_t rank) const { return links_[rank].peer.arena; }
-  /// Of a link that is there.
+  /// The channel of one kind to a rank whose link is ready.
   Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
-  /// Other memory of a rank whose arena is mapped; null: it cannot be.
+  /// Maps other memory of a rank whose arena is mapped. Returns null if that is not possible.
   std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
-  /// Checks whether a rank is alive, and calls OnEnd soon if it is not. Also asks that rank whom it waits for. With
-  /// `follow` the answer leads to the next question, to the rank that it names, until a rank waits for nobody.
+  /// Checks whether a rank is alive, and calls OnEnd soon if it is not. Also asks for which rank it waits. With
+  /// `follow`, the rank in the answer is asked next, until one waits for no other.
   void probe(uint32_t rank, bool follow);
-  /// Whom this rank waits for, and has for a while; what others are told who ask. kNoRank: nobody. Of several threads
-  /// the last one's is told.
+  /// Records the rank that a long wait of this rank is for, which is the answer to ranks that ask. kNoRank: none. If
+  /// several threads wait, the last call counts.
   void note_long_wait_for(uint32_t rank) { waits_for_.store(rank, std::memory_order_relaxed); }
-  /// Who holds up a rank: of those who wait for each other the one who waits for nobody, or does not say.
+  /// Finds the rank that blocks `rank`: the last of the ranks that wait for each other, which waits for none or has not
+  /// answered lately.
   uint32_t last_waited_for(uint32_t rank);
-  /// Ends the operations of this rank and of all others: in their arenas, and by mail where there is no link. The first
-  /// cause stays. True: this is it.
+  /// Ends the operations of this rank and of all others, in the arenas that are mapped and by mail. The first cause
+  /// stays. Returns whether this is the first one.
   bool end(const Cause& cause);
-  /// Whether that rank has told this one by mail that all has ended. It may end its wires then.
+  /// Returns whether that rank has reported by mail that all operations end. It may then close its queue pairs.
   bool has_ended(uint32_t rank);
-  /// After an operation has failed, before the program knows, which may free its arrays then: nothing is sent from them
-  /// any more.
+  /// Stops zero-copy sends. Called after an operation has failed and before its error is returned, because the program
+  /// may then free its arrays.
   void call_in_loans();
 
   void on_mail(const Mail& mail) override;
@@ -74,50 +75,50 @@ class Links final : public MailSink {
   struct Link {
     uint32_t rank = 0;
     bool wanted = false;
-    bool is_told = false;         ///< the other end's numbers are known
-    bool connected = false;       ///< this end is
-    bool peer_connected = false;  ///< the other end said so
-    bool owes_answer = false;     ///< the other end has said hello since it was told that this one is connected
+    bool is_told = false;         ///< the peer's queue pair and arena are known
+    bool connected = false;       ///< this side is connected
+    bool peer_connected = false;  ///< the peer has reported that its side is connected
+    bool owes_answer = false;     ///< the peer has sent a hello since the last answer
     bool probing = false;
-    bool has_ended = false;  ///< the other end said so
-    bool follows = false;    ///< its next answer leads to a question to the rank that it waits for
+    bool has_ended = false;  ///< the peer has reported that all operations end
+    bool follows = false;    ///< the rank in its next answer is asked, too
     Mail peer;
     std::unique_ptr<QueuePair> qp;
     std::shared_ptr<std::byte> arena;
     std::unique_ptr<Lane> lanes[kLanes];
     std::atomic<uint32_t> ready{0};
     std::atomic<uint32_t> sleepers{0};
-    uint32_t waits_for = kNoRank;  ///< as the other end said
-    int64_t asked_ns = 0;          ///< when it was asked that last, and when it said so; 0: never
-    int64_t heard_ns = 0;
-    int64_t next_ns = 0;  ///< when something is done again
+    uint32_t waits_for = kNoRank;  ///< as the peer has answered
+    int64_t asked_ns = 0;          ///< time of the last question; 0: none
+    int64_t heard_ns = 0;          ///< time of the last answer; 0: none
+    int64_t next_ns = 0;           ///< time of the next attempt
     int64_t pause_ns = 0;
   };
 
   Mail mail_to(MailKind kind, const Link& link) const;
-  /// The links that are wanted and not there yet, as far as they go now. Sets the timer for the next look.
+  /// Advances all links that are wanted and not ready, and sets the timer for the next attempt.
   void make_all(int64_t now_ns);
-  /// As far as it goes now. Under the mutex.
+  /// Makes as much of a link as is possible now. The mutex is held.
   void advance(Link& link);
   int make(Link& link);
   int connect_to(Link& link);
   /// The local ACK timeout of the queue pair to a rank, in the code of IBTA 9.7.6.1.3.
   uint8_t ack_timeout_to(uint32_t rank) const;
-  /// Lays the lanes, once both ends are connected. ENOTCONN: not yet.
+  /// Maps the arena of a peer that shares memory, once both sides are connected. ENOTCONN: it cannot be mapped yet.
   int finish(Link& link);
   void map_lanes(Link& link);
   int lay_wires(Link& link);
-  /// Keeps what it says. The link is made by make_all(), soon: while mail is read no other communicator's sink can come
-  /// or go.
+  /// Stores the peer's values from a mail. The timer soon runs make_all() to make the link. It is not made here,
+  /// because no other communicator can enter or leave the endpoint while mail is read.
   void hear(Link& link, const Mail& mail);
-  /// Of one that is connected: says so, if the other end has asked.
+  /// Reports to the peer that this side is connected, if the peer has sent a hello since the last answer.
   void answer(Link& link);
-  /// Sends a question unless the last one was sent less than ask_pause_ns() ago.
+  /// Asks for which rank the peer waits, unless the last question was sent less than ask_pause_ns() ago.
   void ask(Link& link, bool follow);
   int64_t ask_pause_ns() const;
   void hear_wait(Link& link, const Mail& mail);
   void fail(const Cause& cause) { failure_ = failure_ ? failure_ : cause; }
-  /// Without the mutex: says what has failed meanwhile.
+  /// Calls OnEnd if something has failed. The mutex is not held.
   void report();
 
   Endpoint& endpoint_;
@@ -133,8 +134,8 @@ class Links final : public MailSink {
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
   Cause failure_;
-  Cause told_;                   ///< by end()
-  progress::Loop::Timer timer_;  ///< runs make_all(), which uses the members above: it ends before them
+  Cause told_;                   ///< the cause of the first end()
+  progress::Loop::Timer timer_;  ///< ends before the members above, which make_all() uses
 };
 
 }  // namespace nupa::ccl

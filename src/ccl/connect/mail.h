@@ -1,5 +1,5 @@
 #pragma once
-/// What ranks tell each other by datagrams, as it lies on the wire, in little-endian numbers.
+/// The wire format of the datagrams that ranks send to each other's mailboxes, in little-endian numbers.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace nupa::ccl {
 
-/// Names a communicator; whoever does not know it cannot speak to its ranks.
+/// The id of a communicator. A process that does not have it cannot send mail to the communicator's ranks.
 using CommunicatorId = std::array<uint64_t, 2>;
 
 enum class MailKind : uint16_t {
-  kHello = 1,   ///< this is my end of our link: make yours
-  kAnswer = 2,  ///< this is mine; it is connected
-  kEnd = 3,     ///< all ends, and why
-  kAsk = 8,     ///< whom do you wait for?
-  kWaits = 9,   ///< for this one
-  // Of those who are left (survivors.h):
-  kGone = 4,        ///< one who is gone
-  kGoneSum = 5,     ///< all of them
-  kDecided = 6,     ///< one who is gone, as was decided
-  kDecidedSum = 7,  ///< all of them
+  kHello = 1,   ///< the sender's side of a link; asks for the receiver's side
+  kAnswer = 2,  ///< the sender's side, which is connected
+  kEnd = 3,     ///< all operations end, with the cause
+  kAsk = 8,     ///< asks for which rank the receiver waits
+  kWaits = 9,   ///< answers: the rank that the sender waits for
+  // For the agreement on dead ranks (survivors.h):
+  kGone = 4,        ///< one dead rank
+  kGoneSum = 5,     ///< number and hash of all dead ranks
+  kDecided = 6,     ///< one dead rank of the decision
+  kDecidedSum = 7,  ///< number and hash of those of the decision
 };
 
 struct Mail {
@@ -38,8 +38,8 @@ struct Mail {
   uint64_t arena = 0;   ///< its address
   uint64_t bytes = 0;   ///< its length
   uint64_t cause = 0;   ///< kEnd: a Cause
-  uint64_t gone = 0;    ///< kGone, kDecided: a rank; their sums: how many; kWaits: a rank or kNoRank
-  uint64_t hash = 0;    ///< sums: of all of them
+  uint64_t gone = 0;    ///< kGone, kDecided: a rank; sums: the number of ranks; kWaits: a rank or kNoRank
+  uint64_t hash = 0;    ///< sums: the hash of the ranks
 };
 static_assert(sizeof(Mail) == 80 && std::is_trivially_copyable_v<Mail>);
 

@@ -16,7 +16,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// As it lies in a card, in little-endian numbers.
+/// The wire format of peer info, in little-endian numbers. The name of the host follows.
 struct Wire {
   uint32_t magic;
   uint16_t version;
@@ -98,7 +98,7 @@ bool RankCard::sees_end_of(const RankCard& other) const {
   if (!can_watch(other)) return false;
   const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
   if (!there) return errno == ESRCH;
-  // Readable from its end on, also while its parent has not asked for it.
+  // A pidfd is readable once the process has exited, even if its parent has not waited for it.
   return progress::is_readable(there.get());
 }
 

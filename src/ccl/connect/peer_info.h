@@ -10,7 +10,7 @@
 
 namespace nupa::ccl {
 
-/// What a rank tells all others of itself when they meet.
+/// The peer info of a rank, which all other ranks receive in the rendezvous.
 struct RankCard {
   static constexpr size_t kMaxProcessors = 1024;
   using Processors = std::array<uint64_t, kMaxProcessors / 64>;
@@ -18,21 +18,21 @@ struct RankCard {
   Gid gid;
   uint32_t mailbox = 0;            ///< number of its datagram queue pair
   MemoryDomain memory_domain{};    ///< Device::memory_domain()
-  std::array<uint8_t, 16> host{};  ///< by which ranks know that they run on the same processors
-  Processors processors{};         ///< those it may run on
+  std::array<uint8_t, 16> host{};  ///< equal for ranks that run on the same processors
+  Processors processors{};         ///< a bit for each processor that it may run on
   uint32_t process = 0;
-  uint64_t process_space = 0;  ///< in which `process` is a number
+  uint64_t process_space = 0;  ///< PID namespace of `process`; 0: unknown
   std::string host_name;
 
   Card encode() const;
-  /// EPROTO.
+  /// EPROTO: it is not peer info of this version.
   static Result<RankCard> decode(const Card& card);
-  /// For people: "process 123 on host".
+  /// For error texts: "process 123 on host".
   std::string text() const;
 
-  /// Whether this process can notice when the other process exits: both run on one host, in one PID namespace.
+  /// Returns whether this process can notice the exit of the other: both run on one host, in one PID namespace.
   bool can_watch(const RankCard& other) const;
-  /// Whether this process can see that the other one has ended; false: it lives, or cannot be seen from here.
+  /// Returns whether the other process has exited. False also if this process cannot find out.
   bool sees_end_of(const RankCard& other) const;
 
   bool shares_memory_with(const RankCard& other) const {
@@ -40,7 +40,7 @@ struct RankCard {
   }
 };
 
-/// Of this process: everything but the addresses.
+/// The peer info of this process, without gid, mailbox and memory_domain.
 RankCard card_of_this_process();
 
 }  // namespace nupa::ccl

@@ -9,7 +9,8 @@
 namespace nupa::ccl {
 
 int ProcessReads::read(uint32_t rank, void* to, uint64_t address, size_t bytes) {
-  // Page after page: what could not be read at all is an error, what was read in part goes on.
+  // A call may read only a part, up to a page that it cannot read. The next call begins there, and fails if it cannot
+  // read anything.
   for (size_t done = 0; done < bytes;) {
     const iovec local{bytes_at(to, done), bytes - done};
     const iovec remote{reinterpret_cast<void*>(address + done), bytes - done};

@@ -8,11 +8,11 @@
 
 namespace nupa::ccl {
 
-/// By process_vm_readv(). The system may refuse it: to other users, to processes that are no relatives (Yama), in
+/// Reads by CMA (process_vm_readv). The system may deny them: to other users, to unrelated processes (Yama), and in
 /// containers.
 class ProcessReads final : public Reads {
  public:
-  /// `processes`: by rank of the group. `on_gone`: a rank's process is.
+  /// `processes`: by rank of the group. `on_gone`: called if the process of a rank no longer exists.
   ProcessReads(std::vector<pid_t> processes, std::function<void(uint32_t rank)> on_gone)
       : processes_(std::move(processes)), on_gone_(std::move(on_gone)) {}
   int read(uint32_t rank, void* to, uint64_t address, size_t bytes) override;

@@ -6,8 +6,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// A rank that has a core for itself may spin so long before it sleeps. One that lets others run meanwhile takes less
-/// of a processor than being woken would, and there may be many others.
+/// How long a rank spins before it sleeps, if it has a core for itself, and how long it yields, if ranks share cores. A
+/// yield takes less processor time than a wake-up, and many other ranks may run meanwhile.
 constexpr int64_t kSpinNs = 100'000;
 constexpr int64_t kYieldNs = 1'000'000;
 

@@ -6,7 +6,8 @@
 
 namespace nupa::ccl {
 
-/// By what the ranks of a communicator tell of themselves; the same on all of them but for what is this rank's.
+/// Derives the topology from the peer info of all ranks. It is the same on all of them, except for the values of the
+/// rank itself.
 Topology topology_of(uint32_t rank, std::span<const RankCard> cards);
 
 }  // namespace nupa::ccl

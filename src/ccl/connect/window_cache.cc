@@ -9,7 +9,7 @@ PublishedRegion* WindowCache::table_of(uint32_t rank) const {
 }
 
 Place WindowCache::publish(const void* data, size_t bytes) {
-  // Here nothing of an operation is in use yet.
+  // An operation publishes its arrays first, so that no mapping is in use here.
   for (Mapped& mapped : mapped_)
     if (mapped.size() >= kMostMapped) mapped.clear();
   const auto region = allocations_.find(data, bytes);

@@ -10,10 +10,10 @@
 
 namespace nupa::ccl {
 
-/// What a communicator has mapped of other ranks' allocations. One thread at a time.
+/// The allocations of other ranks that a communicator has mapped. Not thread-safe.
 class WindowCache final : public Windows {
  public:
-  /// `ranks`: of the mapped group, as the communicator calls them.
+  /// `ranks`: the ranks of the group that maps arenas, as they are numbered in the communicator.
   WindowCache(const Allocations& allocations, Links& links, uint32_t rank, std::vector<uint32_t> ranks)
       : allocations_(allocations), links_(links), rank_(rank), ranks_(std::move(ranks)), mapped_(ranks_.size()) {}
 
@@ -21,7 +21,7 @@ class WindowCache final : public Windows {
   std::byte* find(uint32_t rank, const Place& place) override;
 
  private:
-  /// Of one rank, by serial. What was freed meanwhile stays until there are too many.
+  /// The mappings of one rank, by serial. Those of freed memory stay until there are kMostMapped of them.
   using Mapped = std::map<uint64_t, std::shared_ptr<std::byte>>;
   static constexpr size_t kMostMapped = 64;
 

@@ -6,8 +6,8 @@
 
 namespace nupa::ccl {
 
-/// Memory of coroutines that come and go: what one leaves, the next one takes. One thread at a time. Outlives what was
-/// taken from it.
+/// A free list for coroutine frames: a frame that ends leaves its memory to the next one. Not thread-safe. The pool
+/// outlives all frames that were taken from it.
 class FramePool {
  public:
   FramePool() = default;
@@ -17,7 +17,7 @@ class FramePool {
     while (free_ != nullptr) ::operator delete(std::exchange(free_, free_->next));
   }
 
-  /// From `pool`, or, null, the heap.
+  /// Takes memory from `pool`, or from the heap if `pool` is null.
   static void* take(FramePool* pool, size_t bytes) {
     Block* block = nullptr;
     if (pool != nullptr && pool->free_ != nullptr && bytes <= kUsual)
@@ -35,7 +35,7 @@ class FramePool {
   }
 
  private:
-  /// Frames are at most so large, but for those that hold arrays.
+  /// Size of a pooled block in bytes. Only frames that hold arrays are larger; their memory is not kept.
   static constexpr size_t kUsual = 512;
   struct alignas(std::max_align_t) Block {
     FramePool* pool;

@@ -1,6 +1,6 @@
 #pragma once
-/// A collective as one rank sees it: a function that is left wherever it would have to wait, and goes on when asked to.
-/// So several make progress side by side in one thread, and all of them can be ended at any wait.
+/// A collective task: the coroutine that runs one rank's part of a collective. It suspends wherever it has to wait.
+/// Several tasks therefore make progress side by side in one thread, and all of them can be ended at any wait.
 #include <atomic>
 #include <concepts>
 #include <coroutine>
@@ -14,11 +14,11 @@
 
 namespace nupa::ccl {
 
-/// A wait for a word to come to a value, with the rank that counts it up.
+/// A wait until a word reaches a value, with the rank that counts the word up.
 struct Wait : progress::WordWait {
   Wait() = default;
-  /// Rank `by` counts `at` up to `until`. `asleep`: how many threads sleep there; null: nobody wakes them, since a wire
-  /// brings the change.
+  /// Rank `by` counts the word `at` up to `until`. `asleep` counts the threads that sleep at the word; it is null if
+  /// the change arrives by RDMA, which wakes no sleeper.
   Wait(const std::atomic<uint32_t>* at, uint32_t until, uint32_t by = kNoRank, std::atomic<uint32_t>* asleep = nullptr)
       : WordWait{at, asleep, until}, rank(by) {}
 
@@ -27,14 +27,14 @@ struct Wait : progress::WordWait {
 static_assert(sizeof(Wait) == 24, "the rank lies behind the value");
 
 /// The coroutine type of algorithms: `Steps f(...) { if (int e = co_await Wait{...}) co_return e; ... co_return 0; }`.
-/// A wait gives 0, or the errno value by which all is ended: then there is nothing to be done but to return it. One
-/// thread at a time. Arguments are kept as a coroutine keeps them: references must outlive it.
+/// `co_await` of a wait returns 0, or the errno value of end(), which the algorithm then has to return. Not
+/// thread-safe. As in every coroutine, references among the arguments must outlive it.
 class [[nodiscard]] Steps {
  public:
   struct promise_type;
   using Handle = std::coroutine_handle<promise_type>;
 
-  /// What one that waits for another, and that one, have in common.
+  /// State that a task shares with the tasks that it awaits.
   struct State {
     std::coroutine_handle<> innermost;
     Wait wait;
@@ -47,7 +47,7 @@ class [[nodiscard]] Steps {
     std::coroutine_handle<> caller;
     int result = 0;
 
-    /// Frames of functions whose first argument has a pool come from there.
+    /// If the first argument of the coroutine has a frame pool, the frame comes from that pool.
     template <class First, class... Others>
     requires requires(First& first) {
       { first.frames() } -> std::same_as<FramePool&>;
@@ -94,7 +94,7 @@ class [[nodiscard]] Steps {
   }
 
   bool is_done() const { return handle_.done(); }
-  /// Of one that is not done: goes on as far as it can. True: now it is.
+  /// Runs a task that is not done as far as it can. Returns true if it is done now.
   bool go_on() {
     State& state = handle_.promise().own;
     if (!state.innermost) {
@@ -105,15 +105,15 @@ class [[nodiscard]] Steps {
     state.innermost.resume();
     return handle_.done();
   }
-  /// Of one that is not done and has begun: what it waits for.
+  /// The wait of a task that has started and is not done.
   const Wait& waits_for() const { return handle_.promise().own.wait; }
-  /// Ends it: its waits give `error` from now on, and it is done when this returns.
+  /// Ends the task: its waits return `error` from now on, and it is done when this function returns.
   void end(int error) {
     handle_.promise().own.error = error;
     while (!go_on()) {
     }
   }
-  /// Of one that is done.
+  /// The result of a task that is done.
   int result() const { return handle_.promise().result; }
 
  private:
@@ -121,7 +121,7 @@ class [[nodiscard]] Steps {
   Handle handle_;
 };
 
-/// `co_await` of another algorithm gives its result.
+/// `co_await` of another task returns its result.
 struct Steps::promise_type::Call {
   Steps inner;
   promise_type& caller;

@@ -9,34 +9,34 @@
 namespace nupa::ccl {
 namespace {
 
-/// Looks between two at the clock and at what goes on around.
+/// Number of checks of a word between two calls of the progress hooks and two reads of the clock.
 constexpr uint32_t kLooks = 64;
-constexpr uint32_t kWireLooks = 8;  ///< each of which is a system call
-/// Where ranks share cores, before others are let run: what is waited for may be theirs to do.
+constexpr uint32_t kWireLooks = 8;  ///< the same for RDMA, where each check is a system call
+/// Number of checks before a yield where ranks share cores: the awaited rank may need this core.
 constexpr uint32_t kFewLooks = 8;
-/// Where they do not, the system may have put two on one core all the same, for a while: others are let run after so
-/// many turns each time, which takes a processor that nobody else wants less than a microsecond.
+/// Turns between two yields where ranks do not share cores: the scheduler may still have put two ranks on one core for
+/// a while. A yield takes less than a microsecond on a core that no other thread wants.
 constexpr int kTurnsBetweenYields = 3;
-/// After so long others are asked whether the rank that is waited for lives.
+/// A waiting rank checks at this interval whether the awaited rank is alive.
 constexpr int64_t kLongWaitNs = 100'000'000;
 
 bool is_early(const WaitRules& rules, int64_t waited_ns) { return waited_ns < rules.spin_ns; }
 
 uint32_t looks(const WaitRules& rules) { return rules.shares_cores ? kFewLooks : kLooks; }
 
-/// Until a word of `sleep` is counted up, something else happens or the deadline has passed.
+/// Sleeps until a word of `sleep` is counted up, an RDMA completion arrives or the deadline passes.
 void sleep_at(progress::WordSleep& sleep, const WaitRules& rules, Surroundings& around, progress::Deadline deadline) {
   if (sleep.all_wake()) {
     sleep.run(
         rules.fences(), [&] { return !around.ended(); }, deadline);
     return;
   }
-  // Wires wake nobody that sleeps at words.
+  // An RDMA completion does not wake a thread that sleeps at a word.
   const int64_t longest = sleep.words() > 0 ? progress::kWordNapNs : progress::kLongestWordSleepNs;
   around.sleep(std::min(deadline.left_ns(base::now_ns()), longest));
 }
 
-/// Several operations of one rank.
+/// Runs several tasks of one rank.
 class Run {
  public:
   Run(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns)
@@ -50,7 +50,7 @@ class Run {
   }
 
  private:
-  /// False: all are done.
+  /// Continues all tasks that can continue. Returns false if all are done.
   bool go_on() {
     if (const Cause cause = around_.ended(); cause) {
       for (Steps& steps : all_)
@@ -68,7 +68,7 @@ class Run {
       if (!steps.is_done() && steps.waits_for().is_over()) return true;
     return false;
   }
-  /// What comes by wires comes only when somebody looks there.
+  /// Returns whether a task waits for RDMA, whose completions arrive only while a thread polls.
   bool waits_at_wire() const {
     for (const Steps& steps : all_)
       if (!steps.is_done() && steps.waits_for().sleepers == nullptr) return true;
@@ -104,7 +104,7 @@ class Run {
     const int64_t asked = wait_from(began);
     if (asked != began) around_.note_long_wait_for(kNoRank);
   }
-  /// Returns when others were asked last, or `began`.
+  /// Returns the time of the last call of on_long_wait(), or `began`.
   int64_t wait_from(int64_t began) {
     int64_t asked = began;
     for (int turn = 0;; ++turn) {

@@ -8,14 +8,14 @@
 namespace nupa::ccl {
 namespace {
 
-/// With more ranks the table of all counts would be too large to be told for one sentence.
+/// With more ranks, the counts are not exchanged: their table would be too large for one error text.
 constexpr uint32_t kMostWithCounts = 1024;
 
 std::string rank_text(uint32_t rank) { return "rank " + std::to_string(rank); }
 
 std::string amount(uint64_t bytes, Type type) { return std::to_string(bytes / size_of(type)) + " " + name_of(type); }
 
-/// The first rank of those that most ranks agree with.
+/// The first rank with which most ranks agree.
 uint32_t usual_rank(const std::vector<Description>& table) {
   uint32_t usual = 0;
   uint32_t most = 0;
@@ -85,7 +85,7 @@ Cause Checker::compare_counts(const Call& call, const Description& description) 
   for (uint32_t here = 0; here < ranks_; ++here)
     for (uint32_t there = 0; there < ranks_; ++there) {
       const uint64_t given = all[here * mine.size() + there];
-      // Whoever has called another number than rank 0 has; else whoever gives what the other one does not take.
+      // With common counts, the list of rank 0 is expected; otherwise, what the receiver takes from this sender.
       const uint64_t expected = common ? all[there] : all[there * mine.size() + ranks_ + here];
       if (given == expected) continue;
       if (common)
@@ -106,7 +106,7 @@ Cause Checker::check(const Call& call, uint64_t number) {
   Cause cause = compare(table);
   if (!cause && !counts_agree(table)) cause = compare_counts(call, table[0]);
   if (cause.error != EPROTO || text().empty()) return cause;
-  // Nobody ends what others need to know why.
+  // No rank may end the communicator before all ranks have the text.
   Call barrier;
   run_(barrier);
   return cause;

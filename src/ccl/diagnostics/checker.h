@@ -9,27 +9,28 @@
 
 namespace nupa::ccl {
 
-/// The checking mode of a communicator: before each call ranks tell each other what it is. All of them come to the same
-/// verdict, for all have the same table.
+/// The checking mode of a communicator: before each call, ranks exchange descriptions of it. All ranks get the same
+/// table and therefore come to the same result.
 class Checker {
  public:
-  /// Does a collective among the ranks, unchecked. An errno value.
+  /// Runs a collective of the ranks without a check. Returns 0 or an errno value.
   using Run = std::function<int(Call& call)>;
 
   Checker(uint32_t rank, uint32_t ranks, Run run) : rank_(rank), ranks_(ranks), run_(std::move(run)) {}
 
-  /// Why all has to end: ranks do not agree (EPROTO, and who is the first that differs from most), or what telling each
-  /// other has ended by; no cause: they agree. One thread at a time. When it returns EPROTO each rank has the text.
+  /// Compares the calls of all ranks. Returns no cause if they agree; EPROTO and the first rank that differs from most
+  /// if they do not; otherwise the error of the exchange. When it returns EPROTO, all ranks have the text. One thread
+  /// at a time.
   Cause check(const Call& call, uint64_t number);
-  /// Of a check that has found ranks that do not agree: who called what; else empty. Any thread.
+  /// Describes the calls that do not agree, after check() has found some; otherwise empty. Thread-safe.
   std::string text() const;
 
  private:
   int exchange(const void* mine, void* all, size_t bytes);
-  /// The verdict on the table: no cause: they agree.
+  /// Compares the descriptions of all ranks. Returns no cause if they agree.
   Cause compare(const std::vector<Description>& table);
   bool counts_agree(const std::vector<Description>& table) const;
-  /// Learns all counts, to say whose do not agree.
+  /// Exchanges all counts, to name the ranks whose counts do not agree.
   Cause compare_counts(const Call& call, const Description& description);
   Cause disagree(uint32_t rank, std::string text);
 

@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint32_t kEverybody = UINT32_MAX;
 
-/// splitmix64's step and finisher: sums of it are equal where the same triples were added, and else hardly ever.
+/// The step and the finalizer of splitmix64. Sums of hashes are equal if the same triples were added, and hardly ever
+/// otherwise.
 uint64_t hash_of(uint32_t sender, uint32_t receiver, uint64_t bytes) {
   uint64_t value = (uint64_t{sender} << 32 | receiver) * 0x9e3779b97f4a7c15 + bytes;
   for (int round = 0; round < 2; ++round) {
@@ -24,7 +25,7 @@ bool has_root(Operation operation) {
          operation == Operation::kReduce;
 }
 
-/// Sums up what flows between this rank and others; gatherv and scatterv: between the root and others.
+/// Adds the hashes of what this rank exchanges with others; in gatherv and scatterv, the root with others.
 void add_sums(const std::vector<uint64_t>& flows, uint32_t rank, uint32_t ranks, Description* description) {
   const bool gathers = description->operation == Operation::kGather;
   const bool rooted = gathers || description->operation == Operation::kScatter;

@@ -9,8 +9,8 @@ namespace nupa::ccl {
 /// One operation as it is reported, to a trace and to the program's profiler.
 using Event = nupa_ccl_event;
 
-/// Whether anybody wants to know of operations: a trace, a profiler or the checking mode. One load where nobody does.
-/// Once somebody did, it stays.
+/// True once a trace, a profiler or the checking mode has been turned on; it stays true. If it is false, an operation
+/// pays one load.
 inline std::atomic<bool> is_anybody_observing{false};
 inline bool is_observed() { return __builtin_expect(is_anybody_observing.load(std::memory_order_relaxed), 0); }
 

@@ -7,24 +7,24 @@
 
 namespace nupa::ccl {
 
-/// A profiler of the program. What was set once stays in memory: operations end by the one that they began with.
+/// A profiler of the program. It is never freed, because an operation ends with the profiler that it began with.
 struct Profiler {
   nupa_ccl_profile begin;
   nupa_ccl_profile end;
   void* context;
-  const Profiler* before;  ///< all that were set stay: a thread may still use one
+  const Profiler* before;  ///< the one that was set before, which a thread may still use
 };
-/// Null: there is none.
+/// The current profiler. Null: there is none.
 const Profiler* profiler_now();
-/// ENOMEM.
+/// Sets the current profiler; without functions, there is none any more. ENOMEM: no memory.
 int set_profiler(nupa_ccl_profile begin, nupa_ccl_profile end, void* context);
 
-/// One operation, or message, that is observed, from its begin to its end.
+/// An observed operation or message, from its begin to its end.
 class Observed {
  public:
-  /// It begins: event.begin_ns is set.
+  /// Sets event.begin_ns and calls the profiler.
   explicit Observed(const Event& event);
-  /// It ends: event.end_ns is set where it is not yet.
+  /// Sets event.end_ns if it is not set, and reports the event to the trace and the profiler.
   void end();
   Event event;
 

@@ -36,7 +36,7 @@ void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace
   made->store(make(std::move(*file), rank));
   if (made->load() == nullptr) return;
   is_anybody_observing.store(true);
-  // A child that is forked has its parent's records, and does not write them again.
+  // A forked child has its parent's records but not its exit actions, so that it does not write them again.
   const progress::ExitAction flush{[](void* trace) { static_cast<Trace*>(trace)->flush(); }, made->load()};
   if (const int error = progress::at_exit(progress::ExitStage::kTraces, flush); error != 0)
     std::fprintf(stderr, "nupa: ccl: the end of the trace will be lost: %s\n", std::strerror(error));
@@ -51,7 +51,7 @@ void Trace::open(uint32_t rank) {
   std::call_once(once, [rank] {
     const char* const name = base::text_setting("NUPA_CCL_TRACE");
     if (name == nullptr) return;
-    // It is never freed: threads may use it until the process is gone.
+    // It is never freed: threads may use it until the process exits.
     open_once(name, rank, &made_, [](TraceFile file, uint32_t first_rank) -> Trace* {
       auto* const trace = new Trace(std::move(file), first_rank);
       const int error = trace->start();

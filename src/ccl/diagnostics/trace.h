@@ -8,29 +8,30 @@
 
 namespace nupa::ccl {
 
-/// What this process tells of its operations, in a file that chrome://tracing and Perfetto load. Records are kept in
-/// memory, up to a limit, and written by a thread of their own. Any thread.
+/// The trace of this process's operations: a file that chrome://tracing and Perfetto load. Records are kept in memory,
+/// up to a limit, until a separate thread writes them. Thread-safe.
 class Trace {
  public:
-  /// By NUPA_CCL_TRACE, for the process whose first communicator this is; once. `rank`: its rank there. What goes wrong
-  /// is said on standard error, and there is no trace. A child that is forked later has none.
+  /// Opens the file of NUPA_CCL_TRACE with the first communicator of the process; later calls do nothing. `rank`: this
+  /// process's rank in that communicator. An error is printed on standard error, and then there is no trace. A child
+  /// that is forked later has none.
   static void open(uint32_t rank);
-  /// Null: there is none.
+  /// Returns null if there is no trace.
   static Trace* get() { return made_.load(std::memory_order_acquire); }
-  /// In a forked child: the records and the file are its parent's.
+  /// Called in a forked child: the records and the file belong to its parent.
   static void abandon() { made_.store(nullptr, std::memory_order_relaxed); }
 
-  /// A communicator comes. Returns its number in this process, from 1 on; also where there is no trace.
+  /// Records a new communicator. Returns its number in this process, counted from 1, also if there is no trace.
   static uint32_t add_communicator(uint32_t rank, uint32_t ranks);
 
   void add(const Event& event);
-  /// A part of an operation.
+  /// Records a part of an operation.
   void add_part(TraceRecord::Kind kind, uint32_t communicator, uint32_t rank, int64_t begin_ns, int64_t end_ns);
-  /// Until all that was added is in the file.
+  /// Writes all records that were added to the file.
   void flush();
 
  private:
-  /// 4096 of them are enough for the thread to write; above kMost (some 20 MiB) they are counted only.
+  /// kMany records wake the thread that writes. Records above kMost (some 20 MiB) are only counted.
   static constexpr size_t kMany = 4096;
   static constexpr size_t kMost = 131072;
 

@@ -12,7 +12,7 @@ namespace nupa::ccl {
 namespace {
 
 constexpr mode_t kMode = 0644;
-/// What ends the array: an element of no meaning, for those before end with a comma.
+/// The end of the array. It has an element without a meaning, because the elements before it end with a comma.
 constexpr char kEnd[] = "{\"name\":\"end\",\"ph\":\"M\",\"pid\":0,\"args\":{}}\n]\n";
 
 std::string host() {
@@ -33,7 +33,7 @@ std::string path_of(std::string name, uint32_t rank) {
   return name;
 }
 
-/// An errno value.
+/// Returns 0 or an errno value.
 int write_at(int fd, const std::string& text, off_t at) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = pwrite(fd, text.data() + done, text.size() - done, at + static_cast<off_t>(done));

@@ -7,15 +7,15 @@
 
 namespace nupa::ccl {
 
-/// A file that is a JSON array at any time: each write puts its end where the last one's was. One thread at a time.
+/// A file that is a complete JSON array at any time: each write replaces the end of the array. Not thread-safe.
 class TraceFile {
  public:
   /// `name`: a folder, or a file's name with %r for the rank, %p for the process and %h for the host; without %r and
-  /// %p ".RANK" is appended. What is there is lost.
+  /// %p, ".RANK" is appended. An existing file is overwritten.
   static Result<TraceFile> open(const std::string& name, uint32_t rank);
 
-  /// Appends elements: lines that end with ",\n". The first error is said on standard error, and nothing is written any
-  /// more.
+  /// Appends elements: lines that end with ",\n". The first error is printed on standard error, and later calls write
+  /// nothing.
   void write(const std::string& elements);
 
  private:
@@ -23,7 +23,7 @@ class TraceFile {
 
   std::string path_;
   base::UniqueFd fd_;
-  off_t end_ = 0;  ///< of the elements, without what ends the array
+  off_t end_ = 0;  ///< where the elements end and the end of the array begins
   bool failed_ = false;
 };
 

@@ -8,14 +8,14 @@
 
 namespace nupa::ccl {
 
-/// One line of a trace, before it is text.
+/// One record of a trace, before it is converted to text.
 struct TraceRecord {
   enum class Kind : uint8_t { kOperation, kMessage, kWait, kCheck, kCommunicator };
   Kind kind;
-  Event event;  ///< kWait, kCheck: begin, end, communicator, and in `root` the rank that was waited for
+  Event event;  ///< kWait, kCheck: only begin, end, communicator, and in `root` the awaited rank
 };
 
-/// Records that are not in the file yet, up to a limit: those above it are counted only. Any thread.
+/// Records that are not in the file yet, up to a limit; those above it are only counted. Thread-safe.
 class TraceRecords {
  public:
   /// `many`: this number of records wakes the writer. `most`: the limit.
@@ -28,7 +28,7 @@ class TraceRecords {
 
   void put(const TraceRecord& record);
   Taken take();
-  /// Until there are many, or for so long.
+  /// Waits until there are `many` records, `at_most_ns` at most.
   void wait_for_many(int64_t at_most_ns);
 
  private:

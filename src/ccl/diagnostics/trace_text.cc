@@ -25,7 +25,7 @@ __attribute__((format(printf, 2, 3))) void append(std::string* text, const char*
   *text += line;
 }
 
-/// The format's times are in microseconds.
+/// A time in the unit of the trace format, microseconds.
 struct Microseconds {
   char text[32];
   explicit Microseconds(int64_t ns) {
@@ -38,7 +38,7 @@ void append_times(const char* name, const Event& event, uint32_t rank, std::stri
          event.communicator, Microseconds(event.begin_ns).text, Microseconds(event.end_ns - event.begin_ns).text);
 }
 
-/// An interval that others of its kind may overlap.
+/// Appends an interval that may overlap others of its kind.
 void append_span(const char* name, const char* kind, const Event& event, int64_t begin_ns, int64_t end_ns,
                  uint32_t rank, const std::string& arguments, std::string* text) {
   const auto edge = [&](const char* phase, int64_t at_ns, const std::string& more) {

@@ -5,13 +5,14 @@
 
 namespace nupa::ccl {
 
-/// What records are in the Trace Event Format. Times are CLOCK_MONOTONIC. `rank`: what the process is called.
+/// These functions convert records to the Trace Event Format. Times are CLOCK_MONOTONIC. `rank`: the name of the
+/// process.
 
-/// Who this process is and what its clocks say: `nupa_clock` has CLOCK_MONOTONIC and CLOCK_REALTIME of one moment (ns)
-/// and the boot's id, by which files of several hosts are put together.
+/// Describes this process and its clocks: `nupa_clock` has CLOCK_MONOTONIC and CLOCK_REALTIME of one moment (ns) and
+/// the boot id, with which files of several hosts can be merged.
 std::string trace_head(uint32_t rank);
 void trace_text(const TraceRecord& record, uint32_t rank, std::string* text);
-/// So many records had no room.
+/// Reports the number of records that found no room.
 void trace_text_of_lost(uint64_t records, int64_t at_ns, uint32_t rank, std::string* text);
 
 }  // namespace nupa::ccl

@@ -9,7 +9,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// Text is written in pieces of about this size.
+/// Text is written in blocks of about this size.
 constexpr size_t kPieceBytes = 1 << 20;
 
 }  // namespace
@@ -20,7 +20,7 @@ void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* f
     trace_text(record, rank, &text);
     if (text.size() < kPieceBytes) continue;
     file->write(text);
-    progress::put_off_exit(progress::Deadline::in_ns(progress::kActionNs));  // if it is the process's last words
+    progress::put_off_exit(progress::Deadline::in_ns(progress::kActionNs));  // the process may be exiting
     text.clear();
   }
   if (taken.lost > 0) trace_text_of_lost(taken.lost, taken.records.back().event.end_ns, rank, &text);

@@ -7,8 +7,8 @@
 
 namespace nupa::ccl {
 
-/// Appends the records to the file, and a line about those that are lost. `rank`: what the process is called. At the
-/// end of a process it may take as long as the file needs.
+/// Appends the records to the file, and a line about those that are lost. `rank`: the name of the process in the trace.
+/// At the exit of a process, it may take as long as the file needs.
 void write_records(const TraceRecords::Taken& taken, uint32_t rank, TraceFile* file);
 
 }  // namespace nupa::ccl

@@ -1,4 +1,4 @@
 #pragma once
-/// Why operations of a communicator end: Cause. Why a call fails is nupa::Error, as everywhere.
-/// Lowest folder: everybody may use it, from any thread.
+/// Cause: why the operations of a communicator end. A call that fails returns nupa::Error, as everywhere.
+/// This is the lowest folder of ccl, which all others may include. Thread-safe.
 #include "ccl/error/cause.h"

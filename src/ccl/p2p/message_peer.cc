@@ -46,7 +46,7 @@ bool MessagePeer::push() {
 
 void MessagePeer::take(const std::byte* data, size_t bytes) {
   if (receive_ != nullptr) {
-    // What has no room is taken from the lane all the same, for others come behind it.
+    // Bytes without room are taken from the channel too, because other messages follow them.
     if (came_ < receive_->bytes) copy_array(receive_->to + came_, data, std::min(bytes, receive_->bytes - came_));
   } else {
     copy_array(kept_.back().bytes.data() + came_, data, bytes);
@@ -72,7 +72,7 @@ bool MessagePeer::pull(const Match& match, const std::function<bool()>& keeps) {
   while (lane_->can_receive().is_over()) {
     size_t used = 0;
     if (!is_coming_) {
-      if (lane_->front_bytes() < sizeof header_) break;  // not a message of ours; whoever waits for one is told in time
+      if (lane_->front_bytes() < sizeof header_) break;  // no header; a waiting thread reports it at its time limit
       begin(match, keeps);
       if (!is_coming_) break;
       used = sizeof header_;
@@ -82,7 +82,7 @@ bool MessagePeer::pull(const Match& match, const std::function<bool()>& keeps) {
     take(lane_->front() + used, length);
     lane_->pop();
     moved = true;
-    // A receive that waits for this one comes before any that takes what is behind it.
+    // The caller first gives this message to a receive that waits for it, before a receive takes a later message.
     if (is_kept && !is_coming_) break;
   }
   return moved;
@@ -93,7 +93,7 @@ bool MessagePeer::give_kept(Message& receive) {
       std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return receive.takes(rank_, kept.tag); });
   if (found == kept_.end()) return false;
   if (is_coming_ && receive_ == nullptr && found == kept_.end() - 1) {
-    // The rest of it is still to come.
+    // Its last bytes have not arrived yet.
     return false;
   }
   copy_array(receive.to, found->bytes.data(), std::min(found->bytes.size(), receive.bytes));

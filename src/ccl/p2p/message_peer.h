@@ -9,12 +9,13 @@
 
 namespace nupa::ccl {
 
-/// The messages between this rank and one other. A message is a header and its bytes, cut into pieces as they come: the
-/// first piece begins with the header.
+/// The messages between this rank and one peer. A message is a header and its bytes, divided into fragments. The first
+/// fragment begins with the header.
 class MessagePeer {
  public:
   using Pointer = std::shared_ptr<Message>;
-  /// What the next message is for: a receive that takes it, which is not there any more for others. Null: none.
+  /// Returns the receive that takes the next message, and removes it so that no other message matches it. Null: there
+  /// is none.
   using Match = std::function<Pointer(uint32_t source, int32_t tag)>;
 
   explicit MessagePeer(uint32_t rank) : rank_(rank) {}
@@ -25,18 +26,19 @@ class MessagePeer {
 
   void add_send(Pointer message) { sends_.push_back(std::move(message)); }
   bool has_sends() const { return !sends_.empty(); }
-  /// Puts under way what there is room for. True: something was.
+  /// Sends as much as there is room for. Returns true if anything was sent.
   bool push();
-  /// Takes what has come. `keeps`: whether a message that nobody takes is kept, so that those behind it can come; else
-  /// it is left where it is, and who sends has to wait. True: something came; there may be more, once kept messages
-  /// were given.
+  /// Takes what has arrived. `keeps` returns whether a message without a receive is stored, so that later ones can
+  /// arrive; otherwise it stays in the channel, and the sender has to wait. Returns true if anything arrived. There may
+  /// be more after give_kept().
   bool pull(const Match& match, const std::function<bool()>& keeps);
   bool is_coming() const { return is_coming_; }
-  /// Gives a receive the oldest message that it takes, if one is kept.
+  /// Gives a receive the oldest stored message that matches it. Returns false if there is none.
   bool give_kept(Message& receive);
-  /// From this rank to itself.
+  /// Stores a message from this rank to itself.
   void keep(const Message& send);
-  /// Everything ends, what was half here too. Whoever waits is told by `finish`.
+  /// Ends all messages, including those that have arrived in part. Calls `finish` for each message that a thread may
+  /// wait for.
   void end(const std::function<void(Message&)>& finish);
 
  private:
@@ -59,7 +61,7 @@ class MessagePeer {
   const uint32_t rank_;
   Lane* lane_ = nullptr;
   std::deque<Pointer> sends_;
-  // What is coming in.
+  // The message that is arriving.
   bool is_coming_ = false;
   Header header_{};
   Pointer receive_;

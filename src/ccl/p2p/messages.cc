@@ -15,7 +15,8 @@ void finish(Message& message, int error) {
   message.finish();
 }
 
-/// Of a thread that has no message to move: the end of its communicator does not wake it again and again.
+/// Progress hooks for a thread that has no message to move. The end of its communicator does not wake it again and
+/// again.
 class WithoutMessages final : public Surroundings {
  public:
   Cause ended() const override { return {}; }
@@ -62,7 +63,8 @@ int Messages::have_thread() {
 }
 
 int Messages::begin_alone(const Pointer& message) {
-  // Before the message: one that was refused must not write to the program's array later.
+  // The thread starts before the message begins: a receive that was refused must not write to the program's array
+  // later.
   if (const int error = have_thread(); error != 0) return error;
   begin(message);
   std::lock_guard lock(mutex_);
@@ -106,7 +108,7 @@ bool Messages::progress() {
     const bool wants = wants_from(rank);
     if (!peer.has_sends() && !wants && !peer.is_coming()) continue;
     if (!peer.has_lane()) {
-      // Whoever receives from anybody takes what leads here.
+      // A receive from any rank uses the channels that exist, and creates none.
       if (peer.has_sends() || wants_of(rank)) ways_.want(rank);
       if (!ways_.ready(rank).is_over()) continue;
       peer.set_lane(&ways_.lane(rank));
@@ -154,7 +156,7 @@ int Messages::wait(const Pointer& message) {
   const int64_t first = base::now_ns();
   int64_t began = first;
   int64_t probed = first;
-  uint32_t peer = kNoRank;  // as long as it has not come, which any thread may find
+  uint32_t peer = kNoRank;  // a copy, because any thread may complete the message and set the peer
   for (int turn = 0; !message->done.load(std::memory_order_acquire); ++turn) {
     std::vector<Wait> waits;
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
@@ -195,11 +197,11 @@ void Messages::serve() {
       if (!idle) waits = all_waits();
     }
     waits.push_back({&begun_, begun + 1, kNoRank, &sleepers_});
-    // Whoever waits for a message looks faster: this is for when nobody does.
+    // A thread that waits for a message looks more often. This thread is for the time in which none waits.
     constexpr int kAtOnce = INT32_MAX;
     constexpr int64_t kLongestNs = 100'000'000;
     Surroundings& around = idle ? static_cast<Surroundings&>(without) : around_;
-    // With the rules of those who count up: where they execute no fence, the sleeper has to order their stores.
+    // These are the rules of the writers: if they execute no fence, the sleeper has to order their stores.
     wait_a_turn(waits, {0, rules_.shares_cores}, around, kAtOnce, 0, kLongestNs);
   }
 }

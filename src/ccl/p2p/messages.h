@@ -12,14 +12,14 @@
 
 namespace nupa::ccl {
 
-/// The sends and receives of a communicator, as one rank has them. Messages between two ranks are received in the order
-/// in which they were sent, as far as their tags are asked for. They move while somebody waits for one, and else by a
-/// thread of their own. Any thread.
+/// The sends and receives of a communicator on one rank. Messages between two ranks that match a receive's tag are
+/// received in the order in which they were sent. They move while a thread waits for one of them; otherwise a thread of
+/// this class moves them. Thread-safe.
 class Messages {
  public:
   using Pointer = std::shared_ptr<Message>;
 
-  /// `ways`, by the communicator's ranks, and `around` outlive this.
+  /// `ways`, by the communicator's ranks, and `around` must outlive this.
   Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroundings& around, const WaitRules& rules,
            int64_t limit_ns);
   ~Messages();
@@ -27,23 +27,24 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   void begin(const Pointer& message);
-  /// It moves even if nobody waits. An errno value: there is no thread for it, and the message was not begun.
+  /// Begins a message that moves even if no thread waits for it. Returns an errno value if there is no thread for it;
+  /// then the message was not begun.
   int begin_alone(const Pointer& message);
-  /// Until it is done. Its error.
+  /// Waits until the message is done. Returns its error.
   int wait(const Pointer& message);
 
  private:
-  // Under the mutex.
+  // The mutex must be held.
   bool progress();
   void give_kept(MessagePeer& peer);
-  /// Whether a receive takes what this rank sends, and whether one takes nothing else.
+  /// Returns whether a receive takes messages from `rank`, and whether one takes messages from no other rank.
   bool wants_from(uint32_t rank) const;
   bool wants_of(uint32_t rank) const;
   bool is_idle() const;
   void end_all(int error);
   std::vector<Wait> all_waits();
 
-  /// Starts the thread if there is none. An errno value.
+  /// Starts the thread if there is none. Returns 0 or an errno value.
   int have_thread();
   void serve();
   void tell_thread();
@@ -56,10 +57,10 @@ class Messages {
 
   std::mutex mutex_;
   std::vector<MessagePeer> peers_;
-  std::list<Pointer> receives_;  ///< that nothing has come for, in their order
+  std::list<Pointer> receives_;  ///< those without a message yet, in their order
   progress::Thread thread_;
   std::atomic<bool> ends_{false};
-  std::atomic<uint32_t> begun_{0};  ///< counts whatever the thread may not know of
+  std::atomic<uint32_t> begun_{0};  ///< counts changes that the thread may not have seen
   std::atomic<uint32_t> sleepers_{0};
 };
 

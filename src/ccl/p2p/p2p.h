@@ -1,4 +1,5 @@
 #pragma once
-/// Send and recv of the program, with tags: messages between two ranks in pieces of a lane. Communicators make Messages
-/// when they are first used. Any thread; messages move while somebody waits for one, and else by a thread of their own.
+/// The program's send and recv with tags: messages between two ranks, in fragments of a channel. Communicators create
+/// Messages at the first use. Thread-safe. Messages move while a thread waits for one of them; otherwise a thread of
+/// this folder moves them.
 #include "ccl/p2p/messages.h"

@@ -4,11 +4,11 @@
 namespace nupa::ccl {
 namespace {
 
-/// From here on the work of one rank of each memory takes longer than two more steps of all.
+/// In bytes. From this size on, the work of one rank for its node takes longer than two more steps of all ranks.
 constexpr size_t kColumnsFrom = 32768;
 
 bool fits_always(const Call&, const TwoLevelGroup&) { return true; }
-/// A function of the program may not commute.
+/// A user-defined function may not commute.
 bool fits_order(const Call& call, const TwoLevelGroup& group) {
   return call.reducer.function == nullptr || group.is_in_order();
 }

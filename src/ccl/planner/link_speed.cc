@@ -10,17 +10,17 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// The best of so many is what the link does while nobody is kept from running.
+/// The best of these tries is the speed of the link while no rank is kept from running.
 constexpr int kTries = 3;
 constexpr int kInTurn = 4;
-/// Under way at the same time; fewer than a lane has pieces.
+/// Messages that are outstanding at the same time; fewer than a channel's fragments.
 constexpr int kAtOnce = 8;
 constexpr size_t kBytes = 256 << 10;
-/// So many ranks have links to each other anyway.
+/// Groups up to this size have channels between all ranks anyway.
 constexpr uint32_t kFewRanks = 16;
 constexpr int64_t kPsPerNs = 1000;
 
-/// The next rank hears from this one, and this one from the one before it.
+/// Each rank sends messages to the next rank and receives as many from the previous one.
 Steps pass_on(LaneGroup& group, int messages) {
   const uint32_t next = (group.rank() + 1) % group.ranks();
   const uint32_t before = (group.rank() + group.ranks() - 1) % group.ranks();
@@ -31,7 +31,7 @@ Steps pass_on(LaneGroup& group, int messages) {
   co_return 0;
 }
 
-/// Where there are few, whoever never comes is named by all.
+/// A barrier. In a small group each rank waits for every other one, so that all of them name a rank that never comes.
 Steps all_come(LaneGroup& group) {
   if (group.ranks() > kFewRanks) co_return co_await barrier(group);
   const std::byte own{};
@@ -46,8 +46,8 @@ Steps all_come(LaneGroup& group) {
 
 }  // namespace
 
-/// What is measured are LogGP's parameters: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long
-/// messages into the LogP model".
+/// Measures the parameters of LogGP: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages
+/// into the LogP model".
 Steps measure(LaneGroup& group, LinkSpeed* speed) {
   if (group.ranks() == 1) co_return 0;
   if (const int error = co_await all_come(group); error != 0) co_return error;
@@ -75,7 +75,7 @@ Steps measure(LaneGroup& group, LinkSpeed* speed) {
     if (const int error = co_await flow(group, stream); error != 0) co_return error;
     whole = std::min(whole, base::now_ns() - began);
   }
-  // A whole number of ns for each byte would be too coarse.
+  // Whole ns for each byte would be too coarse.
   int64_t slowest[] = {message, std::max<int64_t>(burst - message, 0) / (kAtOnce - 1),
                        std::max<int64_t>(whole - message, 0) * kPsPerNs / static_cast<int64_t>(kBytes)};
   Call call;

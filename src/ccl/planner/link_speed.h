@@ -3,8 +3,8 @@
 
 namespace nupa::ccl::lanes {
 
-/// How long messages between neighbours take here, while all ranks send: the slowest that any rank has seen. Takes some
-/// twenty messages' time and that of a MiB. All ranks get the same.
+/// Measures how long messages between neighbours take while all ranks send. All ranks get the same result, which is the
+/// slowest one of any rank. It takes the time of about 40 messages and of 768 KiB.
 Steps measure(LaneGroup& group, LinkSpeed* speed);
 
 }  // namespace nupa::ccl::lanes

@@ -9,8 +9,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// With more ranks, not all of them exchange messages with all unless they must: each link costs memory and the time to
-/// make it.
+/// In larger groups, not all ranks exchange messages with all others unless they must: each connection costs memory and
+/// the time to create it.
 constexpr uint32_t kDirectRanks = 16;
 
 bool fits_always(const Call&, const LaneGroup&) { return true; }
@@ -19,7 +19,7 @@ bool fits_sources(const Call&, const LaneGroup& group) { return group.ranks() <=
 bool fits_equal(const Call& call, const LaneGroup&) { return call.equal; }
 bool fits_commuting(const Call& call, const LaneGroup&) { return call.reducer.function == nullptr; }
 
-/// A call's cost by the links' speed. Lengths that not all ranks know are left out.
+/// The cost of a call in ns, by the speed of the links. Lengths that only some ranks have count as 0.
 struct Cost {
   double ranks;
   double bytes;
@@ -27,23 +27,24 @@ struct Cost {
   Cost(const Call& call, const LaneGroup& group)
       : ranks(group.ranks()), bytes(call.equal ? static_cast<double>(call.bytes()) : 0), link(group.speed()) {}
 
-  /// Rounds of an algorithm that doubles.
+  /// Rounds of an algorithm that doubles a distance or a size.
   double rounds() const { return std::bit_width(static_cast<uint32_t>(ranks) - 1); }
   bool is_power_of_two() const { return std::has_single_bit(static_cast<uint32_t>(ranks)); }
-  /// Messages of so many bytes one after the other.
+  /// The cost of `count` messages of `bytes_each`, one after the other.
   double messages(double count, double bytes_each) const {
     return count * (link.message_ns + bytes_each * link.byte_ns);
   }
-  /// One to or from each other rank, all under way at once.
+  /// The cost of one message to or from each other rank, all outstanding at the same time.
   double all_others(double bytes_each) const {
     return link.message_ns + std::max(ranks - 2, 0.0) * link.more_ns +
            std::max(ranks - 1, 0.0) * bytes_each * link.byte_ns;
   }
-  /// Where the number of ranks is no power of two, some hand all they have to others before and after.
+  /// If the number of ranks is not a power of two, some ranks pass all of their data to others before, and get it back
+  /// after.
   double folded(double cost) const { return is_power_of_two() ? cost : cost + messages(2, bytes); }
-  /// Each byte is sent by each rank, and once more.
+  /// The cost if each rank sends each byte, and sends it once more.
   double twice() const { return 2 * bytes * (ranks - 1) / ranks * link.byte_ns; }
-  /// A tree whose root has so many children, with pieces under way at each level.
+  /// A tree whose root has `children` children, with fragments in flight at each level.
   double tree(double levels, double children) const {
     const double piece = std::min(bytes, kPiece);
     return messages(levels, piece) + levels * (children - 1) * link.more_ns + children * bytes * link.byte_ns;
@@ -55,7 +56,7 @@ double direct(const Call& call, const LaneGroup& group) {
   const Cost cost(call, group);
   return cost.all_others(cost.bytes);
 }
-/// More ranks than are to be linked with each other use it where there is nothing better.
+/// Groups with more than kDirectRanks ranks use a direct algorithm only if there is nothing better.
 double of_few(double cost, const Call& call, const LaneGroup& group) {
   return group.ranks() <= kDirectRanks ? cost : 1000 * direct(call, group);
 }
@@ -70,7 +71,7 @@ double four_ary(const Call& call, const LaneGroup& group) {
   for (double reached = 1, width = 1; reached < cost.ranks; ++levels) reached += width *= 4;
   return cost.tree(levels, std::min(cost.ranks - 1, 4.0));
 }
-/// Blocks that are put together, or taken apart, on their way.
+/// Blocks that are joined, or divided, on their way.
 double block_tree(const Call& call, const LaneGroup& group) {
   const Cost cost(call, group);
   return cost.messages(cost.rounds(), 0) + (cost.ranks - 1) * cost.bytes * cost.link.byte_ns;
@@ -105,7 +106,7 @@ using enum Operation;
 using enum Order;
 using lanes::Tree;
 
-/// Reductions of few ranks are in the order of the ranks; other ones are for more than those, or by name.
+/// Small groups reduce in the order of the ranks. The other algorithms are for larger groups, or are chosen by name.
 double of_many(double cost, const LaneGroup& group) { return group.ranks() <= kDirectRanks ? 1000 * cost : cost; }
 template <auto kCost>
 double if_many(const Call& call, const LaneGroup& group) {

@@ -1,8 +1,8 @@
 #pragma once
-/// Which algorithm does a call: by the operation, its size, the ranks of the group and, between hosts, the speed of the
-/// links that they have measured. It lists every algorithm with its condition, its cost and its reason in words.
-/// Communicators use it, in the thread that has their turn. All ranks have to come to the same choice, so nothing that
-/// only one rank knows goes into it; link_speed.h measures the links together.
+/// Chooses the algorithm of a call by the operation, its size, the ranks of the group and, between hosts, the measured
+/// speed of the links. It lists every algorithm with its condition, its cost and its reason in words. Communicators use
+/// it in the thread that has their turn. All ranks must make the same choice, so the choice depends on nothing that
+/// only one rank has; in link_speed.h, the ranks measure the links together.
 #include <limits>
 #include <span>
 #include <string>
@@ -14,10 +14,10 @@
 
 namespace nupa::ccl {
 
-/// Whether what an algorithm reduces is reduced in the order of the ranks, and rounded once.
+/// The order of a reduction: the order of the ranks, with one rounding, or another one.
 enum class Order : uint8_t { kOfRanks, kOther };
 
-/// An algorithm among the ranks of a MappedGroup, LaneGroup or TwoLevelGroup.
+/// An algorithm for the ranks of a MappedGroup, LaneGroup or TwoLevelGroup.
 template <class Group>
 struct Algorithm {
   Operation operation;
@@ -25,14 +25,14 @@ struct Algorithm {
   const char* why;
   Order order;
   bool (*fits)(const Call& call, const Group& group);
-  /// What it takes, to be compared with others; of lanes: ns. The same on all ranks.
+  /// The cost, which is compared with that of other algorithms; for a LaneGroup in ns. The same on all ranks.
   double (*cost)(const Call& call, const Group& group);
-  /// The call has to stay until the steps are done.
+  /// The call must stay until the steps are done.
   Steps (*start)(Group& group, const Call& call);
 };
 
-/// All there are. Each operation has one that fits always, but for groups of two levels; also among those in the order
-/// of the ranks, up to kMaxSources of them.
+/// Returns all algorithms. Except in hierarchical groups, each operation has one that always fits. For up to
+/// kMaxSources ranks, one of those that reduce in the order of the ranks fits too.
 template <class Group>
 std::span<const Algorithm<Group>> algorithms();
 template <>
@@ -42,13 +42,13 @@ std::span<const Algorithm<LaneGroup>> algorithms();
 template <>
 std::span<const Algorithm<TwoLevelGroup>> algorithms();
 
-/// What is said of the choice by whoever uses the program.
+/// The options that the user of the program has set.
 struct Wishes {
   bool deterministic = false;  ///< elements are reduced in the order of the ranks
-  std::string name;            ///< of the algorithm, wherever it fits; empty: none
+  std::string name;            ///< the algorithm that is used wherever it fits; empty: none
 };
 
-/// The one that is to be used, by name or by cost, of which the first that is least; null: none fits.
+/// Returns the algorithm with the wanted name, or else the first one with the least cost. Returns null if none fits.
 template <class Group>
 const Algorithm<Group>* choose(const Call& call, const Group& group, const Wishes& wishes = {}) {
   const Algorithm<Group>* best = nullptr;
@@ -65,20 +65,21 @@ const Algorithm<Group>* choose(const Call& call, const Group& group, const Wishe
   return best;
 }
 
-/// Begins a call by the algorithm that choose() finds, which there is always one of for these groups.
+/// Starts a call with the algorithm that choose() returns. The groups used here always have one.
 template <class Group>
 Steps start_best(Group& group, const Call& call) {
   return choose(call, group)->start(group, call);
 }
-/// What a TwoLevelGroup needs of the planner.
+/// The planner's part of a TwoLevelGroup.
 constexpr TwoLevelGroup::Parts kBestParts{start_best<MappedGroup>, start_best<LaneGroup>};
 
-/// For people: "slots: each rank reduces all slots".
+/// Returns a text for people: "slots: each rank reduces all slots".
 template <class Group>
 std::string explain(const Algorithm<Group>& chosen, const Group& /*group*/) {
   return std::string(chosen.name) + ": " + chosen.why;
 }
-/// With the speed by which it was chosen: "ring: each slice goes around twice (a message takes 21.5 us, 1 MiB 930 us)".
+/// The same with the speed that the choice is based on: "ring: each slice goes around twice (a message takes 21.5 us, 1
+/// MiB 930 us)".
 std::string explain(const Algorithm<LaneGroup>& chosen, const LaneGroup& group);
 
 }  // namespace nupa::ccl

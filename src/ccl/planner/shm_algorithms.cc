@@ -4,15 +4,15 @@
 namespace nupa::ccl {
 namespace {
 
-/// Up to here one barrier fewer is worth more than reducing each element once only.
+/// In bytes. Up to this size, one barrier less is worth more than reducing each element only once.
 constexpr size_t kSlotsUpTo = 8192;
-/// The same for the root of a reduce, while it has few sources.
+/// The same limit for the root of a reduce with few sources.
 constexpr size_t kReduceSlotsUpTo = 32768;
 
 bool fits_always(const Call&, const MappedGroup&) { return true; }
 bool fits_line(const Call& call, const MappedGroup&) { return call.bytes() <= FlagLine::kPayload && call.equal; }
 
-// Costs that say which is better than which.
+// These costs only order the algorithms; they have no unit.
 double any_size(const Call&, const MappedGroup&) { return 1; }
 template <size_t kLargest>
 double up_to(const Call& call, const MappedGroup&) {

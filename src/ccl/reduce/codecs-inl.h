@@ -1,8 +1,9 @@
-/// How elements lie in memory, and how vectors of them become vectors to count with and back. Included once for each
-/// instruction set.
+/// The layout of elements in memory, and the conversion of vectors of them to vectors of the computing type and back.
+/// Included once for each instruction set.
 ///
-/// A codec works on a step: as many elements as four vectors to count with have. Which element is in which of the four
-/// is the codec's affair: load() and store() agree on it, and neither has to put them in order across a vector.
+/// A codec works on one step, which has the elements of four vectors of the computing type. Each codec chooses which
+/// element is in which of the four vectors. load() and store() agree on it, so neither has to order elements across a
+/// vector.
 #if defined(NUPA_CCL_REDUCE_CODECS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NUPA_CCL_REDUCE_CODECS_INL_H_
 #undef NUPA_CCL_REDUCE_CODECS_INL_H_
@@ -22,7 +23,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// What is counted with is what is stored.
+/// For types whose stored form is also the computing type.
 template <class T>
 struct PlainCodec {
   using Stored = T;
@@ -46,9 +47,9 @@ struct PlainCodec {
   }
 };
 
-/// For the least or largest of short numbers, which is one of them and need not be decoded: counts with integers that
-/// are in the numbers' order, -0 below +0. What is no number is beyond all of them, where it is kept. `Bits` are
-/// signed.
+/// Computes the minimum or maximum of short floating-point numbers. The result is one of them, so they are not decoded:
+/// the codec converts them to integers in the same order, with -0 below +0. NaNs are beyond all numbers on the side
+/// that keeps them. `Bits` is signed.
 template <class Bits, Format kFormat, bool kMost>
 struct Ordered {
   using Stored = Bits;
@@ -69,11 +70,11 @@ struct Ordered {
   static constexpr Bits kMagnitude = static_cast<Bits>(kFormat.sign() - 1);
   static constexpr Bits kLargest = static_cast<Bits>(kFormat.has_infinity ? kFormat.infinity() : kFormat.largest());
 
-  /// Negative numbers' magnitudes count downwards. Undoes itself.
+  /// Reverses the order of negative numbers. It is its own inverse.
   HWY_INLINE static V flipped(V bits) {
     return hn::Xor(bits, hn::And(hn::BroadcastSignBit(bits), hn::Set(Tag(), kMagnitude)));
   }
-  /// NaNs of one sign are beyond all numbers as they are.
+  /// NaNs of one sign are beyond all numbers already.
   HWY_INLINE static V in_order(V bits) {
     const V v = flipped(bits);
     if constexpr (kMost) {
@@ -89,7 +90,7 @@ struct Ordered {
 using Singles = hn::ScalableTag<float>;
 using Single = hn::Vec<Singles>;
 
-/// A codec of vectors that follow each other in memory. `One` has load() and store() of one vector.
+/// A codec of consecutive vectors in memory. `One` has load() and store() of one vector.
 template <class One>
 struct InOrder {
   using Stored = typename One::Stored;
@@ -144,7 +145,7 @@ HWY_INLINE Single as_single(Word bits) { return hn::BitCast(Singles(), bits); }
 HWY_INLINE Word as_words(Single v) { return hn::BitCast(Words(), v); }
 HWY_INLINE Half as_halves(Word v) { return hn::BitCast(Halves(), v); }
 
-// Bits as numbers of their own: they are all below the sign, where the signed comparison is the same.
+// Compares bits as unsigned numbers. The sign bit is always clear, so the signed comparison gives the same result.
 HWY_INLINE hn::Mask<Words> is_less(Word a, Word b) {
   return hn::RebindMask(Words(), hn::Lt(hn::BitCast(Integers(), a), hn::BitCast(Integers(), b)));
 }
@@ -155,7 +156,7 @@ HWY_INLINE hn::Mask<Bytes> is_less(Byte a, Byte b) {
   return hn::RebindMask(Bytes(), hn::Lt(hn::BitCast(SignedBytes(), a), hn::BitCast(SignedBytes(), b)));
 }
 
-// Vectors of narrow lanes are made of those of even number and those of odd number: no bits cross a wide lane.
+// Vectors of narrow elements are made of the even and the odd elements, so that no bits cross a wide element.
 HWY_INLINE Single even_singles(Half upper) { return as_single(hn::ShiftLeft<16>(hn::BitCast(Words(), upper))); }
 HWY_INLINE Single odd_singles(Half upper) { return as_single(hn::And(hn::BitCast(Words(), upper), word(0xffff0000))); }
 HWY_INLINE Half upper_halves(Word even, Word odd) {
@@ -176,7 +177,7 @@ HWY_INLINE Byte lower_bytes(Half even, Half odd) {
   return hn::OddEven(hn::BitCast(Bytes(), hn::ShiftLeft<8>(odd)), hn::BitCast(Bytes(), even));
 }
 
-/// The upper half of a float32.
+/// bfloat16 is the upper half of a float32.
 struct Bfloat16Codec {
   using Stored = uint16_t;
   using Tag = Singles;
@@ -196,8 +197,8 @@ struct Bfloat16Codec {
   }
 
  private:
-  /// With the result in the upper half. A NaN comes through as it is: it is one that was loaded, or the processor's
-  /// own, and has no bits in the lower half that could carry.
+  /// Returns the result in the upper half. A NaN stays the same: it was loaded or is the processor's own one, so its
+  /// lower half has no bits that could carry.
   HWY_INLINE static Word rounded(Single v) {
     const auto bits = as_words(v);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), word(1));
@@ -206,7 +207,7 @@ struct Bfloat16Codec {
 };
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-/// The processor converts.
+/// The processor has instructions for the conversion.
 struct OneFloat16 {
   using Stored = uint16_t;
   using Narrow = hn::Rebind<hwy::float16_t, Singles>;
@@ -218,7 +219,7 @@ struct OneFloat16 {
   }
 };
 #else
-/// decode_float() and encode_float() of formats.h, a vector at a time.
+/// decode_float() and encode_float() of formats.h for a vector at a time.
 struct OneFloat16 {
   using Stored = uint16_t;
   using Narrow = hn::Rebind<uint16_t, Singles>;
@@ -262,7 +263,8 @@ struct OneFloat16 {
 #endif
 using Float16Codec = InOrder<OneFloat16>;
 
-/// Eight bits. Loaded by way of bfloat16, that has all their numbers: its two bytes are made in vectors of bytes.
+/// 8-bit formats. They are loaded as bfloat16, which has all of their numbers. Its two bytes are computed in vectors of
+/// bytes.
 template <Format kFormat>
 struct ByteCodec {
   using Stored = uint8_t;
@@ -284,10 +286,10 @@ struct ByteCodec {
   }
 
  private:
-  /// From a mantissa here to one of bfloat16.
+  /// The shift from this format's mantissa to that of bfloat16.
   static constexpr int kShift = kBfloat16Format.mantissa_bits - kFormat.mantissa_bits;
 #if HWY_TARGET == HWY_AVX3_DL
-  /// All of it is looked up: the magnitude's seven bits are as many as two tables have.
+  /// Looks up both bytes: the magnitude's seven bits index the entries of two vectors.
   HWY_INLINE static void to_bfloat16(Byte bits, Byte& lower, Byte& upper) {
     lower = look_up(kLower, bits);
     upper = look_up(kUpper, bits);
@@ -307,10 +309,10 @@ struct ByteCodec {
   alignas(64) static constexpr Table kLower = table(16);
   alignas(64) static constexpr Table kUpper = table(24);
 #else
-  /// The exponent and mantissa are shifted to their places, and what has an exponent of 0 is put right by tables.
+  /// Shifts the exponent and the mantissa to their places. Tables correct the values with an exponent of 0.
   HWY_INLINE static void to_bfloat16(Byte bits, Byte& lower, Byte& upper) {
     const auto rest = hn::And(bits, byte(kFormat.sign() - 1));
-    // What is not below 16 gets the uppermost bit, which looks up 0.
+    // Values of 16 and more get the uppermost bit, for which the lookup returns 0.
     const auto index = hn::Xor(hn::SaturatedAdd(rest, byte(0x70)), byte(0x70));
     const auto lower_of_small = hn::TableLookupBytesOr0(hn::LoadDup128(Bytes(), kLowerOfSmall.data()), index);
     const auto upper_of_small = hn::TableLookupBytesOr0(hn::LoadDup128(Bytes(), kUpperOfSmall.data()), index);
@@ -318,10 +320,11 @@ struct ByteCodec {
     upper = hn::Xor(hn::Add(hn::ShiftRight<8 - kShift>(rest), byte(kUpperBias)), upper_of_small);
     upper = hn::Or(upper, hn::IfThenElseZero(is_less(byte(kFormat.largest()), rest), byte(0x7f)));
   }
-  /// What the exponent grows by, in the upper byte. It is even: no part of it is in the lower one.
+  /// The increase of the exponent, in the upper byte. The exponent grows by an even number, so the lower byte has no
+  /// part of it.
   static constexpr uint32_t kUpperBias = (kFloat32Bias - kFormat.bias()) / 2;
 
-  /// What the shifted bits are wrong by where they are no normal numbers: exponents of 0.
+  /// The error of the shifted bits of numbers with an exponent of 0, which are not normal.
   static constexpr uint32_t wrong_by(uint32_t bits) {
     const uint32_t right = std::bit_cast<uint32_t>(decode_float(kFormat, bits)) >> 16;
     return right ^ ((bits << kShift) + (kUpperBias << 8));
@@ -337,27 +340,27 @@ struct ByteCodec {
   alignas(16) static constexpr Table kUpperOfSmall = table(8);
 #endif
 
-  /// What is dropped of a float32's mantissa.
+  /// The number of mantissa bits of a float32 that are dropped.
   static constexpr int kDropped = kFloat32Mantissa - kFormat.mantissa_bits;
 
-  /// Added to a number whose last bit is worth as much as the last one kept, the processor rounds: there are then the
-  /// sign and exponent in the upper half and the mantissa, with its first bit, in the lower one.
+  /// Adds a number whose last bit has the weight of the last kept bit, so that the processor rounds. The upper half
+  /// then has the sign and the exponent, and the lower half has the mantissa with its first bit.
   HWY_INLINE static Word round(Single v) {
     const auto smallest_normal = word((kFloat32Bias - kFormat.bias() + 1) << kFloat32Mantissa);
     auto exponent = hn::Max(hn::And(as_words(v), word(kFloat32Infinity)), smallest_normal);
-    // What is large but finite must stay so, where infinities are no numbers: nothing that counts is added to it.
+    // Without infinities, a large finite number must stay finite. The limit makes the added number irrelevant for it.
     if constexpr (!kFormat.has_infinity) exponent = hn::Min(exponent, word((kFloat32Bias + 32) << kFloat32Mantissa));
     const auto sign = hn::And(as_words(v), word(kFloat32Sign));
     const auto scale = as_single(word((kFloat32Bias + kDropped) << kFloat32Mantissa));
     return as_words(hn::MulAdd(as_single(hn::Or(exponent, sign)), scale, v));
   }
-  /// Each in the lower byte of a half.
+  /// Returns each number in the lower byte of a half.
   HWY_INLINE static Half encode(Single even, Single odd) {
     const auto even_rounded = round(even);
     const auto odd_rounded = round(odd);
     const auto upper = upper_halves(even_rounded, odd_rounded);
     const auto rest = hn::And(upper, half(kBfloat16Format.sign() - 1));
-    // The mantissa's first bit counts as 1 of exponent.
+    // The mantissa's first bit counts as 1 of the exponent.
     constexpr uint32_t kBias = kFloat32Bias - kFormat.bias() + kDropped + 1;
     const auto exponent = hn::Sub(hn::ShiftRight<kShift>(rest), half(kBias << kFormat.mantissa_bits));
     const auto number = hn::Min(hn::SaturatedAdd(exponent, lower_halves(even_rounded, odd_rounded)),

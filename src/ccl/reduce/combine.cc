@@ -6,7 +6,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// The program's function gets no more at once, for it works on a copy.
+/// The largest block for a user-defined function, which works on a copy.
 constexpr size_t kBlock = 8192;
 
 void combine_by_function(const Reducer& reducer, std::byte* out, const Source* sources, uint32_t count,

@@ -5,18 +5,18 @@
 
 namespace nupa::ccl {
 
-/// out = sources[0] op sources[1] op ..., by the reducer's operator or function, as reduce() says. `out` may be one of
-/// them. Sources have their factors.
+/// out = sources[0] op sources[1] op ..., with the reducer's operator or function and the rules of reduce(). `out` may
+/// be one of the sources. The sources have their factors.
 void combine(const Reducer& reducer, void* out, const Source* sources, uint32_t count, size_t elements);
 
-/// What each rank multiplies its elements with. Empty where the operator has no factors.
+/// The factor of each rank. Empty if the operator has no factors.
 struct Factors {
   std::vector<uint64_t> of_rank;
   const void* at(uint32_t rank) const { return of_rank.empty() ? nullptr : &of_rank[rank]; }
 };
 
-/// Combines what `data_of` names for each rank below `count`. Not part of a coroutine, in whose frame the list would
-/// lie; and a long list is not made where a short one does.
+/// Combines the arrays that `data_of` returns for the ranks below `count`. It is not part of a coroutine because the
+/// list would be in the coroutine's frame. A short list is used where it suffices.
 template <uint32_t kMost = 8, class DataOf>
 [[gnu::noinline]] void combine_ranks(const Reducer& reducer, const Factors& factors, void* out, uint32_t count,
                                      size_t elements, const DataOf& data_of) {

@@ -9,7 +9,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// Programs may have told their threads to round otherwise, or to flush what is small: ranks must not differ by that.
+/// Sets the default rounding. Threads of a program may round otherwise or flush denormals, and the ranks' results must
+/// not differ.
 class UsualRounding {
  public:
 #if defined(__SSE2__)
@@ -22,7 +23,7 @@ class UsualRounding {
 
  private:
   static constexpr unsigned kUsual = 0x1f80;  ///< all exceptions masked
-  static constexpr unsigned kSeen = 0x3f;     ///< which exceptions there were: changes nothing
+  static constexpr unsigned kSeen = 0x3f;     ///< flags of past exceptions, which change nothing
   bool is_other() const { return __builtin_expect((before_ & ~kSeen) != kUsual, 0); }
   unsigned before_;
 #endif
@@ -34,7 +35,7 @@ class UsualRounding {
 #endif
 };
 
-/// Vectors are not worth their loads here.
+/// Up to this size, the loads of vectors cost more than vectors save.
 constexpr size_t kFewBytes = 64;
 
 template <class T>
@@ -46,7 +47,7 @@ void add_few(void* result, const Source* sources, uint32_t count, size_t element
   }
 }
 
-/// False: this is not a sum of few elements that are counted with as they are stored.
+/// Returns false unless this is a sum of few elements whose stored form is also the computing type.
 bool reduce_few(const Reduction& reduction, void* result, const Source* sources, uint32_t count, size_t elements) {
   if (reduction.op != Operator::kSum || elements > kFewBytes / size_of(reduction.type)) return false;
   switch (reduction.type) {

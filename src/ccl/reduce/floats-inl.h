@@ -1,4 +1,4 @@
-/// Reductions of floating point: vectors of the type that is added up in, each element read once. Included once for
+/// Reductions of floating-point types in vectors of the computing type. Each element is read once. Included once for
 /// each instruction set.
 #if defined(NUPA_CCL_REDUCE_FLOATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NUPA_CCL_REDUCE_FLOATS_INL_H_
@@ -31,7 +31,7 @@ struct FloatProduct {
     return hn::Mul(a, b);
   }
 };
-// Neither is less where they are equal, zeros of both signs, or not numbers: the bits of both tell what is right.
+// If neither number is less, they are equal, zeros of both signs, or one is NaN. The bits of both then give the result.
 struct FloatMin {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
@@ -46,7 +46,7 @@ struct FloatMax {
   }
 };
 
-/// Of numbers in order, as Ordered has them.
+/// For numbers in the form of Ordered.
 struct OrderedMin {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
@@ -60,10 +60,10 @@ struct OrderedMax {
   }
 };
 
-/// What else is done to elements than Op.
+/// A scaling in addition to Op.
 enum class Scaling { kNone, kFactors, kDivisor };
 
-/// One reduction's arrays and numbers.
+/// A reduction by `Op` with a scaling.
 template <class Codec, class Op, Scaling kScaling>
 class FloatReduction {
  public:
@@ -89,7 +89,7 @@ class FloatReduction {
     Stored* const out = static_cast<Stored*>(result);
     size_t at = 0;
     if (count == 2) {
-      // The most frequent case by itself, without a loop over sources.
+      // Two sources are the most frequent case, so they have a loop without a loop over sources.
       for (; at + at_once <= elements; at += at_once) step(from, factors, 2, divisor, at, out);
     } else {
       for (; at + at_once <= elements; at += at_once) step(from, factors, count, divisor, at, out);
@@ -140,7 +140,7 @@ class FloatReduction {
     return &factors[kScaling == Scaling::kFactors ? i : 0];
   }
 
-  /// Four vectors' elements, from each source at `at`.
+  /// Reduces the elements of four vectors, which begin at `at` in each source.
   HWY_INLINE static void step(const Stored* const* from, const T* factors, uint32_t count, T divisor, size_t at,
                               Stored* out) {
     V v0, v1, v2, v3;
@@ -149,7 +149,7 @@ class FloatReduction {
     store(v0, v1, v2, v3, divisor, out + at);
   }
 
-  /// What is left, as if there were a whole step of it.
+  /// Reduces the remaining elements as if they were a whole step.
   HWY_INLINE static void rest(const Stored* const* from, const T* factors, uint32_t count, T divisor, size_t at,
                               size_t elements, Stored* out) {
     HWY_ALIGN Stored left[4 * hn::MaxLanes(Tag())] = {};
@@ -166,7 +166,7 @@ class FloatReduction {
   }
 };
 
-/// Sums and products go by `Codec`, least and largest by `ForMin` and `ForMax`.
+/// `Codec` is for sums and products, `ForMin` and `ForMax` are for minimum and maximum.
 template <class Codec, class ForMin, class Min, class ForMax, class Max>
 HWY_ATTR void reduce_floats_by(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
                                size_t elements) {

@@ -1,5 +1,5 @@
-/// Reductions of integers: plain loops over a block at a time, which the compiler makes vectors of. Included once for
-/// each instruction set.
+/// Reductions of integers: plain loops over one block at a time, which the compiler vectorizes. Included once for each
+/// instruction set.
 #if defined(NUPA_CCL_REDUCE_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NUPA_CCL_REDUCE_INTEGERS_INL_H_
 #undef NUPA_CCL_REDUCE_INTEGERS_INL_H_
@@ -18,10 +18,10 @@ HWY_BEFORE_NAMESPACE();
 namespace nupa::ccl::HWY_NAMESPACE {
 namespace {
 
-/// What lies in the first cache: a block, and the sum so far.
+/// A block and the sum so far fit into the first-level cache.
 constexpr size_t kBlockBytes = 4096;
 
-/// The unsigned type of the same size: wraps.
+/// An unsigned type of at least the same size, in which arithmetic wraps.
 template <class T>
 using Wrapping = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
 
@@ -67,7 +67,7 @@ struct BitXor {
     return static_cast<T>(a ^ b);
   }
 };
-// A part of a logical result is 1 or 0 already, and stays what it is.
+// An element of a partial logical result is 1 or 0 already, and does not change.
 struct LogicalAnd {
   template <class T>
   HWY_ATTR static T of(T a, T b) {
@@ -100,8 +100,8 @@ HWY_ATTR void multiply_block(T* to, const T* from, T factor, size_t elements) {
   for (size_t i = 0; i < elements; ++i) to[i] = IntProduct::of(from[i], factor);
 }
 
-/// What divides `T` exactly but for the fraction: a quotient is further below the next integer than it is rounded by,
-/// in any mode, for it has half of the bits to do with.
+/// The type in which a `T` is divided. The integer part is exact: a quotient is further below the next integer than its
+/// rounding error in any mode, because the type has far more bits than `T`.
 template <class T>
 using Quotient = std::conditional_t<
     sizeof(T) <= 2, float,
@@ -132,7 +132,7 @@ HWY_ATTR void reduce_integers(const Reduction& reduction, void* result, const So
     };
     const T* so_far = block_of(0, sum);
     for (uint32_t i = 1; i < count; ++i) {
-      // The result may be where a later source lies.
+      // The last step writes the result, which may be in the place of a later source.
       T* const to = i + 1 == count && reduction.divisor == 0 ? out + at : sum;
       combine_blocks<T, Op>(to, so_far, block_of(i, multiplied), here);
       so_far = to;

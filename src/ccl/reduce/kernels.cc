@@ -1,10 +1,10 @@
-/// The arithmetic itself, compiled once for each instruction set.
+/// The arithmetic of reductions, compiled once for each instruction set.
 #include "ccl/reduce/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.h
+// These must be included after foreach_target.h.
 #include <hwy/highway.h>
 
 #include "ccl/reduce/floats-inl.h"

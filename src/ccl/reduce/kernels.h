@@ -3,11 +3,11 @@
 
 namespace nupa::ccl {
 
-/// As reduce(), in the processor's usual mode of rounding, for one or more sources and elements.
+/// As reduce(), for at least one source and one element, in the default rounding mode.
 using Kernel = void (*)(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
                         size_t elements);
 
-/// The best of this processor, or of what hwy::SetSupportedTargetsForTest() leaves of it.
+/// Returns the best kernel for this processor among those that hwy::SetSupportedTargetsForTest() allows.
 Kernel kernel();
 
 }  // namespace nupa::ccl

@@ -1,5 +1,5 @@
 #pragma once
-/// What types and operators are called, for people.
+/// The names of types and operators for people.
 #include "ccl/reduce/type.h"
 
 namespace nupa::ccl {

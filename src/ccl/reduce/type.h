@@ -4,7 +4,7 @@
 
 namespace nupa::ccl {
 
-/// What the elements of an array are. Numbers do not change: peers name types by them.
+/// The type of an array's elements. The numbers must not change, because peers exchange them.
 enum class Type : uint8_t {
   kInt8 = 0,
   kUint8 = 1,
@@ -29,24 +29,24 @@ constexpr size_t size_of(Type type) {
 }
 constexpr bool is_integer(Type type) { return type <= Type::kUint64; }
 
-/// How elements of several ranks become one.
+/// The operation that combines the elements of several ranks.
 enum class Operator : uint8_t {
   kSum = 0,  ///< integers wrap
   kProduct = 1,
-  kMin = 2,  ///< of floating point as IEEE 754-2019's minimum: NaN if any is, -0 below +0
+  kMin = 2,  ///< for floating point as minimum of IEEE 754-2019: NaN if any is NaN, -0 below +0
   kMax = 3,
-  kAverage = 4,           ///< the sum divided by the number of ranks; of integers, of the sum that wraps, towards 0
-  kPremultipliedSum = 5,  ///< of each rank's elements multiplied by its factor
+  kAverage = 4,           ///< the sum divided by the number of ranks; an integer sum wraps and is divided towards 0
+  kPremultipliedSum = 5,  ///< the sum of each rank's elements multiplied by its factor
   kBitAnd = 6,
   kBitOr = 7,
   kBitXor = 8,
-  kLogicalAnd = 9,  ///< 1 or 0
+  kLogicalAnd = 9,  ///< the result is 1 or 0
   kLogicalOr = 10,
   kLogicalXor = 11,
 };
 constexpr uint32_t kOperators = 12;
 
-/// Bitwise and logical operators are for integers, as in MPI (5.9.2).
+/// Bitwise and logical operators are for integers only, as in MPI (5.9.2).
 constexpr bool is_defined(Operator op, Type type) { return op < Operator::kBitAnd || is_integer(type); }
 
 }  // namespace nupa::ccl

@@ -8,8 +8,8 @@
 
 namespace nupa::ccl::lanes {
 
-/// Bruck et al., "Efficient algorithms for all-to-all communications": each rank has its own block first; in each round
-/// it gets as many more as it has from the one 2^k after it.
+/// Bruck et al., "Efficient algorithms for all-to-all communications": each rank begins with its own block. In each
+/// round it gets as many blocks as it has from the rank 2^k after it.
 Steps all_gather_bruck(LaneGroup& group, const Call& call) {
   const uint32_t ranks = group.ranks();
   const size_t block = call.bytes();

@@ -7,7 +7,7 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// Where every other rank's block is one and the same.
+/// Blocks for an exchange in which every other rank gets the same block.
 struct SameForAll {
   std::vector<size_t> lengths;
   std::vector<size_t> offsets;

@@ -1,17 +1,17 @@
-/// all_gather of two levels: the first rank of each node exchanges what its ranks have. Träff, "Efficient allgather for
-/// regular SMP-clusters" (2006).
+/// Hierarchical all_gather: the first rank of each node exchanges the blocks of its node. Träff, "Efficient allgather
+/// for regular SMP-clusters" (2006).
 #include "ccl/algorithms/hierarchical/parts.h"
 
 namespace nupa::ccl::two_level {
 namespace {
 
-/// A range of a result that the first rank has comes to the others of its memory.
+/// Returns the broadcast of a range of the result from the first rank of a node to the others.
 Call spread(const Call& call, size_t begin, size_t end) {
   Call part;
   part.operation = Operation::kBroadcast;
   part.out = bytes_at(call.out, begin);
   part.in = part.out;
-  part.elements = end - begin;  // of a byte each
+  part.elements = end - begin;  // elements of one byte
   return part;
 }
 

@@ -1,4 +1,4 @@
-/// all_gather of what fits beside each rank's flag: data and flag come in one cache line. No paper.
+/// all_gather of data that fits into a flag line: data and flag arrive in one cache line. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 

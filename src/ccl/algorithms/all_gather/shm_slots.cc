@@ -1,4 +1,4 @@
-/// all_gather: all ranks read each rank's slot, or its array from where it lies, as in broadcast/shm_slots.cc.
+/// all_gather: all ranks read each rank's slot, or its array in place, as in broadcast/shm_slots.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 

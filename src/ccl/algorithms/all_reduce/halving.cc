@@ -8,8 +8,8 @@
 
 namespace nupa::ccl::lanes {
 
-/// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 4.5: in each round
-/// the range that a rank is to reduce is halved; then ranges are put together again in the other order.
+/// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 4.5: each round
+/// halves the range that a rank reduces; then the ranges are joined again in reverse order.
 Steps all_reduce_halving(LaneGroup& group, const Call& call) {
   auto* const sum = static_cast<std::byte*>(call.out);
   const size_t size = call.reducer.element_bytes();
@@ -21,7 +21,8 @@ Steps all_reduce_halving(LaneGroup& group, const Call& call) {
     const auto begin_of = [&](uint32_t part) {
       return part == folded.power ? call.elements : slice_of(part, folded.power, call.elements, size).begin;
     };
-    // Parts [first, first + width) are this rank's. Neighbours first, so that elements stay in the order of the ranks.
+    // Parts [first, first + width) are this rank's. Neighbours exchange first, so that elements stay in the order of
+    // the ranks.
     uint32_t first = 0;
     uint32_t width = folded.power;
     const auto parts_at = [&](uint32_t begin) { return sum + begin_of(begin) * size; };

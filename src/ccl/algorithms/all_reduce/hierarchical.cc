@@ -1,13 +1,13 @@
-/// all_reduce of two levels: by the first rank of each node, or by slices, of which each rank of a node has one.
-/// Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance"
-/// (2000); Träff and Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
+/// Hierarchical all_reduce: by the first rank of each node, or in chunks, one for each rank of a node. Karonis et al.,
+/// "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000); Träff and
+/// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
 #include "ccl/algorithms/hierarchical/parts.h"
 
 namespace nupa::ccl::two_level {
 
 Steps all_reduce_by_first(TwoLevelGroup& group, const Call& call) {
   const bool is_first = group.local().rank() == 0;
-  // What fits into a line comes to all as soon as to one.
+  // Data that fits into a flag line reaches all ranks as fast as one.
   const bool is_line = call.bytes() <= FlagLine::kPayload;
   const Call within = part_of(call, is_line ? Operation::kAllReduce : Operation::kReduce);
   if (const int error = co_await group.run_within(within); error != 0) co_return error;

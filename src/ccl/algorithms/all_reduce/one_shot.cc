@@ -1,4 +1,5 @@
-/// all_reduce: each rank sends all it has to all, and reduces everything in the order of the ranks. No paper.
+/// all_reduce: each rank sends all of its data to all others, and reduces everything in the order of the ranks. No
+/// paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 

@@ -1,4 +1,4 @@
-/// all_reduce around a ring, a reduce_scatter and an all_gather. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+/// all_reduce around a ring: a reduce_scatter and an all_gather. Patarasuk and Yuan, "Bandwidth optimal all-reduce
 /// algorithms for clusters of workstations" (2009).
 #include <vector>
 
@@ -20,7 +20,8 @@ Steps all_reduce_ring(LaneGroup& group, const Call& call) {
   }
   const Blocks blocks{0, lengths.data(), offsets.data()};
   begin_with(call.reducer, call.out, call.in, call.elements);
-  // A block that was sent is written to again only by what came of it in all others.
+  // Zero-copy is safe: a block that was sent is overwritten only by its result, which all other ranks have contributed
+  // to.
   Loans loans(group, true, blocks.longest(ring.ranks));
   if (const int error = co_await combine_around(group, loans, ring, call.out, blocks, reducer); error != 0)
     co_return error;

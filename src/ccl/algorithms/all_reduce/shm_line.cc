@@ -1,5 +1,5 @@
-/// all_reduce of what fits beside each rank's flag: data and flag come in one cache line, and each rank reduces all.
-/// No paper.
+/// all_reduce of data that fits into a flag line: data and flag arrive in one cache line, and each rank reduces all
+/// lines. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 

@@ -1,4 +1,4 @@
-/// all_reduce: each rank reduces its slice of all slots, or of all mapped arrays. Hashmi et al., "Designing efficient
+/// all_reduce: each rank reduces its chunk of all slots, or of all mapped arrays. Hashmi et al., "Designing efficient
 /// shared address space reduction collectives for multi-/many-cores" (2018).
 #include <algorithm>
 #include <cstring>
@@ -10,10 +10,12 @@
 namespace nupa::ccl::mapped {
 namespace {
 
-/// Reduced at once into this rank's array and then, while it is in the cache, copied to where others take it.
+/// In bytes. A block is reduced into this rank's array and then copied to where the others need it while it is in the
+/// cache.
 constexpr size_t kBlock = 16384;
 
-/// Reduces this rank's slice of what `data_of` names for each rank, into its own array, and hands it on in blocks.
+/// Reduces this rank's chunk of the arrays that `data_of` returns, into its own array, and passes it to `hand_on` in
+/// blocks.
 template <class DataOf, class HandOn>
 void reduce_slice(MappedGroup& group, const Call& call, const Factors& factors, std::byte* out, const Slice& slice,
                   const DataOf& data_of, const HandOn& hand_on) {
@@ -26,7 +28,7 @@ void reduce_slice(MappedGroup& group, const Call& call, const Factors& factors, 
   }
 }
 
-/// Nobody else reads or writes this rank's slice of any array.
+/// No other rank reads or writes this rank's chunk of any array.
 Steps reduce_shared(MappedGroup& group, const Call& call, const Factors& factors, const SharedArrays& arrays) {
   std::byte* const own = arrays.out[group.rank()];
   const Slice mine = slice_of(group.rank(), group.ranks(), call.elements, call.reducer.element_bytes());
@@ -39,7 +41,7 @@ Steps reduce_shared(MappedGroup& group, const Call& call, const Factors& factors
   co_return co_await barrier(group);
 }
 
-/// Some of the elements by way of slots.
+/// Reduces some of the elements through slots.
 Steps reduce_part(MappedGroup& group, const Call& call, const Factors& factors, size_t begin, size_t elements) {
   const uint32_t self = group.rank();
   const uint32_t ranks = group.ranks();
@@ -61,7 +63,7 @@ Steps reduce_part(MappedGroup& group, const Call& call, const Factors& factors, 
       [&](size_t at, size_t bytes) { std::memcpy(group.slot_out(self, turn) + at, out + at, bytes); });
   group.tell(reduced);
   for (uint32_t i = 1; i < ranks; ++i) {
-    // Each begins with another one, so that not all read from the same.
+    // Each rank begins with another one, so that not all read from the same one.
     const uint32_t rank = (self + i) % ranks;
     if (const int error = co_await group.reached(rank, reduced); error != 0) co_return error;
     const Slice slice = slice_of(rank, ranks, elements, size);

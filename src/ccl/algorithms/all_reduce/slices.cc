@@ -1,5 +1,5 @@
-/// all_reduce: each rank reduces a slice and sends it to all, a direct reduce_scatter and all_gather in rounds. After
-/// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005), 4.5.
+/// all_reduce: each rank reduces a chunk and sends it to all others, a direct reduce_scatter and all_gather in rounds.
+/// After Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005), 4.5.
 #include <algorithm>
 
 #include "ccl/algorithms/messages.h"
@@ -8,8 +8,8 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// all_reduce by slices. Of each slice there is a part in a round: parts are sent to whom they belong to some rounds
-/// before the others' results of this one come, so that messages of both kinds are under way at any time.
+/// The rounds of an all_reduce in chunks. Each round has a part of each chunk. Parts are sent to their owners some
+/// rounds before the results of this round arrive, so that messages of both kinds are in flight at any time.
 class SlicedRounds {
  public:
   SlicedRounds(LaneGroup& group, const Call& call, const Factors& factors)
@@ -73,7 +73,8 @@ class SlicedRounds {
   const Factors& factors_;
   const size_t size_;
   const size_t at_once_;
-  /// In place, too: a part is overwritten by what came of it at the other end, which had all of it then.
+  /// Zero-copy is safe in place too: a part is overwritten only by its result from the peer, which has received all of
+  /// it then.
   Loans loans_;
   size_t longest_ = 0;
 };
@@ -89,7 +90,7 @@ Steps all_reduce_slices(LaneGroup& group, const Call& call) {
   const size_t ahead = group.ahead();
   for (size_t round = 0; round < std::min(ahead, rounds.count()); ++round)
     if (const int error = co_await rounds.send_parts(round); error != 0) co_return error;
-  // What comes from a rank comes in this order: so many parts, then a result and a part in turns.
+  // A rank's messages arrive in this order: `ahead` parts, then a result and a part alternately.
   size_t taken = 0;
   for (size_t round = 0; round < rounds.count(); ++round) {
     if (const int error = co_await rounds.reduce_own(round); error != 0) co_return error;

@@ -7,7 +7,7 @@
 
 namespace nupa::ccl::lanes {
 
-/// The same paper: block i has i ranks to go; in round k those go 2^k whose distance has that bit.
+/// The same paper: block i has to travel i ranks. In round k the blocks whose distance has bit k travel 2^k ranks.
 Steps all_to_all_bruck(LaneGroup& group, const Call& call) {
   const uint32_t ranks = group.ranks();
   const size_t block = call.in_blocks().each;

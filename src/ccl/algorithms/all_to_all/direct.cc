@@ -1,4 +1,4 @@
-/// all_to_all: each rank sends to each other one. No paper.
+/// all_to_all: each rank sends to every other one. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 

@@ -14,7 +14,7 @@ Steps all_to_all_pairwise(LaneGroup& group, const Call& call) {
   std::vector<std::byte> copy;
   const void* in = call.in;
   if (call.in == call.out) {
-    // What comes would be put over what has not been sent.
+    // Received blocks would overwrite blocks that are not sent yet.
     size_t bytes = 0;
     for (uint32_t rank = 0; rank < ranks; ++rank)
       bytes = std::max(bytes, call.in_blocks().offset(rank) + call.in_blocks().length(rank));
@@ -23,7 +23,7 @@ Steps all_to_all_pairwise(LaneGroup& group, const Call& call) {
   }
   copy_array(bytes_at(call.out, call.out_blocks().offset(self)), bytes_at(in, call.in_blocks().offset(self)),
              call.in_blocks().length(self));
-  Loans loans(group, in == call.in, call.in_blocks().longest(ranks));  // the copy goes where an error ends all
+  Loans loans(group, in == call.in, call.in_blocks().longest(ranks));  // the copy is freed when an error ends the call
   for (uint32_t distance = 1; distance < ranks; ++distance) {
     const uint32_t to = (self + distance) % ranks;
     const uint32_t from = (self + ranks - distance) % ranks;

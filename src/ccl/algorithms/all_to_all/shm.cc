@@ -1,4 +1,4 @@
-/// all_to_all: each rank reads its part of all slots, or of all arrays, as in broadcast/shm_slots.cc.
+/// all_to_all: each rank reads its part of all slots, or of all arrays in place, as in broadcast/shm_slots.cc.
 #include <algorithm>
 
 #include "ccl/algorithms/shm.h"
@@ -16,7 +16,8 @@ Steps all_to_all(MappedGroup& group, const Call& call) {
   if (!in_place)
     copy_array(bytes_at(call.out, call.out_blocks().offset(self)), bytes_at(call.in, call.in_blocks().offset(self)),
                call.in_blocks().length(self));
-  // Where blocks differ only their owner knows where they lie. In place they are gone before others have come to them.
+  // If blocks differ, only their owner has their offsets. In place, blocks are overwritten before other ranks read
+  // them.
   if (call.equal && may_share(group, longest)) {
     SharedArrays arrays;
     const Shown shown{in_place ? nullptr : call.in, longest * group.ranks(), true};

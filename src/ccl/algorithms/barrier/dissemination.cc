@@ -4,8 +4,8 @@
 
 namespace nupa::ccl::lanes {
 
-/// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization": in round k each rank tells the one 2^k
-/// after it and hears from the one 2^k before it.
+/// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization": in round k each rank notifies the rank 2^k
+/// after it and waits for the rank 2^k before it.
 Steps barrier(LaneGroup& group) {
   for (uint32_t distance = 1; distance < group.ranks(); distance *= 2) {
     const uint32_t to = (group.rank() + distance) % group.ranks();

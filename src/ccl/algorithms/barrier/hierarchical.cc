@@ -1,5 +1,5 @@
-/// barrier of two levels: within each node, between the first ranks of the nodes, within each node. Karonis et al.,
-/// "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+/// Hierarchical barrier: within each node, between the first ranks of the nodes, and within each node again. Karonis et
+/// al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/hierarchical.h"

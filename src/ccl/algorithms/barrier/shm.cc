@@ -1,4 +1,4 @@
-/// barrier: each rank has a flag and looks at all others'. Mellor-Crummey and Scott, "Algorithms for scalable
+/// barrier: each rank has a flag and reads all others' flags. Mellor-Crummey and Scott, "Algorithms for scalable
 /// synchronization on shared-memory multiprocessors" (1991), discuss flags that one processor writes and others spin
 /// on.
 #include "ccl/algorithms/shm.h"

@@ -1,10 +1,10 @@
-/// broadcast of two levels: one message to each node, and from there to its ranks. Karonis et al., "Exploiting
-/// hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+/// Hierarchical broadcast: one message to each node, and from there to its ranks. Karonis et al., "Exploiting hierarchy
+/// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"
 
 namespace nupa::ccl::two_level {
 
-/// By the root's column; where it has none, the first one, which then has the data from the root's memory.
+/// Uses the root's cross-node group. If it has none, the first group is used, after a broadcast on the root's node.
 Steps broadcast(TwoLevelGroup& group, const Call& call) {
   const uint32_t self = group.local().rank();
   const uint32_t root_memory = group.memory_of(call.root);

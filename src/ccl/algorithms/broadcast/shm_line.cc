@@ -1,4 +1,4 @@
-/// broadcast of what fits beside the root's flag: data and flag come in one cache line. No paper.
+/// broadcast of data that fits into the root's flag line: data and flag arrive in one cache line. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 

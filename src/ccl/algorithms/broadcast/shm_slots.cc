@@ -1,7 +1,7 @@
-/// broadcast through the root's slots, which it fills while the others read the one before: Graham and Shipman, "MPI
-/// support for multi-core architectures: optimized shared memory collectives" (2008). Long arrays are read from where
-/// they lie: Chakraborty, Subramoni and Panda, "Contention-aware kernel-assisted MPI collectives for multi-/many-core
-/// systems" (2017).
+/// broadcast through the root's slots. The root fills a slot while the others read the previous one: Graham and
+/// Shipman, "MPI support for multi-core architectures: optimized shared memory collectives" (2008). Long arrays are
+/// read in place: Chakraborty, Subramoni and Panda, "Contention-aware kernel-assisted MPI collectives for
+/// multi-/many-core systems" (2017).
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"

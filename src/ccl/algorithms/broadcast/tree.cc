@@ -1,5 +1,5 @@
-/// broadcast along a tree, binomial or of four children each, piece by piece. Thakur, Rabenseifner and Gropp,
-/// "Optimization of collective communication operations in MPICH" (2005), 4.2, for the binomial one.
+/// broadcast along a binomial or four-ary tree, fragment by fragment. Thakur, Rabenseifner and Gropp, "Optimization of
+/// collective communication operations in MPICH" (2005), 4.2, for the binomial tree.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/tree.h"
 

@@ -1,4 +1,4 @@
-/// The end of a communicator among ranks that send messages.
+/// The last operation of a communicator whose ranks exchange messages.
 #include <vector>
 
 #include "ccl/algorithms/messages.h"
@@ -7,7 +7,7 @@
 namespace nupa::ccl::lanes {
 
 Steps depart(LaneGroup& group) {
-  // By now whoever has got anything from this rank knows it, too.
+  // After the barrier, is_used() is the same on both ranks of a pair.
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (rank != group.rank() && group.is_used(rank)) others.push_back(rank);

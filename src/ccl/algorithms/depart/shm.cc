@@ -1,4 +1,4 @@
-/// The end of a communicator among ranks that map each other's arenas.
+/// The last operation of a communicator whose ranks map each other's arenas.
 #include "ccl/algorithms/shm.h"
 
 namespace nupa::ccl::mapped {

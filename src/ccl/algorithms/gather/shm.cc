@@ -1,4 +1,4 @@
-/// gather: the root reads each rank's slot, or its array from where it lies, as in broadcast/shm_slots.cc.
+/// gather: the root reads each rank's slot, or its array in place, as in broadcast/shm_slots.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
@@ -34,7 +34,7 @@ Steps gather_blocks(MappedGroup& group, const Call& call, size_t longest, bool r
     }
     group.tell(step);
     for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
-      // Each begins with another one, so that not all read from the same.
+      // Each rank begins with another one, so that not all read from the same one.
       const uint32_t rank = (self + i) % group.ranks();
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
       copy_array(bytes_at(call.out, call.out_blocks().offset(rank) + begin), group.slot_in(rank, turn, slots),

@@ -1,4 +1,4 @@
-/// gather along a binomial tree: blocks are put together on their way. Thakur, Rabenseifner and Gropp, "Optimization of
+/// gather along a binomial tree: blocks are joined on their way. Thakur, Rabenseifner and Gropp, "Optimization of
 /// collective communication operations in MPICH" (2005).
 #include <vector>
 

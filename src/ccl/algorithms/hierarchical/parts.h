@@ -1,11 +1,11 @@
 #pragma once
-/// What algorithms of two levels are made of.
+/// Common parts of the hierarchical algorithms.
 #include "ccl/algorithms/messages/transfer.h"
 #include "ccl/algorithms/hierarchical.h"
 
 namespace nupa::ccl::two_level {
 
-/// A part that neither has the program's lists nor an end of its own.
+/// Returns a part of a call, without the program's lists and without a final division.
 inline Call part_of(const Call& call, Operation operation) {
   Call part;
   part.operation = operation;
@@ -16,7 +16,7 @@ inline Call part_of(const Call& call, Operation operation) {
   part.out = call.out;
   return part;
 }
-/// The same of what has been multiplied by its ranks' factors.
+/// The same for elements that are already multiplied by their ranks' factors.
 inline Call second_part_of(const Call& call, Operation operation) {
   Call part = part_of(call, operation);
   part.reducer = lanes::partial(call.reducer);

@@ -7,7 +7,8 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// Until there is room for a piece to `rank`, then sends it that part of a block; nothing where there is none.
+/// Waits until there is room for a fragment to `rank`, and sends that part of a block. Does nothing if the part is
+/// empty.
 Steps send_part(LaneGroup& group, Loans& loans, uint32_t rank, const void* block, size_t length, size_t begin) {
   Lane& lane = group.lane(rank);
   const size_t part = part_length(length, begin, lane.piece_bytes());

@@ -1,5 +1,5 @@
 #pragma once
-/// What algorithms for a power of two of ranks do with any number of them.
+/// Extends algorithms for a power of two of ranks to any number of ranks.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace nupa::ccl::lanes {
 
-/// As many ranks as a power of two has take part; of the first ones each takes one more on its side.
+/// The largest power of two of ranks takes part. Some of the first ones each represent one more rank.
 struct Folded {
   uint32_t power;  ///< ranks that take part
-  uint32_t extra;  ///< pairs (2i, 2i+1), of which 2i+1 takes part for both
-  uint32_t place;  ///< of this rank among those that take part; kNoRank: it does not
+  uint32_t extra;  ///< pairs (2i, 2i+1), in which 2i+1 takes part for both
+  uint32_t place;  ///< this rank's number among those that take part; kNoRank: it does not
 
   explicit Folded(const LaneGroup& group) : power(std::bit_floor(group.ranks())), extra(group.ranks() - power) {
     const uint32_t rank = group.rank();
@@ -26,9 +26,9 @@ struct Folded {
   uint32_t rank_at(uint32_t its_place) const { return its_place < extra ? 2 * its_place + 1 : its_place + extra; }
 };
 
-/// Before: the first of a pair gives the second one what it has; it does not take part.
+/// Before the algorithm: the first rank of a pair, which does not take part, sends its elements to the second one.
 Steps fold(LaneGroup& group, const Folded& folded, std::byte* sum, size_t bytes, const Reducer& reducer);
-/// After: it gets the result.
+/// After the algorithm: the first rank of a pair gets the result.
 Steps unfold(LaneGroup& group, const Folded& folded, std::byte* sum, size_t bytes);
 
 }  // namespace nupa::ccl::lanes

@@ -1,6 +1,6 @@
 #pragma once
-/// Parts of the algorithms that exchange messages: rings, trees, transfers between pairs, the folding of ranks
-/// beyond a power of two. One thread at a time uses a group.
+/// Common parts of the algorithms that exchange messages: rings, trees, transfers between pairs, and the folding of
+/// ranks beyond a power of two. One thread at a time uses a group.
 #include "ccl/algorithms/messages/direct.h"
 #include "ccl/algorithms/messages/folded.h"
 #include "ccl/algorithms/messages/ring.h"

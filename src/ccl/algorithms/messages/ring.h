@@ -1,5 +1,5 @@
 #pragma once
-/// What algorithms around a ring have in common: each rank sends to the next one only.
+/// Common parts of the ring algorithms: each rank sends to the next one only.
 #include "ccl/algorithms/messages/transfer.h"
 #include "ccl/call/call.h"
 
@@ -11,13 +11,13 @@ struct Ring {
   explicit Ring(const LaneGroup& group) : rank(group.rank()), ranks(group.ranks()) {}
   uint32_t next() const { return (rank + 1) % ranks; }
   uint32_t previous() const { return (rank + ranks - 1) % ranks; }
-  /// So many ranks before this one.
+  /// Returns the rank that is `distance` before this one.
   uint32_t before(uint32_t distance) const { return (rank + 2 * ranks - distance) % ranks; }
 };
 
-/// Each block goes once around; each rank gets those of all others, from the one before it on.
+/// Each block goes around once. Each rank receives the blocks of all others, beginning with the previous rank's.
 Steps pass_around(LaneGroup& group, Loans& loans, const Ring& ring, void* out, const Blocks& blocks, uint32_t first);
-/// Each block goes around and is combined with each rank's, until it comes to where it belongs.
+/// Each block goes around and is combined with the block of each rank, until it reaches its owner.
 Steps combine_around(LaneGroup& group, Loans& loans, const Ring& ring, void* sums, const Blocks& blocks,
                      const Reducer& reducer);
 

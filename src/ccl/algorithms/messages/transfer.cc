@@ -7,7 +7,8 @@
 namespace nupa::ccl::lanes {
 namespace {
 
-/// here = here op there, or there op here. Not part of a coroutine, in whose frame the list would lie.
+/// here = here op there, or there op here. It is not part of a coroutine because the list would be in the coroutine's
+/// frame.
 [[gnu::noinline]] void combine_two(const Reducer& reducer, void* here, const void* there, bool there_first,
                                    size_t elements) {
   const Source sources[] = {{there_first ? there : here, nullptr}, {there_first ? here : there, nullptr}};
@@ -23,7 +24,7 @@ Steps reach(LaneGroup& group, uint32_t rank) {
 }
 
 Steps reach_all(LaneGroup& group) {
-  // All are begun before one is waited for.
+  // All channels are begun before the first wait.
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (rank != group.rank()) group.has(rank);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
@@ -81,9 +82,10 @@ Steps flow(LaneGroup& group, Flow flow) {
   size_t sent = 0;
   size_t got = 0;
   const size_t size = flow.reducer == nullptr ? 1 : flow.reducer->element_bytes();
-  int64_t ahead = 0;  // pieces sent before others came
+  int64_t ahead = 0;  // fragments sent minus fragments received
   while (sent < flow.send_bytes || got < flow.receive_bytes) {
-    // Nobody waits for a piece before it has sent one more than came, so that not all wait for each other.
+    // A rank sends one fragment more than it has received before it waits, so that the ranks never all wait for each
+    // other.
     const bool must_send = ahead <= 0 || got == flow.receive_bytes;
     if (sent < flow.send_bytes && (must_send || (ahead < group.ahead() && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;

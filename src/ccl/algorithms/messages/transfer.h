@@ -1,31 +1,31 @@
 #pragma once
-/// What algorithms on lanes are made of.
+/// Common parts of the algorithms that use channels.
 #include "ccl/channel/lane_group.h"
 #include "ccl/call/arrays.h"
 #include "ccl/reduce/combine.h"
 
 namespace nupa::ccl::lanes {
 
-/// Until there is a lane to that rank. To be awaited only where group.has() is false.
+/// Waits until there is a channel to that rank. Await it only if group.has() is false.
 Steps reach(LaneGroup& group, uint32_t rank);
-/// Until there are lanes to all.
+/// Waits until there are channels to all ranks.
 Steps reach_all(LaneGroup& group);
 
-/// Puts one piece under way, for which there is room.
+/// Sends one fragment; there must be room for it.
 inline void send_piece(Lane& lane, const void* data, size_t bytes) {
   copy_array(lane.room(), data, bytes);
   lane.send(bytes);
 }
-/// Pieces that are sent from where they lie, by lanes that can. Before what they are part of may change, and before the
-/// program goes on, settle() is to be awaited; not where an error has ended all.
+/// Zero-copy sends: fragments that a channel sends from the caller's memory, if it supports that. Await settle() before
+/// that memory changes and before the program continues, except after an error that ended everything.
 class Loans {
  public:
-  /// `stays`: nothing is written to what is sent until then. `bytes`: what one rank is sent; little is rather copied
-  /// than waited for.
+  /// `stays`: the memory is not written before settle(). `bytes`: sent to one rank; small amounts are copied, because
+  /// that is faster than waiting for the end of the send.
   Loans(LaneGroup& group, bool stays, size_t bytes) : group_(group), lends_(stays && bytes >= kLeastBytes) {}
 
   FramePool& frames() { return group_.frames(); }
-  /// As send_piece().
+  /// Sends one fragment like send_piece().
   void send(Lane& lane, const void* data, size_t bytes) {
     if (lends_ && bytes >= kLeastPiece && lane.lend(data, bytes))
       are_out_ = true;
@@ -43,11 +43,11 @@ class Loans {
   bool are_out_ = false;
 };
 
-/// An array as pieces; at least one, which may be empty.
+/// Transfer an array in fragments; an empty array is one empty fragment.
 Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes, Loans* loans = nullptr);
 Steps receive_array(LaneGroup& group, uint32_t from, void* data, size_t bytes);
 
-/// Takes one piece that is there. EPROTO: it has another length.
+/// Takes one received fragment. Returns EPROTO if it has another length.
 inline int take_piece(Lane& lane, void* to, size_t bytes) {
   if (lane.front_bytes() != bytes) return EPROTO;
   copy_array(to, lane.front(), bytes);
@@ -55,7 +55,7 @@ inline int take_piece(Lane& lane, void* to, size_t bytes) {
   return 0;
 }
 
-/// One array goes to a rank while another one comes from a rank, which may be the same.
+/// One array is sent to a rank while another one is received from a rank, which may be the same one.
 struct Flow {
   uint32_t to;
   const void* send;
@@ -63,27 +63,27 @@ struct Flow {
   uint32_t from;
   void* receive;
   size_t receive_bytes;
-  /// Null: what comes is put where it belongs; else it is combined with what is there.
+  /// Null: received elements are stored; otherwise they are combined with the elements that are there.
   const Reducer* reducer = nullptr;
-  bool comes_first = false;  ///< what comes is of ranks before those whose elements are there
-  Loans* loans = nullptr;    ///< by which to send
+  bool comes_first = false;  ///< received elements are of ranks before those that are there
+  Loans* loans = nullptr;    ///< for the sends; may be null
 };
-/// Piece by piece, so that none waits for room while both have something to send. A piece is sent before what comes in
-/// its place: both arrays may be one.
+/// Transfers fragment by fragment, so that no rank waits for room while both have something to send. Both arrays may be
+/// the same, because a fragment is sent before a received one takes its place.
 Steps flow(LaneGroup& group, Flow flow);
 
-/// What a rank begins with, where elements are combined in groups: its own, multiplied by its factor.
+/// Stores the initial value of a reduction in groups: this rank's elements, multiplied by its factor.
 void begin_with(const Reducer& reducer, void* to, const void* from, size_t elements);
-/// For what comes between that and the last time.
+/// Returns the reducer for the steps between begin_with() and end_with().
 inline Reducer partial(Reducer reducer) {
   reducer.reduction.divisor = 0;
   if (has_factors(reducer)) reducer.reduction.op = Operator::kSum;
   return reducer;
 }
-/// The last thing to be done to elements that were combined by partial().
+/// Applies the last step, the division, to elements that were combined by partial().
 void end_with(const Reducer& reducer, void* elements, size_t count);
 
-/// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
+/// Exchanges the factors of all ranks. Await it only if has_factors().
 Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors);
 
 }  // namespace nupa::ccl::lanes

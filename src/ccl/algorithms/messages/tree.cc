@@ -8,7 +8,7 @@ namespace nupa::ccl::lanes {
 std::vector<TreePart> children_of(TreePart part, Tree tree) {
   std::vector<TreePart> children;
   if (tree == Tree::kBinomial) {
-    // Each child has half of what is left, the last ranks first.
+    // Each child gets half of the remaining ranks, the last ranks first.
     for (uint32_t end = part.end; end - part.begin > 1;) {
       const uint32_t middle = part.begin + (end - part.begin + 1) / 2;
       children.insert(children.begin(), {middle, end});

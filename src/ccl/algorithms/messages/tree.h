@@ -1,5 +1,5 @@
 #pragma once
-/// What algorithms along a tree have in common.
+/// Common parts of the tree algorithms.
 #include <vector>
 
 #include "ccl/algorithms/messages.h"
@@ -7,14 +7,14 @@
 
 namespace nupa::ccl::lanes {
 
-/// Of a rank: the range of ranks [begin, end) that hang on it, itself the first. Counted from the root on.
+/// The ranks [begin, end) of a subtree, counted from the root. The first one is the subtree's own root.
 struct TreePart {
   uint32_t begin;
   uint32_t end;
   uint32_t size() const { return end - begin; }
 };
 
-/// A rank's place, with ranks as they are called in the group.
+/// A rank's place in the tree. `parent` and `children` are ranks of the group.
 struct TreePlace {
   TreePart part;
   uint32_t parent = kNoRank;
@@ -22,10 +22,10 @@ struct TreePlace {
   std::vector<TreePart> child_parts;
 };
 
-/// The parts of the children, in their order.
+/// Returns the subtrees of the children, in order.
 std::vector<TreePart> children_of(TreePart part, Tree tree);
 TreePlace place_in(const LaneGroup& group, uint32_t root, Tree tree);
-/// Until there are lanes to the parent and the children.
+/// Waits until there are channels to the parent and the children.
 Steps reach_place(LaneGroup& group, const TreePlace& place);
 
 }  // namespace nupa::ccl::lanes

@@ -1,10 +1,11 @@
-/// reduce of two levels: one message from each node, of what its ranks have together. Karonis et al., "Exploiting
-/// hierarchy in parallel computer networks to optimize collective operation performance" (2000).
+/// Hierarchical reduce: each node sends one message with the result of its ranks. Karonis et al., "Exploiting hierarchy
+/// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"
 
 namespace nupa::ccl::two_level {
 
-/// By the root's column; where it has none, the first one, whose rank in the root's memory hands it on.
+/// Uses the root's cross-node group. If it has none, the first group is used, and its rank on the root's node sends the
+/// result to the root.
 Steps reduce(TwoLevelGroup& group, const Call& call) {
   const uint32_t self = group.topology().rank;
   const uint32_t root_memory = group.memory_of(call.root);

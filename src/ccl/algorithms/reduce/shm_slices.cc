@@ -1,6 +1,6 @@
-/// reduce: each rank reduces a slice of all slots and the root copies them; where arrays are mapped, each rank reduces
-/// its slice into the root's array. Hashmi et al., "Designing efficient shared address space reduction collectives for
-/// multi-/many-cores" (2018).
+/// reduce: each rank reduces a chunk of all slots, and the root copies the chunks. If arrays are mapped, each rank
+/// reduces its chunk into the root's array. Hashmi et al., "Designing efficient shared address space reduction
+/// collectives for multi-/many-cores" (2018).
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"

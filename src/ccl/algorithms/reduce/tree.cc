@@ -1,5 +1,5 @@
-/// reduce along a tree, binomial or of four children each, piece by piece. Thakur, Rabenseifner and Gropp,
-/// "Optimization of collective communication operations in MPICH" (2005), 4.5, for the binomial one.
+/// reduce along a binomial or four-ary tree, fragment by fragment. Thakur, Rabenseifner and Gropp, "Optimization of
+/// collective communication operations in MPICH" (2005), 4.5, for the binomial tree.
 #include <vector>
 
 #include "ccl/algorithms/messages.h"
@@ -7,8 +7,8 @@
 
 namespace nupa::ccl::lanes {
 
-/// Parts are of ranks one after the other, and so children are combined in the order of the ranks, if the root is the
-/// first one; an operator that does not commute goes by way of rank 0.
+/// Each subtree has consecutive ranks, so children are combined in the order of the ranks if rank 0 is the root. An
+/// operator that may not commute therefore reduces to rank 0, which sends the result to the root.
 Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree) {
   const bool by_first = call.reducer.function != nullptr && call.root != 0;
   const TreePlace place = place_in(group, by_first ? 0 : call.root, tree);

@@ -1,4 +1,4 @@
-/// reduce_scatter: each rank sends each other one its block. No paper.
+/// reduce_scatter: each rank sends every other one its block. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
@@ -13,7 +13,7 @@ Steps reduce_scatter_direct(LaneGroup& group, const Call& call) {
   const size_t size = call.reducer.element_bytes();
   const size_t longest = call.in_blocks().longest(group.ranks()) / size;
   const size_t at_once = elements_at_once(group, call.reducer, longest);
-  // In place only the own block is written to, which nobody is sent.
+  // In place, only this rank's own block is written, and that block is not sent.
   Loans loans(group, true, call.in_blocks().longest(group.ranks()));
   size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {

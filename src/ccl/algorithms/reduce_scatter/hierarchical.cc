@@ -1,10 +1,11 @@
-/// reduce_scatter of two levels: ranks of the same index in their nodes exchange what their nodes have together. Träff
-/// and Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
+/// Hierarchical reduce_scatter: ranks with the same index on their nodes exchange the results of their nodes. Träff and
+/// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
 #include "ccl/algorithms/hierarchical/parts.h"
 
 namespace nupa::ccl::two_level {
 
-/// Within a memory each rank gets what there is of the blocks of its column, a memory's blocks after the other's.
+/// Within a node, each rank gets the node's result for the blocks of its cross-node group, one node's blocks after the
+/// other's.
 Steps reduce_scatter(TwoLevelGroup& group, const Call& call) {
   const size_t block = call.bytes();
   std::vector<std::byte> sums(group.memories() * block);

@@ -17,7 +17,7 @@ Steps reduce_scatter_ring(LaneGroup& group, const Call& call) {
     bytes = std::max(bytes, call.in_blocks().offset(rank) + call.in_blocks().length(rank));
   std::vector<std::byte> sums(bytes);
   begin_with(call.reducer, sums.data(), call.in, bytes / size);
-  Loans loans(group, false, 0);  // the sums go where an error ends all
+  Loans loans(group, false, 0);  // the sums are freed when an error ends the call
   if (const int error = co_await combine_around(group, loans, ring, sums.data(), call.in_blocks(), reducer); error != 0)
     co_return error;
   const size_t own = call.in_blocks().length(ring.rank);

@@ -14,7 +14,7 @@ Steps reduce_scatter(MappedGroup& group, const Call& call) {
   const size_t longest = call.in_blocks().longest(group.ranks());
   if (may_share(group, longest)) {
     SharedArrays arrays;
-    // Results that lie in other ranks' blocks would be read by them.
+    // A result that lies in another rank's block would be read by that rank.
     const bool is_apart = call.out != call.in || self == 0;
     const size_t bytes = call.in_blocks().offset(group.ranks() - 1) + call.in_blocks().length(group.ranks() - 1);
     const Shown shown{is_apart ? call.in : nullptr, bytes, true};

@@ -6,13 +6,14 @@
 
 namespace nupa::ccl::lanes {
 
-/// Hillis and Steele, "Data parallel algorithms": after round k a rank has the sum of itself and the 2^k - 1 before it.
+/// Hillis and Steele, "Data parallel algorithms": after round k a rank has the sum of itself and of the 2^k - 1 ranks
+/// before it.
 Steps scan_doubling(LaneGroup& group, const Call& call) {
   const Reducer reducer = partial(call.reducer);
   const uint32_t rank = group.rank();
   const size_t bytes = call.bytes();
   std::vector<std::byte> sum(bytes);     // of this rank and those before it
-  std::vector<std::byte> before(bytes);  // exscan: of those before it alone
+  std::vector<std::byte> before(bytes);  // exscan: of the ranks before it only
   bool has_before = false;
   begin_with(call.reducer, sum.data(), call.in, call.elements);
   for (uint32_t distance = 1; distance < group.ranks() && bytes > 0; distance *= 2) {

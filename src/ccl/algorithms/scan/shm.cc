@@ -14,7 +14,7 @@ Steps scan(MappedGroup& group, const Call& call) {
   const size_t size = call.reducer.element_bytes();
   if (may_share(group, call.bytes())) {
     SharedArrays arrays;
-    // In place, elements are gone before later ranks have come to them.
+    // In place, elements are overwritten before later ranks read them.
     const Shown shown{call.in == call.out ? nullptr : call.in, call.bytes(), true};
     if (const int error = co_await show_arrays(group, shown, {}, &arrays); error != 0) co_return error;
     if (arrays.are_mapped) {
@@ -37,7 +37,7 @@ Steps scan(MappedGroup& group, const Call& call) {
     group.tell(step);
     for (uint32_t rank = 0; rank < count; ++rank)
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
-    // The first rank of an exscan has nobody before it: its result is not written (MPI 5.11.2).
+    // The first rank of an exscan has no rank before it, so its result is not written (MPI 5.11.2).
     if (count > 0)
       combine_ranks(call.reducer, factors, bytes_at(call.out, begin * size), count, elements,
                     [&](uint32_t rank) -> const void* { return rank == self ? in : group.slot_in(rank, turn, slots); });

@@ -1,4 +1,4 @@
-/// scatter: each rank reads its part of the root's slot, or of the root's array, as in broadcast/shm_slots.cc.
+/// scatter: each rank reads its part of the root's slot, or of the root's array in place, as in broadcast/shm_slots.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
@@ -11,7 +11,7 @@ Steps scatter(MappedGroup& group, const Call& call) {
   if (!call.equal)
     if (const int error = co_await agree_on_largest(group, call.bytes(), &longest); error != 0) co_return error;
   if (is_root) copy_unless_same(call.out, bytes_at(call.in, call.in_blocks().offset(call.root)), call.bytes());
-  // Where blocks differ only the root knows where they lie.
+  // If blocks differ, only the root has their offsets.
   if (call.equal && may_share(group, longest)) {
     SharedArrays arrays;
     const Shown shown{call.in, longest * group.ranks(), is_root};

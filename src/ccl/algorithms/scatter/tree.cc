@@ -1,4 +1,4 @@
-/// scatter along a binomial tree: blocks are taken apart on their way. Thakur, Rabenseifner and Gropp, "Optimization of
+/// scatter along a binomial tree: blocks are divided on their way. Thakur, Rabenseifner and Gropp, "Optimization of
 /// collective communication operations in MPICH" (2005).
 #include <vector>
 
@@ -18,7 +18,7 @@ Steps scatter_tree(LaneGroup& group, const Call& call) {
   } else if (const int error = co_await receive_array(group, place.parent, all.data(), all.size()); error != 0) {
     co_return error;
   }
-  // Whoever has most to hand on is first.
+  // The child with the largest subtree is first.
   for (size_t i = place.children.size(); i-- > 0;) {
     const TreePart& part = place.child_parts[i];
     const int error = co_await send_array(group, place.children[i],

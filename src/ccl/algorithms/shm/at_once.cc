@@ -6,11 +6,12 @@
 namespace nupa::ccl::mapped {
 namespace {
 
-/// Without a pause, which takes as long as a cache line's way, and then with one.
+/// The first looks are without a pause, which takes as long as the transfer of a cache line. The later ones have a
+/// pause.
 constexpr int kQuickLooks = 16;
 constexpr int kLooks = 64;
 
-/// Whether this rank waits for that one.
+/// Returns whether this rank waits for `rank`.
 bool needs(const MappedGroup& group, const Exchange& exchange, uint32_t rank) {
   if (exchange.operation != Operation::kBroadcast) return true;
   return rank == exchange.root && rank != group.rank();

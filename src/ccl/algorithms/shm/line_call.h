@@ -7,9 +7,9 @@
 
 namespace nupa::ccl {
 
-/// A collective that fits into a line: what of a Call is needed then, without its lists.
+/// A collective whose data fits into a flag line: the needed parts of a Call, without its lists.
 struct LineCall {
-  Operation operation;  ///< kBarrier, kBroadcast (by which `in` is `out`), kAllGather or kAllReduce
+  Operation operation;  ///< kBarrier, kBroadcast (`in` is `out`), kAllGather or kAllReduce
   const void* in = nullptr;
   void* out = nullptr;
   size_t elements = 0;
@@ -23,7 +23,7 @@ struct LineCall {
   }
 };
 
-/// The same of a call that may be done so.
+/// Returns the LineCall of a call, or nothing if the call does not fit into a flag line.
 std::optional<LineCall> line_call(const Call& call);
 
 }  // namespace nupa::ccl

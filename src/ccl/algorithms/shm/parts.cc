@@ -25,7 +25,7 @@ Steps until_all_reached(MappedGroup& group, uint32_t step) {
 
 namespace {
 
-/// All ranks give a word and get all, by rank.
+/// Every rank contributes a word and gets all words, by rank.
 Steps gather_words(MappedGroup& group, const uint64_t& mine, uint64_t* all) {
   Call call;
   call.operation = Operation::kAllGather;

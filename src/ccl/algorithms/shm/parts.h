@@ -1,30 +1,30 @@
 #pragma once
-/// What algorithms on slots have in common.
+/// Common parts of the algorithms that use slots.
 #include "ccl/call/call.h"
 #include "ccl/channel/shm_group.h"
 #include "ccl/reduce/combine.h"
 
 namespace nupa::ccl::mapped {
 
-/// Until all ranks have left what is written in this turn, a line or slots of so many turns; needed only where
-/// group.may_write() does not know it.
+/// Waits until all ranks have left what this generation writes: a flag line, or slots that are used again after `turns`
+/// generations. It is needed only if group.may_write() returns false.
 Steps until_all_left(MappedGroup& group, uint32_t turns);
-/// Until all ranks have come through the step.
+/// Waits until all ranks have completed the step.
 Steps until_all_reached(MappedGroup& group, uint32_t step);
-/// The largest of what the ranks say, for what only some of them know.
+/// Computes the largest value of all ranks, for values that only some ranks have.
 Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest);
-/// Learns what each rank multiplies its elements with. To be awaited only where has_factors().
+/// Exchanges the factors of all ranks. Await it only if has_factors().
 Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors);
 
-/// The gather of equal or longest blocks: ranks that read take the others' blocks as they come. `all_read`: every rank
-/// reads.
+/// A gather of equal or longest blocks. Ranks with `reads` take the blocks of the others as they arrive. `all_read`:
+/// every rank reads.
 Steps gather_blocks(MappedGroup& group, const Call& call, size_t longest, bool reads, bool all_read);
 
 /// No type has larger elements.
 constexpr size_t kLargestElement = size_of(Type::kFloat64);
 
-/// How much of each rank's block fits into a slot of `bytes` that holds a part of every rank's block: whole cache
-/// lines, or whole elements where the slot has no cache line for each rank.
+/// Returns how much of each rank's block fits into a slot of `bytes` that has a part of every rank's block: whole cache
+/// lines, or whole elements if the slot has less than a cache line for each rank.
 inline size_t part_of_each(const MappedGroup& group, size_t bytes) {
   static_assert(kSmallSlotBytes / kMaxSources >= kLargestElement, "the smallest slot has an element of each rank");
   const size_t room = bytes / group.ranks();
@@ -32,12 +32,12 @@ inline size_t part_of_each(const MappedGroup& group, size_t bytes) {
   return room / unit * unit;
 }
 inline size_t part_of_each(const MappedGroup& group) { return part_of_each(group, group.slot_bytes()); }
-/// Slots in which a part of `longest` of every rank's has room.
+/// Returns slots with room for `longest` bytes of every rank.
 inline MappedGroup::Slots slots_of_parts(const MappedGroup& group, size_t longest) {
   return group.slots((longest + kCacheLine - 1) / kCacheLine * kCacheLine * group.ranks());
 }
 
-/// Copies what the others reduce of this rank's elements into this turn's slot; `mine` is its own slice of them.
+/// Copies the elements that other ranks reduce into this generation's slot. `mine` is the chunk that this rank reduces.
 inline void put_slices(MappedGroup& group, uint32_t turn, const std::byte* in, const Slice& mine, size_t elements,
                        size_t element_bytes) {
   std::byte* const slot = group.slot_in(group.rank(), turn);
@@ -45,7 +45,7 @@ inline void put_slices(MappedGroup& group, uint32_t turn, const std::byte* in, c
   copy_array(slot + mine.end * element_bytes, in + mine.end * element_bytes, (elements - mine.end) * element_bytes);
 }
 
-/// Copies a part of every other rank's block into this turn's slot, one after the other.
+/// Copies a part of every other rank's block into this generation's slot, one after the other.
 inline void put_parts(const MappedGroup& group, std::byte* slot, const void* in, const Blocks& blocks, size_t begin,
                       size_t at_once) {
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)

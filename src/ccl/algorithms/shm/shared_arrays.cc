@@ -11,36 +11,38 @@
 namespace nupa::ccl::mapped {
 namespace {
 
-/// In a Place: others do not need this array.
+/// The serial of a Place whose array the other ranks do not need.
 constexpr uint64_t kNotNeeded = UINT64_MAX;
 
-/// What a rank tells in its line.
+/// The places of a rank's arrays, which it publishes in its flag line.
 struct Told {
   uint64_t in_serial;
   uint64_t in_offset;
   uint64_t out_serial;
   uint64_t out_offset;
-  uint64_t in_address;  ///< 0: not to be read
+  uint64_t in_address;  ///< 0: must not be read
   uint32_t in_entry;
   uint32_t out_entry;
-  uint32_t signal_ns;  ///< how long a line's way takes, as this rank has seen it
+  uint32_t signal_ns;  ///< transfer time of a flag line as this rank has measured it
 
   Place in() const { return {in_serial, in_offset, in_entry}; }
   Place out() const { return {out_serial, out_offset, out_entry}; }
 };
 static_assert(sizeof(Told) <= FlagLine::kPayload);
 
-// A slot's lines come from core to core, while the system copies by the caches that cores share. Which is faster
-// depends on how far the cores are from each other, which may change: systems and hypervisors move what they run.
+// A copy through a slot moves its cache lines from core to core, while the kernel copies through the caches that cores
+// share. Which is faster depends on the distance of the cores, and that may change: kernels and hypervisors move what
+// they run.
 constexpr size_t kReadFromNear = 32768;
 constexpr size_t kReadFromFar = 8192;
 constexpr uint32_t kFarNs = 130;
-/// Measured anew after so many operations: the better of so many tries of so many signals.
+/// The measurement is repeated after kMeasuredEvery operations. It is the best of kTries tries with kSignals signals
+/// each.
 constexpr uint32_t kMeasuredEvery = 256;
 constexpr int kTries = 2;
 constexpr int kSignals = 8;
 
-/// Each rank signals and waits for the next one's, in turn: as often as a line goes either way.
+/// Each rank signals and waits for the next rank's signal, `count` times.
 Steps exchange_signals(MappedGroup& group, int count) {
   const uint32_t next = (group.rank() + 1) % group.ranks();
   for (int i = 0; i < count; ++i) {
@@ -52,11 +54,11 @@ Steps exchange_signals(MappedGroup& group, int count) {
 }
 
 Steps measure_signals(MappedGroup& group) {
-  // Whoever never comes is named by all.
+  // The barrier makes all ranks name a rank that never comes.
   if (const int error = co_await barrier(group); error != 0) co_return error;
   int64_t best = UINT32_MAX;
   for (int i = 0; i < kTries; ++i) {
-    // Whoever is late is not what is measured.
+    // A late rank must not be part of the measurement.
     if (const int error = co_await exchange_signals(group, 1); error != 0) co_return error;
     const int64_t began = base::now_ns();
     if (const int error = co_await exchange_signals(group, kSignals); error != 0) co_return error;
@@ -77,7 +79,7 @@ Told told_by(const MappedGroup& group, uint32_t rank, uint32_t turn) {
   return told;
 }
 
-/// False: it cannot be mapped, though its owner has said so.
+/// Returns false if the array cannot be mapped although its owner has published it.
 bool map(MappedGroup& group, uint32_t rank, const Place& place, const Shown& own, std::byte** mapped) {
   *mapped = nullptr;
   if (place.serial == kNotNeeded) return true;

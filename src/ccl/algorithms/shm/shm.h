@@ -1,6 +1,6 @@
 #pragma once
-/// Parts of the algorithms among ranks that map each other's memory: flags, arrays that ranks share, and the inline
-/// path of small calls. One thread at a time uses a group.
+/// Parts of the algorithms among ranks that map each other's memory: flags, shared arrays, and the inline fast path of
+/// small calls. One thread at a time uses a group.
 #include "ccl/algorithms/shm/at_once.h"
 #include "ccl/algorithms/shm/line_call.h"
 #include "ccl/algorithms/shm/parts.h"
